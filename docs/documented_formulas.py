@@ -75,6 +75,21 @@ def is_quantised_leaky_relu() -> bool:
     )
 
 
+def is_quantised_softmax() -> bool:
+    """Prove that onnxruntime documents QLinearSoftmax by the formula of onnx's Softmax."""
+    total = sympy.Symbol("total", positive=True)
+    theirs, ours = (
+        documented(
+            text.replace("ReduceSum(Exp(input), axis=axis, keepdims=1)", "total"),
+            r"Softmax\(input, axis\) = (.+)",
+            Exp=sympy.exp,
+            total=total,
+        )
+        for text in (documentation("QLinearSoftmax"), documentation("Softmax", 13))
+    )
+    return _is_zero(theirs - ours)
+
+
 def is_gemm() -> bool:
     """Prove that Gemm with alpha = beta = 1 is a product and a bias."""
     text = documentation("Gemm", 13).replace("A' * B'", "product")

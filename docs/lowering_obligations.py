@@ -26,6 +26,7 @@ from documented_formulas import (
     is_quantised_leaky_relu,
     is_quantised_product,
     is_quantised_sigmoid,
+    is_quantised_softmax,
     is_quantised_sum,
 )
 from onnx import helper, numpy_helper
@@ -53,10 +54,11 @@ _DIGITS = 7
 
 
 class Obligation(NamedTuple):
-    """What a lowering has to prove, in words; `proof` returns whether it holds for all shapes, None where it is tested only."""
+    """What a lowering has to prove, in words; `proof` returns whether it holds for all shapes; without one, `because` has the reason."""
 
     says: str
     proof: Callable[[], bool] | None = None
+    because: str = ""
 
 
 def exact(number: float) -> sympy.Expr:
@@ -232,10 +234,15 @@ def _moved() -> bool:
     return is_equal(real / unit + zero, difference + zero)
 
 
-_BY_DEFINITION = "its documentation says: the float operator of what is dequantised, quantised"
 _PRODUCT = Obligation("Σ D(a)·D(b) + s_a·s_b·c = s_a·s_b·(Σ (a - z_a)(b - z_b) + c), any number of terms", _product)
 _MOVED = Obligation("D(q)/s + z = q: an element that is moved stays the same", _moved)
-_DEFINED = Obligation(_BY_DEFINITION)
+_DEFINED = Obligation(
+    "the float operator of what is dequantised, quantised",
+    because="onnxruntime documents the operator without a formula",
+)
+_SOFTMAX = Obligation(
+    "exp D(q) / Σ exp D(q), quantised, is QLinearSoftmax, as its documentation says", is_quantised_softmax
+)
 _SUM = Obligation("(D(a) + D(b))/s + z is QLinearAdd, as its documentation says", is_quantised_sum)
 _TIMES = Obligation("D(a)·D(b)/s + z is QLinearMul, as its documentation says", is_quantised_product)
 _SIGMOID = Obligation("σ(D(q)), quantised, is QLinearSigmoid, as its documentation says", is_quantised_sigmoid)
@@ -246,6 +253,7 @@ _MEAN_OF_WINDOW = Obligation(
     "E s·(q - z) = s·(E q - z) over the elements of a window, of which padding is z", _padded_mean
 )
 
+_AXES = "the function of the operator reshapes and transposes: the identity depends on axes, not on elements alone"
 _OPENED = "the call becomes the nodes of its body, an Add and a normalisation, as they are"
 
 OBLIGATIONS: Mapping[str, Mapping[str, Obligation]] = {
@@ -291,8 +299,12 @@ OBLIGATIONS: Mapping[str, Mapping[str, Obligation]] = {
         ),
         "Linear": Obligation("Σ a·b + c is Gemm-13 with alpha = beta = 1, as its documentation says", is_gemm),
         **{name: Obligation(_OPENED, partial(is_opened, name)) for name in ("SkipLayerNorm", "SkipRMSNorm")},
-        "RotaryEmbedding": Obligation("the halves or pairs, the tables and the axes are those of RotaryEmbedding-23"),
-        "ScaledDotProductAttention": Obligation("softmax(q kᵀ · scale + mask) v, with its axes, heads and mask"),
+        "RotaryEmbedding": Obligation(
+            "the halves or pairs, the tables and the axes are those of RotaryEmbedding-23", because=_AXES
+        ),
+        "ScaledDotProductAttention": Obligation(
+            "softmax(q kᵀ · scale + mask) v, with its axes, heads and mask", because=_AXES
+        ),
         "DynamicMatMul": _PRODUCT,
         "IntegerMatMul": _PRODUCT,
         "IntegerConv": _PRODUCT,
@@ -300,10 +312,14 @@ OBLIGATIONS: Mapping[str, Mapping[str, Obligation]] = {
     "island_lowerings": {
         **dict.fromkeys(("Conv", "MatMul", "Gemm"), _PRODUCT),
         **dict.fromkeys(("Add", "Sum"), _SUM),
-        **dict.fromkeys(("Where", "Softmax"), _DEFINED),
+        "Where": _DEFINED,
+        "Softmax": _SOFTMAX,
         **{"Mul": _TIMES, "AveragePool": _MEAN_OF_WINDOW, "LeakyRelu": _LEAKY, "Sigmoid": _SIGMOID},
         "com.microsoft::Attention": _DEFINED,
-        "Concat": Obligation("between equal scales as Slice; between others its documentation says it"),
+        "Concat": Obligation(
+            "between equal scales as Slice; between others the elements are dequantised and quantised",
+            because=_DEFINED.because,
+        ),
         "Sub": Obligation("s·(~q - ~z) = -s·(q - z): the complement is the negative number", _complement),
         "Div": Obligation("s·(q - z)/d = s·(q - z) · (1/d)·(1 - 0)", _quotient),
         "HardSigmoid": Obligation("α·s·(q - z) + β is a sum of two stored tensors, for β of each sign", _hard_sigmoid),
@@ -335,7 +351,8 @@ OBLIGATIONS: Mapping[str, Mapping[str, Obligation]] = {
             ("QLinearConv", "QLinearMatMul", "com.microsoft::QGemm", "com.microsoft::MatMulIntegerToFloat"), _PRODUCT
         ),
         **dict.fromkeys(("com.microsoft::DynamicQuantizeMatMul", "com.microsoft::MatMulNBits"), _PRODUCT),
-        **{f"com.microsoft::QLinear{name}": _DEFINED for name in ("Concat", "Softmax", "Where")},
+        **{f"com.microsoft::QLinear{name}": _DEFINED for name in ("Concat", "Where")},
+        "com.microsoft::QLinearSoftmax": _SOFTMAX,
         "com.microsoft::QLinearAdd": _SUM,
         "com.microsoft::QLinearMul": _TIMES,
         "com.microsoft::QLinearAveragePool": _MEAN_OF_WINDOW,
@@ -362,8 +379,7 @@ quantised operator. `python docs/lowering_obligations.py` writes this page, and 
   lowering demands, and the function by which onnx defines the operator, or the formula in its documentation. Of quantised
   tensors, they are the product, sum, mean or move of stored elements, and the same of what is dequantised. Where the line
   says so, the formula is read from the documentation of onnxruntime's operator; else it defines the operator in words.
-- **tested**: `tests/lowering` compares both on random inputs. onnx defines the operator in words, or its axes and masks
-  depend on the site.
+- **tested**: `tests/lowering` compares both on random inputs. The line says why it is not proved.
 
 D(q) = s·(q - z) is what the element q of the scale s and the zero point z stands for, E is the mean. A constant such as
 0.70710677 counts as the number that it is rounded from.
@@ -401,8 +417,9 @@ def page() -> str:
             obligation = OBLIGATIONS[kind][name]
             if obligation.proof is not None and not obligation.proof():
                 raise ValueError(f"{name}: the obligation does not hold: {obligation.says}")
-            state = "tested" if obligation.proof is None else "proved"
-            counts[state] += 1
+            word = "tested" if obligation.proof is None else "proved"
+            state = f"{word}: {obligation.because}" if obligation.because else word
+            counts[word] += 1
             lines.append(f"| `{name}` | {obligation.says} | {state} |")
     total = f"\n{counts['proved']} of {sum(counts.values())} lowerings are proved, {counts['tested']} are tested.\n"
     return _HEAD + total + "\n".join(lines) + "\n"

@@ -6,6 +6,8 @@ import logging
 import os
 import sys
 import warnings
+from importlib.machinery import ExtensionFileLoader
+from types import FrameType
 from typing import Any
 
 _WARNINGS = "PYTHONWARNINGS"
@@ -39,3 +41,17 @@ def _without_exits(hook: Any) -> Any:
             hook(unraisable)
 
     return heard
+
+
+def imports_compiled(frame: FrameType | None) -> bool:
+    """Return whether `frame`, or one that called it, imports a compiled module.
+
+    An exception that a signal's handler raises there passes through C++, which may end the process by std::terminate.
+    """
+    while frame is not None:
+        if frame.f_code.co_name in {"create_module", "exec_module"}:
+            loader = frame.f_locals.get("self")
+            if isinstance(loader, ExtensionFileLoader):
+                return True
+        frame = frame.f_back
+    return False

@@ -84,16 +84,23 @@ def seconds_of_a_run(*, iterates: bool) -> float:
     return LOOP_SECONDS if iterates else SECONDS
 
 
+def memory_of_runs() -> int | None:
+    """Return the bytes that limits allow runs to take; None where limits say nothing of memory."""
+    limits = _CURRENT.get()
+    return None if limits is None else limits.memory
+
+
 class Watch:
     """Stops a run when its time is over: used as `with Watch(seconds, stop):`. Leaving the block raises OverLimit where it did.
 
-    `stop` is called from another thread.
+    `stop` is called from another thread. Where `stop_runs` has been called, leaving the block raises SystemExit: the process is to end.
     """
 
     def __init__(self, seconds: float, stop: Callable[[], object]) -> None:
         self._seconds = seconds
         self._stop = stop
         self.is_over = False
+        self.is_to_end = False
 
     def __enter__(self) -> Watch:
         self._due = time.monotonic() + self._seconds
@@ -102,6 +109,8 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         _WATCHDOG.remove(self)
+        if self.is_to_end:
+            raise SystemExit
         if self.is_over:
             raise too_long(self._seconds) from None
 
@@ -110,6 +119,11 @@ class Watch:
         if now >= self._due:
             self.is_over = True
             self._stop()
+
+    def end(self) -> None:
+        """Stop what is watched since the process is to end."""
+        self.is_to_end = True
+        self._stop()
 
 
 class Clock:
@@ -130,6 +144,11 @@ def too_long(seconds: float) -> OverLimit:
     return OverLimit(f"a run of the model was stopped after {seconds:g} s", hint="--run-seconds allows more")
 
 
+def stop_runs() -> None:
+    """Stop all runs that are under way in this process, which is to end: each raises SystemExit after its current kernel."""
+    _WATCHDOG.stop_all()
+
+
 class _Watchdog:
     """One thread for all runs: they are many and short, and a thread for each would take longer than most of them."""
 
@@ -148,6 +167,11 @@ class _Watchdog:
     def remove(self, watch: Watch) -> None:
         with self._lock:
             self._running.discard(watch)
+
+    def stop_all(self) -> None:
+        with self._lock:
+            for watch in self._running:
+                watch.end()
 
     def _look(self) -> None:
         idle = 0

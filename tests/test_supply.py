@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -61,18 +62,50 @@ def test_no_source_has_any() -> None:
 
 
 WATCHED = """
-import sys
+import os, sys
+from pathlib import Path
+asked = {"socket.connect", "socket.bind", "socket.getaddrinfo", "socket.sendto", "pickle.find_class"}
+writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+places = {"open": [0], "os.mkdir": [0], "os.rename": [0, 1], "os.remove": [0], "os.rmdir": [0], "os.link": [1], "os.symlink": [1]}
+allowed = (str(Path("out").resolve()), os.environ["TMPDIR"])
 def refuse(event, arguments):
-    if event in {"socket.connect", "socket.bind", "socket.getaddrinfo", "socket.sendto", "pickle.find_class"}:
+    if event in asked:
         raise RuntimeError(f"{event} {arguments}")
+    if event == "open" and not (arguments[2] or 0) & writing:
+        return
+    for place in places.get(event, ()):
+        path = arguments[place]
+        if isinstance(path, (str, bytes, os.PathLike)) and os.fsdecode(path) != os.devnull:
+            if not os.path.realpath(os.fsdecode(path)).startswith(allowed):
+                os.write(2, f"{event} {arguments}".encode())
 sys.addaudithook(refuse)
 from onnxtile.__main__ import main
 main()
 """
+COMMANDS = (
+    "inspect m.onnx --trace Softmax -o out/t.npz",
+    "fuse m.onnx -o out/o.onnx --json out/r.json",
+    "tile m.onnx --max 64 -o out/o.onnx",
+    "plan m.onnx -o out/o.onnx --emit out/p.html --emit out/p.json --emit out/p.certificate.json",
+    "fit m.onnx --capacity 96KiB -o out/o.onnx --emit out/p.json",
+    "verify m.onnx m.onnx --json out/v.json",
+    "run p.toml m.onnx -o out --json out/s.json",
+)
 
 
-def test_a_command_opens_no_connection_and_reads_no_pickle(tmp_path: Path, shallow: Path) -> None:
-    line = ["plan", str(shallow), "-o", "o.onnx", "--emit", "p.html", "--emit", "p.json"]
-    command = [sys.executable, "-c", WATCHED, *line]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=250)
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_opens_no_connection_reads_no_pickle_and_writes_into_its_folder_alone(
+    tmp_path: Path, transformer: Path, line: str
+) -> None:
+    (tmp_path / "m.onnx").write_bytes(transformer.read_bytes())
+    (tmp_path / "p.toml").write_text('[[steps]]\ndo = "fuse"\n[[steps]]\ndo = "plan"\nemit = ["json"]\n')
+    for folder in ("out", "tmp"):
+        (tmp_path / folder).mkdir()
+    before = {path.name for path in tmp_path.iterdir()}
+    command = [sys.executable, "-B", "-c", WATCHED, *line.split()]
+    own = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    done = subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True, check=False, timeout=250)
     assert (done.returncode, done.stderr) == (0, "")
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert {path.name for path in tmp_path.iterdir()} == before
+    assert list((tmp_path / "out").iterdir())

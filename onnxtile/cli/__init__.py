@@ -18,14 +18,18 @@ from onnxtile.cli.signals import Signals
 from onnxtile.cli.streams import leads_nowhere, open_streams, say
 from onnxtile.cli.warned import show_warnings
 from onnxtile.errors import OnnxtileError
+from onnxtile.model.temporary import remove_temporary
 from onnxtile.printable import MOST, capped, error_line, escaped
 from onnxtile.quiet import silence_libraries
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as typer gives it and shells have it: 128 and the number of the signal."""
 
-_DEFERRED = ("sympy", "onnx_ir._symbolic_shapes")
-"""Modules that are executed at their first use: onnx_ir imports them for expressions of symbols, which most models do not have."""
+_DEFERRED = (
+    *("sympy", "onnx_ir._symbolic_shapes"),
+    *("onnx_shape_inference._symbolic_shapes", "onnx_shape_inference._constraints"),
+)
+"""Modules that are executed at their first use: they are there for expressions of symbols, which most models do not have."""
 
 _NEW_OBJECTS = 50_000
 """Python looks for cycles of garbage after so many new objects: a graph has very many, and none of them is garbage."""
@@ -43,6 +47,7 @@ def main() -> None:
     signals.heed()
     code = _run()
     if signals.code is not None:  # workers see that this process has gone, and need not be waited for
+        remove_temporary()
         os._exit(signals.code)
     signals.finish()
     sys.exit(code)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -21,6 +20,7 @@ from onnxtile.deployment.tflite_metadata import ONLINE, with_one_operator
 from onnxtile.deployment.tflite_model import MicroGraph
 from onnxtile.deployment.tflite_problem import UNIT
 from onnxtile.errors import ModelError
+from onnxtile.model.temporary import temporary_folder
 from onnxtile.planning.offsets.problem import align
 
 _SECONDS = 600
@@ -47,8 +47,8 @@ def micro_runs(models: Sequence[bytes], arena: int) -> tuple[MicroRun, ...]:
 
     Raises ModelError with the reason of TensorFlow Lite Micro where it does not run one.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        return tuple(_run(data, arena, Path(folder)) for data in models)
+    with temporary_folder() as folder:
+        return tuple(_run(data, arena, folder) for data in models)
 
 
 def scratch_bytes(data: bytes, graph: MicroGraph, others: int) -> dict[int, int]:
@@ -71,10 +71,10 @@ def scratch_bytes(data: bytes, graph: MicroGraph, others: int) -> dict[int, int]
         offsets = [-sizes[i] if t.is_planned and i not in used else ONLINE for i, t in enumerate(graph.tensors)]
         models.append(with_one_operator(data, place, inputs, outputs, [*offsets, *[ONLINE] * others]))
         own.append(sum(sizes[i] for i in used if graph.tensors[i].is_planned))
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         for place, model in zip(places, models, strict=True):
-            (Path(folder) / f"{place}.tflite").write_bytes(model)
-        said = _said("heads", folder, str(4 * len(data) + sum(sizes) + 2**20))
+            (folder / f"{place}.tflite").write_bytes(model)
+        said = _said("heads", str(folder), str(4 * len(data) + sum(sizes) + 2**20))
     heads = map(int, _HEAD.findall(said))
     return {place: head - size for place, head, size in zip(places, heads, own, strict=True) if head > size}
 

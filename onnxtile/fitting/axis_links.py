@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from onnxtile.fitting.source_rows import SourceRows
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 from onnxtile.tiling.sliding import InputWindow, SlidingAxis
@@ -20,18 +21,34 @@ class Uncut(Exception):
 class AxisLink:
     """The axis of an operand that an axis of the output depends on, and how.
 
-    Without `window`, element i reads element i. With `factor` n, the elements i·n to i·n + n - 1 read element i.
+    Without `window`, element i reads element i. With `factor` n, the elements i·n to i·n + n - 1 read element i. With `sources`, they say
+    what each element reads.
     """
 
     axis: int
     window: SlidingAxis | None = None
     factor: int = 1
+    sources: SourceRows | None = None
 
     def reads(self, start: int, stop: int) -> InputWindow:
         """Return the elements of the operand that the outputs from `start` to `stop` read, and the padding around them."""
         if self.window is not None:
             return self.window.window(slice(start, stop))
+        if self.sources is not None:
+            return InputWindow(*self.sources.reads(start, stop), 0, 0)
         return InputWindow(start // self.factor, -(-stop // self.factor), 0, 0)
+
+    @property
+    def sums(self) -> bool:
+        """Whether elements of the result are weighted sums, which pieces compute as a matrix product."""
+        return self.sources is not None and self.sources.weights is not None
+
+    @property
+    def overlap(self) -> int:
+        """The elements that neighbouring elements of the result both read; 0 for an operator without windows."""
+        if self.window is not None:
+            return max(self.window.reach - self.window.stride, 0)
+        return 0 if self.sources is None else self.sources.overlap
 
 
 AxisLinks = tuple[AxisLink | None, ...]
@@ -47,9 +64,14 @@ class OperatorFacts:
     constants: Constants
     opset: int
 
+    @property
+    def inputs(self) -> Sequence[ir.Value | None]:
+        """The operands by their places."""
+        return self.node.inputs
+
     def sizes(self, place: int) -> tuple[int, ...] | None:
         """Return the sizes of the operand at `place`; None where it is not given or its sizes are not known."""
-        value = self.node.inputs[place] if place < len(self.node.inputs) else None
+        value = self.inputs[place] if place < len(self.inputs) else None
         return None if value is None else self.shapes.sizes(value)
 
     @property
@@ -77,7 +99,7 @@ class OperatorFacts:
 
     def numbers(self, place: int) -> list[float] | None:
         """Return the elements of the constant operand at `place`; None where it is not given. Raises Uncut for one that is computed."""
-        value = self.node.inputs[place] if place < len(self.node.inputs) else None
+        value = self.inputs[place] if place < len(self.inputs) else None
         if value is None:
             return None
         if value not in self.constants:

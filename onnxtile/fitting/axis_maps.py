@@ -11,6 +11,8 @@ from math import prod
 
 from onnxtile.fitting.axis_links import AxisLink, AxisLinks, OperatorFacts, Uncut
 from onnxtile.fitting.moved_axes import expanded, gathered, padded, reshaped, sliced, spread, stacked
+from onnxtile.fitting.quantised_operators import quantised_facts
+from onnxtile.fitting.resized_axes import resized
 from onnxtile.tiling.sliding import SlidingAxis
 
 AxisRule = Callable[[OperatorFacts, int], AxisLinks]
@@ -31,16 +33,19 @@ _REDUCTIONS = (
 
 def links(facts: OperatorFacts, axis: int) -> AxisLinks:
     """Return the link of each operand along `axis` of the first result. Raises Uncut with the reason where it cannot be cut."""
-    rule = _RULES.get(facts.node.op_type) if facts.node.domain in {"", "ai.onnx"} else None
+    plain = quantised_facts(facts)
+    if plain is None and facts.node.domain not in {"", "ai.onnx"}:
+        raise Uncut(f"{facts.node.domain}.{facts.node.op_type} has no rule for cutting")
+    rule = _RULES.get(facts.node.op_type if plain is None else plain.plain_type)
     if rule is None:
         raise Uncut(f"{facts.node.op_type} has no rule for cutting")
     if not 0 <= axis < len(facts.result):
         raise Uncut("its result does not have this axis")
-    return rule(facts, axis)
+    return rule(facts, axis) if plain is None else plain.spread(rule(plain, axis))
 
 
 def _padded(facts: OperatorFacts, first: Sequence[AxisLink | None]) -> AxisLinks:
-    return (*first, *(None for _ in range(len(facts.node.inputs) - len(first))))
+    return (*first, *(None for _ in range(len(facts.inputs) - len(first))))
 
 
 def _unary(facts: OperatorFacts, axis: int) -> AxisLinks:
@@ -53,8 +58,8 @@ def _broadcast(facts: OperatorFacts, axis: int) -> AxisLinks:
     """Each operand is aligned at its last axis; an operand of size 1 along an axis is read whole."""
     rank, size = len(facts.result), facts.result[axis]
     found: list[AxisLink | None] = []
-    for place in range(len(facts.node.inputs)):
-        sizes = () if facts.node.inputs[place] is None else facts.operand(place)
+    for place in range(len(facts.inputs)):
+        sizes = () if facts.inputs[place] is None else facts.operand(place)
         own = axis - rank + len(sizes)
         found.append(AxisLink(own) if own >= 0 and sizes[own] == size and size > 1 else None)
     return tuple(found)
@@ -66,7 +71,7 @@ def _normalised_channels(facts: OperatorFacts, axis: int) -> AxisLinks:
         raise Uncut("it computes statistics")
     if facts.opset < 9 and not facts.integer("spatial", 1):
         raise Uncut("its statistics are not one for each channel")
-    return (AxisLink(axis), *(AxisLink(0) if axis == 1 else None for _ in facts.node.inputs[1:]))
+    return (AxisLink(axis), *(AxisLink(0) if axis == 1 else None for _ in facts.inputs[1:]))
 
 
 def _over_channels(_facts: OperatorFacts, axis: int) -> AxisLinks:
@@ -121,7 +126,7 @@ def _sliding(facts: OperatorFacts, axis: int, kernel: Sequence[int], *, transpos
 
 def _conv(facts: OperatorFacts, axis: int) -> AxisLinks:
     kernel, groups = facts.operand(1), facts.integer("group", 1)
-    has_bias = len(facts.node.inputs) > 2
+    has_bias = len(facts.inputs) > 2
     if axis == 1:
         depthwise = groups > 1 and kernel[0] == groups and kernel[1] == 1
         if groups > 1 and not depthwise:
@@ -147,7 +152,7 @@ def _pool(facts: OperatorFacts, axis: int) -> AxisLinks:
     if axis < 2:
         return (AxisLink(axis),)
     slide = _sliding(facts, axis, facts.ints("kernel_shape", ()))
-    counted = facts.node.op_type == "AveragePool" and facts.integer("count_include_pad", 0)
+    counted = facts.node.op_type.endswith("AveragePool") and facts.integer("count_include_pad", 0)
     if counted and facts.integer("ceil_mode", 0):
         raise Uncut("it counts its padding, and its last window reaches over it")
     last = slide.window(slice(facts.result[axis] - 1, facts.result[axis]))
@@ -165,7 +170,7 @@ def _global_pool(_facts: OperatorFacts, axis: int) -> AxisLinks:
 def _reduced(facts: OperatorFacts, axis: int) -> AxisLinks:
     """The axes that are not reduced stay in their order; without keepdims the result has no others."""
     rank = len(facts.operand(0))
-    axes = facts.numbers(1) if len(facts.node.inputs) > 1 else facts.ints("axes", ())
+    axes = facts.numbers(1) if len(facts.inputs) > 1 else facts.ints("axes", ())
     if not axes and facts.integer("noop_with_empty_axes", 0):
         return _padded(facts, [AxisLink(axis)])
     reduced = {int(one) % rank for one in axes} if axes else set(range(rank))
@@ -188,7 +193,7 @@ def _chosen(facts: OperatorFacts, axis: int) -> AxisLinks:
 def _joined(facts: OperatorFacts, axis: int) -> AxisLinks:
     if facts.integer("axis", 1 if facts.opset < 4 else 0) % len(facts.result) == axis:
         raise Uncut("it joins its operands along this axis")
-    return tuple(AxisLink(axis) for _ in facts.node.inputs)
+    return tuple(AxisLink(axis) for _ in facts.inputs)
 
 
 def _split(facts: OperatorFacts, axis: int) -> AxisLinks:
@@ -234,27 +239,7 @@ def _quantised(facts: OperatorFacts, axis: int) -> AxisLinks:
     if prod(scale) > 1 and (facts.integer("block_size", 0) or len(scale) != 1):
         raise Uncut("it has a scale for each block")
     per_axis = prod(scale) > 1 and facts.integer("axis", 1) % len(facts.result) == axis
-    return (AxisLink(axis), *(AxisLink(0) if per_axis else None for _ in facts.node.inputs[1:]))
-
-
-def _resized(facts: OperatorFacts, axis: int) -> AxisLinks:
-    """Nearest neighbours by a whole factor: each element is repeated."""
-    size, out = facts.operand(0)[axis], facts.result[axis]
-    if facts.node.attributes.get_string("mode", "nearest") != "nearest":
-        raise Uncut("it interpolates")
-    if size == out:
-        return _padded(facts, [AxisLink(axis)])
-    way = facts.node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
-    rounded = facts.node.attributes.get_string("nearest_mode", "round_prefer_floor")
-    plain = (way == "asymmetric" and rounded == "floor") or (
-        way in {"half_pixel", "pytorch_half_pixel"} and rounded.startswith("round")
-    )
-    if out % size or not (facts.node.op_type == "Upsample" or plain):
-        raise Uncut("it does not repeat each element a whole number of times")
-    scales = facts.numbers(2 if facts.opset >= 11 and facts.node.op_type == "Resize" else 1)
-    if scales and scales[axis] != out // size:
-        raise Uncut("its scale is not the ratio of its sizes")
-    return _padded(facts, [AxisLink(axis, factor=out // size)])
+    return (AxisLink(axis), *(AxisLink(0) if per_axis else None for _ in facts.inputs[1:]))
 
 
 _RULES: dict[str, AxisRule] = {
@@ -275,7 +260,7 @@ _RULES: dict[str, AxisRule] = {
     "SpaceToDepth": stacked,
     **dict.fromkeys(["LayerNormalization", "RMSNormalization"], _from_axis),
     **dict.fromkeys(["QuantizeLinear", "DequantizeLinear"], _quantised),
-    **dict.fromkeys(["Resize", "Upsample"], _resized),
+    **dict.fromkeys(["Resize", "Upsample"], resized),
     "BatchNormalization": _normalised_channels,
     "LRN": _over_channels,
     "Conv": _conv,

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from onnxtile.fitting.network import FitKernel, FitTensor
-from onnxtile.fitting.region import RegionRanges
 from onnxtile.fitting.strip_ranges import StripRanges
 
 
@@ -28,9 +27,9 @@ class ChunkedKernels:
     partial: set[int] = field(default_factory=set)
 
     @staticmethod
-    def whole(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor]) -> ChunkedKernels:
-        """Return kernels of which none is cut into chunks."""
-        return ChunkedKernels(list(kernels), list(tensors), bases=list(range(len(kernels))), weights=[1] * len(kernels))
+    def whole(kernels: Sequence[FitKernel], tensors: list[FitTensor]) -> ChunkedKernels:
+        """Return kernels of which none is cut into chunks; `tensors` are not copied, since no part is added to them."""
+        return ChunkedKernels(list(kernels), tensors, bases=list(range(len(kernels))), weights=[1] * len(kernels))
 
     def add(self, kernel: FitKernel, base: int, weight: int = 1) -> None:
         """Append a kernel."""
@@ -44,11 +43,10 @@ class ChunkedKernels:
         self.origin[len(self.tensors) - 1] = origin
         return len(self.tensors) - 1
 
-    def ranges(self, whole: RegionRanges) -> RegionRanges:
+    def ranges(self, whole: list[StripRanges]) -> list[StripRanges]:
         """Return the ranges of these kernels, from those of the whole kernels."""
-        return RegionRanges(self._ranges(whole.rows), self._ranges(whole.columns)) if self.origin else whole
-
-    def _ranges(self, whole: Sequence[StripRanges]) -> list[StripRanges]:
+        if not self.origin:
+            return whole
         return [
             self._range(number, kernel, whole[base])
             for number, (kernel, base) in enumerate(zip(self.kernels, self.bases, strict=True))

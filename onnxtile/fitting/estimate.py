@@ -11,8 +11,9 @@ from onnxtile.fitting.chunked_kernels import ChunkedKernels
 from onnxtile.fitting.given_pieces import GivenPieces
 from onnxtile.fitting.live_bytes import ALIGNMENT, LiveBytes, live_bytes
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel
-from onnxtile.fitting.region import Cut, RegionRanges, RegionTracer, StripTrace
-from onnxtile.fitting.strip_ranges import PatchRanges, RowNumbers
+from onnxtile.fitting.region import Cut
+from onnxtile.fitting.region_tracer import RegionTracer, StripTrace
+from onnxtile.fitting.strip_ranges import PatchRanges, RowNumbers, StripRanges
 
 _EMPTY = 1 << 40
 """The place of an empty range."""
@@ -36,7 +37,7 @@ class CutCost:
 def cut_cost(
     kernels: Sequence[FitKernel],
     region: ChunkedKernels,
-    ranges: RegionRanges,
+    ranges: list[StripRanges],
     results: Sequence[int],
     cut: Cut,
     dying: Collection[int],
@@ -49,10 +50,6 @@ def cut_cost(
     Where a kernel exceeds the `limit`, only its live bytes are returned.
     """
     about = RegionTracer(region.kernels, region.tensors, results, region.ranges(ranges), cut)
-    if cut.bands > 1:
-        trace = about.trace()
-        live = live_bytes(trace, region.kernels, region.tensors, dying)
-        return CutCost(live.peak, live.tensors, len(trace.ops), live.copied, (live.peak,) * (1 + max(region.bases)))
     return _StripCosts(region, about, results, dying).cost(kernels, ranges, limit)
 
 
@@ -94,14 +91,15 @@ class _StripCosts:
         sizes = -(-lengths * about.bytes(1, about.extent(COLUMNS)) // ALIGNMENT) * ALIGNMENT
         return np.concatenate(([0], np.cumsum(sizes)))
 
-    def cost(self, kernels: Sequence[FitKernel], ranges: RegionRanges, limit: LoadLimit | None) -> CutCost | int:
+    def cost(self, kernels: Sequence[FitKernel], ranges: list[StripRanges], limit: LoadLimit | None) -> CutCost | int:
         """Count one strip of each kind, until a kernel exceeds the limit."""
         # Late strips, but the last one, have most bytes beside them.
         self._measure(max(self.count - 2, 0))
         if limit is not None and limit.exceeding(self.loads):
             return limit.exceeding(self.loads)
         kinds: dict[bytes, list[int]] = {}
-        for strip, outline in enumerate(_outlines(kernels, ranges)):
+        outlines = _outlines(kernels, ranges) if self.count > 1 else np.zeros((1, 0), np.int64)
+        for strip, outline in enumerate(outlines):
             kinds.setdefault(outline.tobytes() + self.pieces.places[strip], []).append(strip)
         for strips in sorted(kinds.values(), key=lambda strips: -(strips[-1] % (self.count - 1 or 1))):
             # Of equal strips the last has most results beside it, unless pieces that were handed over die before.
@@ -189,11 +187,11 @@ class _StripCosts:
         return int(self._row_bytes(tensor)[-1]) if tensor in self.about.cut.parted else self._size(tensor)
 
 
-def _outlines(kernels: Sequence[FitKernel], ranges: RegionRanges) -> RowNumbers:
+def _outlines(kernels: Sequence[FitKernel], ranges: list[StripRanges]) -> RowNumbers:
     """Return a row for each strip; strips with equal rows cost the same: the lengths of all ranges, and their places in each other."""
     anchors: dict[int, RowNumbers] = {}
     columns: list[RowNumbers] = []
-    for kernel, span in zip(kernels, ranges.rows, strict=True):
+    for kernel, span in zip(kernels, ranges, strict=True):
         before, none = span.before, np.full(1, _EMPTY)
         later = PatchRanges(np.append(before.starts[1:], none), np.append(before.stops[1:], none))
         anchor = np.where(before.some, before.starts, span.news.starts)

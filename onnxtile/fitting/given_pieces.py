@@ -9,7 +9,8 @@ import numpy as np
 
 from onnxtile.fitting.live_bytes import ALIGNMENT
 from onnxtile.fitting.network import COLUMNS
-from onnxtile.fitting.region import RegionTracer, overlapped
+from onnxtile.fitting.region import overlapped
+from onnxtile.fitting.region_tracer import RegionTracer
 
 
 class GivenPieces:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
-from onnxtile.fitting.region import Patch, PieceOp, RegionTrace
+from onnxtile.fitting.region_tracer import Patch, PieceOp, RegionTrace
 
 ALIGNMENT = 64
 """Bytes: the default of plan."""
@@ -134,7 +134,7 @@ class _Count:
             return self.live
         if self._is_join(op) or self._is_split(op):
             # The operands become the results, byte for byte.
-            for one in dict.fromkeys(op.reads):
+            for one in dict.fromkeys((*op.reads, *self.later.get(at, ()))):
                 if self.last[one] == at and one in self.owner:
                     self._free(one)
         for one in op.makes:
@@ -156,6 +156,14 @@ class _Count:
             one = op.reads[place]
             if self.last[one] == at and self.sizes[one] == size and self.users.get(self.owner.get(one, -1)) == 1:
                 return one
+        return self._over_operand_of_island(at, kernel, size) if kernel.island_overwrites else None
+
+    def _over_operand_of_island(self, at: int, kernel: FitKernel, size: int) -> int | None:
+        """Return the operand of a quantised island that the result of its last node is written over; None for none."""
+        for one in self.later.get(at, ()):
+            is_allowed = self.trace.patches[one].tensor in kernel.island_overwrites and self.last[one] == at
+            if is_allowed and self.sizes[one] == size and self.users.get(self.owner.get(one, -1)) == 1:
+                return one
         return None
 
     def _is_contiguous(self, op: PieceOp) -> bool:
@@ -165,7 +173,7 @@ class _Count:
 
     def _is_join(self, op: PieceOp) -> bool:
         if op.kernel is not None:
-            return self.kernels[op.kernel].is_join
+            return self.kernels[op.kernel].is_join or self.kernels[op.kernel].is_island_join
         return len(op.reads) > 1 and self._is_contiguous(op)
 
     def _is_split(self, op: PieceOp) -> bool:

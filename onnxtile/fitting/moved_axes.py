@@ -8,7 +8,10 @@ from math import prod
 from operator import mul
 from typing import NamedTuple
 
+import numpy as np
+
 from onnxtile.fitting.axis_links import AxisLink, AxisLinks, OperatorFacts, Uncut
+from onnxtile.fitting.source_rows import SourceRows
 from onnxtile.tiling.sliding import SlidingAxis
 
 
@@ -22,7 +25,7 @@ class SliceRange(NamedTuple):
 
 def _with_whole(facts: OperatorFacts, link: AxisLink) -> AxisLinks:
     """Return the link of the first operand; the others are read whole."""
-    return (link, *(None for _ in facts.node.inputs[1:]))
+    return (link, *(None for _ in facts.inputs[1:]))
 
 
 def slice_ranges(facts: OperatorFacts) -> Mapping[int, SliceRange]:
@@ -74,16 +77,27 @@ def pad_sizes(facts: OperatorFacts) -> list[int]:
     return found
 
 
+def is_mirrored(facts: OperatorFacts) -> bool:
+    """Return whether a Pad mirrors its operand at the border."""
+    return facts.node.attributes.get_string("mode", "constant") == "reflect"
+
+
 def padded(facts: OperatorFacts, axis: int) -> AxisLinks:
-    """Pad with a constant, or with the border: element i reads element i less the padding before it."""
+    """Pad: element i reads element i less the padding before it; one that is mirrored reads another one."""
     pads, rank = pad_sizes(facts), len(facts.result)
     before, after = pads[axis], pads[axis + rank]
-    if (before or after) and facts.node.attributes.get_string("mode", "constant") not in {"constant", "edge"}:
-        raise Uncut("it mirrors this axis")
     if min(before, after) < 0:
         raise Uncut("its padding is negative")
     if not before and not after:
         return _with_whole(facts, AxisLink(axis))
+    if facts.node.attributes.get_string("mode", "") == "wrap":
+        raise Uncut("it pads this axis from its other end")
+    if is_mirrored(facts):
+        if any(pads[one] or pads[one + rank] for one in range(rank) if one != axis):
+            raise Uncut("it pads several axes at once from within")
+        size = facts.operand(0)[axis]
+        places = np.pad(np.arange(size), (before, after), mode="reflect")
+        return _with_whole(facts, AxisLink(axis, sources=SourceRows(size, places=places)))
     return _with_whole(facts, AxisLink(axis, _window(facts, axis, before=before, after=after)))
 
 

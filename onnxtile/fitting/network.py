@@ -85,6 +85,10 @@ class FitKernel:
     source: Any = field(default=None, compare=False, repr=False)
     reason: str = ""
     """Why it is not cut into rows; empty where it is."""
+    island_overwrites: frozenset[int] = frozenset()
+    """Of the last node of a quantised island: the tensors that the island reads and that its result may be written over."""
+    is_island_join: bool = False
+    """Whether the result of its island is the tensors that the island reads, one behind the other."""
 
     def factor(self, direction: int) -> int:
         """Return the number of rows or columns that are computed together at least."""

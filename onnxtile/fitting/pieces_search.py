@@ -6,6 +6,7 @@ results are made. The bytes of a region then depend on the pieces that it is giv
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,20 +14,17 @@ from functools import cached_property
 from onnxtile.fitting.network import ROWS
 from onnxtile.fitting.region import Cut, PiecesOfTensors, row_pieces
 from onnxtile.fitting.region_cuts import RegionCuts
-from onnxtile.fitting.regions import FitSchedule, Prices, RegionCost
+from onnxtile.fitting.regions import FitSchedule, Prices, RegionCost, ends_from
+from onnxtile.fitting.search_effort import SearchEffort
 from onnxtile.fitting.strip_ranges import read_whole
 from onnxtile.progress import Progress, silent
 
-_LONGEST = 400
-"""Kernels of a region, at most."""
 _STOPS = 8
 """Ends of regions that are tried from one place, at most, the nearest first."""
 _ENOUGH = 3
 """Ends of regions that fit, after which no further end is tried."""
 _CHEAPEST = 2
 """Ways to hold the tensors at a place that are followed, the cheapest first; beside these, that of whole tensors and the finest."""
-_EFFORT = 4000
-"""Regions whose costs are counted in one search, at most: networks of many branches have many ways to hold tensors in pieces."""
 
 
 @dataclass(frozen=True)
@@ -46,21 +44,22 @@ class PiecesSearch:
         self.regions, self.capacity = cuts.regions, cuts.capacity
         self.network = cuts.regions.network
         self.macs = max(self.network.macs, 1)
-        self.stops = self.regions.level
+        self.stops = frozenset(self.regions.level)
+        self.over = [one.start for one in self.regions.whole if one.peak > self.capacity]
 
     def schedule(self) -> FitSchedule | None:
-        """Return the cheapest schedule; None where none fits, no tensor can be handed over in pieces, or the effort does not suffice."""
+        """Return the cheapest schedule; None where none fits, or no tensor can be handed over in pieces."""
         if not self.row_by_row:
             return None
-        count, most = len(self.network.kernels), self.regions.costed + _EFFORT
+        count = len(self.network.kernels)
+        effort = SearchEffort(self.regions, count)
         reached: list[dict[PiecesOfTensors, _Reached]] = [{} for _ in range(count + 1)]
         reached[0][()] = _Reached(0.0)
         for place in range(count):
             self.progress("searching", place, count)
-            if self.regions.costed > most:
-                return None
+            most = effort.next_share()
             for given, price in self._followed(reached[place]):
-                for one, left in self._edges(place, given):
+                for one, left in self._edges(place, given, most):
                     total = price + self.prices.of(one, self.network)
                     there = reached[one.stop].get(left)
                     if there is None or total < there.price:
@@ -88,8 +87,8 @@ class PiecesSearch:
             at, given = last.region.start, last.before
         return FitSchedule(tuple(reversed(found)))
 
-    def _edges(self, place: int, given: PiecesOfTensors) -> Iterator[tuple[RegionCost, PiecesOfTensors]]:
-        """Yield the regions from a place on, with the pieces that are left behind each."""
+    def _edges(self, place: int, given: PiecesOfTensors, most: int) -> Iterator[tuple[RegionCost, PiecesOfTensors]]:
+        """Yield the regions from a place on, with the pieces that are left behind each, until `most` kernels were counted."""
         if {tensor for tensor, _ in given}.isdisjoint(self.network.kernels[place].reads):
             whole = self.regions.whole[place]
             whole = replace(whole, peak=whole.peak + self._more(given))
@@ -98,9 +97,7 @@ class PiecesSearch:
         if place not in self.stops:
             return
         tried = fitting = 0
-        for stop in self.stops:
-            if not place < stop <= place + _LONGEST:
-                continue
+        for stop in ends_from(self.regions.level, place):
             ways: list[RegionCost] = []
             choices = [parted for parted in self.choices(place, stop) if self._is_worth(place, stop, given, parted)]
             for parted in choices:
@@ -108,7 +105,7 @@ class PiecesSearch:
             yield from ((way, self.left(way)) for way in ways)
             tried += bool(choices)
             fitting += bool(ways)
-            if tried >= _STOPS or fitting >= _ENOUGH:
+            if tried >= _STOPS or fitting >= _ENOUGH or self.regions.counted >= most:
                 return
 
     def choices(self, start: int, stop: int) -> list[frozenset[int]]:
@@ -146,7 +143,8 @@ class PiecesSearch:
         if any(not pieces.isdisjoint(kernel.reads) for kernel in kernels[start:stop]):
             return True
         end = max((self.network.last_reads[tensor] + 1 for tensor in parted), default=stop)
-        return any(one.peak > capacity for one in regions.whole[start:end])
+        at = bisect_left(self.over, start)
+        return at < len(self.over) and self.over[at] < end
 
     def _size(self, tensors: Iterable[int]) -> int:
         return sum(map(self.regions.size, tensors))
@@ -163,7 +161,7 @@ class PiecesSearch:
         """Return the tensors in pieces behind a region: those that it was given and that live on, and its results."""
         kept = {tensor: ends for tensor, ends in way.cut.given if self.network.last_reads[tensor] >= way.stop}
         if way.cut.parted:
-            rows = self.regions.ranges(way.start, way.stop, way.cut).rows
+            rows = self.regions.ranges(way.start, way.stop, way.cut)
             for tensor in way.cut.parted:
                 news = rows[self.regions.makers[tensor] - way.start].news.pairs
                 ends = tuple(one[1] for one in news if one is not None)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
 import onnx_ir as ir
 
+from onnxtile.fusion.island import island_region, overwritten
 from onnxtile.fusion.islands import islands
 from onnxtile.fusion.library import select
 from onnxtile.model.constants import Constants
@@ -34,14 +38,39 @@ def separate(model: ir.Model) -> None:
             use.node.replace_input_with(use.idx, value)
 
 
-def inside_islands(model: ir.Model, constants: Constants) -> frozenset[ir.Value]:
-    """Return the values that are made and read inside of one quantised island."""
+@dataclass(frozen=True)
+class IslandTensors:
+    """The values `inside` of quantised islands, and what their results share bytes with.
+
+    `overwritten` has, for each result of an island, the stored operands that it may be written over, or that it joins without a
+    computation. `joined` has the Concat of each result that is such a join.
+    """
+
+    inside: frozenset[ir.Value] = frozenset()
+    overwritten: Mapping[ir.Value, frozenset[ir.Value]] = field(default_factory=dict)
+    joined: Mapping[ir.Value, ir.Node] = field(default_factory=dict)
+
+
+def island_tensors(model: ir.Model, constants: Constants) -> IslandTensors:
+    """Return the values that are made and read inside of one quantised island, and those that its results are written over."""
+    if not is_quantised(model):
+        return IslandTensors()
     rule = next((pattern.island for pattern in select(["quantised"]) if pattern.island is not None), None)
-    if rule is None or not is_quantised(model):
-        return frozenset()
+    if rule is None:
+        return IslandTensors()
     found: set[ir.Value] = set()
+    over: dict[ir.Value, frozenset[ir.Value]] = {}
+    joined: dict[ir.Value, ir.Node] = {}
     for island in islands(model, model.graph, rule, constants):
         members = set(island.nodes)
         made = (value for node in island.nodes for value in node.outputs if value not in constants)
         found.update(value for value in made if value.uses() and all(use.node in members for use in value.uses()))
-    return frozenset(value for value in found if not value.is_graph_output())
+        part = island_region(island)
+        if len(part.outputs) == 1:
+            join = next((node for node in island.operators if island.is_view and node.op_type == "Concat"), None)
+            places = range(len(part.inputs)) if join is not None else overwritten(island, part, rule)
+            stored = (part.inputs[place] for place in places)
+            over[part.outputs[0]] = frozenset(value for value in stored if value not in constants)
+            joined.update({} if join is None else {part.outputs[0]: join})
+    inside = frozenset(value for value in found if not value.is_graph_output())
+    return IslandTensors(inside, over, joined)

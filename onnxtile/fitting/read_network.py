@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
@@ -11,19 +11,24 @@ import onnx_ir as ir
 from onnxtile.fitting.axis_maps import AxisLink, AxisLinks, OperatorFacts, Uncut, links
 from onnxtile.fitting.moved_axes import slice_ranges
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor, Network
+from onnxtile.fitting.quantised import IslandTensors
 from onnxtile.graph import node_id
 from onnxtile.inspection.work import NotKnown, work_of
 from onnxtile.model.bytes import tensor_bytes
 from onnxtile.model.constants import Constants
+from onnxtile.model.quantising import OWN_DOMAINS
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.walk import dependencies, has_body
-from onnxtile.planning.layout.aliases.lawful import CUTS, IN_PLACE, JOINS, VIEWS
+from onnxtile.planning.layout.aliases.lawful import CUTS, IN_PLACE, JOINS, QUANTISED_IN_PLACE, VIEWS
+from onnxtile.planning.layout.aliases.moving import joins_quantised
 
 _DIRECTIONS = (ROWS, COLUMNS)
 _MATRIX_PRODUCTS = frozenset({"Gemm", "MatMul"})
 _STANDARD = {"", "ai.onnx"}
-_WINDOWED = {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"}
-"""Operators whose axes behind the channels are cut, also where there is one only."""
+WINDOWED = frozenset(
+    {"Conv", "ConvInteger", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "QLinearAveragePool", "QLinearConv"}
+)
+"""Operators with windows along the axes behind the channels, which are cut also where there is one only."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +52,9 @@ class KernelSource:
 
 class _NetworkReader:
     def __init__(
-        self, model: ir.Model, shapes: Shapes, constants: Constants, inside: frozenset[ir.Value], exact: bool
+        self, model: ir.Model, shapes: Shapes, constants: Constants, of_islands: IslandTensors, exact: bool
     ) -> None:
-        self.inside, self.exact = inside, exact
+        self.inside, self.of_islands, self.exact = of_islands.inside, of_islands, exact
         self.model, self.shapes, self.constants = model, shapes, constants
         self.opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
         self.nodes = [n for n in model.graph if not all(v in constants for v in n.outputs if v.name)]
@@ -58,6 +63,8 @@ class _NetworkReader:
         self.values = [v for v in self._values() if v not in constants or v in outputs]
         for value in self.values:
             self.numbers.setdefault(value, len(self.numbers))
+        self._linked: dict[tuple[ir.Node, int], AxisLinks | None] = {}
+        """The links of each node along each axis: a node with many operands is asked for each of them."""
         self.axes = self._axes()
 
     def _values(self) -> Iterable[ir.Value]:
@@ -99,7 +106,7 @@ class _NetworkReader:
     ) -> tuple[int | None, int | None]:
         """Return the axes that come from rows and columns of an operand, given the axes of values before; else the last two axes."""
         rank, node = len(self.shapes.sizes(value) or ()), value.producer()
-        if rank == 3 and node is not None and node.op_type in _WINDOWED:
+        if rank == 3 and node is not None and node.op_type in WINDOWED:
             return 2, None
         for place, operand in self.reads(node) if node is not None and not has_body(node) else ():
             if node is None or place is None or known[operand][ROWS] is None:
@@ -124,10 +131,13 @@ class _NetworkReader:
     def _links(self, node: ir.Node, axis: int | None) -> AxisLinks | None:
         if axis is None:
             return None
-        try:
-            return links(OperatorFacts(node, self.shapes, self.constants, self.opset), axis)
-        except Uncut:
-            return None
+        key = node, axis
+        if key not in self._linked:
+            try:
+                self._linked[key] = links(OperatorFacts(node, self.shapes, self.constants, self.opset), axis)
+            except Uncut:
+                self._linked[key] = None
+        return self._linked[key]
 
     def network(self) -> Network:
         outputs = set(self.model.graph.outputs)
@@ -161,7 +171,8 @@ class _NetworkReader:
             for one in links_of
         )
         standard = node.domain in _STANDARD
-        allowed = IN_PLACE.get(node.op_type, frozenset()) if standard and len(made) == 1 else frozenset()
+        table = IN_PLACE if standard else QUANTISED_IN_PLACE if node.domain in OWN_DOMAINS else {}
+        allowed = table.get(node.op_type, frozenset()) if len(made) == 1 else frozenset()
         overwrites = {
             number
             for number, (place, value) in enumerate(read)
@@ -180,20 +191,17 @@ class _NetworkReader:
             self._macs(node),
             frozenset(overwrites),
             is_view,
-            standard and node.op_type == "Concat" and self._is_contiguous(node),
+            self._is_join(node) and self._is_contiguous(node),
             standard and node.op_type in CUTS and read[0][1] not in self.inside and self._is_part(node),
             KernelSource(node, tuple(place for place, _ in read), links_of, windows=self._windows(node)),
             "" if links_of[ROWS] is not None else self._reason(node),
+            self._overwritten_by_island(made[0]),
+            made[0] in self.of_islands.joined and self._is_contiguous(self.of_islands.joined[made[0]]),
         )
 
     def _cut(self, node: ir.Node, direction: int) -> AxisLinks | None:
         """Return the links of a node whose results all have one axis in `direction`; None where it is not cut."""
-        if (
-            has_body(node)
-            or node.domain not in _STANDARD
-            or self._may_round(node)
-            or not self._is_alike(node, direction)
-        ):
+        if has_body(node) or self._may_round(node) or not self._is_alike(node, direction):
             return None
         found = self._links(node, self.axes[node.outputs[0]][direction])
         if found is None:
@@ -201,7 +209,13 @@ class _NetworkReader:
         given = ((found[place], value) for place, value in self.reads(node) if place is not None)
         # Rows of the result that come from columns of an operand: one direction of both would have to be cut as another.
         is_turned = any(link is not None and link.axis != self.axes[value][direction] for link, value in given)
-        return None if is_turned else found
+        has_sources = any(link is not None and link.sources is not None for link in found)
+        is_blocked = is_turned or self._is_summed(found) or (has_sources and direction == COLUMNS)
+        return None if is_blocked else found
+
+    def _is_summed(self, found: AxisLinks) -> bool:
+        """Return whether rows of the result are sums that a matrix product of fewer rows may round differently."""
+        return self.exact and any(link is not None and link.sums for link in found)
 
     def _is_alike(self, node: ir.Node, direction: int) -> bool:
         """Return whether all results of a node have the same axis of rows, or of columns."""
@@ -216,8 +230,6 @@ class _NetworkReader:
         axis = self.axes[node.outputs[0]][ROWS]
         if has_body(node):
             return "it has a body"
-        if node.domain not in _STANDARD:
-            return f"{node.domain}.{node.op_type} has no rule for cutting"
         if axis is None:
             return "its result has no rows"
         if not self._is_alike(node, ROWS):
@@ -225,17 +237,33 @@ class _NetworkReader:
         if self._may_round(node):
             return "a matrix product of fewer rows may round differently, which --exact does not allow"
         try:
-            links(OperatorFacts(node, self.shapes, self.constants, self.opset), axis)
+            found = links(OperatorFacts(node, self.shapes, self.constants, self.opset), axis)
         except Uncut as error:
             return str(error)
+        if self._is_summed(found):
+            return "sums of fewer rows may round differently, which --exact does not allow"
         return "it reads another axis of an operand than the one that is cut"
 
     def _windows(self, node: ir.Node) -> tuple[AxisLink, ...]:
-        if node.op_type not in _WINDOWED:
+        if node.op_type not in WINDOWED:
             return ()
         rank = len(self.shapes.sizes(node.outputs[0]) or ())
         found = (self._links(node, axis) for axis in range(2, rank))
         return tuple(one[0] for one in found if one is not None and one[0] is not None)
+
+    def _overwritten_by_island(self, made: ir.Value) -> frozenset[int]:
+        """Return the operands of the island of a value whose bytes the value may take, or joins."""
+        sizes, islands = self.shapes.sizes(made), self.of_islands
+        stored = (value for value in islands.overwritten.get(made, ()) if value in self.numbers)
+        return frozenset(
+            self.numbers[value] for value in stored if made in islands.joined or self.shapes.sizes(value) == sizes
+        )
+
+    def _is_join(self, node: ir.Node) -> bool:
+        """Return whether a node joins its operands without a computation."""
+        if node.op_type == "Concat":
+            return node.domain in _STANDARD
+        return joins_quantised(node, self.model, self.constants) is not None
 
     def _is_contiguous(self, node: ir.Node) -> bool:
         sizes = self.shapes.sizes(node.outputs[0]) or ()
@@ -271,12 +299,12 @@ def read_network(
     model: ir.Model,
     shapes: Shapes,
     constants: Constants,
-    inside: Collection[ir.Value] = (),
+    of_islands: IslandTensors | None = None,
     *,
     exact: bool = False,
 ) -> Network:
-    """Return the kernels of the main graph of `model` and the tensors between them; values of `inside` take no bytes.
+    """Return the kernels of the main graph of `model` and the tensors between them; values inside of islands take no bytes.
 
     With `exact`, only kernels are cut whose pieces are equal to the whole in the last bit.
     """
-    return _NetworkReader(model, shapes, constants, frozenset(inside), exact).network()
+    return _NetworkReader(model, shapes, constants, of_islands or IslandTensors(), exact).network()

@@ -1,43 +1,24 @@
-"""A run of kernels cut into strips and bands: each operation in its order, with the patch that it makes.
-
-The same operations are counted by the search and written into the model.
-"""
+"""A run of kernels cut into strips: the rows that each kernel computes, and the multiply-accumulates."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from math import prod
 
-from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
-from onnxtile.fitting.strip_ranges import PatchRange, PatchRanges, StripRanges, paced, shares, spans, uncut
+from onnxtile.fitting.network import ROWS, FitKernel, FitTensor
+from onnxtile.fitting.strip_ranges import PatchRange, PatchRanges, StripRanges, paced, spans, uncut
 
 PiecesOfTensors = tuple[tuple[int, tuple[int, ...]], ...]
 """Tensors that are not joined, in their order, each with the ends of the rows of its pieces."""
 
 
-class Patch(NamedTuple):
-    """Rows and columns of a tensor."""
-
-    tensor: int
-    rows: PatchRange
-    columns: PatchRange
-
-
-class PieceOp(NamedTuple):
-    """One operation on patches, by their numbers: a `kernel` of the region, or (None) a Slice of one patch or a Concat of several."""
-
-    kernel: int | None
-    reads: tuple[int, ...]
-    makes: tuple[int, ...]
-
-
 @dataclass(frozen=True)
 class Cut:
-    """How a region is cut: strips of `step` rows of its largest operand (0: one strip), and `bands` of columns.
+    """How a region is cut: strips of `step` rows of its largest operand (0: one strip).
 
     `chunks` has the number of parts into which the hidden channels between two kernels, named by the first one's place, are cut.
     Rows of the tensors in `recomputed` are not kept from strip to strip, but computed again. Tensors in `eager` are computed as far as the
@@ -47,7 +28,6 @@ class Cut:
     """
 
     step: int = 0
-    bands: int = 1
     recomputed: frozenset[int] = frozenset()
     eager: frozenset[int] = frozenset()
     chunks: tuple[tuple[int, int], ...] = ()
@@ -57,43 +37,8 @@ class Cut:
 
     @property
     def plain(self) -> Cut:
-        """The cut without chunks and without pieces, which has the same ranges of rows and columns."""
+        """The cut without chunks and without pieces, which has the same ranges of rows."""
         return replace(self, chunks=(), given=(), parted=frozenset())
-
-
-@dataclass
-class RegionTrace:
-    """The operations of a region, the patches that they read and make, and the multiply-accumulates."""
-
-    patches: list[Patch] = field(default_factory=list)
-    ops: list[PieceOp] = field(default_factory=list)
-    macs: int = 0
-    whole: dict[int, int] = field(default_factory=dict)
-    """The patches that are whole tensors: those read from outside of the region, and the results for it."""
-    pieces: dict[int, list[int]] = field(default_factory=dict)
-    """The patches of tensors that are handed over in pieces, to the region or by it; only those of a strip in the trace of one strip."""
-    strips: int = 1
-    kept: int = 0
-    """The number of tensors of which rows are kept from strip to strip."""
-
-
-@dataclass(frozen=True)
-class StripTrace:
-    """The operations of one strip: patches `given` from the strips before, and those `left` for later ones."""
-
-    trace: RegionTrace
-    given: tuple[int, ...]
-    left: tuple[int, ...]
-    pieces: dict[tuple[int, int], int]
-    """The patches of the pieces that the strip reads of tensors that were handed over in pieces, by tensor and number."""
-
-
-@dataclass(frozen=True)
-class RegionRanges:
-    """The rows and columns that each kernel of a region computes in each strip and band."""
-
-    rows: list[StripRanges]
-    columns: list[StripRanges]
 
 
 @dataclass(frozen=True)
@@ -104,24 +49,19 @@ class UncutRegion:
     tensors: Sequence[FitTensor]
     results: Sequence[int]
 
-    def ranges(self, cut: Cut) -> RegionRanges:
-        """Return the rows and columns that the kernels compute in each strip and band. Raises PaddingOnly."""
-        rows = self._cut_rows(cut) if cut.step else self._whole_rows
-        return RegionRanges(rows, self._bands(cut.bands) if cut.bands > 1 else self._whole_columns)
+    def ranges(self, cut: Cut) -> list[StripRanges]:
+        """Return the rows that the kernels compute in each strip. Raises PaddingOnly."""
+        return self._cut_rows(cut) if cut.step else self._whole_rows
 
     @cached_property
     def _whole_rows(self) -> list[StripRanges]:
-        return uncut(self.kernels, self.tensors, ROWS)
-
-    @cached_property
-    def _whole_columns(self) -> list[StripRanges]:
-        return uncut(self.kernels, self.tensors, COLUMNS)
+        return uncut(self.kernels, self.tensors)
 
     @cached_property
     def _needed(self) -> dict[int, PatchRange]:
         """The rows of each made tensor that are read or wanted at all."""
         whole = {t: PatchRanges.of([(0, self.tensors[t].extent(ROWS))]) for t in self.results}
-        least = spans(self.kernels, self.tensors, whole, ROWS, keeps=False)
+        least = spans(self.kernels, self.tensors, whole, keeps=False)
         return {
             made: span.windows[0]
             for kernel, span in zip(self.kernels, least, strict=True)
@@ -134,23 +74,28 @@ class UncutRegion:
         pace = paced(self.kernels, self.tensors, eager, self._needed, cut.step, dict(cut.grains))
         again = {tensor for tensor in pace if self.tensors[tensor].is_inside} | cut.recomputed
         kept = {tensor: ranges for tensor, ranges in pace.items() if tensor in self.results or tensor not in again}
-        return spans(self.kernels, self.tensors, kept, ROWS, keeps=True)
-
-    def _bands(self, count: int) -> list[StripRanges]:
-        sizes = {tensor: self.tensors[tensor].extent(COLUMNS) for tensor in self.results}
-        bands = {tensor: PatchRanges.of(shares(size, count)) for tensor, size in sizes.items()}
-        return spans(self.kernels, self.tensors, bands, COLUMNS, keeps=False)
+        return spans(self.kernels, self.tensors, kept, keeps=True)
 
 
-def macs_of(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], ranges: RegionRanges) -> int:
-    """Return the multiply-accumulates of all strips and bands."""
+def macs_of(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], ranges: Sequence[StripRanges]) -> int:
+    """Return the multiply-accumulates of all strips."""
     total = 0
-    for kernel, rows, columns in zip(kernels, ranges.rows, ranges.columns, strict=True):
+    for kernel, rows in zip(kernels, ranges, strict=True):
+        made = tensors[kernel.makes[0]]
         if kernel.macs:
-            made = tensors[kernel.makes[0]]
-            area = int(rows.news.lengths.sum()) * int(columns.news.lengths.sum())
-            total += kernel.macs * area // (made.extent(ROWS) * made.extent(COLUMNS))
+            total += kernel.macs * int(rows.news.lengths.sum()) // made.extent(ROWS)
+        total += _weighted_macs(kernel, made, rows)
     return total
+
+
+def _weighted_macs(kernel: FitKernel, made: FitTensor, rows: StripRanges) -> int:
+    """Return the multiply-accumulates of pieces whose rows are weighted sums: each piece is a matrix product with the rows it reads."""
+    place = next((place for place, link in enumerate(kernel.links[ROWS] or ()) if link is not None and link.sums), None)
+    if place is None:
+        return 0
+    lengths, extent = rows.news.lengths, made.extent(ROWS)
+    products = int((lengths * rows.needs[place].lengths)[lengths < extent].sum())
+    return products * (prod(made.dims) // extent)
 
 
 def row_pieces(ends: Sequence[int]) -> list[PatchRange]:
@@ -164,244 +109,3 @@ def overlapped(pieces: Sequence[PatchRange], rows: PatchRange | None) -> range:
         return range(0)
     first = bisect_right(pieces, rows[0], key=lambda piece: piece[1])
     return range(first, bisect_left(pieces, rows[1], key=lambda piece: piece[0]))
-
-
-class RegionTracer:
-    """Lists the operations of one region."""
-
-    def __init__(
-        self,
-        kernels: Sequence[FitKernel],
-        tensors: Sequence[FitTensor],
-        results: Sequence[int],
-        ranges: RegionRanges,
-        cut: Cut,
-    ) -> None:
-        self.kernels, self.tensors, self.results, self.cut = kernels, tensors, frozenset(results), cut
-        self.rows, self.columns = ranges.rows, ranges.columns
-        self.given = {tensor: row_pieces(ends) for tensor, ends in cut.given}
-        self.found = RegionTrace()
-        self.made = {made for kernel in kernels for made in kernel.makes}
-        self.readers: dict[int, int] = {}
-        for kernel in kernels:
-            for tensor in kernel.reads:
-                self.readers[tensor] = self.readers.get(tensor, 0) + 1
-        self.makers = {made: number for number, kernel in enumerate(kernels) for made in kernel.makes}
-        self.row_news = [span.news.pairs for span in self.rows]
-        self.column_news = [span.news.pairs for span in self.columns]
-        self.held: dict[int, int] = {}
-        self.cuts: dict[Patch, int] = {}
-        self.last_read: dict[int, int] = {}
-        self.tails: dict[int, list[PieceOp]] = {}
-        self.given_patches: dict[int, dict[int, int]] = {}
-
-    def trace(self) -> RegionTrace:
-        """Return the operations of all strips and bands."""
-        joined: dict[int, list[int]] = {tensor: [] for tensor in self.results}
-        for band in range(self.cut.bands):
-            parts: dict[int, list[int]] = {tensor: [] for tensor in self.results}
-            self.held = {}
-            for strip in range(len(self.rows[0].news)):
-                self._strip(strip, band, parts)
-                self._keep(strip)
-            for tensor, pieces in parts.items():
-                if tensor in self.cut.parted and len(pieces) > 1:
-                    self.found.pieces[tensor] = pieces
-                else:
-                    joined[tensor].append(self._join(tensor, pieces, ROWS))
-        for tensor, pieces in joined.items():
-            if pieces:
-                self.found.whole[tensor] = self._join(tensor, pieces, COLUMNS)
-        self.found.pieces.update((tensor, list(self._given_all(tensor))) for tensor in self.given)
-        self._put_tails()
-        self.found.macs = macs_of(self.kernels, self.tensors, RegionRanges(self.rows, self.columns))
-        self.found.strips = len(self.rows[0].news)
-        self.found.kept = len({op.makes for tails in self.tails.values() for op in tails})
-        return self.found
-
-    def strip(self, strip: int) -> StripTrace:
-        """Return the operations of one strip of the first band."""
-        self.found, self.held, self.cuts, self.last_read, self.tails = RegionTrace(), {}, {}, {}, {}
-        self.given_patches = {}
-        for number, rows in self._kept_before(strip) if strip else ():
-            columns = self.column_news[number][0]
-            if columns is None:
-                continue
-            for made in self.kernels[number].makes:
-                if made in self.readers:
-                    self.held[made] = self._patch(Patch(made, rows, columns))
-                    self.last_read[self.held[made]] = -1
-        held = tuple(self.held.values())
-        parts: dict[int, list[int]] = {tensor: [] for tensor in self.results}
-        self._strip(strip, 0, parts)
-        self._keep(strip)
-        self._put_tails()
-        read = {(t, piece): patch for t, patches in self.given_patches.items() for piece, patch in patches.items()}
-        left = (*self.held.values(), *(piece for pieces in parts.values() for piece in pieces))
-        return StripTrace(self.found, held, left, read)
-
-    @cached_property
-    def last_strips(self) -> dict[int, list[int]]:
-        """The last strip that reads each piece of the tensors that were handed over in pieces; -1 for a piece that none reads."""
-        found = {tensor: [-1] * len(pieces) for tensor, pieces in self.given.items()}
-        for kernel, span in zip(self.kernels, self.rows, strict=True):
-            for place, tensor in enumerate(kernel.reads):
-                for strip, rows in enumerate(span.needs[place].pairs if tensor in found else ()):
-                    for piece in overlapped(self.given[tensor], rows):
-                        found[tensor][piece] = max(found[tensor][piece], strip)
-        return found
-
-    def _kept_before(self, strip: int) -> list[tuple[int, PatchRange]]:
-        """Return the kernels of whose results rows are kept for a strip from the strips before it, with these rows."""
-        found = [(number, pairs[strip]) for number, pairs in self._befores]
-        return [(number, rows) for number, rows in found if rows is not None]
-
-    @cached_property
-    def _befores(self) -> list[tuple[int, list[PatchRange | None]]]:
-        """The kernels of whose results rows are kept from strip to strip, with these rows."""
-        kept = ((number, span.before) for number, span in enumerate(self.rows) if span.windows is not span.news)
-        return [(number, before.pairs) for number, before in kept if before.some.any()]
-
-    def _patch(self, patch: Patch) -> int:
-        self.found.patches.append(patch)
-        return len(self.found.patches) - 1
-
-    def _op(self, kernel: int | None, read: tuple[int, ...], makes: tuple[int, ...]) -> None:
-        at = len(self.found.ops)
-        for patch in read:
-            self.last_read[patch] = at
-        for patch in makes:
-            self.last_read[patch] = at
-        self.found.ops.append(PieceOp(kernel, read, makes))
-
-    def _strip(self, strip: int, band: int, parts: dict[int, list[int]]) -> None:
-        self.cuts = {}
-        held, readers, row_news, column_news = self.held, self.readers, self.row_news, self.column_news
-        for number, kernel in enumerate(self.kernels):
-            rows, columns = row_news[number][strip], column_news[number][band]
-            if rows is None or columns is None:
-                continue
-            operands = self._operands(number, strip, band)
-            makes = tuple([self._patch(self._made(kernel, made, rows, columns)) for made in kernel.makes])
-            self._op(number, operands, makes)
-            for made, patch in zip(kernel.makes, makes, strict=True):
-                if made in self.results:
-                    parts[made].append(self._result(made, patch, columns, band))
-                if made in readers:
-                    before = held.get(made)
-                    held[made] = patch if before is None else self._join(made, [before, patch], ROWS)
-
-    def _operands(self, number: int, strip: int, band: int) -> tuple[int, ...]:
-        wide, high = self.columns[number].needs, self.rows[number].needs
-        return tuple(
-            [
-                self._operand(tensor, high[place].pairs[strip], wide[place].pairs[band])
-                for place, tensor in enumerate(self.kernels[number].reads)
-            ]
-        )
-
-    def _made(self, kernel: FitKernel, tensor: int, rows: PatchRange, columns: PatchRange) -> Patch:
-        """Return the patch of one result; the results of a kernel that is not cut may have different sizes."""
-        about = self.tensors[tensor]
-        return Patch(
-            tensor,
-            (0, about.extent(ROWS)) if kernel.links[ROWS] is None else rows,
-            (0, about.extent(COLUMNS)) if kernel.links[COLUMNS] is None else columns,
-        )
-
-    def _result(self, tensor: int, patch: int, columns: PatchRange, band: int) -> int:
-        """Return the patch without columns that another band makes, too."""
-        bands = len(self.columns[0].news)
-        share = shares(self.tensors[tensor].extent(COLUMNS), bands)[band]
-        if share is None or share == columns:
-            return patch
-        return self._slice(patch, Patch(tensor, self.found.patches[patch].rows, share))
-
-    def _operand(self, tensor: int, rows: PatchRange | None, columns: PatchRange | None) -> int:
-        assert rows is not None and columns is not None
-        if tensor in self.given:
-            return self._assembled(Patch(tensor, rows, columns))
-        source = self.held[tensor] if tensor in self.made else self._whole(tensor)
-        return self._slice(source, Patch(tensor, rows, columns))
-
-    def _whole(self, tensor: int) -> int:
-        if tensor not in self.found.whole:
-            about = self.tensors[tensor]
-            self.found.whole[tensor] = self._patch(Patch(tensor, (0, about.extent(ROWS)), (0, about.extent(COLUMNS))))
-        return self.found.whole[tensor]
-
-    def _assembled(self, wanted: Patch) -> int:
-        """Return rows of a tensor that was handed over in pieces: a piece or a part of it, or several joined."""
-        if wanted in self.cuts:
-            return self.cuts[wanted]
-        tensor, rows, columns = wanted
-        pieces = self.given[tensor]
-        parts = [
-            self._slice(
-                self._given(tensor, piece),
-                Patch(tensor, (max(rows[0], pieces[piece][0]), min(rows[1], pieces[piece][1])), columns),
-            )
-            for piece in overlapped(pieces, rows)
-        ]
-        self.cuts[wanted] = self._join(tensor, parts, ROWS)
-        return self.cuts[wanted]
-
-    def _given(self, tensor: int, piece: int) -> int:
-        """Return the patch of a piece that was handed over."""
-        patches = self.given_patches.setdefault(tensor, {})
-        if piece not in patches:
-            patches[piece] = self._patch(
-                Patch(tensor, self.given[tensor][piece], (0, self.tensors[tensor].extent(COLUMNS)))
-            )
-        return patches[piece]
-
-    def _given_all(self, tensor: int) -> Iterator[int]:
-        return (self._given(tensor, piece) for piece in range(len(self.given[tensor])))
-
-    def _slice(self, source: int, wanted: Patch) -> int:
-        if self.found.patches[source] == wanted:
-            return source
-        if wanted not in self.cuts:
-            self.cuts[wanted] = self._patch(wanted)
-            self._op(None, (source,), (self.cuts[wanted],))
-        return self.cuts[wanted]
-
-    def _join(self, tensor: int, pieces: Sequence[int], direction: int) -> int:
-        if len(pieces) == 1:
-            return pieces[0]
-        first, last = self.found.patches[pieces[0]], self.found.patches[pieces[-1]]
-        if direction == ROWS:
-            patch = self._patch(Patch(tensor, (first.rows[0], last.rows[1]), first.columns))
-        else:
-            patch = self._patch(Patch(tensor, first.rows, (first.columns[0], last.columns[1])))
-        self._op(None, tuple(pieces), (patch,))
-        return patch
-
-    def _keep(self, strip: int) -> None:
-        """Keep the rows that the next strip reads again, from the last operation on that reads the others."""
-        after = strip + 1
-        held: dict[int, int] = {}
-        for number, rows in self._kept_before(after) if after < len(self.rows[0].news) else ():
-            for made in self.kernels[number].makes:
-                if made in self.held:
-                    held[made] = self._tail(made, rows)
-        self.held = held
-
-    def _tail(self, tensor: int, rows: PatchRange) -> int:
-        source = self.held[tensor]
-        patch = self.found.patches[source]
-        if patch.rows == rows:
-            return source
-        tail = self._patch(Patch(tensor, rows, patch.columns))
-        self.tails.setdefault(self.last_read[source], []).append(PieceOp(None, (source,), (tail,)))
-        self.last_read[tail] = self.last_read[source]
-        return tail
-
-    def _put_tails(self) -> None:
-        if not self.tails:
-            return
-        ops: list[PieceOp] = list(self.tails.get(-1, ()))
-        for at, op in enumerate(self.found.ops):
-            ops.append(op)
-            ops.extend(self.tails.get(at, ()))
-        self.found.ops = ops

@@ -66,7 +66,7 @@ class RegionCuts:
     def _ways(self, start: int, stop: int, handed: Cut) -> Iterator[RegionCost]:
         regions = self.regions
         rows, tensors, results = regions.rows(start, stop), regions.network.tensors, regions.results(start, stop)
-        whole = self._fitted(start, stop, handed) if regions.within(start, stop) else None
+        whole = self._fitted(start, stop, handed) if self._may_fit_in_chunks(start, stop, handed) else None
         if whole is not None:
             yield whole
         coarse = max((tensors[tensor].extent(ROWS) for tensor in results), default=1)
@@ -81,6 +81,15 @@ class RegionCuts:
             yield from fits
             if fits:
                 return
+
+    def _may_fit_in_chunks(self, start: int, stop: int, handed: Cut) -> bool:
+        """Return whether chunks of channels alone may let a region fit: kernels whose channels are not cut must fit as they are."""
+        regions = self.regions
+        if not regions.within(start, stop):
+            return False
+        return bool(handed.given) or all(
+            regions.whole[start + number].peak <= self.capacity for number in regions.fixed(start, stop)
+        )
 
     def _again(self, start: int, stop: int, steps: Sequence[int], cut: Cut) -> list[RegionCost]:
         """Return ways to cut a region in which rows are computed again."""

@@ -13,10 +13,17 @@ from onnxtile.fitting.chunked_kernels import ChunkedKernels
 from onnxtile.fitting.estimate import LoadLimit, cut_cost
 from onnxtile.fitting.live_bytes import ALIGNMENT
 from onnxtile.fitting.network import COLUMNS, ROWS, FitTensor, Network
-from onnxtile.fitting.region import Cut, RegionRanges, RegionTrace, RegionTracer, UncutRegion, macs_of
-from onnxtile.fitting.strip_ranges import PaddingOnly, read_whole
+from onnxtile.fitting.region import Cut, UncutRegion, macs_of
+from onnxtile.fitting.region_bounds import BoundsByStart
+from onnxtile.fitting.region_tracer import RegionTrace, RegionTracer
+from onnxtile.fitting.strip_ranges import PaddingOnly, StripRanges, read_whole
+from onnxtile.fitting.whole_kernel import whole_kernel_bytes
 
 WHOLE = Cut()
+_LONGEST = 400
+"""Kernels of a region, at most."""
+_ENDS = 64
+"""Ends of regions from one place, at most."""
 
 
 @dataclass(frozen=True)
@@ -85,16 +92,23 @@ class FitSchedule:
         return all(region.is_whole for region in self.regions)
 
 
+def ends_from(places: list[int], start: int) -> list[int]:
+    """Return those of `places` at which a region from `start` on may end, the nearest first."""
+    first = bisect_right(places, start)
+    return places[first : min(first + _ENDS, bisect_right(places, start + _LONGEST))]
+
+
 class Regions:
     """The regions of a network, each counted once."""
 
     def __init__(self, network: Network, groups: Mapping[int, HiddenGroup] | None = None) -> None:
         self.network = network
         self.groups = groups or {}
-        self.costed = 0
-        """The regions whose costs were counted."""
+        self._tensors = list(network.tensors)
+        self.counted = 0
+        """The kernels of the regions whose costs were counted: the work that was done."""
         self._known: dict[tuple[int, int, Cut], RegionCost | None] = {}
-        self._ranges: dict[tuple[int, int, Cut], RegionRanges] = {}
+        self._ranges: dict[tuple[int, int, Cut], list[StripRanges]] = {}
         self._uncut: dict[tuple[int, int], UncutRegion] = {}
         self._loads: dict[tuple[int, int, Cut], int] = {}
         self._chunked: dict[tuple[int, int, tuple[tuple[int, int], ...]], ChunkedKernels] = {}
@@ -172,11 +186,11 @@ class Regions:
         """Return the kernels of a region, with hidden channels in chunks; without `all_chunks`, with three of each group at most."""
         kernels = self.network.kernels[start:stop]
         if not cut.chunks:
-            return ChunkedKernels.whole(kernels, self.network.tensors)
+            return ChunkedKernels.whole(kernels, self._tensors)
         return chunked(kernels, start, self.network.tensors, self.groups, cut.chunks, all_chunks=all_chunks)
 
-    def ranges(self, start: int, stop: int, cut: Cut) -> RegionRanges:
-        """Return the rows and columns that each kernel of a region computes in each strip. Raises PaddingOnly."""
+    def ranges(self, start: int, stop: int, cut: Cut) -> list[StripRanges]:
+        """Return the rows that each kernel of a region computes in each strip. Raises PaddingOnly."""
         key = start, stop, cut.plain
         if key not in self._ranges:
             place = start, stop
@@ -250,7 +264,7 @@ class Regions:
 
     def _cost(self, start: int, stop: int, cut: Cut, capacity: int | None) -> RegionCost | int | None:
         """Return the costs of a region; None where it cannot be cut so; the bytes of a kernel that exceeds the capacity."""
-        self.costed += 1
+        self.counted += stop - start
         kernels, dying = self.network.kernels[start:stop], self.dying(start, stop)
         passing = self._passing(start, stop, cut)
         region = self._few_chunks(start, stop, cut)
@@ -271,8 +285,12 @@ class Regions:
 
     def bytes_around(self, start: int, stop: int) -> tuple[int, int, int]:
         """Return the bytes that live before a region, those of them that live on behind it, and those of its results."""
-        after = self._passing(start, stop)
+        after = self._bounds.of(start).after(stop)
         return self.live_sizes[start], after, self.live_sizes[stop] - after
+
+    @cached_property
+    def _bounds(self) -> BoundsByStart:
+        return BoundsByStart(self.network, self.makers, self.groups, self.size, self.row_bytes, self.live_sizes)
 
     def dying(self, start: int, stop: int) -> set[int]:
         """Return the tensors from before a region that it reads last."""
@@ -282,7 +300,18 @@ class Regions:
     def _passing(self, start: int, stop: int, cut: Cut = WHOLE) -> int:
         """Return the bytes from before a region that live throughout it, without tensors in pieces."""
         apart = self.dying(start, stop).union(tensor for tensor, _ in cut.given)
+        if stop == start + 1:
+            apart |= self._shared_by_island(start)
         return self.live_sizes[start] - sum(map(self.size, apart))
+
+    def _shared_by_island(self, place: int) -> set[int]:
+        """Return the operands of an island whose bytes the result of its last node, at `place`, takes: they die there."""
+        kernel, last = self.network.kernels[place], self.network.last_reads
+        ending = {tensor for tensor in kernel.island_overwrites if last[tensor] == place}
+        if kernel.is_island_join:
+            return ending
+        size = self.size(kernel.makes[0])
+        return set(sorted(tensor for tensor in ending if self.size(tensor) == size)[:1])
 
     @cached_property
     def least(self) -> int:
@@ -306,9 +335,15 @@ class Regions:
     @cached_property
     def whole(self) -> list[RegionCost]:
         """Each kernel as it is."""
-        count = len(self.network.kernels)
-        found = [self.cost(place, place + 1, WHOLE) for place in range(count)]
-        return [one for one in found if one is not None]
+        return [self._whole(place) for place in range(len(self.network.kernels))]
+
+    def _whole(self, place: int) -> RegionCost:
+        """Return the costs of a kernel as it is, those of a region of one kernel and one strip."""
+        kernel, end = self.network.kernels[place], place + 1
+        live = whole_kernel_bytes(kernel, self.network.tensors, self.results(place, end), self.dying(place, end))
+        passing = self._passing(place, end)
+        loads, rest = (live.loads[0] + passing,), live.first + passing
+        return RegionCost(place, end, WHOLE, live.peak + passing, kernel.macs, 1, 0, live.tensors, loads, rest)
 
     def rows(self, start: int, stop: int) -> int:
         """Return the rows of the largest operand of a region that is not read whole."""
@@ -327,9 +362,8 @@ class Regions:
                 for place, tensor in enumerate(kernel.reads):
                     links = kernel.links[ROWS]
                     link = None if links is None else links[place]
-                    if tensor in made and link is not None and link.window is not None:
-                        rows = max(link.window.reach - link.window.stride, 0)
-                        found[tensor] = max(found.get(tensor, 0), rows)
+                    if tensor in made and link is not None and (link.window or link.sources):
+                        found[tensor] = max(found.get(tensor, 0), link.overlap)
                 made.update(kernel.makes)
             self._kept_rows[key] = found
         return self._kept_rows[key]
@@ -341,9 +375,7 @@ class Regions:
 
     def least_kept(self, start: int, stop: int) -> int:
         """Return the bytes of the rows that are kept between strips at least, if those of hidden channels are computed again."""
-        kept = self.kept_rows(start, stop)
-        hidden = {tensor for group in self.within(start, stop).values() for tensor in group.tensors}
-        return sum(rows * self.row_bytes(tensor) for tensor, rows in kept.items() if tensor not in hidden)
+        return self._bounds.of(start).least_kept(stop)
 
     @cached_property
     def makers(self) -> dict[int, int]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxtile.fitting.network import ROWS
-from onnxtile.fitting.region import RegionTrace
+from onnxtile.fitting.region_tracer import RegionTrace
 from onnxtile.fitting.regions import RegionCost, Regions
 from onnxtile.fitting.unblocking.unblock import ModelRewrite
 
@@ -33,7 +33,6 @@ class FitStep:
     kind: str
     nodes: tuple[str, ...]
     strips: int
-    bands: int
     kept: int
     chunks: int
     hand_over: str
@@ -50,7 +49,7 @@ class FitStep:
         if self.rewrite:
             return f"{', '.join(self.nodes[:3])}{', ...' if len(self.nodes) > 3 else ''}: {self.rewrite}"
         first, last = self.nodes[0], self.nodes[-1]
-        cuts = [f"{self.strips} strips"] * (self.strips > 1) + [f"{self.bands} bands"] * (self.bands > 1)
+        cuts = [f"{self.strips} strips"] * (self.strips > 1)
         cuts += ["rows kept"] * (self.kept > 0) + [f"channels by {self.chunks}"] * (self.chunks > 1)
         cuts += ["handed over in pieces"] * (self.hand_over == "pieces")
         run = first if first == last else f"{first} to {last}"
@@ -58,7 +57,7 @@ class FitStep:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
-        return {**vars(self), "nodes": list(self.nodes), "grid": [self.strips, self.bands], "text": self.text}
+        return {**vars(self), "nodes": list(self.nodes), "grid": [self.strips, 1], "text": self.text}
 
 
 def steps_of(regions: Regions, chosen: tuple[RegionCost, ...]) -> tuple[FitStep, ...]:
@@ -68,18 +67,17 @@ def steps_of(regions: Regions, chosen: tuple[RegionCost, ...]) -> tuple[FitStep,
 
 def steps_before(rewrites: tuple[ModelRewrite, ...]) -> tuple[FitStep, ...]:
     """Return a step for each rewrite that was made before the model was cut."""
-    return tuple(FitStep(one.kind, one.nodes, 1, 1, 0, 1, "", 0, 0, 0, 0, one.text) for one in rewrites)
+    return tuple(FitStep(one.kind, one.nodes, 1, 0, 1, "", 0, 0, 0, 0, one.text) for one in rewrites)
 
 
 def _step(regions: Regions, one: RegionCost) -> FitStep:
     found = regions.trace(one)
     before = regions.network.kernels[one.start : one.stop]
-    kind = "patch" if one.cut.bands > 1 or one.cut.recomputed else "strip" if found.strips > 1 else "channels"
+    kind = "patch" if one.cut.recomputed else "strip" if found.strips > 1 else "channels"
     return FitStep(
         kind=kind,
         nodes=tuple(kernel.name for kernel in before),
         strips=found.strips,
-        bands=one.cut.bands,
         kept=found.kept,
         chunks=max((count for _, count in one.cut.chunks), default=1),
         hand_over=_hand_over(regions, one, found),
@@ -101,12 +99,16 @@ def _hand_over(regions: Regions, one: RegionCost, found: RegionTrace) -> str:
 
 @dataclass(frozen=True)
 class Obstacle:
-    """The reason why nothing smaller was found: the peak that is left, the kernels around it, and the tensors that live there."""
+    """The reason why nothing smaller was found: the peak that is left, the kernels around it, and the tensors that live there.
+
+    `outputs` are the bytes of the outputs of the model, which live to the end.
+    """
 
     peak: int
     nodes: tuple[str, ...]
     tensors: tuple[str, ...]
     reasons: tuple[str, ...]
+    outputs: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
@@ -124,4 +126,5 @@ def obstacle_of(regions: Regions, chosen: tuple[RegionCost, ...]) -> Obstacle:
         tuple(kernel.name for kernel in kernels),
         tuple(f"{tensors[tensor].name} ({regions.size_of(tensors[tensor]):,} bytes)" for tensor in alive),
         tuple(reasons),
+        sum(regions.size_of(about) for about in tensors if about.is_kept),
     )

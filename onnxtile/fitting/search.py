@@ -6,22 +6,23 @@ depend on the edge alone. Where nothing fits so, regions may hand over pieces: s
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from onnxtile.fitting.pieces_search import PiecesSearch
 from onnxtile.fitting.region_cuts import RegionCuts
-from onnxtile.fitting.regions import FitSchedule, Prices, RegionCost, Regions
+from onnxtile.fitting.regions import FitSchedule, Prices, RegionCost, Regions, ends_from
+from onnxtile.fitting.search_effort import SearchEffort
 from onnxtile.progress import Progress, silent
 
-_LONGEST = 400
-"""Kernels of a region, at most."""
 _STOPS = 8
 """Ends of regions that are tried from one place, at most, the nearest first."""
 _ENOUGH = 3
 """Ends of regions that fit, after which no further end is tried."""
+_STARTS = 4
+"""Starts of regions before a kernel that does not fit whole, at most, the nearest first; beside these, those with fewer live bytes."""
 _DEAR = 1e6
 """The price of multiply-accumulates from which on none is done twice."""
 _ROUNDS = 8
@@ -122,6 +123,8 @@ class PathSearch:
     def __init__(self, cuts: RegionCuts, prices: Prices, progress: Progress = silent) -> None:
         self.cuts, self.prices, self.progress = cuts, prices, progress
         self.regions, self.capacity = cuts.regions, cuts.capacity
+        self.over = [one.start for one in self.regions.whole if one.peak > self.capacity]
+        self.tried: dict[int | None, list[int]] = {}
 
     def price(self, one: RegionCost) -> float:
         """Return the price of a region beyond that of its kernels."""
@@ -135,28 +138,46 @@ class PathSearch:
         count = len(self.regions.network.kernels)
         onward: list[WayOn | None] = [None] * count + [WayOn(0.0, None)]
         starts = self._starts()
+        effort = SearchEffort(self.regions, sum(starts.values()))
         for place in sorted(starts, reverse=True):
             self.progress("searching", count - 1 - place, count)
             self._enter_whole(place, onward)
             if starts[place]:
-                self._enter_cut(place, onward)
+                most = effort.next_share()
+                if self._is_start(place):
+                    self._enter_cut(place, onward, most)
         return self._path(onward)
 
     def _starts(self) -> dict[int, bool]:
-        """Return the places that some way may lead to, by the bytes at the ends of regions alone, and whether regions begin there."""
-        found = {0: True}
-        narrow = [0]
+        """Return the places that some way may lead to, by the bytes at the ends of regions alone, and whether regions begin there.
+
+        Empty where no way may lead to the end.
+        """
+        count = len(self.regions.whole)
         is_narrow = set(self.regions.narrow)
-        for place, whole in enumerate(self.regions.whole, start=1):
-            is_stop = place in is_narrow
-            is_reached = place - 1 in found and whole.peak <= self.capacity
-            if is_reached or (
-                is_stop
-                and any(self._is_worth(start, place) for start in narrow[bisect_left(narrow, place - _LONGEST) :])
-            ):
-                found[place] = is_stop
-                narrow += [place] if is_stop else []
-        return {place: is_stop for place, is_stop in found.items() if place < len(self.regions.whole)}
+        found = {0}
+        for place, whole in enumerate(self.regions.whole):
+            if place not in found:
+                continue
+            if whole.peak <= self.capacity:
+                found.add(place + 1)
+            if place in is_narrow:
+                found.update(stop for stop in ends_from(self.regions.narrow, place) if self._is_worth(place, stop))
+        return {place: place in is_narrow for place in found if place < count} if count in found else {}
+
+    def _is_start(self, place: int) -> bool:
+        """Return whether regions from a place are tried.
+
+        Before a kernel that does not fit whole a region may begin at many places. It begins at one of the nearest, or where fewer bytes
+        live than at all of them.
+        """
+        at = bisect_left(self.over, place)
+        over = self.over[at] if at < len(self.over) else None
+        tried, live = self.tried.setdefault(over, []), self.regions.live_sizes[place]
+        if len(tried) >= _STARTS and live >= min(tried):
+            return False
+        tried.append(live)
+        return True
 
     def _path(self, onward: Sequence[WayOn | None]) -> FitSchedule | None:
         found: list[RegionCost] = []
@@ -174,11 +195,13 @@ class PathSearch:
         if after is not None and whole.peak <= self.capacity:
             onward[place] = WayOn(after.price, whole)
 
-    def _enter_cut(self, place: int, onward: list[WayOn | None]) -> None:
-        """Enter the cheapest way that begins with a region from `place` on that is cut, where it is cheaper."""
+    def _enter_cut(self, place: int, onward: list[WayOn | None], most: int) -> None:
+        """Enter the cheapest way that begins with a region from `place` on that is cut, where it is cheaper.
+
+        The ends of regions are tried until `most` kernels were counted.
+        """
         tried = fitting = 0
-        narrow = self.regions.narrow
-        for stop in narrow[bisect_right(narrow, place) : bisect_right(narrow, place + _LONGEST)]:
+        for stop in ends_from(self.regions.narrow, place):
             here, after = onward[place], onward[stop]
             if after is None:
                 continue
@@ -193,17 +216,17 @@ class PathSearch:
                     price = after.price + self.price(one)
                     if here is None or price < here.price:
                         here = onward[place] = WayOn(price, one)
-                if tried >= _STOPS or fitting >= _ENOUGH:
+                if tried >= _STOPS or fitting >= _ENOUGH or self.regions.counted >= most:
                     return
 
     def _is_worth(self, start: int, stop: int) -> bool:
         """Return whether a region holds a kernel that does not fit whole, and its operands and results could fit."""
-        regions = self.regions
-        before, after, results = regions.bytes_around(start, stop)
+        at = bisect_left(self.over, start)
+        if at == len(self.over) or self.over[at] >= stop:
+            return False
+        before, after, results = self.regions.bytes_around(start, stop)
         # At the end all results are there, beside the operands or, once more, their strips.
         if max(before + results, after + 2 * results) > self.capacity:
             return False
         # Between two strips the kept rows live, at the end beside nearly all results.
-        if after + regions.least_kept(start, stop) + results * 3 // 4 > self.capacity:
-            return False
-        return any(one.peak > self.capacity for one in regions.whole[start:stop])
+        return after + self.regions.least_kept(start, stop) + results * 3 // 4 <= self.capacity

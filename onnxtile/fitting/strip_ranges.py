@@ -125,7 +125,6 @@ def spans(
     kernels: Sequence[FitKernel],
     tensors: Sequence[FitTensor],
     wanted: Mapping[int, PatchRanges],
-    direction: int,
     keeps: bool,
 ) -> list[StripRanges]:
     """Return the span of each kernel's results, from the ranges `wanted` of results, and of kept tensors, in each strip.
@@ -138,28 +137,28 @@ def spans(
     found: list[StripRanges] = []
     for number in range(len(kernels) - 1, -1, -1):
         kernel = kernels[number]
-        size = max(tensors[made].extent(direction) for made in kernel.makes)
+        size = max(tensors[made].extent(ROWS) for made in kernel.makes)
         windows = _hull(count, [one for made in kernel.makes for one in demands.get(made, ())])
-        if kernel.links[direction] is None:
+        if kernel.links[ROWS] is None:
             windows = PatchRanges(np.zeros(count, np.int64), np.full(count, size)).where(windows.some)
         else:
-            windows = _rounded(windows, kernel.factor(direction), size)
+            windows = _rounded(windows, kernel.factor(ROWS), size)
         keep = keeps and (any(made in wanted for made in kernel.makes))
         span = _kept(windows) if keep else StripRanges(windows, windows)
         found.append(span)
         for place, tensor in enumerate(kernel.reads):
-            need = reads(kernel, place, tensors[tensor], span.news, direction)
+            need = _reads(kernel, place, tensors[tensor], span.news)
             span.needs.append(need)
             demands.setdefault(tensor, []).append(need)
     return found[::-1]
 
 
-def uncut(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], direction: int) -> list[StripRanges]:
-    """Return the ranges of kernels that run once, on all rows or columns of their operands."""
+def uncut(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor]) -> list[StripRanges]:
+    """Return the ranges of kernels that run once, on all rows of their operands."""
     found = []
     for kernel in kernels:
-        whole = _whole(max(tensors[made].extent(direction) for made in kernel.makes))
-        found.append(StripRanges(whole, whole, [_whole(tensors[tensor].extent(direction)) for tensor in kernel.reads]))
+        whole = _whole(max(tensors[made].extent(ROWS) for made in kernel.makes))
+        found.append(StripRanges(whole, whole, [_whole(tensors[tensor].extent(ROWS)) for tensor in kernel.reads]))
     return found
 
 
@@ -241,6 +240,8 @@ def _result_end(kernel: FitKernel, place: int, tensors: Sequence[FitTensor], ava
     if link is None:
         # Read whole: before its last row nothing can be computed, from then on all.
         return np.where(available >= tensors[kernel.reads[place]].extent(ROWS), inf, -inf)
+    if link.sources is not None:
+        return link.sources.results(available)
     if link.window is None:
         return available * link.factor
     slide = link.window
@@ -254,6 +255,8 @@ def _operand_end(kernel: FitKernel, place: int, tensors: Sequence[FitTensor], en
     link, size = _link(kernel, place, tensors), tensors[kernel.reads[place]].extent(ROWS)
     if link is None:
         return np.where(end > 0, float(size), -inf)
+    if link.sources is not None:
+        return link.sources.operands(end)
     if link.window is None:
         return np.ceil(end / link.factor)
     slide = link.window
@@ -262,14 +265,14 @@ def _operand_end(kernel: FitKernel, place: int, tensors: Sequence[FitTensor], en
     return (end - 1) * slide.stride - slide.before + slide.reach
 
 
-def reads(kernel: FitKernel, place: int, tensor: FitTensor, news: PatchRanges, direction: int) -> PatchRanges:
-    """Return the rows or columns of an operand that the results `news` of a kernel read in each strip. Raises PaddingOnly."""
-    links = kernel.links[direction]
+def _reads(kernel: FitKernel, place: int, tensor: FitTensor, news: PatchRanges) -> PatchRanges:
+    """Return the rows of an operand that the results `news` of a kernel read in each strip. Raises PaddingOnly."""
+    links = kernel.links[ROWS]
     link = None if links is None else links[place]
-    if link is None or link.axis != tensor.axes[direction]:
+    if link is None or link.axis != tensor.axes[ROWS]:
         zeros = np.zeros(len(news), np.int64)
-        return PatchRanges(zeros, zeros + tensor.extent(direction)).where(news.some)
-    if link.window is None and link.factor == 1:
+        return PatchRanges(zeros, zeros + tensor.extent(ROWS)).where(news.some)
+    if link == AxisLink(link.axis):
         return news
     found = _gathered(link, news)
     if bool(np.any((found.starts >= found.stops) & news.some)):
@@ -278,10 +281,10 @@ def reads(kernel: FitKernel, place: int, tensor: FitTensor, news: PatchRanges, d
 
 
 def _gathered(link: AxisLink, news: PatchRanges) -> PatchRanges:
-    if link.window is None:
-        return PatchRanges(news.starts // link.factor, -(-news.stops // link.factor))
     slide = link.window
-    if slide.transposed or not isinstance(slide.size, int):
+    if slide is None and link.sources is None:
+        return PatchRanges(news.starts // link.factor, -(-news.stops // link.factor))
+    if slide is None or slide.transposed or not isinstance(slide.size, int):
         windows = [(0, 0) if new is None else _window(link, new) for new in news]
         return PatchRanges(*np.array(windows, np.int64).reshape(-1, 2).T)
     starts = news.starts * slide.stride - slide.before

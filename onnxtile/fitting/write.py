@@ -14,9 +14,11 @@ from onnx_ir import convenience
 from onnxtile.fitting.axis_links import OperatorFacts
 from onnxtile.fitting.moved_axes import pad_sizes, slice_ranges
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
-from onnxtile.fitting.read_network import KernelSource
-from onnxtile.fitting.region import Patch, PieceOp, RegionTrace
+from onnxtile.fitting.read_network import WINDOWED, KernelSource
+from onnxtile.fitting.region_tracer import Patch, PieceOp, RegionTrace
 from onnxtile.fitting.regions import FitSchedule, RegionCost, Regions
+from onnxtile.fitting.resized_axes import resize_scales
+from onnxtile.fitting.source_rows import SourceRows
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.walk import all_values, dependencies, nodes_inside
@@ -25,7 +27,6 @@ from onnxtile.tiling.names import Names
 from onnxtile.tiling.prune import prune
 from onnxtile.tiling.sliding import InputWindow
 
-_PADDED = frozenset({"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"})
 _OPEN = {"auto_pad", "pads", "output_padding", "output_shape", "ceil_mode"}
 _LAST = np.iinfo(np.int64).max
 
@@ -230,8 +231,12 @@ class _RegionWriter:
         is_cut = source.links != (None, None)
         if is_cut and node.op_type in {"Slice", "Pad"}:
             inputs, attributes = self._moved(source, node, patch, trace.patches[op.reads[0]], inputs)
+        sources = _sources_of_part(source, patch, self.tensors[patch.tensor])
+        if sources is not None:
+            return self._from_sources(sources, kernel, trace.patches[op.reads[0]], patch, read[0], results)
         if is_cut and node.op_type in {"Resize", "Upsample"}:
-            inputs = self._scaled(kernel, node, inputs)
+            inputs = self._scaled(node, patch, inputs)
+            attributes = [one for one in attributes if one.name != "axes"]
         self._add((node.domain, node.op_type), kernel.name, inputs, all_results, attributes)
         return results
 
@@ -264,7 +269,7 @@ class _RegionWriter:
         if 1 in source.slices and node.op_type == "Conv" and node.attributes.get_int("group", 1) > 1:
             _, start, stop = source.slices[1]
             kept["group"] = ir.AttrInt64("group", stop - start)
-        if node.op_type not in _PADDED or source.links == (None, None):
+        if node.op_type not in WINDOWED or source.links == (None, None):
             return list(kept.values())
         for name in _OPEN:
             kept.pop(name, None)
@@ -290,7 +295,7 @@ class _RegionWriter:
         about, cut, first = self.tensors[patch.tensor], dict[int, InputWindow](), dict[int, int]()
         for direction, wanted, held in ((ROWS, patch.rows, given.rows), (COLUMNS, patch.columns, given.columns)):
             found, axis = source.links[direction], about.axes[direction]
-            if found is not None and axis is not None and found[0] is not None:
+            if found is not None and axis is not None and found[0] is not None and found[0].sources is None:
                 cut[axis], first[axis] = found[0].reads(*wanted), held[0]
         if node.op_type == "Slice":
             ranges = {
@@ -312,22 +317,55 @@ class _RegionWriter:
             ]
         return [inputs[0], self._sizes(pads), *inputs[2:3]], list(node.attributes.values())
 
-    def _scaled(self, kernel: FitKernel, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None]:
-        """Return the operands of a Resize that scales by the same factors as the whole one."""
-        # The operand of the node may be a new value by now, if a region before this one made it.
-        before, after = self.tensors[kernel.reads[0]].dims, self.tensors[kernel.makes[0]].dims
-        scales = np.asarray([out / size for out, size in zip(after, before, strict=True)], np.float32)
+    def _from_sources(
+        self,
+        sources: SourceRows,
+        kernel: FitKernel,
+        given: Patch,
+        patch: Patch,
+        operand: ir.Value,
+        results: Sequence[ir.Value],
+    ) -> Sequence[ir.Value]:
+        """Write rows that are copies or weighted sums of rows: a Gather, or the product of a matrix with the rows that are read."""
+        about = self.tensors[patch.tensor]
+        axis, wanted = about.axes[ROWS], slice(*patch.rows)
+        assert axis is not None
+        if sources.places is not None:
+            places = self._sizes([int(one) - given.rows[0] for one in sources.places[wanted]])
+            return self._add(("", "Gather"), kernel.name, [operand, places], results, [ir.AttrInt64("axis", axis)])
+        assert sources.weights is not None
+        weights = sources.weights[wanted, slice(*given.rows)].astype(about.dtype.numpy())
+        is_left = axis == len(about.dims) - 2
+        key = ("weights", is_left, weights.shape, weights.tobytes())
+        if key not in self._pieces:
+            self._pieces[key] = self._constant(f"{kernel.name}/weights", weights if is_left else weights.T)
+        inputs = [self._pieces[key], operand] if is_left else [operand, self._pieces[key]]
+        return self._add(("", "MatMul"), kernel.name, inputs, results)
+
+    def _scaled(self, node: ir.Node, patch: Patch, inputs: list[ir.Value | None]) -> list[ir.Value | None]:
+        """Return the operands of a Resize of fewer rows: the scales of the model, or the sizes of the patch where it gives sizes."""
+        scales = resize_scales(OperatorFacts(node, self.shapes, self.constants_of, self.opset))
+        # Before opset 13 operands that are not given are empty tensors.
+        none = None if self.opset > 12 else self._scales(())
+        if scales is None:
+            return [inputs[0], inputs[1] or none, none, self._sizes(self._dims(patch))]
+        if node.op_type == "Upsample" or self.opset < 11:
+            return [inputs[0], self._scales(scales)]
+        return [inputs[0], inputs[1] or none, self._scales(scales)]
+
+    def _scales(self, scales: Sequence[float]) -> ir.Value:
         key = ("scales", *scales)
         if key not in self._pieces:
-            self._pieces[key] = self._constant("scales", scales)
-        if node.op_type == "Upsample" or self.opset < 11:
-            return [inputs[0], self._pieces[key]]
-        return [inputs[0], inputs[1] or self._empty(), self._pieces[key]]
+            self._pieces[key] = self._constant("scales", np.asarray(scales, np.float32))
+        return self._pieces[key]
 
-    def _empty(self) -> ir.Value:
-        if ("roi",) not in self._pieces:
-            self._pieces[("roi",)] = self._constant("roi", np.zeros(0, np.float32))
-        return self._pieces[("roi",)]
+
+def _sources_of_part(source: KernelSource, patch: Patch, about: FitTensor) -> SourceRows | None:
+    """Return the rows that a patch reads where these follow no fixed stride; None for a whole tensor, which its own operator makes."""
+    links = source.links[ROWS]
+    link = links[0] if links else None
+    is_whole = patch.rows == (0, about.extent(ROWS))
+    return None if link is None or is_whole else link.sources
 
 
 def _let_bodies_read(node: ir.Node, named: Mapping[str, ir.Value]) -> None:

@@ -80,6 +80,8 @@ class QuantisationRule:
         low, high = limits(self.dtype)
         if np.isnan(number):
             raise NotLowered("a bound of its Clip is NaN")
+        if not 0 < self.number < np.inf:
+            raise NotLowered("its scale is no positive finite number")
         quotient = np.clip(np.float32(number) / np.float32(self.number), -1e6, 1e6)
         return int(np.clip(int(np.rint(quotient)) + self.zero, low, high))
 

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnxtile.errors import QueryError, UsageError
 from onnxtile.inspection.branches import reachable, with_branches
 from onnxtile.inspection.inlined import write_out_calls
+from onnxtile.inspection.traced_bytes import require_room
 from onnxtile.inspection.work import operator_name
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Ranges, sample_feeds
@@ -135,7 +136,8 @@ def trace(
 ) -> Trace:
     """Run `model` as far as the `chosen` nodes need it, and keep nothing but their outputs.
 
-    Without inputs that are `given` they are random, and free dimensions get sizes with which it runs. Raises ModelError.
+    Without inputs that are `given` they are random, and free dimensions get sizes with which it runs. Raises ModelError, and OverLimit
+    where the values take more bytes than a run may.
     """
 
     def attempt(feeds: Feeds) -> dict[ir.Node, dict[str, Any]]:
@@ -143,7 +145,9 @@ def trace(
         if not nodes:
             raise UsageError("the run does not reach the branches that hold these nodes", hint="give other --inputs")
         names = {node: [value.name for value in made.outputs if value.name] for node, made in nodes.items()}
-        session = exposing(opened, [name for made in names.values() for name in made])
+        wanted = [name for made in names.values() for name in made]
+        require_room(opened, wanted, feeds)
+        session = exposing(opened, wanted)
         results = session.run(feeds)
         return {node: {name: results[name] for name in made} for node, made in names.items()}
 

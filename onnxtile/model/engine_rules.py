@@ -12,13 +12,14 @@ from threading import Lock
 from typing import TypeAlias, TypeVar
 
 import onnx_ir as ir
-from onnx_shape_inference import ShapeInferenceContext, _broadcast, registry
+from onnx_shape_inference import ShapeInferenceContext, _broadcast, _constraints, _symbolic_shapes, registry
 from onnx_shape_inference._ops._utils import get_known_dim_values
 
 from onnxtile.model.contributed import KnownOperand, results
 from onnxtile.model.known import declared
 from onnxtile.model.size_expression import read_size
 from onnxtile.model.validity import INLINE_BYTES
+from onnxtile.model.walk import values_in
 from onnxtile.runtime import Array
 from onnxtile.sizes import LARGEST_COUNT
 
@@ -35,7 +36,7 @@ _REPLACED: set[tuple[str, str]] = set()
 
 
 def correct(contributed: Iterable[tuple[str, str]]) -> None:
-    """Replace the engine's rules for Slice, ConstantOfShape, Equal, Where and broadcasts, for this process.
+    """Replace the engine's rules for Slice, ConstantOfShape, Equal, Where and broadcasts, and its collection of names, for this process.
 
     The same for the `contributed` operators (domain, name).
     """
@@ -45,6 +46,7 @@ def correct(contributed: Iterable[tuple[str, str]]) -> None:
             _replace_slice()
             _replace_choices()
             _replace_broadcast()
+            _replace_collection()
         for domain, name in contributed:
             if (domain, name) not in _REPLACED:
                 registry.register(domain, name, since_version=1)(_contributed)
@@ -117,6 +119,23 @@ def _replace_broadcast() -> None:
         return found if equal else ir.SymbolicDim(f"Max({first.value}, {second.value})")
 
     _broadcast._broadcast_dim = larger
+
+
+def _replace_collection() -> None:
+    """Collect the names of symbols without sympy: the library makes an expression of each number, and importing sympy takes 0.3 s.
+
+    The module may wait to be executed (cli.deferred): then it is not read here, and its own function counts once it is.
+    """
+    vars(_constraints)["collect_symbol_names"] = _symbol_names
+
+
+def _symbol_names(graph: ir.Graph) -> set[str]:
+    """Return the names of symbols in the dimensions of all values of `graph` and its bodies."""
+    dims = (dim for value in values_in(graph) if value.shape is not None for dim in value.shape)
+    named = {dim.value for dim in dims if isinstance(dim, ir.SymbolicDim) and dim.value is not None}
+    words = {name for name in named if name.isidentifier()}
+    expressions = (_symbolic_shapes.dim_to_expr(ir.SymbolicDim(text)) for text in sorted(named - words))
+    return words.union(symbol.name for one in expressions if one is not None for symbol in one.free_symbols)
 
 
 def _replace_choices() -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from tempfile import TemporaryDirectory
-
 import onnx_ir as ir
 
 from onnxtile.model.save import external_folder, inline_bytes, save, to_bytes
+from onnxtile.model.temporary import temporary_folder
 from onnxtile.runtime import Session
 
 _MOST_FROM_MEMORY = 2**25
@@ -23,7 +21,7 @@ def session_of(model: ir.Model) -> Session:
     folder = external_folder(model)
     if folder is not None or inline_bytes(model) <= _MOST_FROM_MEMORY:
         return Session(to_bytes(model), external=folder)
-    with TemporaryDirectory(prefix="onnxtile-") as place:
-        path = Path(place) / "model.onnx"
+    with temporary_folder() as place:
+        path = place / "model.onnx"
         save(model, path)
         return Session(path)

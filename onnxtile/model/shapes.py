@@ -174,7 +174,10 @@ def _agreed(
     inputs = set(model.graph.inputs)
     merged: dict[ir.Value, Known] = {}
     disputed: dict[ir.Value, str] = {}
+    held = _optional_values(model)
     for (value, said), first, second in zip(from_file.items(), symbolic, from_onnx, strict=True):
+        if value in held:
+            continue
         one = Known(first.dtype, None) if value in looped else first
         file = Known(said.dtype, None) if value in main else said
         merged[value] = _merge(one, second, file, in_main=value in main or value in inputs)
@@ -184,6 +187,15 @@ def _agreed(
     dims = {value: known.dims for value, known in merged.items() if known.dims is not None}
     doubtful = _downstream(model, disputed)
     return _ShapeFinding(_without(doubtful, disputed, _with_computed(model, Shapes(dtypes, dims))), doubtful)
+
+
+def _optional_values(model: ir.Model) -> set[ir.Value]:
+    """Return the optional values, which some engines take for the tensors in them."""
+    found = {value for value in model.graph.inputs if isinstance(value.type, ir.OptionalType)}
+    for node in model.graph.all_nodes():
+        if node.op_type == "Optional" or (node.op_type == "Identity" and node.inputs[0] in found):
+            found.update(node.outputs)
+    return found
 
 
 def _leaves_nothing_open(model: ir.Model, shapes: Shapes) -> bool:

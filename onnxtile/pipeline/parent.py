@@ -9,7 +9,9 @@ import time
 from types import FrameType
 from typing import NoReturn
 
-from onnxtile.quiet import silence_finalisers
+from onnxtile.model.temporary import remove_temporary
+from onnxtile.quiet import imports_compiled, silence_finalisers
+from onnxtile.run_limits import stop_runs
 
 _EVERY = 0.5
 """Seconds between two looks."""
@@ -37,9 +39,14 @@ def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_EVERY)
     os.kill(os.getpid(), signal.SIGTERM)
+    stop_runs()
     time.sleep(_GRACE)
+    remove_temporary()
     os._exit(_CODE)
 
 
-def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
+def _end(_signal: int, frame: FrameType | None) -> NoReturn:
+    if imports_compiled(frame):
+        remove_temporary()
+        os._exit(_CODE)
     raise SystemExit(_CODE)

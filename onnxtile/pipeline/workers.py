@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from logging import CRITICAL
 from typing import Any, TypeVar
 
 from onnxtile.errors import NAME_ONLY, UsageError, invalid
+from onnxtile.pipeline.cluster_processes import ended_with_this_process
 from onnxtile.pipeline.parent import end_with
+from onnxtile.pipeline.starting import starting_workers
 from onnxtile.quiet import silence_libraries
 
 T = TypeVar("T")
@@ -78,7 +82,9 @@ class Workers:
         own = {"initializer": _begin, "initargs": (os.getpid(),)} if self.backend == "loky" else {}
         with joblib.parallel_config(backend=self.backend, **own):
             parallel = joblib.Parallel(n_jobs=self.jobs, return_as="generator_unordered")
-            yield from parallel(joblib.delayed(work)(item) for item in items)
+            with starting_workers():
+                results = parallel(joblib.delayed(work)(item) for item in items)
+            yield from results
 
 
 def _begin(parent: int) -> None:
@@ -114,7 +120,7 @@ def _client(workers: Workers) -> Iterator[Any]:
         _require_answer(workers.scheduler)
         own = {"n_workers": workers.jobs, "threads_per_worker": 1, "silence_logs": CRITICAL, **_ON_LOOPBACK}
         where = own if workers.scheduler is None else {"address": workers.scheduler}
-        with dask.config.set(_WITHOUT_PAGES):
+        with dask.config.set(_WITHOUT_PAGES), starting_workers():
             client = Client(timeout=_PATIENCE, **where)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TimeoutError) as error:
         address = workers.scheduler or "this machine"
@@ -176,15 +182,27 @@ def _ray(workers: Workers) -> Iterator[Any]:
     _require_ray(workers.scheduler)
     own = {"address": "local", "num_cpus": workers.jobs, "include_dashboard": False}
     where = own if workers.scheduler is None else {"address": workers.scheduler}
-    try:
-        ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level=CRITICAL, **where)
-    except Exception as error:  # noqa: BLE001 - also a bare one, where its servers did not come up in time
-        reason = " ".join(str(error).split())
-        raise UsageError(f"ray cannot be reached: {reason}", hint="start it: ray start --head") from None
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
+    with ended_with_this_process() if workers.scheduler is None else nullcontext():
+        try:
+            with _own_handlers(), starting_workers():
+                ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level=CRITICAL, **where)
+        except Exception as error:  # noqa: BLE001 - also a bare one, where its servers did not come up in time
+            reason = " ".join(str(error).split())
+            raise UsageError(f"ray cannot be reached: {reason}", hint="start it: ray start --head") from None
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _own_handlers() -> Iterator[None]:
+    """Let signals do after the block as before it: Ray sets handlers of its own, which print a stack."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    if threading.current_thread() is threading.main_thread():  # no other may say what signals do, nor did Ray
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _keep_ray_to_this_machine() -> None:

@@ -10,16 +10,13 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.model.validity import skeleton
-from onnxtile.planning.check_account import ByteGraph, graph_of
-from onnxtile.planning.check_account import refusal as refusal_of_account
-from onnxtile.planning.check_bound import ByteUsers, refusal
+from onnxtile.planning.check_account import ByteGraph, graph_of, refusal
+from onnxtile.planning.check_bound import MOST_SETS, Account, is_proved
 from onnxtile.planning.offset_tree import FixedRow, offset_tree
 from onnxtile.planning.result import PlannedPart, PlanResult
 
 CertificateJson = dict[str, Any]
 
-_MOST_SETS = 20_000
-"""Sets of nodes, at most, that a checker has to try: up to some minutes."""
 _MOST_NODES = 20_000
 """Nodes of a graph, at most: the checker takes a bit for each node in each set."""
 _MOST_PEAKS = 8
@@ -43,7 +40,7 @@ def certificate(model: ir.Model, plan: PlanResult) -> CertificateJson:
         problem = graph_of(_proto(model), said)
         said["order"], said["steps"] = _order(problem, plan)
         for proved in chain(_of_accounts(problem, said), _of_rows(problem, said, plan)):
-            if not refusal(proved) and not refusal_of_account(problem, proved):
+            if is_proved(proved) and not refusal(problem, proved):
                 return proved
         reason = _not_found(plan)
     return said | {"proof": None, "reason": reason}
@@ -59,15 +56,21 @@ def problem_certificate(plan: Mapping[str, Any]) -> CertificateJson:
     for row in plan["buffers"]:
         parts = row.get("parts") or [{"start": 0, **row}]
         rows |= _rows(row["name"], [PlannedPart(*(part[key] for key in _PART)) for part in parts], said)
-    proved = next(
-        (one for one in _about_rows(said, rows, one_arena=len(plan["arenas"]) == 1) if not refusal(one)), None
-    )
+    proved = next((one for one in _about_rows(said, rows, one_arena=len(plan["arenas"]) == 1) if is_proved(one)), None)
     return proved or said | {"proof": None, "reason": _TOO_LONG}
 
 
 _PART = ("start", "size", "first", "last")
 _NOT_SMALLEST = "the plan is not proved the smallest"
-_EMPTY: Mapping[str, Any] = {"version": 2, "rows": {}, "places": {}, "pins": {}, "workspaces": {}, "reason": None}
+_EMPTY: Mapping[str, Any] = {
+    "version": 3,
+    "scope": None,
+    "rows": {},
+    "places": {},
+    "pins": {},
+    "workspaces": {},
+    "reason": None,
+}
 
 
 def _stated(plan: PlanResult) -> CertificateJson:
@@ -123,7 +126,7 @@ def _not_found(plan: PlanResult) -> str:
         )
     if plan.bodies:
         return "without the bytes of bodies (If, Loop, Scan, functions) the scripts prove less"
-    return f"without the bytes of contiguous Slices, or within {_MOST_SETS:,} sets of nodes, the scripts prove less"
+    return f"without the bytes of contiguous Slices, or within {MOST_SETS:,} sets of nodes, the scripts prove less"
 
 
 def _types(plan: PlanResult) -> dict[str, list[int]]:
@@ -160,34 +163,22 @@ def _order(problem: ByteGraph, plan: PlanResult) -> tuple[list[str], list[int]]:
 
 def _of_accounts(problem: ByteGraph, said: CertificateJson) -> Iterator[CertificateJson]:
     """Yield certificates by an account of who uses which bytes, the simplest first."""
-    account = problem.account(said["workspaces"])
-    users, limit = ByteUsers(account), said["arena"] - said["alignment"]
-    for proof in _proofs(users, said, limit):
-        # A bound above the arena would be a fault of the account, never a proof.
-        if limit < proof["bound"] <= said["arena"]:
-            yield said | {"places": {}, "pins": {}, "account": account, "proof": proof}
-
-
-def _proofs(users: ByteUsers, said: CertificateJson, limit: int) -> Iterator[dict[str, Any]]:
-    count, done, needed = len(users.nodes), 0, {}
-    for name in said["order"]:
-        at = users.place[name]
-        needed[name] = users.live(at, done | 1 << count, ((1 << count) - 1) & ~(done | 1 << at) | 2 << count)
-        done |= 1 << at
-    peak = max((bound for _, bound in needed.values()), default=0)
-    if peak <= limit:
+    limit = said["arena"] - said["alignment"]
+    in_order = said | {"scope": "this order", "places": {}, "pins": {}}
+    in_order["account"] = problem.account(in_order)
+    account = Account(in_order["account"])
+    needed = [account.always(at) for at in range(len(account.nodes))]
+    # A bound above the arena would be a fault of the account, never a proof.
+    if not limit < max(needed) <= said["arena"]:
         return
-    peaks = [name for name in said["order"] if needed[name][1] == peak]
-    for name in peaks[:_MOST_PEAKS]:
-        at = users.place[name]
-        live, bound = users.live(at, users.span(at, backward=False), users.span(at, backward=True))
-        yield {"kind": "node", "node": name, "bound": bound, "live": sorted(live)}
+    peaks = [at for at, size in enumerate(needed) if size == max(needed)]
+    in_any = in_order | {"scope": "any order"}
+    in_any["account"] = problem.account(in_any)
+    yield from (in_any | {"proof": {"node": at}} for at in peaks[:_MOST_PEAKS])
     if said["claim"] == "order":
-        yield {"kind": "step", "node": peaks[0], "bound": peak, "live": sorted(needed[peaks[0]][0])}
+        yield in_order | {"proof": {"node": peaks[0]}}
         return
-    for backward in (False, True):
-        bound = users.blocked(limit, _MOST_SETS, backward=backward) or 0
-        yield {"kind": "search", "backward": backward, "sets": _MOST_SETS, "bound": bound}
+    yield from (in_any | {"proof": {"backward": backward}} for backward in (False, True))
 
 
 def _of_rows(problem: ByteGraph, said: CertificateJson, plan: PlanResult) -> Iterator[CertificateJson]:
@@ -202,7 +193,7 @@ def _of_rows(problem: ByteGraph, said: CertificateJson, plan: PlanResult) -> Ite
         ends = {name: row["pin"] + row["bytes"] for name, row in pinned.items()}
         highest = max(ends, key=ends.__getitem__, default=None)
         if highest is not None:
-            yield said | {"rows": {highest: pinned[highest]}, "proof": {"kind": "pin", "bound": ends[highest]}}
+            yield said | _by_rows({highest: pinned[highest]}, {"chain": [highest]}) | {"scope": "any order"}
         return
     lives = problem.lives(said)
     held = {name: problem.held_steps(said, row, lives) for name, row in rows.items()}
@@ -237,19 +228,22 @@ def _about_rows(
     here = {
         name: row | {"first": step, "last": step} for name, row in rows.items() if row["first"] <= step <= row["last"]
     }
-    yield said | {"rows": here, "proof": {"kind": "rows", "step": step, "bound": live.get(step, 0)}}
+    yield said | _by_rows(here, {"step": step})
     if not one_arena or len(rows) > _MOST_ROWS:
         return
     fixed = {name: FixedRow(row["bytes"], row["first"], row["last"], row.get("pin")) for name, row in rows.items()}
     tree = offset_tree(fixed, limit, _MOST_BRANCHES)
     if tree is not None:
         used = {name: rows[name] for name in sorted(_named(tree))}
-        yield said | {"rows": used, "proof": {"kind": "offsets", "bound": limit + 1, "tree": tree}}
+        yield said | _by_rows(used, tree)
+
+
+def _by_rows(rows: Mapping[str, dict[str, Any]], tree: Mapping[str, Any]) -> dict[str, Any]:
+    return {"scope": "this order and its aliases", "rows": rows, "proof": {"tree": tree}}
 
 
 def _named(tree: Mapping[str, Any]) -> set[str]:
     """Return the rows of which a tree speaks."""
     if "chain" in tree:
         return {*tree["chain"]}
-    sides: Sequence[Mapping[str, Any]] = (tree["low"], tree["high"])
-    return {*tree["pair"]}.union(*map(_named, sides))
+    return {*tree["pair"]}.union(*map(_named, tree["sides"]))

@@ -76,6 +76,7 @@ class ByteGraph:
         self.outputs, self.constants = {v.name for v in graph.output}, {t.name for t in graph.initializer}
         self.outside = self.outputs if said["io"] == "outside" else set()
         kinds = [moves(node, self.marks.get((node.domain, node.op_type), {}), self.types) for node in self.nodes]
+        self.dims: dict[str, int] = {}
         self.root: dict[str, str] = {}
         for node, kind in zip(self.nodes, kinds, strict=True):
             if kind == "view":
@@ -149,16 +150,26 @@ class ByteGraph:
         self.kept = {unit for v in self.kept_names for unit in self.held.get(v, ())}
         self.given = {unit for v in self.given_names for unit in self.held[v]} & (used | self.kept)
 
-    def account(self, workspaces: Mapping[str, int]) -> dict[str, Any]:
-        """Return who uses which bytes, as a certificate lists it; `workspaces` has the bytes that nodes need beside, by name."""
-        names, nodes = [name_of(node) for node in self.nodes], []
-        for at, (uses, made, over) in enumerate(self.rows):
-            if names[at] not in self.idle:
-                waits = sorted({names[other] for other in self.waits[at]} - self.idle)
-                spares = sum(self.size[unit] for v in made for unit in self.held[v])
-                row = {"name": names[at], "waits": waits, "uses": sorted(uses), "over": sorted(over), "spares": spares}
-                nodes.append(row | {"workspace": workspaces.get(names[at], 0)})
-        return {"sizes": self.size, "before": sorted(self.given), "after": sorted(self.kept), "nodes": nodes}
+    def account(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        """Return who uses which bytes in the order of a certificate, after a node for the caller before the run, and before one after it.
+
+        In every order a node waits for those that it reads; in the scope "this order" it waits for the one before it.
+        """
+        self.require_order(said["order"])
+        place = {name: at for at, name in enumerate(said["order"], start=1)}
+        rows = {name_of(node): (*self.rows[at], self.waits[at]) for at, node in enumerate(self.nodes)}
+        nothing = {"over": [], "spares": 0, "workspace": 0}
+        nodes = [{"name": "", "waits": [], "uses": sorted(self.given), **nothing}]
+        for name in said["order"]:
+            uses, made, over, waits = rows[name]
+            before = {name_of(self.nodes[other]) for other in waits} - self.idle
+            row = {"name": name, "waits": sorted({0, *map(place.__getitem__, before)}), "uses": sorted(uses)}
+            row |= {"over": sorted(over), "spares": sum(self.size[unit] for v in made for unit in self.held[v])}
+            nodes.append(row | {"workspace": said["workspaces"].get(name, 0)})
+        nodes.append({"name": "", "waits": list(range(len(nodes))), "uses": sorted(self.kept), **nothing})
+        if said["scope"] != "any order":
+            nodes = [node | {"waits": [at - 1] if at else []} for at, node in enumerate(nodes)]
+        return {"bytes": self.size, "nodes": nodes}
 
     def require_order(self, order: list[str]) -> None:
         """Raise ValueError unless the nodes can run in this order."""
@@ -207,15 +218,33 @@ def name_of(node: onnx.NodeProto) -> str:
 
 def graph_of(model: onnx.ModelProto, said: Mapping[str, Any]) -> ByteGraph:
     """Return the problem of a model with the dimensions and the types that the certificate says."""
-    for dim in (d for value in model.graph.input for d in value.type.tensor_type.shape.dim):
-        if dim.dim_param in said["dims"]:
-            dim.dim_value = said["dims"][dim.dim_param]
-    return ByteGraph(onnx.shape_inference.infer_shapes(model, data_prop=True), said)
+    named = [
+        dim for value in model.graph.input for dim in value.type.tensor_type.shape.dim if dim.dim_param in said["dims"]
+    ]
+    bound = {dim.dim_param: said["dims"][dim.dim_param] for dim in named}
+    for dim in named:
+        dim.dim_value = bound[dim.dim_param]
+    problem = ByteGraph(onnx.shape_inference.infer_shapes(model, data_prop=True), said)
+    problem.dims = bound
+    return problem
 
 
 def refusal(problem: ByteGraph, said: Mapping[str, Any]) -> str:
     """Return the reason why the account of a certificate is not that of the model; "" where it is."""
-    unit = said["alignment"]
+    if said["claim"] == "any order" != said["scope"]:
+        return f"a proof for {said['scope']} is none for any order"
+    if "account" in said:
+        account = problem.account(said)
+        differing = next((key for key in account if account[key] != said["account"].get(key)), None)
+        return f"the {differing} in the certificate are not those of the model" if differing else ""
+    tree, unit = said["proof"]["tree"], said["alignment"]
+    if said["scope"] == "any order" and [*tree] + ["pin" in said["rows"][name] for name in tree.get("chain", ())] != [
+        "chain",
+        True,
+    ]:
+        return "only one pinned row takes its bytes in any order"
+    if reason := shared(said["rows"], unit):
+        return reason
     for name, row in said["rows"].items():
         # An owner lies at a multiple of the alignment. Rows that live at once cannot both hold the same such address.
         first, end = -(-row["start"] // unit), -(-(row["start"] + row["size"]) // unit)
@@ -223,12 +252,38 @@ def refusal(problem: ByteGraph, said: Mapping[str, Any]) -> str:
             return f"the row {name} holds {(end - first) * unit} bytes, not {row['bytes']}"
         if "pin" in row and row["pin"] != said["pins"].get(row["owner"], -unit) + first * unit:
             return f"the row {name} is not pinned to {row['pin']}"
-    if "account" not in said:
-        unlike = problem.unlike(said)
-        return f"not all bytes live that the certificate counts: {unlike}" if unlike else ""
-    account = problem.account(said["workspaces"])
-    differing = next((key for key in account if account[key] != said["account"].get(key)), None)
-    return f"the {differing} in the certificate are not those of the model" if differing else ""
+    unlike = problem.unlike(said)
+    return f"not all bytes live that the certificate counts: {unlike}" if unlike else ""
+
+
+def shared(rows: Mapping[str, Any], unit: int) -> str:
+    """Return the reason why rows count bytes twice, or in no step; "" where each counts bytes of its own."""
+    by_owner: dict[str, list[str]] = {}
+    for name, row in rows.items():
+        numbers = [row[key] for key in ("start", "size", "bytes", "first", "last")]
+        if any(type(number) is not int for number in numbers) or row["first"] > row["last"] or row["start"] < 0:
+            return f"the row {name} has no steps or no bytes"
+        for other in by_owner.setdefault(row["owner"], []):
+            low, high = sorted((row, rows[other]), key=lambda one: int(one["start"]))
+            together = max(low["first"], high["first"]) <= min(low["last"], high["last"])
+            if together and -(-(low["start"] + low["size"]) // unit) > -(-high["start"] // unit):
+                return f"the rows {name} and {other} hold the same bytes"
+        by_owner[row["owner"]].append(name)
+    return ""
+
+
+def assumed(said: Mapping[str, Any], problem: ByteGraph) -> str:
+    """Return what the certificate says and the model does not, as words."""
+    options = {key: said[key] for key in ("alignment", "io", "overwrite_inputs") if key in said}
+    words = [f"{key} {value}" for key, value in (options | problem.dims).items()]
+    words += [f"state {given} to {made}" for given, made in said.get("states", [])]
+    words += [f"{name} at {offset}" for name, offset in said["pins"].items()] if "account" not in said else []
+    spaces = (
+        len(said["workspaces"]) if "account" in said else sum(bool(row["workspace"]) for row in said["rows"].values())
+    )
+    return ", ".join(
+        [*words, *(f"{count} {kind}" for count, kind in ((problem.unsure, "shapes"), (spaces, "workspaces")) if count)]
+    )
 
 
 def refusal_of_problem(problem: Path, said: Mapping[str, Any]) -> str:
@@ -251,23 +306,26 @@ def main(model: str, certificate: str) -> str:
     if said["proof"] is None:
         raise ValueError(said["reason"])
     if model.endswith(".csv"):
-        if reason := refusal_of_problem(Path(model), said):
+        if reason := refusal_of_problem(Path(model), said) or shared(said["rows"], said["alignment"]):
             raise ValueError(reason)
-        return "the rows are those of the problem"
+        return f"the rows are those of the problem; the certificate says: alignment {said['alignment']}"
     problem = graph_of(onnx.load(model, load_external_data=False), said)
-    reason = refusal(problem, said)
-    if reason:
+    if reason := refusal(problem, said):
         raise ValueError(reason)
-    spaces = len(said["workspaces"]) if "account" in said else sum(row["workspace"] for row in said["rows"].values())
-    taken = {"shapes": problem.unsure, "workspaces": spaces}
-    words = [f"{count} {kind}" for kind, count in taken.items() if count]
-    return "the account is that of the model" + (
-        f"; {' and '.join(words)} are those of the certificate" if words else ""
-    )
+    return f"the account is that of the model; the certificate says: {assumed(said, problem)}"
 
 
 if __name__ == "__main__":
     try:
-        sys.stdout.write(f"{main(*sys.argv[1:])}\n")
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        sys.exit(f"refused: {error}")
+        sys.stdout.write(f"{ascii(main(*sys.argv[1:]))[1:-1]}\n")
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        OSError,
+        RuntimeError,
+        MemoryError,
+    ) as error:
+        sys.exit(f"refused: {ascii(str(error))[1:-1][:300]}")

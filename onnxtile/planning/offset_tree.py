@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Any, NamedTuple, TypeAlias
 
 OffsetTree: TypeAlias = dict[str, Any]
-"""{"chain": rows, each above the last} or {"pair": [a, b], "low": the tree with a below b, "high": the tree with b below a}."""
+"""{"chain": rows, each above the last} or {"pair": [a, b], "sides": [the tree with a below b, the tree with b below a]}."""
 
 
 class FixedRow(NamedTuple):
@@ -61,7 +61,7 @@ def _tree(
         if tree is None:
             return None
         sides.append(tree)
-    return {"pair": [low, high], "low": sides[0], "high": sides[1]}
+    return {"pair": [low, high], "sides": sides}
 
 
 def _ends(rows: Mapping[str, FixedRow], above: Mapping[str, set[str]]) -> _Ends:

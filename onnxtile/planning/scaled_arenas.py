@@ -12,11 +12,12 @@ from onnxtile.model.bytes import bytes_formula
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.size_formula import SizeFormula, SizeRanges, extreme
 from onnxtile.model.size_pieces import SizePieces
+from onnxtile.planning.arena_formula import ArenaFormula
 from onnxtile.planning.layout.graph_layout import Layout
 from onnxtile.planning.layout.workspaces import SHARED
 from onnxtile.planning.offsets.memories import Allocation, Filled
 from onnxtile.planning.offsets.range_formulas import RangeFormulas
-from onnxtile.planning.result import ArenaFormula, PlannedBody, PlannedBuffer
+from onnxtile.planning.result import PlannedBody, PlannedBuffer
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ Span: TypeAlias = tuple[int, int]
 """A half-open range of characters of the query's text, counted from 0."""
 
 ANY_NODE = "."
-END = "$"
 PRODUCER = "Producer"
 
 

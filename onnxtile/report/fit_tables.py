@@ -32,6 +32,8 @@ def for_fitted(result: ResultJson) -> list[Table | Text]:
     blocked = result["blocked_by"]
     if blocked:
         tables.append(line(f"the peak of {blocked['peak']:,} bytes is in {_run(blocked['nodes'])}"))
+        if 2 * blocked["outputs"] > blocked["peak"]:
+            tables.append(line(f"the outputs of the model, which live to the end, take {blocked['outputs']:,} bytes"))
         tables.append(table("alive there", ("tensor",), [(one,) for one in blocked["tensors"][:_SHOWN]]))
         if blocked["reasons"]:
             tables.append(table("not cut into rows", ("node",), [(one,) for one in blocked["reasons"][:_SHOWN]]))

@@ -1,16 +1,18 @@
 """onnxtile beside its peers, in one run: writes docs/benchmarks.md from rows in JSON.
 
-    python -m tests.bench.compare [--peers FOLDER] [--rows FILE.json] [--only PART,...] [--models N|PART=N,...] [--page FILE.md]
+    python -m tests.bench.compare [--peers FOLDER] [--rows FOLDER] [--only PART,...] [--models N|PART=N,...] [--page FILE.md]
         [--minimalloc PROGRAM] [--quantised FOLDER] [--tflite FOLDER]
 
-PARTS: fuse, plan, problems, ranges, quantised, queries, micro, fit. Each peer is installed once, in an environment of its own in FOLDER
-(by default onnxtile-peers in the folder of temporary files). Rows that FILE has are not measured again, so a run that was ended goes on.
-With --models N, only the first N models of each part are measured, with PART=N of that part. Where a peer needs less, its cell is bold.
+PARTS: fuse, plan, problems, ranges, quantised, queries, micro, fit. Each peer is installed once, in an environment of its own (by default
+in onnxtile-peers in the folder of temporary files). The rows of each part are a file of the folder of --rows; rows that are there are not
+measured again. So a run that was ended goes on, and two runs may measure two parts at once. With --models N, only the first N models of
+each part are measured, with PART=N of that part. Where a peer needs less, its cell is bold.
 """
 
 from __future__ import annotations
 
 import argparse
+import compileall
 import datetime
 import json
 import os
@@ -24,26 +26,30 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tests.bench.compare_page import page, written
-from tests.bench.compare_parts import PARTS, ROOT, SHARED, Measure, Row, Run
+from tests.bench.compare_parts import PARTS
+from tests.bench.compare_run import ROOT, SHARED, Measure, Row, Run
 from tests.bench.peers import PACKAGES, own_version
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 
 
-def about(run: Run, parts: Sequence[str]) -> Row:
-    """Return the date, the machine and the versions of the peers of some parts."""
+def about(run: Run, part: str) -> Row:
+    """Return the machine, and the versions of the peers of a part."""
     of = {
-        "fuse": ("onnxsim", "onnxslim", "onnxscript", "onnxruntime"),
+        "fuse": ("onnxsim", "onnxslim", "onnxscript", "onnxruntime", "aidge"),
         "plan": ("onnxsim", "ethos-u-vela"),
         "queries": ("aidge",),
     }
     of |= {"problems": ("ethos-u-vela",), "ranges": ("onnxsim",), "quantised": ("onnxsim",)}
-    own = {"tflite-micro": version("tflite_micro")} if "micro" in parts and find_spec("tflite_micro") else {}
-    names = dict.fromkeys(name for part in parts for name in of.get(part, ()) if name in PACKAGES)
+    versions = {name: run.peers.version(name) for name in of.get(part, ()) if name in PACKAGES}
+    if part == "micro" and find_spec("tflite_micro"):
+        versions["tflite-micro"] = version("tflite_micro")
+    if part == "problems" and run.minimalloc:
+        versions["MiniMalloc"] = f"{run.minimalloc_version} (a program that was given)"
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {memory:.0f} GiB",
-        "versions": {name: run.peers.version(name) for name in names} | own,
+        "versions": versions,
     }
 
 
@@ -51,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure what is not in the rows yet, and write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--peers", type=Path, default=Path(tempfile.gettempdir()) / "onnxtile-peers")
-    parser.add_argument("--rows", type=Path, default=Path(tempfile.gettempdir()) / "onnxtile-rows.json")
+    parser.add_argument("--rows", type=Path, default=Path(tempfile.gettempdir()) / "onnxtile-rows")
     parser.add_argument("--only", default=",".join(PARTS), metavar="PART,...")
     parser.add_argument("--models", default="", metavar="N|PART=N,...")
     parser.add_argument("--zoo", type=Path, default=SHARED / "zoo")
@@ -65,28 +71,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     unknown = sorted(set(parts) - PARTS.keys())
     if unknown:
         parser.error(f"invalid part {unknown[0]!r} (choose {', '.join(PARTS)})")
-    rows: Row = json.loads(given.rows.read_text()) if given.rows.exists() else {}
-    versions = rows.get("about", {}).get("versions", {})
-    rows["about"] = about(run, parts)
-    rows["about"]["versions"] = versions | rows["about"]["versions"]
+    # An installed package has its bytecode, as the peers have: without it, each command would compile the package.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    compileall.compile_dir(ROOT / "onnxtile", quiet=1)
+    given.rows.mkdir(parents=True, exist_ok=True)
     for part in parts:
-        known = rows.setdefault(part, {})
-        for name, measure in list(PARTS[part](run))[: most(given.models, part)]:
-            if name not in known:
-                sys.stderr.write(f"{part}: {name}\n")
-                taken = {
-                    "date": datetime.date.today().isoformat(),
-                    "load": os.getloadavg()[0],
-                    "onnxtile": own_version(),
-                }
-                known[name] = measured_row(measure) | {"taken": taken}
-                given.rows.write_text(json.dumps(rows, indent=1))
-    if given.minimalloc:
-        rows["about"]["versions"]["MiniMalloc"] = f"{given.minimalloc_version} (a program that was given)"
-    elif "MiniMalloc" in run.peers.missing:
-        rows["about"]["versions"]["MiniMalloc"] = f"not built: {run.peers.missing['MiniMalloc']}"
-    given.rows.write_text(json.dumps(rows, indent=1))
-    given.page.write_text(written(given.page.read_text("utf-8"), page(rows)), "utf-8")
+        measure_part(run, part, given.rows / f"{part}.json", most(given.models, part))
+    given.page.write_text(written(given.page.read_text("utf-8"), page(stored(given.rows))), "utf-8")
+
+
+def measure_part(run: Run, part: str, file: Path, count: int | None) -> None:
+    """Measure the first `count` rows of a part, those that `file` does not have yet, and write each at once."""
+    rows: Row = json.loads(file.read_text()) if file.exists() else {"rows": {}}
+    rows["about"] = about(run, part)
+    for name, measure in list(PARTS[part](run))[:count]:
+        if name not in rows["rows"]:
+            sys.stderr.write(f"{part}: {name}\n")
+            taken = {"date": datetime.date.today().isoformat(), "load": os.getloadavg()[0], "onnxtile": own_version()}
+            rows["rows"][name] = measured_row(measure) | {"taken": taken}
+            file.write_text(json.dumps(rows, indent=1))
+
+
+def stored(folder: Path) -> dict[str, Row]:
+    """Return what is stored of each part."""
+    files = {part: folder / f"{part}.json" for part in PARTS}
+    return {part: json.loads(file.read_text()) for part, file in files.items() if file.exists()}
 
 
 def most(models: str, part: str) -> int | None:

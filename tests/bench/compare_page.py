@@ -7,9 +7,10 @@ import statistics
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
-from tests.bench.compare_parts import RANGES, Row
+from tests.bench.compare_arenas import RANGES
+from tests.bench.compare_rewriting import NO_FILE
+from tests.bench.compare_run import Row
 from tests.bench.quantised_models import HEAD
 
 BEGIN, END = "<!-- begin of compare.py -->\n", "<!-- end of compare.py -->\n"
@@ -57,19 +58,40 @@ def _compared(pairs: Iterable[tuple[float, float]]) -> str:
 
 def _fuse_page(rows: Mapping[str, Row]) -> Iterator[str]:
     tools = list(dict.fromkeys(tool for row in rows.values() for tool in row["tools"]))
-    yield "Found of those there, where that is known; processor time of onnxtile over that of the tool, model by model.\n"
+    yield (
+        "Each tool rewrites each model of the zoo. *Equal* compares the outputs of its file with those of the model, in onnxruntime on"
+        " random inputs (`onnxtile.verify`). The columns of operators are those found of those there (truth.json of the zoo); what is"
+        " found beyond those is behind a +, such as SiLU that onnxruntime writes as QuickGelu. Exports of dynamo (dy20) hold some as"
+        " operators of ONNX already, which count as found where a tool keeps them. The ratio is the processor time of onnxtile over"
+        " that of the tool, model by model. onnxsim folds and removes nodes and fuses nothing. onnxruntime is its own optimizer up to"
+        " the extended level. Of Aidge the operators count that the queries fuse which it publishes; it has none for RMS norms. It"
+        " writes no file that runs, so its results are not compared.\n"
+    )
     yield _table("tool", "models", "equal", "not equal or failed", *_TITLES.values(), "median time ratio", "MB, median")
     for tool in tools:
         yield _tool_line(tool, rows)
+    yield f"\n{_quicker(rows, tools)}"
     certified = Counter(
         row["tools"]["onnxsim"]["certify"] for row in rows.values() if "certify" in row["tools"]["onnxsim"]
     )
-    yield f"\nonnxsim --certify: {', '.join(f'{word} {count}' for word, count in certified.most_common())}.\n"
+    said = ", ".join(f"{word} {count}" for word, count in certified.most_common())
+    yield f"What onnxsim --certify says of its own results, model by model: {said}.\n"
     yield f"By model: {', '.join(_TITLES.values())}; seconds; the result where it is not equal. A time below that of onnxtile is bold.\n"
     yield _table("model", "there", *tools, words=2 + len(tools))
     for name, row in rows.items():
         there = "/".join(str(row["there"].get(key, "?")) for key in _TITLES) if row["there"] else "unknown"
         yield _line(name, there, *(_tool_cell(row["tools"][tool], row["tools"]["onnxtile"]) for tool in tools))
+
+
+def _quicker(rows: Mapping[str, Row], tools: Sequence[str]) -> str:
+    """Return which tools take less time than onnxtile in more than half of the models."""
+    counts = {}
+    for tool in tools[1:]:
+        both = [(row["tools"][tool], row["tools"]["onnxtile"]) for row in rows.values()]
+        wins = [one["seconds"] < own["seconds"] for one, own in both if "failed" not in one and "failed" not in own]
+        counts[tool] = (sum(wins), len(wins))
+    quicker = [f"{tool} (in {won} of {of})" for tool, (won, of) in counts.items() if 2 * won > of]
+    return f"Quicker than onnxtile on most models: {', '.join(quicker) or 'none'}."
 
 
 def _tool_line(tool: str, rows: Mapping[str, Row]) -> str:
@@ -82,7 +104,9 @@ def _tool_line(tool: str, rows: Mapping[str, Row]) -> str:
     counts = []
     for key in _TITLES:
         known = [(there[key], one["counts"][key]) for there, one, _ in done if key in there]
-        counts.append(f"{sum(found for _, found in known)} of {sum(there for there, _ in known)}")
+        beyond = sum(max(0, found - there) for there, found in known)
+        right = f"{sum(map(min, known))} of {sum(there for there, _ in known)}"
+        counts.append(right + (f" + {beyond}" if beyond else ""))
     ratios = [own["seconds"] / one["seconds"] for _, one, own in done if "failed" not in own]
     memory = statistics.median(one["memory"] for _, one, _ in done) / 1e6 if done else math.nan
     return _line(tool, len(pairs), words["equal"], bad, *counts, _spread(ratios), f"{memory:.0f}")
@@ -93,12 +117,19 @@ def _tool_cell(one: Row, own: Row) -> str:
         return str(one["failed"])
     counts = "/".join(str(one["counts"][key]) for key in _TITLES)
     seconds = _bold(["", f"{one['seconds']:.2f}"], [own.get("seconds"), one["seconds"]])[1]
-    return f"{counts}; {seconds}" + ("" if one["verdict"] == "equal" else f"; {one['verdict']}")
+    verdict = one["verdict"].partition(":")[0]
+    return f"{counts}; {seconds}" + ("" if verdict in {"equal", NO_FILE} else f"; {verdict}")
 
 
 def _plan_page(rows: Mapping[str, Row]) -> Iterator[str]:
     done = {name: row for name, row in rows.items() if "failed" not in row}
-    yield "Arenas at an alignment of 64. onnxsim does not align; it gives no bytes to the tensors that it leaves out, in brackets.\n"
+    yield (
+        "*Arena* is that of `onnxtile plan` with its defaults, in bytes, at an alignment of 64; *proved* says of which orders it is the"
+        " smallest. onnxsim's arena is `plan_activation_memory` of the model that it simplified; it does not align, and gives no bytes"
+        " to the tensors that it leaves out, in brackets. *Same buffers* sets the planner beside the two allocators of Vela: the live"
+        " ranges of whole buffers in the order of the model, at an alignment of 1. The times are the processor time of `onnxtile plan`"
+        " over that of `onnxsim`, which simplifies the same file. MB are 10⁶ bytes of resident memory at most.\n"
+    )
     yield _table(
         "model",
         "arena",
@@ -120,7 +151,8 @@ def _plan_page(rows: Mapping[str, Row]) -> Iterator[str]:
 
 def _plan_line(name: str, row: Row) -> str:
     sim, vela = row["onnxsim"], row["vela"]
-    arenas = _bold([f"{row['arena']:,}", _cell(sim, "arena")], [row["arena"], sim.get("arena")])
+    theirs = "fails" if "failed" in sim else _cell(sim, "arena")
+    arenas = _bold([f"{row['arena']:,}", theirs], [row["arena"], sim.get("arena")])
     left = f" ({sim['left_out']})" if "left_out" in sim else ""
     same = [row["same buffers"], *(one.get("arena") for one in vela.values())]
     offsets = _bold([f"{same[0]:,}", *(_cell(one, "arena") for one in vela.values())], same)
@@ -150,11 +182,15 @@ def _plan_words(rows: Sequence[Row]) -> Iterator[str]:
 def _problems_page(rows: Mapping[str, Row]) -> Iterator[str]:
     tools = ("onnxtile", "MiniMalloc", "vela greedy", "vela hillclimb")
     yield (
-        "Processor seconds: of the whole command, of Vela that of the allocator alone. Its hill climb is stopped after 5 s, "
-        "MiniMalloc after 60 s by the clock, of which it has a part on a loaded machine.\n"
+        "The eleven problems of MiniMalloc (Moffitt, ASPLOS 2023), each to fit its capacity. Processor seconds of the whole"
+        " command, of Vela those of the allocator alone, once. Its hill climb is stopped after 5 s, MiniMalloc after 60 s by the"
+        " clock, of which it has a part on a loaded machine. A time counts only where the arena fits the capacity.\n"
     )
+    once = sum(row.get("runs", 1) == 1 for row in rows.values())
+    if once:
+        yield f"In {once} rows the times are of one run.\n"
     yield _table("problem", "capacity", *(part for tool in tools for part in (tool, "s")))
-    for name, row in rows.items():
+    for name, row in sorted(rows.items()):
         arenas = [_cell(row[tool], "arena") for tool in tools]
         times = _bold(
             [_cell(row[tool], "seconds", ".2f") if "failed" not in row[tool] else "" for tool in tools],
@@ -170,6 +206,11 @@ def _fitting_seconds(row: Row, tool: str) -> float | None:
 
 
 def _ranges_page(rows: Mapping[str, Row]) -> Iterator[str]:
+    yield (
+        "The nine exports of the zoo with open sizes: one arena that holds for all sizes of the range, beside `shape_cost.bounds` of"
+        " onnxsim, which has an arena only where it has a bound for every tensor. Of the others the number of tensors without a"
+        " bound is given.\n"
+    )
     yield _table(
         "model",
         "arena over the range",
@@ -188,7 +229,15 @@ def _ranges_page(rows: Mapping[str, Row]) -> Iterator[str]:
 
 
 def _quantised_page(rows: Mapping[str, Row]) -> Iterator[str]:
-    yield "The last column is the processor time of plan, its run included, over that of onnxsim: above 1, onnxsim takes less.\n"
+    yield (
+        "Models of torchvision, timm and transformers with seeded random weights, and those of rapidocr_onnxruntime, quantised by"
+        " `models/make_quantised.py` in each form. *Operators in kernels* are the nodes beside a QuantizeLinear or DequantizeLinear"
+        " that stand inside a kernel of the plan; QLinear operators and MatMulNBits are one kernel already. *Ideal* is the most bytes"
+        " of stored tensors that live at once in the order of the file (`tests/bench/ideal_arena.py`, which shares no code with the"
+        " planner); results written over operands make an arena smaller than that. *Verified*: the run in the arena is equal bit for"
+        " bit. The last column is the processor time of plan, its run included, over that of onnxsim, one run of each: above 1, onnxsim"
+        " takes less.\n"
+    )
     yield HEAD
     for name, row in rows.items():
         failed = [_line(name, row["failed"], *[""] * 6)] if "failed" in row else []
@@ -215,7 +264,10 @@ def _queries_page(rows: Mapping[str, Row]) -> Iterator[str]:
 
 
 def _micro_page(rows: Mapping[str, Row]) -> Iterator[str]:
-    yield "*Head* is the memory of tensors and scratch that the runtime reports, with its own greedy planner and with the plan.\n"
+    yield (
+        "Bytes. *Head* is the memory of tensors and scratch that the runtime reports, with its own greedy planner and with the plan"
+        " of `onnxtile plan --emit FILE.tflm`. Random networks are of tests.bench.micro_models.\n"
+    )
     yield _table("model", "all tensors", "head, own planner", "planned bytes", "head with the plan", "outputs")
     for name, row in rows.items():
         if "failed" in row:
@@ -226,10 +278,27 @@ def _micro_page(rows: Mapping[str, Row]) -> Iterator[str]:
 
 
 def _fit_page(rows: Mapping[str, Row]) -> Iterator[str]:
-    yield _table("model", "arena before", "after", "s by the clock")
+    yield (
+        "`onnxtile fit MODEL --max-extra-macs BUDGET`, with `--capacity` where the name has bytes and `--smallest` else. Both models"
+        " run and are compared, and the result runs inside its arena. Bytes are"
+        " of activations without the input of the model, at an alignment of 64. No peer of this page rewrites an ONNX model for a"
+        " memory. Published arenas are of the same network in int8, with the extra multiply-accumulates that the paper names:"
+        " MCUNetV2 (arXiv:2110.15352) and msf-CNN; they count by their own rules, and were not measured here."
+        " The weights of these networks are random here.\n"
+    )
+    columns = ("arena before", "arena", "extra MACs", "nodes", "s", "published", "extra MACs there")
+    yield _table("model", "budget", *columns, "by", words=2)
     for name, row in rows.items():
-        cells = [_cell(row, "before"), _cell(row, "after"), _cell(row, "seconds", ".0f")]
-        yield _line(name, *([row["failed"], "", ""] if "failed" in row else cells))
+        told = row.get("published")
+        theirs = [f"{told['arena']:,}", f"{told['extra']:g}%", told["tool"]] if told else ["", "", ""]
+        if "failed" in row:
+            yield _line(name, row["budget"], row["failed"], "", "", "", "", *theirs)
+            continue
+        assert row["equal"], f"the result of fit differs on {name}"
+        numbers = [row["after"], told["arena"] if told else None]
+        arenas = _bold([f"{row['after']:,}", theirs[0]], numbers)
+        own = [f"{row['before']:,}", arenas[0], f"{row['extra']:.1f}%", f"{row['nodes']:,}", f"{row['seconds']:.0f}"]
+        yield _line(name, row["budget"], *own, arenas[1], *theirs[1:])
 
 
 PAGES: Mapping[str, tuple[str, Callable[[Mapping[str, Row]], Iterator[str]]]] = {
@@ -240,32 +309,43 @@ PAGES: Mapping[str, tuple[str, Callable[[Mapping[str, Row]], Iterator[str]]]] = 
     "quantised": ("Quantised models", _quantised_page),
     "queries": ("Queries, beside Aidge", _queries_page),
     "micro": ("TensorFlow Lite Micro's planner", _micro_page),
-    "fit": ("The least arena that fit reaches; no peer has this", _fit_page),
+    "fit": ("Arenas of fit", _fit_page),
 }
 
 
-def page(rows: Mapping[str, Any]) -> str:
-    """Return the part of the page between its marks."""
-    about = rows["about"]
-    versions = "; ".join(f"{name} {version}" for name, version in about["versions"].items())
-    taken = [row["taken"] for part in PAGES for row in rows.get(part, {}).values()]
-    dates, commits = sorted({one["date"] for one in taken}), sorted({one["onnxtile"] for one in taken})
-    loads = [one["load"] for one in taken]
+def page(stored: Mapping[str, Row]) -> str:
+    """Return the part of the page between its marks, from the rows of each part and what is said about them."""
+    versions = {name: text for one in stored.values() for name, text in one["about"]["versions"].items()}
+    machine = next(one["about"]["machine"] for one in stored.values())
     lines = [
         "## Beside the peers",
         "",
-        f"`python -m tests.bench.compare` wrote this part. It measured on {' to '.join(dict.fromkeys((dates[0], dates[-1])))}, on"
-        f" {about['machine']}, at a load of {min(loads):.0f} to {max(loads):.0f}, with onnxtile at {', '.join(commits)}.",
-        f"Peers: {versions}.",
+        f"`python -m tests.bench.compare` wrote this part, on {machine}.",
+        f"Peers: {'; '.join(f'{name} {text}' for name, text in versions.items())}.",
         "",
-        "Processor time is of whole commands, all threads, once each. Ratios are of commands that ran one after the other.",
-        "A peer's number that is better than onnxtile's is bold, and so is a ratio above 1. `fuse` and `plan` verify what they write;"
-        " the times of peers are without a comparison of results.",
+        "Times are processor time (user and system, all threads) of whole commands: medians of three runs in turn, of one run"
+        " where a command takes more than 5 s. A ratio is of commands that took turns. All tools have their bytecode. A peer's"
+        " number that is better than onnxtile's is bold, and so is a ratio above 1. `fuse` and `plan` verify what they write,"
+        " unless the column says otherwise; no peer compares results in the time that is given.",
     ]
     for part, (title, write) in PAGES.items():
-        if rows.get(part):
-            lines += ["", f"### {title}", "", *write(rows[part])]
+        if part in stored and stored[part]["rows"]:
+            lines += ["", f"### {title}", "", _taken(stored[part]["rows"]), "", *write(stored[part]["rows"])]
     return "\n".join(_short(line) for line in "\n".join(lines).split("\n")) + "\n"
+
+
+def _taken(rows: Mapping[str, Row]) -> str:
+    """Return when the rows of a part were measured, and with what."""
+    taken = [row["taken"] for row in rows.values()]
+    dates = sorted({one["date"] for one in taken})
+    commits, pythons = (
+        dict.fromkeys(words) for words in zip(*(one["onnxtile"].split(", ") for one in taken), strict=True)
+    )
+    loads = [one["load"] for one in taken]
+    return (
+        f"{len(rows)} rows, measured on {' to '.join(dict.fromkeys((dates[0], dates[-1])))} with onnxtile at {', '.join(commits)} and"
+        f" {', '.join(pythons)}, at a load of {min(loads):.0f} to {max(loads):.0f} (processes that want a core)."
+    )
 
 
 def _short(line: str) -> str:

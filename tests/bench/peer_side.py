@@ -4,6 +4,8 @@ PYTHON tests/bench/peer_side.py arena MODEL.onnx            onnxsim: the arena o
 PYTHON tests/bench/peer_side.py ranges MODEL.onnx NAME=LO:HI onnxsim.shape_cost: the arena and the peak over ranges of sizes
 PYTHON tests/bench/peer_side.py offsets PROBLEM.csv greedy|hillclimb LIMIT   Vela: the arena of an allocator; the second ends at LIMIT bytes
 PYTHON tests/bench/peer_side.py onnxscript MODEL.onnx OUT    onnxscript: ort_fusions
+PYTHON tests/bench/peer_side.py onnxruntime MODEL.onnx OUT   onnxruntime: its own optimisations, up to the extended level
+PYTHON tests/bench/peer_side.py aidge MODEL.onnx QUERY.toml ...  Aidge: how many meta-operators it fuses with each query
 """
 
 from __future__ import annotations
@@ -96,7 +98,33 @@ def onnxscript(model: str, target: str) -> dict[str, Any]:
     return {"counts": {str(name): count for name, count in dict(counts).items()}}
 
 
+def onnxruntime(model: str, target: str) -> dict[str, Any]:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = target
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return {}
+
+
+def aidge(model: str, *queries: str) -> dict[str, Any]:
+    import tomllib
+
+    import aidge_core  # type: ignore[import-not-found, unused-ignore]
+    import aidge_onnx  # type: ignore[import-not-found, unused-ignore]
+
+    aidge_core.Log.set_console_level(aidge_core.Level.Fatal)
+    view = aidge_onnx.load_onnx(Path(model).read_bytes())
+    counts = []
+    for path in map(Path, queries):
+        (variant,) = tomllib.loads(path.read_text("utf-8"))["variants"]
+        counts.append(aidge_core.fuse_to_metaops(view, variant["query"], path.stem))
+    return {"counts": counts}
+
+
 if __name__ == "__main__":
-    tools = {"arena": arena, "ranges": ranges, "offsets": offsets, "onnxscript": onnxscript}
+    tools = {"arena": arena, "ranges": ranges, "offsets": offsets}
+    tools |= {"onnxscript": onnxscript, "onnxruntime": onnxruntime, "aidge": aidge}
     answer = tools[sys.argv[1]](*sys.argv[2:])  # type: ignore[operator]
     sys.stdout.write(f"\n{json.dumps(answer)}\n")

@@ -1,11 +1,11 @@
 """Processor time of `onnxtile plan`, with and without its proof, beside onnxsim's simplification of the same file: a table in Markdown.
 
-    python -m tests.bench.plan_time [--onnxsim COMMAND] [--runs N] [--docs] [MODEL.onnx[,INPUT=1x3x224x224]... ...]
+    python -m tests.bench.plan_time [--onnxsim COMMAND] [--runs N] [MODEL.onnx[,INPUT=1x3x224x224]... ...]
 
 COMMAND is `onnxsim` of the environment by default. Without models, those of the installed packages onnx, rapidocr-onnxruntime, silero-vad,
 magika and ddddocr are measured, and the small one of `models/`. Both commands are given the sizes of open inputs. Times are user and system
 seconds of the whole command, its children included; the runs of the commands alternate, and the least counts. Memory is the high-water
-mark in MB (10**6 bytes). With --docs the table replaces the one in docs/benchmarks.md.
+mark in MB (10**6 bytes).
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-DOCS = ROOT / "docs" / "benchmarks.md"
-BEGIN, END = "<!-- begin of the table of plan_time.py -->\n", "<!-- end of the table of plan_time.py -->\n"
 PACKAGES = {
     "onnx": "backend/test/data/light/*.onnx",
     "rapidocr_onnxruntime": "models/*.onnx",
@@ -79,27 +78,20 @@ class Cost:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table, or write it."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("models", nargs="*", type=Subject.of)
     parser.add_argument("--onnxsim", metavar="COMMAND", default=shutil.which("onnxsim"))
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--docs", action="store_true")
     given = parser.parse_args(arguments)
     if given.onnxsim is None:
         parser.error("no onnxsim in this environment: give --onnxsim COMMAND")
-    lines = []
     # An installed command has its bytecode already: it is made by the first run of each here, so give two runs at least.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as bytecode:
         os.environ["PYTHONPYCACHEPREFIX"] = bytecode
         for line in table(given.models or list(installed()), given.onnxsim, given.runs):
             print(line, flush=True)
-            lines.append(line)
-    if given.docs:
-        text = DOCS.read_text("utf-8")
-        before, after = text.split(BEGIN)[0], text.split(END)[1]
-        DOCS.write_text(f"{before}{BEGIN}{chr(10).join(lines)}\n{END}{after}", "utf-8")
 
 
 def installed() -> Iterator[Subject]:
@@ -144,7 +136,7 @@ def measured(subject: Subject, onnxsim: str, runs: int) -> tuple[Cost, Cost, Cos
         target = f"{folder}/out.onnx"
         given = [part for shape in subject.shapes for part in ("--shape", shape)]
         plan = [sys.executable, "-m", "onnxtile", "plan", str(subject.path), "-o", target, "--force", *given]
-        commands = ([onnxsim, str(subject.path), target, *_for_onnxsim(subject.shapes)], plan, [*plan, "--no-verify"])
+        commands = ([onnxsim, str(subject.path), target, *for_onnxsim(subject.shapes)], plan, [*plan, "--no-verify"])
         turns = [[cost(command) for command in commands] for _ in range(runs)]
     theirs, ours, unproved = turns[0]
     for turn in turns[1:]:
@@ -152,16 +144,20 @@ def measured(subject: Subject, onnxsim: str, runs: int) -> tuple[Cost, Cost, Cos
     return theirs, ours, unproved
 
 
-def _for_onnxsim(shapes: Sequence[str]) -> list[str]:
+def for_onnxsim(shapes: Sequence[str]) -> list[str]:
+    """Return the options of onnxsim that bind inputs to `shapes`."""
     pairs = (shape.rsplit("=", 1) for shape in shapes)
     found = [f"{name}:{sizes.replace('x', ',')}" for name, sizes in pairs]
     return ["--overwrite-input-shape", *found] if found else []
 
 
-def cost(command: Sequence[str]) -> Cost:
-    """Return what one run of `command` takes."""
+def cost(command: Sequence[str], timeout: float | None = None) -> Cost:
+    """Return what one run of `command` takes; after `timeout` seconds by the clock it is ended, and has failed."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = threading.Timer(timeout or threading.TIMEOUT_MAX, process.kill)
+    end.start()
     _, status, used = os.wait4(process.pid, 0)
+    end.cancel()
     process.returncode = os.waitstatus_to_exitcode(status)
     return Cost(math.nan, math.nan) if status else Cost(used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
 

@@ -10,7 +10,7 @@ The table in docs/benchmarks.md is of one run of `measure`.
 
 Operators are the nodes beside a DequantizeLinear or QuantizeLinear, and the products of integers. An island is found if the node is
 inside a kernel of the plan. The ratio is that of processor times, of system and user together, over all threads: of
-the whole command `plan`, with its run, over `python -m onnxsim`, each the least of `--runs` in turn. It depends little on what else the
+the whole command `plan`, with its run, over `python -m onnxsim`, each the median of `--runs` in turn. It depends little on what else the
 machine does.
 """
 
@@ -21,6 +21,7 @@ import importlib.util
 import json
 import logging
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -203,9 +204,10 @@ def measured(file: Path, name: str, form: str, onnxsim: str | None, runs: int) -
         plan = json.loads(told.read_text())
         kept = {node.output[0] for node in onnx.load(out).graph.node if node.domain != "onnxtile"}
     mine, other = ([one for one in column if one is not None] for column in zip(*times, strict=True))
+    ratio = statistics.median(mine) / statistics.median(other) if mine and other else None
     return Measured(
         name, form, len(there), len(there - kept), plan["arenas"][0]["size"], ideal(proto, tensor_sizes(proto, {})),
-        plan["totals"]["constants"], plan["verdict"]["equal"], min(mine) / min(other) if mine and other else None,
+        plan["totals"]["constants"], plan["verdict"]["equal"], ratio,
     )  # fmt: skip
 
 
@@ -273,7 +275,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="MODEL")
     parser.add_argument("--form", action="append", choices=FORMS, help="all by default")
     parser.add_argument("--onnxsim", metavar="PYTHON", help="an interpreter that has onnxsim")
-    parser.add_argument("--runs", type=int, default=1, help="of each command; the least time counts")
+    parser.add_argument("--runs", type=int, default=1, help="of each command; the median time counts")
     parser.add_argument("--write", type=Path, help="the page whose table is replaced")
     options = parser.parse_args()
     if options.action == "export":

@@ -1,9 +1,11 @@
 """How a command ends: signals at any time, streams that are closed, and outputs that are all written or none."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -237,3 +239,76 @@ def test_an_interrupt_of_the_other_command_is_no_traceback(tmp_path: Path) -> No
     script = "import os, signal, time; time.monotonic = lambda: os.kill(os.getpid(), signal.SIGINT); "
     done = python(f"from onnxtile.__main__ import minimalloc; {script}minimalloc()")
     assert (done.returncode, done.stderr) == (130, "")
+
+
+IN_A_RUN = """
+import onnx
+from onnxtile.runtime import Session
+model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["": 17]>
+  g (float[64, 64] x) => (float[64, 64] y) <int64 n = {1000000000}, bool go = {1}> {
+    y = Loop (n, go, x) <body = l (int64 turn, bool on, float[64, 64] v) => (bool o, float[64, 64] w)
+      { o = Identity(on) w = MatMul(v, v) }>
+  }''')
+session = Session(model.SerializeToString())
+print("ready", flush=True)
+with RunLimits(seconds=100).held():
+    session.run({"x": np.zeros((64, 64), np.float32)})
+"""
+IN_A_LIBRARY = """
+import hashlib
+from onnxtile.model.temporary import temporary_file, temporary_folder
+with temporary_file(Path()), temporary_folder() as folder:
+    (folder / "m").write_bytes(b"m")
+    print("ready", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)
+"""
+IN_A_THREAD = f"""
+def work():
+    {"    ".join(IN_A_LIBRARY.strip().splitlines(keepends=True))}
+threading.Thread(target=work).start()
+time.sleep(100)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are those of POSIX")
+@pytest.mark.parametrize("work", [IN_A_RUN, IN_A_LIBRARY, IN_A_THREAD])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_ends_a_call_of_a_library_that_takes_minutes(tmp_path: Path, work: str, name: str) -> None:
+    """Python alone would call the handler after the call; nor does it end while another thread works."""
+    script = (
+        "import sys, threading, time\nfrom pathlib import Path\nimport numpy as np\nfrom onnxtile.cli.signals import Signals\n"
+        "from onnxtile.run_limits import RunLimits\nsignals = Signals()\nsignals.heed()\n"
+        f"try:\n    exec({work!r}, globals())\nexcept BaseException as error:\n"
+        "    if not signals.code: raise\nsys.exit(signals.code)\n"
+    )
+    command, own = [sys.executable, "-c", script], {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, cwd=tmp_path, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        time.sleep(0.2)
+        process.send_signal(getattr(signal, name))
+        said = process.communicate(timeout=10)[1]
+    assert process.returncode == 128 + getattr(signal, name)
+    assert said in {b"", b"error: interrupted\n"}
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_raises_nothing_while_a_compiled_module_is_imported(tmp_path: Path, name: str) -> None:
+    """It would pass through C++, as of nanobind, which ends the process by std::terminate."""
+    done = python(
+        "import os, signal\n"
+        "from importlib.machinery import ExtensionFileLoader\n"
+        "from pathlib import Path\n"
+        "from onnxtile.cli.signals import Signals\n"
+        "from onnxtile.model.temporary import temporary_file\n"
+        "class Compiled(ExtensionFileLoader):\n"
+        "    def create_module(self, spec):\n"
+        f"        try: os.kill(os.getpid(), signal.{name})\n"
+        "        except BaseException: os.write(2, b'raised')\n"
+        "Signals().heed()\n"
+        f"with temporary_file(Path({str(tmp_path)!r})):\n"
+        "    Compiled('m', 'm').create_module(None)\n"
+    )
+    assert done.returncode == 128 + getattr(signal, name)
+    assert done.stderr == ("error: interrupted\n" if name == "SIGINT" else "")
+    assert list(tmp_path.iterdir()) == []

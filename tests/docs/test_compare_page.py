@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
 
 import onnx
 
 from tests.bench.compare import most
+from tests.bench.compare_fit import Published
 from tests.bench.compare_page import BEGIN, END, page, written
-from tests.bench.compare_parts import counted, spread
+from tests.bench.compare_rewriting import counted
+from tests.bench.compare_run import costs_in_turn, spread
 
 ABOUT = {"machine": "two cores", "versions": {"onnxsim": "0.8.1"}}
-TAKEN = {"date": "2026-11-22", "load": 7.2, "onnxtile": "abc"}
+TAKEN = {"date": "2026-11-22", "load": 7.2, "onnxtile": "abc, Python 3.11.7"}
 
 
 def _page(part: str, rows: dict[str, Any]) -> str:
-    return page({"about": ABOUT, part: {name: row | {"taken": TAKEN} for name, row in rows.items()}})
+    return page({part: {"about": ABOUT, "rows": {name: row | {"taken": TAKEN} for name, row in rows.items()}}})
 
 
 def _plan(arena: int, other: int, seconds: float) -> dict[str, Any]:
@@ -35,7 +39,11 @@ def test_a_peer_that_wins_is_bold_and_one_that_does_not_is_not() -> None:
     assert "median 1.25 (0.50 to 2.00)" in text
     assert "onnxsim's: less in 1, equal in 0, more in 1." in text
     assert "onnxsim 0.8.1" in text
-    assert "on 2026-11-22, on two cores, at a load of 7 to 7, with onnxtile at abc." in " ".join(text.split())
+    assert "wrote this part, on two cores." in text
+    assert (
+        "3 rows, measured on 2026-11-22 with onnxtile at abc and Python 3.11.7, at a load of 7 to 7 (processes that want a core)."
+        in " ".join(text.split())
+    )
     assert "| c | the command fails |" in text
 
 
@@ -61,7 +69,43 @@ def test_a_wrong_result_is_said() -> None:
     assert "| gone | 2 | 0 | fails 2 |" in text
     assert "| m | 1/0/2/? | 1/0/2/3; 1.00 | 1/0/2/3; **0.50**; WRONG | not installed |" in text
     assert "| n | unknown |" in text
-    assert "--certify: proved 2." in text
+    assert "| x | 1 | 1 | none | 1 of 1 | 0 of 0 | 1 of 1 + 2 | 0 of 0 |" in _page(
+        "fuse",
+        {
+            "m": {
+                "there": {"layernorm": 1, "gelu": 1, "rmsnorm": 0},
+                "tools": {"x": own | {"counts": {**counts, "gelu": 3}}, **tools},
+            }
+        },
+    )
+    assert "--certify says of its own results, model by model: proved 2." in " ".join(text.split())
+    assert "Quicker than onnxtile on most models: onnxsim (in 2 of 2)." in text
+
+
+def test_a_published_arena_that_is_smaller_is_bold() -> None:
+    row = {"budget": "10%", "before": 900, "after": 300, "extra": 7.25, "nodes": 12, "equal": True, "seconds": 9.6}
+    rows = {
+        "a": row | {"published": vars(Published("MCUNetV2", 200, 10.0))},
+        "b": row | {"published": vars(Published("msf-CNN", 400, 1.9))},
+        "c": row,
+        "d": {"budget": "10%", "failed": "not done in 900 s"},
+    }
+    text = _page("fit", rows)
+    assert "| a | 10% | 900 | 300 | 7.2% | 12 | 10 | **200** | 10% | MCUNetV2 |" in text
+    assert "| b | 10% | 900 | 300 | 7.2% | 12 | 10 | 400 | 1.9% | msf-CNN |" in text
+    assert "| c | 10% | 900 | 300 | 7.2% | 12 | 10 |  |  |  |" in text
+    assert "| d | 10% | not done in 900 s |" in text
+
+
+def test_commands_take_turns_and_a_failed_one_is_not_repeated(tmp_path: Path) -> None:
+    note = tmp_path / "turns"
+
+    def command(name: str, code: int) -> list[str]:
+        return ["sh", "-c", f"echo {name} >> {note}; exit {code}"]
+
+    costs = costs_in_turn({"a": command("a", 0), "b": command("b", 1), "c": command("c", 0)})
+    assert note.read_text().split() == ["a", "b", "c", "a", "c", "a", "c"]
+    assert math.isnan(costs["b"].seconds) and costs["a"].seconds < 1 and costs["c"].memory > 0
 
 
 def test_a_planner_of_a_runtime_that_takes_less_is_bold() -> None:

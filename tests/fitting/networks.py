@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
+import onnx_ir as ir
+import onnxruntime
 from onnx import numpy_helper
+
+from onnxtile.fitting.channels import HiddenGroups
+from onnxtile.fitting.read_network import read_network
+from onnxtile.fitting.region import Cut
+from onnxtile.fitting.regions import FitSchedule, RegionCost, Regions
+from onnxtile.fitting.unblocking.unblock import UnblockedModel, unblock
+from onnxtile.fitting.write import write
+from onnxtile.model.constants import Constants
+from onnxtile.model.load import load
+from onnxtile.model.shapes import resolve
 
 HEAD = '<ir_version: 10, opset_import: ["": 17]>\n'
 
@@ -71,3 +85,31 @@ g (float[1,2,32,16] x) => (float[1,2,1,1] y) {
         w3=(2, 16, 1, 1),
         w4=(2, 16, 1, 1),
     )
+
+
+def run(proto: onnx.ModelProto, x: Any) -> Any:
+    """Return the first result of onnxruntime without its own rewrites."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run(None, {proto.graph.input[0].name: x})[0]
+
+
+def cut_into_strips(
+    proto: onnx.ModelProto, step: int, *, exact: bool, chunks: tuple[tuple[int, int], ...] = ()
+) -> tuple[onnx.ModelProto, RegionCost]:
+    """Return a model cut into strips of `step` rows of its first operand from end to end, and what the cut costs.
+
+    `chunks` has numbers of chunks of hidden channels by the first kernel.
+    """
+    made = load(proto)
+    shapes = resolve(made, run=True)
+    edited = unblock(made, shapes, exact=exact) or UnblockedModel(made, shapes, ())
+    constants = Constants(edited.model)
+    network = read_network(edited.model, edited.shapes, constants, exact=exact)
+    groups = HiddenGroups(network, edited.shapes, constants, edited.model.graph.opset_imports[""]).found()
+    regions = Regions(network, groups)
+    cost = regions.cost(0, len(regions.network.kernels), Cut(step, chunks=chunks))
+    assert cost is not None
+    write(edited.model, FitSchedule((cost,)), regions, edited.shapes, constants)
+    return ir.to_proto(edited.model), cost

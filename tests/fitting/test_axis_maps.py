@@ -226,7 +226,7 @@ def test_moved_elements_in_strips_are_equal_bit_for_bit(name: str) -> None:
 
 
 REFUSED = {
-    "interpolated": ('Resize<mode="linear">(x, none, scales)', 2, "interpolates"),
+    "interpolated": ('Resize<mode="linear">(x, none, scales)', 2, "several axes at once"),
     "along the axis": ("Softmax<axis=2>(x)", 2, "normalises along this axis"),
     "neighbours": ("LRN<size=3>(x)", 1, "neighbouring channels"),
     "joined": ("Concat<axis=2>(x, x)", 2, "joins"),

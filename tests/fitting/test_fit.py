@@ -22,7 +22,7 @@ from onnxtile.model.shapes import resolve
 from onnxtile.planning.proof.arena_run import ArenaVerdict
 from onnxtile.progress import Progress, silent
 from onnxtile.verbs.fit import FitOptions
-from onnxtile.verbs.flows import fitting
+from onnxtile.verbs.flows import fit_attempts
 from onnxtile.verbs.flows.fit_drafts import DraftedSchedule, drafted
 from onnxtile.verbs.flows.fitted_model import ModelPlan
 from onnxtile.verbs.flows.fitting import read_subject
@@ -207,7 +207,7 @@ def test_a_schedule_with_gaps_is_planned_in_full_before_a_smaller_one_is_sought(
         sought.append(wanted.capacity)
         return search(regions, wanted, progress)
 
-    monkeypatch.setattr(fitting, "search", counted)
+    monkeypatch.setattr(fit_attempts, "search", counted)
     assert onnxtile.fit(inverted_residuals(), capacity="10KiB", verify=False).fits
     assert sought == [10 << 10]
 

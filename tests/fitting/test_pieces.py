@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import onnxtile
-from onnxtile.fitting import pieces_search
 from onnxtile.fitting.live_bytes import live_bytes
 from onnxtile.fitting.pieces_search import PiecesSearch
 from onnxtile.fitting.region import Cut, PiecesOfTensors, overlapped, row_pieces
@@ -150,15 +149,6 @@ def test_the_search_hands_over_pieces_where_whole_tensors_do_not_fit() -> None:
     assert PathSearch(RegionCuts(regions, least.peak, recomputes=False), Prices(1e6)).schedule() is None
     found = search(regions, replace(target, capacity=least.peak))
     assert found.peak <= least.peak and found.macs <= regions.network.macs
-
-
-def test_the_search_of_pieces_ends_where_its_effort_does_not_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
-    regions = subject_of(low_chain()).regions
-    least = search(regions, FitTarget(None, 0.0))
-    assert any(one.cut.parted for one in least.regions)
-    monkeypatch.setattr(pieces_search, "_EFFORT", 0)
-    fresh = subject_of(low_chain()).regions
-    assert PiecesSearch(RegionCuts(fresh, least.peak, recomputes=False), Prices(1e6)).schedule() is None
 
 
 def test_where_whole_tensors_fit_none_is_handed_over_in_pieces() -> None:

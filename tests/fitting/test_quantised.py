@@ -9,6 +9,9 @@ import onnx
 from onnx import numpy_helper
 
 import onnxtile
+from onnxtile.fitting.regions import FitSchedule
+from onnxtile.verbs.fit import FitOptions
+from onnxtile.verbs.flows.fitting import read_subject
 from tests.fitting.networks import HEAD
 
 TEXT = """
@@ -59,3 +62,34 @@ def test_islands_are_cut_and_planned_as_plan_does(tmp_path: Path) -> None:
 def test_sums_of_quantised_products_are_not_cut() -> None:
     fitted = onnxtile.fit(quantised(), smallest=True)
     assert all(step.chunks == 1 for step in fitted.steps)
+
+
+WRITTEN_OVER = """
+g (float[1,4,16,12] x) => (int8[1,8,16,12] y) {
+    a = QuantizeLinear(x, s, z)
+    b = DequantizeLinear(a, s, z)
+    c = DequantizeLinear(a, s, z)
+    [gate] d = Sigmoid(b)
+    e = QuantizeLinear(d, s, z)
+    f = DequantizeLinear(e, s, z)
+    [product] h = Mul(c, f)
+    i = QuantizeLinear(h, s, z)
+    j = DequantizeLinear(i, s, z)
+    k = Relu(j)
+    l = QuantizeLinear(k, s, z)
+    m = DequantizeLinear(l, s, z)
+    o = Sigmoid(m)
+    p = QuantizeLinear(o, s, z)
+    q = DequantizeLinear(p, s, z)
+    r = DequantizeLinear(l, s, z)
+    [join] t = Concat<axis=1>(r, q)
+    y = QuantizeLinear(t, s, z)
+}"""
+
+
+def test_results_of_islands_share_bytes_as_in_the_plan() -> None:
+    made = onnx.parser.parse_model(HEAD + WRITTEN_OVER)
+    made.graph.initializer.append(numpy_helper.from_array(np.asarray(1 / 16, np.float32), "s"))
+    made.graph.initializer.append(numpy_helper.from_array(np.asarray(0, np.int8), "z"))
+    subject = read_subject(FitOptions(made, smallest=True))
+    assert FitSchedule(tuple(subject.regions.whole)).peak == subject.planned.plan.peak == 2 * 4 * 16 * 12

@@ -259,3 +259,12 @@ def test_no_schedule_is_searched_below_the_bytes_of_a_kernel_that_is_not_cut() -
     assert about.least == 2 * 4 * 4 * 32 * 32
     assert search(about, FitTarget(about.least - 1, 0.1)).peak >= about.least
     assert search(about, FitTarget(about.least, 0.1)).peak == about.least
+
+
+def test_a_kernel_as_it_is_costs_what_a_region_of_it_costs() -> None:
+    for about in (regions(), _wide(30)):
+        for whole in about.whole:
+            counted = about.cost(whole.start, whole.stop, Cut())
+            assert counted is not None
+            assert counted == whole
+            assert (counted.loads, counted.rest, counted.alive) == (whole.loads, whole.rest, whole.alive)

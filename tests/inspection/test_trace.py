@@ -13,7 +13,8 @@ import onnxruntime as ort
 import pytest
 
 from onnxtile import api
-from onnxtile.errors import ModelError, QueryError, UsageError
+from onnxtile.errors import ModelError, OverLimit, QueryError, UsageError
+from onnxtile.inspection import traced_bytes
 from onnxtile.model import submodel
 from onnxtile.model.given import write_arrays
 from onnxtile.runtime import Session
@@ -224,3 +225,25 @@ def test_a_condition_of_several_elements_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", c=np.array([True, False]), x=np.ones(3, np.float32))
     with pytest.raises(ModelError, match="'c' of an If has 2 elements"):
         api.trace(model, ["Exp"], inputs=tmp_path / "x.npz")
+
+
+WIDE = text(
+    "g (float[N,1024] x) => (float[1] y) <int64[3] shape = {1024, 1024, 1024}, int64[1] first = {0}> "
+    "{ a = Expand(x, shape)  b = Neg(a)  c = ReduceMax <axes = [0, 1, 2], keepdims = 0> (b)  y = Unsqueeze(c, first) }"
+)
+"""Two values of 4 GiB each, from an input of 4 MiB."""
+
+
+def test_values_that_take_too_much_memory_are_refused_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = list[str]()
+    monkeypatch.setattr(Session, "run", lambda *_: ran.append("run"))
+    with pytest.raises(OverLimit, match="the traced values take 8,589,934,600 bytes, and 1,073,741,824 are allowed"):
+        api.trace(WIDE, ["."], dims={"N": 1024})
+    assert ran == []
+
+
+def test_limits_say_how_much_traced_values_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traced_bytes, "memory_of_runs", lambda: 71)
+    with pytest.raises(OverLimit, match="the traced values take 72 bytes, and 71 are allowed"):
+        api.trace(CHAIN, ["Neg", "Exp"], dims={"N": 3})
+    assert len(api.trace(CHAIN, ["Neg"], dims={"N": 3}).activations) == 1

@@ -312,6 +312,11 @@ def bad_bias(net: Net) -> onnx.ModelProto:
     return net.model([5, 8])
 
 
+def scale_of_nothing(net: Net) -> onnx.ModelProto:
+    net.q(net.add("Relu", [net.add("Add", [net.x("x", 2, 4), net.x("z", 2, 4)], "v")], "r"), scale=0.0)
+    return net.model([2, 4])
+
+
 REFUSED: dict[str, tuple[Callable[[Net], onnx.ModelProto], str]] = {
     "a softmax whose type ends below 1": (softmax_beyond, "QLinearSoftmax does not saturate"),
     "a softmax of one element": (unary("Softmax", [2, 1], scale=1 / 255, axis=-1), "of one element"),
@@ -323,6 +328,7 @@ REFUSED: dict[str, tuple[Callable[[Net], onnx.ModelProto], str]] = {
     "a negative divisor": (lambda net: div(net, divisor=-6.0), "divided by a negative number"),
     "a hard sigmoid that falls": (unary("HardSigmoid", [2, 4], alpha=-0.2), "its alpha is not positive"),
     "an image between elements": (lambda net: resize(net, mode="linear"), "its mode is linear"),
+    "a scale of 0": (scale_of_nothing, "its scale is no positive finite number"),
     "a bias between two units": (bad_bias, "its bias is not a whole number of units"),
 }
 

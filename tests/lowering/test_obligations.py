@@ -46,6 +46,7 @@ def _formulas(script: ModuleType) -> ModuleType:
             "quantize(dequantize(Sigmoid(x)))",
         ),
         ("is_quantised_sigmoid", "QLinearSigmoid", "exp(-x)", "exp(x)"),
+        ("is_quantised_softmax", "QLinearSoftmax", "Exp(input) / ", "input / "),
         ("is_quantised_leaky_relu", "QLinearLeakyRelu", "alpha * dequantize(x)", "dequantize(alpha * x)"),
         ("is_gemm", "Gemm", "beta * C", "beta * C * C"),
     ],

@@ -379,3 +379,16 @@ def test_constants_of_equal_names_in_sibling_bodies_are_told_apart() -> None:
     shapes = resolve(model)
     reshaped = [node.outputs[0] for node in model.graph.all_nodes() if node.op_type == "Reshape"]
     assert [shapes.dims(value) for value in reshaped] == [(2, 4), (2, 4)]
+
+
+def test_an_optional_value_has_no_element_type_and_its_content_has(value_of: ValueOf) -> None:
+    """Some engines take it for the tensor in it: a plan over ranges then contradicted its own check."""
+    text = """<ir_version: 10, opset_import: ["": 18]> g (float[N, 3] x) => (float[N, 3] y) {
+        h = Optional (x)
+        k = Identity (h)
+        y = OptionalGetElement (k)
+    }"""
+    model = load(onnx.parser.parse_model(text))
+    shapes = resolve(model)
+    assert [shapes.dtype(value_of(model, name)) for name in "hk"] == [None, None]
+    assert shapes.dtype(value_of(model, "y")) == ir.DataType.FLOAT

@@ -6,19 +6,20 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from onnxtile.model import temporary
-from onnxtile.model.temporary import temporary_file
+from onnxtile.model.temporary import temporary_file, temporary_folder
 from onnxtile.posix import hold
 
 WRITER = """
 import os, sys, time
 from pathlib import Path
-from onnxtile.model.temporary import temporary_file
+from onnxtile.model.temporary import temporary_file, temporary_folder
 from onnxtile.posix import hold
 with temporary_file(Path(".")) as path:
     path.write_bytes(b"half")
@@ -97,3 +98,30 @@ def test_a_file_that_another_took_before_it_was_locked_is_made_again(
     monkeypatch.setattr(temporary, "hold", hold_too_late)
     with temporary_file(tmp_path) as path:
         assert path.exists() and path.name not in lost
+
+
+FOLDER = """
+import tempfile
+import time
+from onnxtile.model.temporary import temporary_folder
+with temporary_folder() as path:
+    (path / "model.onnx").write_bytes(b"half")
+    print(path.name, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks")
+def test_a_folder_that_a_killed_process_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", FOLDER], env=own, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        dead = process.stdout.readline().strip()
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        with temporary_folder() as path:
+            assert names(tmp_path) == sorted([dead, path.name])
+        process.send_signal(signal.SIGKILL)
+    temporary._remove_left_over.cache_clear()
+    with temporary_folder() as path:
+        assert names(tmp_path) == [path.name]
+    assert names(tmp_path) == []

@@ -77,6 +77,29 @@ def _group(number: int) -> set[int]:
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="its processes are not listed here")
+@pytest.mark.parametrize("moment", [0.0, 0.2, 0.4, 0.6])
+def test_workers_that_are_being_started_say_nothing_of_ctrl_c(tmp_path: Path, moment: float) -> None:
+    """A terminal sends it to all of them, also while they import modules."""
+    (tmp_path / "p.toml").write_text(PIPELINE)
+    script = (
+        "import os, threading, time\nfrom onnxtile.cli.signals import Signals\n"
+        "from onnxtile.pipeline.workers import Workers\nsignals = Signals()\nsignals.heed()\n"
+        "threading.Timer(0.1, print, ['started'], {'flush': True}).start()\n"
+        "try:\n    list(Workers(2).each(time.sleep, [60, 60]))\nexcept KeyboardInterrupt:\n    os._exit(130)\n"
+    )
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(
+        command, cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"started\n"
+        assert until(lambda: len(_group(process.pid)) >= 3, 60)
+        time.sleep(moment)
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.communicate(timeout=30)[1]
+    assert (process.returncode, said) == (130, b"")
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="its processes are not listed here")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_a_run_ends_with_all_its_workers(tmp_path: Path, transformer: Path, number: signal.Signals) -> None:
     (tmp_path / "p.toml").write_text(PIPELINE)
@@ -93,3 +116,39 @@ def test_a_run_ends_with_all_its_workers(tmp_path: Path, transformer: Path, numb
         assert process.stderr is not None
         assert process.stderr.read().decode() == ""
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.onnx", "b.onnx", "p.toml"]
+
+
+CLUSTER = """
+import os, subprocess, sys, time
+from pathlib import Path
+from onnxtile.pipeline.cluster_processes import ended_with_this_process
+other = subprocess.Popen(["sleep", "60"])
+with ended_with_this_process():
+    # One that writes over its environment, as Ray's agents do, and is in a session of its own.
+    nested = "exec env -i setsid sleep 60 & echo $! > pids; sleep 60"
+    subprocess.Popen(["sh", "-c", nested], start_new_session=True)
+    while not Path("pids").exists() or not Path("pids").read_text().endswith("\\n"):
+        time.sleep(0.01)
+    time.sleep(1.2)  # two looks
+    print(Path("pids").read_text().strip(), other.pid, flush=True)
+    if sys.argv[1] == "wait":
+        time.sleep(60)
+other.kill()
+other.wait()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="processes are not listed here")
+@pytest.mark.parametrize("way", ["wait", "leave"])
+def test_processes_of_a_cluster_end_with_the_one_that_began_it(tmp_path: Path, way: str) -> None:
+    command = [sys.executable, "-c", CLUSTER, way]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        nested, other = map(int, process.stdout.readline().split())
+        if way == "wait":
+            assert alive(nested)
+            process.kill()
+    assert until(lambda: not alive(nested), 5)
+    if way == "wait":  # it was started outside of the block
+        assert alive(other)
+        os.kill(other, signal.SIGKILL)

@@ -4,6 +4,7 @@ import csv
 import importlib.util
 import os
 import random
+import sys
 from dataclasses import fields, replace
 from itertools import combinations
 from pathlib import Path
@@ -288,3 +289,20 @@ def test_compiled_code_older_than_the_source_is_deleted(tmp_path: Path) -> None:
     os.utime(kept, (2**33, 2**33))
     compiled._drop_stale(module)
     assert kept.exists()
+
+
+def test_kept_code_is_that_of_this_version_of_python(tmp_path: Path) -> None:
+    source = tmp_path / "search.py"
+    source.write_text("def add(a, b):\n    return a + b\n")
+    spec = importlib.util.spec_from_file_location("search", source)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    folder = tmp_path / "__pycache__"
+    folder.mkdir()
+    version = f"{sys.version_info.major}{sys.version_info.minor}"
+    for name, is_kept in (("search.add-1.py27.nbi", False), (f"search.add-1.py{version}.nbi", True)):
+        (folder / name).write_bytes(b"")
+        os.utime(folder / name, (2**33, 2**33))
+        assert compiled.is_kept(module, "add") == is_kept
+    assert not compiled.is_kept(module, "fill")
+    assert not compiled.is_loaded(module, "add")

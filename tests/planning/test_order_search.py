@@ -1,12 +1,15 @@
 """The search for the order of least peak and its bound, held against trying all orders."""
 
+import random
 from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onnxtile.planning.layout.ordering import refine
 from onnxtile.planning.layout.ordering import search as searching
+from onnxtile.planning.layout.ordering.ideals import Effect, Ideals
 from onnxtile.planning.layout.ordering.ordering_problem import OrderingProblem
 from onnxtile.planning.layout.ordering.refine import refined
 from onnxtile.planning.layout.ordering.search import FoundOrder, bound_of, heights, search
@@ -141,6 +144,55 @@ def test_the_order_of_wide_and_long_graphs_is_found_without_trying_all() -> None
     assert found.peak <= 2 * 8 + 1 < 100 * 8
 
 
+def tangled(count: int) -> OrderingProblem:
+    """A graph whose search takes very many steps: each node reads results of three of the last twenty, of about equal size."""
+    draw = random.Random(count)
+    after = [tuple(sorted(draw.sample(range(max(n - 20, 0), n), min(n, 3)))) for n in range(count)]
+    touches = tuple((n, *before) for n, before in enumerate(after))
+    return OrderingProblem(tuple(after), touches, tuple(draw.randrange(90, 110) for _ in range(count)))
+
+
+def test_no_search_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[tuple[bool, int, int]] = []
+    least = searching._Direction.least
+
+    def noted(self: searching._Direction, given: FoundOrder, budget: int) -> FoundOrder:
+        done.append((self._backward, budget, given.bound))
+        return least(self, given, budget)
+
+    monkeypatch.setattr(searching._Direction, "least", noted)
+    found = search(tangled(100), budget=8_000)
+    assert not found.exact
+    assert len(done) == len(set(done)) > 2
+
+
+def test_the_steps_of_a_search_are_those_that_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = 0
+    effect = Ideals.effect
+
+    def counted(self: Ideals, done: int, node: int) -> Effect:
+        nonlocal steps
+        steps += 1
+        return effect(self, done, node)
+
+    monkeypatch.setattr(Ideals, "effect", counted)
+    assert search(tangled(100), budget=8_000).steps == steps > 8_000
+
+
+def test_the_budget_bounds_the_steps_of_all_searches_of_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+
+    def noted(problem: OrderingProblem, budget: int) -> FoundOrder:
+        found = search(problem, budget)
+        taken.append(found.steps)
+        return found
+
+    monkeypatch.setattr(refine, "search", noted)
+    refined(tangled(100), range(100), budget=8_000)
+    # The last search may go beyond it.
+    assert sum(taken[:-1]) <= 8_000 < sum(taken)
+
+
 def test_a_graph_too_wide_to_search_is_searched_in_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = in_parallel(5, wide=1000)
     monkeypatch.setattr(searching, "WIDEST", 6)
@@ -179,9 +231,9 @@ def test_before_and_after_the_peak_the_order_is_searched_too() -> None:
     for block in (0, 1, 3, 4):
         assert max(heights_of[6 * block : 6 * block + 6]) == 102
     assert refined(problem, range(30), budget=0) == tuple(range(30))
-    # The search of all nodes would count 30 x 20 steps: above a quarter of the budget, none is begun.
-    assert refined(problem, range(30), budget=30 * 20 * 4 - 1) == tuple(range(30))
-    assert refined(problem, range(30), budget=30 * 20 * 4) != tuple(range(30))
+    # With fewer than 80 steps for each node, no search is begun.
+    assert refined(problem, range(30), budget=30 * 80 - 1) == tuple(range(30))
+    assert refined(problem, range(30), budget=30 * 80) != tuple(range(30))
 
 
 @settings(deadline=None)

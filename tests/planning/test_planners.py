@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxtile.errors import UsageError
-from onnxtile.planning.offsets import compiled, skyline
+from onnxtile.planning.offsets import compiled, repeated_skyline, skyline
 from onnxtile.planning.offsets.effort import LEVELS, Effort
-from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem
+from onnxtile.planning.offsets.problem import Buffer, Ints, OffsetPlan, Problem
 from onnxtile.planning.offsets.ranking import by_breadth
 from onnxtile.planning.offsets.repeated_skyline import fillings
 from onnxtile.planning.offsets.skyline import Strip
@@ -88,6 +88,28 @@ def test_greedy_by_breadth_begins_with_the_fullest_step() -> None:
 def test_every_filling_of_the_skyline_is_sound(problem: Problem) -> None:
     for offsets in fillings(problem, 10_000):
         assert check(problem, OffsetPlan.of(problem, offsets)) == ()
+
+
+def test_rounds_of_the_skyline_that_ran_before_are_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(0)
+    starts = [draw.randrange(100) for _ in range(200)]
+    buffers = tuple(
+        Buffer(str(i), draw.randrange(1, 10**6), s, s + draw.randrange(1, 60)) for i, s in enumerate(starts)
+    )
+    runs: list[int] = []
+
+    def counted(waiting: skyline.Waiting, soonest: Ints, live: Ints, weight: int) -> Ints:
+        runs.append(weight)
+        return fill(waiting, soonest, live, weight)
+
+    fill = skyline.fill
+    monkeypatch.setattr(skyline, "fill", counted)
+    few = list(fillings(Problem(buffers), 12 * 200 * 3))
+    more = list(fillings(Problem(tuple(replace(b, name=f"{b.name}/other") for b in buffers)), 12 * 200 * 11))
+    assert (len(few), len(more), len(runs)) == (3, 11, 11)
+    assert more[:3] == few
+    repeated_skyline._rounds.cache_clear()
+    assert more == list(fillings(Problem(buffers), 12 * 200 * 11))
 
 
 @given(problem=problems(40), weight=st.integers(1, 100), power=st.floats(-3, 3))

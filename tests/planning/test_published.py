@@ -327,6 +327,7 @@ PACKAGE = Path(onnxtile.__file__).parent
 SHARED = {
     "onnxtile.errors",
     "onnxtile.keys",
+    "onnxtile.planning.arena_formula",
     "onnxtile.planning.movement.copies",
     "onnxtile.planning.result",
     "onnxtile.planning.proof.failure",

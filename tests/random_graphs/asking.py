@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.random_graphs.generator import OPSETS, random_model
+from tests.random_graphs.option_properties import OPTION_PROPERTIES
 from tests.random_graphs.plan_properties import PLAN_PROPERTIES
 from tests.random_graphs.properties import PROPERTIES, Case
 
-ALL = {**PROPERTIES, **PLAN_PROPERTIES}
+ALL = {**PROPERTIES, **PLAN_PROPERTIES, **OPTION_PROPERTIES}
 Fault = tuple[int, str, str]
 """The seed, the property, and what was wrong."""
 
@@ -23,9 +24,10 @@ def faults(
     everything: bool = False,
     most: int = 18,
     opsets: Sequence[int] = OPSETS,
+    further: bool = False,
 ) -> Iterator[Fault]:
     """Ask the model of `seed` the properties that the seed chooses, or `everything`; yield what is wrong."""
-    case = Case(random_model(seed, most, opsets), verify=seed % 5 == 0)
+    case = Case(random_model(seed, most, opsets, further=further), verify=seed % 5 == 0)
     choice = case.random("properties")
     for name, (holds, often) in ALL.items():
         asked = choice.random() < often or everything

@@ -8,16 +8,22 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from tests.random_graphs.low_bits import LOW_BITS
 from tests.random_graphs.operators import STEPS
+from tests.random_graphs.other_kinds import OTHER_KINDS
 from tests.random_graphs.picks import MOST, Step
 from tests.random_graphs.scope import BOOL, FLOAT, INT64, Dim, Scope, Tensor
-
-DEEPEST = 2
 
 
 def info_of(one: Tensor, *, typed: bool = True) -> onnx.ValueInfoProto:
     """Return what a file says of a value."""
-    return helper.make_tensor_value_info(one.name, one.dtype, list(one.dims) if typed else None)
+    dims = [None if isinstance(dim, str) and dim.startswith("?") else dim for dim in one.dims]
+    described = helper.make_tensor_type_proto(one.dtype, dims if typed else None)
+    if one.form == "sequence":
+        described = helper.make_sequence_type_proto(described)
+    elif one.form == "optional":
+        described = helper.make_optional_type_proto(described)
+    return helper.make_value_info(one.name, described)
 
 
 def grow(scope: Scope, count: int, steps: Sequence[Step]) -> None:
@@ -27,7 +33,8 @@ def grow(scope: Scope, count: int, steps: Sequence[Step]) -> None:
 
 
 def _steps(scope: Scope) -> tuple[Step, ...]:
-    return (*STEPS, *STEPS, *BODIES) if scope.depth < DEEPEST else STEPS
+    steps = (*STEPS, *LOW_BITS, *OTHER_KINDS) if scope.shared.further else STEPS
+    return (*steps, *steps, *BODIES) if scope.depth < scope.shared.deepest else steps
 
 
 def _alike(scope: Scope, wanted: Tensor) -> Tensor:
@@ -122,6 +129,8 @@ def _next(inner: Scope, wanted: Tensor, taken: Sequence[Tensor]) -> Tensor:
 
 def scan(scope: Scope) -> object:
     """A Scan over the first axis of a tensor, with a state."""
+    if scope.opset < 9:
+        return None
     x = scope.pick(lambda t: t.dtype == FLOAT and t.rank >= 2 and isinstance(t.dims[0], int) and 1 <= t.dims[0] <= 8)
     if x is None:
         return None
@@ -143,7 +152,7 @@ def scan(scope: Scope) -> object:
 
 def call(scope: Scope) -> object:
     """A call of a function of the model, made now or there already."""
-    if scope.shared.ir_version < 8 or (scope.is_function and scope.depth >= DEEPEST):
+    if scope.shared.ir_version < 8 or (scope.is_function and scope.depth >= scope.shared.deepest):
         return None
     x = _operand(scope)
     if x is None:

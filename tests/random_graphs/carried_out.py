@@ -6,6 +6,7 @@ is read, so that any overwritten tensor is noticed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -15,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from tests.random_graphs.kernels import Array, Kernels, captured, fill
+from tests.random_graphs.kernels import Array, Kernels, as_array, captured, fill
 
 _PARTLY = {"Slice", "Split", "Gather"}
 """Operators that read a part of an operand: the other bytes may be another's by then."""
@@ -110,7 +111,7 @@ class Site:
 
     def write(self, array: Array) -> None:
         """Write `array`. Raises Corrupted where it is larger than its buffer."""
-        data = np.ascontiguousarray(array).view(np.uint8).reshape(-1) if array.size else np.zeros(0, np.uint8)
+        data = _stored(array)
         if len(data) > self.size:
             raise Corrupted(f"{self.name!r} has {len(data)} bytes, and its buffer {self.size}")
         self.data[: len(data)] = data
@@ -129,7 +130,12 @@ class Site:
 
     def array(self, data: bytes) -> Array:
         """Return the tensor that has these bytes."""
-        return np.frombuffer(data, self.dtype).reshape(self.shape)
+        per_byte = _per_byte(self.dtype)
+        if per_byte == 1:
+            return np.frombuffer(data, self.dtype).reshape(self.shape)
+        held, bits = np.frombuffer(data, np.uint8), 8 // per_byte
+        parts = np.stack([held >> bits * place & (1 << bits) - 1 for place in range(per_byte)], 1).reshape(-1)
+        return parts[: math.prod(self.shape)].astype(np.uint8).view(self.dtype).reshape(self.shape)
 
     def meets(self, other: Site) -> bool:
         """Return whether both have bytes in common."""
@@ -175,13 +181,13 @@ class Run:
     def outputs(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Return the outputs of the model. Raises Corrupted."""
         graph = self._model.graph
-        values: dict[str, Value] = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+        values = _constants(graph)
         frame = self._frame(values, list(graph.node), self._plan)
         for name, array in {**values, **feeds}.items():
-            if isinstance(array, np.ndarray):
+            if not isinstance(array, Site):
                 self._store(frame, name, array)
         self._run(frame)
-        return {info.name: self._read(frame, info.name) for info in graph.output}
+        return {info.name: as_array(self._read(frame, info.name)) for info in graph.output}
 
     def _frame(self, values: dict[str, Value], nodes: list[onnx.NodeProto], plan: Mapping[str, Any]) -> Frame:
         sites: dict[str, Site] = {}
@@ -310,7 +316,7 @@ class Run:
     def _enter(
         self, frame: Frame, graph: onnx.GraphProto, body: Mapping[str, Any], given: Mapping[str, Array]
     ) -> Frame:
-        constants: dict[str, Value] = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+        constants = _constants(graph)
         inner = self._frame({**frame.values, **constants}, list(graph.node), body)
         for name, array in given.items():
             self._store(inner, name, array)
@@ -382,6 +388,36 @@ class Run:
         inner = self._frame(values, [_resolved(one, given) for one in function.node], body)
         self._run(inner)
         return [self._read(inner, name) for name in function.output]
+
+
+def _per_byte(dtype: Any) -> int:
+    """Return how many elements of an element type lie in one byte."""
+    name = str(np.dtype(dtype))
+    return 4 if name.endswith("int2") else 2 if name.endswith("int4") else 1
+
+
+def _stored(array: Array) -> Array:
+    """Return the bytes of a tensor: elements of four bits lie two in a byte, the first one low."""
+    if not array.size:
+        return np.zeros(0, np.uint8)
+    plain = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
+    per_byte = _per_byte(array.dtype)
+    if per_byte == 1:
+        return plain
+    bits = 8 // per_byte
+    padded = np.concatenate([plain & (1 << bits) - 1, np.zeros(-len(plain) % per_byte, np.uint8)])
+    rows = padded.reshape(-1, per_byte) << np.arange(0, 8, bits, dtype=np.uint8)
+    return np.asarray(rows.sum(1), np.uint8)
+
+
+def _constants(graph: onnx.GraphProto) -> dict[str, Value]:
+    """Return the constants of a graph by name, those in sparse form, too."""
+    found: dict[str, Value] = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    for sparse in graph.sparse_initializer:
+        whole = np.zeros(math.prod(sparse.dims), np.float32)
+        whole[numpy_helper.to_array(sparse.indices)] = numpy_helper.to_array(sparse.values)
+        found[sparse.values.name] = whole.reshape(tuple(sparse.dims))
+    return found
 
 
 def _rank(info: onnx.ValueInfoProto, array: Array) -> tuple[int, ...]:

@@ -30,7 +30,7 @@ def _rows(scope: Scope) -> Tensor | None:
 def gelu(scope: Scope) -> object:
     """GELU written out."""
     x = scope.pick(lambda t: t.dtype == FLOAT)
-    if x is None:
+    if x is None or scope.opset < 9:
         return None
     scaled = scope.one("Div", [x, scope.constant(np.asarray(math.sqrt(2), np.float32))], FLOAT, x.dims)
     grown = _either(scope, "Add", scope.one("Erf", [scaled], FLOAT, x.dims), scope.constant(np.asarray(1, np.float32)))
@@ -49,7 +49,10 @@ def swish(scope: Scope) -> object:
     if kind == "hard" and x.dtype == FLOAT:
         shifted = _either(scope, "Add", x, scope.constant(np.asarray(3, np.float32)))
         bounds = [scope.constant(np.asarray(number, np.float32)) for number in (0, 6)]
-        clipped = scope.one("Clip", [shifted, *bounds], FLOAT, x.dims)
+        if scope.opset < 11:
+            clipped = scope.one("Clip", [shifted], FLOAT, x.dims, min=0.0, max=6.0)
+        else:
+            clipped = scope.one("Clip", [shifted, *bounds], FLOAT, x.dims)
         return scope.one("Div", [_either(scope, "Mul", x, clipped), bounds[1]], FLOAT, x.dims)
     if kind == "mish" and x.dtype == FLOAT:
         soft = scope.one("Softplus", [x], FLOAT, x.dims)
@@ -164,7 +167,7 @@ def rotary(scope: Scope) -> object:
             and isinstance(t.dims[-2], int)
         )
     )
-    if x is None or x.at(-1) == 0:
+    if x is None or x.at(-1) == 0 or scope.opset < 10:
         return None
     half, last = x.at(-1) // 2, scope.ints(x.rank - 1)
     dims = (*x.dims[:-1], half)
@@ -188,7 +191,7 @@ def _quantised(scope: Scope, x: Tensor, dtype: int, given: list[Tensor]) -> Tens
 
 
 def _floats(scope: Scope) -> Tensor | None:
-    return scope.pick(lambda t: t.dtype == FLOAT and t.rank >= 1) if scope.shared.steps else None
+    return scope.pick(lambda t: t.dtype == FLOAT and t.rank >= 1) if scope.shared.steps and scope.opset >= 10 else None
 
 
 def quantised_pair(scope: Scope) -> object:
@@ -217,7 +220,7 @@ def quantised_product(scope: Scope) -> object:
             and t.size < MOST
         )
     )
-    if x is None or not scope.shared.steps:
+    if x is None or not scope.shared.steps or scope.opset < 10:
         return None
     n, inputs = scope.random.choice([3, 4, 8]), x.at(1)
     given, weights, after = _scale(scope, UINT8), _scale(scope, INT8), _scale(scope, UINT8)
@@ -258,7 +261,7 @@ def dynamic_product(scope: Scope) -> object:
     """A product that is quantised as it runs: DynamicQuantizeLinear and MatMulInteger."""
     x = (
         scope.pick(lambda t: t.dtype == FLOAT and t.rank == 2 and isinstance(t.dims[1], int))
-        if scope.shared.steps
+        if scope.shared.steps and scope.opset >= 11
         else None
     )
     if x is None:

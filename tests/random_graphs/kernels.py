@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 Array = NDArray[Any]
-BRAIN = TensorProto.BFLOAT16
+Described = tuple[str, str, int, int]
+"""The name of an operand, whether it is a tensor or a sequence, its element type, and its number of axes."""
+FLOAT = TensorProto.FLOAT
+NARROW = {
+    code: f"tensor({helper.tensor_dtype_to_string(code).removeprefix('TensorProto.').lower()})"
+    for code in helper.get_all_tensor_dtypes()
+    if code == TensorProto.BFLOAT16 or code >= TensorProto.FLOAT8E4M3FN
+}
+"""Element types of which numpy has no arrays for onnxruntime, and its names for tensors of them."""
 
 
 def session_of(data: bytes) -> ort.InferenceSession:
@@ -29,7 +37,14 @@ def run_model(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, A
     """Return the outputs of `model`."""
     names = [info.name for info in model.graph.output]
     found = session_of(model.SerializeToString()).run(names, dict(feeds))
-    return {name: np.asarray(one) for name, one in zip(names, found, strict=True)}
+    return {name: as_array(one) for name, one in zip(names, found, strict=True)}
+
+
+def as_array(value: Any) -> Array:
+    """Return an output as an array: the numbers of a sequence follow one another."""
+    if isinstance(value, list):
+        return np.concatenate([np.zeros(0, np.float32), *(np.asarray(one).reshape(-1) for one in value)])
+    return np.asarray(value)
 
 
 def captured(node: onnx.NodeProto) -> set[str]:
@@ -62,57 +77,64 @@ class Kernels:
         kept.ClearField("metadata_props")
         kept.ClearField("doc_string")
         names = sorted({*(name for name in node.input if name), *captured(node)})
-        types = tuple(
-            (name, helper.np_dtype_to_tensor_dtype(operands[name].dtype), operands[name].ndim) for name in names
-        )
+        types = tuple((name, *_described(operands[name])) for name in names)
         data = kept.SerializeToString(deterministic=True)
         session = self._sessions.get((data, types))
         if session is None:
             session = self._sessions[data, types] = self._session(kept, types)
         feeds = {
-            name: operands[name].astype(np.float32) if code == BRAIN else operands[name] for name, code, _ in types
+            name: operands[name].astype(np.float32) if code in NARROW else operands[name] for name, _, code, _ in types
         }
         results = iter(zip(session.get_outputs(), session.run(None, feeds), strict=True))
-        found: list[Array | None] = []
-        for name in node.output:
-            if not name:
-                found.append(None)
-                continue
-            described, array = next(results)
-            narrow = described.name.startswith("bfloat16:")
-            found.append(
-                np.asarray(array).astype(helper.tensor_dtype_to_np_dtype(BRAIN)) if narrow else np.asarray(array)
-            )
-        return found
+        return [_result(*next(results)) if name else None for name in node.output]
 
-    def _session(self, node: onnx.NodeProto, types: Sequence[tuple[str, int, int]]) -> ort.InferenceSession:
-        """Return the session of `node`, whose results of bfloat16 are cast to float."""
-        session = session_of(self._model(node, types, set()).SerializeToString())
-        brains = {output.name for output in session.get_outputs() if output.type == "tensor(bfloat16)"}
-        return session_of(self._model(node, types, brains).SerializeToString()) if brains else session
+    def _session(self, node: onnx.NodeProto, types: Sequence[Described]) -> ort.InferenceSession:
+        """Return the session of `node`, whose results of narrow types are cast to float."""
+        session = session_of(self._model(node, types, {}).SerializeToString())
+        codes = {text: code for code, text in NARROW.items()}
+        narrow = {output.name: codes[output.type] for output in session.get_outputs() if output.type in codes}
+        return session_of(self._model(node, types, narrow).SerializeToString()) if narrow else session
 
-    def _model(self, node: onnx.NodeProto, types: Sequence[tuple[str, int, int]], brains: set[str]) -> onnx.ModelProto:
-        """Return a model of `node`; bfloat16, of which numpy has no arrays for onnxruntime, goes in and out as float."""
+    def _model(self, node: onnx.NodeProto, types: Sequence[Described], narrow: Mapping[str, int]) -> onnx.ModelProto:
+        """Return a model of `node`; numbers of narrow types go in and out as floats."""
         nodes, inputs = [], []
-        for name, code, rank in types:
-            inputs.append(
-                helper.make_tensor_value_info(name, TensorProto.FLOAT if code == BRAIN else code, [None] * rank)
-            )
-        narrow = {name: f"{name} (bfloat16)" for name, code, _ in types if code == BRAIN}
-        nodes += [helper.make_node("Cast", [name], [cast], to=BRAIN) for name, cast in narrow.items()]
+        for name, form, code, rank in types:
+            described = helper.make_tensor_type_proto(FLOAT if code in NARROW else code, [None] * rank)
+            if form == "sequence":
+                described = helper.make_sequence_type_proto(described)
+            inputs.append(helper.make_value_info(name, described))
+        cast = {name: (f"{name} (narrow)", code) for name, _, code, _ in types if code in NARROW}
+        nodes += [helper.make_node("Cast", [name], [made], to=code) for name, (made, code) in cast.items()]
         inner = onnx.NodeProto()
         inner.CopyFrom(node)
-        inner.input[:] = [narrow.get(name, name) for name in node.input]
+        inner.input[:] = [cast[name][0] if name in cast else name for name in node.input]
         nodes.append(inner)
         outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
         for place, output in enumerate(outputs):
-            if output.name in brains:
-                shown = f"bfloat16:{output.name}"
-                nodes.append(helper.make_node("Cast", [output.name], [shown], to=TensorProto.FLOAT))
-                outputs[place] = helper.make_tensor_value_info(shown, TensorProto.FLOAT, None)
+            if output.name in narrow:
+                shown = f"{narrow[output.name]}:{output.name}"
+                nodes.append(helper.make_node("Cast", [output.name], [shown], to=FLOAT))
+                outputs[place] = helper.make_tensor_value_info(shown, FLOAT, None)
         graph = helper.make_graph(nodes, "one", inputs, outputs)
         imports = [helper.make_opsetid(domain, version) for domain, version in self._imports.items()]
         return helper.make_model(graph, opset_imports=imports, ir_version=self._ir_version, functions=self._functions)
+
+
+def _described(value: Any) -> tuple[str, int, int]:
+    """Return the form, the element type and the number of axes of an operand."""
+    if isinstance(value, list):
+        return "sequence", FLOAT, np.ndim(value[0]) if value else 1
+    return "tensor", helper.np_dtype_to_tensor_dtype(value.dtype), value.ndim
+
+
+def _result(described: Any, value: Any) -> Any:
+    """Return a result as the node makes it."""
+    code, colon, _ = described.name.partition(":")
+    if isinstance(value, list):
+        return value
+    if colon and code.isdecimal() and int(code) in NARROW:
+        return np.asarray(value).astype(helper.tensor_dtype_to_np_dtype(int(code)))
+    return np.asarray(value)
 
 
 @lru_cache(maxsize=1)

@@ -66,6 +66,7 @@ def _graph(path: str, graph: onnx.GraphProto) -> Iterator[tuple[str, Any]]:
     yield from ((f"{path}/value_info/{one.name}", _info(one)) for one in graph.value_info)
     yield f"{path}/initializers", [one.name for one in graph.initializer]
     yield from ((f"{path}/initializer/{one.name}", _tensor(one)) for one in graph.initializer)
+    yield f"{path}/sparse", [_bytes(one) for one in graph.sparse_initializer]
     yield f"{path}/quantization", sorted(_bytes(one) for one in graph.quantization_annotation)
     yield from _nodes(path, graph.node)
 
@@ -106,7 +107,8 @@ def _info(info: onnx.ValueInfoProto) -> tuple[bytes, str, dict[str, str]]:
 
 
 def _tensor(tensor: onnx.TensorProto) -> tuple[Any, ...]:
-    elements = numpy_helper.to_array(tensor).tobytes()
+    array = numpy_helper.to_array(tensor)
+    elements = array.tolist() if array.dtype == object else array.tobytes()
     return tensor.data_type, tuple(tensor.dims), elements, tensor.name, tensor.doc_string, _props(tensor)
 
 

@@ -26,6 +26,8 @@ def reshaped(scope: Scope) -> object:
     if x is None:
         return None
     kind = scope.random.choice(["Reshape", "Reshape", "Flatten", "Squeeze", "Unsqueeze"])
+    if kind == "Flatten" and scope.opset < 9 and x.dtype != FLOAT:
+        return None
     if kind == "Unsqueeze":
         axis = scope.random.randint(0, x.rank)
         dims = (*x.dims[:axis], 1, *x.dims[axis:])
@@ -93,6 +95,8 @@ def sliced(scope: Scope) -> object:
     step = scope.random.choice([1, 1, 1, 2])
     dims = (*x.dims[:axis], -(-(end - start) // step), *x.dims[axis + 1 :])
     stop = scope.random.choice([end, 2**31]) if end == size else end
+    if scope.opset < 10:
+        return scope.one("Slice", [x], x.dtype, dims, starts=[start], ends=[stop], axes=[axis]) if step == 1 else None
     given = [scope.ints(start), scope.ints(stop), scope.ints(axis)]
     return scope.one("Slice", [x, *given, *([scope.ints(step)] if step > 1 else [])], x.dtype, dims)
 
@@ -130,7 +134,11 @@ def padded(scope: Scope) -> object:
         before = [scope.random.randint(0, 1) for _ in x.dims]
         after = [scope.random.randint(0, 2) for _ in x.dims]
         dims = [x.at(i) + before[i] + after[i] for i in range(x.rank)]
+        if scope.opset < 11:
+            return scope.one("Pad", [x], x.dtype, dims, pads=[*before, *after]) if x.dtype == FLOAT else None
         return scope.one("Pad", [x, scope.ints(*before, *after)], x.dtype, dims) if x.dtype == FLOAT else None
+    if kind == "Expand" and scope.opset < 8:
+        return None
     if kind == "Expand":
         return (
             scope.one("Expand", [x, scope.ints(2, *(1 for _ in x.dims))], x.dtype, (2, *x.dims)) if x.rank < 5 else None
@@ -161,6 +169,8 @@ def image(scope: Scope) -> object:
         return None
     kind = scope.random.choice(["Resize", "DepthToSpace", "SpaceToDepth"])
     n, (c, h, w) = x.dims[0], (x.at(i) for i in (1, 2, 3))
+    if kind == "Resize" and scope.opset < 11:
+        return _enlarged(scope, x, (n, c, h * 2, w * 2))
     if kind == "Resize":
         scales = scope.constant(np.asarray([1, 1, 2, 2], np.float32))
         regions = scope.constant(np.asarray([], np.float32)) if scope.opset < 13 else ""
@@ -170,3 +180,12 @@ def image(scope: Scope) -> object:
     if kind == "DepthToSpace":
         return scope.one(kind, [x], FLOAT, (n, c // 4, h * 2, w * 2), blocksize=2) if c % 4 == 0 else None
     return scope.one(kind, [x], FLOAT, (n, c * 4, h // 2, w // 2), blocksize=2) if h % 2 == 0 and w % 2 == 0 else None
+
+
+def _enlarged(scope: Scope, x: Tensor, dims: tuple[int | str, ...]) -> Tensor:
+    """Add the operator that enlarged an image before opset 11."""
+    mode, scales = scope.random.choice(["nearest", "linear"]), [1.0, 1.0, 2.0, 2.0]
+    if scope.opset < 9:
+        return scope.one("Upsample", [x], FLOAT, dims, mode=mode, scales=scales)
+    given = scope.constant(np.asarray(scales, np.float32))
+    return scope.one("Resize" if scope.opset == 10 else "Upsample", [x, given], FLOAT, dims, mode=mode)

@@ -18,7 +18,7 @@ def unary(scope: Scope) -> object:
         return None
     ops = ["Relu", "Sigmoid", "Tanh", "Neg", "Abs", "Identity", "LeakyRelu", "Softplus", "HardSigmoid", "Elu", "Selu"]
     if x.dtype == FLOAT:
-        ops += ["Erf", "Sin", "Cos", "Softsign", "ThresholdedRelu"]
+        ops += ["Erf"] * (scope.opset >= 9) + ["Sin", "Cos", "Softsign"] + ["ThresholdedRelu"] * (scope.opset >= 10)
     if x.dtype == HALF:
         ops = ["Relu", "Sigmoid", "Tanh", "Neg", "Abs", "Identity", "LeakyRelu"]
     ops += ["HardSwish"] * (scope.opset >= 14 and x.dtype == FLOAT) + ["Gelu"] * (
@@ -34,6 +34,8 @@ def clip(scope: Scope) -> object:
     x = real(scope)
     if x is None:
         return None
+    if scope.opset < 11:
+        return scope.one("Clip", [x], x.dtype, x.dims, min=-1.5, max=2.0) if x.dtype == FLOAT else None
     low = scope.constant(np.asarray(-1.5, np.float32), x.dtype)
     high = scope.constant(np.asarray(2, np.float32), x.dtype)
     bounds: list[list[Tensor | str]] = [[low, high], ["", high], [low]]
@@ -50,7 +52,8 @@ def binary(scope: Scope) -> object:
         dim if isinstance(dim, int) and scope.chance(0.7) else 1 for dim in x.dims[scope.random.randint(0, x.rank) :]
     ]
     other = same if same is not None and scope.chance(0.7) else scope.weight(tail, x.dtype)
-    op = scope.random.choice(["Add", "Add", "Mul", "Mul", "Sub", "Max", "Min", "Div", "Sum", "Mean", "PRelu"])
+    ops = ["Add", "Add", "Mul", "Mul", "Sub", "Max", "Min", "Div", "Sum", "Mean", "PRelu"]
+    op = scope.random.choice(ops if scope.opset >= 8 else ["Add", "Mul", "Sub", "Div"])
     if op == "Div":
         other = scope.weight(tail, x.dtype, positive=True)
     if op == "PRelu":
@@ -86,7 +89,7 @@ def chosen(scope: Scope) -> object:
     """A comparison, and Where."""
     x = real(scope)
     other = x and scope.pick(lambda t: t.dtype == x.dtype and t.dims == x.dims, recent=False)
-    if x is None or other is None or not scope.shared.steps:
+    if x is None or other is None or not scope.shared.steps or scope.opset < 9:
         return None
     made = scope.one(scope.random.choice(["Less", "Greater"]), [x, other], BOOL, x.dims)
     if scope.chance(0.3):
@@ -131,7 +134,11 @@ def product(scope: Scope) -> object:
     if x.rank == 2 and scope.chance(0.4):
         turned = scope.chance(0.5)
         w = scope.weight((n, k) if turned else (k, n), x.dtype)
-        bias = [scope.weight(scope.random.choice([(n,), (1, n)]), x.dtype)] if scope.chance(0.6) else []
+        bias = (
+            [scope.weight(scope.random.choice([(n,), (1, n)]), x.dtype)]
+            if scope.chance(0.6) or scope.opset < 11
+            else []
+        )
         return scope.one("Gemm", [x, w, *bias], x.dtype, (x.dims[0], n), **({"transB": 1} if turned else {}))
     fit = scope.pick(lambda t: t.dtype == x.dtype and t.rank == 2 and t.dims[0] == k and isinstance(t.dims[1], int))
     other = fit if fit is not None and scope.chance(0.4) else scope.weight((k, n), x.dtype)
@@ -239,6 +246,8 @@ def largest(scope: Scope) -> object:
     if x is None:
         return None
     if scope.chance(0.4):
+        if scope.opset < 11:
+            return None
         return scope.one("CumSum", [x, scope.constant(np.asarray(x.rank - 1, np.int64))], FLOAT, x.dims)
     if not scope.shared.steps:
         return None
@@ -246,6 +255,8 @@ def largest(scope: Scope) -> object:
         return scope.one("ArgMax", [x], INT64, x.dims[:-1], axis=-1, keepdims=0)
     k = scope.random.randint(1, x.at(-1))
     dims = (*x.dims[:-1], k)
+    if scope.opset < 10:
+        return scope.put("TopK", [x], [(FLOAT, dims), (INT64, dims)], axis=-1, k=k)
     return scope.put("TopK", [x, scope.ints(k)], [(FLOAT, dims), (INT64, dims)], axis=-1)
 
 
@@ -254,7 +265,7 @@ def dropout(scope: Scope) -> object:
     x = scope.pick(lambda t: t.dtype == FLOAT)
     if x is None:
         return None
-    results = [(FLOAT, x.dims), (BOOL, x.dims)][: scope.random.choice([1, 1, 2])]
+    results = [(FLOAT, x.dims), (BOOL if scope.opset >= 10 else FLOAT, x.dims)][: scope.random.choice([1, 1, 2])]
     return scope.put("Dropout", [x], results)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -14,9 +14,12 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 Dim = int | str
+Form = Literal["tensor", "sequence", "optional"]
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 FLOAT, HALF, BRAIN, INT64, INT32, BOOL = (*FLOATS, TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
 UINT8, INT8 = TensorProto.UINT8, TensorProto.INT8
+ORDINARY = {*FLOATS, INT64, INT32, BOOL, UINT8, INT8}
+"""The element types that most operators take."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class Tensor:
     dtype: int
     dims: tuple[Dim, ...]
     constant: bool = False
+    form: Form = "tensor"
+    """Whether it is a tensor, a sequence of such tensors, or an optional one."""
 
     @property
     def rank(self) -> int:
@@ -59,9 +64,14 @@ class Shared:
     ir_version: int
     steps: bool
     """Whether operators may stand in it that turn small differences into large ones."""
+    deepest: int = 2
+    """The deepest body."""
+    further: bool = False
+    """Whether there are numbers of few bits, strings, sequences, optional values and sparse constants, too."""
     functions: list[onnx.FunctionProto] = field(default_factory=list)
     domains: set[str] = field(default_factory=set)
     features: set[str] = field(default_factory=set)
+    unknowns: int = 0
 
 
 class Scope:
@@ -75,6 +85,7 @@ class Scope:
         self.is_function = function
         self.depth: int = 0 if outer is None else outer.depth + 1
         self.own: list[Tensor] = []
+        self.own_forms: list[Tensor] = []
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         self.inputs: list[Tensor] = []
@@ -87,19 +98,37 @@ class Scope:
         around = [] if self.outer is None or self.is_function else self.outer.values
         return [*around, *self.own]
 
+    @property
+    def forms(self) -> list[Tensor]:
+        """The sequences and optional values that a node may read."""
+        around = [] if self.outer is None or self.is_function else self.outer.forms
+        return [*around, *self.own_forms]
+
     def fresh(self) -> str:
         """Return a new name: the same names return in sibling bodies, and in functions."""
         self.counter += 1
-        prefix = "v" if self.depth == 0 or self.is_function else "bcdefgh"[self.depth - 1]
+        prefix = "v" if self.depth == 0 or self.is_function else "bcdefghij"[self.depth - 1]
         return f"{prefix}{self.counter}"
 
     def chance(self, probability: float) -> bool:
         """Return True as often as that."""
         return self.random.random() < probability
 
-    def pick(self, fits: Callable[[Tensor], bool], *, recent: bool = True) -> Tensor | None:
-        """Return one of the tensors that fit, most often one of the last."""
-        found = [one for one in self.values if fits(one)]
+    def unknown(self) -> Dim:
+        """Return a size that is known when the model runs."""
+        self.shared.unknowns += 1
+        return f"?{self.shared.unknowns}"
+
+    def pick_form(self, form: Form) -> Tensor | None:
+        """Return a sequence or an optional value."""
+        found = [one for one in self.forms if one.form == form]
+        return self.random.choice(found) if found else None
+
+    def pick(
+        self, fits: Callable[[Tensor], bool], *, recent: bool = True, types: Collection[int] = ORDINARY
+    ) -> Tensor | None:
+        """Return one of the tensors of `types` that fit, most often one of the last."""
+        found = [one for one in self.values if one.dtype in types and fits(one)]
         if not found:
             return None
         if recent and self.chance(0.7):
@@ -113,11 +142,19 @@ class Scope:
         self.own.append(made)
         return made
 
+    def hand_in(self, dtype: int, dims: Sequence[Dim], form: Form) -> None:
+        """Add an input that is a sequence, or an optional value, of tensors."""
+        made = Tensor(self.fresh(), dtype, tuple(dims), form=form)
+        self.inputs.append(made)
+        self.own_forms.append(made)
+
     def put(
         self, op: str, inputs: Sequence[Tensor | str], results: Sequence[tuple[int, Sequence[Dim]]], **more: Any
     ) -> list[Tensor]:
         """Add a node with results of these types; `domain` and attributes may be given, too."""
         made = [Tensor(self.fresh(), dtype, tuple(dims)) for dtype, dims in results]
+        if self.opset < 11:
+            more |= self._counted_from_the_first(inputs, more)
         names = [one if isinstance(one, str) else one.name for one in inputs]
         self.nodes.append(
             helper.make_node(
@@ -133,21 +170,43 @@ class Scope:
             self.shared.domains.add(more["domain"])
         return made
 
+    @staticmethod
+    def _counted_from_the_first(inputs: Sequence[Tensor | str], more: dict[str, Any]) -> dict[str, Any]:
+        """Return the attributes that name axes, without negative numbers: few operators took these before opset 11."""
+        rank = inputs[0].rank if inputs and isinstance(inputs[0], Tensor) else 0
+        found: dict[str, Any] = {}
+        if "axis" in more:
+            found["axis"] = more["axis"] % rank if more["axis"] < 0 else more["axis"]
+        if "axes" in more:
+            found["axes"] = [axis % rank if axis < 0 else axis for axis in more["axes"]]
+        return found
+
     def one(self, op: str, inputs: Sequence[Tensor | str], dtype: int, dims: Sequence[Dim], **more: Any) -> Tensor:
         """Add a node with one result."""
         return self.put(op, inputs, [(dtype, dims)], **more)[0]
+
+    def hold(self, op: str, inputs: Sequence[Tensor | str], item: Tensor, form: Form, **more: Any) -> Tensor:
+        """Add a node whose result is a sequence, or an optional value, of tensors like `item`."""
+        made = self.one(op, inputs, item.dtype, item.dims, **more)
+        self.own.remove(made)
+        held = replace(made, form=form)
+        self.own_forms.append(held)
+        self.shared.features.add(form)
+        return held
 
     def constant(self, array: NDArray[Any], dtype: int | None = None) -> Tensor:
         """Return a constant in one of the forms that exporters write, or an equal one that is there."""
         array = np.asarray(array)
         code = helper.np_dtype_to_tensor_dtype(array.dtype) if dtype is None else dtype
-        key = (code, array.shape, array.tobytes())
+        data = array.tobytes() if array.dtype != object else repr(array.tolist()).encode()
+        key = (code, array.shape, data)
         known = self._find(key)
         if known is not None and self.chance(0.6):
             return known
         proto = tensor_proto(array, code, typed=self.chance(0.2))
         home = self._home()
-        if home.is_function or self.chance(0.2):
+        floats_only = self.opset < 9 and code not in FLOATS
+        if (home.is_function or self.chance(0.2)) and not floats_only:
             home = self
             made = Tensor(self.fresh(), code, array.shape, constant=True)
             attribute = self._attribute(array, code, proto)
@@ -165,6 +224,8 @@ class Scope:
             one = "int" if code == INT64 else "float" if code == FLOAT else None
             if one is not None:
                 return {f"value_{one}" if array.ndim == 0 else f"value_{one}s": array.tolist()}
+        if self.shared.further and code == FLOAT and array.ndim in (1, 2) and self.opset >= 11 and self.chance(0.3):
+            return {"sparse_value": sparse_tensor(array)}
         proto.name = self.random.choice(["", "value"])
         return {"value": proto}
 
@@ -203,8 +264,18 @@ class Scope:
 
 def tensor_proto(array: NDArray[Any], code: int, *, typed: bool) -> onnx.TensorProto:
     """Return `array` as a tensor of the element type `code`, its numbers in the raw or in the typed field."""
+    if code == TensorProto.STRING:
+        return helper.make_tensor("", code, array.shape, [str(one).encode() for one in array.flatten()])
     kind = helper.tensor_dtype_to_np_dtype(code)
     held = np.ascontiguousarray(array).astype(kind).reshape(array.shape)
     if typed:
         return helper.make_tensor("", code, array.shape, held.flatten().tolist())
     return numpy_helper.from_array(held)
+
+
+def sparse_tensor(array: NDArray[Any]) -> onnx.SparseTensorProto:
+    """Return the numbers of `array` that are not zero, and where they are."""
+    flat = np.ascontiguousarray(array, np.float32).reshape(-1)
+    places = np.flatnonzero(flat)
+    values = numpy_helper.from_array(flat[places])
+    return helper.make_sparse_tensor(values, numpy_helper.from_array(places.astype(np.int64)), list(array.shape))

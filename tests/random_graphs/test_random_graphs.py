@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from tests.random_graphs.asking import faults
-from tests.random_graphs.generator import FURTHER_OPSETS, random_model
+from tests.random_graphs.generator import FURTHER_OPSETS, OLDEST_AND_NEWEST, random_model
 from tests.random_graphs.kernels import run_model
 
 MODELS, BLOCK = 160, 20
@@ -27,6 +27,15 @@ def test_properties_of_random_models(first: int) -> None:
 
 def test_properties_of_models_of_further_opsets() -> None:
     found = [fault for seed in range(2000, 2012) for fault in faults(seed, most=MOST, opsets=FURTHER_OPSETS)]
+    assert not found, "\n".join(f"seed {seed}, {name}: {text}" for seed, name, text in found)
+
+
+def test_properties_of_models_with_further_kinds_of_values() -> None:
+    found = [
+        fault
+        for seed in range(700000, 700006)
+        for fault in faults(seed, most=5, opsets=OLDEST_AND_NEWEST, further=True)
+    ]
     assert not found, "\n".join(f"seed {seed}, {name}: {text}" for seed, name, text in found)
 
 

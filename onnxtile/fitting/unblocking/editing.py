@@ -96,11 +96,13 @@ class ModelEdit:
     ) -> None:
         """Add a node that does what `node` does, on parts of its operands; `results` carry the sizes of their parts."""
         attributes = [one for one in node.attributes.values() if one.name != "allowzero"]
-        made = results[0]
-        if node.op_type in {"Reshape", "Expand"}:
+        made, op, domain = results[0], node.op_type, node.domain
+        if op in {"Squeeze", "Unsqueeze", "Flatten"}:
+            op, domain, attributes = "Reshape", "", []
+        if op in {"Reshape", "Expand"}:
             inputs = [inputs[0], self.constant(f"{made.name}/sizes", np.asarray(self.sizes(made), np.int64))]
-        name = self.names.fresh(f"{made.name}/{node.op_type}")
-        one = ir.Node(node.domain, node.op_type, inputs, attributes, outputs=results, name=name)
+        name = self.names.fresh(f"{made.name}/{op}")
+        one = ir.Node(domain, op, inputs, attributes, outputs=results, name=name)
         if before is None:
             self.model.graph.append(one)
         else:

@@ -49,6 +49,8 @@ class _NoHeads(Exception):
 def _unit(link: AxisLink, unit: int) -> int:
     """Return the elements of an operand that `unit` elements of the result read. Raises _NoHeads where parts would overlap."""
     slide = link.window
+    if link.sources is not None:
+        raise _NoHeads
     if slide is None:
         if unit % link.factor:
             raise _NoHeads

@@ -120,7 +120,7 @@ def _is_plain(link: AxisLink) -> bool:
     """Return whether element i reads element i alone."""
     slide = link.window
     if slide is None:
-        return link.factor == 1
+        return link.factor == 1 and link.sources is None
     return (slide.kernel, slide.stride, slide.before, slide.after) == (1, 1, 0, 0) and not slide.transposed
 
 

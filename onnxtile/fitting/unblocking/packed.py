@@ -11,7 +11,7 @@ from onnxtile.model.walk import has_body
 
 _DEEPEST = 12
 """Nodes between a product and the node that takes a part of its result, at most."""
-_MOVING = frozenset({"Add", "Mul", "Reshape", "Transpose"})
+_MOVING = frozenset({"Add", "Flatten", "Mul", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 class _NotPacked(Exception):
@@ -90,7 +90,7 @@ class _PartMaker:
                 inputs.append(operand)
                 continue
             window = link.reads(start, stop)
-            if link.factor > 1 or window.before or window.after:
+            if link.sources is not None or link.factor > 1 or window.before or window.after:
                 raise _NotPacked
             own = (link.axis, window.start, window.stop)
             inputs.append(

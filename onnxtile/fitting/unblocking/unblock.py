@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from onnxtile.fitting.regions import Regions
+from onnxtile.fitting.unblocking.axes_apart import axes_apart
 from onnxtile.fitting.unblocking.early import run_early
 from onnxtile.fitting.unblocking.editing import ModelEdit, known_shapes
 from onnxtile.fitting.unblocking.heads import heads_apart
@@ -16,6 +17,7 @@ from onnxtile.fitting.unblocking.joins import join_late
 from onnxtile.fitting.unblocking.known_sizes import write_known_sizes
 from onnxtile.fitting.unblocking.late import run_late
 from onnxtile.fitting.unblocking.packed import unpack_products
+from onnxtile.fitting.unblocking.planned_order import run_as_planned
 from onnxtile.fitting.unblocking.pooled import pool_early
 from onnxtile.fitting.unblocking.tokens import tokens_in_pieces
 from onnxtile.fitting.unblocking.two_passes import run_again, second_passes
@@ -64,6 +66,9 @@ def unblock(original: ir.Model, shapes: Shapes, *, exact: bool) -> UnblockedMode
             _note(found, "rewrite", "the mean is taken before the pointwise convolution", pool_early(edit))
             prune(set(all_values(model)), edit.constants)
             edit = ModelEdit(model, edit.shapes)
+        apart = axes_apart(edit, exact=exact)
+        _note(found, "rewrite", "rows are resized or mirrored before columns", apart)
+        edit = ModelEdit(model, known_shapes(model, edit.shapes)) if apart else edit
         joins = join_late(edit, exact=exact)
         _note(found, "rewrite", "its parts are joined behind the nodes that follow", joins)
         edit = ModelEdit(model, known_shapes(model, edit.shapes)) if joins else edit
@@ -77,6 +82,19 @@ def sizes_written(original: ir.Model, shapes: Shapes) -> UnblockedModel | None:
     edit = _edit_of_copy(original, shapes)
     notes: list[ModelRewrite] = []
     _note(notes, "rewrite", "sizes that are known are constants", write_known_sizes(edit))
+    return UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes)) if notes else None
+
+
+def in_order_of_plan(original: ir.Model, shapes: Shapes, results: Sequence[Sequence[str]]) -> UnblockedModel | None:
+    """Return a copy of a quantised model whose nodes run in the order of a plan; None where they do, or for any other model.
+
+    `results` has the names of the results of each step of the plan. Every result is equal to the last bit.
+    """
+    if not is_quantised(original):
+        return None
+    edit = _edit_of_copy(original, shapes)
+    notes: list[ModelRewrite] = []
+    _note(notes, "order", "runs as planned", run_as_planned(edit.model, results))
     return UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes)) if notes else None
 
 

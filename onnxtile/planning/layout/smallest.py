@@ -10,6 +10,9 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from onnxtile.planning.layout.graph_layout import Layout
 from onnxtile.planning.offsets.problem import OptimalityProof, OverCapacity, PinOverlap, Problem
 
+_MANY = 500
+"""Buffers above which placing takes so long that a layout that can hardly be smaller is left out."""
+
 
 class _Proved(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -115,9 +118,13 @@ class _Smallest(Generic[Placed]):
 
     def enter_whole(self, layout: Layout) -> None:
         """Place `layout` with parts only where they lower the peak, then with whole buffers: these prove nothing of outlines."""
-        loose, whole = layout.make_loose(), layout.make_whole()
-        self.enter(loose)
-        if not self.is_open(whole) or whole.buffers == loose.buffers:
+        whole = layout.make_whole()
+        if not _is_large_and_tight(layout):
+            loose = layout.make_loose()
+            self.enter(loose)
+            if whole.buffers == loose.buffers:
+                return
+        if not self.is_open(whole):
             return
         with suppress(OverCapacity, PinOverlap):
             placed = self.place(whole.problem)
@@ -131,6 +138,12 @@ class _Smallest(Generic[Placed]):
     def _keep(self, layout: Layout, placed: Placed) -> None:
         if self.best is None or _worth(placed) < _worth(self.best[1]):
             self.best = (layout, placed)
+
+
+def _is_large_and_tight(layout: Layout) -> bool:
+    """Return whether `layout` has many buffers, and parts do not lower its peak: then parts that do would save nothing."""
+    problem = layout.problem
+    return problem.bounding.lower_bound == problem.lower_bound and len(problem.buffers) > _MANY
 
 
 def _worth(placed: _Proved) -> tuple[int, int]:

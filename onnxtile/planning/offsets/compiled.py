@@ -5,17 +5,33 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import sys
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+_LOADED: set[tuple[ModuleType, str]] = set()
+"""The functions that this process has compiled or loaded."""
+
 
 @cache
 def is_available() -> bool:
     """Return whether numba is installed."""
     return importlib.util.find_spec("numba") is not None
+
+
+def is_loaded(module: ModuleType, name: str) -> bool:
+    """Return whether this process has compiled the function `name` of `module`, or loaded it."""
+    return (module, name) in _LOADED
+
+
+def is_kept(module: ModuleType, name: str) -> bool:
+    """Return whether a process with this version of Python has compiled the function `name` of `module`, and kept it beside the source."""
+    _drop_stale(module)
+    source, version = Path(module.__file__ or ""), "".join(map(str, sys.version_info[:2]))
+    return any((source.parent / "__pycache__").glob(f"{source.stem}.{name}-*.py{version}.nbi"))
 
 
 @cache
@@ -33,6 +49,7 @@ def function(module: ModuleType, name: str, *, allocates: bool = True) -> Any:
         if isinstance(value, FunctionType) and value.__module__ == module.__name__:
             plain = FunctionType(value.__code__, space, key)
             space[key] = numba.njit(_nrt=allocates, cache=_can_keep(module))(plain)
+    _LOADED.add((module, name))
     return space[name]
 
 

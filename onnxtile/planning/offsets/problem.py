@@ -249,27 +249,16 @@ class Problem:
         return np.array([b.lower for b in buffers], np.int64), np.array([b.upper for b in buffers], np.int64)
 
     @cached_property
-    def _live(self) -> tuple[Ints, Ints]:
-        """The steps at which live ranges of parts start or end, and the live footprints in bytes from each of them on."""
+    def peak(self) -> tuple[int, int]:
+        """The largest sum of live footprints in bytes, and the first step at which it is reached; (0, 0) without buffers."""
         parts = self.parts
         sizes = parts.end - parts.start
         times, at = np.unique(np.concatenate((parts.lower, parts.upper)), return_inverse=True)
         change = np.zeros(len(times) + 1, np.int64)
         np.add.at(change, at, np.concatenate((sizes, -sizes)))
-        return times, np.cumsum(change)
-
-    @cached_property
-    def peak(self) -> tuple[int, int]:
-        """The largest sum of live footprints in bytes, and the first step at which it is reached; (0, 0) without buffers."""
-        times, live = self._live
+        live = np.cumsum(change)
         highest = int(live.argmax())
         return (int(live[highest]), int(times[highest])) if live[highest] > 0 else (0, 0)
-
-    def peak_steps(self, most: int) -> tuple[int, ...]:
-        """Return the first steps at which live footprints reach the peak, at most `most`; none without bytes."""
-        times, live = self._live
-        at = np.flatnonzero(live == self.peak[0])[:most] if self.peak[0] else ()
-        return tuple(int(times[place]) for place in at)
 
     @cached_property
     def lower_bound(self) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -17,13 +18,16 @@ from onnxtile.planning.offsets.skyline import Floats, Strip
 STEPS_OF_A_PLACING = 12
 """The steps of an effort that placing one buffer takes."""
 
-_COMPILE_FROM = 100_000
-"""Placements from which compiling pays: plain code takes some seconds for them."""
+_COMPILE_FROM, _LOAD_FROM = 200_000, 10_000
+"""Placements from which compiling pays, and loading what was compiled: plain code takes four seconds for the former. After as many as the
+latter, a plan places the buffers with more effort, as a rule."""
 _PRIORITY_GROWTH = 1.5
 _SLACK = 1.002
 """A buffer that ends above this multiple of the peak has ended too high."""
 _MOST = 48
 """The most rounds; later ones rarely improve."""
+_PATIENCE = 16
+"""Rounds without a smaller arena after which no further one is begun."""
 
 
 @dataclass(frozen=True)
@@ -65,36 +69,69 @@ _STARTS = (
 def fillings(problem: Problem, steps: int) -> Iterator[list[int]]:
     """Yield the offsets of one round after the other, at least one, until all buffers lie below the peak or `steps` are used up.
 
-    Conflicts of buffers whose live ranges do not overlap are ignored.
+    Conflicts of buffers whose live ranges do not overlap are ignored. Rounds of the last few problems are kept: a plan places the same
+    buffers with little effort and with more, with outlines and without.
     """
     strip = Strip.of(problem)
     count = len(strip.place)
     if not count:
         yield [0] * len(problem.buffers)
         return
-    peak = int(strip.live.max())
-    rounds = min(max(steps // (STEPS_OF_A_PLACING * count), 1), _MOST)
-    fill = _fill(rounds * count)
-    tries: list[tuple[int, Floats, Start]] = []
-    for turn in range(rounds):
+    most = min(max(steps // (STEPS_OF_A_PLACING * count), 1), _MOST)
+    rounds = _rounds(*(part.tobytes() for part in (strip.lower, strip.upper, strip.size, strip.unit)))
+    for found in rounds.first(strip, most):
+        yield strip.offsets(found, len(problem.buffers))
+
+
+@lru_cache(maxsize=4)
+def _rounds(_lower: bytes, _upper: bytes, _size: bytes, _unit: bytes) -> SkylineRounds:
+    """Return the rounds of a strip with these columns, from which everything else in it but the places follows."""
+    return SkylineRounds()
+
+
+class SkylineRounds:
+    """The rounds of one strip that have run so far: their offsets, and the keys of each, from which later rounds go on."""
+
+    def __init__(self) -> None:
+        self._found: list[Ints] = []
+        self._tries: list[tuple[int, Floats, Start]] = []
+        self._least: tuple[int, int] | None = None
+        """The smallest arena so far, and the round that found it."""
+        self._is_over = False
+
+    def first(self, strip: Strip, most: int) -> Iterator[Ints]:
+        """Yield the offsets of the first rounds, `most` at most; those that have not run yet run now."""
+        fill = _fill((most - len(self._found)) * len(strip.place))
+        for turn in range(most):
+            if turn == len(self._found):
+                if self._is_over:
+                    return
+                self._run(strip, fill)
+            yield self._found[turn]
+
+    def _run(self, strip: Strip, fill: Callable[..., Ints]) -> None:
+        turn, peak = len(self._found), int(strip.live.max())
         if turn < len(_STARTS):
             start = _STARTS[turn]
             keys = start.keys(strip)
         else:
             # The best round so far is continued; ties go to the later one.
-            tries.sort(key=lambda tried: -tried[0])
-            _, keys, start = tries.pop()
+            self._tries.sort(key=lambda tried: -tried[0])
+            _, keys, start = self._tries.pop()
         found = fill(strip.waiting(keys), strip.soonest, strip.live, start.weight)
-        yield strip.offsets(found, len(problem.buffers))
         tops = found + strip.size
         highest = int(tops.max())
-        if highest <= peak:
-            return
-        tries.append((highest, np.where(tops > _SLACK * peak, keys * _PRIORITY_GROWTH, keys), start))
+        self._found.append(found)
+        if self._least is None or highest < self._least[0]:
+            self._least = highest, turn
+        self._is_over = highest <= peak or turn - self._least[1] >= _PATIENCE
+        self._tries.append((highest, np.where(tops > _SLACK * peak, keys * _PRIORITY_GROWTH, keys), start))
 
 
 def _fill(placings: int) -> Callable[..., Ints]:
-    if placings < _COMPILE_FROM or not compiled.is_available():
-        return skyline.fill
+    if not compiled.is_loaded(skyline, "fill"):
+        least = _LOAD_FROM if placings >= _LOAD_FROM and compiled.is_kept(skyline, "fill") else _COMPILE_FROM
+        if placings < least or not compiled.is_available():
+            return skyline.fill
     fill: Callable[..., Ints] = compiled.function(skyline, "fill")
     return fill

@@ -19,6 +19,8 @@ from onnxtile.planning.planners.greedy_by_size import GREEDY_BY_SIZE
 
 _OF_PARTS = 10
 """One in so many steps goes to each proof for buffers cut into parts, and to bounding rectangles that were placed on their own before."""
+_FEW = 500
+"""Buffers up to which placing parts takes the whole effort where bounding rectangles need no more bytes; of more it seldom helps."""
 _ENDED: dict[How, Ended] = {"optimal": "search ended", "effort": "effort", "time": "time", "size": "too many buffers"}
 
 
@@ -55,7 +57,8 @@ def _of_outlines(problem: Problem, start: tuple[int, ...], effort: Effort) -> Pl
     if is_tight:
         best = min(best, _place(bounding, _little(effort)).offsets, key=partial(size_of, problem))
     if size_of(problem, best) > least:
-        best = min((best, *map(tuple, placings(problem, budget, least))), key=partial(size_of, problem))
+        rounds = _little(effort).budget if is_tight and len(problem.buffers) > _FEW else budget
+        best = min((best, *map(tuple, placings(problem, rounds, least))), key=partial(size_of, problem))
     if is_possible and not is_tight and bounding.lower_bound < size_of(problem, best) > least:
         best = min(best, _place(bounding, effort.after(budget)).offsets, key=partial(size_of, problem))
     ended: Ended = "time" if budget.is_late else "effort"

@@ -14,9 +14,10 @@ from onnxtile.errors import CheckFailed
 from onnxtile.model.bytes import tensor_bytes
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.size_formula import SizeRanges
+from onnxtile.planning.arena_formula import ArenaFormula
 from onnxtile.planning.proof.published.claims import NO_SHAPE, UNSAID, Claims
 from onnxtile.planning.proof.published.evidence import entered_bodies, names_of
-from onnxtile.planning.result import ArenaFormula, PlannedBody, PlannedBuffer, PlanResult
+from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlanResult
 
 BETWEEN = 5
 """Sizes between the corners of the ranges at which a plan is proved."""

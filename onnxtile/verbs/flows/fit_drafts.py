@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from onnxtile.fitting.channels import HiddenGroups
-from onnxtile.fitting.quantised import inside_islands
+from onnxtile.fitting.quantised import island_tensors
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.regions import FitSchedule, Regions
 from onnxtile.fitting.result import ModelCost
@@ -134,7 +134,8 @@ def drafted(subject: FitSubject, schedule: FitSchedule, progress: Progress) -> D
     # Before IR version 4 constants are inputs, too: one that is no longer read must not become an input alone.
     raise_ir_version(model)
     constants = Constants(model)
-    pieces = write(model, schedule, regions_of(model, copied, constants), copied, constants)
+    is_cut = not schedule.is_whole
+    pieces = write(model, schedule, regions_of(model, copied, constants), copied, constants) if is_cut else []
     if subject.wrap:
         wrap(model, pieces)
     copied = known_shapes(model, copied)
@@ -187,10 +188,10 @@ def planned_model(model: ir.Model, about: OpenedModel, subject: PlanSubject) -> 
 
 def regions_of(model: ir.Model, shapes: Shapes, constants: Constants, *, exact: bool = False) -> Regions:
     """Return the regions of a model; `exact` says that no sum may be added up in another order."""
-    inside = inside_islands(model, constants)
-    network = read_network(model, shapes, constants, inside, exact=exact)
+    of_islands = island_tensors(model, constants)
+    network = read_network(model, shapes, constants, of_islands, exact=exact)
     # Sums of quantised products cannot be added up in parts without a wider type.
-    if exact or inside:
+    if exact or of_islands.inside:
         return Regions(network)
     opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
     return Regions(network, HiddenGroups(network, shapes, constants, opset).found())

@@ -9,20 +9,21 @@ import onnx_ir as ir
 
 from onnxtile.errors import Infeasible, Mismatch, ModelError
 from onnxtile.fitting.inline import inline
-from onnxtile.fitting.live_bytes import ALIGNMENT
 from onnxtile.fitting.quantised import separate
 from onnxtile.fitting.regions import FitSchedule, Regions
 from onnxtile.fitting.result import ModelCost, obstacle_of, steps_before, steps_of
-from onnxtile.fitting.search import FitTarget, search
+from onnxtile.fitting.search import FitTarget
 from onnxtile.fitting.unblocking.unblock import (
     ModelRewrite,
     UnblockedModel,
     batch_apart,
+    in_order_of_plan,
     passed_twice,
     sizes_written,
     token_cuts,
     unblock,
 )
+from onnxtile.fitting.uncut_peak import uncut_peak
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
 from onnxtile.model.infer import values
@@ -32,13 +33,12 @@ from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.validity import check
 from onnxtile.planning.annotate import annotate
 from onnxtile.verbs.flows.chain import file_of
+from onnxtile.verbs.flows.fit_attempts import FitAttempts
 from onnxtile.verbs.flows.fit_drafts import (
-    DraftedSchedule,
     FitSubject,
     PlanSubject,
     WrittenSchedule,
     as_it_is,
-    drafted,
     opened_model,
     planned_model,
     regions_of,
@@ -47,7 +47,7 @@ from onnxtile.verbs.flows.fit_drafts import (
 )
 from onnxtile.verbs.flows.fitted_model import FittedModel, ModelPlan
 from onnxtile.verbs.flows.planning import require_equal
-from onnxtile.verbs.flows.stage import Progress, agreeing
+from onnxtile.verbs.flows.stage import agreeing
 from onnxtile.verification import Verdict, judge, within_one_step
 
 if TYPE_CHECKING:
@@ -56,10 +56,6 @@ if TYPE_CHECKING:
 
 _NEGLIGIBLE = 1e-4
 """The share of its MACs by which rewrites of a model may exceed the budget: the product with one pixel more."""
-_ATTEMPTS = 6
-"""Schedules that are written and planned, at most, until the plan of one fits."""
-_SOON_PLANNED = 2000
-"""Nodes of a schedule, at most, that is planned in full before a smaller one is looked for."""
 
 
 def fit(options: FitOptions) -> FittedModel:
@@ -174,6 +170,11 @@ def cut(
     sizes = sizes_written(subject.model, subject.shapes)
     if sizes is not None:
         subject, before = _edited(subject, sizes, exact=options.exact), sizes.rewrites
+    ordered = in_order_of_plan(subject.model, subject.shapes, subject.planned.plan.results)
+    if ordered is not None:
+        moved = _edited(subject, ordered, exact=options.exact)
+        if FitSchedule(tuple(moved.regions.whole)).peak <= FitSchedule(tuple(subject.regions.whole)).peak:
+            subject, before = moved, before + ordered.rewrites
     items = None if options.exact else batch_apart(subject.model, subject.shapes)
     if items is not None:
         apart = _edited(subject, items, exact=False)
@@ -189,10 +190,11 @@ def cut(
         if wanted.capacity is not None and not options.exact:
             edited, rewrites = _passed_twice(subject, edited, rewrites, wanted.capacity, options)
         target = replace(wanted, extra_macs=max(extra_left(subject, edited, options), 0.0))
-        return edited, before + rewrites, _fitted(edited, target, options.progress)
-    edited = _edited(subject, tokens, exact=options.exact)
-    schedule = FitSchedule(tuple(edited.regions.whole))
-    return edited, before + tokens.rewrites, written(edited, schedule, options.progress)
+        return edited, before + rewrites, FitAttempts(edited, target, options.progress).result()
+    edit, regions = tokens
+    edited = replace(subject, model=edit.model, shapes=edit.shapes, regions=regions)
+    schedule = FitSchedule(tuple(regions.whole))
+    return edited, before + edit.rewrites, written(edited, schedule, options.progress)
 
 
 def unblocked_subject(subject: FitSubject, options: CurveOptions) -> tuple[FitSubject, tuple[ModelRewrite, ...]]:
@@ -262,57 +264,24 @@ def _require_sizes(model: ir.Model, shapes: Shapes) -> None:
         raise ModelError(f"the size of {open_.name!r} is not known: {shapes.reason(open_)}")
 
 
-def _tokens_cut(subject: FitSubject, wanted: FitTarget) -> UnblockedModel | None:
-    """Return the model with its heads apart and as few pieces of its tokens as fit; else those of the least peak, if below the arena."""
-    best: UnblockedModel | None = None
+def _tokens_cut(subject: FitSubject, wanted: FitTarget) -> tuple[UnblockedModel, Regions] | None:
+    """Return the model with its heads apart and as few pieces of its tokens as fit, and its kernels as regions, of which none is cut.
+
+    Where none fits, those of the least peak, if below the arena.
+    """
+    best: tuple[UnblockedModel, Regions] | None = None
     least = subject.before.arena
     for one in token_cuts(subject.model, subject.shapes):
-        whole = regions_of(one.model, one.shapes, Constants(one.model), exact=True).whole
-        peak = max(region.peak for region in whole)
-        if wanted.nodes is not None and len(whole) > wanted.nodes:
+        regions = regions_of(one.model, one.shapes, Constants(one.model), exact=True)
+        if wanted.nodes is not None and len(regions.network.kernels) > wanted.nodes:
             break
+        peak = uncut_peak(regions.network)
+        if wanted.capacity is None or peak <= wanted.capacity:
+            peak = max(region.peak for region in regions.whole)
         if peak < least:
-            best, least = one, peak
+            best, least = (one, regions), peak
         elif best is not None:
             break
         if wanted.capacity is not None and peak <= wanted.capacity:
             break
     return best
-
-
-def _fitted(subject: FitSubject, wanted: FitTarget, progress: Progress) -> WrittenSchedule | None:
-    """Return the schedule whose arena fits, planned; else the one with the smallest arena; None over the bound of nodes.
-
-    A schedule is planned quickly first: another one is looked for where its arena is too large so.
-    """
-    best: DraftedSchedule | None = None
-    full: WrittenSchedule | None = None
-    target, above, least = wanted, wanted.capacity, None
-    for _ in range(_ATTEMPTS):
-        schedule = search(subject.regions, target, progress)
-        found = drafted(subject, schedule, progress)
-        # One kernel of the search may stand for several nodes: a quantised island does.
-        more = 0 if wanted.nodes is None else max(found.nodes - wanted.nodes, 0)
-        if not more and (best is None or found.arena < best.arena):
-            best = found
-        over = 0 if wanted.capacity is None else max(found.arena - wanted.capacity, 0)
-        if target.capacity is not None and schedule.peak > target.capacity:
-            least = schedule.peak
-        else:
-            above = target.capacity
-        if not (over or more) or (least is not None and (above is None or above <= least + ALIGNMENT)):
-            break
-        if full is None and not more and found.peak <= (wanted.capacity or 0) and found.nodes <= _SOON_PLANNED:
-            full = found.planned(subject, progress)
-            if full.planned.plan.arena_size <= (wanted.capacity or 0):
-                return full
-        less = None
-        if target.capacity is not None:
-            # Gaps between buffers took more than the capacity: look for a schedule with as many bytes less, or between those known.
-            less = max(target.capacity - over, 1)
-            less = less if least is None or above is None or less > least else (least + above) // 2
-        fewer = None if target.nodes is None else max(target.nodes - more, 1)
-        target = replace(target, capacity=less, nodes=fewer)
-    if full is not None and best is not None and full.schedule is best.schedule:
-        return full
-    return None if best is None else best.planned(subject, progress)

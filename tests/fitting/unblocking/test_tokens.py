@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,18 @@ import pytest
 from onnx import numpy_helper
 
 import onnxtile
+from onnxtile.errors import Infeasible
+from onnxtile.fitting.network import Network
+from onnxtile.fitting.region import Cut
+from onnxtile.fitting.regions import RegionCost, Regions
 from onnxtile.fitting.unblocking.editing import ModelEdit, known_shapes
 from onnxtile.fitting.unblocking.heads import heads_apart
 from onnxtile.fitting.unblocking.packed import unpack_products
 from onnxtile.fitting.unblocking.tokens import tokens_in_pieces
+from onnxtile.fitting.uncut_peak import uncut_peak
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
+from onnxtile.verbs.flows import fitting
 from tests.fitting.networks import model
 
 TOKENS, WIDTH = 37, 24
@@ -98,9 +105,15 @@ def test_heads_that_share_keys_and_values_stay_together() -> None:
     assert onnxtile.verify(grouped(4, 2), made).equal
 
 
-def packed(is_split: bool) -> onnx.ModelProto:
-    """Return an attention whose queries, keys and values come from one product."""
-    if is_split:
+def packed(form: str) -> onnx.ModelProto:
+    """Return an attention whose queries, keys and values come from one product, as a form of exporters takes them from it."""
+    if form == "squeezed":
+        # torch.nn.MultiheadAttention
+        middle = """r = Reshape(p, flat) u = Unsqueeze(r, zeros) t = Transpose<perm=[3,1,2,0,4]>(u) z = Squeeze(t, threes)
+        q0 = Gather<axis=0>(z, zero) k0 = Gather<axis=0>(z, one) v0 = Gather<axis=0>(z, two)
+        q1 = Reshape(q0, split) k1 = Reshape(k0, split) v1 = Reshape(v0, split)
+        q = Transpose<perm=[0,2,1,3]>(q1) k = Transpose<perm=[0,2,3,1]>(k1) v = Transpose<perm=[0,2,1,3]>(v1)"""
+    elif form == "split":
         middle = """q0, k0, v0 = Split<axis=2>(p) q1 = Reshape(q0, split) k1 = Reshape(k0, split) v1 = Reshape(v0, split)
         q = Transpose<perm=[0,2,1,3]>(q1) k = Transpose<perm=[0,2,3,1]>(k1) v = Transpose<perm=[0,2,1,3]>(v1)"""
     else:
@@ -118,6 +131,9 @@ def packed(is_split: bool) -> onnx.ModelProto:
         "split": [1, TOKENS, 3, 8],
         "join": [1, TOKENS, WIDTH],
         "packs": [1, TOKENS, 3, 3, 8],
+        "flat": [1, TOKENS, 3, WIDTH],
+        "zeros": [0],
+        "threes": [3],
         "zero": 0,
         "one": 1,
         "two": 2,
@@ -126,9 +142,9 @@ def packed(is_split: bool) -> onnx.ModelProto:
     return proto
 
 
-@pytest.mark.parametrize("is_split", [True, False])
-def test_packed_queries_keys_and_values_are_products_of_their_own(is_split: bool) -> None:
-    made = load(packed(is_split))
+@pytest.mark.parametrize("form", ["split", "gathered", "squeezed"])
+def test_packed_queries_keys_and_values_are_products_of_their_own(form: str) -> None:
+    made = load(packed(form))
     edit = ModelEdit(made, resolve(made, run=False))
     assert unpack_products(edit)
     edit.drop_unread()
@@ -136,7 +152,7 @@ def test_packed_queries_keys_and_values_are_products_of_their_own(is_split: bool
     assert [node.name for node in heads_apart(edit)] == ["scores"]
     edit.drop_unread()
     assert not {"Split", "Gather"} & {node.op_type for node in made.graph}
-    assert onnxtile.verify(packed(is_split), made).equal
+    assert onnxtile.verify(packed(form), made).equal
 
 
 def test_a_tensor_without_independent_heads_stays() -> None:
@@ -168,3 +184,26 @@ def test_fit_takes_one_head_and_pieces_of_tokens_without_more_products(tmp_path:
 def test_exact_leaves_tokens_whole() -> None:
     fitted = onnxtile.fit(block(), smallest=True, exact=True)
     assert not {"heads", "tokens"} & {step.kind for step in fitted.steps}
+
+
+def test_only_pieces_whose_peak_may_fit_are_counted_kernel_by_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    capacity = 2 * TOKENS * WIDTH * 4
+    peaks: dict[int, int] = {}
+    counted: set[int] = set()
+    cost = Regions.cost
+
+    def noted(network: Network) -> int:
+        peaks[len(network.kernels)] = uncut_peak(network)
+        return peaks[len(network.kernels)]
+
+    def counting(self: Regions, start: int, stop: int, cut: Cut, capacity: int | None = None) -> RegionCost | None:
+        counted.add(len(self.network.kernels))
+        return cost(self, start, stop, cut, capacity)
+
+    monkeypatch.setattr(fitting, "uncut_peak", noted)
+    monkeypatch.setattr(Regions, "cost", counting)
+    with suppress(Infeasible):
+        onnxtile.fit(block(), capacity=capacity, max_extra_macs="0%", verify=False)
+    over = {kernels for kernels, peak in peaks.items() if peak > capacity}
+    # One of them is the result where nothing fits.
+    assert len(counted & over) <= 1 < len(over)

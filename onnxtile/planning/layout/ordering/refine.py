@@ -9,13 +9,13 @@ from onnxtile.planning.layout.ordering.ordering_problem import OrderingProblem
 from onnxtile.planning.layout.ordering.search import heights, search
 
 _BUDGET = 200_000
-"""The default budget in steps: each look at a stretch of nodes counts its nodes, and those that its search may take."""
+"""The default budget in steps: each look at a stretch of nodes counts its nodes, and the steps that its search took."""
 _SHORTEST = 2
 """Nodes of a stretch, at least, that is searched."""
-_STEPS_OF_A_NODE, _COST_OF_A_NODE = 50, 20
-"""Steps for each node of a stretch that its search may take, and that count."""
-_LARGEST_SHARE = 4
-"""A search counts at most one in so many steps of the budget: of larger graphs, few stretches could be searched."""
+_STEPS_OF_A_NODE = 50
+"""Steps for each node of a stretch that its search may take."""
+_LEAST_OF_A_NODE = 80
+"""Steps of the budget for each node of the graph, at least: of larger graphs, few stretches could be searched."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class _Stretch:
 def refined(problem: OrderingProblem, order: Sequence[int], budget: int = _BUDGET) -> tuple[int, ...]:
     """Return `order` with the nodes before and after its peak in an order of less peak, recursively; the peak stays the same.
 
-    The nodes before the peak stay before it, so that only their order changes. The result is deterministic. A graph whose first search
-    would take more than a part of the budget stays in `order`.
+    The nodes before the peak stay before it, so that only their order changes. The result is deterministic. A graph with too many nodes
+    for the budget stays in `order`.
     """
-    if len(order) * _COST_OF_A_NODE * _LARGEST_SHARE > budget:
+    if len(order) * _LEAST_OF_A_NODE > budget:
         return tuple(order)
     found: list[int] = []
     done: set[int] = set()
@@ -44,11 +44,12 @@ def refined(problem: OrderingProblem, order: Sequence[int], budget: int = _BUDGE
             found += nodes
             done.update(nodes)
             continue
-        budget -= len(nodes) * (1 if stretch.searched else _COST_OF_A_NODE)
+        budget -= len(nodes)
         part = problem.between(done, nodes)
         places: Sequence[int] = range(len(nodes))
         if not stretch.searched:
-            places = search(part, _STEPS_OF_A_NODE * len(nodes)).order
+            best = search(part, _STEPS_OF_A_NODE * len(nodes))
+            places, budget = best.order, budget - best.steps
         during = heights(part, places)
         at = during.index(max(during))
         nodes = [nodes[place] for place in places]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count, islice
 
 from onnxtile.planning.layout.ordering.ideals import Ideal, Ideals, Trail, members, unrolled
@@ -33,6 +33,8 @@ _SHARES = (4096, 256)
 """Units smaller than these shares of the bound, as 1/n, are left out where the search of the whole problem does not end quickly."""
 _CLOSE = 2048
 """A peak above the bound by this share of it, as 1/n, at most, is not searched further."""
+_LARGE = 1000
+"""Nodes of a graph, at most, of which a last and longest search begins although those before it have found nothing."""
 _STEPS_OF_A_NODE = 4
 """Steps for each node of the graph, at least, that a search may take: with fewer it would not reach the end."""
 _LEVELS = 8
@@ -45,11 +47,12 @@ _BEFORE_A_TRY = 200
 
 @dataclass(frozen=True)
 class FoundOrder:
-    """The best order found, its peak, and a lower bound of the peak of every order, both in bytes."""
+    """The best order found, its peak, and a lower bound of the peak of every order, both in bytes; `steps` were taken to find it."""
 
     order: tuple[int, ...]
     peak: int
     bound: int
+    steps: int = field(default=0, compare=False)
 
     @property
     def exact(self) -> bool:
@@ -69,12 +72,19 @@ def search(problem: OrderingProblem, budget: int = BUDGET) -> FoundOrder:
         return best
     if len(given) > WIDEST:
         return replace(best, order=_in_stretches(problem, budget))
-    best = _both_ways(problem, best, budget // 4)
+    known, best = best, _both_ways(problem, best, budget // 4)
+    first = best
     for share in _SHARES:
         if _is_close(best):
             return best
         best = _roughly(problem, best, best.bound // share, budget // 4)
-    return best if _is_close(best) else _both_ways(problem, best, budget, to_the_end=True)
+    if _is_close(best):
+        return best
+    rounds = _ROUNDS
+    if best == first:
+        # Searches with fewer steps ended without an order before: they would again, from the same bound.
+        rounds = 0 if first.steps and first == known and len(given) > _LARGE else 1
+    return _both_ways(problem, best, budget, rounds, to_the_end=True)
 
 
 def others(problem: OrderingProblem, found: FoundOrder, budget: int = BUDGET) -> Iterator[tuple[int, ...]]:
@@ -89,7 +99,9 @@ def others(problem: OrderingProblem, found: FoundOrder, budget: int = BUDGET) ->
             yield other.order
 
 
-def _both_ways(problem: OrderingProblem, given: FoundOrder, budget: int, *, to_the_end: bool = False) -> FoundOrder:
+def _both_ways(
+    problem: OrderingProblem, given: FoundOrder, budget: int, rounds: int = _ROUNDS, *, to_the_end: bool = False
+) -> FoundOrder:
     """Return the best order that is found from the first node, or from the last, within `budget` steps each; at worst `given`.
 
     With `to_the_end`, orders that are quickly made are tried where the searches do not end.
@@ -98,16 +110,18 @@ def _both_ways(problem: OrderingProblem, given: FoundOrder, budget: int, *, to_t
     if best.exact:
         return best
     directions = [_Direction(problem, backward=backward) for backward in (False, True)]
-    budgets = [budget // 4**level for level in reversed(range(_ROUNDS))]
+    budgets = [budget // 4**level for level in reversed(range(rounds))]
     for steps in (steps for steps in budgets if steps >= _STEPS_OF_A_NODE * len(problem.after)):
         for direction in directions:
             found = direction.least(best, steps)
             if found.exact:
                 return found
-            best = replace(best, bound=max(best.bound, found.bound))
+            best = replace(best, bound=max(best.bound, found.bound), steps=found.steps)
     if not to_the_end:
         return best
-    return min((direction.quickly(best, budget) for direction in directions), key=lambda found: found.peak)
+    quick = [direction.quickly(best, budget) for direction in directions]
+    taken = sum(found.steps - best.steps for found in quick)
+    return replace(min(quick, key=lambda found: found.peak), steps=best.steps + taken)
 
 
 def _roughly(problem: OrderingProblem, given: FoundOrder, least: int, budget: int) -> FoundOrder:
@@ -115,14 +129,16 @@ def _roughly(problem: OrderingProblem, given: FoundOrder, least: int, budget: in
 
     A bound without some units is one with them. Many small tensors, such as those of a computed shape, hide how few orders matter.
     """
+    if all(size >= least for size in problem.sizes if size):
+        return given
     rough = problem.without_units_below(least)
     during = heights(rough, given.order)
-    found = _both_ways(
-        rough, FoundOrder(given.order, max(during), bound_of(rough, heights(rough, range(len(during))))), budget
-    )
+    own = bound_of(rough, heights(rough, range(len(during))))
+    found = _both_ways(rough, FoundOrder(given.order, max(during), own, given.steps), budget)
     bound = max(given.bound, found.bound)
     peak = max(heights(problem, found.order))
-    return FoundOrder(found.order, peak, bound) if peak < given.peak else replace(given, bound=bound)
+    best = found if peak < given.peak else given
+    return FoundOrder(best.order, min(peak, given.peak), bound, found.steps)
 
 
 def _is_close(found: FoundOrder) -> bool:
@@ -174,7 +190,10 @@ class _Direction:
         self._ideals = Ideals(problem, backward=backward)
 
     def least(self, given: FoundOrder, budget: int) -> FoundOrder:
-        """Return the order of least peak; where `budget` steps do not suffice, `given` with the bound that is proved by then."""
+        """Return the order of least peak; where `budget` steps do not suffice, `given` with the bound that is proved by then.
+
+        The steps that are taken are added to those of `given`.
+        """
         ideals = self._ideals
         ideals.steps = 0
         order: list[int] = []
@@ -184,13 +203,11 @@ class _Direction:
             valley = _Valley(ideals, at, limit)
             found = valley.next(given.peak, budget)
             limit = valley.limit
-            if limit >= given.peak:
-                return replace(given, bound=given.peak)
-            if found is None:
-                return replace(given, bound=limit)
+            if limit >= given.peak or found is None:
+                return replace(given, bound=min(limit, given.peak), steps=given.steps + ideals.steps)
             at, run = found
             order += run
-        return self._found(order, limit)
+        return self._found(order, limit, given)
 
     def quickly(self, given: FoundOrder, budget: int) -> FoundOrder:
         """Return an order with a peak not far above the bound of `given`, without going back; else `given`.
@@ -204,12 +221,12 @@ class _Direction:
             limit = given.bound + (given.peak - given.bound) * level // _LEVELS
             run = dive(self._ideals, self._ideals.start, limit)
             if run is not None:
-                return self._found(run, given.bound)
-        return given
+                return self._found(run, given.bound, given)
+        return replace(given, steps=given.steps + self._ideals.steps)
 
-    def _found(self, run: Sequence[int], bound: int) -> FoundOrder:
+    def _found(self, run: Sequence[int], bound: int, given: FoundOrder) -> FoundOrder:
         order = tuple(reversed(run) if self._backward else run)
-        return FoundOrder(order, max(heights(self._problem, order)), bound)
+        return FoundOrder(order, max(heights(self._problem, order)), bound, given.steps + self._ideals.steps)
 
 
 class _Valley:

@@ -1,0 +1,21 @@
+"""The bytes that live while a kernel runs as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from onnxtile.fitting.live_bytes import LiveBytes, live_bytes
+from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
+from onnxtile.fitting.region_tracer import Patch, PieceOp, RegionTrace
+
+
+def whole_kernel_bytes(
+    kernel: FitKernel, tensors: Sequence[FitTensor], results: Iterable[int], dying: Collection[int]
+) -> LiveBytes:
+    """Return the live bytes of a kernel that is not cut: operands of `dying` are not read later, `results` are."""
+    numbers = {tensor: number for number, tensor in enumerate(dict.fromkeys((*kernel.reads, *kernel.makes)))}
+    patches = [Patch(t, (0, tensors[t].extent(ROWS)), (0, tensors[t].extent(COLUMNS))) for t in numbers]
+    reads, makes = (tuple(numbers[tensor] for tensor in ends) for ends in (kernel.reads, kernel.makes))
+    lives_on = {tensor: numbers[tensor] for tensor in (*kernel.reads, *results)}
+    trace = RegionTrace(patches, [PieceOp(0, reads, makes)], whole=lives_on)
+    return live_bytes(trace, [kernel], tensors, dying, above=0)

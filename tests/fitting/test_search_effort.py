@@ -1,0 +1,94 @@
+"""The work of a search has a bound that grows with the network, and no capacity takes more."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+from onnxtile.fitting import search_effort
+from onnxtile.fitting.pieces_search import PiecesSearch
+from onnxtile.fitting.read_network import read_network
+from onnxtile.fitting.region_cuts import RegionCuts
+from onnxtile.fitting.regions import Prices, Regions
+from onnxtile.fitting.search import FitTarget, PathSearch, search
+from onnxtile.fitting.search_effort import SearchEffort
+from onnxtile.model.constants import Constants
+from onnxtile.model.load import load
+from onnxtile.model.shapes import resolve
+from tests.bench.large_graphs import wide
+from tests.counted import calls
+from tests.fitting.networks import model
+from tests.fitting.test_search import regions
+
+
+def _read(made: onnx.ModelProto) -> Regions:
+    loaded = load(made)
+    return Regions(read_network(loaded, resolve(loaded), Constants(loaded)))
+
+
+def _blocks(count: int) -> Regions:
+    """Return the regions of `count` blocks, each from 2 channels to 8 and back."""
+    lines, value = list[str](), "x"
+    weights: dict[str, tuple[int, ...]] = {}
+    for block in range(count):
+        lines += [
+            f"a{block} = Conv({value}, w{block})",
+            f"b{block} = Conv<kernel_shape=[3,3], pads=[1,1,1,1], group=8>(a{block}, d{block})",
+            f"c{block} = Conv(b{block}, p{block})",
+        ]
+        weights |= {f"w{block}": (8, 2, 1, 1), f"d{block}": (8, 1, 3, 3), f"p{block}": (2, 8, 1, 1)}
+        value = f"c{block}"
+    text = f"g (float[1,2,32,8] x) => (float[1,2,32,8] {value}) {{ {' '.join(lines)} }}"
+    return _read(model(text, **weights))
+
+
+@pytest.mark.parametrize("way", [PathSearch, PiecesSearch])
+def test_a_search_ends_where_its_effort_does_not_suffice(
+    monkeypatch: pytest.MonkeyPatch, way: type[PathSearch | PiecesSearch]
+) -> None:
+    free, bound = _blocks(12), _blocks(12)
+    capacity = max(one.peak for one in free.whole) // 2
+    way(RegionCuts(free, capacity, recomputes=False), Prices(1e6)).schedule()
+    monkeypatch.setattr(search_effort, "_BASE", 0)
+    monkeypatch.setattr(search_effort, "_KERNELS", 0)
+    way(RegionCuts(bound, capacity, recomputes=False), Prices(1e6)).schedule()
+    assert 0 < bound.counted < free.counted / 2
+
+
+def test_a_place_has_what_places_before_it_left() -> None:
+    about = regions()
+    effort = SearchEffort(about, 10)
+    first = effort.next_share() - about.counted
+    second = effort.next_share() - about.counted
+    assert first < second
+    about.counted += 10**9
+    assert effort.next_share() == about.counted + 1, "one region may be tried where nothing is left"
+
+
+def test_later_searches_take_less_and_some() -> None:
+    about = regions()
+    first = SearchEffort(about, 1).next_share() - about.counted
+    about.counted += first // 4
+    second = SearchEffort(about, 1).next_share() - about.counted
+    about.counted += 10**9
+    third = SearchEffort(about, 1).next_share() - about.counted
+    assert first > second > third > 1
+
+
+def test_the_work_grows_with_the_blocks_of_a_network() -> None:
+    small, large = _blocks(8), _blocks(32)
+    for about in (small, large):
+        capacity = max(one.peak for one in about.whole) * 2 // 3
+        assert search(about, FitTarget(capacity, 0.0)).peak <= capacity
+    assert large.counted < 6 * small.counted
+
+
+def test_the_ends_of_regions_of_a_wide_network_are_bounded() -> None:
+    def counted(size: int) -> int:
+        about = _read(wide(size))
+        capacity = about.live_sizes[len(about.network.kernels) // 2]
+        assert about.whole
+        way = PathSearch(RegionCuts(about, capacity, recomputes=False), Prices())
+        return calls(way._starts)
+
+    assert counted(1200) < 4.8 * counted(300)

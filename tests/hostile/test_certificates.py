@@ -1,0 +1,207 @@
+"""Certificates with false values: the two scripts refuse each that claims more than is true, in one line, whatever the file holds."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+import onnxtile
+from onnxtile.planning import check_account, check_bound
+from onnxtile.planning.check_account import assumed, graph_of
+from onnxtile.registry import data_folder
+
+_GRAPHS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "node": (
+        "g (float[N, 16, 8, 8] x, float[16, 16, 1, 1] w) => (float[N, 16, 8, 8] y) "
+        "{ a = Conv(x, w)  b = Relu(a)  c = Conv(b, w)  d = Add(b, c)  y = Conv(d, w) }",
+        {"dims": {"N": 2}},
+    ),
+    "pin": (
+        "g (float[1, 16] x, float[16, 16] w) => (float[1, 16] y) { a = MatMul(x, w)  b = MatMul(a, w)  y = MatMul(b, w) }",
+        {"pins": {"b": 6400}},
+    ),
+    "state": (
+        "g (float[1, 16, 64] kv, float[1, 16, 64] x) => (float[1, 16, 64] next, float[1, 1, 64] y) "
+        "{ n = Relu(x)  next = Add(kv, n)  m = Mul(next, n)  y = ReduceMean <axes = [1], keepdims = 1> (m) }",
+        {"state": {"kv": "next"}},
+    ),
+    "search": (
+        "g (float[64, 64] x) => (float[1, 64] y) { a = MatMul(x, x)  b = MatMul(a, a) "
+        " c = ReduceMean <axes = [0], keepdims = 1> (b)  d = MatMul(x, x)  e = MatMul(d, d) "
+        " f = ReduceMean <axes = [0], keepdims = 1> (e)  h = Concat <axis = 0> (c, f) "
+        " y = ReduceMean <axes = [0], keepdims = 1> (h) }",
+        {},
+    ),
+}
+_REFUSALS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, RuntimeError, MemoryError)
+"""What the scripts turn into one line."""
+_VALUES: tuple[Any, ...] = (
+    *(None, True, False, -1, 0, 1, 2, 63, 4096, 10**6, 10**30, 0.5, float("nan"), float("inf"), -float("inf"), -64),
+    *("", "a", "y", "any order", "every order", "order", "inside", [], {}, [[]], ["a"], {"a": 1}, "\x1b[31m\n"),
+)
+
+
+@functools.cache
+def _given(name: str) -> tuple[onnx.ModelProto, Mapping[str, Any]]:
+    """Return a planned model and its certificate."""
+    if name == "rows":
+        fused = onnxtile.fuse(data_folder("models") / "transformer.onnx", verify=False).model
+        planned = onnxtile.plan(fused, verify=False)
+    else:
+        text, options = _GRAPHS[name]
+        parsed = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 17]> {text}')
+        planned = onnxtile.plan(parsed, verify=False, **options)
+    return ir.to_proto(planned.model), json.loads(json.dumps(planned.certificate()))
+
+
+def _accepted(name: str, said: Any) -> str | None:
+    """Return what an accepted certificate assumes; None for one that is refused."""
+    try:
+        problem = graph_of(copy.deepcopy(_given(name)[0]), said)
+        if said["proof"] is None or said["scope"] not in check_bound.SCOPES or check_account.refusal(problem, said):
+            return None
+        return assumed(said, problem) if check_bound.is_proved(said) else None
+    except _REFUSALS:
+        return None
+
+
+def _require_true(name: str, said: Any, change: object) -> None:
+    """Require that a certificate is refused, claims no more than the one that `plan` wrote, or says what it assumes instead."""
+    true = _given(name)[1]
+    assumption = _accepted(name, said)
+    if assumption is None or assumption != _accepted(name, true):
+        return
+    assert type(said["arena"]) is int and said["arena"] <= true["arena"], change
+    assert not (said["scope"] == "any order" != true["scope"]), change
+
+
+def _places(content: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    keys = content if isinstance(content, dict) else range(len(content)) if isinstance(content, list) else ()
+    for key in keys:
+        yield (*above, key)
+        yield from _places(content[key], (*above, key))
+
+
+def _changed(content: Any, place: tuple[Any, ...], value: Any) -> Any:
+    if not place:
+        return value
+    found = copy.copy(content)
+    found[place[0]] = _changed(content[place[0]], place[1:], value)
+    return found
+
+
+def _value_at(content: Any, place: tuple[Any, ...]) -> Any:
+    return functools.reduce(lambda inner, key: inner[key], place, content)
+
+
+def _mutant(said: Any, chance: random.Random) -> tuple[Any, list[Any]]:
+    """Return a certificate with one to three other values, and what was changed. It often claims more than the true one."""
+    changes: list[Any] = []
+    for _ in range(chance.choice((1, 1, 2, 3))):
+        place = chance.choice([one for one in _places(said) if len(one) <= chance.choice((1, 2, 3, 9))])
+        old, value = _value_at(said, place), chance.choice(_VALUES)
+        if type(old) is int and chance.random() < 0.6:
+            value = chance.choice((old + 1, old - 1, old * 2, old + 64, -old, old + 4096, old + 0.5))
+        said = _changed(said, place, value)
+        changes.append((place, value))
+    if type(said.get("arena")) is int and chance.random() < 0.6:
+        said = {**said, "arena": said["arena"] + (more := chance.choice((1, 63, 64, 4096)))}
+        changes.append(("arena", more))
+    return said, changes
+
+
+@pytest.mark.parametrize("first", [0, pytest.param(1_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", [*_GRAPHS, "rows"])
+def test_no_false_certificate_is_accepted(name: str, first: int) -> None:
+    true = _given(name)[1]
+    assert _accepted(name, true) is not None
+    for seed in range(first, first + (2_000 if first else 60 if name != "rows" else 15)):
+        said, changes = _mutant(true, random.Random(seed))
+        _require_true(name, said, (seed, changes))
+
+
+def _with_row(said: Mapping[str, Any], name: str, row: Mapping[str, Any], **proof: Any) -> dict[str, Any]:
+    tree = proof or said["proof"]["tree"]
+    return {**said, "rows": {**said["rows"], name: row}, "proof": {"tree": tree}, "arena": said["arena"] * 2}
+
+
+@pytest.mark.parametrize("more", [1, 63])
+@pytest.mark.parametrize("name", _GRAPHS)
+def test_the_size_of_an_arena_is_a_multiple_of_the_alignment(name: str, more: int) -> None:
+    true = _given(name)[1]
+    assert _accepted(name, {**true, "arena": true["arena"] + more}) is None
+    for odd in (float("nan"), true["arena"] + 0.5, True, str(true["arena"])):
+        assert _accepted(name, {**true, "arena": odd}) is None
+
+
+def test_a_row_counts_once_and_in_its_steps() -> None:
+    true = _given("rows")[1]
+    assert "step" in true["proof"]["tree"]
+    twice = true["rows"] | {f"{name} again": row for name, row in true["rows"].items()}
+    assert _accepted("rows", {**true, "arena": 2 * true["arena"], "rows": twice}) is None
+    name, row = next(iter(true["rows"].items()))
+    size = 2 * true["arena"]
+    never = row | {"first": row["last"] + 1, "size": size, "bytes": size, "workspace": False}
+    assert _accepted("rows", _with_row(true, name, never, chain=[name])) is None
+
+
+def test_workspaces_that_cancel_each_other_are_told() -> None:
+    true = _given("rows")[1]
+    told = {name: row | {"workspace": (-1) ** at} for at, (name, row) in enumerate(true["rows"].items())}
+    assert _accepted("rows", {**true, "rows": told}) != _accepted("rows", true)
+
+
+def test_each_assumption_is_told() -> None:
+    open_model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 17]> {_GRAPHS["node"][0]}')
+    assert assumed(_given("node")[1], graph_of(open_model, _given("node")[1])).endswith(", N 2")
+    assert (
+        _accepted("state", _given("state")[1]) == "alignment 64, io outputs, overwrite_inputs False, state kv to next"
+    )
+    assert _accepted("node", _given("node")[1]) == "alignment 64, io outputs, overwrite_inputs False"
+    assert str(_accepted("pin", _given("pin")[1])).startswith(
+        "alignment 64, io outputs, overwrite_inputs False, b at 6400"
+    )
+
+
+_SPOILED: Mapping[str, Callable[[Any], str]] = {
+    "no JSON": lambda _: "{",
+    "a list": lambda _: "[]",
+    "deep": lambda _: "[" * 100_000,
+    "an alignment of 0": lambda said: json.dumps({**said, "alignment": 0}),
+    "no end": lambda said: json.dumps({**said, "arena": float("inf")}),
+    "a scope of its own": lambda said: json.dumps({**said, "scope": "all orders"}),
+    "a reason of several lines": lambda said: json.dumps({**said, "proof": None, "reason": "a\nb\x1b[31m" + "c" * 999}),
+    "a node far away": lambda said: json.dumps({**said, "proof": {"node": 10**30}}),
+    "dims that are a number": lambda said: json.dumps({**said, "dims": 4}),
+}
+
+
+@pytest.mark.parametrize("name", _SPOILED)
+def test_the_scripts_refuse_in_one_line(tmp_path: Path, name: str) -> None:
+    model, said = _given("node")
+    onnx.save(model, tmp_path / "p.onnx")
+    (tmp_path / "c.json").write_text(_SPOILED[name](said))
+    codes = []
+    for command in (("check_bound", "c.json"), ("check_account", "p.onnx", "c.json")):
+        script, *files = command
+        program = str(Path(check_bound.__file__).with_name(f"{script}.py"))
+        done = subprocess.run(
+            [sys.executable, "-I", program, *files], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        codes.append(done.returncode)
+        assert done.returncode in {0, 1}
+        if done.returncode:
+            assert done.stderr.startswith("refused: ") and done.stderr.count("\n") == 1 and len(done.stderr) < 400
+            assert done.stderr[:-1].isprintable() and done.stdout == ""
+    assert 1 in codes

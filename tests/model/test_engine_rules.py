@@ -1,0 +1,50 @@
+"""Rules that replace those of onnx-shape-inference: names are collected as the library does, without expressions of numbers."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from onnxtile.model.engine_rules import _symbol_names
+from onnxtile.model.load import load
+
+Text = Callable[..., onnx.ModelProto]
+
+
+def test_names_of_symbols_are_those_that_the_library_collects(text: Text) -> None:
+    model = load(
+        text("""g (float[N, 3] x, bool c, float[A, B] w) => (float[P, 3] y) {
+            y = If (c) <then_branch = a () => (float[K, 3] p) { p = Relu (x) }, else_branch = b () => (float[K, 3] q) { q = Neg (x) }>
+            z = Relu (w)
+        }""")
+    )
+    model.graph.inputs[2].shape = ir.Shape(["2*M + 1", None])
+    spec = importlib.util.find_spec("onnx_shape_inference._constraints")
+    assert spec is not None and spec.loader is not None
+    library = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(library)
+    assert _symbol_names(model.graph) == library.collect_symbol_names(model.graph) >= {"N", "M"}
+
+
+def test_a_plan_of_fixed_sizes_executes_no_sympy(tmp_path: Path, text: Text) -> None:
+    file = tmp_path / "m.onnx"
+    onnx.save(text("g (float[2, 3] x) => (float[2, 3] y) { h = Relu (x) y = Neg (h) }"), file)
+    code = (
+        "import sys, onnxtile.cli as cli\n"
+        "try: cli.main()\n"
+        "finally: print('sympy.core' in sys.modules, 'onnx_shape_inference' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, "plan", str(file), "--no-verify", "--dry-run", "-q"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-2:] == ["False", "True"]
+
+
+def test_a_symbol_that_is_no_expression_is_a_name() -> None:
+    value = ir.Value(name="x", shape=ir.Shape(["batch", 3, None]), type=ir.TensorType(ir.DataType.FLOAT))
+    assert _symbol_names(ir.Graph([value], [], nodes=[])) == {"batch"}
