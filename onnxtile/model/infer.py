@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import count
+from itertools import chain, count
 
 import numpy as np
 import onnx
@@ -36,26 +37,28 @@ def _graph_values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 class ShapeEngines:
-    """The results of onnx-shape-inference and of onnx for `values(model)`, each computed when asked for, `by_onnx` first.
+    """The results of onnx-shape-inference and of onnx for `values(model)`, each computed when asked for, `by_onnx` first or never.
 
-    `model` is changed and must not be used afterwards. What the file declares is forgotten first, save for outputs of operators that no
-    engine knows. An engine that stumbles leaves what follows unknown. Raises ModelError where the shapes contradict each other.
+    `model` is changed, let go once onnx-shape-inference has seen it, and must not be used afterwards. What the file declares is forgotten
+    first, save for outputs of operators that no engine knows. An engine that stumbles leaves what follows unknown. Raises ModelError where
+    the shapes contradict each other.
     """
 
     def __init__(self, model: ir.Model) -> None:
-        self._model = model
-        self._values = values(model)
+        self._seen: tuple[ir.Model, list[ir.Value]] | None = model, values(model)
         self._contributed = contributed_operators(model)
         for value in _inferable(model, self._contributed):
             value.shape = None
             if isinstance(value.type, ir.TensorType):
                 value.type = None
         named = _names(model)
-        for value in self._values:
+        graphs = [list(_graph_values(graph)) for graph in main_graphs(model)]
+        for value in chain.from_iterable(graphs):
             value.shape = _sane(value.shape, named)
-        self._graphs = [list(_graph_values(graph)) for graph in main_graphs(model)]
+        self._obvious = list(_obvious_outputs(model, list(chain.from_iterable(graphs))))
         _give_conditions(model)
         _name_apart(model)
+        self._names = [[value.name or "" for value in graph] for graph in graphs]
         self._proto = skeleton(model)
         functions = [one for one in self._proto.functions if (one.domain, one.name) not in self._contributed]
         del self._proto.functions[:]
@@ -69,31 +72,59 @@ class ShapeEngines:
     @cached_property
     def by_onnx(self) -> list[Known]:
         """The results of onnx, with large constants and the masks of Dropouts of old opsets, which it is not shown or does not say."""
-        found = _infer_onnx(self._proto, self._graphs)
-        places = {value: place for place, value in enumerate(self._values)}
-        for node in all_nodes(self._model):
-            place = places.get(node.outputs[-1]) if node.outputs and node.domain in {"", "ai.onnx"} else None
-            if place is not None and found[place].dims is None:
-                found[place] = self._obvious(node, found[places[node.outputs[0]]]) or found[place]
+        found = _infer_onnx(self._proto, self._names)
+        for output in self._obvious:
+            if found[output.place].dims is None:
+                found[output.place] = output.known(found[output.first])
         return found
 
     @cached_property
     def symbolic(self) -> list[Known]:
         """The results of onnx-shape-inference."""
-        error = _infer_symbolic(self._model, self._contributed)
-        found = [declared(value) for value in self._values]
+        seen, self._seen = self._seen, None
+        assert seen is not None
+        model, listed = seen
+        error = _infer_symbolic(model, self._contributed)
+        found = [declared(value) for value in listed]
         if error is not None:
             _require_consistent(self._proto, error)
         return found
 
-    def _obvious(self, node: ir.Node, first: Known) -> Known | None:
-        """Return type and shape of the last output of a Constant or a Dropout, whose `first` output is known; None for other nodes."""
-        if node.op_type == "Constant":
-            return next((Known(one.dtype, tuple(one.shape.numpy())) for one in tensors_of(node)), None)
-        if node.op_type != "Dropout" or len(node.outputs) == 1:
-            return None
-        output, mask = onnx.defs.get_schema("Dropout", self._model.graph.opset_imports.get("", 1)).outputs
-        return Known(first.dtype if output.type_str == mask.type_str else ir.DataType.BOOL, first.dims)
+
+@dataclass(frozen=True)
+class _ObviousOutput:
+    """The last output of a Constant or a Dropout, by its place among all values, and that of the node's `first` output.
+
+    `dtype` and `dims` are None where they are those of the first output.
+    """
+
+    place: int
+    first: int
+    dtype: ir.DataType | None
+    dims: Dims | None
+
+    def known(self, first: Known) -> Known:
+        """Return type and shape of the output, from those of the first one."""
+        return Known(self.dtype or first.dtype, first.dims if self.dims is None else self.dims)
+
+
+def _obvious_outputs(model: ir.Model, listed: list[ir.Value]) -> Iterator[_ObviousOutput]:
+    """Yield the outputs of Constants and Dropouts of which onnx says nothing, or not all, among the values `listed`."""
+    wanted = [
+        node for node in all_nodes(model) if node.domain in {"", "ai.onnx"} and node.op_type in {"Constant", "Dropout"}
+    ]
+    places = {value: place for place, value in enumerate(listed)} if wanted else {}
+    opset = model.graph.opset_imports.get("", 1)
+    for node in wanted:
+        if not node.outputs or node.outputs[-1] not in places:
+            continue
+        place, first = places[node.outputs[-1]], places[node.outputs[0]]
+        tensor = next(tensors_of(node), None)
+        if node.op_type == "Constant" and tensor is not None:
+            yield _ObviousOutput(place, first, tensor.dtype, tuple(tensor.shape.numpy()))
+        elif node.op_type == "Dropout" and len(node.outputs) > 1:
+            output, mask = onnx.defs.get_schema("Dropout", opset).outputs
+            yield _ObviousOutput(place, first, None if output.type_str == mask.type_str else ir.DataType.BOOL, None)
 
 
 def _name_apart(model: ir.Model) -> None:
@@ -192,8 +223,8 @@ def _require_consistent(proto: onnx.ModelProto, reason: str) -> None:
         raise ModelError(f"the shapes contradict each other: {reason}") from None
 
 
-def _infer_onnx(proto: onnx.ModelProto, graphs: list[list[ir.Value]]) -> list[Known]:
-    """Return the results of onnx for the values of each of `graphs`, of which `proto` has all, in the order of ir.Model.graphs."""
+def _infer_onnx(proto: onnx.ModelProto, names: list[list[str]]) -> list[Known]:
+    """Return the results of onnx for the values called `names` in each graph of `proto`, in the order of ir.Model.graphs."""
     try:
         inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
     except onnx.shape_inference.InferenceError as error:
@@ -201,9 +232,9 @@ def _infer_onnx(proto: onnx.ModelProto, graphs: list[list[ir.Value]]) -> list[Kn
     except (ValueError, RuntimeError):
         inferred = proto
     found: list[Known] = []
-    for values_of_graph, graph_proto in zip(graphs, _graph_protos(inferred.graph), strict=True):
+    for named, graph_proto in zip(names, _graph_protos(inferred.graph), strict=True):
         infos = {info.name: _from_proto(info.type) for info in (*graph_proto.value_info, *graph_proto.output)}
-        found.extend(infos.get(value.name or "", NOTHING) for value in values_of_graph)
+        found.extend(infos.get(name, NOTHING) for name in named)
     return found
 
 

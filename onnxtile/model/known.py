@@ -11,7 +11,7 @@ Dim: TypeAlias = int | str | None
 Dims: TypeAlias = tuple[Dim, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Known:
     """Element type and dimensions of a value, as far as one source knows them."""
 

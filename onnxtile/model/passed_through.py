@@ -6,6 +6,7 @@ the description of the output is noted where a file is read, and written back wh
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import onnx
@@ -90,8 +91,9 @@ def _says_more(value: ir.Value) -> bool:
 def _note(graph: ir.Graph, proto: onnx.GraphProto) -> bool:
     """Note how one graph describes such outputs, and describe the values as it does elsewhere; return whether there are any."""
     listed = [info.name for info in proto.output]
-    twice = {name for name in listed if listed.count(name) > 1} if len(set(listed)) < len(listed) else set()
-    outputs = set(listed)
+    counts = Counter(listed)
+    twice = {name for name, count in counts.items() if count > 1}
+    outputs = set(counts)
     elsewhere = {info.name: info for info in proto.input if info.name in outputs}
     held = {tensor.name for tensor in proto.initializer if tensor.name in outputs}
     if not elsewhere and not held and not twice:
@@ -100,10 +102,12 @@ def _note(graph: ir.Graph, proto: onnx.GraphProto) -> bool:
     first = {info.name: info for info in reversed(proto.output) if info.name in twice and info.name not in held}
     described = first | infos | elsewhere
     notes: dict[int, _Note] = {}
+    done: set[str] = set()
     for place, (value, info) in enumerate(zip(graph.outputs, proto.output, strict=True)):
         if info.name not in described and info.name not in held:
             continue
-        if not notes or all(name != info.name for name, *_ in notes.values()):
+        if info.name not in done:
+            done.add(info.name)
             _describe(value, described.get(info.name))
         notes[place] = (info.name, info.SerializeToString(), dict(value.metadata_props), _type_of(value))
         if info.name in held and info.name not in infos:

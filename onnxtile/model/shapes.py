@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 
 import onnx_ir as ir
 
-from onnxtile.collector import collector_paused
+from onnxtile.collector import collector_paused, cycles_freed
 from onnxtile.errors import ModelWarning
 from onnxtile.model.body_shapes import after_loops
 from onnxtile.model.bounds import bounded
@@ -150,12 +150,15 @@ def _found(
 
     Where the caller has the shapes `proved` by a run, the second engine is asked only for what all else leaves open.
     """
-    engines = ShapeEngines(model.clone())
-    if proved and engines.knows_all_operators:
-        found = _sampled(model, _agreed(model, from_file, engines.by_onnx, engines.by_onnx), wanted)
-        if _leaves_nothing_open(model, found.shapes):
-            return found
-    return _sampled(model, _agreed(model, from_file, engines.symbolic, engines.by_onnx), wanted)
+    with cycles_freed():
+        engines = ShapeEngines(model.clone())
+        if proved and engines.knows_all_operators:
+            found = _sampled(model, _agreed(model, from_file, engines.by_onnx, engines.by_onnx), wanted)
+            if _leaves_nothing_open(model, found.shapes):
+                del engines  # it holds the clone
+                return found
+        symbolic = engines.symbolic
+    return _sampled(model, _agreed(model, from_file, symbolic, engines.by_onnx), wanted)
 
 
 def _sampled(model: ir.Model, found: _ShapeFinding, wanted: Wanted | None) -> _ShapeFinding:

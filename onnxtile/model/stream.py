@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from os import SEEK_CUR
 from shutil import copyfileobj
 from tempfile import TemporaryFile
 from typing import BinaryIO, NamedTuple
@@ -28,6 +29,8 @@ MOST_BYTES = 2**31 - 1
 """Of one file: what protobuf reads (https://protobuf.dev/programming-guides/proto-limits/)."""
 _CHUNK = 256
 """Nodes whose messages are in memory at a time."""
+_ZEROS = bytes(2**16)
+"""The least run of zeros that becomes a hole: some blocks of any file system."""
 
 
 class ModelTooLarge(ModelError):
@@ -124,11 +127,25 @@ def write_model(source: ir.Model | Draft, file: BinaryIO, *, beside: str = "") -
 
 @collector_paused()
 def write_data(source: ir.Model | Draft, file: BinaryIO) -> None:
-    """Write the bytes of the large constants of a model's main graph, one after another, where `write_model` refers to them."""
+    """Write the bytes of the large constants of a model's main graph, one after another, where `write_model` refers to them.
+
+    Long runs of zeros become holes of the file, as they are in the sparse file of weights that are not known yet.
+    """
     draft = source if isinstance(source, Draft) else Draft(source)
     for _, tensor in draft.constants():
         if _large_bytes(tensor):
-            file.write(tensor.tobytes())
+            _write_with_holes(tensor.tobytes(), file)
+    file.truncate()
+
+
+def _write_with_holes(data: bytes, file: BinaryIO) -> None:
+    """Write `data`, and pass over pieces of it that are zeros alone."""
+    view = memoryview(data)
+    for start in range(0, len(data), len(_ZEROS)):
+        if data.startswith(_ZEROS[: len(data) - start], start):
+            file.seek(min(len(_ZEROS), len(data) - start), SEEK_CUR)
+        else:
+            file.write(view[start : start + len(_ZEROS)])
 
 
 def _held(values: Iterable[ir.Value]) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:

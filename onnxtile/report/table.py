@@ -53,13 +53,13 @@ def _plain_lines(made: Table) -> Iterator[str]:
     yield from map("  ".join, zip(*padded, strict=True))
 
 
-def _padded(cells: Sequence[str], justify: str) -> list[str]:
-    """Return `cells` of one width, with blanks before them where `justify` is "right", else behind them."""
+def _padded(cells: Sequence[str], justify: str) -> Iterator[str]:
+    """Yield `cells` of one width, with blanks before them where `justify` is "right", else behind them."""
     widths = list(map(cell_len, cells))
     widest = max(widths)
-    blanks = [" " * (widest - width) for width in widths]
-    pairs = zip(cells, blanks, strict=True)
-    return [blank + cell if justify == "right" else cell + blank for cell, blank in pairs]
+    for cell, width in zip(cells, widths, strict=True):
+        blank = " " * (widest - width)
+        yield blank + cell if justify == "right" else cell + blank
 
 
 def _fitted(made: Table, width: int) -> Table:
@@ -126,13 +126,29 @@ def _ending(name: str, parts: Sequence[str], shared: Mapping[str, int]) -> str:
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """Return a table in which columns of numbers are aligned to the right, all others to the left."""
     made = FittedTable(title=line(title, "bold"), title_justify="left", header_style="bold")
-    shown = [[_shown(cell) for cell in row] for row in rows]
+    kept: dict[str, _Cell] = {}  # most cells of a long table are equal to others
+    shown = [[kept.setdefault(text, _Cell(text)) for text in map(_shown, row)] for row in rows]
     for i, column in enumerate(columns):
-        numbers = _are_numbers([row[i] for row in shown])
+        numbers = _are_numbers([row[i].text for row in shown])
         made.add_column(column, justify="right" if numbers else "left", overflow="fold")
     for row in shown:
-        made.add_row(*(Text(cell) for cell in row))
+        made.add_row(*row)
     return made
+
+
+class _Cell:
+    """The text of a cell as it is, of which rich's form is made when it is drawn: that takes ten times the memory."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __rich__(self) -> Text:
+        return Text(self.text)
 
 
 def _are_numbers(cells: Sequence[str]) -> bool:

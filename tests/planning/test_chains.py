@@ -7,15 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
+from onnxtile import api
 from onnxtile.errors import UsageError
+from onnxtile.model.load import load
 from onnxtile.planning.layout.graph_layout import layouts
 from onnxtile.planning.layout.ordering import chains, every_order
-from onnxtile.planning.layout.ordering.chains import Chains
+from onnxtile.planning.layout.ordering.chains import Chains, require_narrow
 from onnxtile.planning.layout.ordering.every_order import InEveryOrder
 from onnxtile.planning.layout.ordering.order_search import OrderSearch
 from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.model_plan import SHARING
 from onnxtile.planning.order import find_order
+from tests.bench.large_graphs import MAKERS
 from tests.planning.conftest import Case
 from tests.planning.test_random_graphs import models
 
@@ -63,6 +66,35 @@ def test_a_graph_that_is_too_wide_is_refused(limit: str, words: str, monkeypatch
     with pytest.raises(UsageError, match=f"too wide for the order 'any': .*{words}") as raised:
         Chains([(), (), (), (), (), ()])
     assert "--order model" in (raised.value.hint or "")
+
+
+@settings(deadline=None)
+@given(graphs())
+def test_what_is_refused_in_one_pass_has_too_many_pairs(after: list[tuple[int, ...]]) -> None:
+    pairs = len(after) * (len(after) - 1) // 2 - sum(map(len, all_before(after)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chains, "MOST_PAIRS", pairs)
+        require_narrow(after)
+
+
+def test_a_wide_graph_is_refused_before_its_shapes_are_inferred(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    monkeypatch.setattr(chains, "MOST_PAIRS", 100)
+    api.plan(MAKERS["chain"](60), order="any", verify=False)
+    with pytest.raises(UsageError, match="62 nodes have too many unordered pairs"):
+        api.plan(MAKERS["wide"](60), order="any", progress=steps.append)
+    assert steps == ["reading the model"]
+
+
+def test_nodes_that_measure_sizes_do_not_make_a_graph_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be computed before the run: here 40 of 42 nodes."""
+    measured = " ".join(f"s{n} = Shape(x) t{n} = Neg(s{n})" for n in range(20))
+    joined = ", ".join(f"t{n}" for n in range(20))
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[2, 3] x) => (float[2, 3] y, int64[40] sizes) {{
+            {measured} sizes = Concat<axis = 0>({joined}) y = Relu(x) }}""")
+    monkeypatch.setattr(chains, "MOST_PAIRS", 100)
+    every_order.require_orderable(load(model).graph)
 
 
 @settings(deadline=None, max_examples=30)

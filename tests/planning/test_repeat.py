@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import onnx_ir as ir
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from onnxtile.planning.proof import graph_run
+from onnxtile.planning.proof import graph_run, repeat
 from onnxtile.planning.proof.arena_run import SEVERAL
 from onnxtile.planning.proof.kernel import Kernel
 from onnxtile.planning.proof.memory import TensorMemory
 from onnxtile.planning.proof.prepared import ValueTable
+from tests.counted import calls
 from tests.planning.conftest import Case
 
 CHAIN = "chain (float[2, 8] x) => (float[2, 8] y) <float[8] w = {1, 2, 3, 4, 5, 6, 7, 8}> { a = Exp(x) b = Relu(a) y = Mul(b, w) }"
@@ -97,3 +102,19 @@ def test_an_operand_that_keeps_its_values_is_put_back_after_a_repeated_run() -> 
     verdict = case.run(result)
     assert verdict.equal
     assert verdict.repeated
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 6)), max_size=6))
+def test_two_of_many_tensors_share_a_byte(ranges: list[tuple[int, int]]) -> None:
+    block = np.zeros(64, np.uint8)
+    tensors = [TensorMemory(block[start : start + size], start, ir.DataType.UINT8, (size,)) for start, size in ranges]
+    held = [set(range(start, start + size)) for start, size in ranges]
+    assert repeat._share_bytes(tensors) == any(not a.isdisjoint(b) for a, b in combinations(held, 2))
+
+
+def test_a_kernel_of_many_operands_is_looked_at_in_linear_time() -> None:
+    def work(count: int) -> int:
+        tensors = [TensorMemory.empty(ir.DataType.FLOAT, (2,), 8) for _ in range(count)]
+        return calls(lambda: repeat._share_bytes(tensors))
+
+    assert work(400) < 2.5 * work(200)

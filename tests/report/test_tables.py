@@ -271,3 +271,12 @@ def test_demo_shows_each_stage_and_the_chain_of_commands() -> None:
         "onnxtile verify m.onnx m.fused.planned.onnx",
     ]
     assert "out/m.fused.plan.html" in text
+
+
+def test_equal_cells_of_a_table_are_held_once() -> None:
+    made = table("nodes", ("name", "type"), [(f"n{n}", "[red]float32") for n in range(100)])
+    assert len({id(cell) for cell in made.columns[1].cells}) == 1
+    console = Console(width=80, color_system=None)
+    with console.capture() as capture:
+        console.print(made)
+    assert capture.get().count("[red]float32") == 100

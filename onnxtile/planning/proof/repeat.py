@@ -5,8 +5,8 @@ A kernel that reads and writes different bytes needs one run: every tensor is co
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
-from itertools import combinations
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from itertools import pairwise
 
 import numpy as np
 import onnx_ir as ir
@@ -48,7 +48,7 @@ def other_values(
     two such operands share bytes.
     """
     moved = [value for value in dict.fromkeys(kernel.reads) if value in sites and _is_movable(values[value])]
-    if any(_overlap(sites[one], sites[other]) for one, other in combinations(moved, 2)):
+    if _share_bytes([sites[value] for value in moved]):
         return
     for turn in range(1, FURTHER_RUNS + 1 if moved else 1):
         yield {value: _moved(values[value], turn) for value in moved}
@@ -66,6 +66,12 @@ def _moved(tensor: TensorMemory, turn: int) -> TensorMemory:
     copy = TensorMemory.empty(tensor.dtype, tensor.shape, len(tensor.data), tensor.address)
     copy.data[:] = np.roll(elements, turn * (len(elements) // 3) + 1, axis=0).reshape(-1)
     return copy
+
+
+def _share_bytes(tensors: Iterable[TensorMemory]) -> bool:
+    """Return whether two of `tensors`, which all have bytes, share one: then two do whose first bytes are neighbours."""
+    ranges = sorted((tensor.address, tensor.address + len(tensor.data)) for tensor in tensors)
+    return any(start < end for (_, end), (start, _) in pairwise(ranges))
 
 
 def _overlap(one: TensorMemory, other: TensorMemory) -> bool:

@@ -83,7 +83,9 @@ class PlannedModel(ModelResult):
 def plan(options: PlanOptions) -> PlannedModel:
     """Plan a model as `onnxtile.plan` says."""
     from onnxtile.planning.annotate import annotate
+    from onnxtile.planning.layout.ordering.every_order import require_orderable
     from onnxtile.planning.model_plan import plan_model
+    from onnxtile.planning.order import find_order
     from onnxtile.planning.proof.published.audit import require
     from onnxtile.verbs.flows.moving import plan_moved, require_movement
     from onnxtile.verbs.flows.range_planning import plan_range
@@ -99,6 +101,8 @@ def plan(options: PlanOptions) -> PlannedModel:
     given = None if inputs is None else read_inputs(inputs, planned)
     bound = bind(planned, options.fixed_dims, {**given_shapes(given or {}), **shapes})
     counted = choose_kernels(planned, options.kernels)
+    if find_order(options.order).every:
+        require_orderable(planned.graph)
     progress("inferring shapes")
     wanted = Wanted(given, ranges)
     known = resolve(planned, run=True, wanted=wanted, bounds=bounds, proved=options.verify)

@@ -7,6 +7,7 @@ technique to materialize transitive closure", TODS 1990, doi 10.1145/99935.99944
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,6 +21,18 @@ MOST_PAIRS = 20_000_000
 """The largest number of unordered pairs of nodes."""
 
 _HINT = "plan for one order instead (--order model or min-peak), or for nodes that run at once (--streams N)"
+
+
+def require_narrow(after: Sequence[Sequence[int]]) -> None:
+    """Raise UsageError for a graph that `Chains` would refuse, where that is seen in one pass over its nodes.
+
+    Nodes at the same distance from the first ones, counted along the longest path, are unordered: that is a lower bound on all pairs.
+    """
+    depths: list[int] = []
+    for before in after:
+        depths.append(1 + max((depths[other] for other in before), default=-1))
+    pairs = sum(count * (count - 1) // 2 for count in Counter(depths).values())
+    _require(pairs, MOST_PAIRS, f"{len(after):,} nodes have too many unordered pairs")
 
 
 class Chains:

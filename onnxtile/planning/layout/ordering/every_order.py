@@ -12,13 +12,31 @@ from onnxtile.errors import UsageError
 from onnxtile.graph import MOST_ELEMENTS, dependencies, heaviest_antichain
 from onnxtile.planning.layout.byte_span import ByteSpan
 from onnxtile.planning.layout.live_ranges import LiveRange
-from onnxtile.planning.layout.ordering.chains import Chains
+from onnxtile.planning.layout.ordering.chains import Chains, require_narrow
 from onnxtile.planning.layout.ordering.schedule import Schedule, predecessors
 from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.offsets.problem import Ints
 
 MOST_CONFLICTS = 2_000_000
 """The largest number of conflicts: pairs of buffers that only another order needs at the same time."""
+_MEASURING = frozenset({"Shape", "Size"})
+"""Operators whose results depend on sizes alone."""
+
+
+def require_orderable(graph: ir.Graph) -> None:
+    """Raise UsageError for a graph that is too wide to be planned for every order, before anything is inferred of it.
+
+    Nodes count that depend on an input of the graph: others may be computed before the run, as may all that is made of Shape or Size alone.
+    """
+    given = {value for value in graph.inputs if not value.is_initializer()}
+    numbers: dict[ir.Node, int] = {}
+    after: list[tuple[int, ...]] = []
+    for node in graph:
+        before = tuple(numbers[maker] for maker in predecessors(node) if maker in numbers)
+        if node.op_type not in _MEASURING and (before or not given.isdisjoint(dependencies(node))):
+            numbers[node] = len(after)
+            after.append(before)
+    require_narrow(after)
 
 
 class InEveryOrder:

@@ -1,0 +1,63 @@
+"""The collector frees what a block of code threw away, and what shape inference copied is gone before the next engine works."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from onnxtile.collector import collector_paused, cycles_freed
+from onnxtile.model import infer
+from onnxtile.model.load import load
+from onnxtile.model.shapes import resolve
+
+
+class Held:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_objects_that_hold_each_other_are_freed_at_the_end_of_the_block() -> None:
+    with collector_paused():
+        before = weakref.ref(Held())
+        with cycles_freed():
+            inside, kept = weakref.ref(Held()), Held()
+        assert inside() is None
+        assert before() is not None  # made before the block, it is not looked at
+        assert kept.itself is kept
+    assert gc.get_freeze_count() == 0
+
+
+def test_objects_that_the_caller_froze_stay_frozen() -> None:
+    gc.freeze()
+    try:
+        with cycles_freed():
+            pass
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+
+
+def test_onnx_infers_when_the_copy_for_the_other_engine_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load(
+        onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+            g (float[2, 3] x) => (float[2, 3] y) { h = Relu(x) y = Neg(h) }""")
+    )
+    inferred, seen = infer._infer_onnx, list[int]()
+
+    def graphs() -> int:
+        return sum(isinstance(one, ir.Graph) for one in gc.get_objects())
+
+    def noted(proto: onnx.ModelProto, names: list[list[str]]) -> list[infer.Known]:
+        seen.append(graphs())
+        return inferred(proto, names)
+
+    monkeypatch.setattr(infer, "_infer_onnx", noted)
+    gc.collect()
+    before = graphs()
+    shapes = resolve(model)
+    assert seen == [before]
+    assert all(shapes.sizes(value) == (2, 3) for node in model.graph for value in node.outputs)
