@@ -82,7 +82,7 @@ def test_a_wide_graph_is_refused_before_its_shapes_are_inferred(monkeypatch: pyt
     monkeypatch.setattr(chains, "MOST_PAIRS", 100)
     api.plan(MAKERS["chain"](60), order="any", verify=False)
     with pytest.raises(UsageError, match="62 nodes have too many unordered pairs"):
-        api.plan(MAKERS["wide"](60), order="any", progress=steps.append)
+        api.plan(MAKERS["wide"](60), order="any", progress=lambda text, *_: steps.append(text))
     assert steps == ["reading the model"]
 
 
