@@ -21,7 +21,7 @@ _MOST = 2**30
 def require_room(model: ir.Model, names: Iterable[str], feeds: Mapping[str, Any]) -> None:
     """Raise OverLimit where the values `names` of `model` take more bytes on the inputs `feeds` than a run may.
 
-    Values whose shape onnx cannot infer count nothing.
+    Strings, and values whose shape onnx cannot infer, count nothing.
     """
     sizes, allowed = dict(_sizes(model, feeds)), memory_of_runs() or _MOST
     needed = sum(sizes.get(name, 0) for name in names)
@@ -49,6 +49,9 @@ def _sizes(model: ir.Model, feeds: Mapping[str, Any]) -> Iterator[tuple[str, int
         return
     for value in (*graph.value_info, *graph.output):
         tensor = value.type.tensor_type
-        dims = tensor.shape.dim
-        if tensor.HasField("shape") and tensor.elem_type and all(dim.HasField("dim_value") for dim in dims):
+        dims, has_bytes = (
+            tensor.shape.dim,
+            tensor.elem_type not in {onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING},
+        )
+        if tensor.HasField("shape") and has_bytes and all(dim.HasField("dim_value") for dim in dims):
             yield value.name, math.prod(dim.dim_value for dim in dims) * ir.DataType(tensor.elem_type).bitwidth // 8

@@ -247,3 +247,8 @@ def test_limits_say_how_much_traced_values_may_take(monkeypatch: pytest.MonkeyPa
     with pytest.raises(OverLimit, match="the traced values take 72 bytes, and 71 are allowed"):
         api.trace(CHAIN, ["Neg", "Exp"], dims={"N": 3})
     assert len(api.trace(CHAIN, ["Neg"], dims={"N": 3}).activations) == 1
+
+
+def test_strings_are_traced() -> None:
+    model = text("g (string[2] s) => (string[2] t) { r = Identity(s)  t = Identity(r) }")
+    assert [one.dtype for one in api.trace(model, ["."]).activations] == ["string", "string"]
