@@ -33,7 +33,7 @@ def test_properties_of_models_of_further_opsets() -> None:
 def test_properties_of_models_with_further_kinds_of_values() -> None:
     found = [
         fault
-        for seed in range(700000, 700006)
+        for seed in range(700000, 700003)
         for fault in faults(seed, most=5, opsets=OLDEST_AND_NEWEST, further=True)
     ]
     assert not found, "\n".join(f"seed {seed}, {name}: {text}" for seed, name, text in found)
