@@ -6,16 +6,17 @@ where rounding of coordinates decides.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from onnxtile.fitting.axis_links import AxisLink, AxisLinks, OperatorFacts, Uncut
 from onnxtile.fitting.source_rows import SourceRows
+from onnxtile.model.save import proto_bytes
+from onnxtile.model.submodel import assembled, tensor_type
 from onnxtile.runtime import Array, Session
 
 _NEAREST = "nearest"
@@ -126,7 +127,6 @@ def _measured(opset: int, mode: ResizeMode, size: int, out: int, scale: float | 
 
 def _run(opset: int, mode: ResizeMode, rows: Array, out: int, scale: float | None) -> Array:
     """Return `rows` resized to `out` rows by onnxruntime."""
-    dims = (1, 1, *rows.shape)
     by_size = numpy_helper.from_array(np.asarray([1, 1, out, rows.shape[1]], np.int64), "sizes")
     by_scale = numpy_helper.from_array(np.asarray([1, 1, scale or 1, 1], np.float32), "scales")
     none = numpy_helper.from_array(np.zeros(0, np.float32), "none")
@@ -136,12 +136,7 @@ def _run(opset: int, mode: ResizeMode, rows: Array, out: int, scale: float | Non
     inputs = ["x", empty, *([empty, "sizes"] if scale is None else ["scales"])]
     node = helper.make_node("Resize", inputs, ["y"])
     node.attribute.extend(helper.make_attribute(*one) for one in mode)
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in _ends(dims))
-    graph = helper.make_graph([node], "resize", [x], [y], constants)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
-    found: Array = Session(made.SerializeToString()).run({"x": rows.reshape(dims)})["y"][0, 0]
+    dims = (1, 1, *rows.shape)
+    made = assembled([node], {"x": tensor_type(ir.DataType.FLOAT, dims)}, ["y"], {"": opset}, constants=constants)
+    found: Array = Session(proto_bytes(made)).run({"x": rows.reshape(dims)})["y"][0, 0]
     return found
-
-
-def _ends(dims: Sequence[int]) -> tuple[tuple[str, Sequence[int | str]], tuple[str, Sequence[int | str]]]:
-    return ("x", dims), ("y", ["n", "c", "h", "w"])

@@ -79,10 +79,14 @@ def test_what_is_refused_in_one_pass_has_too_many_pairs(after: list[tuple[int, .
 
 def test_a_wide_graph_is_refused_before_its_shapes_are_inferred(monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
+
+    def noted(what: str, _done: int = 0, _of: int = 0, /) -> None:
+        steps.append(what)
+
     monkeypatch.setattr(chains, "MOST_PAIRS", 100)
     api.plan(MAKERS["chain"](60), order="any", verify=False)
     with pytest.raises(UsageError, match="62 nodes have too many unordered pairs"):
-        api.plan(MAKERS["wide"](60), order="any", progress=lambda text, *_: steps.append(text))
+        api.plan(MAKERS["wide"](60), order="any", progress=noted)
     assert steps == ["reading the model"]
 
 
