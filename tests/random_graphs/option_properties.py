@@ -233,7 +233,7 @@ def _most(bound: Any) -> int | None:
 def _shapes(model: onnx.ModelProto, feeds: Mapping[str, Array], names: set[str]) -> dict[str, tuple[int, ...]]:
     """Return the shapes of tensors of the main graph as a run has them."""
     found = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
-    found |= {name: array.shape for name, array in feeds.items()}
+    found |= {name: np.shape(one) for name, one in feeds.items() if not isinstance(one, list)}
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     shown = sorted(names - found.keys())
