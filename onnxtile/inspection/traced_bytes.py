@@ -27,7 +27,7 @@ def require_room(model: ir.Model, names: Iterable[str], feeds: Mapping[str, Any]
     needed = sum(sizes.get(name, 0) for name in names)
     if needed > allowed:
         raise OverLimit(
-            f"the traced values take {needed:,} bytes, and {allowed:,} are allowed",
+            f"the traced values take {needed:,} bytes of memory, and {allowed:,} are allowed",
             hint="choose fewer nodes or smaller sizes (--dim, --shape), or allow more by --run-memory",
         )
 

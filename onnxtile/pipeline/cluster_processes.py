@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import subprocess
 import sys
 import time
@@ -22,6 +21,8 @@ _EVERY = 0.5
 """Seconds between two looks at the process that began the cluster."""
 _TURNS = 20
 """Times that processes are looked for: one may be starting another."""
+_KILL = 9
+"""SIGKILL, which Windows lacks by name. This file is also a program of its own, without the package."""
 _START = 17
 """Place of the time of its start behind the parent of a process, in proc_pid_stat(5)."""
 
@@ -68,7 +69,7 @@ class _Processes:
         for _ in range(_TURNS):
             for number in self._found:
                 with suppress(ProcessLookupError, PermissionError):
-                    os.kill(number, signal.SIGKILL)
+                    os.kill(number, _KILL)
             time.sleep(0.05)
             self.look()
             if not self._found:
@@ -86,7 +87,7 @@ def _running() -> Iterator[tuple[int, tuple[int, str]]]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError):
-                state, parent, *rest = (folder / "stat").read_text().rpartition(")")[2].split()
+                state, parent, *rest = (folder / "stat").read_text("utf-8").rpartition(")")[2].split()
                 if state != "Z":
                     yield int(folder.name), (int(parent), rest[_START])
 

@@ -21,7 +21,7 @@ def starting_workers() -> Iterator[None]:
         _start_trackers()
         yield
         return
-    blocked = [getattr(signal, name) for name in _OF_TERMINALS]
+    blocked = [getattr(signal, name) for name in _OF_TERMINALS if hasattr(signal, name)]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     _start_trackers()
     signal.pthread_sigmask(signal.SIG_BLOCK, blocked)  # Python has let some through again

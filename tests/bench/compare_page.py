@@ -75,7 +75,7 @@ def _fuse_page(rows: Mapping[str, Row]) -> Iterator[str]:
         row["tools"]["onnxsim"]["certify"] for row in rows.values() if "certify" in row["tools"]["onnxsim"]
     )
     said = ", ".join(f"{word} {count}" for word, count in certified.most_common())
-    yield f"What onnxsim --certify says of its own results, model by model: {said}.\n"
+    yield f"onnxsim --certify says of its own results, model by model: {said}.\n"
     yield f"By model: {', '.join(_TITLES.values())}; seconds; the result where it is not equal. A time below that of onnxtile is bold.\n"
     yield _table("model", "there", *tools, words=2 + len(tools))
     for name, row in rows.items():
@@ -207,7 +207,7 @@ def _fitting_seconds(row: Row, tool: str) -> float | None:
 
 def _ranges_page(rows: Mapping[str, Row]) -> Iterator[str]:
     yield (
-        "The nine exports of the zoo with open sizes: one arena that holds for all sizes of the range, beside `shape_cost.bounds` of"
+        "Each of the nine exports of the zoo with open sizes has one arena for all sizes of the range. Beside it is `shape_cost.bounds` of"
         " onnxsim, which has an arena only where it has a bound for every tensor. Of the others the number of tensors without a"
         " bound is given.\n"
     )
@@ -282,8 +282,8 @@ def _fit_page(rows: Mapping[str, Row]) -> Iterator[str]:
         "`onnxtile fit MODEL --max-extra-macs BUDGET`, with `--capacity` where the name has bytes and `--smallest` else. Both models"
         " run and are compared, and the result runs inside its arena. Bytes are"
         " of activations without the input of the model, at an alignment of 64. No peer of this page rewrites an ONNX model for a"
-        " memory. Published arenas are of the same network in int8, with the extra multiply-accumulates that the paper names:"
-        " MCUNetV2 (arXiv:2110.15352) and msf-CNN; they count by their own rules, and were not measured here."
+        " memory. Published arenas are of the same network in int8, with the extra multiply-accumulates that the paper names."
+        " The papers are MCUNetV2 (arXiv:2110.15352) and msf-CNN. They count by their own rules, and were not measured here."
         " The weights of these networks are random here. Seconds are processor time of one run.\n"
     )
     columns = ("arena before", "arena", "extra MACs", "nodes", "s", "published", "extra MACs there")

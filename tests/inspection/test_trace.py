@@ -237,14 +237,16 @@ WIDE = text(
 def test_values_that_take_too_much_memory_are_refused_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     ran = list[str]()
     monkeypatch.setattr(Session, "run", lambda *_: ran.append("run"))
-    with pytest.raises(OverLimit, match="the traced values take 8,589,934,600 bytes, and 1,073,741,824 are allowed"):
+    with pytest.raises(
+        OverLimit, match="the traced values take 8,589,934,600 bytes of memory, and 1,073,741,824 are allowed"
+    ):
         api.trace(WIDE, ["."], dims={"N": 1024})
     assert ran == []
 
 
 def test_limits_say_how_much_traced_values_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traced_bytes, "memory_of_runs", lambda: 71)
-    with pytest.raises(OverLimit, match="the traced values take 72 bytes, and 71 are allowed"):
+    with pytest.raises(OverLimit, match="the traced values take 72 bytes of memory, and 71 are allowed"):
         api.trace(CHAIN, ["Neg", "Exp"], dims={"N": 3})
     assert len(api.trace(CHAIN, ["Neg"], dims={"N": 3}).activations) == 1
 

@@ -11,6 +11,7 @@ import pytest
 from onnx import helper
 from onnxruntime import InferenceSession
 
+from onnxtile import api
 from onnxtile.errors import CheckFailed, ModelError
 from onnxtile.planning.layout.aliases import find
 from onnxtile.planning.layout.aliases.lawful import VIEWS
@@ -184,6 +185,15 @@ def test_an_optional_is_no_tensor(body: str) -> None:
     result = case.plan()
     assert outside(result)["o"] == "an optional has no fixed bytes"
     assert case.run(result).equal
+
+
+def test_a_tensor_of_a_function_may_have_the_name_of_an_optional() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 20, "local" : 1]>
+        g (float[2] x) => (optional(float[2]) o, float[2] y) { o = Optional(x) e = OptionalGetElement(o) y = local.F(e) }
+        <opset_import: ["" : 20], domain: "local"> F (a) => (b) { o = Neg(a) b = Exp(o) }""")
+    verdict = api.plan(model).verdict
+    assert verdict is not None
+    assert verdict.equal
 
 
 @pytest.mark.parametrize("alignment", [1, 2, 8, 16])

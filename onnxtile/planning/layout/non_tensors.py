@@ -18,13 +18,17 @@ def containers(model: ir.Model, shapes: Shapes) -> dict[ir.Value, ir.TypeProtoco
     A type that is missing in the file comes from onnx's type inference; a value that this does not know either is left out. Other
     engines treat an optional as the tensor in it, so for a model with optionals onnx infers every type.
     """
-    values = [value for graph in main_graphs(model) for value in _values(graph)]
-    found = {value: value.type for value in values if _is_container(value.type)}
+    graphs = [list(_values(graph)) for graph in main_graphs(model)]
+    found = {value: value.type for values in graphs for value in values if _is_container(value.type)}
     wraps = any(node.op_type == "Optional" for node in model.graph.all_nodes()) or _gives_optional(model)
-    untold = (value for value in values if value.type is None and (wraps or shapes.dtype(value) is None))
-    open_ = {value.name or "": value for value in untold}
-    if open_:
-        found.update({open_[name]: type_ for name, type_ in _inferred(model).items() if name in open_})
+    untold = [
+        {value.name or "": value for value in values if value.type is None and (wraps or shapes.dtype(value) is None)}
+        for values in graphs
+    ]
+    if any(untold):
+        # A body may have the names of another.
+        for open_, types in zip(untold, _inferred(model), strict=False):
+            found.update({open_[name]: type_ for name, type_ in types.items() if name in open_})
     return {value: type_ for value, type_ in found.items() if type_ is not None}
 
 
@@ -42,17 +46,16 @@ def _is_container(type_: ir.TypeProtocol | None) -> bool:
     return type_ is not None and not isinstance(type_, ir.TensorType)
 
 
-def _inferred(model: ir.Model) -> dict[str, ir.TypeProtocol]:
+def _inferred(model: ir.Model) -> Iterator[dict[str, ir.TypeProtocol]]:
+    """Yield the types of values that are no tensors, by name, of each graph in the order of `main_graphs`."""
     try:
         graph = onnx.shape_inference.infer_shapes(skeleton(model)).graph
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
-        return {}
-    types = {
-        info.name: ir.serde.deserialize_type_proto_for_type(info.type)
-        for inner in _graphs(graph)
-        for info in (*inner.value_info, *inner.output)
-    }
-    return {name: type_ for name, type_ in types.items() if type_ is not None and _is_container(type_)}
+        return
+    for inner in _graphs(graph):
+        infos = (*inner.value_info, *inner.output)
+        types = ((info.name, ir.serde.deserialize_type_proto_for_type(info.type)) for info in infos)
+        yield {name: type_ for name, type_ in types if type_ is not None and _is_container(type_)}
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

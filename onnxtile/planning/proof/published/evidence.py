@@ -92,7 +92,7 @@ class GraphFacts:
         if value.type is not None:
             return _container(value.type)
         is_untold = self.shapes.dtype(value) is None or self._makes_optionals
-        return self._inferred.get(value.name or "") if is_untold else None
+        return self._inferred.get(value) if is_untold else None
 
     @cached_property
     def _makes_optionals(self) -> bool:
@@ -102,22 +102,25 @@ class GraphFacts:
         return any(node.op_type == "Optional" for node in self.model.graph.all_nodes())
 
     @cached_property
-    def _inferred(self) -> dict[str, str]:
-        """The values that are not tensors by onnx's type inference: kinds by name."""
+    def _inferred(self) -> dict[ir.Value, str]:
+        """The kinds of the values that are not tensors, by onnx's type inference. A body may have the names of another."""
         try:
             graph = onnx.shape_inference.infer_shapes(skeleton(self.model)).graph
         except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
             return {}
-        found, todo = {}, [graph]
+        found, todo = dict[ir.Value, str](), [(self.model.graph, graph)]
         while todo:
-            one = todo.pop()
-            for info in (*one.value_info, *one.output):
-                kind = _container(ir.serde.deserialize_type_proto_for_type(info.type))
+            own, typed = todo.pop()
+            infos = (*typed.value_info, *typed.output)
+            kinds = {info.name: _container(ir.serde.deserialize_type_proto_for_type(info.type)) for info in infos}
+            for value in (value for node in own for value in node.outputs if value.name):
+                kind = kinds.get(value.name or "")
                 if kind is not None:
-                    found[info.name] = kind
-            attributes = [attribute for node in one.node for attribute in node.attribute]
-            todo.extend(attribute.g for attribute in attributes if attribute.HasField("g"))
-            todo.extend(body for attribute in attributes for body in attribute.graphs)
+                    found[value] = kind
+            bodies = (body for node in own for _, body in graphs_of(node))
+            attributes = [attribute for node in typed.node for attribute in node.attribute]
+            inner = (body for one in attributes for body in ([one.g] if one.HasField("g") else one.graphs))
+            todo.extend(zip(bodies, inner, strict=True))
         return found
 
 
