@@ -25,11 +25,12 @@ from onnxtile.fitting.unblocking.unblock import (
 )
 from onnxtile.fitting.uncut_peak import uncut_peak
 from onnxtile.model.constants import Constants
-from onnxtile.model.dims import bind
+from onnxtile.model.dims import bind, free_inputs
 from onnxtile.model.infer import values
 from onnxtile.model.load import file_name, load
 from onnxtile.model.plan_marks import clear_plan
 from onnxtile.model.shapes import Shapes, resolve
+from onnxtile.model.unbound import missing_sizes
 from onnxtile.model.validity import check
 from onnxtile.planning.annotate import annotate
 from onnxtile.verbs.flows.chain import file_of
@@ -259,6 +260,9 @@ def judged(
 
 def _require_sizes(model: ir.Model, shapes: Shapes) -> None:
     """Raise ModelError where the size of an input or a tensor is not known."""
+    left = [value for value in free_inputs(model) if shapes.sizes(value) is None]
+    if left:
+        raise missing_sizes(left)
     open_ = next((value for value in values(model) if value.name and shapes.sizes(value) is None), None)
     if open_ is not None:
         raise ModelError(f"the size of {open_.name!r} is not known: {shapes.reason(open_)}")
