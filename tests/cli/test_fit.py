@@ -71,6 +71,14 @@ def test_unbound_sizes_name_the_dimension(run: Run, tmp_path: Path) -> None:
     assert "give them, for example --dim n=" in done.err
 
 
+def test_an_input_that_is_no_tensor_needs_no_option(run: Run, tmp_path: Path) -> None:
+    made = model("g (seq(float[2,8]) s, float[2,8] x) => (float[2,8] y) { y = Relu(x) }")
+    onnx.save(made, tmp_path / "m.onnx")
+    done = run("fit", "m.onnx", "--capacity", "1KiB")
+    assert done.code == 2
+    assert "the size of 's' is not known" in done.err
+
+
 def test_a_model_with_nothing_to_cut_says_so(run: Run, tmp_path: Path) -> None:
     onnx.save(
         model("g (float[4,64] x) => (float[64,4] y) { h = Softmax<axis=0>(x) y = Transpose(h) }"), tmp_path / "m.onnx"

@@ -260,7 +260,8 @@ def judged(
 
 def _require_sizes(model: ir.Model, shapes: Shapes) -> None:
     """Raise ModelError where the size of an input or a tensor is not known."""
-    left = [value for value in free_inputs(model) if shapes.sizes(value) is None]
+    tensors = (value for value in free_inputs(model) if isinstance(value.type, ir.TensorType))
+    left = [value for value in tensors if shapes.sizes(value) is None]
     if left:
         raise missing_sizes(left)
     open_ = next((value for value in values(model) if value.name and shapes.sizes(value) is None), None)
