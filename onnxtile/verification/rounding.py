@@ -88,7 +88,8 @@ def _nudged(value: Any, random: np.random.Generator) -> Any:
     """Return a float array with each element one unit up or down; anything else as it is."""
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
         return value
-    return np.nextafter(value, np.where(random.random(value.shape) < 0.5, -np.inf, np.inf).astype(value.dtype))
+    way = np.where(random.random(value.shape) < 0.5, -np.inf, np.inf).astype(value.dtype)
+    return np.asarray(np.nextafter(value, way))  # of a scalar NumPy makes a number
 
 
 def _distance(expected: Any, got: Any, kinds: str) -> float:

@@ -46,6 +46,15 @@ def test_what_rounding_does_not_explain_is_one() -> None:
     assert not judge(load(model(0.05)), load(model(0.05, -9.99))).equal
 
 
+def test_inputs_without_axes_are_moved_by_a_unit_too() -> None:
+    first, second = (
+        onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+            g (float x) => (float y) {{ c = Constant<value = float {{{factor}}}>() y = Mul(x, c) }}""")
+        for factor in ("1.0", "1.5")
+    )
+    assert not judge(load(first), load(second)).equal
+
+
 NEAR = 1 + 3e-4 * np.random.default_rng(1).standard_normal(64)
 
 
