@@ -13,6 +13,8 @@ from onnxtile.model.save import raise_ir_version
 from onnxtile.model.validity import check, skeleton
 from onnxtile.model.walk import all_nodes, bodies_of
 
+_RESIZE_PLACES = 11
+"""The version from which on Resize says which places of its operand it reads."""
 _TRUE_MASKS = 12
 """The first opset in which a Dropout that does not train has a mask of True."""
 
@@ -61,6 +63,8 @@ def raised(model: ir.Model, version: int) -> ir.Model:
     result.ir_version = source.ir_version
     _restore_model(source, result)
     _restore_graph(source.graph, result.graph)
+    if opset_of(model) < _RESIZE_PLACES <= version:
+        _keep_places(result)
     for function in source.functions.values():
         result.functions[function.identifier()] = function
     _require_whole(source, result)
@@ -77,6 +81,16 @@ def _require_masks_kept(model: ir.Model, version: int) -> None:
             raise ModelError(
                 f"a Dropout of opset {opset_of(model)} gives another mask in opset {_TRUE_MASKS}, and it is read"
             )
+
+
+def _keep_places(result: ir.Model) -> None:
+    """Give each Resize the places that it read before opset 11: the converter leaves it those that opset 11 has by default."""
+    for node in result.graph.all_nodes():
+        if node.op_type == "Resize" and node.domain in {"", "ai.onnx"}:
+            node.attributes["coordinate_transformation_mode"] = ir.AttrString(
+                "coordinate_transformation_mode", "asymmetric"
+            )
+            node.attributes["nearest_mode"] = ir.AttrString("nearest_mode", "floor")
 
 
 def _is_read(value: ir.Value) -> bool:

@@ -7,6 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
+from onnxruntime import InferenceSession
 
 from onnxtile.errors import ModelError
 from onnxtile.model.constants import Constants
@@ -72,3 +73,15 @@ def test_masks_of_dropout_that_nobody_reads_do_not_matter() -> None:
         '<ir_version: 8, opset_import: ["": 11]> g (float[2] x) => (float[2] d) { d, m = Dropout(x) }'
     )
     assert raised(ir.from_proto(model), 13).graph.opset_imports[""] == 13
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("operator", ["Upsample", "Resize"])
+def test_resized_elements_stay_as_they_are(operator: str, mode: str) -> None:
+    opset = {"Upsample": 9, "Resize": 10}[operator]
+    model = onnx.parser.parse_model(f"""<ir_version: 4, opset_import: ["" : {opset}]>
+        g (float[1,2,3,5] x) => (float[1,2,N,M] y) <float[4] s = {{1.0, 1.0, 2.0, 2.0}}> {{ y = {operator}<mode = "{mode}">(x, s) }}""")
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 2, 3, 5)).astype(np.float32)}
+    newer = ir.to_proto(raised(ir.from_proto(model), 13))
+    expected, got = (InferenceSession(one.SerializeToString()).run(None, feeds)[0] for one in (model, newer))
+    assert np.array_equal(expected, got)
