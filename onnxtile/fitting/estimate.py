@@ -9,7 +9,7 @@ import numpy as np
 
 from onnxtile.fitting.chunked_kernels import ChunkedKernels
 from onnxtile.fitting.given_pieces import GivenPieces
-from onnxtile.fitting.live_bytes import ALIGNMENT, LiveBytes, live_bytes
+from onnxtile.fitting.live_bytes import ALIGNMENT, LiveBytes, aligned, live_bytes
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel
 from onnxtile.fitting.region import Cut
 from onnxtile.fitting.region_tracer import RegionTracer, StripTrace
@@ -159,7 +159,7 @@ class _StripCosts:
             others = weights[makers[tensor]] - 1 if tensor in makers else 0
             if others:
                 size = self.region.tensors[tensor].bytes(rows[1] - rows[0], columns[1] - columns[0])
-                kept[tensor] = max(kept.get(tensor, 0), others * _aligned(size))
+                kept[tensor] = max(kept.get(tensor, 0), others * aligned(size))
         return sum(kept.values())
 
     def _join(self) -> None:
@@ -180,7 +180,7 @@ class _StripCosts:
         self.nodes += len(joined)
 
     def _size(self, tensor: int) -> int:
-        return _aligned(self.region.tensors[tensor].size)
+        return aligned(self.region.tensors[tensor].size)
 
     def _size_made(self, tensor: int) -> int:
         """Return the bytes of a result, that of its strips where it is handed over in pieces."""
@@ -203,7 +203,3 @@ def _outlines(kernels: Sequence[FitKernel], ranges: list[StripRanges]) -> RowNum
             if tensor in anchors:
                 columns.append(np.where(need.some, need.starts - anchors[tensor], _EMPTY))
     return np.stack(columns, axis=1)
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from onnxtile.fitting.live_bytes import ALIGNMENT
+from onnxtile.fitting.live_bytes import aligned
 from onnxtile.fitting.network import COLUMNS
 from onnxtile.fitting.region import overlapped
 from onnxtile.fitting.region_tracer import RegionTracer
@@ -43,7 +43,7 @@ class GivenPieces:
     def _size(self, tensor: int, piece: int) -> int:
         start, stop = self.about.given[tensor][piece]
         about = self.about.tensors[tensor]
-        return -(-about.bytes(stop - start, about.extent(COLUMNS)) // ALIGNMENT) * ALIGNMENT
+        return aligned(about.bytes(stop - start, about.extent(COLUMNS)))
 
     def lives_after(self, piece: tuple[int, int], strip: int) -> bool:
         """Return whether a piece, given by its tensor and number, is read after a strip."""

@@ -12,6 +12,11 @@ ALIGNMENT = 64
 """Bytes: the default of plan."""
 
 
+def aligned(size: int) -> int:
+    """Return the bytes that a buffer of `size` bytes takes."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
 @dataclass(frozen=True)
 class LiveBytes:
     """The largest sum of live bytes, the tensors alive there by number, and the bytes that Slice and Concat copy.
@@ -98,7 +103,7 @@ class _Count:
         size = about.grain * (rows[1] - rows[0]) * (columns[1] - columns[0])
         if about.is_outside and patch == (patch.tensor, (0, about.extent(ROWS)), (0, about.extent(COLUMNS))):
             return 0
-        return -(-size // ALIGNMENT) * ALIGNMENT
+        return aligned(size)
 
     def run(self, above: int) -> LiveBytes:
         """Count the live bytes while each operation runs."""

@@ -11,13 +11,13 @@ from itertools import accumulate
 from onnxtile.fitting.channels import HiddenGroup, chunked
 from onnxtile.fitting.chunked_kernels import ChunkedKernels
 from onnxtile.fitting.estimate import LoadLimit, cut_cost
-from onnxtile.fitting.live_bytes import ALIGNMENT
+from onnxtile.fitting.live_bytes import aligned
 from onnxtile.fitting.network import COLUMNS, ROWS, FitTensor, Network
 from onnxtile.fitting.region import Cut, UncutRegion, macs_of
 from onnxtile.fitting.region_bounds import BoundsByStart
 from onnxtile.fitting.region_tracer import RegionTrace, RegionTracer
 from onnxtile.fitting.strip_ranges import PaddingOnly, StripRanges, read_whole
-from onnxtile.fitting.whole_kernel import whole_kernel_bytes
+from onnxtile.fitting.whole_kernel import shared_by_island, whole_kernel_bytes
 
 WHOLE = Cut()
 
@@ -136,7 +136,7 @@ class Regions:
     @staticmethod
     def size_of(about: FitTensor) -> int:
         """Return the aligned bytes of a whole tensor; 0 for one outside of the arena."""
-        return -(-about.size // ALIGNMENT) * ALIGNMENT
+        return aligned(about.size)
 
     @cached_property
     def narrow(self) -> list[int]:
@@ -165,7 +165,7 @@ class Regions:
 
     def size_of_rows(self, tensor: int, rows: int) -> int:
         """Return the aligned bytes of some rows of a tensor."""
-        return -(-self.row_bytes(tensor) * rows // ALIGNMENT) * ALIGNMENT
+        return aligned(self.row_bytes(tensor) * rows)
 
     def results(self, start: int, stop: int) -> list[int]:
         """Return the tensors that a region makes for later kernels."""
@@ -292,17 +292,8 @@ class Regions:
         """Return the bytes from before a region that live throughout it, without tensors in pieces."""
         apart = self.dying(start, stop).union(tensor for tensor, _ in cut.given)
         if stop == start + 1:
-            apart |= self._shared_by_island(start)
+            apart |= shared_by_island(self.network, start)
         return self.live_sizes[start] - sum(map(self.size, apart))
-
-    def _shared_by_island(self, place: int) -> set[int]:
-        """Return the operands of an island whose bytes the result of its last node, at `place`, takes: they die there."""
-        kernel, last = self.network.kernels[place], self.network.last_reads
-        ending = {tensor for tensor in kernel.island_overwrites if last[tensor] == place}
-        if kernel.is_island_join:
-            return ending
-        size = self.size(kernel.makes[0])
-        return set(sorted(tensor for tensor in ending if self.size(tensor) == size)[:1])
 
     @cached_property
     def least(self) -> int:

@@ -41,17 +41,11 @@ def _sizes(model: ir.Model, feeds: Mapping[str, Any]) -> Iterator[tuple[str, int
             tensor.CopyFrom(onnx.helper.make_tensor_type_proto(tensor.elem_type, feeds[value.name].shape).tensor_type)
     try:
         graph = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
-    except (
-        onnx.shape_inference.InferenceError,
-        RuntimeError,
-        ValueError,
-    ):  # onnxruntime says what is wrong with the model
-        return
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        return  # onnxruntime says what is wrong with the model
     for value in (*graph.value_info, *graph.output):
         tensor = value.type.tensor_type
-        dims, has_bytes = (
-            tensor.shape.dim,
-            tensor.elem_type not in {onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING},
-        )
+        dims = tensor.shape.dim
+        has_bytes = tensor.elem_type not in {onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING}
         if tensor.HasField("shape") and has_bytes and all(dim.HasField("dim_value") for dim in dims):
             yield value.name, math.prod(dim.dim_value for dim in dims) * ir.DataType(tensor.elem_type).bitwidth // 8

@@ -13,13 +13,13 @@ import numpy as np
 import onnx
 
 import onnxtile
-from onnxtile.errors import Infeasible, Mismatch
+from onnxtile.errors import Infeasible
 from onnxtile.pipeline.file import from_file
 from onnxtile.pipeline.place import Destination
 from onnxtile.pipeline.run import Report, run_one
 from tests.random_graphs.carried_out import Run
 from tests.random_graphs.kernels import Array, Kernels, run_model, session_of
-from tests.random_graphs.properties import Case, require_equal, without_addresses, written
+from tests.random_graphs.properties import Case, attempted, require_equal, without_addresses, written
 
 QUICK: dict[str, Any] = {"planner": "greedy-by-size"}
 FITS: tuple[dict[str, Any], ...] = (
@@ -56,13 +56,8 @@ def fit_further(case: Case) -> None:
     options = _fit_options(case, random)
     if options is None:
         return
-    try:
-        result = onnxtile.fit(case.model, dims=dims, verify=case.verify, **options)
-    except Infeasible:
-        return
-    except Mismatch:
-        if not case.random_model.stepped:
-            raise
+    result = attempted(case, lambda: onnxtile.fit(case.model, dims=dims, verify=case.verify, **options))
+    if result is None:
         return
     model = written(result.model)
     exact = bool(options.get("exact"))
@@ -195,16 +190,10 @@ def within_limits(case: Case) -> None:
     with TemporaryDirectory() as folder:
         target = Path(folder, "limits.toml")
         target.write_text(_toml(fields))
-        try:
-            result = onnxtile.tile(
-                case.model, target=str(target), dims=case.random_model.dims, accumulate=accumulate, verify=case.verify
-            )
-        except Infeasible:
-            return
-        except Mismatch:
-            if not case.random_model.stepped:
-                raise
-            return
+        options: dict[str, Any] = {"target": str(target), "dims": case.random_model.dims, "accumulate": accumulate}
+        result = attempted(case, lambda: onnxtile.tile(case.model, verify=case.verify, **options))
+    if result is None:
+        return
     model = written(result.model)
     case.require_same(run_model(model, case.feeds), exact=False, but=case.random_model.stepped)
     skipped = {entry["node"] for entry in result.to_dict()["skipped"]}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
@@ -19,6 +19,8 @@ from tests.random_graphs.carried_out import Run
 from tests.random_graphs.generator import RandomModel
 from tests.random_graphs.kernels import Array, Kernels, captured, run_model
 from tests.random_graphs.meaning import differences
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,18 @@ def shuffled(model: onnx.ModelProto, random: Random) -> onnx.ModelProto:
     return copy
 
 
+def attempted(case: Case, make: Callable[[], Result]) -> Result | None:
+    """Return the result of `make`; None where nothing fits, or where only steps of quantisation differ."""
+    try:
+        return make()
+    except Infeasible:
+        return None
+    except Mismatch:
+        if not case.random_model.stepped:
+            raise
+        return None
+
+
 def lower(case: Case) -> None:
     """Lowered meta-ops compute the same as far as rounding explains."""
     target = case.random("lower").choice(["onnx", "ort", "qdq"])
@@ -168,13 +182,8 @@ def tile(case: Case) -> None:
     if random.random() < 0.2:
         options = {"memory": 512, "conv": True}
     source = onnxtile.fuse(case.model, verify=False).model if random.random() < 0.3 else case.model
-    try:
-        result = onnxtile.tile(source, dims=case.random_model.dims, verify=case.verify, **options)
-    except Mismatch:
-        if not case.random_model.stepped:
-            raise
-        return
-    except Infeasible:
+    result = attempted(case, lambda: onnxtile.tile(source, dims=case.random_model.dims, verify=case.verify, **options))
+    if result is None:
         return
     case.require_same(run_model(written(result.model), case.feeds), exact=False, but=case.random_model.stepped)
 
@@ -257,13 +266,8 @@ def fit(case: Case) -> None:
     capacity = int(planned.arena_size * random.choice([0.6, 0.75, 0.9])) // 64 * 64
     if planned.unplanned or capacity < 64:
         return
-    try:
-        result = onnxtile.fit(case.model, capacity=capacity, **options)
-    except Infeasible:
-        return
-    except Mismatch:
-        if not case.random_model.stepped:
-            raise
+    result = attempted(case, lambda: onnxtile.fit(case.model, capacity=capacity, **options))
+    if result is None:
         return
     case.require_same(run_model(written(result.model), case.feeds), exact=False, but=case.random_model.stepped)
 
