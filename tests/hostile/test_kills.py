@@ -72,7 +72,7 @@ MOUNTS = {"full": ("size=96k", "No space left on device"), "read only": ("ro", "
     "line",
     [
         "tile m.onnx --max 32 --no-verify -q -o disk/o.onnx",
-        "fit m.onnx --capacity 96KiB --no-verify -q -o disk/o.onnx",
+        "fit m.onnx --capacity 129KiB --no-verify -q -o disk/o.onnx",
         "run p.toml m.onnx n.onnx --jobs 2 -q -o disk",
     ],
 )
