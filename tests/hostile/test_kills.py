@@ -80,7 +80,7 @@ def test_a_disk_that_is_full_or_read_only_gets_no_part_of_a_file(folder: Path, k
     options, reason = MOUNTS[kind]
     (folder / "disk").mkdir()
     (folder / "n.onnx").write_bytes((folder / "m.onnx").read_bytes())
-    (folder / "p.toml").write_text('[[steps]]\ndo = "tile"\nmax = 32\nverify = false\n')
+    (folder / "p.toml").write_text('[[steps]]\ndo = "tile"\nmax = 64\nverify = false\n')
     before = files(folder)
     script = f"mount -t tmpfs -o {options} tmpfs disk && {sys.executable} -m onnxtile {line}; echo $?; ls -A disk"
     done = subprocess.run(
