@@ -141,7 +141,7 @@ class ByteGraph:
         if starts is None or axes is None or steps is None or {*steps} - {1}:
             return None
         below = [(at + outer[axis] if at < 0 else at, axis % len(outer)) for at, axis in zip(starts, axes, strict=True)]
-        return int(width) * sum(min(max(at, 0), outer[axis]) * math.prod(outer[axis + 1 :]) for at, axis in below)
+        return int(width * sum(min(max(at, 0), outer[axis]) * math.prod(outer[axis + 1 :]) for at, axis in below))
 
     def part(self, node: onnx.NodeProto, name: str) -> Pieces:
         """Return the pieces of the operand of a Split or Slice that are those of a result; none where they are not known."""
