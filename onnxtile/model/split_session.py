@@ -31,7 +31,7 @@ _HALVES = frozenset({"tensor(float16)", "tensor(bfloat16)"})
 
 
 @dataclass(frozen=True)
-class _Cut:
+class _NodeRange:
     """Consecutive nodes, the values that they read and that leave them, and those of the former that nothing reads later."""
 
     nodes: Sequence[ir.Node]
@@ -66,7 +66,7 @@ class SplitSession:
         types = {v: None if v.type is None else ir.serde.serialize_value(v).type for v in model.graph.inputs}
         self._pieces = [self._loaded(cut, types) for cut in _cuts(model.graph)]
 
-    def _loaded(self, cut: _Cut, types: dict[ir.Value, onnx.TypeProto | None]) -> _ModelPiece:
+    def _loaded(self, cut: _NodeRange, types: dict[ir.Value, onnx.TypeProto | None]) -> _ModelPiece:
         """Return the piece of `cut`, and add to `types` those of its results, as onnxruntime infers them."""
         read = {value: types[value] if value in types else _type(self._found[value.name or ""]) for value in cut.reads}
         model = proto_bytes(self._submodels.of(cut.nodes, read, cut.makes))
@@ -125,7 +125,7 @@ def _copied_bytes(graph: ir.Graph) -> int:
     return sum(int(t.nbytes) for t in constants if t is not None and not isinstance(t, ir.ExternalTensor))
 
 
-def _cuts(graph: ir.Graph) -> Iterator[_Cut]:
+def _cuts(graph: ir.Graph) -> Iterator[_NodeRange]:
     """Yield the nodes of `graph` in its order, but for cuts whose results nothing reads."""
     last = {value: at for at, nodes in enumerate(_batches(graph)) for value in _read(nodes)}
     last |= dict.fromkeys(graph.outputs, len(graph))
@@ -134,7 +134,7 @@ def _cuts(graph: ir.Graph) -> Iterator[_Cut]:
         reads = [value for value in _read(nodes) if value not in made and not value.is_initializer()]
         makes = [value for value in made if last.get(value, -1) > at]
         if makes:
-            yield _Cut(nodes, reads, makes, [value for value in reads if last[value] == at])
+            yield _NodeRange(nodes, reads, makes, [value for value in reads if last[value] == at])
 
 
 def _batches(graph: ir.Graph) -> Iterator[list[ir.Node]]:
