@@ -153,4 +153,4 @@ def _type(found: Feed) -> onnx.TypeProto:
         raise ModelError(f"{found.name!r} is a {found.type}, which stays in one session")
     dtype = ir.DataType[found.type.removeprefix("tensor(").removesuffix(")").upper()]
     # The shape () means a scalar, or that the rank is not known.
-    return tensor_type(dtype, [size if isinstance(size, int) else None for size in found.shape] or None)
+    return tensor_type(dtype, tuple(size if isinstance(size, int) else None for size in found.shape) or None)

@@ -68,7 +68,8 @@ def typed_chain(first: int, *steps: tuple[str, int], opset: int = 17) -> ir.Mode
     """Return a model of Casts to types, with Identities between them."""
     nodes, value = [], "x"
     for at, (op, to) in enumerate(steps):
-        nodes.append(helper.make_node(op, [value], [f"v{at}"], **({"to": to} if op == "Cast" else {})))
+        nodes.append(helper.make_node(op, [value], [f"v{at}"]))
+        nodes[-1].attribute.extend([helper.make_attribute("to", to)] if op == "Cast" else [])
         value = f"v{at}"
     x = helper.make_tensor_value_info("x", first, [2, 3])
     y = helper.make_tensor_value_info(value, steps[-1][1], [2, 3])
