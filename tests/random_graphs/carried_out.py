@@ -73,10 +73,6 @@ _OVER = {
     "Where",
     "Softmax",
     "LogSoftmax",
-    "BatchNormalization",
-    "LayerNormalization",
-    "InstanceNormalization",
-    "Gemm",
     "CumSum",
     "QuantizeLinear",
     "DequantizeLinear",
@@ -85,6 +81,18 @@ _OVER = {
     "QLinearSigmoid",
     "QLinearLeakyRelu",
 }
+_OVER_ONE = {
+    "BatchNormalization": 0,
+    "GroupNormalization": 0,
+    "InstanceNormalization": 0,
+    "LayerNormalization": 0,
+    "RMSNormalization": 0,
+    "ScatterElements": 0,
+    "ScatterND": 0,
+    "TensorScatter": 0,
+    "Gemm": 2,
+}
+"""The operand that a result may lie over: read by rows or channels, with updates written over it, or added to a product."""
 
 
 class Corrupted(AssertionError):
@@ -297,7 +305,9 @@ class Run:
                     continue  # the bytes that it reads are compared
                 if result.alias is None and operand.alias is None:
                     raise Corrupted(f"{result.name!r} overlaps its operand {name!r}, and neither is an alias")
-                over = node.op_type in _OVER and operand.offset == result.offset
+                places = [at for at, read in enumerate(node.input) if read == name]
+                lawful = node.op_type in _OVER or places == [_OVER_ONE.get(node.op_type)]
+                over = lawful and operand.offset == result.offset
                 if not (over or meta_op or node.op_type in _MOVES):
                     raise Corrupted(f"{result.name!r} of {node.op_type} is written over its operand {name!r}")
 

@@ -21,6 +21,8 @@ from tests.random_graphs.carried_out import Run
 from tests.random_graphs.kernels import Array, Kernels, run_model, session_of
 from tests.random_graphs.properties import Case, attempted, require_equal, without_addresses, written
 
+TILE = "pkg.onnxtile.tile"
+"""The metadata of a tile, JSON: `op` is the operator of the node that was cut, whose limits hold for the tile."""
 QUICK: dict[str, Any] = {"planner": "greedy-by-size"}
 FITS: tuple[dict[str, Any], ...] = (
     {"exact": True},
@@ -201,14 +203,16 @@ def within_limits(case: Case) -> None:
 
 
 def _require_bounded(case: Case, model: onnx.ModelProto, fields: Mapping[str, Any], skipped: set[str]) -> None:
-    """Raise AssertionError where a MatMul of the main graph exceeds a bound and is not listed."""
-    bounds = [_most(fields.get("operator.MatMul", {}).get(axis, fields.get(axis))) for axis in "mkn"]
+    """Raise AssertionError where a MatMul of the main graph exceeds a bound of the operator it is a tile of, and is not listed."""
     nodes = [node for node in model.graph.node if node.op_type == "MatMul" and not node.domain]
     whole = [node for node in nodes if not {node.name, *node.output} & skipped]
     shapes = _shapes(model, case.feeds, {name for node in whole for name in node.input})
     for node in whole:
         left, right = (shapes[name] for name in node.input)
         sizes = (left[-2] if len(left) > 1 else 1, left[-1], right[-1] if len(right) > 1 else 1)
+        marks = {one.key: one.value for one in node.metadata_props}
+        operator = json.loads(marks[TILE])["op"] if TILE in marks else "MatMul"
+        bounds = [_most(fields.get(f"operator.{operator}", {}).get(axis, fields.get(axis))) for axis in "mkn"]
         over = [f"{axis}={size}" for axis, size, most in zip("mkn", sizes, bounds, strict=True) if most and size > most]
         assert not over, f"{node.name or node.output[0]!r} has {', '.join(over)} for {dict(fields)}"
 
