@@ -46,18 +46,23 @@ class ChunkLoad:
 
 
 class RegionCuts:
-    """Finds the ways to cut regions within `capacity` bytes; `recomputes` says that rows may be computed again."""
+    """Finds the ways to cut regions within `capacity` bytes; `recomputes` says that rows may be computed again.
 
-    def __init__(self, regions: Regions, capacity: int, *, recomputes: bool) -> None:
-        self.regions, self.capacity, self.recomputes = regions, capacity, recomputes
+    `depth` is the multiple of their work that searches with these ways may take.
+    """
+
+    def __init__(self, regions: Regions, capacity: int, *, recomputes: bool, depth: int = 1) -> None:
+        self.regions, self.capacity, self.recomputes, self.depth = regions, capacity, recomputes, depth
         self.most = sys.maxsize
         """The number of counted kernels from which on no better way to cut a region is looked for."""
         self._found: dict[tuple[int, int, Cut], list[RegionCost]] = {}
 
     @property
     def is_spent(self) -> bool:
-        """Whether the effort is used up."""
-        return self.regions.counted >= self.most
+        """Whether the effort is used up; the regions then note that a search was cut short."""
+        spent = self.regions.counted >= self.most
+        self.regions.is_cut_short |= spent
+        return spent
 
     def of(self, start: int, stop: int, handed: Cut = WHOLE) -> list[RegionCost]:
         """Return the ways to cut a region, none of which costs more than another in each respect.
