@@ -43,16 +43,29 @@ class FitTarget:
 
 def search(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule:
     """Return the cheapest schedule within the capacity; the one with the least peak where none is, or no capacity is wanted."""
+    found = search_within(regions, wanted, progress)
+    return smallest_peak(regions, wanted, progress) if found is None else found
+
+
+def search_within(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule | None:
+    """Return the cheapest schedule within the capacity; None where none is found, or no capacity is wanted."""
+    if wanted.capacity is None:
+        return None
+    for depth in DEPTHS:
+        regions.is_cut_short = False
+        found = _within(regions, wanted.capacity, wanted, (PathSearch, PiecesSearch), progress, depth)
+        if found is not None or not regions.is_cut_short:
+            return found
+    return None
+
+
+def smallest_peak(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule:
+    """Return the schedule with the least peak that is found, whatever the capacity."""
     best = FitSchedule(tuple(regions.whole))
     for depth in DEPTHS:
         regions.is_cut_short = False
-        if wanted.capacity is not None:
-            found = _within(regions, wanted.capacity, wanted, (PathSearch, PiecesSearch), progress, depth)
-            if found is not None:
-                return found
-        if wanted.capacity is None or depth == DEPTHS[-1] or not regions.is_cut_short:
-            for way in (PathSearch, PiecesSearch):
-                best = _smaller(regions, best, wanted, way, progress, depth)
+        for way in (PathSearch, PiecesSearch):
+            best = _smaller(regions, best, wanted, way, progress, depth)
         if not regions.is_cut_short:
             break
     return best

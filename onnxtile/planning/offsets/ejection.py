@@ -17,8 +17,8 @@ from onnxtile.planning.offsets.conflicts import LiveIndex
 from onnxtile.planning.offsets.effort import SearchBudget
 from onnxtile.planning.offsets.problem import Ints, Problem, size_of
 
-STEPS_OF_A_MOVE = 40
-"""The steps of an effort that moving one buffer takes; each conflict with a placed part takes a tenth of one more."""
+STEPS_OF_A_MOVE = 20
+"""The steps of an effort that moving one buffer takes; each part in conflict takes a twentieth of one more."""
 _MOST = 24_000
 """Moves for one problem, at most; later ones rarely lower the arena."""
 _FINE = 400
@@ -81,7 +81,7 @@ class EjectionSearch:
         while waiting and moves < most and budget.is_left:
             one = waiting.pop()
             near = self._neighbours(one)
-            budget.take(STEPS_OF_A_MOVE + len(near.owner) // 10)
+            budget.take(STEPS_OF_A_MOVE + len(near.owner) // 20)
             moves += 1
             found = self._place(one, near, target, offsets, is_placed, tries, generator)
             if found is None:
@@ -111,7 +111,7 @@ class EjectionSearch:
         kept = is_placed[near.owner]
         owner = near.owner[kept]
         low, high = near.low[kept] + offsets[owner], near.high[kept] + offsets[owner]
-        choices = np.unique(np.concatenate(([0, last & -unit], (high + unit - 1) & -unit, low & -unit)))
+        choices = np.concatenate(([0, last & -unit], (high + unit - 1) & -unit, low & -unit))
         choices = choices[(choices >= 0) & (choices <= last)]
         worth = self._worth[owner] * tries[owner]
         costs = _overlapping(choices, low, high, worth)
