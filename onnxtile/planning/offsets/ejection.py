@@ -25,7 +25,7 @@ _FINE = 400
 """The search ends where the arena exceeds the largest target that was not met by no more than one in so many bytes of the lower bound."""
 
 
-class Neighbours(NamedTuple):
+class PartConflicts(NamedTuple):
     """The parts in conflict with those of one buffer: their owners, and the offsets between which the two overlap.
 
     A buffer at offset x overlaps a part whose owner lies at y where y + `low` < x < y + `high`.
@@ -48,7 +48,7 @@ class EjectionSearch:
         self._worth = np.array(
             [1 + int(size * sqrt(steps)) for size, steps in zip(problem.footprints, durations, strict=True)], np.int64
         )
-        self._known: dict[int, Neighbours] = {}
+        self._known: dict[int, PartConflicts] = {}
 
     def lowered(self, offsets: Sequence[int], budget: SearchBudget) -> tuple[int, ...]:
         """Return offsets whose arena is no larger than that of `offsets`, which are free of overlaps.
@@ -80,7 +80,7 @@ class EjectionSearch:
         moves = 0
         while waiting and moves < most and budget.is_left:
             one = waiting.pop()
-            near = self._neighbours(one)
+            near = self._conflicts(one)
             budget.take(STEPS_OF_A_MOVE + len(near.owner) // 20)
             moves += 1
             found = self._place(one, near, target, offsets, is_placed, tries, generator)
@@ -97,7 +97,7 @@ class EjectionSearch:
     def _place(
         self,
         one: int,
-        near: Neighbours,
+        near: PartConflicts,
         target: int,
         offsets: Ints,
         is_placed: npt.NDArray[np.bool_],
@@ -119,7 +119,7 @@ class EjectionSearch:
         offset = int(choices[least[int(generator.random() * len(least))]])
         return offset, np.unique(owner[(low < offset) & (offset < high)]).tolist()
 
-    def _neighbours(self, one: int) -> Neighbours:
+    def _conflicts(self, one: int) -> PartConflicts:
         if one not in self._known:
             parts, found = self._problem.parts, []
             for part in range(parts.first[one], parts.first[one + 1]):
@@ -128,7 +128,7 @@ class EjectionSearch:
                 found.append(
                     (parts.owner[near], parts.start[near] - parts.end[part], parts.end[near] - parts.start[part])
                 )
-            self._known[one] = Neighbours(*map(np.concatenate, zip(*found, strict=True)))
+            self._known[one] = PartConflicts(*map(np.concatenate, zip(*found, strict=True)))
         return self._known[one]
 
 
