@@ -52,7 +52,7 @@ class PiecesSearch:
         if not self.row_by_row:
             return None
         count = len(self.network.kernels)
-        effort = SearchEffort(self.regions, count)
+        effort = SearchEffort(self.regions, count, self.cuts.depth)
         reached: list[dict[PiecesOfTensors, _Reached]] = [{} for _ in range(count + 1)]
         reached[0][()] = _Reached(0.0)
         for place in range(count):

@@ -6,7 +6,7 @@ Chunks of one group change the bytes of no other kernel. So the chunks of each g
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -46,18 +46,23 @@ class ChunkLoad:
 
 
 class RegionCuts:
-    """Finds the ways to cut regions within `capacity` bytes; `recomputes` says that rows may be computed again."""
+    """Finds the ways to cut regions within `capacity` bytes; `recomputes` says that rows may be computed again.
 
-    def __init__(self, regions: Regions, capacity: int, *, recomputes: bool) -> None:
-        self.regions, self.capacity, self.recomputes = regions, capacity, recomputes
+    `depth` is the multiple of their work that searches with these ways may take.
+    """
+
+    def __init__(self, regions: Regions, capacity: int, *, recomputes: bool, depth: int = 1) -> None:
+        self.regions, self.capacity, self.recomputes, self.depth = regions, capacity, recomputes, depth
         self.most = sys.maxsize
         """The number of counted kernels from which on no better way to cut a region is looked for."""
         self._found: dict[tuple[int, int, Cut], list[RegionCost]] = {}
 
     @property
     def is_spent(self) -> bool:
-        """Whether the effort is used up."""
-        return self.regions.counted >= self.most
+        """Whether the effort is used up; the regions then note that a search was cut short."""
+        spent = self.regions.counted >= self.most
+        self.regions.is_cut_short |= spent
+        return spent
 
     def of(self, start: int, stop: int, handed: Cut = WHOLE) -> list[RegionCost]:
         """Return the ways to cut a region, none of which costs more than another in each respect.
@@ -243,31 +248,37 @@ class RegionCuts:
 
     def _coarser(self, one: RegionCost) -> RegionCost:
         """Return the region with more rows at a time of tensors whose operands are computed again, as long as that fits."""
+        # More rows of one tensor that do not fit seldom fit beside more rows of another.
+        too_many = set[tuple[int, int]]()
         grown = True
         while grown and not self.is_spent:
             grown = False
-            for cut in self._grains(one):
+            for grain, cut in self._grains(one, too_many):
                 found = self._fitted(one.start, one.stop, cut)
                 if found is not None:
                     one, grown = found, True
                     break
+                too_many.add(grain)
         return one
 
-    def _grains(self, one: RegionCost) -> list[Cut]:
-        """Return the cuts with more rows at a time of one tensor, those with the fewest multiply-accumulates first."""
+    def _grains(self, one: RegionCost, too_many: Collection[tuple[int, int]]) -> list[tuple[tuple[int, int], Cut]]:
+        """Return the cuts with more rows at a time of one tensor, each with both, those with the fewest multiply-accumulates first.
+
+        Rows of tensors that are `too_many` are left out.
+        """
         regions, before = self.regions, dict(one.cut.grains)
-        found: list[tuple[int, int, Cut]] = []
+        found: list[tuple[int, int, int, Cut]] = []
         rows = regions.rows(one.start, one.stop)
         for tensor in sorted({*one.cut.eager, *regions.results(one.start, one.stop)}):
             size = regions.network.tensors[tensor].extent(ROWS)
             least = max(before.get(tensor, 1), one.cut.step * size // rows)
             grain = next((n for n in range(least + 1, size // 2 + 1) if size % n == 0 and 2 * n >= 3 * least), None)
-            if grain is not None:
+            if grain is not None and (tensor, grain) not in too_many:
                 cut = replace(one.cut, grains=tuple(sorted({**before, tensor: grain}.items())))
                 macs = regions.macs(one.start, one.stop, cut)
                 if macs is not None and macs < one.macs:
-                    found.append((macs, tensor, cut))
-        return [cut for _, _, cut in sorted(found, key=lambda each: each[:2])]
+                    found.append((macs, tensor, grain, cut))
+        return [((tensor, grain), cut) for _, tensor, grain, cut in sorted(found, key=lambda each: each[:2])]
 
     def _keeping(self, one: RegionCost, tensor: int) -> Cut:
         """Return the cut with rows of one tensor less computed again."""

@@ -101,7 +101,8 @@ def _hand_over(regions: Regions, one: RegionCost, found: RegionTrace) -> str:
 class Obstacle:
     """The reason why nothing smaller was found: the peak that is left, the kernels around it, and the tensors that live there.
 
-    `outputs` are the bytes of the outputs of the model, which live to the end.
+    `outputs` are the bytes of the outputs of the model, which live to the end. `search` says why the search ended: `exhausted` where it
+    tried all ways that it knows, `bound` where the bound of its work ended it, so that a smaller arena may exist.
     """
 
     peak: int
@@ -109,14 +110,15 @@ class Obstacle:
     tensors: tuple[str, ...]
     reasons: tuple[str, ...]
     outputs: int = 0
+    search: str = "exhausted"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
         return {name: list(one) if isinstance(one, tuple) else one for name, one in vars(self).items()}
 
 
-def obstacle_of(regions: Regions, chosen: tuple[RegionCost, ...]) -> Obstacle:
-    """Return the region with the largest peak as the obstacle."""
+def obstacle_of(regions: Regions, chosen: tuple[RegionCost, ...], *, is_cut_short: bool) -> Obstacle:
+    """Return the region with the largest peak as the obstacle; `is_cut_short` says that the bound of its work ended the search."""
     worst = max(chosen, key=lambda one: one.peak)
     kernels, tensors = regions.network.kernels[worst.start : worst.stop], regions.network.tensors
     alive = sorted(worst.alive, key=lambda tensor: (-regions.size_of(tensors[tensor]), tensor))
@@ -127,4 +129,5 @@ def obstacle_of(regions: Regions, chosen: tuple[RegionCost, ...]) -> Obstacle:
         tuple(f"{tensors[tensor].name} ({regions.size_of(tensors[tensor]):,} bytes)" for tensor in alive),
         tuple(reasons),
         sum(regions.size_of(about) for about in tensors if about.is_kept),
+        "bound" if is_cut_short else "exhausted",
     )

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from onnxtile.fitting.pieces_search import PiecesSearch
 from onnxtile.fitting.region_cuts import RegionCuts
 from onnxtile.fitting.regions import FitSchedule, Prices, RegionCost, Regions
-from onnxtile.fitting.search_effort import SearchEffort, ends_from
+from onnxtile.fitting.search_effort import DEPTHS, SearchEffort, ends_from
 from onnxtile.progress import Progress, silent
 
 _STOPS = 8
@@ -43,18 +43,36 @@ class FitTarget:
 
 def search(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule:
     """Return the cheapest schedule within the capacity; the one with the least peak where none is, or no capacity is wanted."""
-    if wanted.capacity is not None:
-        found = _within(regions, wanted.capacity, wanted, (PathSearch, PiecesSearch), progress)
-        if found is not None:
+    found = search_within(regions, wanted, progress)
+    return smallest_peak(regions, wanted, progress) if found is None else found
+
+
+def search_within(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule | None:
+    """Return the cheapest schedule within the capacity; None where none is found, or no capacity is wanted."""
+    if wanted.capacity is None:
+        return None
+    for depth in DEPTHS:
+        regions.is_cut_short = False
+        found = _within(regions, wanted.capacity, wanted, (PathSearch, PiecesSearch), progress, depth)
+        if found is not None or not regions.is_cut_short:
             return found
+    return None
+
+
+def smallest_peak(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule:
+    """Return the schedule with the least peak that is found, whatever the capacity."""
     best = FitSchedule(tuple(regions.whole))
-    for way in (PathSearch, PiecesSearch):
-        best = _smaller(regions, best, wanted, way, progress)
+    for depth in DEPTHS:
+        regions.is_cut_short = False
+        for way in (PathSearch, PiecesSearch):
+            best = _smaller(regions, best, wanted, way, progress, depth)
+        if not regions.is_cut_short:
+            break
     return best
 
 
 def _within(
-    regions: Regions, capacity: int, wanted: FitTarget, ways: Sequence[_SearchKind], progress: Progress
+    regions: Regions, capacity: int, wanted: FitTarget, ways: Sequence[_SearchKind], progress: Progress, depth: int
 ) -> FitSchedule | None:
     """Return the cheapest schedule that meets everything, of the first of `ways` that has one.
 
@@ -63,7 +81,7 @@ def _within(
     if capacity < regions.least:
         return None
     for recomputes in (False, True) if wanted.extra_macs > 0 else (False,):
-        cuts = RegionCuts(regions, capacity, recomputes=recomputes)
+        cuts = RegionCuts(regions, capacity, recomputes=recomputes, depth=depth)
         for way in ways:
             found = _priced(cuts, wanted, way, 1.0 if recomputes else _DEAR, progress)
             if found is not None:
@@ -95,13 +113,13 @@ def _priced(
 
 
 def _smaller(
-    regions: Regions, best: FitSchedule, wanted: FitTarget, way: _SearchKind, progress: Progress
+    regions: Regions, best: FitSchedule, wanted: FitTarget, way: _SearchKind, progress: Progress, depth: int
 ) -> FitSchedule:
     """Return the schedule with the least peak, to within 1%, by bisection below the `best` known one."""
     low, high = max(min(regions.live_sizes), regions.least - 1), best.peak
     while high - low > max(high // 100, 1):
         middle = (low + 3 * high) // 4 if best.is_whole else (low + high) // 2
-        found = _within(regions, middle, wanted, (way,), progress)
+        found = _within(regions, middle, wanted, (way,), progress, depth)
         if found is None:
             low = middle
         else:
@@ -138,7 +156,7 @@ class PathSearch:
         count = len(self.regions.network.kernels)
         onward: list[WayOn | None] = [None] * count + [WayOn(0.0, None)]
         starts = self._starts()
-        effort = SearchEffort(self.regions, sum(starts.values()))
+        effort = SearchEffort(self.regions, sum(starts.values()), self.cuts.depth)
         for place in sorted(starts, reverse=True):
             self.progress("searching", count - 1 - place, count)
             self._enter_whole(place, onward)

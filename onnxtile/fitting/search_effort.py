@@ -19,6 +19,8 @@ _PART = 2
 """The part of the effort left that one search may take."""
 _LEAST = 32
 """The part of all effort that every search may take."""
+DEPTHS = (1, 4)
+"""The multiples of this work that are tried one after the other, as long as nothing fits and the bound ended the search."""
 _AHEAD = 4
 """The effort of one place, as a multiple of that left for each place."""
 
@@ -32,12 +34,12 @@ def ends_from(places: list[int], start: int) -> list[int]:
 class SearchEffort:
     """The effort of one search: a share for each of its `places`, which grows where others took less.
 
-    Counted regions are known to later searches, so these take less.
+    Counted regions are known to later searches, so these take less. `depth` is the multiple of the work that all searches may take.
     """
 
-    def __init__(self, regions: Regions, places: int) -> None:
+    def __init__(self, regions: Regions, places: int, depth: int = 1) -> None:
         self.regions, self.places = regions, places
-        all_effort = _BASE + _KERNELS * len(regions.network.kernels)
+        all_effort = depth * (_BASE + _KERNELS * len(regions.network.kernels))
         self._end = regions.counted + max((all_effort - regions.counted) // _PART, all_effort // _LEAST)
 
     def next_share(self) -> int:

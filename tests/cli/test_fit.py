@@ -86,7 +86,9 @@ def test_a_model_with_nothing_to_cut_says_so(run: Run, tmp_path: Path) -> None:
     done = run("fit", "m.onnx", "--capacity", "256", "--json", "r.json")
     assert done.code == 1
     assert "nothing fits" in done.err
-    assert json.loads((tmp_path / "r.json").read_text())["blocked_by"]["tensors"]
+    blocked = json.loads((tmp_path / "r.json").read_text())["blocked_by"]
+    assert blocked["tensors"]
+    assert blocked["search"] == "exhausted"
     assert not (tmp_path / "m.fitted.onnx").exists()
 
 

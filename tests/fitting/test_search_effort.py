@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import onnx
 import pytest
 
+import onnxtile
+from onnxtile.errors import Infeasible
 from onnxtile.fitting import search_effort
 from onnxtile.fitting.pieces_search import PiecesSearch
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.region_cuts import RegionCuts
 from onnxtile.fitting.regions import Prices, Regions
-from onnxtile.fitting.search import FitTarget, PathSearch, search
+from onnxtile.fitting.search import FitTarget, PathSearch, search, search_within
 from onnxtile.fitting.search_effort import SearchEffort
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
 from tests.bench.large_graphs import wide
 from tests.counted import calls
-from tests.fitting.networks import model
+from tests.fitting.networks import inverted_residuals, model
 from tests.fitting.test_search import regions
 
 
@@ -101,3 +105,47 @@ def test_no_better_cut_is_looked_for_where_the_effort_is_used_up() -> None:
     spent.most = 0
     assert free.of(0, 12) and spent.of(0, 12)
     assert other.counted < about.counted / 2
+
+
+def test_where_nothing_fits_a_search_that_its_bound_ends_goes_on_with_more_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    enough = _blocks(12)
+    capacity = max(one.peak for one in enough.whole) // 2
+    wanted = FitTarget(capacity, 0.0)
+    assert search_within(enough, wanted) is not None
+    monkeypatch.setattr(search_effort, "_BASE", enough.counted // 4)
+    monkeypatch.setattr(search_effort, "_KERNELS", 0)
+    monkeypatch.setattr("onnxtile.fitting.search.DEPTHS", (1,))
+    one = _blocks(12)
+    assert search_within(one, wanted) is None
+    assert one.is_cut_short
+    monkeypatch.setattr("onnxtile.fitting.search.DEPTHS", (1, 16))
+    deeper = _blocks(12)
+    found = search_within(deeper, wanted)
+    assert found is not None
+    assert found.peak <= capacity
+
+
+def test_a_search_that_has_tried_all_ways_does_not_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+
+    def none_within(*arguments: object) -> None:
+        tried.append(arguments[-1])  # type: ignore[arg-type]
+
+    monkeypatch.setattr("onnxtile.fitting.search._within", none_within)
+    about = _blocks(2)
+    assert search_within(about, FitTarget(64, 0.0)) is None
+    assert tried == [1]
+    assert not about.is_cut_short
+
+
+def test_the_verdict_says_whether_the_bound_ended_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    fit = partial(onnxtile.fit, inverted_residuals(), capacity=3 * 1024, max_extra_macs="0%", verify=False)
+    with pytest.raises(Infeasible) as full:
+        fit()
+    assert "bound" not in str(full.value)
+    monkeypatch.setattr(search_effort, "_BASE", 8)
+    monkeypatch.setattr(search_effort, "_KERNELS", 0)
+    with pytest.raises(Infeasible, match="the bound of the search ended it"):
+        fit()

@@ -1,10 +1,11 @@
-"""Heuristics, then the exact search with the effort that is left, until the lower bound is reached."""
+"""Heuristics, ejections, then the exact search with the effort that is left, until the lower bound is reached."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
 from onnxtile.planning.offsets.effort import Effort
+from onnxtile.planning.offsets.ejection import EjectionSearch
 from onnxtile.planning.offsets.gaps import Fitter, tightest
 from onnxtile.planning.offsets.problem import OptimalityProof, Problem, size_of
 from onnxtile.planning.offsets.ranking import by_breadth, by_size
@@ -12,11 +13,11 @@ from onnxtile.planning.offsets.repeated_skyline import fillings
 from onnxtile.planning.planner import Placement, Planner
 from onnxtile.planning.planners.exact import improve
 
-HEURISTICS = ("greedy-by-size", "greedy-by-breadth", "skyline")
+HEURISTICS = ("greedy-by-size", "greedy-by-breadth", "skyline", "ejections")
 """The heuristics, in the order in which they run; tests/bench/ablations.py measures what each is worth."""
 
 SKYLINE_FROM = 500
-"""Buffers above which the skyline runs: smaller problems are left to the exact search, which does better."""
+"""Buffers above which the skyline and ejections run: smaller problems are left to the exact search, which does better."""
 
 MANY = 20_000
 """Buffers above which only the skyline runs: the other heuristics take seconds there."""
@@ -35,14 +36,20 @@ def place(problem: Problem, effort: Effort, heuristics: Collection[str] = HEURIS
             return Placement(tuple(best), OptimalityProof(problem.lower_bound, problem.bound, "lower bound reached"))
         if budget.is_late:
             return Placement(tuple(best), OptimalityProof(problem.lower_bound, problem.bound, "time"))
+    if "ejections" in heuristics and len(problem.buffers) > SKYLINE_FROM and _is_free(problem):
+        best = EjectionSearch(problem).lowered(best, effort.after(budget).budget)
     return improve(problem, tuple(best), effort.after(budget))
+
+
+def _is_free(problem: Problem) -> bool:
+    """Return whether a problem has neither conflicts between buffers whose live ranges do not meet, nor pins."""
+    return not problem.extra_conflicts and not problem.pinned
 
 
 def _tried(problem: Problem, effort: Effort, heuristics: Collection[str]) -> Iterator[Sequence[int]]:
     """Yield the offsets of one heuristic after the other, the quickest first."""
     count = len(problem.buffers)
-    # The skyline knows no conflicts between buffers whose live ranges do not meet, and no pins.
-    has_skyline = "skyline" in heuristics and not problem.extra_conflicts and not problem.pinned
+    has_skyline = "skyline" in heuristics and _is_free(problem)
     if count > MANY and has_skyline:
         yield from fillings(problem, effort.steps)
         return

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from onnxtile.fitting.live_bytes import ALIGNMENT
 from onnxtile.fitting.regions import FitSchedule
-from onnxtile.fitting.search import FitTarget, search
+from onnxtile.fitting.search import FitTarget, search, search_within
 from onnxtile.verbs.flows.fit_drafts import DraftedSchedule, FitSubject, WrittenSchedule, drafted
 from onnxtile.verbs.flows.stage import Progress
 
@@ -36,8 +36,8 @@ class FitAttempts:
         """Return the schedule whose arena fits, planned; else the one with the smallest arena; None over the bound of nodes."""
         target, last = self.wanted, None
         for _ in range(_ATTEMPTS):
-            schedule = search(self.subject.regions, target, self.progress)
-            if last is None or schedule != last.schedule:
+            schedule = self._found(target)
+            if schedule is not None and (last is None or schedule != last.schedule):
                 last = drafted(self.subject, schedule, self.progress)
                 arena, more = self._noted(last)
             self._bound(schedule, target)
@@ -49,6 +49,11 @@ class FitAttempts:
         if self.full is not None or self.best is None:
             return self.full
         return self.best.planned(self.subject, self.progress)
+
+    def _found(self, target: FitTarget) -> FitSchedule | None:
+        """Return a schedule; None where another is known, and none is found within the capacity of the target."""
+        find = search if self.best is None or target.capacity is None else search_within
+        return find(self.subject.regions, target, self.progress)
 
     def _noted(self, found: DraftedSchedule) -> tuple[int, int]:
         """Return the bytes of the arena of a schedule, and the nodes that it has too many; note the schedule where it is the best."""
@@ -70,9 +75,11 @@ class FitAttempts:
         self.left -= found.nodes
         return found.planned(self.subject, self.progress)
 
-    def _bound(self, schedule: FitSchedule, target: FitTarget) -> None:
+    def _bound(self, schedule: FitSchedule | None, target: FitTarget) -> None:
         """Note between which capacities schedules are left to be looked for."""
-        if target.capacity is not None and schedule.peak > target.capacity:
+        if schedule is None:
+            self.least = target.capacity
+        elif target.capacity is not None and schedule.peak > target.capacity:
             self.least = schedule.peak
         else:
             self.above = target.capacity

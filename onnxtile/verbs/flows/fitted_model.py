@@ -80,8 +80,10 @@ class FittedModel(RewrittenModel):
         if self.fits or self.memory is None:
             return None
         name, size = self.memory
-        where = f", where {', '.join(self.blocked_by.tensors[:3])} live" if self.blocked_by else ""
-        return f"nothing fits {name} of {size:,} bytes: the smallest arena reached is {self.after.arena:,} bytes{where}"
+        blocked = self.blocked_by
+        where = f", where {', '.join(blocked.tensors[:3])} live" if blocked else ""
+        ended = "; the bound of the search ended it" if blocked and blocked.search == "bound" else ""
+        return f"nothing fits {name} of {size:,} bytes: the smallest arena reached is {self.after.arena:,} bytes{where}{ended}"
 
     @property
     def summary(self) -> str:

@@ -125,7 +125,7 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
         before,
         after,
         steps_before(found.rewrites) + steps_of(found.regions, chosen.regions) + steps_before(found.rewrites_after),
-        None if fits else obstacle_of(found.regions, chosen.regions),
+        None if fits else obstacle_of(found.regions, chosen.regions, is_cut_short=found.is_cut_short),
         verdict,
         inside,
         tiled=result.tiled,
@@ -135,13 +135,17 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
 
 @dataclass(frozen=True)
 class FitCandidate:
-    """A model that was cut, its regions, and the rewrites of it before and after. `macs` are those before it was cut."""
+    """A model that was cut, its regions, and the rewrites of it before and after. `macs` are those before it was cut.
+
+    `is_cut_short` says that the bound of its work ended the search for it.
+    """
 
     regions: Regions
     rewrites: tuple[ModelRewrite, ...]
     written: WrittenSchedule
     macs: int
     rewrites_after: tuple[ModelRewrite, ...] = ()
+    is_cut_short: bool = False
 
     @property
     def extra_macs(self) -> int:
@@ -157,9 +161,10 @@ def candidate(options: FitOptions, subject: FitSubject) -> FitCandidate:
         return whole
     wanted = FitTarget(None if memory is None else memory[1], float(options.max_extra_macs), options.max_nodes)
     edited, rewrites, found = cut(subject, wanted, options)
+    is_cut_short = edited.regions.is_cut_short
     if found is None or found.planned.plan.arena_size >= whole.written.planned.plan.arena_size:
-        return whole
-    return FitCandidate(edited.regions, rewrites, found, macs)
+        return replace(whole, is_cut_short=is_cut_short)
+    return FitCandidate(edited.regions, rewrites, found, macs, is_cut_short=is_cut_short)
 
 
 def cut(
