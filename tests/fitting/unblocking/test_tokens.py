@@ -22,7 +22,7 @@ from onnxtile.fitting.unblocking.tokens import tokens_in_pieces
 from onnxtile.fitting.uncut_peak import uncut_peak
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
-from onnxtile.verbs.flows import fitting
+from onnxtile.verbs.flows import fitting_tokens
 from tests.fitting.networks import model
 
 TOKENS, WIDTH = 37, 24
@@ -200,7 +200,7 @@ def test_only_pieces_whose_peak_may_fit_are_counted_kernel_by_kernel(monkeypatch
         counted.add(len(self.network.kernels))
         return cost(self, start, stop, cut, capacity)
 
-    monkeypatch.setattr(fitting, "uncut_peak", noted)
+    monkeypatch.setattr(fitting_tokens, "uncut_peak", noted)
     monkeypatch.setattr(Regions, "cost", counting)
     with suppress(Infeasible):
         onnxtile.fit(block(), capacity=capacity, max_extra_macs="0%", verify=False)
