@@ -128,27 +128,42 @@ class Session:
         with self._watch(how), _refusals("run"):
             fed = {name: _fed(value) for name, value in feeds.items()}
             # What is no tensor has no numpy form as an OrtValue, and some tensors have one only so.
-            boxed = [name for name in names if types.get(name) in _WITHOUT_NUMPY]
-            if boxed and all(types.get(name, "tensor(").startswith("tensor(") for name in names):
-                boxed = names
-            plain = [name for name in names if name not in boxed]
-            values = dict(zip(plain, self._session.run(plain, fed, how), strict=True)) if plain or not boxed else {}
-            if boxed:
+            bare = [name for name in names if types.get(name) in _WITHOUT_NUMPY]
+            if bare and all(types.get(name, "tensor(").startswith("tensor(") for name in names):
+                bare = names
+            plain = [name for name in names if name not in bare]
+            values = dict(zip(plain, self._session.run(plain, fed, how), strict=True)) if plain or not bare else {}
+            if bare:
                 boxes = self._session.run_with_ort_values(
-                    boxed, {name: _boxed(value) for name, value in fed.items()}, how
+                    bare, {name: boxed(value) for name, value in fed.items()}, how
                 )
-                values |= {name: _taken(box, types[name]) for name, box in zip(boxed, boxes, strict=True)}
+                values |= {name: unboxed(box, types[name]) for name, box in zip(bare, boxes, strict=True)}
         return {name: values[name] for name in names}
 
     def run_in_place(self, inputs: Mapping[str, Binding], outputs: Mapping[str, Binding]) -> None:
         """Run once on tensors at given addresses: inputs are read, and outputs written, where the bindings say."""
+        self.run_on(inputs, outputs)
+
+    def run_on(self, inputs: Mapping[str, Any], outputs: Mapping[str, Binding | None]) -> dict[str, Any]:
+        """Run once; return a value for each of `outputs`: its binding, or a value of onnxruntime's own where it has None.
+
+        Such values are inputs of further runs, here or of other sessions, beside bindings and what `boxed` returns.
+        """
         binding, how = self._session.io_binding(), _run_options()
         with self._watch(how), _refusals("run"):
-            for name, b in inputs.items():
-                binding.bind_input(name, "cpu", 0, b.element_type, b.shape, b.address)
+            for name, given in inputs.items():
+                if isinstance(given, Binding):
+                    binding.bind_input(name, "cpu", 0, given.element_type, given.shape, given.address)
+                else:
+                    binding.bind_ortvalue_input(name, given)
             for name, b in outputs.items():
-                binding.bind_output(name, "cpu", 0, b.element_type, b.shape, b.address)
+                if b is None:
+                    binding.bind_output(name, "cpu")
+                else:
+                    binding.bind_output(name, "cpu", 0, b.element_type, b.shape, b.address)
             self._session.run_with_iobinding(binding, how)
+            made = binding.get_outputs() if None in outputs.values() else outputs.values()
+        return {name: b or value for (name, b), value in zip(outputs.items(), made, strict=True)}
 
     def _watch(self, how: Any) -> Watch:
         """Return the watch that stops the run with the options `how` when its time is over."""
@@ -278,15 +293,17 @@ def _fed(value: Any) -> Any:
     return _library().OrtValue.ortvalue_from_numpy_with_onnx_type(held, element_type)
 
 
-def _boxed(value: Any) -> Any:
-    boxed = _library().OrtValue
-    if isinstance(value, boxed):
-        return value
-    return boxed.ortvalue_from_numpy(np.ascontiguousarray(value))
+def boxed(value: Any) -> Any:
+    """Return an array of numbers, or what `_fed` returns, as a value of onnxruntime's own."""
+    held = _library().OrtValue
+    fed = _fed(value)
+    if isinstance(fed, held):
+        return fed
+    return held.ortvalue_from_numpy(np.ascontiguousarray(fed))
 
 
-def _taken(box: Any, type_name: str) -> Any:
-    """Return a copy of what an OrtValue holds."""
+def unboxed(box: Any, type_name: str) -> Any:
+    """Return a copy of a value of onnxruntime's own, whose type it calls `type_name`."""
     if type_name not in _WITHOUT_NUMPY:
         return box.numpy()
     import ml_dtypes

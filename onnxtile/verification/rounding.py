@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.model.session import session_of
+from onnxtile.model.session import AnySession, session_of
 from onnxtile.progress import Progress, silent
-from onnxtile.runtime import Array, Session
+from onnxtile.runtime import Array
 from onnxtile.verification.before_last import compare_before
 from onnxtile.verification.steps import one_step_off
 from onnxtile.verification.trials import OutputComparison, Trial, Verdict, compare_with, run_original
@@ -69,7 +69,7 @@ def _within(output: OutputError, reach: Mapping[str, float], cause: str) -> Outp
     return replace(output, equal=True, reason=f"{cause} move it by {allowed / _FACTOR:.2g}")
 
 
-def _reach(runner: Session, trials: Iterable[Trial], kinds: str) -> dict[str, float]:
+def _reach(runner: AnySession, trials: Iterable[Trial], kinds: str) -> dict[str, float]:
     """Return how far each output moves, at most, when the inputs of the trials change by one unit in the last place.
 
     `kinds` are those of numpy whose arrays may move; integers of more than 8 bits never do.

@@ -13,11 +13,10 @@ from onnxtile.errors import ModelError, OnnxtileError
 from onnxtile.model.dims import free_inputs
 from onnxtile.model.feeds import Ranges, sample_feeds
 from onnxtile.model.given import Feeds
-from onnxtile.model.session import session_of
+from onnxtile.model.session import AnySession, session_of
 from onnxtile.model.unbound import example
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.result import VerbResult
-from onnxtile.runtime import Session
 from onnxtile.verification.bisect import Bisection
 from onnxtile.verification.edges import edge_feeds
 from onnxtile.verification.sizes import Assignment, assignments, open_inputs, sizes_given
@@ -99,7 +98,7 @@ def run_original(
     seed: int = 0,
     given: Feeds | None = None,
     ranges: Ranges | None = None,
-    runner: Session | None = None,
+    runner: AnySession | None = None,
     progress: Progress = silent,
 ) -> tuple[list[Trial], dict[str, int]]:
     """Return trials of `model`, and the sizes its free dimensions were given for them.
@@ -136,7 +135,7 @@ def first_that_runs(model: ir.Model, attempt: Callable[[Assignment], T]) -> tupl
 
 
 def run_edges(
-    model: ir.Model, near: Feeds, runner: Session, *, ranges: Ranges | None = None
+    model: ir.Model, near: Feeds, runner: AnySession, *, ranges: Ranges | None = None
 ) -> tuple[list[Trial], dict[str, str]]:
     """Return trials of `model` on edge inputs of the shapes that `near` has, and the edges that it refuses, with the reason.
 

@@ -8,8 +8,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from onnxtile import api
+from onnxtile.model import stream
+from onnxtile.model.feeds import sample_feeds
+from onnxtile.model.load import load
+from onnxtile.runtime import Session
 from tests.bench.large_decoder import DecoderSize, make
 
 MOST_MEMORY, MOST_SECONDS = 1_000_000_000, 60
@@ -42,3 +48,24 @@ def test_the_graph_is_enough(decoder: Path, line: str) -> None:
         assert process.returncode == 0, printed.read()
     assert used.ru_maxrss * 1024 < MOST_MEMORY
     assert used.ru_utime + used.ru_stime < MOST_SECONDS
+
+
+def test_tiles_of_a_small_decoder_load_from_one_file_and_from_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "decoder.onnx"
+    make(path, DecoderSize(layers=2, hidden=64, heads=4, inner=176, words=100, cached=7))
+    data = path.with_name("decoder.onnx.data")
+    np.random.default_rng(0).normal(0, 0.1, data.stat().st_size // 4).astype(np.float32).tofile(data)
+    feeds = sample_feeds(load(path), lambda value: value.shape and value.shape.numpy())
+    expected = Session(path).run(feeds)
+    for most in (stream.MOST_BYTES, 400_000):
+        monkeypatch.setattr(stream, "MOST_BYTES", most)
+        out = tmp_path / f"tiled{most}.onnx"
+        tiled = api.tile(path, max=32, verify=False)
+        tiled.save(out)
+        assert tiled.result.matmuls > 100
+        found = Session(out).run(feeds)
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5)
+    assert (tmp_path / "tiled400000.onnx.data").stat().st_size > 200_000

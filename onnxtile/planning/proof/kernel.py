@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.graph import dependencies
+from onnxtile.model.session import AnySession
 from onnxtile.model.shapes import Dims, Shapes
 from onnxtile.model.submodel import Submodels, tensor_type
 from onnxtile.model.walk import has_body
@@ -122,7 +123,7 @@ class Kernels:
         return (None,) * len(dims) if dims is not None and self._shapes.is_bound(value) else dims
 
 
-def contradicts(session: Session, outputs: dict[str, ir.Value], shapes: Shapes) -> bool:
+def contradicts(session: AnySession, outputs: dict[str, ir.Value], shapes: Shapes) -> bool:
     """Return whether onnxruntime infers a size for one of `outputs` (by name) that is not the known one: it takes no other in place.
 
     Of GroupQueryAttention it infers the length of the past for the present keys, however long a run makes them.
