@@ -104,4 +104,6 @@ class OperatorFacts:
             return None
         if value not in self.constants:
             raise Uncut("an operand that sets its sizes is computed at run time")
-        return [float(number) for number in self.constants.array(value).ravel()]
+        found = self.constants.array(value).ravel()
+        # The largest whole number, the end of many slices, is no float.
+        return list(map(int if found.dtype.kind in "iu" else float, found))

@@ -79,3 +79,20 @@ g (float[1,4,8,8] x) => (float[1,16,96] y) {
     found = read_network(read, resolve(read), Constants(read))
     assert all(one.axes == (2, None) for one in found.tensors if len(one.dims) == 3)
     assert [kernel.name for kernel in found.kernels if kernel.links[ROWS] is None] == ["e"]
+
+
+def test_a_slice_to_the_largest_whole_number_is_cut_into_strips() -> None:
+    text = """
+g (float[1,4,32,32] x) => (float[1,4,32,32] y) {
+    [wide] a = Conv(x, w0)
+    [cut] b = Slice(a, first, last, axis)
+    [y] y = Conv(b, w1)
+}"""
+    made = model(text, w0=(32, 4, 1, 1), w1=(4, 24, 1, 1))
+    numbers = {"first": 8, "last": np.iinfo(np.int64).max, "axis": 1}
+    made.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray([n], np.int64), name) for name, n in numbers.items()
+    )
+    fitted = onnxtile.fit(made, capacity="80KiB", exact=True)
+    assert fitted.before.arena >= 128 * 1024
+    assert fitted.after.arena <= 80 * 1024

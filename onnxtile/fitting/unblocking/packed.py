@@ -18,13 +18,15 @@ class _NotPacked(Exception):
     """A part of a tensor is not a product with a part of constant weights."""
 
 
-def unpack_products(edit: ModelEdit) -> list[ir.Node]:
+def unpack_products(edit: ModelEdit, least: int = 0) -> list[ir.Node]:
     """Let each result of a Split, or of a Gather of one place, come from a product of its own; return the nodes that went.
 
-    Nodes that nothing reads any more are left in the graph.
+    Packed tensors of fewer than `least` bytes stay. Nodes that nothing reads any more are left in the graph.
     """
     found = []
     for node in list(edit.model.graph):
+        if not node.inputs or node.inputs[0] is None or edit.bytes(node.inputs[0]) < least:
+            continue
         try:
             results = _parts(edit, node)
         except _NotPacked:

@@ -16,6 +16,7 @@ from onnxtile.fitting.unblocking.items import items_apart
 from onnxtile.fitting.unblocking.joins import join_late
 from onnxtile.fitting.unblocking.known_sizes import write_known_sizes
 from onnxtile.fitting.unblocking.late import run_late
+from onnxtile.fitting.unblocking.means import mean_early
 from onnxtile.fitting.unblocking.packed import unpack_products
 from onnxtile.fitting.unblocking.planned_order import run_as_planned
 from onnxtile.fitting.unblocking.pooled import pool_early
@@ -64,8 +65,11 @@ def unblock(original: ir.Model, shapes: Shapes, *, exact: bool) -> UnblockedMode
     if not is_quantised(model):
         if not exact:
             _note(found, "rewrite", "the mean is taken before the pointwise convolution", pool_early(edit))
+            _note(found, "rewrite", "the means of its summands are added up", mean_early(edit))
+            _note(found, "rewrite", "each part of packed products is a product", unpack_products(edit, edit.least))
+            edit.drop_unread()
             prune(set(all_values(model)), edit.constants)
-            edit = ModelEdit(model, edit.shapes)
+            edit = ModelEdit(model, known_shapes(model, edit.shapes))
         apart = axes_apart(edit, exact=exact)
         _note(found, "rewrite", "rows are resized or mirrored before columns", apart)
         edit = ModelEdit(model, known_shapes(model, edit.shapes)) if apart else edit
@@ -141,10 +145,10 @@ _PIECES = (2, 3, 4, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64)
 """The numbers of pieces of tokens that are tried."""
 
 
-def token_cuts(original: ir.Model, shapes: Shapes) -> Iterator[UnblockedModel]:
+def token_cuts(original: ir.Model, shapes: Shapes) -> Iterator[tuple[int, UnblockedModel]]:
     """Yield copies of a model whose attention runs head by head on more and more pieces of its tokens; none without attention.
 
-    The products of pieces may differ from those of the whole in the last bits.
+    Each copy comes with the number of pieces. The products of pieces may differ from those of the whole in the last bits.
     """
     edit = _edit_of_copy(original, shapes)
     apart = edit.model
@@ -169,7 +173,7 @@ def token_cuts(original: ir.Model, shapes: Shapes) -> Iterator[UnblockedModel]:
         found: list[ModelRewrite] = []
         _note(found, "heads", "one head after the other", heads)
         _note(found, "tokens", f"tokens in {count} pieces", nodes)
-        yield UnblockedModel(model, known_shapes(model, edit.shapes), tuple(found))
+        yield count, UnblockedModel(model, known_shapes(model, edit.shapes), tuple(found))
 
 
 def _edit_of_copy(original: ir.Model, shapes: Shapes) -> ModelEdit:

@@ -20,10 +20,8 @@ from onnxtile.fitting.unblocking.unblock import (
     in_order_of_plan,
     passed_twice,
     sizes_written,
-    token_cuts,
     unblock,
 )
-from onnxtile.fitting.uncut_peak import uncut_peak
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind, free_inputs
 from onnxtile.model.infer import values
@@ -47,6 +45,7 @@ from onnxtile.verbs.flows.fit_drafts import (
     written,
 )
 from onnxtile.verbs.flows.fitted_model import FittedModel, ModelPlan
+from onnxtile.verbs.flows.fitting_tokens import tokens_cut
 from onnxtile.verbs.flows.planning import require_equal
 from onnxtile.verbs.flows.stage import agreeing
 from onnxtile.verification import Verdict, judge, within_one_step
@@ -171,16 +170,8 @@ def cut(
     subject: FitSubject, wanted: FitTarget, options: FitOptions
 ) -> tuple[FitSubject, tuple[ModelRewrite, ...], WrittenSchedule | None]:
     """Return the model after rewrites, these, and the schedule written into it: where that alone may do, items of a batch one by one, or
-    tokens in pieces; else regions."""
-    before: tuple[ModelRewrite, ...] = ()
-    sizes = sizes_written(subject.model, subject.shapes)
-    if sizes is not None:
-        subject, before = _edited(subject, sizes, exact=options.exact), sizes.rewrites
-    ordered = in_order_of_plan(subject.model, subject.shapes, subject.planned.plan.results)
-    if ordered is not None:
-        moved = _edited(subject, ordered, exact=options.exact)
-        if FitSchedule(tuple(moved.regions.whole)).peak <= FitSchedule(tuple(subject.regions.whole)).peak:
-            subject, before = moved, before + ordered.rewrites
+    tokens in pieces; else regions, or tokens in pieces where these take fewer bytes."""
+    subject, before = _in_order(subject, options)
     items = None if options.exact else batch_apart(subject.model, subject.shapes)
     if items is not None:
         apart = _edited(subject, items, exact=False)
@@ -190,17 +181,45 @@ def cut(
         too_many = wanted.nodes is not None and whole.nodes > wanted.nodes
         if subject is apart and wanted.capacity is not None and whole.peak <= wanted.capacity and not too_many:
             return apart, before, written(apart, whole, options.progress)
-    tokens = None if options.exact else _tokens_cut(subject, wanted)
+    tokens = None if options.exact else tokens_cut(subject, wanted)
     if tokens is None:
-        edited, rewrites = unblocked_subject(subject, options)
-        if wanted.capacity is not None and not options.exact:
-            edited, rewrites = _passed_twice(subject, edited, rewrites, wanted.capacity, options)
-        target = replace(wanted, extra_macs=max(extra_left(subject, edited, options), 0.0))
-        return edited, before + rewrites, FitAttempts(edited, target, options.progress).result()
-    edit, regions = tokens
-    edited = replace(subject, model=edit.model, shapes=edit.shapes, regions=regions)
-    schedule = FitSchedule(tuple(regions.whole))
-    return edited, before + edit.rewrites, written(edited, schedule, options.progress)
+        return _cut_into_regions(subject, wanted, before, options)
+    of_tokens = tokens.written(options.progress) if tokens.may_fit(wanted) else None
+    if of_tokens is None or not _fits(of_tokens, wanted):
+        of_regions = _cut_into_regions(subject, wanted, before, options)
+        found = of_regions[-1]
+        if found is not None and (_fits(found, wanted) or found.planned.plan.peak <= tokens.peak):
+            return of_regions
+    return tokens.subject, before + tokens.rewrites, of_tokens or tokens.written(options.progress)
+
+
+def _fits(found: WrittenSchedule, wanted: FitTarget) -> bool:
+    return wanted.capacity is not None and found.planned.plan.arena_size <= wanted.capacity
+
+
+def _in_order(subject: FitSubject, options: FitOptions) -> tuple[FitSubject, tuple[ModelRewrite, ...]]:
+    """Return the model with sizes written, a quantised one in the order of its plan where that takes no more bytes, and these rewrites."""
+    before: tuple[ModelRewrite, ...] = ()
+    sizes = sizes_written(subject.model, subject.shapes)
+    if sizes is not None:
+        subject, before = _edited(subject, sizes, exact=options.exact), sizes.rewrites
+    ordered = in_order_of_plan(subject.model, subject.shapes, subject.planned.plan.results)
+    if ordered is not None:
+        moved = _edited(subject, ordered, exact=options.exact)
+        if FitSchedule(tuple(moved.regions.whole)).peak <= FitSchedule(tuple(subject.regions.whole)).peak:
+            return moved, before + ordered.rewrites
+    return subject, before
+
+
+def _cut_into_regions(
+    subject: FitSubject, wanted: FitTarget, before: tuple[ModelRewrite, ...], options: FitOptions
+) -> tuple[FitSubject, tuple[ModelRewrite, ...], WrittenSchedule | None]:
+    """Return the model after rewrites, these behind those `before`, and the schedule of regions written into it."""
+    edited, rewrites = unblocked_subject(subject, options)
+    if wanted.capacity is not None and not options.exact:
+        edited, rewrites = _passed_twice(subject, edited, rewrites, wanted.capacity, options)
+    target = replace(wanted, extra_macs=max(extra_left(subject, edited, options), 0.0))
+    return edited, before + rewrites, FitAttempts(edited, target, options.progress).result()
 
 
 def unblocked_subject(subject: FitSubject, options: CurveOptions) -> tuple[FitSubject, tuple[ModelRewrite, ...]]:
@@ -272,26 +291,3 @@ def _require_sizes(model: ir.Model, shapes: Shapes) -> None:
     open_ = next((value for value in values(model) if value.name and shapes.sizes(value) is None), None)
     if open_ is not None:
         raise ModelError(f"the size of {open_.name!r} is not known: {shapes.reason(open_)}")
-
-
-def _tokens_cut(subject: FitSubject, wanted: FitTarget) -> tuple[UnblockedModel, Regions] | None:
-    """Return the model with its heads apart and as few pieces of its tokens as fit, and its kernels as regions, of which none is cut.
-
-    Where none fits, those of the least peak, if below the arena.
-    """
-    best: tuple[UnblockedModel, Regions] | None = None
-    least = subject.before.arena
-    for one in token_cuts(subject.model, subject.shapes):
-        regions = regions_of(one.model, one.shapes, Constants(one.model), exact=True)
-        if wanted.nodes is not None and len(regions.network.kernels) > wanted.nodes:
-            break
-        peak = uncut_peak(regions.network)
-        if wanted.capacity is None or peak <= wanted.capacity:
-            peak = max(region.peak for region in regions.whole)
-        if peak < least:
-            best, least = (one, regions), peak
-        elif best is not None:
-            break
-        if wanted.capacity is not None and peak <= wanted.capacity:
-            break
-    return best

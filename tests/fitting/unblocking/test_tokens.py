@@ -22,7 +22,7 @@ from onnxtile.fitting.unblocking.tokens import tokens_in_pieces
 from onnxtile.fitting.uncut_peak import uncut_peak
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
-from onnxtile.verbs.flows import fitting
+from onnxtile.verbs.flows import fitting_tokens
 from tests.fitting.networks import model
 
 TOKENS, WIDTH = 37, 24
@@ -200,10 +200,53 @@ def test_only_pieces_whose_peak_may_fit_are_counted_kernel_by_kernel(monkeypatch
         counted.add(len(self.network.kernels))
         return cost(self, start, stop, cut, capacity)
 
-    monkeypatch.setattr(fitting, "uncut_peak", noted)
+    monkeypatch.setattr(fitting_tokens, "uncut_peak", noted)
     monkeypatch.setattr(Regions, "cost", counting)
     with suppress(Infeasible):
         onnxtile.fit(block(), capacity=capacity, max_extra_macs="0%", verify=False)
     over = {kernels for kernels, peak in peaks.items() if peak > capacity}
     # One of them is the result where nothing fits.
     assert len(counted & over) <= 1 < len(over)
+
+
+def test_a_wide_convolution_before_attention_is_cut_where_pieces_of_tokens_do_not_help() -> None:
+    head = """
+g (float[1,4,48,48] image) => (float[1,37,24] y) {
+    [wide] i0 = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(image, w0)
+    [patches] i1 = MaxPool<kernel_shape=[8,8], strides=[8,8]>(i0)
+    i2 = Reshape(i1, flat)
+    x = Transpose<perm=[0,2,1]>(i2)
+"""
+    proto = block()
+    tail = BLOCK.split("{", maxsplit=1)[1]
+    made = model(head + tail, w0=(WIDTH, 4, 3, 3))
+    made.graph.initializer.extend(proto.graph.initializer)
+    made.graph.initializer.append(numpy_helper.from_array(np.asarray([1, WIDTH, 36]), "flat"))
+    fitted = onnxtile.fit(made, capacity="60KiB", max_extra_macs="0%")
+    assert fitted.before.arena > 200 * 1024
+    assert fitted.after.arena <= 60 * 1024
+    assert not {"heads", "tokens"} & {step.kind for step in fitted.steps}
+
+
+@pytest.mark.parametrize(("found", "settled"), [((4, 600), True), ((4, 500), False), ((4, 400), True)])
+def test_no_more_pieces_are_tried_where_no_number_of_them_fits(found: tuple[int, int], settled: bool) -> None:
+    # The line through 800 bytes for 2 pieces and 600 (500) for 4 ends at 400 (200) bytes.
+    assert fitting_tokens._is_settled((2, 800), found, 399 if found[1] == 600 else 400) is settled
+
+
+def test_packed_products_are_taken_apart_before_regions_are_cut() -> None:
+    text = """
+g (float[1,64,16] x) => (float[1,64,16] y) {
+    [all] p = MatMul(x, w0)
+    [parts] a, b, c = Split<axis=2>(p, thirds)
+    [gate] e = Sigmoid(a)
+    [mean] m = ReduceMean<axes=[1]>(b)
+    [last] n = ReduceMax<axes=[1]>(c)
+    [scaled] f = Mul(e, m)
+    [end] y = Add(f, n)
+}"""
+    made = model(text, w0=(16, 48))
+    made.graph.initializer.append(numpy_helper.from_array(np.asarray([16] * 3), "thirds"))
+    fitted = onnxtile.fit(made, capacity=2 * 64 * 16 * 4 + 128, max_extra_macs="0%")
+    assert ("parts",) in [step.nodes for step in fitted.steps if step.kind == "rewrite"]
+    assert fitted.before.arena >= 3 * 64 * 16 * 4
