@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from onnxtile import values
 from onnxtile.errors import UsageError
-from onnxtile.option import REPORTING, SIZES, WRITING, Option, Positional
+from onnxtile.option import REPORTING, SIZES, WRITING, Choices, Option, Positional
 from onnxtile.progress import Progress, silent
 from onnxtile.sizes import whole
 
@@ -179,3 +179,33 @@ class WriteOptions(ReportOptions):
     ] = None
     force: Annotated[bool, Option("allow OUT to be IN", heading=WRITING)] = False
     dry_run: Annotated[bool, Option("do not write the model", heading=WRITING)] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmitOptions:
+    """The files that a plan is written to, and the looks of its pictures."""
+
+    emit: Annotated[
+        tuple[str, ...],
+        Option(
+            "also write the plan, as .json .csv .h .bin .html .svg .png .tflm ...",
+            "FILE",
+            heading=WRITING,
+            kind=values.TEXTS,
+            endings=Choices("onnxtile.report.format:endings"),
+        ),
+    ] = ()
+    names: Annotated[
+        bool | None,
+        Option("label tensors in pictures", flags=("--names/--no-names",), heading=WRITING, default="where they fit"),
+    ] = None
+    color_by: Annotated[
+        str | None,
+        Option(
+            "colours of tensors in pictures",
+            "operator|layer|kind",
+            heading=WRITING,
+            default="operator",
+            choices=Choices("onnxtile.report.format:COLOR_BY"),
+        ),
+    ] = None

@@ -118,6 +118,12 @@ class VerbParameter:
         listed = "|".join(self.choices.names()) if self.choices is not None and not self.choices.home else ""
         return self.about.metavar or listed or self.kind.pair
 
+    @property
+    def endings(self) -> list[str]:
+        """The endings of the files that it names, where these are known."""
+        known = self.about.endings if isinstance(self.about, Option) else None
+        return [] if known is None else known.names()
+
     def has_choice(self, text: str) -> bool:
         """Return whether `text` is one of the names that it takes."""
         return self.choices is not None and text in self.choices.names()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -50,14 +50,6 @@ def _no_files(_options: Any, _paths: Sequence[Path]) -> Rendered:
     return lambda _content: {}
 
 
-@dataclass(frozen=True)
-class Emits:
-    """The files that `--emit` of a verb writes: `endings` returns their formats, `prepare` what renders them. Both raise UsageError."""
-
-    endings: Callable[[], Collection[str]] = tuple
-    prepare: Callable[[Any, Sequence[Path]], Rendered] = _no_files
-
-
 def _nothing(_options: Any) -> None:
     return None
 
@@ -72,9 +64,9 @@ class Verb:
 
     The docstring of `command` is the help, with command lines below "Examples:". `step` is the declaration of its step in a pipeline, None
     where it has none; `operands` gives that step its arguments, from the model that the pipeline read and the one that the step before
-    left. `writes` returns the ending of the model that the options ask for (without .onnx), None where no model is written. `require`
-    raises UsageError for options that contradict each other, before any model is read. `defaults` differ on the command line from those in
-    Python.
+    left. `writes` returns the ending of the model that the options ask for (without .onnx), None where no model is written. `emits` returns
+    what renders the files of `--emit`, from the options and the paths, and raises UsageError. `require` raises UsageError for options that
+    contradict each other, before any model is read. `defaults` differ on the command line from those in Python.
     """
 
     name: str
@@ -82,7 +74,7 @@ class Verb:
     run: Callable[[Any], Outcome]
     step: type | None = None
     writes: Callable[[Any], str | None] = _nothing
-    emits: Emits = Emits()
+    emits: Callable[[Any, Sequence[Path]], Rendered] = _no_files
     require: Callable[[Any], None] = _nothing
     operands: Callable[[Any, Any], Mapping[str, Any]] = _on_the_model
     defaults: Mapping[str, Any] = field(default_factory=dict)

@@ -87,7 +87,7 @@ COMMANDS = (
     "fuse m.onnx -o out/o.onnx --json out/r.json",
     "tile m.onnx --max 64 -o out/o.onnx",
     "plan m.onnx -o out/o.onnx --emit out/p.html --emit out/p.json --emit out/p.certificate.json",
-    "fit m.onnx --capacity 96KiB -o out/o.onnx --emit out/p.json",
+    "fit m.onnx --capacity 129KiB -o out/o.onnx --emit out/p.json",
     "verify m.onnx m.onnx --json out/v.json",
     "run p.toml m.onnx -o out --json out/s.json",
 )

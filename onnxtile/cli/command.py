@@ -164,7 +164,7 @@ def _target(verb: Verb, settings: Any) -> str | None:
 def _emission(verb: Verb, settings: Any) -> Rendered:
     """Return the function that renders the files of --emit, which are checked before any work."""
     paths = [Path(file) for file in getattr(settings, "emit", ())]
-    render = verb.emits.prepare(settings, paths)
+    render = verb.emits(settings, paths)
     if paths:
         from onnxtile.model.whole import require_writable
 

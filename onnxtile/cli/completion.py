@@ -13,11 +13,11 @@ Complete = Callable[[str], list[str]]
 
 def complete(parameter: VerbParameter) -> Complete | None:
     """Return the function that completes the value of an option or argument; None without known values."""
-    choices, about = parameter.choices, parameter.about
+    choices = parameter.choices
     if choices is not None:
         return lambda incomplete: [name for name in choices.names() if name.startswith(incomplete)]
-    known = about.endings if isinstance(about, Option) else None
-    return None if known is None else lambda incomplete: endings(incomplete, known.names())
+    names_files = isinstance(parameter.about, Option) and parameter.about.endings is not None
+    return (lambda incomplete: endings(incomplete, parameter.endings)) if names_files else None
 
 
 def endings(incomplete: str, known: Iterable[str]) -> list[str]:

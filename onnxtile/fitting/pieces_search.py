@@ -136,6 +136,8 @@ class PiecesSearch:
         before, after, made = regions.bytes_around(start, stop)
         pieces = {tensor for tensor, _ in given}
         joined = made - self._size(parted)
+        if after + made + joined > capacity:
+            joined = regions.largest_copied(start, stop, parted)
         # Operands in pieces die while the results are made; others live until the last strip is done.
         dying = self._size(regions.dying(start, stop) & pieces)
         if max(before, before - dying + made, after + made + joined) > capacity:

@@ -172,6 +172,16 @@ class Regions:
         last = self.network.last_reads
         return [made for kernel in self.network.kernels[start:stop] for made in kernel.makes if last[made] >= stop]
 
+    def largest_copied(self, start: int, stop: int, parted: frozenset[int] = frozenset()) -> int:
+        """Return the bytes of the largest result of a region whose strips a copy joins: its rows are no consecutive bytes.
+
+        Results of `parted` are not joined.
+        """
+        results = (made for made in self.results(start, stop) if made not in parted)
+        return max(
+            (self.size(made) for made in results if not self.network.tensors[made].is_contiguous(ROWS)), default=0
+        )
+
     def region(self, start: int, stop: int, cut: Cut, *, all_chunks: bool = True) -> ChunkedKernels:
         """Return the kernels of a region, with hidden channels in chunks; without `all_chunks`, with three of each group at most."""
         kernels = self.network.kernels[start:stop]

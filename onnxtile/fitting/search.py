@@ -228,8 +228,11 @@ class PathSearch:
         if at == len(self.over) or self.over[at] >= stop:
             return False
         before, after, results = self.regions.bytes_around(start, stop)
-        # At the end all results are there, beside the operands or, once more, their strips.
-        if max(before + results, after + 2 * results) > self.capacity:
+        # At the end all results are there, beside the operands or, where strips are joined by a copy, the strips of one.
+        if max(before, after) + results > self.capacity:
+            return False
+        is_tight = after + 2 * results > self.capacity
+        if is_tight and after + results + self.regions.largest_copied(start, stop) > self.capacity:
             return False
         # Between two strips the kept rows live, at the end beside nearly all results.
         return after + self.regions.least_kept(start, stop) + results * 3 // 4 <= self.capacity

@@ -59,12 +59,13 @@ class PipelineStep:
     @property
     def emitted(self) -> dict[str, str]:
         """The ending of each file beside the model, with that of its format. Raises UsageError."""
-        return asked_for(getattr(self.options, "emit", ()), self.name, self.verb.emits.endings())
+        emit = options(type(self.options)).get("emit")
+        return {} if emit is None else asked_for(self.options.emit, self.name, emit.endings)
 
     def require(self) -> None:
         """Raise UsageError for options that make no sense together, or that name files that are not there."""
         paths = [Path(f"x{form}") for form in self.emitted.values()]
-        self.verb.emits.prepare(self.options, paths)
+        self.verb.emits(self.options, paths)
         self.verb.require(self.options)
 
     def apply(self, so_far: ModelSoFar) -> StepResult:
@@ -78,7 +79,7 @@ class PipelineStep:
         content = outcome.result.to_dict()
         shown = content if outcome.emitted is None else outcome.emitted
         paths = {form: Path(f"{so_far.source.stem}{form}") for form in self.emitted.values()}
-        rendered = self.verb.emits.prepare(self.options, list(paths.values()))(shown)
+        rendered = self.verb.emits(self.options, list(paths.values()))(shown)
         files = {ending: rendered[paths[form]] for ending, form in self.emitted.items()}
         return StepResult(
             content,

@@ -173,6 +173,8 @@ def _each_on_ray(workers: Workers, work: Callable[[T], R], items: Sequence[T]) -
 
 @contextmanager
 def _ray(workers: Workers) -> Iterator[Any]:
+    # Ray's handler in C prints a stack for SIGTERM, as for a fault.
+    os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")
     if workers.scheduler is None and "ray" not in sys.modules:
         _keep_ray_to_this_machine()
     try:
@@ -197,12 +199,23 @@ def _ray(workers: Workers) -> Iterator[Any]:
 
 @contextmanager
 def _own_handlers() -> Iterator[None]:
-    """Let signals do after the block as before it: Ray sets handlers of its own, which print a stack."""
+    """Let signals do after the block as before it, and SIGTERM in it, too: Ray sets handlers of its own, which exit with 1 or 15."""
+    if threading.current_thread() is not threading.main_thread():  # no other may say what signals do, nor does Ray
+        yield
+        return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    if threading.current_thread() is threading.main_thread():  # no other may say what signals do, nor did Ray
+    asked = False
+    try:
+        yield
+    except SystemExit:
+        asked = signal.getsignal(signal.SIGTERM) != before[signal.SIGTERM]
+        if not asked:
+            raise
+    finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if asked:
+        signal.raise_signal(signal.SIGTERM)
 
 
 def _keep_ray_to_this_machine() -> None:

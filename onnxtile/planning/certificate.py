@@ -13,7 +13,8 @@ from onnxtile.model.validity import skeleton
 from onnxtile.planning.check_account import ByteGraph, graph_of, refusal
 from onnxtile.planning.check_bound import MOST_SETS, Account, is_proved
 from onnxtile.planning.offset_tree import FixedRow, offset_tree
-from onnxtile.planning.result import PlannedPart, PlanResult
+from onnxtile.planning.offsets.problem import align
+from onnxtile.planning.result import PlannedBody, PlannedPart, PlanResult
 
 CertificateJson = dict[str, Any]
 
@@ -39,6 +40,7 @@ def certificate(model: ir.Model, plan: PlanResult) -> CertificateJson:
     if reason is None:
         problem = graph_of(_proto(model), said)
         said["order"], said["steps"] = _order(problem, plan)
+        said["bodies"] = list(_of_bodies(problem, said, plan))
         for proved in chain(_of_accounts(problem, said), _of_rows(problem, said, plan)):
             if is_proved(proved) and not refusal(problem, proved):
                 return proved
@@ -63,12 +65,13 @@ def problem_certificate(plan: Mapping[str, Any]) -> CertificateJson:
 _PART = ("start", "size", "first", "last")
 _NOT_SMALLEST = "the plan is not proved the smallest"
 _EMPTY: Mapping[str, Any] = {
-    "version": 3,
+    "version": 4,
     "scope": None,
     "rows": {},
     "places": {},
     "pins": {},
     "workspaces": {},
+    "bodies": [],
     "reason": None,
 }
 
@@ -76,11 +79,6 @@ _EMPTY: Mapping[str, Any] = {
 def _stated(plan: PlanResult) -> CertificateJson:
     """Return what the plan claims, and what the scripts take from it."""
     owners = {row.name: row for row in plan.buffers if row.alias is None}
-    names = {id_: next(filter(None, results)) for id_, results in zip(plan.schedule, plan.results, strict=True)}
-    spaces: dict[str, int] = {}
-    for row in plan.buffers:
-        if row.kind == "workspace" and row.node in names and row.node not in {body.node for body in plan.bodies}:
-            spaces[names[row.node]] = spaces.get(names[row.node], 0) + row.size
     return {
         **_EMPTY,
         "digest": plan.digest,
@@ -97,9 +95,44 @@ def _stated(plan: PlanResult) -> CertificateJson:
             for row in plan.buffers
             if row.kind != "workspace" and (row.alias or row.name) in owners
         },
-        "workspaces": spaces,
+        "workspaces": _workspaces(plan),
         "pins": {owner: owners[owner].offset for owner in {_owner(plan, name) for name in plan.pins} & owners.keys()},
     }
+
+
+def _of_bodies(problem: ByteGraph, said: CertificateJson, plan: PlanResult | PlannedBody) -> Iterator[CertificateJson]:
+    """Yield the certificates of the bodies of a graph, each of the most bytes that are proved to be needed in every order."""
+    names = {id_: next(filter(None, results)) for id_, results in zip(plan.schedule, plan.results, strict=True)}
+    for body in plan.bodies:
+        spaces = _workspaces(body)
+        types = {
+            r.name: [ir.DataType[r.dtype].value, *r.shape] for r in body.buffers if r.dtype and r.shape is not None
+        }
+        told = {**_EMPTY, "claim": "any order", "scope": "any order", "alignment": said["alignment"], "types": types}
+        told |= {"node": names[body.node], "attribute": body.attribute, "arena": body.size, "workspaces": spaces}
+        inside = problem.body(said, told)
+        told["order"], told["steps"] = _order(inside, body)
+        told["bodies"] = list(_of_bodies(inside, told, body))
+        told["account"] = inside.account(told)
+        account = Account(told["account"])
+        needed = [account.always(at) for at in range(len(account.nodes))]
+        widest = {"node": needed.index(max(needed))}
+        proofs = (widest, {"backward": False}, {"backward": True})
+        found = next(
+            (told | {"proof": proof} for proof in proofs if body.size and is_proved(told | {"proof": proof})), None
+        )
+        if found or max(needed):
+            yield found or told | {"arena": align(max(needed), said["alignment"]), "proof": widest}
+
+
+def _workspaces(plan: PlanResult | PlannedBody) -> dict[str, int]:
+    """Return the bytes of the workspaces of nodes without bodies, by the first result of each."""
+    names = {id_: next(filter(None, results)) for id_, results in zip(plan.schedule, plan.results, strict=True)}
+    spaces: dict[str, int] = {}
+    for row in plan.buffers:
+        if row.kind == "workspace" and row.node in names and row.node not in {body.node for body in plan.bodies}:
+            spaces[names[row.node]] = spaces.get(names[row.node], 0) + row.size
+    return spaces
 
 
 def _owner(plan: PlanResult, name: str) -> str:
@@ -124,9 +157,7 @@ def _not_found(plan: PlanResult) -> str:
         return (
             "the bound rounds parts inside of an aligned unit outwards, the scripts do not" if is_rounded else _TOO_LONG
         )
-    if plan.bodies:
-        return "without the bytes of bodies (If, Loop, Scan, functions) the scripts prove less"
-    return f"without the bytes of contiguous Slices, or within {MOST_SETS:,} sets of nodes, the scripts prove less"
+    return f"within {MOST_SETS:,} sets of nodes, the scripts prove less: also where a body needs fewer bytes in another order"
 
 
 def _types(plan: PlanResult) -> dict[str, list[int]]:
@@ -153,7 +184,7 @@ def _proto(model: ir.Model) -> onnx.ModelProto:
     return proto
 
 
-def _order(problem: ByteGraph, plan: PlanResult) -> tuple[list[str], list[int]]:
+def _order(problem: ByteGraph, plan: PlanResult | PlannedBody) -> tuple[list[str], list[int]]:
     """Return the nodes of the account in the order of the plan, and the step of each."""
     known = {name for node in problem.nodes for name in node.output} - problem.idle
     names = [next(filter(None, results)) for results in plan.results]

@@ -13,7 +13,9 @@ import json
 import math
 import re
 import sys
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,11 @@ COPIES = re.compile(
     "ToSpace|ToDepth|ArgM|TopK|Hardmax|CumSum|Rotary|Embed|Col2Im|Unique|^If$|^Loop$|^Scan$|DFT|Quantize|NonMax|Roi|Grid"
 )
 WIDTH = {t: onnx.helper.tensor_dtype_to_np_dtype(t).itemsize for t in range(1, 17) if t != onnx.TensorProto.STRING}
+META_OP, STANDARD = "pkg.onnxtile.meta_op", ("", "ai.onnx")
+OVER_STATES = re.compile("Concat|Attention|GRU|LSTM|RNN|^If$|^Loop$|^Scan$")
+WRONG = ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, RuntimeError, MemoryError
+Pieces = list[tuple[str, int, int]]
+"""Bytes in their order: of each named tensor, those from the first number on, up to the second."""
 
 
 def types_of(graph: onnx.GraphProto, said: Mapping[str, list[int]]) -> tuple[dict[str, Any], int]:
@@ -41,64 +48,55 @@ def types_of(graph: onnx.GraphProto, said: Mapping[str, list[int]]) -> tuple[dic
 
 
 def reads(node: onnx.NodeProto) -> set[str]:
-    """Return the names that a node reads, in its bodies too."""
+    """Return the names that a node reads, and that its bodies read from around them."""
     graphs = [g for a in node.attribute for g in (*a.graphs, *([a.g] if a.HasField("g") else []))]
-    return {*node.input, *(name for g in graphs for inner in g.node for name in reads(inner))} - {""}
+    return {*node.input, *(name for graph in graphs for name in captured(graph))} - {""}
 
 
-def moves(node: onnx.NodeProto, mark: Mapping[str, str], types: Mapping[str, Any]) -> str:
-    """Return how a node moves bytes: "view", "join" or "cut", "moved" where that is not known, "" for a node that computes or copies."""
-    made, of = node.output[0], [v for v in (node.input[2::3] if node.op_type == "QLinearConcat" else node.input) if v]
-    if VIEW not in mark and node.op_type not in {*VIEWS, "Concat", "QLinearConcat", "Split", "Slice"}:
-        return ""
-    if not {made, of[0]} <= types.keys():
-        return "moved"
-    if VIEW in mark or node.op_type in VIEWS:
-        return "view" if types[of[0]][2:] == types[made][2:] else "moved" if VIEW in mark else ""
-    outer, inner, others = types[of[0]][0], types[made][0], of if "Concat" in node.op_type else node.output
-    axis = next((a.i for a in node.attribute if a.name == "axis"), int("Concat" in node.op_type)) % max(len(outer), 1)
-    if node.op_type == "Slice" and outer == inner:
-        return "view"
-    if node.op_type == "Slice":
-        axis = next((at for at, length in enumerate(inner) if length != 1), len(inner))
-        return "cut" if outer[axis + 1 :] == inner[axis + 1 :] else ""
-    is_part = math.prod(outer[:axis]) == 1 or len(others) == 1
-    return "" if not is_part else "cut" if node.op_type == "Split" else "join"
+def captured(graph: onnx.GraphProto) -> set[str]:
+    """Return the names that a body reads from around it."""
+    own = {v.name for v in graph.input}.union((t.name for t in graph.initializer), *(n.output for n in graph.node))
+    return {v.name for v in graph.output}.union(*map(reads, graph.node)) - own
+
+
+def whole_numbers(graph: onnx.GraphProto) -> dict[str, list[int]]:
+    """Return the elements of the constants that are up to eight whole numbers, by name."""
+    made = [(node.output[0], a.t) for node in graph.node if node.op_type == "Constant" for a in node.attribute]
+    tensors = [(name, t) for name, t in (*made, *((t.name, t) for t in graph.initializer)) if t.data_type in (6, 7)]
+    found = [(name, t) for name, t in tensors if math.prod(t.dims) <= 8 and t.data_location != t.EXTERNAL]
+    return {name: onnx.numpy_helper.to_array(t).ravel().tolist() for name, t in found}
+
+
+def joined(node: onnx.NodeProto) -> list[str]:
+    """Return the operands that a node joins, where it is a Concat."""
+    return [v for v in (node.input[2::3] if node.op_type == "QLinearConcat" else node.input) if v]
 
 
 class ByteGraph:
-    """Tensors with bytes of their own: `users` has the nodes that touch each as bits, then the caller before and after the run."""
+    """A graph, and which node touches which bytes. Views have the pieces of operands; bytes that nobody is known to hold count nothing."""
 
-    def __init__(self, model: onnx.ModelProto, said: Mapping[str, Any]) -> None:
-        self.nodes, graph, is_inside = list(model.graph.node), model.graph, said["io"] == "inside"
-        self.types, self.unsure = types_of(graph, said["types"])
+    def __init__(
+        self, model: onnx.ModelProto, graph: onnx.GraphProto, said: Mapping[str, Any], around: Iterable[str] = ()
+    ) -> None:
+        """Take a graph of `model`, in which names from `around` it are constants."""
+        self.nodes, self.model, self.dims = list(graph.node), model, dict[str, int]()
+        (self.types, self.unsure), self.spaces = types_of(graph, said["types"]), len(said.get("workspaces", ()))
         self.marks = {(f.domain, f.name): {p.key: p.value for p in f.metadata_props} for f in model.functions}
-        self.outputs, self.constants = {v.name for v in graph.output}, {t.name for t in graph.initializer}
-        self.outside = self.outputs if said["io"] == "outside" else set()
-        kinds = [moves(node, self.marks.get((node.domain, node.op_type), {}), self.types) for node in self.nodes]
-        self.dims: dict[str, int] = {}
-        self.root: dict[str, str] = {}
-        for node, kind in zip(self.nodes, kinds, strict=True):
-            if kind == "view":
-                self.root[node.output[0]] = self.root.get(node.input[0], node.input[0])
-        splits = [
-            node for node, kind in zip(self.nodes, kinds, strict=True) if kind == "cut" and node.op_type == "Split"
-        ]
-        self.parts = {
-            self.root.get(n.input[0], n.input[0]): {*n.output} for n in splits if {*n.output} <= self.types.keys()
-        }
-        states = {pair[0] for pair in said["states"]}
-        self.outside -= {pair[1] for pair in said["states"]}
-        given = {
-            v.name for v in graph.input if (is_inside or v.name in states) and v.name in self.types
-        } - self.constants
-        self.held = {name: self.parts.get(name, {name}) for name in given}
-        self.pairs: list[tuple[str, str]] = []
+        self.numbers = whole_numbers(graph)
+        self.outputs, self.constants = {v.name for v in graph.output}, {t.name for t in graph.initializer}.union(around)
+        states = dict(said["states"])
+        self.outside = self.outputs - {*states.values()} if said["io"] == "outside" else set()
+        inputs = {v.name for v in graph.input if said["io"] == "inside" or v.name in states}
+        given = inputs & self.types.keys() - self.constants
+        # The body of an If, Loop or Scan has no views of what it reads from around it: it copies that.
+        self.copied = captured(graph) - {*said.get("operands", ())} - self.constants
+        self.pieces: dict[str, Pieces] = {name: [(name, 0, self.types[name][3])] for name in given}
+        self.pairs: list[tuple[str, str]] = list(states.items())
         self.loose: set[str] = set()
-        rows = [self.row(node, kind) for node, kind in zip(self.nodes, kinds, strict=True)]
+        rows = [self.row(node) for node in self.nodes]
         self.given_names = given
-        self.kept_names = self.outputs - self.outside | (set() if said["overwrite_inputs"] else given - states)
-        self.number(rows, said["alignment"])
+        self.kept_names = self.outputs - self.outside | (set() if said["overwrite_inputs"] else given - states.keys())
+        self.number(rows, states, said["alignment"])
         makers = {name: at for at, node in enumerate(self.nodes) for name in node.output}
         self.waits = [{makers[name] for name in reads(node) if name in makers} for node in self.nodes]
         # Readers keep the values of Constant nodes as initializers.
@@ -106,49 +104,156 @@ class ByteGraph:
             name_of(node) for node in self.nodes if node.op_type == "Constant" and not {*node.output} & self.outputs
         }
 
-    def row(self, node: onnx.NodeProto, kind: str) -> tuple[set[str], set[str], set[str]]:
-        """Return the bytes that a node touches, by tensor, the results that may be written over operands, and the bytes of these."""
-        mark, names = self.marks.get((node.domain, node.op_type)), reads(node)
+    def moves(self, node: onnx.NodeProto) -> str:
+        """Return how a node moves bytes: "view", "join" or "cut", "moved" if that is not known, "" if it computes or copies."""
+        mark, types = self.marks.get((node.domain, node.op_type), {}), self.types
+        made, of, is_join = node.output[0], joined(node), "Concat" in node.op_type
+        if VIEW not in mark and node.op_type not in {*VIEWS, "Concat", "QLinearConcat", "Split", "Slice"}:
+            return ""
+        if not is_join and of[0] in self.copied:
+            return ""
+        if not {made, of[0]} <= types.keys() or any(a.ref_attr_name for a in node.attribute):
+            return "moved"
+        if VIEW in mark or node.op_type in VIEWS:
+            return "view" if types[of[0]][2:] == types[made][2:] else "moved" if VIEW in mark else ""
+        outer, inner, others = types[of[0]][0], types[made][0], of if is_join else node.output
+        if (node.op_type == "Slice" and outer == inner) or (node.op_type == "Concat" and len(of) == 1):
+            return "view"
+        if node.op_type == "Slice":
+            axis = next((at for at, length in enumerate(inner) if length != 1), len(inner))
+            return "cut" if outer[axis + 1 :] == inner[axis + 1 :] else ""
+        axis = int(next((a.i for a in node.attribute if a.name == "axis"), is_join)) % max(len(outer), 1)
+        if math.prod(outer[:axis]) != 1 and len(others) > 1:
+            return ""
+        return "cut" if not is_join else "join" if {*others} <= types.keys() else "moved"
+
+    def start(self, node: onnx.NodeProto, name: str) -> int | None:
+        """Return the first byte of a result of a Split or Slice in the operand; None where it is not known."""
+        outer, width = self.types[node.input[0]][:2]
+        if node.op_type == "Split":
+            before = node.output[: list(node.output).index(name)]
+            return sum(self.types[v][3] for v in before) if {*before} <= self.types.keys() else None
+        told: dict[str, list[int] | None] = {a.name: list(a.ints) for a in node.attribute}
+        operands = zip(("starts", "ends", "axes", "steps"), node.input[1:], strict=False)
+        told |= {key: self.numbers.get(v) for key, v in operands if v}
+        starts, steps = told.get("starts"), told.get("steps", [])
+        axes = told.get("axes", [*range(len(starts or ()))])
+        if starts is None or axes is None or steps is None or {*steps} - {1}:
+            return None
+        below = [(at + outer[axis] if at < 0 else at, axis % len(outer)) for at, axis in zip(starts, axes, strict=True)]
+        return int(width * sum(min(max(at, 0), outer[axis]) * math.prod(outer[axis + 1 :]) for at, axis in below))
+
+    def part(self, node: onnx.NodeProto, name: str) -> Pieces:
+        """Return the pieces of the operand of a Split or Slice that are those of a result; none where they are not known."""
+        pieces, start = self.pieces.get(node.input[0], []), self.start(node, name) if name in self.types else None
+        if start is None or sum(end - begin for _, begin, end in pieces) != self.types[node.input[0]][3]:
+            return []
+        found, stop = [], start + self.types[name][3]
+        for origin, begin, end in pieces:
+            low, high = begin + max(start, 0), begin + min(stop, end - begin)
+            found += [(origin, low, high)] if low < high else []
+            start, stop = start - (end - begin), stop - (end - begin)
+        return found
+
+    def content(self, node: onnx.NodeProto, kind: str, name: str) -> Pieces:
+        """Return the pieces of a result. In that of a Concat, the bytes of operands outside of the arena are its own."""
+        if kind in {"view", "moved"}:
+            return self.pieces.get(node.input[0], []) if kind == "view" else []
+        if kind != "join":
+            return self.part(node, name) if kind == "cut" else [(name, 0, self.types[name][3])]
+        found = Pieces()
+        for x, end in zip(of := joined(node), accumulate(self.types[x][3] for x in of), strict=True):
+            found += self.pieces.get(x, [(name, end - self.types[x][3], end)])
+        return found
+
+    def row(self, node: onnx.NodeProto) -> tuple[list[str], Pieces, list[tuple[str, str]], bool]:
+        """Return the results of a node, the pieces that it reads, those written over operands, and whether one may be over a state."""
+        kind, mark, names = self.moves(node), self.marks.get((node.domain, node.op_type)), reads(node)
         made = [v for v in node.output if v in self.types and v not in self.outside]
         if node.op_type == "Constant" or (names and names <= self.constants):
             self.constants |= {*node.output}
             made = [v for v in made if v in self.outputs]
-        first, held = node.input[0] if node.input else "", self.held
-        is_cut = kind == "cut" and held.get(first) == self.parts.get(self.root.get(first, first)) == {*node.output}
+        first, held = node.input[0] if node.input else "", self.pieces
+        parts = [self.part(node, v) for v in node.output] if kind == "cut" else []
         for name in made:
-            joined = {unit for x in node.input for unit in held.get(x, ())}
-            held[name] = {
-                "": self.parts.get(name, {name}),
-                "view": held.get(first, set()),
-                "join": joined,
-                "cut": {name} if is_cut else set(),
-                "moved": set(),
-            }[kind]
+            held[name] = self.content(node, kind, name)
         may = list(node.input) if mark is None else [node.input[at] for at in json.loads(mark.get(IN_PLACE, "[]"))]
-        may = (
-            [] if kind or (mark is None and COPIES.search(node.op_type)) else may[2:] if node.op_type == "Gemm" else may
-        )
+        is_copy = kind or (mark is None and COPIES.search(node.op_type))
+        may = [] if is_copy else may[2:] if node.op_type == "Gemm" else may
         alike = [(v, x) for v in made for x in may if x in held and self.types[x][:2] == self.types[v][:2]]
-        self.pairs += [*alike, *((v, x) for v in made for x in node.input if kind and x in held)]
+        whole = joined(node) if kind == "join" else [first] if kind else []
+        self.pairs += [*alike, *((v, x) for v in made for x in whole if x in held)]
         self.loose |= {*node.output, first} if kind and kind != "view" else set()
         names = names - {first} if kind == "cut" else set() if kind == "moved" else names
-        touched = {unit for x in (*made, *names) for unit in held.get(x, ())}
-        return touched, {v for v, _ in alike}, {unit for _, x in alike for unit in held[x]}
+        read = chain(*parts, *(held.get(x, []) for x in names))
+        return made, [*read], alike, bool(OVER_STATES.search(node.op_type))
 
-    def number(self, rows: list[Any], unit: int) -> None:
-        """Find the bytes of the tensors with bytes of their own. A part of another may lie at any address, and so may all in its bytes."""
+    def number(self, rows: list[Any], states: Mapping[str, str], unit: int) -> None:
+        """Cut tensors into the bytes that are touched as a whole. A part of another may lie at any address, and so may all in its bytes."""
         count = -1
         while count < len(self.loose):
             count = len(self.loose)
             self.loose |= {name for pair in self.pairs if not self.loose.isdisjoint(pair) for name in pair}
-        size = {
-            v: self.types[v][3] if v in self.loose else -(-self.types[v][3] // unit) * unit
-            for v in set().union(*self.held.values())
-        }
-        used = set().union(*(touched for touched, _, _ in rows))
-        self.size, self.rows = size, rows
-        self.kept = {unit for v in self.kept_names for unit in self.held.get(v, ())}
-        self.given = {unit for v in self.given_names for unit in self.held[v]} & (used | self.kept)
+        ends: dict[str, set[int]] = {}
+        for origin, *both in chain(*self.pieces.values(), *(read for _, read, *_ in rows)):
+            ends.setdefault(origin, set()).update(both)
+        self.size: dict[str, int] = {}
+        self.units: dict[str, tuple[list[int], list[str]]] = {}
+        for origin, places in ends.items():
+            cuts, is_one = [*pairwise(sorted(places))], len(places) == 2
+            names = [origin if is_one else f"{origin}[{low}:{high}]" for low, high in cuts]
+            if not self.size.keys().isdisjoint(names):
+                raise ValueError(f"two tensors are named as parts of {origin}")
+            self.units[origin] = sorted(places), names
+            least = unit if is_one and origin not in self.loose else 1
+            self.size |= zip(names, (-(-(high - low) // least) * least for low, high in cuts), strict=True)
+        before = {self.origin(made): self.origin(given) for given, made in states.items()}
+        self.rows = []
+        for made, read, alike, is_over in rows:
+            ahead = [(v, p) for v in made for p in read if is_over and p[0] == before.get(self.origin(v))]
+            over = [(v, piece) for v, x in alike for piece in self.pieces[x]] + ahead
+            spare = {name: self.of(self.pieces[name]) for name in dict(over)}
+            touched = self.of(read).union(*(self.of(self.pieces[v]) for v in made))
+            spares = sum(self.size[name] for names in spare.values() for name in names)
+            self.rows.append((touched, spares, self.of(piece for _, piece in over)))
+        used = set().union(*(touched for touched, _, _ in self.rows))
+        self.kept = self.of(piece for v in self.kept_names for piece in self.pieces.get(v, []))
+        self.given = self.of(piece for v in self.given_names for piece in self.pieces[v]) & (used | self.kept)
+
+    def origin(self, name: str) -> str:
+        """Return the tensor whose bytes a tensor has first."""
+        return next((origin for origin, _, _ in self.pieces.get(name, [])), name)
+
+    def of(self, pieces: Iterable[tuple[str, int, int]]) -> set[str]:
+        """Return the names of the bytes in pieces."""
+        found = ((*self.units[origin], begin, end) for origin, begin, end in pieces)
+        return {n for at, names, begin, end in found for n in names[bisect_left(at, begin) : bisect_left(at, end)]}
+
+    def body(self, said: Mapping[str, Any], body: Mapping[str, Any]) -> ByteGraph:
+        """Return the graph of a body, whose inputs and outputs lie in its workspace. Raises ValueError where a node has no such body."""
+        node = next(node for node in self.nodes if name_of(node) == body["node"])
+        if {*node.output} <= self.constants:
+            raise ValueError(f"{body['node']} is computed before the run")
+        terms = {**body, "alignment": said["alignment"], "io": "inside", "overwrite_inputs": False, "states": []}
+        opsets = {one.domain: one.version for one in self.model.opset_import}
+        for function in [f for f in self.model.functions if (f.domain, f.name) == (node.domain, node.op_type)]:
+            own = {v for inner in function.node for v in inner.output}
+            differs = any(opsets.get(one.domain, one.version) != one.version for one in function.opset_import)
+            if differs or not {*function.output} <= own or META_OP in self.marks[node.domain, node.op_type]:
+                raise ValueError(f"{body['node']} runs as one kernel")
+            known = [v for v, x in zip(function.input, node.input, strict=False) if x in self.constants]
+            ends = [onnx.ValueInfoProto(name=v) for v in function.output]
+            called = onnx.GraphProto(node=function.node, output=ends)
+            return ByteGraph(self.model, called, terms | {"operands": function.input}, known)
+        is_old = node.op_type == "Scan" and max(opsets.get(domain, 1) for domain in STANDARD) < 9
+        if is_old or node.domain not in STANDARD or node.op_type not in {"If", "Loop", "Scan"}:
+            raise ValueError(f"{body['node']} runs as one kernel")
+        graph = next(a.g for a in node.attribute if a.name == body["attribute"])
+        scanned = next((a.i for a in node.attribute if a.name == "num_scan_inputs"), 0)
+        first = {"Loop": 2, "Scan": 0}.get(node.op_type, len(graph.input))
+        carried = zip(graph.input[first : len(graph.input) - scanned], graph.output[first // 2 :], strict=False)
+        terms["states"] = [(given.name, made.name) for given, made in carried]
+        return ByteGraph(self.model, graph, terms, self.constants)
 
     def account(self, said: Mapping[str, Any]) -> dict[str, Any]:
         """Return who uses which bytes in the order of a certificate, after a node for the caller before the run, and before one after it.
@@ -161,11 +266,12 @@ class ByteGraph:
         nothing = {"over": [], "spares": 0, "workspace": 0}
         nodes = [{"name": "", "waits": [], "uses": sorted(self.given), **nothing}]
         for name in said["order"]:
-            uses, made, over, waits = rows[name]
+            uses, spares, over, waits = rows[name]
             before = {name_of(self.nodes[other]) for other in waits} - self.idle
             row = {"name": name, "waits": sorted({0, *map(place.__getitem__, before)}), "uses": sorted(uses)}
-            row |= {"over": sorted(over), "spares": sum(self.size[unit] for v in made for unit in self.held[v])}
-            nodes.append(row | {"workspace": said["workspaces"].get(name, 0)})
+            inside = max((body["arena"] for body in said["bodies"] if body["node"] == name), default=0)
+            row |= {"over": sorted(over), "spares": spares, "workspace": said["workspaces"].get(name, 0) + inside}
+            nodes.append(row)
         nodes.append({"name": "", "waits": list(range(len(nodes))), "uses": sorted(self.kept), **nothing})
         if said["scope"] != "any order":
             nodes = [node | {"waits": [at - 1] if at else []} for at, node in enumerate(nodes)]
@@ -224,24 +330,37 @@ def graph_of(model: onnx.ModelProto, said: Mapping[str, Any]) -> ByteGraph:
     bound = {dim.dim_param: said["dims"][dim.dim_param] for dim in named}
     for dim in named:
         dim.dim_value = bound[dim.dim_param]
-    problem = ByteGraph(onnx.shape_inference.infer_shapes(model, data_prop=True), said)
+    model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    problem = ByteGraph(model, model.graph, said)
     problem.dims = bound
     return problem
+
+
+def refusal_of_bodies(problem: ByteGraph, said: Mapping[str, Any]) -> str:
+    """Return the reason why the bytes of a body are not those of the model; "" where all are."""
+    for body in said["bodies"]:
+        inside = problem.body(said, body)
+        if body["alignment"] != said["alignment"] or body["scope"] != "any order" or "account" not in body:
+            return f"the body of {body['node']} has no proof of its bytes in every order"
+        if reason := refusal(inside, body):
+            return f"the body of {body['node']}: {reason}"
+        problem.unsure, problem.spaces = problem.unsure + inside.unsure, problem.spaces + inside.spaces
+    return ""
 
 
 def refusal(problem: ByteGraph, said: Mapping[str, Any]) -> str:
     """Return the reason why the account of a certificate is not that of the model; "" where it is."""
     if said["claim"] == "any order" != said["scope"]:
         return f"a proof for {said['scope']} is none for any order"
+    if reason := refusal_of_bodies(problem, said):
+        return reason
     if "account" in said:
         account = problem.account(said)
         differing = next((key for key in account if account[key] != said["account"].get(key)), None)
         return f"the {differing} in the certificate are not those of the model" if differing else ""
     tree, unit = said["proof"]["tree"], said["alignment"]
-    if said["scope"] == "any order" and [*tree] + ["pin" in said["rows"][name] for name in tree.get("chain", ())] != [
-        "chain",
-        True,
-    ]:
+    pinned = ["pin" in said["rows"][name] for name in tree.get("chain", ())]
+    if said["scope"] == "any order" and ([*tree], pinned) != (["chain"], [True]):
         return "only one pinned row takes its bytes in any order"
     if reason := shared(said["rows"], unit):
         return reason
@@ -278,12 +397,9 @@ def assumed(said: Mapping[str, Any], problem: ByteGraph) -> str:
     words = [f"{key} {value}" for key, value in (options | problem.dims).items()]
     words += [f"state {given} to {made}" for given, made in said.get("states", [])]
     words += [f"{name} at {offset}" for name, offset in said["pins"].items()] if "account" not in said else []
-    spaces = (
-        len(said["workspaces"]) if "account" in said else sum(bool(row["workspace"]) for row in said["rows"].values())
-    )
-    return ", ".join(
-        [*words, *(f"{count} {kind}" for count, kind in ((problem.unsure, "shapes"), (spaces, "workspaces")) if count)]
-    )
+    spaces = problem.spaces if "account" in said else sum(bool(row["workspace"]) for row in said["rows"].values())
+    counts = (problem.unsure, "shapes"), (spaces, "workspaces")
+    return ", ".join([*words, *(f"{count} {kind}" for count, kind in counts if count)])
 
 
 def refusal_of_problem(problem: Path, said: Mapping[str, Any]) -> str:
@@ -318,14 +434,5 @@ def main(model: str, certificate: str) -> str:
 if __name__ == "__main__":
     try:
         sys.stdout.write(f"{ascii(main(*sys.argv[1:]))[1:-1]}\n")
-    except (
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-        OSError,
-        RuntimeError,
-        MemoryError,
-    ) as error:
+    except WRONG as error:
         sys.exit(f"refused: {ascii(str(error))[1:-1][:300]}")

@@ -88,6 +88,8 @@ def is_proved(said: Mapping[str, Any]) -> bool:
     if type(arena) is not int or type(unit) is not int or min(arena, unit) < 1:
         raise ValueError("the size of the arena or the alignment is no positive whole number")
     limit = (arena - 1) // unit * unit
+    if not all(is_proved(body) for body in said.get("bodies", ())):
+        return False
     if "tree" in proof:
         return is_too_high(proof["tree"], said["rows"], limit, frozenset())
     account = Account(said["account"])

@@ -9,11 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from onnxtile import values
-from onnxtile.common_options import ModelArgument, ReportOptions, SizeOptions, VerifyOptions, WriteOptions
+from onnxtile.common_options import (
+    EmitOptions,
+    ModelArgument,
+    ReportOptions,
+    SizeOptions,
+    VerifyOptions,
+    WriteOptions,
+)
 from onnxtile.errors import NAME_ONLY, UsageError
 from onnxtile.option import WRITING, Choices, Option, declared, names, require_within
-from onnxtile.verb import Content, Emits, Outcome, Verb
-from onnxtile.verbs.plan import EmitOptions, endings
+from onnxtile.verb import Content, Outcome, Verb
 
 if TYPE_CHECKING:
     from onnxtile.result import ResultWriter
@@ -253,4 +259,4 @@ def require_memory(options: FitOptions) -> None:
         )
 
 
-FIT = Verb("fit", FitCommand, _run, FitStepOptions, _writes, Emits(endings, _prepare), _require)
+FIT = Verb("fit", FitCommand, _run, FitStepOptions, _writes, _prepare, _require)

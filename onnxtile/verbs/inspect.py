@@ -12,7 +12,7 @@ from onnxtile import values
 from onnxtile.common_options import InputOptions, ModelArgument, ReportOptions, SizeOptions
 from onnxtile.errors import NAME_ONLY, UsageError
 from onnxtile.option import WRITING, Choices, Option, Positional, declared, names, narrowed, require_within
-from onnxtile.verb import Content, Emits, Outcome, Verb
+from onnxtile.verb import Content, Outcome, Verb
 
 if TYPE_CHECKING:
     from onnxtile.inspection.summary import Inspection
@@ -135,4 +135,4 @@ def _prepare(_options: InspectStep, paths: Sequence[Path]) -> Callable[[Content]
     return lambda content: {path: renderers[path.suffix](content) for path in paths}
 
 
-INSPECT = Verb("inspect", InspectCommand, _run, InspectStep, emits=Emits(lambda: ENDINGS, _prepare), require=_require)
+INSPECT = Verb("inspect", InspectCommand, _run, InspectStep, emits=_prepare, require=_require)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from onnxtile import values
 from onnxtile.common_options import (
     BoundOptions,
+    EmitOptions,
     InputOptions,
     ModelArgument,
     ReportOptions,
@@ -20,7 +21,7 @@ from onnxtile.common_options import (
 from onnxtile.errors import NAME_ONLY, UsageError
 from onnxtile.option import WRITING, Choices, Option, Positional, declared, names, narrowed, require_within
 from onnxtile.sizes import whole
-from onnxtile.verb import Content, Emits, Outcome, Verb
+from onnxtile.verb import Content, Outcome, Verb
 
 if TYPE_CHECKING:
     from onnxtile.planning.offsets.effort import Effort
@@ -220,36 +221,6 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmitOptions:
-    """The files that a plan is written to, and the looks of its pictures."""
-
-    emit: Annotated[
-        tuple[str, ...],
-        Option(
-            "also write the plan, as .json .csv .h .bin .html .svg .png .tflm ...",
-            "FILE",
-            heading=WRITING,
-            kind=values.TEXTS,
-            endings=Choices("onnxtile.report.format:endings"),
-        ),
-    ] = ()
-    names: Annotated[
-        bool | None,
-        Option("label tensors in pictures", flags=("--names/--no-names",), heading=WRITING, default="where they fit"),
-    ] = None
-    color_by: Annotated[
-        str | None,
-        Option(
-            "colours of tensors in pictures",
-            "operator|layer|kind",
-            heading=WRITING,
-            default="operator",
-            choices=Choices("onnxtile.report.format:COLOR_BY"),
-        ),
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class PlanOutput(EmitOptions):
     """The files that a plan is written to beside the model."""
 
@@ -401,17 +372,10 @@ def _prepare(options: PlanStep, paths: Sequence[Path]) -> Callable[[Content], Ma
     return Emission.of(paths, options.names, options.compare, options.color_by).content
 
 
-def endings() -> Sequence[str]:
-    """Return the endings of the files that a plan can be written to."""
-    from onnxtile.report import format
-
-    return format.endings()
-
-
 def _writes(options: PlanCommand) -> str | None:
     if _is_tflite(options):
         return "planned.tflite"
     return None if options.check is not None or _is_bare(options) else "planned"
 
 
-PLAN = Verb("plan", PlanCommand, _run, PlanStep, _writes, Emits(endings, _prepare), _require)
+PLAN = Verb("plan", PlanCommand, _run, PlanStep, _writes, _prepare, _require)

@@ -233,8 +233,9 @@ def _quantised_page(rows: Mapping[str, Row]) -> Iterator[str]:
         "Models of torchvision, timm and transformers with seeded random weights, and those of rapidocr_onnxruntime, quantised by"
         " `models/make_quantised.py` in each form. *Operators in kernels* are the nodes beside a QuantizeLinear or DequantizeLinear"
         " that stand inside a kernel of the plan; QLinear operators and MatMulNBits are one kernel already. *Ideal* is the most bytes"
-        " of stored tensors that live at once in the order of the file (`tests/bench/ideal_arena.py`, which shares no code with the"
-        " planner); results written over operands make an arena smaller than that. *Verified*: the run in the arena is equal bit for"
+        " of stored tensors that live at once in the order of the file. Results written over operands make an arena smaller than"
+        " that. `tests/bench/ideal_arena.py` counts it and shares no code with the planner. *Verified*: the run in the arena is"
+        " equal bit for"
         " bit. The last column is the processor time of plan, its run included, over that of onnxsim, one run of each: above 1, onnxsim"
         " takes less.\n"
     )

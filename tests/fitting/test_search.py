@@ -21,7 +21,7 @@ from onnxtile.model.shapes import resolve
 from onnxtile.verbs.flows.fit_drafts import regions_of
 from tests.bench.large_graphs import wide
 from tests.counted import calls
-from tests.fitting.networks import inverted_residuals
+from tests.fitting.networks import inverted_residuals, model
 
 
 def regions(rows: int = 65) -> Regions:
@@ -268,3 +268,16 @@ def test_a_kernel_as_it_is_costs_what_a_region_of_it_costs() -> None:
             assert counted is not None
             assert counted == whole
             assert (counted.loads, counted.rest, counted.alive) == (whole.loads, whole.rest, whole.alive)
+
+
+def test_strips_that_are_joined_without_a_copy_need_no_room_for_one() -> None:
+    text = """
+g (float[1,4,32,32] x) => (float[1,32,32,64] y) {
+    [stem] a = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(x, w0)
+    [wide] b = Conv(a, w1)
+    [turned] y = Transpose<perm=[0,2,3,1]>(b)
+}"""
+    made = model(text, w0=(4, 4, 3, 3), w1=(64, 4, 1, 1))
+    fitted = fit(made, capacity="300KiB", max_extra_macs="0%")
+    assert fitted.before.arena == 512 * 1024
+    assert 256 * 1024 < fitted.after.arena <= 300 * 1024

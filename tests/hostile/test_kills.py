@@ -72,7 +72,7 @@ MOUNTS = {"full": ("size=96k", "No space left on device"), "read only": ("ro", "
     "line",
     [
         "tile m.onnx --max 32 --no-verify -q -o disk/o.onnx",
-        "fit m.onnx --capacity 96KiB --no-verify -q -o disk/o.onnx",
+        "fit m.onnx --capacity 129KiB --no-verify -q -o disk/o.onnx",
         "run p.toml m.onnx n.onnx --jobs 2 -q -o disk",
     ],
 )
@@ -80,7 +80,7 @@ def test_a_disk_that_is_full_or_read_only_gets_no_part_of_a_file(folder: Path, k
     options, reason = MOUNTS[kind]
     (folder / "disk").mkdir()
     (folder / "n.onnx").write_bytes((folder / "m.onnx").read_bytes())
-    (folder / "p.toml").write_text('[[steps]]\ndo = "tile"\nmax = 32\nverify = false\n')
+    (folder / "p.toml").write_text('[[steps]]\ndo = "tile"\nmax = 64\nverify = false\n')
     before = files(folder)
     script = f"mount -t tmpfs -o {options} tmpfs disk && {sys.executable} -m onnxtile {line}; echo $?; ls -A disk"
     done = subprocess.run(

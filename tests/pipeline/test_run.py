@@ -4,12 +4,14 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 import onnx
 import onnx.parser
@@ -23,7 +25,7 @@ from onnxtile.pipeline.many import run
 from onnxtile.pipeline.place import Destination
 from onnxtile.pipeline.run import run_one
 from onnxtile.pipeline.step import PipelineStep
-from onnxtile.pipeline.workers import Workers
+from onnxtile.pipeline.workers import Workers, _own_handlers
 from onnxtile.registry import data_folder
 from onnxtile.report.run_tables import for_run
 from onnxtile.verb import Outcome, Verb
@@ -238,6 +240,30 @@ def test_ray(pipeline: Callable[[str], Pipeline], tmp_path: Path, mute: str, mon
     for address in ("127.0.0.1:9", mute.removeprefix("tcp://")):
         with pytest.raises(UsageError, match=f"no ray cluster answers at {address}"):
             run(pipeline(FUSE), _models(tmp_path), Destination(), Workers(2, "ray", address))
+
+
+def test_a_signal_while_ray_starts_does_as_before() -> None:
+    """Ray replaces the handler while it starts, by one that exits with a code of its own."""
+    received = []
+
+    def own(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+
+    before = signal.signal(signal.SIGTERM, own)
+    try:
+        with _own_handlers():
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+            signal.raise_signal(signal.SIGTERM)
+        assert received == [signal.SIGTERM]
+        with _own_handlers():
+            signal.raise_signal(signal.SIGTERM)
+        assert received == [signal.SIGTERM] * 2
+        with pytest.raises(SystemExit), _own_handlers():
+            sys.exit(3)
+        assert len(received) == 2
+        assert signal.getsignal(signal.SIGTERM) is own
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _step(name: str, run: Callable[[UnfuseOptions], Outcome]) -> PipelineStep:

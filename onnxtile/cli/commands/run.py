@@ -11,7 +11,7 @@ from onnxtile import values
 from onnxtile.common_options import ReportOptions
 from onnxtile.option import REPORTING, WRITING, Choices, Option, Positional
 from onnxtile.run_limits import RunLimits
-from onnxtile.verb import Content, Emits, Outcome, Verb
+from onnxtile.verb import Content, Outcome, Verb
 
 _WORKERS = "Workers"
 _CHECKS = "Checks"
@@ -89,4 +89,4 @@ def _prepare(options: RunCommand, _paths: Sequence[Path]) -> Callable[[Content],
     return lambda content: {path: render(content) for path, render in asked.items()}
 
 
-RUN = Verb("run", RunCommand, _run, emits=Emits(prepare=_prepare))
+RUN = Verb("run", RunCommand, _run, emits=_prepare)

@@ -95,7 +95,8 @@ class ModelEdit:
         self, before: ir.Node | None, node: ir.Node, inputs: Sequence[ir.Value | None], results: Sequence[ir.Value]
     ) -> None:
         """Add a node that does what `node` does, on parts of its operands; `results` carry the sizes of their parts."""
-        attributes = [one for one in node.attributes.values() if one.name != "allowzero"]
+        attributes = [one for one in node.attributes.values() if one.name not in {"allowzero", "group"}]
+        attributes += self._groups(node, results[0])
         made, op, domain = results[0], node.op_type, node.domain
         if op in {"Squeeze", "Unsqueeze", "Flatten"}:
             op, domain, attributes = "Reshape", "", []
@@ -107,6 +108,14 @@ class ModelEdit:
             self.model.graph.append(one)
         else:
             self.model.graph.insert_before(before, one)
+
+    def _groups(self, node: ir.Node, result: ir.Value) -> list[ir.Attr]:
+        """Return the attribute `group` of a node for a part of its channels: each channel of a depthwise convolution is a group."""
+        count = node.attributes.get_int("group", 1)
+        whole, part = self.sizes(node.outputs[0]), self.sizes(result)
+        if count == 1 or not whole or not part:
+            return [one for one in node.attributes.values() if one.name == "group"]
+        return [ir.AttrInt64("group", count * part[1] // whole[1])]
 
     def add(
         self,

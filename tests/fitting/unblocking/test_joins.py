@@ -86,3 +86,19 @@ g (float[1,4,8,8] x) => (float[1,4,8,{columns}] y) {{
 }}"""
     read = load(model(text))
     assert not join_late(ModelEdit(read, resolve(read)), exact=False)
+
+
+def test_a_depthwise_convolution_of_joined_channels_has_a_group_for_each_channel_of_a_part() -> None:
+    text = """
+g (float[1,2,32,32] x) => (float[1,4,1,1] y) {
+    [primary] a = Conv(x, w0)
+    [cheap] b = Conv<group=8, kernel_shape=[3,3], pads=[1,1,1,1]>(a, w1)
+    [ghost] c = Concat<axis=1>(a, b)
+    [depthwise] d = Conv<group=16, kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(c, w2, b2)
+    [project] e = Conv(d, w3)
+    [pool] y = GlobalAveragePool(e)
+}"""
+    made = model(text, w0=(8, 2, 1, 1), w1=(8, 1, 3, 3), w2=(16, 1, 3, 3), b2=(16,), w3=(4, 16, 1, 1))
+    fitted = onnxtile.fit(made, capacity="60KiB", max_extra_macs="0%")
+    assert [step.nodes for step in fitted.steps if step.kind == "rewrite"] == [("ghost",)]
+    assert fitted.verdict is not None and fitted.verdict.equal
