@@ -175,7 +175,7 @@ def test_values_between_pieces_hold_no_session(monkeypatch: pytest.MonkeyPatch) 
     class Noted(Session):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
-            made.append(weakref.ref(self._session))
+            made.append(weakref.ref(self._session._sess))
             assert sum(one() is not None for one in made) <= 2
 
     monkeypatch.setattr(split_session, "Session", Noted)
