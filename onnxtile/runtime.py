@@ -82,10 +82,13 @@ class Session:
     """A model loaded into onnxruntime on the CPU.
 
     `model` is a path, or the bytes of a model; `external` is the folder in which the bytes' external data lies. Raises
-    ModelError with onnxruntime's reason where it refuses the model.
+    ModelError with onnxruntime's reason where it refuses the model. Without `pooled`, each result has memory of its own: a pool of at least
+    a megabyte is held by any value in it.
     """
 
-    def __init__(self, model: bytes | Path, *, external: Path | None = None, threads: int = 1) -> None:
+    def __init__(
+        self, model: bytes | Path, *, external: Path | None = None, threads: int = 1, pooled: bool = True
+    ) -> None:
         onnxruntime = _library()
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -95,6 +98,7 @@ class Session:
         options.add_session_config_entry("session.disable_prepacking", "1")
         # A pattern places all weights in one block, each by a search among all before it: 28,000 small ones take 70 s.
         options.enable_mem_pattern = False
+        options.enable_cpu_mem_arena = pooled
         if external is not None and isinstance(model, bytes):
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(external))
         source = model if isinstance(model, bytes) else str(model)
@@ -149,8 +153,12 @@ class Session:
 
         Such values are inputs of further runs, here or of other sessions, beside bindings and what `boxed` returns.
         """
-        binding, how = self._session.io_binding(), _run_options()
+        how = _run_options()
+        bound = {name: one for name, one in {**inputs, **outputs}.items() if isinstance(one, Binding)}
         with self._watch(how), _refusals("run"):
+            if not bound:
+                return dict(zip(outputs, self._session.run_with_ort_values(list(outputs), inputs, how), strict=True))
+            binding = self._session.io_binding()
             for name, given in inputs.items():
                 if isinstance(given, Binding):
                     binding.bind_input(name, "cpu", 0, given.element_type, given.shape, given.address)
@@ -162,8 +170,12 @@ class Session:
                 else:
                     binding.bind_output(name, "cpu", 0, b.element_type, b.shape, b.address)
             self._session.run_with_iobinding(binding, how)
-            made = binding.get_outputs() if None in outputs.values() else outputs.values()
-        return {name: b or value for (name, b), value in zip(outputs.items(), made, strict=True)}
+            if len(bound) == len(inputs) + len(outputs):
+                return bound
+            # What a binding gives holds the binding, which holds the session.
+            types = {o.name: o.type for o in self._session.get_outputs()}
+            made = zip(outputs, binding.get_outputs(), strict=True)
+            return {name: bound.get(name) or boxed(unboxed(box, types[name])) for name, box in made}
 
     def _watch(self, how: Any) -> Watch:
         """Return the watch that stops the run with the options `how` when its time is over."""

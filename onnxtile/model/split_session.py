@@ -95,7 +95,7 @@ class SplitSession:
             raise ModelError("onnxruntime cannot run the model: it takes {} and is given {}".format(*lists))
         held = dict(inputs)
         for piece in self._pieces:
-            session = Session(piece.model, external=self._folder)
+            session = Session(piece.model, external=self._folder, pooled=False)
             made = {name: outputs.get(name) for name in piece.makes}
             held |= session.run_on({name: held[name] for name in piece.reads}, made)
             for name in piece.last_read:

@@ -1,6 +1,8 @@
 """A model of many nodes that runs in pieces gives what it gives when it is loaded whole, in time linear in its width."""
 
 import time
+import weakref
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -160,6 +162,26 @@ def test_functions_and_unread_results_come_along() -> None:
     feeds = sample_feeds(model, known, seed=1)
     (found,), (expected,) = (run.values() for run in (session_of(model).run(feeds), whole(model, feeds)))
     assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_values_between_pieces_hold_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ir.from_proto(MAKERS["wide"](200))
+    x = TensorMemory.of(sample_feeds(model, known, seed=1)["x"], ir.DataType.FLOAT)
+    y = TensorMemory.empty(ir.DataType.FLOAT, x.shape, len(x.data))
+    pieces = SplitSession(model)
+    made = list[weakref.ref[Any]]()
+
+    class Noted(Session):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            made.append(weakref.ref(self._session._sess))
+            assert sum(one() is not None for one in made) <= 2
+
+    monkeypatch.setattr(split_session, "Session", Noted)
+    pieces.run_in_place({"x": x.binding}, {model.graph.outputs[0].name or "": y.binding})
+    pieces.run({"x": np.ones(x.shape, np.float32)})
+    assert len(made) == 2 * len(pieces._pieces)
 
 
 @pytest.mark.slow
