@@ -5,6 +5,7 @@
 Formulas are compared exactly with sympy, over the real numbers: those that a lowering demands of a body with the functions by which onnx
 defines operators, and the scales and zero points of quantised operators with what is dequantised. A mean is a linear function, so an
 identity of means holds for any number of elements. A sum of products holds for any number of terms if it holds for none and one more.
+Where a function reshapes and transposes, both formulas are compared at an index of symbols.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from documented_formulas import (
     is_quantised_softmax,
     is_quantised_sum,
 )
+from index_formulas import is_attention, is_rotary_embedding
 from onnx import helper, numpy_helper
 from opened_calls import is_opened
 
@@ -253,7 +255,6 @@ _MEAN_OF_WINDOW = Obligation(
     "E s·(q - z) = s·(E q - z) over the elements of a window, of which padding is z", _padded_mean
 )
 
-_AXES = "the function of the operator reshapes and transposes: the identity depends on axes, not on elements alone"
 _OPENED = "the call becomes the nodes of its body, an Add and a normalisation, as they are"
 
 OBLIGATIONS: Mapping[str, Mapping[str, Obligation]] = {
@@ -300,10 +301,13 @@ OBLIGATIONS: Mapping[str, Mapping[str, Obligation]] = {
         "Linear": Obligation("Σ a·b + c is Gemm-13 with alpha = beta = 1, as its documentation says", is_gemm),
         **{name: Obligation(_OPENED, partial(is_opened, name)) for name in ("SkipLayerNorm", "SkipRMSNorm")},
         "RotaryEmbedding": Obligation(
-            "the halves or pairs, the tables and the axes are those of RotaryEmbedding-23", because=_AXES
+            "x · cos + (-x₂, x₁) · sin, at every index of four axes, is RotaryEmbedding-23 of halves",
+            is_rotary_embedding,
         ),
         "ScaledDotProductAttention": Obligation(
-            "softmax(q kᵀ · scale + mask) v, with its axes, heads and mask", because=_AXES
+            "softmax(scale · q kᵀ + mask) v, at every index of three or four axes, is Attention-23",
+            is_attention,
+            "MultiHeadAttention is tested, as onnxruntime documents it without a formula",
         ),
         "DynamicMatMul": _PRODUCT,
         "IntegerMatMul": _PRODUCT,

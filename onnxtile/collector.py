@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+_FROZEN_BY_PYTHON = 1_000 if sys.version_info[:2] == (3, 12) else 0
+"""Objects, at most, that Python itself has frozen when a program begins: 375 in 3.12.1, none in other versions."""
 
 
 @contextmanager
@@ -31,7 +35,7 @@ def cycles_freed() -> Iterator[None]:
     held beside the next one. Objects made before the block are frozen (gc.freeze), so that the collector does not walk them. Nothing is
     done in a process that has frozen objects already.
     """
-    if gc.get_freeze_count():
+    if gc.get_freeze_count() > _FROZEN_BY_PYTHON:
         yield
         return
     gc.freeze()

@@ -231,9 +231,9 @@ class ByteGraph:
 
     def body(self, said: Mapping[str, Any], body: Mapping[str, Any]) -> ByteGraph:
         """Return the graph of a body, whose inputs and outputs lie in its workspace. Raises ValueError where a node has no such body."""
-        node = next(node for node in self.nodes if name_of(node) == body["node"])
-        if {*node.output} <= self.constants:
-            raise ValueError(f"{body['node']} is computed before the run")
+        node = next((node for node in self.nodes if name_of(node) == body["node"]), None)
+        if node is None or {*node.output} <= self.constants:
+            raise ValueError(f"no step of the plan makes {body['node']}")
         terms = {**body, "alignment": said["alignment"], "io": "inside", "overwrite_inputs": False, "states": []}
         opsets = {one.domain: one.version for one in self.model.opset_import}
         for function in [f for f in self.model.functions if (f.domain, f.name) == (node.domain, node.op_type)]:
@@ -242,18 +242,28 @@ class ByteGraph:
             if differs or not {*function.output} <= own or META_OP in self.marks[node.domain, node.op_type]:
                 raise ValueError(f"{body['node']} runs as one kernel")
             known = [v for v, x in zip(function.input, node.input, strict=False) if x in self.constants]
-            ends = [onnx.ValueInfoProto(name=v) for v in function.output]
-            called = onnx.GraphProto(node=function.node, output=ends)
+            called = self.typed(function, dict(zip(function.input, node.input, strict=False)))
             return ByteGraph(self.model, called, terms | {"operands": function.input}, known)
         is_old = node.op_type == "Scan" and max(opsets.get(domain, 1) for domain in STANDARD) < 9
         if is_old or node.domain not in STANDARD or node.op_type not in {"If", "Loop", "Scan"}:
             raise ValueError(f"{body['node']} runs as one kernel")
-        graph = next(a.g for a in node.attribute if a.name == body["attribute"])
+        (graph,) = [a.g for a in node.attribute if a.name == body["attribute"] and a.HasField("g")]
         scanned = next((a.i for a in node.attribute if a.name == "num_scan_inputs"), 0)
         first = {"Loop": 2, "Scan": 0}.get(node.op_type, len(graph.input))
         carried = zip(graph.input[first : len(graph.input) - scanned], graph.output[first // 2 :], strict=False)
         terms["states"] = [(given.name, made.name) for given, made in carried]
         return ByteGraph(self.model, graph, terms, self.constants)
+
+    def typed(self, function: onnx.FunctionProto, operands: Mapping[str, str]) -> onnx.GraphProto:
+        """Return the nodes of a called function as a graph without inputs, with the types that onnx infers from those of the operands."""
+        make, ends = onnx.helper.make_tensor_value_info, [onnx.ValueInfoProto(name=v) for v in function.output]
+        given = [make(v, self.types[x][2], self.types[x][0]) for v, x in operands.items() if x in self.types]
+        graph = onnx.GraphProto(name="called", node=function.node, input=given, output=ends)
+        model = onnx.ModelProto(ir_version=self.model.ir_version, graph=graph, opset_import=self.model.opset_import)
+        model.functions.extend(self.model.functions)
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+        del inferred.input[:]
+        return inferred
 
     def account(self, said: Mapping[str, Any]) -> dict[str, Any]:
         """Return who uses which bytes in the order of a certificate, after a node for the caller before the run, and before one after it.

@@ -21,10 +21,11 @@ BINARIES = "Scripts" if os.name == "nt" else "bin"
 
 
 def oldest() -> list[str]:
-    """Return each dependency at its lower bound, as pip takes it."""
+    """Return each dependency at its lower bound, as pip takes it, with the Pythons that the bound is for."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    bounds = map(Requirement, project["dependencies"])
-    return [f"{one.name}=={next(s.version for s in one.specifier if s.operator == '>=')}" for one in bounds]
+    found = [Requirement(one) for one in project["dependencies"]]
+    lowest = [(one, next(s.version for s in one.specifier if s.operator == ">=")) for one in found]
+    return [f"{one.name}=={version}{f'; {one.marker}' if one.marker else ''}" for one, version in lowest]
 
 
 def call(*command: object, folder: Path) -> str:

@@ -44,6 +44,34 @@ _GRAPHS: Mapping[str, tuple[str, dict[str, Any]]] = {
         {},
     ),
 }
+_GRAPHS = {
+    **_GRAPHS,
+    "if": (
+        "g (bool c, float[4, 64] x) => (float[4, 64] y) { z = Relu(x)  y = If (c) < then_branch = yes () => (float[4, 64] yy) "
+        "{ a = Softmax(z)  b = Transpose(a)  d = Transpose(b)  yy = Mul(d, a) }, "
+        "else_branch = no () => (float[4, 64] ny) { ny = Relu(z) }> }",
+        {},
+    ),
+    "loop": (
+        "g (float[4, 64] x) => (float[4, 64] y) { n = Constant <value = int64 {3}> ()  t = Constant <value = bool {1}> () "
+        "y = Loop (n, t, x) < body = one (int64 i, bool go, float[4, 64] before) => (bool on, float[4, 64] after) "
+        "{ on = Identity(go)  u = Transpose(before)  v = Transpose(u)  after = Mul(v, before) }> }",
+        {},
+    ),
+    "function": (
+        "g (float[4, 64] x) => (float[4, 64] y) { z = Relu(x)  y = own.Twice(z) } "
+        '<domain: "own", opset_import: ["": 17]> Twice (x) => (y) '
+        "{ a = Transpose(x)  b = Transpose(a)  c = Sigmoid(b)  d = Transpose(c)  e = Transpose(d)  y = Add(e, c) }",
+        {},
+    ),
+    "slices": (
+        "g (float[4, 64] x) => (float[1, 64] y, float[64, 4] t) { zero = Constant <value = int64[1] {0}> () "
+        " one = Constant <value = int64[1] {1}> ()  last = Constant <value = int64[1] {3}> () "
+        " four = Constant <value = int64[1] {4}> ()  a = Relu(x)  b = Slice (a, zero, one)  c = Slice (a, last, four) "
+        " t = Transpose(a)  d = Sin(b)  y = Add(d, c) }",
+        {},
+    ),
+}
 _REFUSALS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, RuntimeError, MemoryError)
 """What the scripts turn into one line."""
 _VALUES: tuple[Any, ...] = (
@@ -60,7 +88,7 @@ def _given(name: str) -> tuple[onnx.ModelProto, Mapping[str, Any]]:
         planned = onnxtile.plan(fused, verify=False)
     else:
         text, options = _GRAPHS[name]
-        parsed = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 17]> {text}')
+        parsed = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 17, "own": 1]> {text}')
         planned = onnxtile.plan(parsed, verify=False, **options)
     return ir.to_proto(planned.model), json.loads(json.dumps(planned.certificate()))
 

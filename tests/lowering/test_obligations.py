@@ -142,3 +142,33 @@ def test_a_call_that_is_not_opened_is_not_proved(script: ModuleType, monkeypatch
     assert opened.is_opened("SkipRMSNorm")
     monkeypatch.setitem(opened.NORMS, "SkipRMSNorm", opened.NORMS["SkipLayerNorm"])
     assert not opened.is_opened("SkipRMSNorm")
+
+
+@pytest.mark.parametrize(
+    ("proof", "table", "operator", "other"),
+    [
+        ("is_rotary_embedding", "_ELEMENTWISE", "Sub", lambda a, b: a - b if a.is_integer else a + b),
+        ("is_rotary_embedding", "_ELEMENTWISE", "Add", lambda a, b: a - b),
+        ("is_attention", "_ELEMENTWISE", "Sqrt", lambda a: a),
+        ("is_attention", "_ELEMENTWISE", "Add", lambda a, b: a * b),
+        ("is_attention", "_MOVED", "Softmax", lambda of, _: of[0]),
+    ],
+)
+def test_another_function_of_an_operator_is_not_proved(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, proof: str, table: str, operator: str, other: Any
+) -> None:
+    """The function of the operator is evaluated with another meaning of one of its nodes."""
+    indexed = sys.modules[script.is_attention.__module__]
+    assert getattr(indexed, proof)()
+    monkeypatch.setitem(getattr(indexed, table), operator, other)
+    assert not getattr(indexed, proof)()
+
+
+def test_a_part_that_is_not_known_is_no_proof(script: ModuleType) -> None:
+    indexed = sys.modules[script.is_attention.__module__]
+    size, index = sympy.symbols("size index", integer=True, nonnegative=True)
+    parts = [indexed.given(name, (size,)) for name in "ab"]
+    with pytest.raises(ValueError, match="the part in which index lies is not known"):
+        indexed.joined(parts, 0).at((index,))
+    with pytest.raises(ValueError, match="is not"):
+        indexed.reshaped(indexed.given("a", (size, size)), (size * size,))

@@ -146,6 +146,9 @@ def test_a_forged_body_is_refused(text: str) -> None:
     grown["bytes"] = {name: size + 64 for name, size in grown["bytes"].items()}
     assert "are not those of the model" in forged(account=grown, arena=body["arena"] + 64)
     assert "each node once" in forged(order=body["order"][1:])
+    assert _refusal(model, said | {"bodies": [body | {"node": "none"}]}) == "no step of the plan makes none"
+    if body["attribute"] is not None:
+        assert "values to unpack" in _refusal(model, said | {"bodies": [body | {"attribute": "none"}]})
     assert _refusal(model, said | {"bodies": []}) != ""
     assert _refusal(model, said | {"bodies": said["bodies"][1:] + said["bodies"][:1]}) == ""
 
