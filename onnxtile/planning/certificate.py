@@ -157,7 +157,8 @@ def _not_found(plan: PlanResult) -> str:
         return (
             "the bound rounds parts inside of an aligned unit outwards, the scripts do not" if is_rounded else _TOO_LONG
         )
-    return f"within {MOST_SETS:,} sets of nodes, the scripts prove less: also where a body needs fewer bytes in another order"
+    of_bodies = ", or of the bodies of If, Loop, Scan or functions" if plan.bodies else ""
+    return f"the scripts prove fewer bytes within {MOST_SETS:,} sets of nodes{of_bodies}"
 
 
 def _types(plan: PlanResult) -> dict[str, list[int]]:

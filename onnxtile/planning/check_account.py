@@ -175,8 +175,10 @@ class ByteGraph:
             made = [v for v in made if v in self.outputs]
         first, held = node.input[0] if node.input else "", self.pieces
         parts = [self.part(node, v) for v in node.output] if kind == "cut" else []
-        for name in made:
-            held[name] = self.content(node, kind, name)
+        # A view of bytes that lie outside lies there, too, unless it is an output, which is a copy of them.
+        is_outside = kind in {"view", "cut"} and first not in held
+        for name in made if not is_outside else [v for v in made if v in self.outputs]:
+            held[name] = self.content(node, "" if is_outside else kind, name)
         may = list(node.input) if mark is None else [node.input[at] for at in json.loads(mark.get(IN_PLACE, "[]"))]
         is_copy = kind or (mark is None and COPIES.search(node.op_type))
         may = [] if is_copy else may[2:] if node.op_type == "Gemm" else may
@@ -213,7 +215,7 @@ class ByteGraph:
             ahead = [(v, p) for v in made for p in read if is_over and p[0] == before.get(self.origin(v))]
             over = [(v, piece) for v, x in alike for piece in self.pieces[x]] + ahead
             spare = {name: self.of(self.pieces[name]) for name in dict(over)}
-            touched = self.of(read).union(*(self.of(self.pieces[v]) for v in made))
+            touched = self.of(read).union(*(self.of(self.pieces.get(v, [])) for v in made))
             spares = sum(self.size[name] for names in spare.values() for name in names)
             self.rows.append((touched, spares, self.of(piece for _, piece in over)))
         used = set().union(*(touched for touched, _, _ in self.rows))

@@ -171,3 +171,21 @@ def test_a_slice_of_unknown_start_counts_nothing() -> None:
         model.graph.initializer.remove(tensor)
         model.graph.input.append(helper.make_tensor_value_info(tensor.name, TensorProto.INT64, [1]))
     assert {name for name in check_account.graph_of(model, said).size if name.startswith("a")} == {"a"}
+
+
+OUTSIDE = """
+<ir_version: 10, opset_import: ["" : 17]>
+g (float[4, 64] x) => (float[4, 64] y, float[4, 64] z) {
+    y = Relu(x)
+    v = Identity(x)
+    z = Identity(v)
+}
+"""
+
+
+def test_an_output_that_is_a_view_of_an_input_has_bytes_of_its_own() -> None:
+    model, said = _planned(OUTSIDE)
+    assert (said["arena"], said["claim"], _refusal(model, said)) == (2048, "any order", "")
+    assert check_account.graph_of(model, said).size == {"y": 1024, "z": 1024}
+    inside, said = _planned(OUTSIDE, io="inside")
+    assert (said["arena"], _refusal(inside, said)) == (2048, "")
