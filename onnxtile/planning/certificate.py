@@ -26,6 +26,10 @@ _MOST_BRANCHES = 2_000
 """Decisions, at most, in the tree of a proof about offsets."""
 _MOST_ROWS = 60
 """Rows, at most, of which such a tree is looked for."""
+_MOST_IN_BODY = 400
+"""Nodes of a body, at most, whose orders are searched for bounds below the size of its plan, too."""
+_SETS_OF_BODY = 2_000
+"""Sets of nodes, at most, in each of these searches."""
 _TOO_LONG = f"a tree that proves the offsets has more than {_MOST_BRANCHES:,} branches or {_MOST_ROWS} rows"
 
 
@@ -116,13 +120,23 @@ def _of_bodies(problem: ByteGraph, said: CertificateJson, plan: PlanResult | Pla
         told["account"] = inside.account(told)
         account = Account(told["account"])
         needed = [account.always(at) for at in range(len(account.nodes))]
-        widest = {"node": needed.index(max(needed))}
-        proofs = (widest, {"backward": False}, {"backward": True})
-        found = next(
-            (told | {"proof": proof} for proof in proofs if body.size and is_proved(told | {"proof": proof})), None
-        )
-        if found or max(needed):
-            yield found or told | {"arena": align(max(needed), said["alignment"]), "proof": widest}
+        widest = {"proof": {"node": needed.index(max(needed))}}
+        yield from _largest(told, told | widest | {"arena": align(max(needed), said["alignment"])})
+
+
+def _largest(whole: CertificateJson, least: CertificateJson) -> Iterator[CertificateJson]:
+    """Yield the certificate of the most bytes that searches prove, of those in `whole` and in `least`, which its node proves; none of 0."""
+    unit, best = whole["alignment"], least
+    low, high = least["arena"] // unit, whole["arena"] // unit + 1
+    size = high - 1  # that of the plan comes first, then the middle of what is left
+    while low < high - 1 and len(whole["order"]) <= _MOST_IN_BODY:
+        proofs = ({"backward": backward, "most": _SETS_OF_BODY} for backward in (False, True))
+        tried = (whole | {"arena": size * unit, "proof": proof} for proof in proofs)
+        found = next(filter(is_proved, tried), None)
+        best, low, high = (found, size, high) if found else (best, low, size)
+        size = (low + high) // 2
+    if best["arena"]:
+        yield best
 
 
 def _workspaces(plan: PlanResult | PlannedBody) -> dict[str, int]:

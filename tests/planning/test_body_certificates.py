@@ -189,3 +189,29 @@ def test_an_output_that_is_a_view_of_an_input_has_bytes_of_its_own() -> None:
     assert check_account.graph_of(model, said).size == {"y": 1024, "z": 1024}
     inside, said = _planned(OUTSIDE, io="inside")
     assert (said["arena"], _refusal(inside, said)) == (2048, "")
+
+
+ORDERED = """
+<ir_version: 10, opset_import: ["" : 17]>
+g (bool c, float[64, 64] x) => (float[1, 64] y) {
+    y = If (c) <
+        then_branch = yes () => (float[1, 64] yes_y) {
+            a = MatMul(x, x) d = MatMul(x, x) b = MatMul(a, a) e = MatMul(d, d)
+            f = ReduceMean <axes = [0], keepdims = 1> (b) h = ReduceMean <axes = [0], keepdims = 1> (e)
+            i = Concat <axis = 0> (f, h) yes_y = ReduceMean <axes = [0], keepdims = 1> (i)
+        },
+        else_branch = no () => (float[1, 64] no_y) { no_y = ReduceMean <axes = [0], keepdims = 1> (x) }
+    >
+}
+"""
+
+
+def test_a_body_in_a_larger_order_is_proved_up_to_the_fewest_bytes_of_all_orders() -> None:
+    """The order of the file needs three matrices at once; a better one two, and the row of the branch that ran first."""
+    model, said = _planned(ORDERED, order="model")
+    (body,) = (one for one in said["bodies"] if one["attribute"] == "then_branch")
+    assert body["arena"] == 2 * 64 * 64 * 4 + 64 * 4
+    assert check_bound.is_proved(body)
+    assert not check_bound.is_proved(body | {"arena": body["arena"] + 64})
+    inside = check_account.graph_of(model, said).body(said, body)
+    assert check_account.refusal(inside, body) == ""
