@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 from onnxtile.fitting.live_bytes import ALIGNMENT
 from onnxtile.fitting.regions import FitSchedule
@@ -27,10 +28,8 @@ class FitAttempts:
         self.full: WrittenSchedule | None = None
         """The best schedule with its plan, where that was made."""
         self.left = _SOON_PLANNED
-        self.above: int | None = wanted.capacity
-        """The least capacity within which a schedule was found."""
-        self.least: int | None = None
-        """The least peak of all schedules, where one was looked for below it."""
+        self.known: list[tuple[int, int]] = []
+        """Capacities, from the first number to the second, of which all that a search would find is known."""
 
     def result(self) -> WrittenSchedule | None:
         """Return the schedule whose arena fits, planned; else the one with the smallest arena; None over the bound of nodes."""
@@ -40,12 +39,16 @@ class FitAttempts:
             if schedule is not None and (last is None or schedule != last.schedule):
                 last = drafted(self.subject, schedule, self.progress)
                 arena, more = self._noted(last)
-            self._bound(schedule, target)
             over = 0 if self.wanted.capacity is None else max(arena - self.wanted.capacity, 0)
-            if not (over or more) or self._is_settled():
+            if not (over or more):
                 break
             fewer = None if target.nodes is None else max(target.nodes - more, 1)
-            target = replace(target, capacity=self._less(target.capacity, over), nodes=fewer)
+            capacity = target.capacity
+            if capacity is not None and not more:
+                capacity = self._next(schedule, capacity, over)
+                if capacity is None:
+                    break
+            target = replace(target, capacity=capacity, nodes=fewer)
         if self.full is not None or self.best is None:
             return self.full
         return self.best.planned(self.subject, self.progress)
@@ -75,22 +78,20 @@ class FitAttempts:
         self.left -= found.nodes
         return found.planned(self.subject, self.progress)
 
-    def _bound(self, schedule: FitSchedule | None, target: FitTarget) -> None:
-        """Note between which capacities schedules are left to be looked for."""
-        if schedule is None:
-            self.least = target.capacity
-        elif target.capacity is not None and schedule.peak > target.capacity:
-            self.least = schedule.peak
+    def _next(self, found: FitSchedule | None, capacity: int, over: int) -> int | None:
+        """Return the capacity to look within after a schedule was `found` within one, or none; None where all are known.
+
+        It has as many bytes less as the arena is `over` the one that is wanted, or lies between those known: the lowest first, since an
+        arena mostly grows with its peak.
+        """
+        if found is None:
+            self.known.append((0, capacity))
+        elif found.peak > capacity:
+            self.known.append((0, found.peak))
         else:
-            self.above = target.capacity
-
-    def _is_settled(self) -> bool:
-        """Return whether no capacity is left."""
-        return self.least is not None and (self.above is None or self.above <= self.least + ALIGNMENT)
-
-    def _less(self, capacity: int | None, over: int) -> int | None:
-        """Return a capacity with as many bytes less as the arena has too many, or between those known."""
-        if capacity is None:
-            return None
-        less = max(capacity - over, 1)
-        return less if self.least is None or self.above is None or less > self.least else (self.least + self.above) // 2
+            self.known.append((found.peak, capacity))
+        known = sorted({(0, 0), *self.known})
+        for (_, low), (high, _) in pairwise(known):
+            if high > low + ALIGNMENT:
+                return high - over if high - over > low else (low + high) // 2
+        return None
