@@ -73,9 +73,6 @@ _OVER = {
     "Where",
     "Softmax",
     "LogSoftmax",
-    "BatchNormalization",
-    "LayerNormalization",
-    "InstanceNormalization",
     "Gemm",
     "CumSum",
     "QuantizeLinear",
@@ -85,6 +82,15 @@ _OVER = {
     "QLinearSigmoid",
     "QLinearLeakyRelu",
 }
+_OVER_FIRST = {
+    "BatchNormalization",
+    "GroupNormalization",
+    "InstanceNormalization",
+    "LayerNormalization",
+    "RMSNormalization",
+    "TensorScatter",
+}
+"""Operators whose result may lie on operand 0 alone: scales, biases and updates are read after a part of the result is written."""
 
 
 class Corrupted(AssertionError):
@@ -297,7 +303,7 @@ class Run:
                     continue  # the bytes that it reads are compared
                 if result.alias is None and operand.alias is None:
                     raise Corrupted(f"{result.name!r} overlaps its operand {name!r}, and neither is an alias")
-                over = node.op_type in _OVER and operand.offset == result.offset
+                over = _may_write_over(node, name) and operand.offset == result.offset
                 if not (over or meta_op or node.op_type in _MOVES):
                     raise Corrupted(f"{result.name!r} of {node.op_type} is written over its operand {name!r}")
 
@@ -388,6 +394,13 @@ class Run:
         inner = self._frame(values, [_resolved(one, given) for one in function.node], body)
         self._run(inner)
         return [self._read(inner, name) for name in function.output]
+
+
+def _may_write_over(node: onnx.NodeProto, operand: str) -> bool:
+    """Return whether the result may lie on `operand`, which an operator of `_OVER_FIRST` must read as operand 0 only."""
+    if node.op_type in _OVER_FIRST:
+        return [place for place, name in enumerate(node.input) if name == operand] == [0]
+    return node.op_type in _OVER
 
 
 def _per_byte(dtype: Any) -> int:
