@@ -333,7 +333,7 @@ def _unpacked(held: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Arra
     bits = _BITS[dtype.name]
     parts = (held[:, None] >> _shifts(bits) & (2**bits - 1)).ravel()[: math.prod(shape)].astype(np.int8)
     sign = 2 ** (bits - 1)
-    elements = parts if dtype.name.startswith("u") else (parts ^ sign) - sign
+    elements: Array = parts if dtype.name.startswith("u") else (parts ^ sign) - sign
     return elements.astype(dtype).reshape(shape)
 
 
