@@ -303,7 +303,7 @@ def boxed(value: Any) -> Any:
     fed = _fed(value)
     if isinstance(fed, held):
         return fed
-    return held.ortvalue_from_numpy(np.ascontiguousarray(fed))
+    return held.ortvalue_from_numpy(np.asarray(fed, order="C"))
 
 
 def unboxed(box: Any, type_name: str) -> Any:

@@ -15,7 +15,7 @@ import pytest
 from onnx import helper
 
 from onnxtile.errors import ModelError
-from onnxtile.runtime import Array, Binding, Session
+from onnxtile.runtime import Array, Binding, Session, boxed
 
 
 def model(body: str, *, opset: int = 21) -> bytes:
@@ -131,6 +131,10 @@ def test_elements_of_two_bits_go_in_and_out(code: str, dtype: type, low: int, co
     np.testing.assert_array_equal(found["f"], x.astype(np.float32))
     assert found["y"].dtype == x.dtype
     np.testing.assert_array_equal(found["y"].astype(np.float32), x.astype(np.float32))
+
+
+def test_a_boxed_scalar_has_no_axes() -> None:
+    assert boxed(np.array(2, np.float32)).shape() == []
 
 
 def test_strings_go_in_and_out() -> None:
