@@ -32,8 +32,12 @@ _WITHOUT_NUMPY = {
     "tensor(float8e5m2fnuz)": "float8_e5m2fnuz",
     "tensor(int4)": "int4",
     "tensor(uint4)": "uint4",
+    "tensor(int2)": "int2",
+    "tensor(uint2)": "uint2",
 }
 """Element types that numpy lacks, by onnxruntime's names, and their names in ml_dtypes."""
+_BITS = {"int4": 4, "uint4": 4, "int2": 2, "uint2": 2}
+"""Bits of an element where several share a byte."""
 
 
 _FATAL = 4
@@ -290,7 +294,7 @@ class _refusals:  # noqa: N801 - reads as a statement: with _refusals("load")
 
 
 def _fed(value: Any) -> Any:
-    """Return `value` as onnxruntime takes it: element types that numpy lacks (bfloat16, float8, int4) go in as an OrtValue."""
+    """Return `value` as onnxruntime takes it: element types that numpy lacks (bfloat16, float8, int4, int2) go in as an OrtValue."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "OSU":
         return as_text(value)
     # numpy's own types are told first, since a name takes it longer to spell than a small tensor takes to run.
@@ -300,7 +304,7 @@ def _fed(value: Any) -> Any:
         return value
     from onnx import helper
 
-    held = _packed(value) if value.dtype.name in {"int4", "uint4"} else value
+    held = _packed(value) if value.dtype.name in _BITS else value
     element_type = helper.np_dtype_to_tensor_dtype(value.dtype)
     return _library().OrtValue.ortvalue_from_numpy_with_onnx_type(held, element_type)
 
@@ -311,7 +315,7 @@ def boxed(value: Any) -> Any:
     fed = _fed(value)
     if isinstance(fed, held):
         return fed
-    return held.ortvalue_from_numpy(np.ascontiguousarray(fed))
+    return held.ortvalue_from_numpy(np.asarray(fed, order="C"))
 
 
 def unboxed(box: Any, type_name: str) -> Any:
@@ -323,19 +327,27 @@ def unboxed(box: Any, type_name: str) -> Any:
     dtype = np.dtype(getattr(ml_dtypes, _WITHOUT_NUMPY[type_name]))
     shape = tuple(box.shape())
     held = np.frombuffer(bytearray(ctypes.string_at(box.data_ptr(), box.tensor_size_in_bytes())), np.uint8)
-    return _unpacked(held, shape, dtype) if dtype.name in {"int4", "uint4"} else held.view(dtype).reshape(shape)
+    return _unpacked(held, shape, dtype) if dtype.name in _BITS else held.view(dtype).reshape(shape)
 
 
 def _packed(value: Array) -> Array:
-    """Return an array of the shape of `value` whose first bytes hold its four-bit elements two to a byte, low half first."""
-    halves = value.astype(np.int8).ravel().view(np.uint8) & 15
-    pairs = np.append(halves, np.zeros(halves.size % 2, np.uint8)).reshape(-1, 2)
-    held = np.zeros(halves.size, np.uint8)
-    held[: len(pairs)] = pairs[:, 0] | pairs[:, 1] << 4
+    """Return an array of the shape of `value` whose first bytes hold its elements, several to a byte, the lowest bits first."""
+    bits = _BITS[value.dtype.name]
+    each = 8 // bits
+    parts = value.astype(np.int8).ravel().view(np.uint8) & (2**bits - 1)
+    rows = np.append(parts, np.zeros(-parts.size % each, np.uint8)).reshape(-1, each)
+    held = np.zeros(parts.size, np.uint8)
+    held[: len(rows)] = np.bitwise_or.reduce(rows << _shifts(bits), axis=1)
     return held.view(value.dtype).reshape(value.shape)
 
 
 def _unpacked(held: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    halves = np.stack([held & 15, held >> 4], axis=-1).ravel()[: math.prod(shape)].astype(np.int8)
-    elements = halves if dtype.name == "uint4" else (halves ^ 8) - 8
+    bits = _BITS[dtype.name]
+    parts = (held[:, None] >> _shifts(bits) & (2**bits - 1)).ravel()[: math.prod(shape)].astype(np.int8)
+    sign = 2 ** (bits - 1)
+    elements: Array = parts if dtype.name.startswith("u") else (parts ^ sign) - sign
     return elements.astype(dtype).reshape(shape)
+
+
+def _shifts(bits: int) -> Array:
+    return np.arange(0, 8, bits, dtype=np.uint8)

@@ -12,9 +12,10 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 from onnxtile.errors import ModelError
-from onnxtile.runtime import Array, Binding, Session
+from onnxtile.runtime import Array, Binding, Session, boxed
 
 
 def model(body: str, *, opset: int = 21) -> bytes:
@@ -109,6 +110,31 @@ def test_element_types_that_numpy_lacks_go_in_and_out(kind: str, dtype: type, co
     np.testing.assert_array_equal(found["f"], x.astype(np.float32))
     assert found["y"].dtype == x.dtype
     np.testing.assert_array_equal(found["y"].astype(np.float32), x.astype(np.float32))
+
+
+@pytest.mark.parametrize(("code", "dtype", "low"), [("INT2", ml_dtypes.int2, -2), ("UINT2", ml_dtypes.uint2, 0)])
+@pytest.mark.parametrize("count", [0, 1, 4, 5, 7])
+def test_elements_of_two_bits_go_in_and_out(code: str, dtype: type, low: int, count: int) -> None:
+    number = onnx.TensorProto.DataType.Value(code)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "one"], ["f"]),
+        helper.make_node("QuantizeLinear", ["f", "one"], ["y"], output_dtype=number),
+    ]
+    infos = [
+        helper.make_tensor_value_info(name, kind, ["N"]) for name, kind in (("x", number), ("f", 1), ("y", number))
+    ]
+    one = helper.make_tensor("one", onnx.TensorProto.FLOAT, [], [1.0])
+    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], [one])
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=11).SerializeToString()
+    x: Array = (np.array([0, 3, 1, 2, 3, 0, 2][:count]) + low).astype(dtype)
+    found = Session(data).run({"x": x})
+    np.testing.assert_array_equal(found["f"], x.astype(np.float32))
+    assert found["y"].dtype == x.dtype
+    np.testing.assert_array_equal(found["y"].astype(np.float32), x.astype(np.float32))
+
+
+def test_a_boxed_scalar_has_no_axes() -> None:
+    assert boxed(np.array(2, np.float32)).shape() == []
 
 
 def test_strings_go_in_and_out() -> None:

@@ -195,7 +195,7 @@ class _RegionWriter:
 
     def _constant(self, stem: str, array: Array) -> ir.Value:
         name = self.names.fresh(f"{self.name}/{stem}")
-        tensor = ir.Tensor(np.ascontiguousarray(array), name=name)
+        tensor = ir.Tensor(np.asarray(array, order="C"), name=name)
         value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
         self.constants.append(value)
         return value

@@ -124,7 +124,7 @@ class StoredTensor:
             rule = replace(rule, axis=order.index(rule.axis % array.ndim))
         if rule.block and rule.scales is not None and rule.zeros is not None:
             rule = replace(rule, scales=np.transpose(rule.scales, order), zeros=np.transpose(rule.zeros, order))
-        return replace(self, array=np.ascontiguousarray(np.transpose(array, order)), rule=rule)
+        return replace(self, array=np.asarray(np.transpose(array, order), order="C"), rule=rule)
 
     def elements(self) -> Array:
         """Return the stored elements. Raises NotLowered where they are not constant."""

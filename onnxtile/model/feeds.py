@@ -27,28 +27,46 @@ _MOST_ELEMENTS = 2**58
 def sample_feeds(model: ir.Model, sizes: Sizes, *, seed: int = 0, ranges: Ranges | None = None) -> dict[str, Any]:
     """Return an array (a list of arrays for a sequence) for each input of `model` that must be fed, the same for the same seed.
 
-    `sizes` gives the shape of a value. Numbers lie in `ranges` where these name the input, else inside what the operators that read the
-    input allow (`onnxtile.model.operands`). Where nothing limits them, floats are standard normal, and integers 0 or 1. Raises
-    ModelError for inputs without a known shape, or that are neither tensors nor sequences of tensors, and UsageError for a bad range.
+    An optional input is given what it may hold. `sizes` gives the shape of a value. Numbers lie in `ranges` where these name the input,
+    else inside what the operators that read the input allow (`onnxtile.model.operands`). Where nothing limits them, floats are standard
+    normal, and integers 0 or 1. Raises ModelError for inputs without a known shape, and for maps and sparse tensors, and UsageError for a
+    bad range.
     """
     generator = np.random.default_rng(seed)
-    open_ = [value for value in free_inputs(model) if _has_shape(value) and sizes(value) is None]
+    open_ = [value for value in free_inputs(model) if _has_shape(value) and fed_sizes(value, sizes) is None]
     if open_:
         raise missing_sizes(open_)
     known = domains(model, sizes, ranges)
-    feeds: dict[str, Any] = {}
-    for value in free_inputs(model):
-        name = value.name or ""
-        if isinstance(value.type, ir.SequenceType) and isinstance(value.type.elem_type, ir.TensorType):
-            element = ir.Value(name=name, type=value.type.elem_type)
-            feeds[name] = [_drawn(generator, element, sizes(value), known[name]) for _ in range(_ELEMENTS)]
-        else:
-            feeds[name] = _drawn(generator, value, sizes(value), known[name])
-    return feeds
+    return {
+        value.name or "": _fed(generator, value, fed_sizes(value, sizes), known[value.name or ""])
+        for value in free_inputs(model)
+    }
+
+
+def fed_sizes(value: ir.Value, sizes: Sizes) -> tuple[int, ...] | None:
+    """Return the shape of an input, or of the tensors that it holds: for these, `sizes` knows none, and the file's counts."""
+    found = sizes(value)
+    if found is not None or isinstance(value.type, ir.TensorType | None):
+        return found
+    return value.shape.numpy() if value.shape is not None and value.shape.is_static() else None
 
 
 def _has_shape(value: ir.Value) -> bool:
-    return isinstance(value.type, ir.TensorType | ir.SequenceType | None)
+    return isinstance(value.type, ir.TensorType | ir.SequenceType | ir.OptionalType | None)
+
+
+def _fed(generator: np.random.Generator, value: ir.Value, shape: tuple[int, ...] | None, domain: Domain) -> Any:
+    """Return random content of the type of `value`: of an optional one its element, of a sequence some elements."""
+    if isinstance(value.type, ir.OptionalType):
+        return _fed(generator, _element(value, value.type), shape, domain)
+    if isinstance(value.type, ir.SequenceType):
+        element = _element(value, value.type)
+        return [_fed(generator, element, shape, domain) for _ in range(_ELEMENTS)]
+    return _drawn(generator, value, shape, domain)
+
+
+def _element(value: ir.Value, type_: ir.SequenceType | ir.OptionalType) -> ir.Value:
+    return ir.Value(name=value.name, type=type_.elem_type, shape=value.shape)
 
 
 def draw(generator: np.random.Generator, value: ir.Value, sizes: Sizes, *, limit: int | None = None) -> Array:
@@ -59,7 +77,7 @@ def draw(generator: np.random.Generator, value: ir.Value, sizes: Sizes, *, limit
 def _drawn(generator: np.random.Generator, value: ir.Value, shape: tuple[int, ...] | None, domain: Domain) -> Array:
     if value.type is not None and not isinstance(value.type, ir.TensorType):
         raise ModelError(
-            f"the input {value.name!r} is a {_kind(value.type)}, and sample inputs are tensors or sequences"
+            f"the input {value.name!r} is a {_kind(value.type)}, and sample inputs are tensors, sequences or optional values"
         )
     dtype = value.dtype
     if dtype is None:

@@ -19,7 +19,8 @@ from onnxtile.model.whole import write_whole_with
 from onnxtile.runtime import Array
 from onnxtile.sizes import whole
 
-Feeds: TypeAlias = Mapping[str, Array | list[Array]]
+Feeds: TypeAlias = Mapping[str, Array | list[Array] | None]
+"""Inputs by name: an array, the elements of a sequence, or None for an optional value without content."""
 
 
 def read_inputs(path: Path | str, model: ir.Model) -> dict[str, Array | list[Array]]:

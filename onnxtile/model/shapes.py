@@ -22,6 +22,7 @@ from onnxtile.errors import ModelWarning
 from onnxtile.model.body_shapes import after_loops
 from onnxtile.model.bounds import bounded
 from onnxtile.model.dims import free_inputs
+from onnxtile.model.feeds import fed_sizes
 from onnxtile.model.infer import Dim, Dims, Known, ShapeEngines, declared, values
 from onnxtile.model.sample import sampled
 from onnxtile.model.shape_values import Propagation
@@ -351,7 +352,7 @@ def _with_computed(model: ir.Model, shapes: Shapes, news: Iterable[ir.Value] = (
 
     Of the values `news` they are known from elsewhere than inference.
     """
-    known = all(shapes.sizes(value) is not None for value in free_inputs(model))
+    known = all(fed_sizes(value, shapes.sizes) is not None for value in free_inputs(model))
     if not known or all(shapes.sizes(value) is not None for value in values(model) if _is_open(value)):
         return shapes
     further = Propagation(model, shapes._dtypes, shapes._dims, news)
@@ -363,7 +364,7 @@ def _with_samples(model: ir.Model, shapes: Shapes, wanted: Wanted) -> tuple[Shap
     """Return `shapes` with what sample runs show of the main graph's values that inference left open, and those that had no one shape."""
     outputs = (value for node in model.graph for value in node.outputs)
     open_ = [v for v in outputs if v.name and shapes.sizes(v) is None and _may_be_tensor(v)]
-    if not open_ or any(shapes.sizes(value) is None for value in free_inputs(model)):
+    if not open_ or any(fed_sizes(value, shapes.sizes) is None for value in free_inputs(model)):
         return shapes, ()
     found = sampled(model, open_, shapes.sizes, wanted)
     dtypes, dims = dict(shapes._dtypes), dict(shapes._dims)

@@ -157,6 +157,8 @@ def _not_covered(plan: PlanResult) -> str | None:
     """Return the reason why no proof of `plan` is looked for."""
     if plan.optimal_over is None:
         return _NOT_SMALLEST
+    if not plan.arena_size:
+        return "the arena has no bytes, so no plan has fewer"
     if plan.movement is not None:
         return "the plan copies tensors between memories, and its bound is of these copies"
     if len(plan.schedule) > _MOST_NODES:

@@ -1,4 +1,4 @@
-"""Edge inputs: zeros, ones, large, small and negative numbers, NaN and infinity."""
+"""Edge inputs: zeros, ones, large, small and negative numbers, NaN, infinity, and sequences and optional values without content."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ EDGES: dict[str, Fill] = {
 def edge_feeds(model: ir.Model, near: Feeds, *, ranges: Ranges | None = None) -> Iterator[tuple[str, Feeds]]:
     """Yield sets of inputs at each edge that differ from `near`, of its shapes, and what the edge is called.
 
-    An input that must have certain values (a shape, a mask, an index) stays inside them; texts and sequences stay as they are. A set that
+    An input that must have certain values (a shape, a mask, an index) stays inside them; texts and sequences stay as they are,
+    but at the edge "empty", where sequences have no elements and optional values no content. A set that
     came before under another name is left out.
     """
     shapes = given_shapes(near)
@@ -82,10 +83,17 @@ def edge_feeds(model: ir.Model, near: Feeds, *, ranges: Ranges | None = None) ->
         if _bits(feeds) not in seen:
             seen.append(_bits(feeds))
             yield name, feeds
+    empty: dict[str, list[Array] | None] = {
+        value.name or "": None if isinstance(value.type, ir.OptionalType) else []
+        for value in free_inputs(model)
+        if isinstance(value.type, ir.OptionalType | ir.SequenceType)
+    }
+    if empty:
+        yield "empty", {**near, **empty}
 
 
-def _filled(fill: Fill, value: Array | list[Array], domain: Domain) -> Array | list[Array]:
-    if isinstance(value, list) or value.dtype.kind in "OSUc" or domain.fixed is not None:
+def _filled(fill: Fill, value: Array | list[Array] | None, domain: Domain) -> Array | list[Array] | None:
+    if value is None or isinstance(value, list) or value.dtype.kind in "OSUc" or domain.fixed is not None:
         return value
     return fill(value, domain)
 

@@ -76,7 +76,7 @@ def test_an_input_that_is_no_tensor_needs_no_option(run: Run, tmp_path: Path) ->
     onnx.save(made, tmp_path / "m.onnx")
     done = run("fit", "m.onnx", "--capacity", "1KiB")
     assert done.code == 2
-    assert "the size of 's' is not known" in done.err
+    assert "'s' is a sequence, and fit takes models of tensors only" in done.err
 
 
 def test_a_model_with_nothing_to_cut_says_so(run: Run, tmp_path: Path) -> None:

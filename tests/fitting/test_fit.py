@@ -296,3 +296,16 @@ def test_sizes_that_only_a_run_tells_are_found_without_verification_too() -> Non
           y = Add(b, b) }"""
     )
     assert onnxtile.fit(model, capacity=4096, dims={"N": 3}, verify=False).verdict is None
+
+
+def test_a_scalar_constant_stays_one_in_a_model_cut_by_items() -> None:
+    """The file says the shape of a constant twice, which a strict reader compares."""
+    text = """g (float[3,3,6,6] x) => (float[3,3,6,6] w, float[3,3,6,6] y, float[3,3,6,6] z)
+        <int64[1] i = {0}, int64[1] j = {3}, int64[1] k = {6}> {
+        z = LogSoftmax<axis=-1>(x) c = Constant <value_float = 1.4142135> () d = Div(x, c) e = Erf(d) y = Mul(e, x)
+        a = Slice(d, i, j, j) b = Slice(d, j, k, j) n = Neg(b) t = Concat<axis=-1>(n, a) w = Add(d, t) }"""
+    fitted = onnxtile.fit(model(text), smallest=True)
+    assert fitted.steps
+    made = onnx_ir.to_proto(fitted.model)
+    onnx.checker.check_model(made, full_check=True)
+    assert [list(one.dims) for one in made.graph.initializer if one.data_type == onnx.TensorProto.FLOAT] == [[]]

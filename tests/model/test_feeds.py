@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
+import onnxtile
 from onnxtile.errors import ModelError, OverLimit
 from onnxtile.model.feeds import draw, sample_feeds
 from onnxtile.model.load import load
@@ -103,13 +104,62 @@ def test_sequences_get_two_tensors() -> None:
     assert [(one.shape, one.dtype) for one in sample] == [((2,), np.float32)] * 2
 
 
-def test_inputs_that_are_no_tensors_are_an_error() -> None:
-    kind = helper.make_optional_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [2]))
-    x, y = helper.make_value_info("x", kind), helper.make_tensor_value_info("y", TensorProto.BOOL, [])
-    graph = helper.make_graph([helper.make_node("OptionalHasElement", ["x"], ["y"])], "g", [x], [y])
-    model = load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10))
-    with pytest.raises(ModelError, match="optional"):
-        feeds(model)
+def with_input(kind: onnx.TypeProto, op: str, result: int) -> onnx.ModelProto:
+    x, y = helper.make_value_info("x", kind), helper.make_tensor_value_info("y", result, [])
+    graph = helper.make_graph([helper.make_node(op, ["x"], ["y"])], "g", [x], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+PAIR = helper.make_tensor_type_proto(TensorProto.FLOAT, [2])
+PAIRS = helper.make_sequence_type_proto(PAIR)
+
+
+@pytest.mark.parametrize("kind", [PAIR, PAIRS])
+def test_an_optional_value_has_the_content_that_its_type_says(kind: onnx.TypeProto) -> None:
+    model = load(with_input(helper.make_optional_type_proto(kind), "OptionalHasElement", TensorProto.BOOL))
+    sample = feeds(model)["x"]
+    assert [one.shape for one in (sample if isinstance(sample, list) else [sample])] == [(2,)] * (1 + (kind is PAIRS))
+
+
+@pytest.mark.parametrize(
+    ("kind", "op", "result"),
+    [
+        (PAIRS, "SequenceLength", TensorProto.INT64),
+        (helper.make_optional_type_proto(PAIR), "OptionalHasElement", TensorProto.BOOL),
+    ],
+)
+def test_models_with_inputs_that_are_no_tensors_are_planned_and_verified(
+    kind: onnx.TypeProto, op: str, result: int
+) -> None:
+    model = with_input(kind, op, result)
+    run = onnxtile.plan(model).verdict
+    assert run is not None and run.equal
+    assert onnxtile.fuse(model).fused == 0
+    verdict = onnxtile.verify(model, model, edge=True)
+    assert verdict.equal
+    assert "empty" in verdict.inputs
+
+
+def test_an_edge_that_the_model_refuses_is_skipped() -> None:
+    model = with_input(helper.make_optional_type_proto(PAIR), "OptionalGetElement", TensorProto.FLOAT)
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, [2]))
+    assert "empty" in onnxtile.verify(model, model, edge=True).skipped
+
+
+def test_an_input_without_a_random_content_is_an_error() -> None:
+    kind = onnx.TypeProto()
+    kind.sparse_tensor_type.CopyFrom(onnx.TypeProto.SparseTensor(elem_type=TensorProto.FLOAT))
+    value = ir.Value(name="x", shape=ir.Shape([2]), type=ir.serde.deserialize_type_proto_for_type(kind))
+    with pytest.raises(ModelError, match="sparse"):
+        draw(np.random.default_rng(0), value, lambda _: (2,))
+
+
+def test_a_sequence_of_known_sizes_leaves_the_sizes_behind_it_known() -> None:
+    x, i = helper.make_value_info("x", PAIRS), helper.make_tensor_value_info("i", TensorProto.INT64, [])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["?"])
+    graph = helper.make_graph([helper.make_node("SequenceAt", ["x", "i"], ["y"])], "g", [x, i], [y])
+    model = load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
+    assert resolve(model).sizes(model.graph.outputs[0]) == (2,)
 
 
 def test_floats_are_of_the_type_they_should_be() -> None:

@@ -305,9 +305,7 @@ class Run:
                     continue  # the bytes that it reads are compared
                 if result.alias is None and operand.alias is None:
                     raise Corrupted(f"{result.name!r} overlaps its operand {name!r}, and neither is an alias")
-                places = [at for at, read in enumerate(node.input) if read == name]
-                lawful = node.op_type in _OVER or places == [_OVER_ONE.get(node.op_type)]
-                over = lawful and operand.offset == result.offset
+                over = _may_write_over(node, name) and operand.offset == result.offset
                 if not (over or meta_op or node.op_type in _MOVES):
                     raise Corrupted(f"{result.name!r} of {node.op_type} is written over its operand {name!r}")
 
@@ -398,6 +396,12 @@ class Run:
         inner = self._frame(values, [_resolved(one, given) for one in function.node], body)
         self._run(inner)
         return [self._read(inner, name) for name in function.output]
+
+
+def _may_write_over(node: onnx.NodeProto, operand: str) -> bool:
+    """Return whether the result may lie on `operand`, which an operator of `_OVER_ONE` must read in that place only."""
+    places = [place for place, name in enumerate(node.input) if name == operand]
+    return node.op_type in _OVER or places == [_OVER_ONE.get(node.op_type)]
 
 
 def _per_byte(dtype: Any) -> int:

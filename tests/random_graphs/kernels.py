@@ -102,6 +102,8 @@ class Kernels:
             described = helper.make_tensor_type_proto(FLOAT if code in NARROW else code, [None] * rank)
             if form == "sequence":
                 described = helper.make_sequence_type_proto(described)
+            if node.op_type in {"OptionalGetElement", "OptionalHasElement"}:  # before opset 18 they take nothing else
+                described = helper.make_optional_type_proto(described)
             inputs.append(helper.make_value_info(name, described))
         cast = {name: (f"{name} (narrow)", code) for name, _, code, _ in types if code in NARROW}
         nodes += [helper.make_node("Cast", [name], [made], to=code) for name, (made, code) in cast.items()]

@@ -19,7 +19,15 @@ from onnxtile.pipeline.place import Destination
 from onnxtile.pipeline.run import Report, run_one
 from tests.random_graphs.carried_out import Run
 from tests.random_graphs.kernels import Array, Kernels, run_model, session_of
-from tests.random_graphs.properties import Case, attempted, require_equal, without_addresses, written
+from tests.random_graphs.properties import (
+    NO_TENSORS,
+    Case,
+    attempted,
+    fitted,
+    require_equal,
+    without_addresses,
+    written,
+)
 
 TILE = "pkg.onnxtile.tile"
 """The metadata of a tile, JSON: `op` is the operator of the node that was cut, whose limits hold for the tile."""
@@ -58,7 +66,7 @@ def fit_further(case: Case) -> None:
     options = _fit_options(case, random)
     if options is None:
         return
-    result = attempted(case, lambda: onnxtile.fit(case.model, dims=dims, verify=case.verify, **options))
+    result = fitted(case, lambda: onnxtile.fit(case.model, dims=dims, verify=case.verify, **options))
     if result is None:
         return
     model = written(result.model)
@@ -271,6 +279,8 @@ def pipeline(case: Case) -> None:
         file.write_text("\n".join(steps))
         report = run_one(from_file(file), source, Destination())
         text = " | ".join(" ".join(step.split()) for step in steps)
+        if case.has_containers and NO_TENSORS in str(report.error):
+            return
         assert report.passed, f"{report.error} in {text}"
         made = _written(report)
         if made is None:

@@ -85,6 +85,7 @@ def sequence(scope: Scope) -> object:
     others = [t for t in scope.values if (t.dtype, t.dims) == (x.dtype, x.dims) and not t.constant]
     if scope.chance(0.3):
         empty = scope.hold("SequenceEmpty", [], x, "sequence")
+        scope.own_forms.remove(empty)  # a node that reads its first element has none
         return scope.hold("SequenceInsert", [empty, x], x, "sequence")
     if scope.chance(0.3) and isinstance(x.dims[0], int) and x.at(0) >= 1:
         row = Tensor("", FLOAT, (1, *x.dims[1:]))

@@ -64,7 +64,7 @@ class ModelEdit:
     def constant(self, stem: str, array: Array) -> ir.Value:
         """Return a new constant of the graph."""
         name = self.names.fresh(stem)
-        tensor = ir.Tensor(np.ascontiguousarray(array), name=name)
+        tensor = ir.Tensor(np.asarray(array, order="C"), name=name)
         made = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
         self.model.graph.register_initializer(made)
         return made

@@ -31,6 +31,7 @@ from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.unbound import missing_sizes
 from onnxtile.model.validity import check
 from onnxtile.planning.annotate import annotate
+from onnxtile.planning.layout.non_tensors import containers, kind_name
 from onnxtile.verbs.flows.chain import file_of
 from onnxtile.verbs.flows.fit_attempts import FitAttempts
 from onnxtile.verbs.flows.fit_drafts import (
@@ -289,5 +290,11 @@ def _require_sizes(model: ir.Model, shapes: Shapes) -> None:
     if left:
         raise missing_sizes(left)
     open_ = next((value for value in values(model) if value.name and shapes.sizes(value) is None), None)
+    held = containers(model, shapes).get(open_) if open_ is not None else None
+    if open_ is not None and held is not None:
+        raise ModelError(
+            f"{open_.name!r} is a {kind_name(held)}, and fit takes models of tensors only",
+            hint="use onnxtile plan, which keeps such values outside the arena",
+        )
     if open_ is not None:
         raise ModelError(f"the size of {open_.name!r} is not known: {shapes.reason(open_)}")
