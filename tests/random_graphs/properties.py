@@ -195,9 +195,17 @@ def _spell_out_swish(graph: onnx.GraphProto) -> None:
             graph.node.append(node)
             continue
         (x,), (y,) = node.input, node.output
-        assert not node.attribute or node.attribute[0].f == 1
-        graph.node.append(onnx.helper.make_node("Sigmoid", [x], [f"{y} (sigmoid)"]))
-        graph.node.append(onnx.helper.make_node("Mul", [x, f"{y} (sigmoid)"], [y]))
+        alpha, scaled, between = f"{y} (alpha)", f"{y} (scaled)", f"{y} (sigmoid)"
+        number = onnx.helper.make_node("Constant", [], [f"{alpha} float"], value_float=_alpha(node))
+        graph.node.append(number)
+        graph.node.append(onnx.helper.make_node("CastLike", [f"{alpha} float", x], [alpha]))
+        graph.node.append(onnx.helper.make_node("Mul", [x, alpha], [scaled]))
+        graph.node.append(onnx.helper.make_node("Sigmoid", [scaled], [between]))
+        graph.node.append(onnx.helper.make_node("Mul", [x, between], [y]))
+
+
+def _alpha(node: onnx.NodeProto) -> float:
+    return node.attribute[0].f if node.attribute else 1.0
 
 
 def lower(case: Case) -> None:
