@@ -14,6 +14,9 @@ from onnxtile.model.walk import all_graphs
 _SHARE = 1 / 64
 """The share of the elements that are one step off, half of them up and half of them down."""
 
+_NO_RANDOM_KERNELS = 22
+"""The first opset in which onnxruntime's CPU runs no operator of random numbers, but for Dropout."""
+
 _ZERO_POINTS = {
     "QuantizeLinear": 2,
     "QGemm": 8,
@@ -40,8 +43,9 @@ def one_step_off(model: ir.Model) -> ir.Model | None:
     """
     copy = model.clone()
     found = [(node, zero) for graph in all_graphs(copy) for node in graph if (zero := _zero_point(node)) is not None]
+    opset = copy.opset_imports.get("", 1)
     for seed, (node, zero) in enumerate(found):
-        _put_off(node, zero, float(seed))
+        _put_off(node, zero, seed, opset)
     return copy if found else None
 
 
@@ -58,24 +62,21 @@ def _zero_point(node: ir.Node) -> ir.Value | None:
     return zero if fits else None
 
 
-def _put_off(node: ir.Node, zero: ir.Value, seed: float) -> None:
+def _put_off(node: ir.Node, zero: ir.Value, seed: int, opset: int) -> None:
     """Let the readers of the first result of `node` read it with random steps added, inside the range of its element type."""
     graph, stored = node.graph, node.outputs[0]
     assert isinstance(graph, ir.Graph)
-    reach = 1 + _SHARE
     one = ir.node("Constant", [], {"value": ir.tensor(1.0, dtype=ir.DataType.FLOAT)})
     as_float = ir.node("Cast", [stored], {"to": ir.DataType.FLOAT.value})
-    drawn = ir.node("RandomUniformLike", [as_float.outputs[0]], {"low": -reach, "high": reach, "seed": seed})
-    # The cast drops the fraction: -1, 0 or 1.
-    whole = ir.node("Cast", [drawn.outputs[0]], {"to": ir.DataType.INT32.value})
-    steps = ir.node("Cast", [whole.outputs[0]], {"to": ir.DataType.FLOAT.value})
-    moved = ir.node("Add", [as_float.outputs[0], steps.outputs[0]])
+    draw = _by_dropout if opset >= _NO_RANDOM_KERNELS else _by_uniform_numbers
+    steps = draw(as_float.outputs[0], seed)
+    moved = ir.node("Add", [as_float.outputs[0], steps[-1].outputs[0]])
     origin = ir.node("Cast", [zero], {"to": ir.DataType.FLOAT.value})
     shifted = ir.node("Sub", [moved.outputs[0], origin.outputs[0]])
     domain = node.domain if quantises(node) else ""
     again = ir.node("QuantizeLinear", [shifted.outputs[0], one.outputs[0], zero], domain=domain)
-    nodes = [one, as_float, drawn, whole, steps, moved, origin, shifted, again]
-    for i, value in enumerate(new.outputs[0] for new in nodes):
+    nodes = [one, as_float, *steps, moved, origin, shifted, again]
+    for i, value in enumerate(value for new in nodes for value in new.outputs):
         value.name = f"{stored.name}/one step off/{i}"
     made = again.outputs[0]
     made.type, made.shape = stored.type, stored.shape
@@ -84,3 +85,22 @@ def _put_off(node: ir.Node, zero: ir.Value, seed: float) -> None:
     if made.is_graph_output():
         stored.name, made.name = made.name, stored.name
     graph.insert_after(node, nodes)
+
+
+def _by_uniform_numbers(like: ir.Value, seed: int) -> list[ir.Node]:
+    """Return nodes; the last one makes -1, 0 or 1 for each element of `like`."""
+    reach = 1 + _SHARE
+    drawn = ir.node("RandomUniformLike", [like], {"low": -reach, "high": reach, "seed": float(seed)})
+    # The cast drops the fraction: -1, 0 or 1.
+    whole = ir.node("Cast", [drawn.outputs[0]], {"to": ir.DataType.INT32.value})
+    return [drawn, whole, ir.node("Cast", [whole.outputs[0]], {"to": ir.DataType.FLOAT.value})]
+
+
+def _by_dropout(like: ir.Value, seed: int) -> list[ir.Node]:
+    """Return nodes as above, for opsets in which onnxruntime has no kernel of random numbers: the masks of two Dropouts that train."""
+    dropped = ir.node("Constant", [], {"value": ir.tensor(1 - _SHARE / 2, dtype=ir.DataType.FLOAT)})
+    trains = ir.node("Constant", [], {"value": ir.tensor(True, dtype=ir.DataType.BOOL)})
+    inputs = [like, dropped.outputs[0], trains.outputs[0]]
+    drawn = [ir.node("Dropout", inputs, {"seed": 2 * seed + i}, num_outputs=2) for i in (0, 1)]
+    masks = [ir.node("Cast", [one.outputs[1]], {"to": ir.DataType.FLOAT.value}) for one in drawn]
+    return [dropped, trains, *drawn, *masks, ir.node("Sub", [mask.outputs[0] for mask in masks])]

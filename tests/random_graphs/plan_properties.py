@@ -115,7 +115,8 @@ def ranged(case: Case) -> None:
 def stated(case: Case) -> None:
     """An input and an output of its type are kept at one address over three runs."""
     inputs = {info.name: info for info in case.model.graph.input}
-    outputs = [info for info in case.model.graph.output if info.name not in inputs]
+    constants = {tensor.name for tensor in case.model.graph.initializer}
+    outputs = [info for info in case.model.graph.output if info.name not in inputs.keys() | constants]
     handed_on = {info.name for info in case.model.graph.output}
     pairs = [
         (one.name, other.name)
@@ -124,7 +125,7 @@ def stated(case: Case) -> None:
         for other in outputs
         if one.type.tensor_type == other.type.tensor_type and one.type.tensor_type.elem_type not in {0, 8}
     ]
-    if not pairs or any(tensor.name in inputs for tensor in case.model.graph.initializer):
+    if not pairs or not constants.isdisjoint(inputs):
         return
     state = dict([case.random("stated").choice(pairs)])
     dims = case.random_model.dims

@@ -119,9 +119,11 @@ def test_quantised_outputs_may_be_steps_off_and_other_integers_may_not() -> None
     assert not judge(original, load(quantised(1.0, dynamic=False, output="q", zero=6))).equal
 
 
+@pytest.mark.parametrize("opset", [17, 22])
 @pytest.mark.parametrize("dynamic", [True, False])
-def test_one_step_off_moves_few_elements_and_stays_inside_the_type(dynamic: bool) -> None:
+def test_one_step_off_moves_few_elements_and_stays_inside_the_type(dynamic: bool, opset: int) -> None:
     proto = quantised(40.0, dynamic=dynamic)
+    proto.opset_import[0].version, proto.ir_version = opset, 10
     proto.graph.output.append(
         helper.make_tensor_value_info("q", TensorProto.UINT8 if dynamic else TensorProto.INT8, [64, 64])
     )
