@@ -113,10 +113,9 @@ def _names(folder: Path) -> set[str]:
 
 
 def _is_default(name: str) -> bool:
-    """Return whether `name` is that of a result whose place nobody named: beside the input."""
-    return re.search(r"\.(fused|tiled|planned|fit|unfused|deploy)(\.[a-z.]+)?\.?", name) is not None or name in {
-        "p.html", "n.csv", "p.tflm",
-    }  # fmt: skip
+    """Return whether `name` is that of a result whose place nobody named: beside the input. A pipeline may name its reports anyhow."""
+    known = r"\.(fused|tiled|planned|fit|unfused|deploy)(\.[a-z.]+)?\.?|^base\..*\.report\.json$"
+    return re.search(known, name) is not None or name in {"p.html", "n.csv", "p.tflm"}
 
 
 def _of_text(path: Path) -> Iterator[str]:
