@@ -236,7 +236,7 @@ def _unsqueezed(of: list[Any], _told: Mapping[str, Any]) -> Value:
 
 def _sliced(of: list[Any], _told: Mapping[str, Any]) -> Value:
     (start,), (end,), (axis,) = of[1:]
-    _require(end == of[0].sizes[int(axis)], "the end of a Slice is no end of its operand")
+    _require(end == of[0].sizes[int(axis)], "a Slice stops before the end of its operand")
     return cut(of[0], int(axis), start, end - start)
 
 

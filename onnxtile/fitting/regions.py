@@ -98,7 +98,7 @@ class Regions:
         self.counted = 0
         """The kernels of the regions whose costs were counted: the work that was done."""
         self.is_cut_short = False
-        """Whether the bound of its work ended the last search, so that a smaller schedule may exist."""
+        """Whether a bound of its work ended the last search, or one of the last attempts, so that a smaller schedule may exist."""
         self._known: dict[tuple[int, int, Cut], RegionCost | None] = {}
         self._ranges: dict[tuple[int, int, Cut], list[StripRanges]] = {}
         self._uncut: dict[tuple[int, int], UncutRegion] = {}

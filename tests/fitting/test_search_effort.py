@@ -149,3 +149,9 @@ def test_the_verdict_says_whether_the_bound_ended_the_search(monkeypatch: pytest
     monkeypatch.setattr(search_effort, "_KERNELS", 0)
     with pytest.raises(Infeasible, match="the bound of the search ended it"):
         fit()
+
+
+def test_a_result_says_that_further_capacities_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxtile.verbs.flows.fit_attempts._ATTEMPTS", 1)
+    with pytest.raises(Infeasible, match="the bound of the search ended it"):
+        onnxtile.fit(inverted_residuals(), capacity=10240, wrap=True, exact=True)

@@ -27,7 +27,7 @@ _RANK = 4
 
 
 class _NotAlike(Exception):
-    """A tensor is no sum of tensors with the same rows and columns."""
+    """The operand of a mean is not a sum, or the terms of the sum differ in rows or columns."""
 
 
 def mean_early(edit: ModelEdit) -> list[ir.Node]:

@@ -33,9 +33,10 @@ class FitAttempts:
 
     def result(self) -> WrittenSchedule | None:
         """Return the schedule whose arena fits, planned; else the one with the smallest arena; None over the bound of nodes."""
-        target, last = self.wanted, None
+        target, last, is_cut_short = self.wanted, None, False
         for _ in range(_ATTEMPTS):
             schedule = self._found(target)
+            is_cut_short |= self.subject.regions.is_cut_short
             if schedule is not None and (last is None or schedule != last.schedule):
                 last = drafted(self.subject, schedule, self.progress)
                 arena, more = self._noted(last)
@@ -49,6 +50,9 @@ class FitAttempts:
                 if capacity is None:
                     break
             target = replace(target, capacity=capacity, nodes=fewer)
+        else:
+            is_cut_short = True  # further capacities are left
+        self.subject.regions.is_cut_short = is_cut_short
         if self.full is not None or self.best is None:
             return self.full
         return self.best.planned(self.subject, self.progress)
