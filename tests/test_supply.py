@@ -77,7 +77,7 @@ def refuse(event, arguments):
         path = arguments[place]
         if isinstance(path, (str, bytes, os.PathLike)) and os.fsdecode(path) != os.devnull:
             if not os.path.realpath(os.fsdecode(path)).startswith(allowed):
-                os.write(2, f"{event} {arguments}".encode())
+                sys.stderr.write(f"{event} {arguments}")
 sys.addaudithook(refuse)
 from onnxtile.__main__ import main
 main()

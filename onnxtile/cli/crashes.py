@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 
+from onnxtile.cli.streams import keep_stderr
+
 _CRASHES = ("SIGSEGV", "SIGFPE", "SIGBUS", "SIGILL", "SIGABRT")
 """By name: Windows has other ones, and no handler is set there."""
 _CODE = 2
@@ -14,7 +16,7 @@ _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
 
 
 def heed() -> None:
-    """Let a crash of this process be one line on stderr and exit code 2 from now on; with --debug the system reports it.
+    """Let a crash of this process be one line on stderr and exit code 2 from now on; with --debug the C library and the system report it.
 
     Python's own handlers run after the instruction that failed, which would then fail without end.
     """
@@ -24,12 +26,13 @@ def heed() -> None:
     set_handler.argtypes, set_handler.restype = [ctypes.c_int, _HANDLER], ctypes.c_void_p
     for name in _CRASHES:
         set_handler(getattr(signal, name), _END)
+    keep_stderr()
 
 
 def _end(number: int) -> None:
     what = signal.strsignal(number) or f"signal {number}"
     advice = "the model has values that a kernel cannot take; --no-verify, where there is one, does not run it"
-    os.write(2, f"error: a library crashed on this model: {what} ({advice})\n".encode())
+    os.write(sys.stderr.fileno(), f"error: a library crashed on this model: {what} ({advice})\n".encode())
     os._exit(_CODE)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -98,6 +99,6 @@ def _end_in_time(pipe: int, asked: set[int]) -> None:
 def _leave(number: int) -> NoReturn:
     """End the process at once, without leaving its blocks."""
     if number == signal.SIGINT:
-        os.write(2, b"error: interrupted\n")
+        os.write(sys.stderr.fileno(), b"error: interrupted\n")
     remove_temporary()
     os._exit(128 + number)

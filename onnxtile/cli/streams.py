@@ -31,6 +31,19 @@ def open_streams() -> None:
         _admit_every_character(stream)
 
 
+def keep_stderr() -> None:
+    """Let `sys.stderr` alone lead to the stream of errors: what libraries write to the descriptor 2 goes nowhere.
+
+    The C library writes there why it aborts the process, and that of C++ which exception nobody caught.
+    """
+    if sys.stderr is None or sys.stderr.fileno() != 2:
+        return
+    before, own = sys.stderr, os.dup(2)
+    sys.stderr = open(own, "w", 1, before.encoding, before.errors, closefd=False)  # noqa: SIM115
+    sys.__stderr__ = sys.stderr  # type: ignore[misc]  # rich asks it for the width of the terminal
+    leads_nowhere(2)
+
+
 def _admit_every_character(stream: TextIO) -> None:
     """Let `stream` take every character: a pipe whose encoding nobody chose is UTF-8, any other shows "?" for what it lacks.
 
@@ -56,7 +69,7 @@ def say(text: str) -> None:
         sys.stderr.write(text)
         sys.stderr.flush()
         return
-    leads_nowhere(2)
+    leads_nowhere(sys.stderr.fileno())
 
 
 def leads_nowhere(number: int) -> None:

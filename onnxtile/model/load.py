@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -18,6 +18,7 @@ from onnxtile.errors import ModelError
 from onnxtile.model.copied_tensor import copied_tensor, without_second_props
 from onnxtile.model.mapped import MappedModel, read_mapped
 from onnxtile.model.passed_through import note_outputs
+from onnxtile.model.sparse import densely
 from onnxtile.model.training import note_training
 from onnxtile.model.validity import INLINE_BYTES, check, check_proto
 from onnxtile.model.walk import all_nodes, all_values, main_graphs, tensors_of
@@ -128,17 +129,12 @@ def _free_negative_sizes(model: ir.Model) -> None:
                 value.shape = ir.Shape([None if isinstance(dim, int) and dim < 0 else dim for dim in shape])
 
 
-def _has_sparse_constant(nodes: Iterable[onnx.NodeProto]) -> bool:
-    """Return whether a Constant node among `nodes`, or in a body of one, holds a sparse tensor."""
-    attributes = (attribute for node in nodes for attribute in node.attribute)
-    return any(one.HasField("sparse_tensor") or _has_sparse_constant(one.g.node) for one in attributes)
-
-
 def _deserialise(proto: onnx.ModelProto, name: str, mapped: MappedModel | None = None) -> ir.Model:
     # Bytes of another format can parse as a message with nothing in it.
     if proto.ir_version < 1 or not proto.HasField("graph"):
         raise ModelError(f"{name}: not an ONNX model (it has no graph)")
     try:
+        proto = densely(proto)
         check_proto(proto)
         model = ir.from_proto(proto)
         note_training(proto, model)
@@ -151,10 +147,6 @@ def _deserialise(proto: onnx.ModelProto, name: str, mapped: MappedModel | None =
     except ModelError as error:
         raise ModelError(f"{name}: {error}", hint=error.hint) from None
     except (ArithmeticError, AttributeError, DecodeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        if any(_has_sparse_constant(nodes) for nodes in (proto.graph.node, *(one.node for one in proto.functions))):
-            raise ModelError(
-                f"{name}: the model has sparse constants, which onnxtile does not know", hint="store them densely"
-            ) from None
         cause = error.__cause__ or error
         raise ModelError(f"{name}: not a valid ONNX model ({' '.join(str(cause).split())})") from None
     return model

@@ -30,8 +30,6 @@ def check(model: ir.Model) -> None:
 
 def check_proto(proto: onnx.ModelProto) -> None:
     """Raise ModelError with the checker's reason unless `proto` keeps to the ONNX specification; external data is not looked at."""
-    if proto.graph.sparse_initializer:
-        raise ModelError("the model has sparse initializers, which onnxtile does not know", hint="store them densely")
     if any(not tensor.name for tensor in proto.graph.initializer):
         raise ModelError("the model is not valid ONNX: an initializer has no name")
     _check(_light(proto))

@@ -22,6 +22,7 @@ from typing import Any
 import onnx
 
 VIEW, IN_PLACE = "pkg.onnxtile.view", "pkg.onnxtile.in_place"
+STEP = "pkg.onnxtile.step"
 VIEWS = {"Cast", "CastLike", "Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
 COPIES = re.compile(
     "Conv|MatMul|QGemm|Pool|Attention|Transpose|Concat|Split|Slice|Gather|Resize|Upsample|LRN|Reduce|Expand|Tile|Pad|Einsum|RNN|LSTM|GRU|"
@@ -272,7 +273,7 @@ class ByteGraph:
 
         In every order a node waits for those that it reads; in the scope "this order" it waits for the one before it.
         """
-        self.require_order(said["order"])
+        self.require_order(said)
         place = {name: at for at, name in enumerate(said["order"], start=1)}
         rows = {name_of(node): (*self.rows[at], self.waits[at]) for at, node in enumerate(self.nodes)}
         nothing = {"over": [], "spares": 0, "workspace": 0}
@@ -289,15 +290,29 @@ class ByteGraph:
             nodes = [node | {"waits": [at - 1] if at else []} for at, node in enumerate(nodes)]
         return {"bytes": self.size, "nodes": nodes}
 
-    def require_order(self, order: list[str]) -> None:
-        """Raise ValueError unless the nodes can run in this order."""
-        names = [name_of(node) for node in self.nodes]
+    def require_order(self, said: Mapping[str, Any]) -> None:
+        """Raise ValueError unless the nodes can run in the order of the certificate, which for its scope is that of a planned model."""
+        order, names, steps = said["order"], [name_of(node) for node in self.nodes], self.steps()
         place = {name: step for step, name in enumerate(order)}
         if sorted(order) != sorted({*names} - self.idle):
             raise ValueError("the order does not have each node once")
         pairs = [(names[at], names[other]) for at, others in enumerate(self.waits) for other in others]
         if any(place[other] > place[name] for name, other in pairs if {name, other} <= place.keys()):
             raise ValueError("a node of the order runs before one that it reads")
+        if said["scope"] != "any order" and steps and sorted(order, key=steps.__getitem__) != order:
+            raise ValueError("the order is not that of the plan in the model")
+
+    def steps(self) -> dict[str, int]:
+        """Return the step of each node in a planned model; nothing for another."""
+        return {name_of(node): int(p.value) for node in self.nodes for p in node.metadata_props if p.key == STEP}
+
+    def require_steps(self, said: Mapping[str, Any]) -> None:
+        """Raise ValueError unless the steps of the certificate are those of a planned model, or, of another model, of one node each."""
+        told, steps = said["steps"], self.steps()
+        if steps and told != [steps[name] for name in said["order"]]:
+            raise ValueError("the steps are not those of the plan in the model")
+        if not steps and any(step >= later for step, later in pairwise([-1, *told, len(self.nodes)])):
+            raise ValueError("the steps do not follow each other, and the model says none")
 
     def lives(self, said: Mapping[str, Any]) -> dict[str, range]:
         """Return the steps in which each tensor lives, in the order of the certificate."""
@@ -323,10 +338,12 @@ class ByteGraph:
 
     def unlike(self, said: Mapping[str, Any]) -> str:
         """Return the first row whose bytes no tensors hold in one of its steps; "" where all are held."""
-        self.require_order(said["order"])
-        lives = self.lives(said)
-        steps = {name: len(self.held_steps(said, row, lives)) for name, row in said["rows"].items()}
-        return next((n for n, row in said["rows"].items() if steps[n] <= row["last"] - row["first"]), "")
+        self.require_order(said)
+        self.require_steps(said)
+        lives, end = self.lives(said), max(said["steps"])
+        outside = (n for n, row in said["rows"].items() if not 0 <= row["first"] <= row["last"] <= end)
+        steps = ((n, row, len(self.held_steps(said, row, lives))) for n, row in said["rows"].items())
+        return next(chain(outside, (n for n, row, held in steps if held <= row["last"] - row["first"])), "")
 
 
 def name_of(node: onnx.NodeProto) -> str:

@@ -73,15 +73,18 @@ class OutputError:
         }
 
 
-def compare_values(name: str, expected: Any, got: Any) -> OutputError:
-    """Compare one output: floats within the tolerance of their precision, everything else for equality."""
+def compare_values(name: str, expected: Any, got: Any, *, coarsest: float = 0.0) -> OutputError:
+    """Compare one output: floats within the tolerance of their precision, everything else for equality.
+
+    `coarsest` is the precision of the coarsest floats that a tensor was computed from, where that is known.
+    """
     if not isinstance(expected, np.ndarray) or not isinstance(got, np.ndarray):
         return _compare_others(name, expected, got)
     if expected.dtype != got.dtype or expected.shape != got.shape:
         reason = f"{expected.dtype} {list(expected.shape)} became {got.dtype} {list(got.shape)}"
         return _of_another_form(name, reason)
     if is_inexact(expected):
-        return _compare_floats(name, expected, got)
+        return _compare_floats(name, expected, got, max(precision_of(expected.dtype), coarsest))
     differing = np.asarray(expected != got)
     if not differing.any():
         return OutputError(name, 0.0, 0.0, 0.0, equal=True)
@@ -121,8 +124,7 @@ def is_inexact(array: Array) -> bool:
     return array.dtype.kind in "fc" or (array.dtype.kind == "V" and "float" in array.dtype.name)
 
 
-def _compare_floats(name: str, expected: Array, got: Array) -> OutputError:
-    precision = _precision(expected)
+def _compare_floats(name: str, expected: Array, got: Array, precision: float) -> OutputError:
     tolerance = max(RELATIVE, RELATIVE * float(np.sqrt(precision / np.finfo(np.float32).eps)), precision)
     share = max(ABSOLUTE, min(4 * precision, tolerance / 2))
     why = f"{expected.dtype}: {tolerance:.3g} of each element and {share:.3g} of the largest"
@@ -181,9 +183,10 @@ def _element(name: str, place: int, expected: Any, got: Any) -> OutputError:
     return replace(error, where=replace(error.where, index=(place, *error.where.index)))
 
 
-def _precision(array: Array) -> float:
-    if array.dtype.kind == "V" or array.dtype.itemsize < 2:
+def precision_of(dtype: Any) -> float:
+    """Return the distance of 1 from the next larger number of a float of numpy or ml_dtypes."""
+    if dtype.kind == "V" or dtype.itemsize < 2:
         import ml_dtypes
 
-        return float(ml_dtypes.finfo(array.dtype).eps)  # type: ignore[no-untyped-call]
-    return float(np.finfo(array.dtype).eps)
+        return float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
+    return float(np.finfo(dtype).eps)

@@ -197,15 +197,26 @@ def test_what_is_written_is_named_as_it_is(run: Run, folder: Path) -> None:
     Path(folder / "m[bold].onnx").unlink()
 
 
+CRASHES = {
+    "address 0": "ctypes.string_at(0)",
+    "a word of the C library": "(free(at := malloc(64)), free(at))",
+    "a word of a library": "(os.write(2, b'terminate called'), os.abort())",
+}
+"""Ends of a kernel that a model with odd values leads astray."""
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="no signals of this kind")
-def test_a_crash_of_a_library_is_one_line(tmp_path: Path) -> None:
-    """It reads the address 0, as a kernel may do that a model with odd values leads astray."""
+@pytest.mark.parametrize("crash", CRASHES)
+def test_a_crash_of_a_library_is_one_line(tmp_path: Path, crash: str) -> None:
+    """The C library says on stderr that memory was freed twice, and aborts."""
     (tmp_path / "m.onnxtxt").write_text(
         '<ir_version: 10, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
     )
     done = python(
-        "import ctypes, sys, onnxruntime\n"
-        "onnxruntime.InferenceSession.__init__ = lambda *_, **__: ctypes.string_at(0)\n"
+        "import ctypes, os, sys, onnxruntime\n"
+        "malloc, free = ctypes.CDLL(None).malloc, ctypes.CDLL(None).free\n"
+        "malloc.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]\n"
+        f"onnxruntime.InferenceSession.__init__ = lambda *_, **__: {CRASHES[crash]}\n"
         f"sys.argv = ['onnxtile', 'inspect', {str(tmp_path / 'm.onnxtxt')!r}, '--trace', '.']\n"
         "from onnxtile.__main__ import main\n"
         "main()\n"

@@ -98,7 +98,7 @@ def _command(arguments: tuple[str, ...], folder: Path, temporary: Path, out: Pat
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 98
     except BaseException as error:  # noqa: BLE001 - this process ends here, and its parent has to hear of it
-        os.write(2, f"escaped from the command: {error!r}\n".encode("utf-8", "replace"))
+        sys.stderr.write(f"escaped from the command: {error!r}\n")
     finally:
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):

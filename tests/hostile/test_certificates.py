@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import json
@@ -233,3 +234,33 @@ def test_the_scripts_refuse_in_one_line(tmp_path: Path, name: str) -> None:
             assert done.stderr.startswith("refused: ") and done.stderr.count("\n") == 1 and len(done.stderr) < 400
             assert done.stderr[:-1].isprintable() and done.stdout == ""
     assert 1 in codes
+
+
+def test_the_steps_are_those_of_the_plan_or_follow_each_other() -> None:
+    """All bytes would live at once in one step, and a far one would take memory without end."""
+    model, true = _given("rows")
+    of_one_step = {name: row | {"first": 0, "last": 0} for name, row in true["rows"].items()}
+    steps = len(true["steps"])
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    for node in bare.graph.node:
+        node.ClearField("metadata_props")
+    for said in (
+        {**true, "steps": [0] * steps, "rows": of_one_step, "proof": {"tree": {"step": 0}}},
+        {**true, "steps": [*range(steps - 1), 10**30]},
+        {**true, "rows": {name: row | {"last": 10**30} for name, row in true["rows"].items()}},
+    ):
+        assert _accepted("rows", said) is None
+        with contextlib.suppress(*_REFUSALS):
+            assert check_account.refusal(graph_of(copy.deepcopy(bare), said), said)
+    assert check_account.refusal(graph_of(copy.deepcopy(bare), true), true) == ""
+
+
+def test_the_order_of_a_proof_for_this_order_is_that_of_the_plan() -> None:
+    model, true = _given("rows")
+    names, problem = true["order"], graph_of(copy.deepcopy(model), true)
+    for at in range(len(names) - 1):
+        order = [*names[:at], names[at + 1], names[at], *names[at + 2 :]]
+        assert _accepted("rows", {**true, "order": order}) is None
+        with pytest.raises(ValueError, match="order"):
+            problem.require_order({**true, "order": order})

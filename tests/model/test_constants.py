@@ -12,8 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxtile import runtime
-from onnxtile.errors import ModelError
-from onnxtile.model.constants import Constants, constant_array, constant_attribute
+from onnxtile.model.constants import Constants, constant_attribute
 from onnxtile.model.load import load
 from onnxtile.runtime import Array
 
@@ -54,20 +53,6 @@ def test_a_constant_node_holds_what_its_attribute_says(text: Text, attribute: st
     assert array.dtype == expected.dtype
     np.testing.assert_array_equal(array, expected)
     assert constant_attribute(value).name == attribute.split(maxsplit=1)[0]
-
-
-def test_a_sparse_constant_is_refused() -> None:
-    values, indices = (
-        numpy_helper.from_array(np.ones(1, np.float32), "v"),
-        numpy_helper.from_array(np.zeros(1, np.int64), "i"),
-    )
-    node = helper.make_node("Constant", [], ["y"], sparse_value=helper.make_sparse_tensor(values, indices, [3]))
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [3])
-    graph = helper.make_graph([node], "g", [], [y])
-    with pytest.raises(ModelError):
-        constant_array(
-            load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)).graph.node(0)
-        )
 
 
 def test_a_chain_from_constant_of_shape(text: Text, value_of: ValueOf) -> None:

@@ -158,7 +158,7 @@ def test_a_domain_without_a_version_is_refused() -> None:
         load(proto)
 
 
-def test_tensors_with_too_few_bytes_sparse_ones_and_ones_without_name_are_refused(small: onnx.ModelProto) -> None:
+def test_tensors_with_too_few_bytes_and_ones_without_name_are_refused(small: onnx.ModelProto) -> None:
     short = onnx.ModelProto.FromString(small.SerializeToString())
     short.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.ones(3, np.float32), "w"))
     short.graph.initializer[0].raw_data = bytes(11)
@@ -173,14 +173,6 @@ def test_tensors_with_too_few_bytes_sparse_ones_and_ones_without_name_are_refuse
     unnamed.graph.initializer[0].name = ""
     with pytest.raises(ModelError, match="no name"):
         load(unnamed)
-    sparse = onnx.ModelProto.FromString(small.SerializeToString())
-    values, indices = (
-        numpy_helper.from_array(np.ones(1, np.float32), "v"),
-        numpy_helper.from_array(np.zeros(1, np.int64), "i"),
-    )
-    sparse.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [3]))
-    with pytest.raises(ModelError, match="sparse"):
-        load(sparse)
 
 
 def test_names_that_are_not_text_are_refused(tmp_path: Path, text: Text) -> None:
@@ -403,11 +395,3 @@ def test_texts_are_as_many_as_their_shape_asks_for(size: int, fits: bool) -> Non
         return
     with pytest.raises(ModelError, match=r"'t' of shape .* is truncated|tensor name: t"):
         load(model)
-
-
-def test_a_sparse_constant_of_a_node_is_refused_by_its_name(small: onnx.ModelProto) -> None:
-    values = helper.make_tensor("w", TensorProto.FLOAT, [1], [1.0])
-    sparse = helper.make_sparse_tensor(values, helper.make_tensor("i", TensorProto.INT64, [1], [2]), [3])
-    small.graph.node.insert(0, helper.make_node("Constant", [], ["dense"], sparse_value=sparse))
-    with pytest.raises(ModelError, match="the model has sparse constants, which onnxtile does not know"):
-        load(small)

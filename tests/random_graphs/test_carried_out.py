@@ -56,3 +56,13 @@ def test_a_normalisation_may_write_over_its_first_operand() -> None:
 def test_a_normalisation_may_not_write_over_its_scale(text: str, over: str) -> None:
     with pytest.raises(Corrupted, match="written over its operand"):
         outputs(text, over)
+
+
+def test_a_copy_of_four_bits_is_carried_out() -> None:
+    """onnxruntime has no kernel for Identity of int4, which is the body of a copy."""
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 22, "own": 1]>
+        g (int4[2, 2] x) => (int4[2, 2] y) { y = own.Copy(x) }
+        <domain: "own", opset_import: ["": 22]> Copy (a) => (b) { b = Identity(a) }""")
+    array = np.asarray([[1, -2], [3, 7]]).astype(onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.INT4))
+    (copy,) = Kernels(model).run(model.graph.node[0], {"x": array})
+    assert copy is not None and copy.dtype == array.dtype and np.array_equal(copy, array)

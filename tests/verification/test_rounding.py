@@ -140,3 +140,25 @@ def test_one_step_off_moves_few_elements_and_stays_inside_the_type(dynamic: bool
 
 def test_a_float_model_has_no_steps() -> None:
     assert one_step_off(load(model(0.05))) is None
+
+
+def halves(factor: float, *, apart: bool) -> onnx.ModelProto:
+    """A product in float16 times `factor`, whole or as a sum of two, between inputs and outputs of float32."""
+    whole = "p = MatMul(h, w)"
+    two = "a, b = Split <axis = 1> (h, sizes) v, u = Split <axis = 0> (w, sizes) q = MatMul(a, v) r = MatMul(b, u) p = Add(q, r)"
+    found = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[16, 64] x) => (float[16, 64] y) <int64[2] sizes = {{32, 32}}>
+        {{ h = Cast <to = 10> (x) {two if apart else whole} s = Mul(p, factor) y = Cast <to = 1> (s) }}""")
+    weight = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float16)
+    for name, array in {"w": weight, "factor": np.float16(factor)}.items():
+        found.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+    return found
+
+
+def test_outputs_computed_in_halves_may_be_off_as_far_as_halves_where_floats_agree() -> None:
+    original, near = (load(halves(1.0, apart=apart)) for apart in (False, True))
+    assert not compare(original, near).equal
+    verdict = judge(original, near)
+    assert verdict.equal and "float32" in verdict.outputs[0].reason
+    far = load(halves(1.001, apart=False))
+    assert np.float16(1.001) != 1 and not judge(original, far).equal

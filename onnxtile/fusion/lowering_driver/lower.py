@@ -16,7 +16,6 @@ from onnxtile.fusion.lowering_driver.decide import Decider, Decision
 from onnxtile.fusion.lowering_driver.evidence import Evidence, SitePair
 from onnxtile.fusion.lowering_driver.facts import LoweringFacts
 from onnxtile.fusion.lowering_driver.plug_ins import PlugIns
-from onnxtile.fusion.lowering_driver.widen import resolved
 from onnxtile.fusion.lowering_driver.write import Emitter
 from onnxtile.fusion.outcome import PatternResult
 from onnxtile.fusion.record import dumps, past_of
@@ -27,6 +26,7 @@ from onnxtile.model.opset import opset_of, raised
 from onnxtile.model.raised_shapes import shapes_of_raised
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.walk import all_nodes
+from onnxtile.model.widen import resolved
 from onnxtile.progress import Progress, silent
 
 _ALL_OPSETS = 1_000

@@ -10,10 +10,10 @@ import onnx_ir as ir
 from onnxtile.errors import ModelError, NoKernel
 from onnxtile.fusion.lowering import Argument, FactsTable
 from onnxtile.fusion.lowering_driver.evidence import SitePair
-from onnxtile.fusion.lowering_driver.widen import is_narrow, widened
 from onnxtile.fusion.site_check import SiteVerdict
 from onnxtile.model.feeds import draw
 from onnxtile.model.session import session_of
+from onnxtile.model.widen import is_narrow, widened
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.runtime import Array
 from onnxtile.verification import OutputError, compare_quantised, compare_values

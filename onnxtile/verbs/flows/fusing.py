@@ -15,7 +15,6 @@ from onnxtile.fusion import library as pattern_files
 from onnxtile.fusion.fuser import Site
 from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.fusion.library import Pattern
-from onnxtile.fusion.lowering_driver.widen import is_narrow, resolved
 from onnxtile.fusion.outcome import PatternResult
 from onnxtile.fusion.rewrite import fuse as fuse_graph
 from onnxtile.fusion.site_check import SiteVerdict, check_sites
@@ -25,6 +24,7 @@ from onnxtile.model.load import load
 from onnxtile.model.plan_marks import clear_plan
 from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.validity import check
+from onnxtile.model.widen import is_narrow, resolved
 from onnxtile.verbs.flows.chain import RewrittenModel, file_of, verified
 from onnxtile.verbs.flows.stage import BoundDims, Progress, agreeing, require_sites
 from onnxtile.verification import Verdict, bound_copy, compare_with, run_original

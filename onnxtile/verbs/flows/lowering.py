@@ -13,10 +13,10 @@ from onnxtile.fusion.lowering_driver.facts import LoweringFacts
 from onnxtile.fusion.lowering_driver.lower import Lowered
 from onnxtile.fusion.lowering_driver.lower import lower as lower_graph
 from onnxtile.fusion.lowering_driver.lowered_site_check import check_parts
-from onnxtile.fusion.lowering_driver.widen import is_narrow, widened
 from onnxtile.fusion.site_check import SiteVerdict, check_sites
 from onnxtile.model.shapes import resolve
 from onnxtile.model.validity import check
+from onnxtile.model.widen import is_narrow, widened
 from onnxtile.verbs.flows.fusing import FuseResult, bound_shapes
 from onnxtile.verbs.flows.stage import BoundDims, Progress, agreeing, require_sites
 from onnxtile.verification import Verdict, bound_copy, compare_with, excused, run_original
@@ -37,9 +37,10 @@ def lower_patterns(
         trials, dims = run_original(reference, progress=progress)
         lowered, sites = _with_fit_sites(original, chosen, lowered, dims, progress)
         # Of bfloat16, which has few kernels, both models run in float.
-        verdict = compare_with(trials, widened(lowered.model) if narrow else lowered.model, dims, progress)
+        rewritten = widened(lowered.model) if narrow else lowered.model
+        verdict = compare_with(trials, rewritten, dims, progress)
         if not any(site.skipped for site in sites):
-            verdict = excused(verdict, reference, trials)
+            verdict = excused(verdict, reference, rewritten, trials)
         verdict = agreeing(verdict, "the lowered model")
     check(lowered.model)
     return FuseResult(
