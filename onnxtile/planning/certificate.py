@@ -10,8 +10,9 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.model.validity import skeleton
-from onnxtile.planning.check_account import ByteGraph, graph_of, refusal
+from onnxtile.planning.check_account import ByteGraph, graph_of, moved, refusal
 from onnxtile.planning.check_bound import MOST_SETS, Account, is_proved
+from onnxtile.planning.movement_certificate import bounds
 from onnxtile.planning.offset_tree import FixedRow, offset_tree
 from onnxtile.planning.offsets.problem import align
 from onnxtile.planning.result import PlannedBody, PlannedPart, PlanResult
@@ -39,7 +40,7 @@ def certificate(model: ir.Model, plan: PlanResult) -> CertificateJson:
     `planning.check_account` and `planning.check_bound` accept it. The proof is found with their own account of the bytes, which shares
     nothing with the planner's: it counts fewer bytes, never more.
     """
-    said = _stated(plan)
+    said = _stated(plan) | _of_copies(model, plan)
     reason = _not_covered(plan)
     if reason is None:
         problem = graph_of(_proto(model), said)
@@ -104,6 +105,34 @@ def _stated(plan: PlanResult) -> CertificateJson:
     }
 
 
+def _of_copies(model: ir.Model, plan: PlanResult) -> CertificateJson:
+    """Return the proofs of the bytes that a plan copies between two memories; nothing for a plan without copies."""
+    if plan.movement is None:
+        return {}
+    told: CertificateJson = {
+        "capacity": plan.arenas[0].capacity,
+        "weights": plan.movement.weights,
+        "reason": _not_copied(plan),
+    }
+    if told["reason"] is None:
+        said = moved(_stated(plan) | {"movement": told})
+        problem = graph_of(_proto(model), said)
+        said["order"], said["steps"] = told["order"], _ = _order(problem, plan)
+        said["bodies"] = told["bodies"] = list(_of_bodies(problem, said, plan))
+        told["account"] = problem.account(said)
+        told["bounds"] = bounds(told, plan.movement)
+    return {"movement": told}
+
+
+def _not_copied(plan: PlanResult) -> str | None:
+    """Return the reason why no proof of the copies of `plan` is looked for."""
+    if plan.places or plan.keeps or plan.pins:
+        return "tensors have a place, or are kept"
+    if len(plan.schedule) > _MOST_NODES:
+        return f"the graph has more than {_MOST_NODES:,} nodes"
+    return None
+
+
 def _of_bodies(problem: ByteGraph, said: CertificateJson, plan: PlanResult | PlannedBody) -> Iterator[CertificateJson]:
     """Yield the certificates of the bodies of a graph, each of the most bytes that are proved to be needed in every order."""
     names = {id_: next(filter(None, results)) for id_, results in zip(plan.schedule, plan.results, strict=True)}
@@ -159,8 +188,6 @@ def _not_covered(plan: PlanResult) -> str | None:
         return _NOT_SMALLEST
     if not plan.arena_size:
         return "the arena has no bytes, so no plan has fewer"
-    if plan.movement is not None:
-        return "the plan copies tensors between memories, and its bound is of these copies"
     if len(plan.schedule) > _MOST_NODES:
         return f"the graph has more than {_MOST_NODES:,} nodes"
     return None
@@ -180,6 +207,8 @@ def _not_found(plan: PlanResult) -> str:
 def _types(plan: PlanResult) -> dict[str, list[int]]:
     """Return the element type, as onnx numbers it, and the sizes of each value that the plan knows."""
     kinds = {row.name: (row.dtype, row.shape) for row in plan.buffers}
+    constants = plan.constants if plan.movement is not None else ()
+    kinds |= {row.name: (row.dtype, row.shape) for row in constants}
     kinds |= {row.name: (row.dtype, row.shape) for row in plan.outside}
     kinds |= {row.name: (row.dtype, row.shape) for row in (*plan.inputs, *plan.outputs)}
     return {n: [ir.DataType[d].value, *shape] for n, (d, shape) in kinds.items() if d is not None and shape is not None}
