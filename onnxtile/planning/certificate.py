@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.model.validity import skeleton
-from onnxtile.planning.check_account import ByteGraph, graph_of, moved, refusal
+from onnxtile.planning.check_account import UNITS, ByteGraph, graph_of, moved, refusal
 from onnxtile.planning.check_bound import MOST_SETS, Account, is_proved
 from onnxtile.planning.movement_certificate import bounds
 from onnxtile.planning.offset_tree import FixedRow, offset_tree
@@ -196,10 +196,8 @@ def _not_covered(plan: PlanResult) -> str | None:
 def _not_found(plan: PlanResult) -> str:
     """Return the reason why no proof of `plan` was found."""
     if plan.optimal_over == "order":
-        is_rounded = plan.lower_bound == plan.peak
-        return (
-            "the bound rounds parts inside of an aligned unit outwards, the scripts do not" if is_rounded else _TOO_LONG
-        )
+        is_peak = plan.lower_bound == plan.peak
+        return "the scripts count fewer bytes in the fullest step" if is_peak else _TOO_LONG
     of_bodies = ", or of the bodies of If, Loop, Scan or functions" if plan.bodies else ""
     return f"the scripts prove fewer bytes within {MOST_SETS:,} sets of nodes{of_bodies}"
 
@@ -273,10 +271,36 @@ def _of_rows(problem: ByteGraph, said: CertificateJson, plan: PlanResult) -> Ite
             yield said | _by_rows({highest: pinned[highest]}, {"chain": [highest]}) | {"scope": "any order"}
         return
     lives = problem.lives(said)
+    spaces = {name: row for name, row in rows.items() if row["workspace"]}
+    for scope, in_units in (("this order and its aliases", False), (UNITS, True)):
+        live = dict(_live(problem, said, lives, plan.peak_step, in_units=in_units)) | _here(spaces, plan.peak_step)
+        yield said | _by_rows(live, {"step": plan.peak_step}) | {"scope": scope}
     held = {name: problem.held_steps(said, row, lives) for name, row in rows.items()}
     rows = {name: row | {"first": held[name][0], "last": held[name][-1]} for name, row in rows.items() if held[name]}
     rows = {name: row for name, row in rows.items() if len(held[name]) > row["last"] - row["first"]}
     yield from _about_rows(said, rows, one_arena=len(plan.arenas) == 1)
+
+
+def _live(
+    problem: ByteGraph, said: CertificateJson, lives: Mapping[str, range], step: int, *, in_units: bool
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield rows of the bytes that tensors hold in a step; with `in_units`, they hold each unit of the alignment that they touch."""
+    unit, ends = said["alignment"], dict[str, int]()
+    for name, (owner, low) in sorted(said["places"].items(), key=lambda place: place[1][1]):
+        if step not in lives.get(name, ()) or name not in problem.types:
+            continue
+        start, end = max(low, ends.get(owner, 0)), low + problem.types[name][3]
+        if start < end:
+            ends[owner] = -(-end // unit) * unit
+            size = ends[owner] - (start // unit if in_units else -(-start // unit)) * unit
+            told = {"owner": owner, "start": start, "size": end - start, "bytes": size, "first": step, "last": step}
+            yield name, told | {"workspace": False}
+
+
+def _here(rows: Mapping[str, dict[str, Any]], step: int) -> dict[str, dict[str, Any]]:
+    """Return the rows that are live in a step, as live in it alone."""
+    live = {name: row for name, row in rows.items() if row["first"] <= step <= row["last"]}
+    return {name: row | {"first": step, "last": step} for name, row in live.items()}
 
 
 def _rows(
@@ -302,10 +326,7 @@ def _about_rows(
     for step in sorted({row["first"] for row in rows.values()}):
         live[step] = sum(row["bytes"] for row in rows.values() if row["first"] <= step <= row["last"])
     step = max(live, key=live.__getitem__, default=0)
-    here = {
-        name: row | {"first": step, "last": step} for name, row in rows.items() if row["first"] <= step <= row["last"]
-    }
-    yield said | _by_rows(here, {"step": step})
+    yield said | _by_rows(_here(rows, step), {"step": step})
     if not one_arena or len(rows) > _MOST_ROWS:
         return
     fixed = {name: FixedRow(row["bytes"], row["first"], row["last"], row.get("pin")) for name, row in rows.items()}

@@ -28,6 +28,8 @@ COPIES = re.compile(
     "ToSpace|ToDepth|ArgM|TopK|Hardmax|CumSum|Rotary|Embed|Col2Im|Unique|^If$|^Loop$|^Scan$|DFT|Quantize|NonMax|Roi|Grid"
 )
 WIDTH = {t: onnx.helper.tensor_dtype_to_np_dtype(t).itemsize for t in range(1, 17) if t != onnx.TensorProto.STRING}
+UNITS = "this order, its aliases and whole units"
+"""The scope of a proof in which no two buffers share a unit of the alignment."""
 META_OP, STANDARD = "pkg.onnxtile.meta_op", ("", "ai.onnx")
 OVER_STATES = re.compile("Concat|Attention|GRU|LSTM|RNN|^If$|^Loop$|^Scan$")
 WRONG = ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, RuntimeError, MemoryError
@@ -458,11 +460,12 @@ def refusal(problem: ByteGraph, said: Mapping[str, Any]) -> str:
     pinned = ["pin" in said["rows"][name] for name in tree.get("chain", ())]
     if said["scope"] == "any order" and ([*tree], pinned) != (["chain"], [True]):
         return "only one pinned row takes its bytes in any order"
-    if reason := shared(said["rows"], unit):
+    whole = said["scope"] == UNITS
+    if reason := shared(said["rows"], unit, whole=whole):
         return reason
     for name, row in said["rows"].items():
         # An owner lies at a multiple of the alignment. Rows that live at once cannot both hold the same such address.
-        first, end = -(-row["start"] // unit), -(-(row["start"] + row["size"]) // unit)
+        first, end = -(-(row["start"] - whole * (unit - 1)) // unit), -(-(row["start"] + row["size"]) // unit)
         if row["bytes"] > (end - first) * unit:
             return f"the row {name} holds {(end - first) * unit} bytes, not {row['bytes']}"
         if "pin" in row and row["pin"] != said["pins"].get(row["owner"], -unit) + first * unit:
@@ -471,8 +474,8 @@ def refusal(problem: ByteGraph, said: Mapping[str, Any]) -> str:
     return f"not all bytes live that the certificate counts: {unlike}" if unlike else ""
 
 
-def shared(rows: Mapping[str, Any], unit: int) -> str:
-    """Return the reason why rows count bytes twice, or in no step; "" where each counts bytes of its own."""
+def shared(rows: Mapping[str, Any], unit: int, *, whole: bool = False) -> str:
+    """Return the reason why rows count bytes twice, or in no step; "" where each counts bytes of its own, with `whole` in units."""
     by_owner: dict[str, list[str]] = {}
     for name, row in rows.items():
         numbers = [row[key] for key in ("start", "size", "bytes", "first", "last")]
@@ -481,7 +484,8 @@ def shared(rows: Mapping[str, Any], unit: int) -> str:
         for other in by_owner.setdefault(row["owner"], []):
             low, high = sorted((row, rows[other]), key=lambda one: int(one["start"]))
             together = max(low["first"], high["first"]) <= min(low["last"], high["last"])
-            if together and -(-(low["start"] + low["size"]) // unit) > -(-high["start"] // unit):
+            start = high["start"] - whole * (unit - 1)
+            if together and -(-(low["start"] + low["size"]) // unit) > -(-start // unit):
                 return f"the rows {name} and {other} hold the same bytes"
         by_owner[row["owner"]].append(name)
     return ""
