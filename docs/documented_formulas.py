@@ -90,6 +90,16 @@ def is_quantised_softmax() -> bool:
     return _is_zero(theirs - ours)
 
 
+def is_chosen(op: str, onnx_op: str, version: int) -> bool:
+    """Prove that onnxruntime documents an operator by the words of onnx's, which choose elements, and that scales change no number.
+
+    Each stored element is dequantised with its scale and quantised with that of the result, and then stands for the same number.
+    """
+    theirs, ours = ("".join(text.split()) for text in (documentation(op), documentation(onnx_op, version)))
+    stored = _real("A") / SYMBOLS["C_scale"] + SYMBOLS["C_zero_point"]
+    return bool(theirs) and ours.startswith(theirs) and _is_zero(_real("C").subs(SYMBOLS["C"], stored) - _real("A"))
+
+
 def is_gemm() -> bool:
     """Prove that Gemm with alpha = beta = 1 is a product and a bias."""
     text = documentation("Gemm", 13).replace("A' * B'", "product")

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import onnx
 import sympy
 from documented_formulas import (
+    is_chosen,
     is_gemm,
     is_instance_norm,
     is_l2_norm,
@@ -242,6 +243,13 @@ _DEFINED = Obligation(
     "the float operator of what is dequantised, quantised",
     because="onnxruntime documents the operator without a formula",
 )
+_CHOSEN = {
+    name: Obligation(
+        f"D(D(q)/s + z) = D(q): an element keeps its number between scales; QLinear{name} is documented in the words of {name}-{version}",
+        partial(is_chosen, f"QLinear{name}", name, version),
+    )
+    for name, version in (("Where", 16), ("Concat", 13))
+}
 _SOFTMAX = Obligation(
     "exp D(q) / Σ exp D(q), quantised, is QLinearSoftmax, as its documentation says", is_quantised_softmax
 )
@@ -316,14 +324,10 @@ OBLIGATIONS: Mapping[str, Mapping[str, Obligation]] = {
     "island_lowerings": {
         **dict.fromkeys(("Conv", "MatMul", "Gemm"), _PRODUCT),
         **dict.fromkeys(("Add", "Sum"), _SUM),
-        "Where": _DEFINED,
+        **_CHOSEN,
         "Softmax": _SOFTMAX,
         **{"Mul": _TIMES, "AveragePool": _MEAN_OF_WINDOW, "LeakyRelu": _LEAKY, "Sigmoid": _SIGMOID},
         "com.microsoft::Attention": _DEFINED,
-        "Concat": Obligation(
-            "between equal scales as Slice; between others the elements are dequantised and quantised",
-            because=_DEFINED.because,
-        ),
         "Sub": Obligation("s·(~q - ~z) = -s·(q - z): the complement is the negative number", _complement),
         "Div": Obligation("s·(q - z)/d = s·(q - z) · (1/d)·(1 - 0)", _quotient),
         "HardSigmoid": Obligation("α·s·(q - z) + β is a sum of two stored tensors, for β of each sign", _hard_sigmoid),
@@ -355,7 +359,7 @@ OBLIGATIONS: Mapping[str, Mapping[str, Obligation]] = {
             ("QLinearConv", "QLinearMatMul", "com.microsoft::QGemm", "com.microsoft::MatMulIntegerToFloat"), _PRODUCT
         ),
         **dict.fromkeys(("com.microsoft::DynamicQuantizeMatMul", "com.microsoft::MatMulNBits"), _PRODUCT),
-        **{f"com.microsoft::QLinear{name}": _DEFINED for name in ("Concat", "Where")},
+        **{f"com.microsoft::QLinear{name}": one for name, one in _CHOSEN.items()},
         "com.microsoft::QLinearSoftmax": _SOFTMAX,
         "com.microsoft::QLinearAdd": _SUM,
         "com.microsoft::QLinearMul": _TIMES,

@@ -10,8 +10,9 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.model.validity import skeleton
-from onnxtile.planning.check_account import ByteGraph, graph_of, refusal
+from onnxtile.planning.check_account import UNITS, ByteGraph, graph_of, moved, refusal
 from onnxtile.planning.check_bound import MOST_SETS, Account, is_proved
+from onnxtile.planning.movement_certificate import bounds
 from onnxtile.planning.offset_tree import FixedRow, offset_tree
 from onnxtile.planning.offsets.problem import align
 from onnxtile.planning.result import PlannedBody, PlannedPart, PlanResult
@@ -39,7 +40,7 @@ def certificate(model: ir.Model, plan: PlanResult) -> CertificateJson:
     `planning.check_account` and `planning.check_bound` accept it. The proof is found with their own account of the bytes, which shares
     nothing with the planner's: it counts fewer bytes, never more.
     """
-    said = _stated(plan)
+    said = _stated(plan) | _of_copies(model, plan)
     reason = _not_covered(plan)
     if reason is None:
         problem = graph_of(_proto(model), said)
@@ -104,6 +105,34 @@ def _stated(plan: PlanResult) -> CertificateJson:
     }
 
 
+def _of_copies(model: ir.Model, plan: PlanResult) -> CertificateJson:
+    """Return the proofs of the bytes that a plan copies between two memories; nothing for a plan without copies."""
+    if plan.movement is None:
+        return {}
+    told: CertificateJson = {
+        "capacity": plan.arenas[0].capacity,
+        "weights": plan.movement.weights,
+        "reason": _not_copied(plan),
+    }
+    if told["reason"] is None:
+        said = moved(_stated(plan) | {"movement": told})
+        problem = graph_of(_proto(model), said)
+        said["order"], said["steps"] = told["order"], _ = _order(problem, plan)
+        said["bodies"] = told["bodies"] = list(_of_bodies(problem, said, plan))
+        told["account"] = problem.account(said)
+        told["bounds"] = bounds(told, plan.movement)
+    return {"movement": told}
+
+
+def _not_copied(plan: PlanResult) -> str | None:
+    """Return the reason why no proof of the copies of `plan` is looked for."""
+    if plan.places or plan.keeps or plan.pins:
+        return "tensors have a place, or are kept"
+    if len(plan.schedule) > _MOST_NODES:
+        return f"the graph has more than {_MOST_NODES:,} nodes"
+    return None
+
+
 def _of_bodies(problem: ByteGraph, said: CertificateJson, plan: PlanResult | PlannedBody) -> Iterator[CertificateJson]:
     """Yield the certificates of the bodies of a graph, each of the most bytes that are proved to be needed in every order."""
     names = {id_: next(filter(None, results)) for id_, results in zip(plan.schedule, plan.results, strict=True)}
@@ -159,8 +188,6 @@ def _not_covered(plan: PlanResult) -> str | None:
         return _NOT_SMALLEST
     if not plan.arena_size:
         return "the arena has no bytes, so no plan has fewer"
-    if plan.movement is not None:
-        return "the plan copies tensors between memories, and its bound is of these copies"
     if len(plan.schedule) > _MOST_NODES:
         return f"the graph has more than {_MOST_NODES:,} nodes"
     return None
@@ -169,10 +196,8 @@ def _not_covered(plan: PlanResult) -> str | None:
 def _not_found(plan: PlanResult) -> str:
     """Return the reason why no proof of `plan` was found."""
     if plan.optimal_over == "order":
-        is_rounded = plan.lower_bound == plan.peak
-        return (
-            "the bound rounds parts inside of an aligned unit outwards, the scripts do not" if is_rounded else _TOO_LONG
-        )
+        is_peak = plan.lower_bound == plan.peak
+        return "the scripts count fewer bytes in the fullest step" if is_peak else _TOO_LONG
     of_bodies = ", or of the bodies of If, Loop, Scan or functions" if plan.bodies else ""
     return f"the scripts prove fewer bytes within {MOST_SETS:,} sets of nodes{of_bodies}"
 
@@ -180,6 +205,8 @@ def _not_found(plan: PlanResult) -> str:
 def _types(plan: PlanResult) -> dict[str, list[int]]:
     """Return the element type, as onnx numbers it, and the sizes of each value that the plan knows."""
     kinds = {row.name: (row.dtype, row.shape) for row in plan.buffers}
+    constants = plan.constants if plan.movement is not None else ()
+    kinds |= {row.name: (row.dtype, row.shape) for row in constants}
     kinds |= {row.name: (row.dtype, row.shape) for row in plan.outside}
     kinds |= {row.name: (row.dtype, row.shape) for row in (*plan.inputs, *plan.outputs)}
     return {n: [ir.DataType[d].value, *shape] for n, (d, shape) in kinds.items() if d is not None and shape is not None}
@@ -244,10 +271,36 @@ def _of_rows(problem: ByteGraph, said: CertificateJson, plan: PlanResult) -> Ite
             yield said | _by_rows({highest: pinned[highest]}, {"chain": [highest]}) | {"scope": "any order"}
         return
     lives = problem.lives(said)
+    spaces = {name: row for name, row in rows.items() if row["workspace"]}
+    for scope, in_units in (("this order and its aliases", False), (UNITS, True)):
+        live = dict(_live(problem, said, lives, plan.peak_step, in_units=in_units)) | _here(spaces, plan.peak_step)
+        yield said | _by_rows(live, {"step": plan.peak_step}) | {"scope": scope}
     held = {name: problem.held_steps(said, row, lives) for name, row in rows.items()}
     rows = {name: row | {"first": held[name][0], "last": held[name][-1]} for name, row in rows.items() if held[name]}
     rows = {name: row for name, row in rows.items() if len(held[name]) > row["last"] - row["first"]}
     yield from _about_rows(said, rows, one_arena=len(plan.arenas) == 1)
+
+
+def _live(
+    problem: ByteGraph, said: CertificateJson, lives: Mapping[str, range], step: int, *, in_units: bool
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield rows of the bytes that tensors hold in a step; with `in_units`, they hold each unit of the alignment that they touch."""
+    unit, ends = said["alignment"], dict[str, int]()
+    for name, (owner, low) in sorted(said["places"].items(), key=lambda place: place[1][1]):
+        if step not in lives.get(name, ()) or name not in problem.types:
+            continue
+        start, end = max(low, ends.get(owner, 0)), low + problem.types[name][3]
+        if start < end:
+            ends[owner] = -(-end // unit) * unit
+            size = ends[owner] - (start // unit if in_units else -(-start // unit)) * unit
+            told = {"owner": owner, "start": start, "size": end - start, "bytes": size, "first": step, "last": step}
+            yield name, told | {"workspace": False}
+
+
+def _here(rows: Mapping[str, dict[str, Any]], step: int) -> dict[str, dict[str, Any]]:
+    """Return the rows that are live in a step, as live in it alone."""
+    live = {name: row for name, row in rows.items() if row["first"] <= step <= row["last"]}
+    return {name: row | {"first": step, "last": step} for name, row in live.items()}
 
 
 def _rows(
@@ -273,10 +326,7 @@ def _about_rows(
     for step in sorted({row["first"] for row in rows.values()}):
         live[step] = sum(row["bytes"] for row in rows.values() if row["first"] <= step <= row["last"])
     step = max(live, key=live.__getitem__, default=0)
-    here = {
-        name: row | {"first": step, "last": step} for name, row in rows.items() if row["first"] <= step <= row["last"]
-    }
-    yield said | _by_rows(here, {"step": step})
+    yield said | _by_rows(_here(rows, step), {"step": step})
     if not one_arena or len(rows) > _MOST_ROWS:
         return
     fixed = {name: FixedRow(row["bytes"], row["first"], row["last"], row.get("pin")) for name, row in rows.items()}

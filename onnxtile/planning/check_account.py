@@ -21,14 +21,15 @@ from typing import Any
 
 import onnx
 
-VIEW, IN_PLACE = "pkg.onnxtile.view", "pkg.onnxtile.in_place"
-STEP = "pkg.onnxtile.step"
+VIEW, IN_PLACE, COPY, STEP = (f"pkg.onnxtile.{mark}" for mark in ("view", "in_place", "copy", "step"))
 VIEWS = {"Cast", "CastLike", "Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
 COPIES = re.compile(
     "Conv|MatMul|QGemm|Pool|Attention|Transpose|Concat|Split|Slice|Gather|Resize|Upsample|LRN|Reduce|Expand|Tile|Pad|Einsum|RNN|LSTM|GRU|"
     "ToSpace|ToDepth|ArgM|TopK|Hardmax|CumSum|Rotary|Embed|Col2Im|Unique|^If$|^Loop$|^Scan$|DFT|Quantize|NonMax|Roi|Grid"
 )
 WIDTH = {t: onnx.helper.tensor_dtype_to_np_dtype(t).itemsize for t in range(1, 17) if t != onnx.TensorProto.STRING}
+UNITS = "this order, its aliases and whole units"
+"""The scope of a proof in which no two buffers share a unit of the alignment."""
 META_OP, STANDARD = "pkg.onnxtile.meta_op", ("", "ai.onnx")
 OVER_STATES = re.compile("Concat|Attention|GRU|LSTM|RNN|^If$|^Loop$|^Scan$")
 WRONG = ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, RuntimeError, MemoryError
@@ -89,34 +90,85 @@ class ByteGraph:
         self.outside = self.outputs - {*states.values()} if said["io"] == "outside" else set()
         inputs = {v.name for v in graph.input if said["io"] == "inside" or v.name in states}
         given = inputs & self.types.keys() - self.constants
+        self.is_moved, self.has_weights = "capacity" in said, bool(said.get("weights"))
+        self.copies = {
+            n.output[0]: n.input[0] for n in self.nodes if self.is_moved and self.mark(n).get(COPY) == "Identity"
+        }
+        self.parts = self.sliced(given) if self.is_moved else {}
+        given = given - {*self.parts.values()} | {name for name in self.constants if self.is_weight(name)}
         # The body of an If, Loop or Scan has no views of what it reads from around it: it copies that.
         self.copied = captured(graph) - {*said.get("operands", ())} - self.constants
         self.pieces: dict[str, Pieces] = {name: [(name, 0, self.types[name][3])] for name in given}
         self.pairs: list[tuple[str, str]] = list(states.items())
         self.loose: set[str] = set()
-        rows = [self.row(node) for node in self.nodes]
         self.given_names = given
+        rows = [self.row(node) for node in self.nodes]
         self.kept_names = self.outputs - self.outside | (set() if said["overwrite_inputs"] else given - states.keys())
+        if self.is_moved:
+            self.kept_names &= {name for node in self.nodes for name in node.output}
         self.number(rows, states, said["alignment"])
         makers = {name: at for at, node in enumerate(self.nodes) for name in node.output}
+        makers |= {name: makers[self.root(name)] for name in self.copies if self.root(name) in makers}
         self.waits = [{makers[name] for name in reads(node) if name in makers} for node in self.nodes]
         # Readers keep the values of Constant nodes as initializers.
-        self.idle = {
-            name_of(node) for node in self.nodes if node.op_type == "Constant" and not {*node.output} & self.outputs
-        }
+        self.idle = (
+            {name_of(node) for node in self.nodes if node.op_type == "Constant" and not {*node.output} & self.outputs}
+            | self.copies.keys()
+            | self.parts.keys()
+        )
+
+    def mark(self, node: onnx.NodeProto) -> Mapping[str, str]:
+        """Return the metadata of the function that a node calls."""
+        return self.marks.get((node.domain, node.op_type), {})
+
+    def root(self, name: str) -> str:
+        """Return the tensor of which a tensor in another memory is a copy, or itself."""
+        return self.root(self.copies[name]) if name in self.copies else name
+
+    def is_weight(self, name: str) -> bool:
+        """Return whether a constant is copied to the fast memory: it is more than a parameter of kernels, such as a shape."""
+        return (
+            self.has_weights and name in self.types and self.types[name][3] > 64 and self.types[name][2] not in (7, 9)
+        )
+
+    def sliced(self, given: set[str]) -> dict[str, str]:
+        """Return the results of Slices that may each copy a part of an input: nothing else reads it."""
+        readers: dict[str, list[onnx.NodeProto]] = {}
+        for node in [node for node in self.nodes if node.output[0] not in self.copies]:
+            for name in {self.root(name) for name in reads(node)} & given:
+                readers.setdefault(name, []).append(node)
+        kept = {self.root(name) for name in self.outputs}
+
+        def is_part(node: onnx.NodeProto, name: str) -> bool:
+            is_slice = (node.op_type == "Slice" and not node.attribute) or self.mark(node).get(COPY) == "Slice"
+            once = [self.root(v) for v in node.input].count(name) == 1 and self.root(node.input[0]) == name
+            return is_slice and once and node.output[0] in self.types and node.output[0] not in kept
+
+        cut = {name: nodes for name, nodes in readers.items() if all(is_part(node, name) for node in nodes)}
+        return {node.output[0]: name for name, nodes in cut.items() for node in nodes}
+
+    def twice(self, *, in_parts: bool) -> int:
+        """Return the bytes of the parts of inputs, less those of the largest part of each: others may be parts of it."""
+        total = 0
+        for name in {*self.parts.values()}:
+            nodes = [node for node in self.nodes if self.parts.get(node.output[0]) == name]
+            sizes = [self.types[node.output[0]][3] for node in nodes]
+            total += sum(sizes) - max(sizes) if in_parts or COPY not in self.mark(nodes[0]) else 0
+        return total
 
     def moves(self, node: onnx.NodeProto) -> str:
         """Return how a node moves bytes: "view", "join" or "cut", "moved" if that is not known, "" if it computes or copies."""
-        mark, types = self.marks.get((node.domain, node.op_type), {}), self.types
+        mark, types = self.mark(node), self.types
         made, of, is_join = node.output[0], joined(node), "Concat" in node.op_type
-        if VIEW not in mark and node.op_type not in {*VIEWS, "Concat", "QLinearConcat", "Split", "Slice"}:
+        is_view = VIEW in mark or made in self.copies
+        if not is_view and node.op_type not in {*VIEWS, "Concat", "QLinearConcat", "Split", "Slice"}:
             return ""
         if not is_join and of[0] in self.copied:
             return ""
         if not {made, of[0]} <= types.keys() or any(a.ref_attr_name for a in node.attribute):
             return "moved"
-        if VIEW in mark or node.op_type in VIEWS:
-            return "view" if types[of[0]][2:] == types[made][2:] else "moved" if VIEW in mark else ""
+        if is_view or node.op_type in VIEWS:
+            return "view" if types[of[0]][2:] == types[made][2:] else "moved" if is_view else ""
         outer, inner, others = types[of[0]][0], types[made][0], of if is_join else node.output
         if (node.op_type == "Slice" and outer == inner) or (node.op_type == "Concat" and len(of) == 1):
             return "view"
@@ -171,9 +223,17 @@ class ByteGraph:
         """Return the results of a node, the pieces that it reads, those written over operands, and whether one may be over a state."""
         kind, mark, names = self.moves(node), self.marks.get((node.domain, node.op_type)), reads(node)
         made = [v for v in node.output if v in self.types and v not in self.outside]
+        if node.output[0] in self.parts:
+            self.lie_outside(made)
+            return [], [], [], False
         if node.op_type == "Constant" or (names and names <= self.constants):
             self.constants |= {*node.output}
-            made = [v for v in made if v in self.outputs]
+            if node.output[0] not in self.copies:
+                self.lie_outside([v for v in made if self.is_weight(v)])
+                made = [v for v in made if v in self.outputs]
+                names = names if made or not self.is_moved else set()
+        # Tensors that are copied between memories are whole: operands of a Concat that it reads last are written over by it.
+        is_join, kind = self.is_moved and kind == "join", "" if self.is_moved and kind in {"join", "cut"} else kind
         first, held = node.input[0] if node.input else "", self.pieces
         parts = [self.part(node, v) for v in node.output] if kind == "cut" else []
         # A view of bytes that lie outside lies there, too, unless it is an output, which is a copy of them.
@@ -186,10 +246,17 @@ class ByteGraph:
         alike = [(v, x) for v in made for x in may if x in held and self.types[x][:2] == self.types[v][:2]]
         whole = joined(node) if kind == "join" else [first] if kind else []
         self.pairs += [*alike, *((v, x) for v in made for x in whole if x in held)]
-        self.loose |= {*node.output, first} if kind and kind != "view" else set()
+        self.loose |= {*joined(node)} if is_join else {*node.output, first} if kind and kind != "view" else set()
         names = names - {first} if kind == "cut" else set() if kind == "moved" else names
         read = chain(*parts, *(held.get(x, []) for x in names))
+        alike += [(v, x) for v in made for x in (joined(node) if is_join else []) if x in held]
         return made, [*read], alike, bool(OVER_STATES.search(node.op_type))
+
+    def lie_outside(self, names: Iterable[str]) -> None:
+        """Let tensors have bytes before the first node runs."""
+        for name in names:
+            self.pieces[name] = [(name, 0, self.types[name][3])]
+            self.given_names.add(name)
 
     def number(self, rows: list[Any], states: Mapping[str, str], unit: int) -> None:
         """Cut tensors into the bytes that are touched as a whole. A part of another may lie at any address, and so may all in its bytes."""
@@ -201,6 +268,7 @@ class ByteGraph:
         for origin, *both in chain(*self.pieces.values(), *(read for _, read, *_ in rows)):
             ends.setdefault(origin, set()).update(both)
         self.size: dict[str, int] = {}
+        self.length: dict[str, int] = {}
         self.units: dict[str, tuple[list[int], list[str]]] = {}
         for origin, places in ends.items():
             cuts, is_one = [*pairwise(sorted(places))], len(places) == 2
@@ -208,6 +276,7 @@ class ByteGraph:
             if not self.size.keys().isdisjoint(names):
                 raise ValueError(f"two tensors are named as parts of {origin}")
             self.units[origin] = sorted(places), names
+            self.length |= zip(names, (high - low for low, high in cuts), strict=True)
             least = unit if is_one and origin not in self.loose else 1
             self.size |= zip(names, (-(-(high - low) // least) * least for low, high in cuts), strict=True)
         before = {self.origin(made): self.origin(given) for given, made in states.items()}
@@ -288,7 +357,10 @@ class ByteGraph:
         nodes.append({"name": "", "waits": list(range(len(nodes))), "uses": sorted(self.kept), **nothing})
         if said["scope"] != "any order":
             nodes = [node | {"waits": [at - 1] if at else []} for at, node in enumerate(nodes)]
-        return {"bytes": self.size, "nodes": nodes}
+        found = {"bytes": self.size, "nodes": nodes}
+        return found | (
+            {"moved": self.length, "twice": [self.twice(in_parts=p) for p in (False, True)]} if self.is_moved else {}
+        )
 
     def require_order(self, said: Mapping[str, Any]) -> None:
         """Raise ValueError unless the nodes can run in the order of the certificate, which for its scope is that of a planned model."""
@@ -351,6 +423,19 @@ def name_of(node: onnx.NodeProto) -> str:
     return next(name for name in node.output if name)
 
 
+def moved(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the terms of a proof of copied bytes: all inputs and outputs lie in a memory, and run in the order of the certificate."""
+    terms = {
+        "scope": "this order",
+        "claim": "order",
+        "io": "inside",
+        "overwrite_inputs": True,
+        "states": [],
+        "proof": {},
+    }
+    return {**said, **terms, **said["movement"]}
+
+
 def graph_of(model: onnx.ModelProto, said: Mapping[str, Any]) -> ByteGraph:
     """Return the problem of a model with the dimensions and the types that the certificate says."""
     named = [
@@ -391,11 +476,12 @@ def refusal(problem: ByteGraph, said: Mapping[str, Any]) -> str:
     pinned = ["pin" in said["rows"][name] for name in tree.get("chain", ())]
     if said["scope"] == "any order" and ([*tree], pinned) != (["chain"], [True]):
         return "only one pinned row takes its bytes in any order"
-    if reason := shared(said["rows"], unit):
+    whole = said["scope"] == UNITS
+    if reason := shared(said["rows"], unit, whole=whole):
         return reason
     for name, row in said["rows"].items():
         # An owner lies at a multiple of the alignment. Rows that live at once cannot both hold the same such address.
-        first, end = -(-row["start"] // unit), -(-(row["start"] + row["size"]) // unit)
+        first, end = -(-(row["start"] - whole * (unit - 1)) // unit), -(-(row["start"] + row["size"]) // unit)
         if row["bytes"] > (end - first) * unit:
             return f"the row {name} holds {(end - first) * unit} bytes, not {row['bytes']}"
         if "pin" in row and row["pin"] != said["pins"].get(row["owner"], -unit) + first * unit:
@@ -404,8 +490,8 @@ def refusal(problem: ByteGraph, said: Mapping[str, Any]) -> str:
     return f"not all bytes live that the certificate counts: {unlike}" if unlike else ""
 
 
-def shared(rows: Mapping[str, Any], unit: int) -> str:
-    """Return the reason why rows count bytes twice, or in no step; "" where each counts bytes of its own."""
+def shared(rows: Mapping[str, Any], unit: int, *, whole: bool = False) -> str:
+    """Return the reason why rows count bytes twice, or in no step; "" where each counts bytes of its own, with `whole` in units."""
     by_owner: dict[str, list[str]] = {}
     for name, row in rows.items():
         numbers = [row[key] for key in ("start", "size", "bytes", "first", "last")]
@@ -414,7 +500,8 @@ def shared(rows: Mapping[str, Any], unit: int) -> str:
         for other in by_owner.setdefault(row["owner"], []):
             low, high = sorted((row, rows[other]), key=lambda one: int(one["start"]))
             together = max(low["first"], high["first"]) <= min(low["last"], high["last"])
-            if together and -(-(low["start"] + low["size"]) // unit) > -(-high["start"] // unit):
+            start = high["start"] - whole * (unit - 1)
+            if together and -(-(low["start"] + low["size"]) // unit) > -(-start // unit):
                 return f"the rows {name} and {other} hold the same bytes"
         by_owner[row["owner"]].append(name)
     return ""
@@ -422,7 +509,7 @@ def shared(rows: Mapping[str, Any], unit: int) -> str:
 
 def assumed(said: Mapping[str, Any], problem: ByteGraph) -> str:
     """Return what the certificate says and the model does not, as words."""
-    options = {key: said[key] for key in ("alignment", "io", "overwrite_inputs") if key in said}
+    options = {key: said[key] for key in ("alignment", "io", "overwrite_inputs", "capacity", "weights") if key in said}
     words = [f"{key} {value}" for key, value in (options | problem.dims).items()]
     words += [f"state {given} to {made}" for given, made in said.get("states", [])]
     words += [f"{name} at {offset}" for name, offset in said["pins"].items()] if "account" not in said else []
@@ -448,16 +535,19 @@ def refusal_of_problem(problem: Path, said: Mapping[str, Any]) -> str:
 def main(model: str, certificate: str) -> str:
     """Return a line that says whether the account is that of the model. Raises ValueError with the reason where it is not."""
     said = json.loads(Path(certificate).read_text(encoding="utf-8"))
-    if said["proof"] is None:
+    is_moved = "movement" in said and said["movement"]["reason"] is None
+    if said["proof"] is None and not is_moved:
         raise ValueError(said["reason"])
     if model.endswith(".csv"):
         if reason := refusal_of_problem(Path(model), said) or shared(said["rows"], said["alignment"]):
             raise ValueError(reason)
         return f"the rows are those of the problem; the certificate says: alignment {said['alignment']}"
-    problem = graph_of(onnx.load(model, load_external_data=False), said)
-    if reason := refusal(problem, said):
+    told = [terms for terms in (said, moved(said) if is_moved else {"proof": None}) if terms["proof"] is not None]
+    problems = [graph_of(onnx.load(model, load_external_data=False), terms) for terms in told]
+    if reason := next(filter(None, map(refusal, problems, told)), ""):
         raise ValueError(reason)
-    return f"the account is that of the model; the certificate says: {assumed(said, problem)}"
+    words = "; of copies: ".join(map(assumed, told, problems))
+    return f"the account is that of the model; the certificate says: {words}"
 
 
 if __name__ == "__main__":

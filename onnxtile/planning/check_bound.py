@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 MOST_SETS = 20_000
-SCOPES = {"any order", "this order", "this order and its aliases"}
+SCOPES = {"any order", "this order", "this order and its aliases", "this order, its aliases and whole units"}
 
 
 class Account:

@@ -33,6 +33,15 @@ def _formulas(script: ModuleType) -> ModuleType:
     return sys.modules["documented_formulas"]
 
 
+def test_choices_are_documented_in_the_words_of_onnx(formulas: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert formulas.is_chosen("QLinearWhere", "Where", 16)
+    assert formulas.is_chosen("QLinearConcat", "Concat", 13)
+    assert not formulas.is_chosen("QLinearWhere", "Concat", 13)
+    assert not formulas.is_chosen("QLinearConcat", "Where", 16)
+    monkeypatch.setattr(formulas, "documentation", lambda *_: "")
+    assert not formulas.is_chosen("QLinearWhere", "Where", 16)
+
+
 @pytest.mark.parametrize(
     ("proof", "op", "old", "new"),
     [

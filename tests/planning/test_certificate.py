@@ -239,6 +239,42 @@ def test_aliases_of_the_plan_bound_its_order() -> None:
     assert not is_proved(said | {"rows": {name: row}})
 
 
+HOLES = """
+<ir_version: 10, opset_import: ["" : 17]>
+holes (float[1, 2] x, float[2, 1024] w, float[1024, 1024] v, float[1024, 2] u) => (float[2, 2] y, float[2, 2] z) {
+    a = Exp(x)
+    d = Sin(x)
+    m = MatMul(x, w)
+    n = MatMul(m, v)
+    b = MatMul(n, u)
+    e = Sigmoid(b)
+    c = Concat <axis = 0> (b, a)
+    f = Concat <axis = 0> (e, d)
+    y = Transpose(c)
+    z = Transpose(f)
+}
+"""
+"""While n is made, a and d live in the second parts of c and f, whose first parts nobody holds."""
+
+
+def test_parts_hold_whole_units_where_the_scope_says_so() -> None:
+    said = _certificate(HOLES, order="model")
+    assert (said["arena"], said["claim"]) == (2 * 4096 + 2 * 64, "order")
+    assert (said["scope"], said["proof"]) == ("this order, its aliases and whole units", {"tree": {"step": 3}})
+    assert {name: row["bytes"] for name, row in said["rows"].items()} == {"a": 64, "d": 64, "m": 4096, "n": 4096}
+    assert _refusal(HOLES, said) == ""
+    assert _refusal(HOLES, said | {"scope": "this order and its aliases"}) == "the row a holds 0 bytes, not 64"
+    halves = {name: said["rows"]["a"] | {"start": at, "size": 4} for name, at in (("a", 8), ("again", 12))}
+    assert "hold the same bytes" in _refusal(HOLES, said | {"rows": said["rows"] | halves})
+
+
+def test_tensors_at_the_start_of_their_unit_hold_it() -> None:
+    text = HOLES.replace("(b, a)", "(a, b)").replace("(e, d)", "(d, e)")
+    said = _certificate(text, order="model")
+    assert (said["arena"], said["scope"]) == (2 * 4096 + 2 * 64, "this order and its aliases")
+    assert _refusal(text, said) == ""
+
+
 def _fits(rows: Mapping[str, FixedRow], limit: int) -> bool:
     """Return whether any addresses within the limit keep rows apart that live at once."""
     names = sorted(rows)

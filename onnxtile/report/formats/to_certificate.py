@@ -1,4 +1,4 @@
-"""The certificate of a plan, which onnxtile/planning/check_account.py and check_bound.py accept: no plan takes fewer bytes."""
+"""The certificate of a plan, which the scripts check_*.py in onnxtile/planning accept: no plan takes, or copies, fewer bytes."""
 
 from __future__ import annotations
 
@@ -21,5 +21,8 @@ def _write(plan: PlanJson, _options: RenderOptions) -> bytes:
 
 
 FORMAT = Format(
-    "certificate", ".certificate.json", _write, "the proof that no plan takes fewer bytes, for a checker of its own"
+    "certificate",
+    ".certificate.json",
+    _write,
+    "the proof that no plan takes, or copies, fewer bytes, for a checker of its own",
 )

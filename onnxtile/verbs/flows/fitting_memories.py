@@ -1,4 +1,4 @@
-"""Rewrite a model for a fast and a slow memory: the operands of each kernel are in the fast one, and the fewest bytes are copied."""
+"""Rewrite a model for a fast and a slow memory: operands of a kernel are in the fast one, with the fewest copied bytes of several cuts."""
 
 from __future__ import annotations
 

@@ -1,0 +1,219 @@
+"""Certificates of plans with copies: the scripts accept the bytes that are moved, and no more than the least of all choices."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+
+from onnxtile.model.constants import Constants
+from onnxtile.model.shapes import resolve
+from onnxtile.planning import check_account, check_movement
+from onnxtile.planning.certificate import certificate
+from onnxtile.planning.check_movement import CLAIMS, Copies, is_proved
+from onnxtile.planning.model_plan import PlanSettings
+from onnxtile.planning.movement.gaps import Gap, MovementProblem
+from onnxtile.planning.movement.plan import plan_with_movement
+from onnxtile.planning.movement.relaxation import UNIT, least_bytes, prices
+from tests.planning.movement_optimum import SmallMovement
+from tests.planning.test_movement_choice import movements
+from tests.planning.test_movement_optimum import UNIT as BYTES
+from tests.planning.test_movement_optimum import graphs, model_of
+from tests.planning.test_movement_plan import BODY, COPIED, PARTS, SKIP, WEIGHTED, moved
+
+LATE = SKIP.replace("y = Add(s, a)", "y = Add(s, x)")
+
+
+def written(text: str, fast: int, movement: str = "activations", **options: Any) -> tuple[Any, dict[str, Any]]:
+    """Return a plan, and its certificate as it is read from a file."""
+    planned = moved(text, fast, movement, verify=False, **options)
+    return planned, json.loads(json.dumps(planned.certificate()))
+
+
+def refusal(planned: Any, said: dict[str, Any]) -> str:
+    """Return the reason of a refusal of the account of the copies; "" where it is accepted."""
+    terms = check_account.moved(said)
+    try:
+        return check_account.refusal(check_account.graph_of(ir.to_proto(planned.model), terms), terms)
+    except ValueError as error:
+        return str(error)
+
+
+def with_bytes(said: dict[str, Any], name: str, size: int) -> dict[str, Any]:
+    return {**said, "bounds": {**said["bounds"], name: {**said["bounds"][name], "bytes": size}}}
+
+
+@pytest.mark.parametrize(
+    ("text", "fast", "movement"),
+    [
+        (SKIP, 1024, "activations"),
+        (SKIP, 1280, "activations"),
+        (LATE, 1024, "activations"),
+        (BODY, 1024, "activations"),
+        (WEIGHTED, 18432, "weights"),
+        (COPIED, 18432, "weights"),
+        (COPIED, 40000, "weights"),
+    ],
+)
+def test_the_scripts_accept_what_plan_says_and_no_byte_more(text: str, fast: int, movement: str) -> None:
+    planned, said = written(text, fast, movement)
+    told = said["movement"]
+    assert told["reason"] is None and refusal(planned, said) == ""
+    for name in CLAIMS:
+        claimed = getattr(planned.plan.movement, name)
+        assert (told["bounds"][name]["bytes"], told["bounds"][name]["reason"]) == (claimed, None)
+        assert is_proved(told, name)
+        assert not is_proved(with_bytes(told, name, claimed + 1), name)
+
+
+@settings(max_examples=60, deadline=None)
+@given(movements(8))
+def test_prices_and_search_prove_the_least_bytes(problem: MovementProblem) -> None:
+    """The search proves the bytes of the best choice and no more, prices at least what the relaxation does."""
+    numbers = range(len(problem.gaps))
+    chosen = (frozenset(some) for count in range(len(numbers) + 1) for some in combinations(numbers, count))
+    fitting = (
+        one
+        for one in chosen
+        if all(used <= free for used, free in zip(problem.held({*numbers} - one), problem.free, strict=True))
+    )
+    least = min(map(problem.cost, fitting))
+    copies = as_copies(problem)
+    assert least == 0 or copies.is_searched(least - 1)
+    assert not copies.is_searched(least)
+    found, bound = prices(problem), least_bytes(problem)
+    assert found is not None and bound is not None
+    assert bound <= copies.priced(found, UNIT) <= least
+
+
+def as_copies(problem: MovementProblem) -> Copies:
+    """Return a problem of movement as the script has it: gaps without a store are of tensors of their own."""
+    copies = Copies.__new__(Copies)
+    copies.stores = [*problem.stores, *[0] * len(problem.gaps)]
+    alone = len(problem.stores)
+    copies.gaps = [
+        check_movement.Wait(alone + at if g.store is None else g.store, g.first, g.last, g.size, g.loaded)
+        for at, g in enumerate(problem.gaps)
+    ]
+    copies.free = list(problem.free)
+    held = problem.held(range(len(problem.gaps)))
+    copies.over = [used - free for used, free in zip(held, problem.free, strict=True)]
+    return copies
+
+
+def test_a_byte_is_worth_what_its_tensor_moves() -> None:
+    """Two tensors of 4 bytes, and room for one: each byte over the room costs a copied byte."""
+    problem = MovementProblem((4, 4), (Gap(0, 1, 4, 4), Gap(0, 1, 4, 4)))
+    found = prices(problem)
+    assert found is not None and sum(found.values()) == UNIT
+    assert as_copies(problem).priced(found, UNIT) == 4
+    assert as_copies(problem).priced({}, UNIT) == 0
+
+
+@settings(max_examples=15, deadline=None)
+@given(graphs())
+def test_no_more_is_proved_than_any_plan_moves(graph: SmallMovement) -> None:
+    model = model_of(graph)
+    wanted = PlanSettings(order="auto", share=frozenset(), capacity={"sram": BYTES * graph.capacity, "dram": 1 << 20})
+    found = plan_with_movement(model, resolve(model), Constants(model), wanted)
+    told = json.loads(json.dumps(certificate(found.model, found.result)))["movement"]
+    numbers = {kernel.result: number for number, kernel in enumerate(graph.kernels)}
+    order = [numbers[name] for name in found.result.schedule if name in numbers]
+    least = {
+        "lower_bound": graph.least(order),
+        "parts_bound": graph.least(order, in_parts=True),
+        "any_order_bound": graph.least(None),
+    }
+    for name, units in least.items():
+        assert told["bounds"][name]["bytes"] <= BYTES * units
+        assert is_proved(told, name)
+        assert not is_proved(with_bytes(told, name, BYTES * units + 1), name)
+
+
+FORGED: dict[str, Any] = {
+    "a smaller memory": lambda told: told.update(capacity=1023),
+    "weights count": lambda told: told.update(weights=True, capacity=None),
+    "a tensor moves more bytes": lambda told: told["account"]["moved"].update(a=512),
+    "a tensor takes more bytes": lambda told: told["account"]["bytes"].update(a=512),
+    "another kernel uses a tensor": lambda told: told["account"]["nodes"][2]["uses"].append("a"),
+    "a kernel less": lambda told: told["account"]["nodes"].pop(2),
+    "a tensor is in no memory": lambda told: told["account"]["nodes"][0].update(uses=[]),
+    "parts count less than nothing": lambda told: told["account"].update(twice=[-64, -64]),
+    "another order": lambda told: told["order"].reverse(),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forged_account_is_refused(name: str) -> None:
+    planned, said = written(SKIP, 1024)
+    forged = copy.deepcopy(said)
+    FORGED[name](forged["movement"])
+    assert forged != said
+    if name == "a smaller memory":
+        terms = check_account.moved(forged)
+        problem = check_account.graph_of(ir.to_proto(planned.model), terms)
+        assert "capacity 1023" in check_account.assumed(terms, problem)
+    elif name == "weights count":
+        with pytest.raises(ValueError, match="no whole number"):
+            is_proved(forged["movement"], "lower_bound")
+    else:
+        assert refusal(planned, forged) != ""
+
+
+@pytest.mark.parametrize("price", [-1, 0.5, True, None])
+def test_prices_are_whole_numbers(price: Any) -> None:
+    _, said = written(SKIP, 1024)
+    told = said["movement"]
+    told["bounds"]["parts_bound"] |= {"prices": {"2": price}, "unit": UNIT}
+    with pytest.raises((ValueError, TypeError)):
+        is_proved(told, "parts_bound")
+
+
+def test_parts_of_an_input_count_the_largest() -> None:
+    """Slices may read the same elements, so that every order copies the largest of them, at least."""
+    planned, said = written(PARTS, 448)
+    bounds = said["movement"]["bounds"]
+    assert refusal(planned, said) == ""
+    assert bounds["lower_bound"]["bytes"] == planned.plan.movement.bytes
+    assert (bounds["any_order_bound"]["bytes"], planned.plan.movement.any_order_bound) == (68 * 4 + 4, 128 * 4 + 4)
+    assert "of which the scripts prove fewer" in bounds["any_order_bound"]["reason"]
+
+
+def test_a_plan_with_places_has_no_proof_of_its_copies() -> None:
+    _, said = written(SKIP, 1280, places={"a": "sram"})
+    assert said["movement"]["reason"] == "tensors have a place, or are kept"
+
+
+def test_the_scripts_run_by_themselves(tmp_path: Path) -> None:
+    planned, said = written(SKIP, 1024)
+    planned.save(tmp_path / "planned.onnx")
+    file = tmp_path / "plan.certificate.json"
+    planned.write(file)
+
+    def run(name: str, *files: Path) -> tuple[int, str]:
+        script = Path(check_movement.__file__).with_name(f"{name}.py")
+        command = [sys.executable, "-I", str(script), *map(str, files)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+        return done.returncode, done.stdout + done.stderr
+
+    code, line = run("check_account", tmp_path / "planned.onnx", file)
+    assert (code, line.endswith("overwrite_inputs True, capacity 1024, weights False\n")) == (0, True)
+    assert run("check_movement", file) == (
+        0,
+        "accepted: no plan copies fewer than 1024 bytes of whole tensors in this order, 1024 bytes in this order, 512 bytes in any order\n",
+    )
+    more = {**said, "movement": with_bytes(said["movement"], "lower_bound", 1025)}
+    file.write_text(json.dumps(more))
+    assert run("check_movement", file) == (1, "refused: lower_bound: the proof does not hold\n")
+    file.write_text(json.dumps({**said, "movement": {"reason": "tensors have a place, or are kept"}}))
+    assert run("check_movement", file) == (1, "refused: tensors have a place, or are kept\n")
+    file.write_text(json.dumps({"proof": None}))
+    assert run("check_movement", file)[0] == 1
