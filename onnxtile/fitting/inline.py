@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
 
+from onnxtile.model.inlining import inline_calls
 from onnxtile.model.unfold import is_kernel
 
 
@@ -20,4 +20,4 @@ def inline(model: ir.Model) -> None:
         return same and not is_kernel(function)
 
     if any(map(is_written_out, model.functions.values())):
-        InlinePass(criteria=is_written_out)(model)
+        inline_calls(model, is_written_out)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
 
 from onnxtile.inspection.repetition import repetitions
 from onnxtile.inspection.symbolic_size import largest
 from onnxtile.inspection.work import NotKnown, Operator, operator_name, work_of
 from onnxtile.model.constants import Constants
+from onnxtile.model.inlining import inline_calls
 from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.walk import bodies_of
 
@@ -145,7 +145,7 @@ def _outermost(graph: ir.Graph) -> Iterator[ir.Node]:
 def write_out_calls(model: ir.Model, wanted: Callable[[ir.Function], bool] | None = None) -> str:
     """Put the bodies of the `wanted` local functions in the places of their calls. Return why that cannot be; then `model` is used up."""
     try:
-        InlinePass(wanted)(model)
+        inline_calls(model, wanted)
     except (ValueError, ir.passes.PassError) as error:
         return " ".join(str(error.__cause__ or error).split())
     return ""

@@ -12,7 +12,7 @@ from onnxtile.errors import ModelError
 MOST_EXPANDED = 20_000
 """Nodes that the calls of functions may stand for, all together, whatever the size of the file."""
 MOST_TIMES = 20
-"""Times as many nodes as are written in the file: a large model may expand to more. Inlining takes quadratic time."""
+"""Times as many nodes as are written in the file: a large model may expand to more."""
 MOST_NESTED = 100
 """Largest depth of nested calls and bodies; the onnx checker allows as many calls."""
 

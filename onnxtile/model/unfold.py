@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 import onnx
@@ -194,7 +195,7 @@ class _Flat:
         self._shapes = shapes
         self._constants = constants
         self._copies: dict[ir.Value, ir.Value | None] = {}
-        self._inside: set[ir.Value] = set()
+        self._inside: dict[ir.Value, None] = {}
         self._nodes: list[ir.Node] = []
         self._inputs: list[ir.Value] = []
         self._initializers: list[ir.Value] = []
@@ -205,12 +206,12 @@ class _Flat:
         """Write out the open `call`."""
         inside = inside_of(call)
         assert inside is not None
-        before = set(self._inside)
+        before = len(self._inside)
         self._give(call)
         self._nodes += self._written(inside)
         self._outputs += [self._made(value) for value in inside.outputs]
         if any(value is not None and self._shapes.is_bound(value) for value in call.inputs):
-            self.bounded |= self._inside - before
+            self.bounded.update(islice(self._inside, before, None))
 
     def write(self, function: ir.Function, call: ir.Node) -> None:
         """Write out `function`, which has no attributes, with the operands of `call`."""
@@ -279,7 +280,7 @@ class _Flat:
         """Return a new value for `value`, which is made inside."""
         copy = ir.Value(name=self._fresh() if value.name else "", type=value.type, shape=value.shape)
         self._copies[value] = copy
-        self._inside.add(value)
+        self._inside[value] = None
         return copy
 
     def _written(self, graph: ir.Graph) -> list[ir.Node]:
@@ -291,7 +292,7 @@ class _Flat:
                 found += self._written(inside)
                 for value, made in zip(node.outputs, inside.outputs, strict=False):
                     self._copies[value] = self._copies[made]
-                    self._inside.add(value)
+                    self._inside[value] = None
                 continue
             operands = [None if value is None else self._copies[value] for value in node.inputs]
             attributes = [self._attribute(attribute) for attribute in node.attributes.values()]

@@ -15,7 +15,7 @@ from onnxtile.model.constants import constant_array
 from onnxtile.model.infer import values
 from onnxtile.model.shape_values import Propagation
 from onnxtile.model.shapes import resolve
-from onnxtile.model.walk import all_nodes
+from onnxtile.model.walk import all_nodes, called_functions, nodes_in
 from onnxtile.runtime import Array
 from onnxtile.tiling.tensors import ConstantTable, NotTiled, ShapeTable, TensorDims
 
@@ -165,7 +165,7 @@ def _inferred(
         copy.graph.inputs.remove(inside)
         inside.const_value = ir.tensor(array, name=inside.name)
         copy.graph.register_initializer(inside)
-    functions = [other.clone() for other in model.functions.values() if other is not function]
+    functions = [other.clone() for other in called_functions(nodes_in(function), model)]
     shell = ir.Model(copy.graph, ir_version=_IR_VERSION, functions=functions)
     return FunctionShapes(_resolved(shell), stand_ins, held)
 

@@ -1,11 +1,11 @@
-"""Graphs of any number of nodes, in the shapes that make work grow: a chain, a wide graph, a ladder, and blocks of a real net repeated.
+"""Graphs of any number of nodes, in the shapes that make work grow: chains, a wide graph, a ladder, blocks of nets, calls of functions.
 
 Each maker takes the number of nodes and returns a model that onnxruntime runs; the tensors are small, so that the graph is what costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,12 +35,18 @@ class _Graph:
         self.nodes.append(helper.make_node(op_type, inputs, [name], f"n{len(self.nodes)}", **attributes))
         return name
 
-    def model(self, dims: list[int], output: str) -> onnx.ModelProto:
-        """Return the model from the input `x` of shape `dims` to `output` of the same shape."""
+    def model(
+        self, dims: list[int], output: str, *functions: onnx.FunctionProto, domains: Sequence[str] = ()
+    ) -> onnx.ModelProto:
+        """Return the model from the input `x` of shape `dims` to `output` of the same shape, with local functions in `domains`."""
         last = self.node("Identity", output)
         x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, dims) for name in ("x", last))
         graph = helper.make_graph(self.nodes, "large", [x], [y], self.weights)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        return helper.make_model(graph, opset_imports=_opsets(*domains), ir_version=8, functions=functions)
+
+
+def _opsets(*domains: str) -> list[onnx.OperatorSetIdProto]:
+    return [helper.make_opsetid("", 17), *(helper.make_opsetid(domain, 1) for domain in domains)]
 
 
 def chain(size: int) -> onnx.ModelProto:
@@ -112,6 +118,24 @@ def convolutions(size: int) -> onnx.ModelProto:
     return graph.model([1, channels, 4, 4], value)
 
 
+def functions(size: int) -> onnx.ModelProto:
+    """Return a model of about `size` nodes once inlined: twenty calls of each function, which calls another."""
+    graph, value, domain = _Graph(), "x", "large"
+    square, half = (graph.weight(np.full(dims, 0.5, np.float32)) for dims in ((WIDTH, WIDTH), (WIDTH,)))
+    while len(graph.nodes) < size // 5:
+        value = graph.node(f"Block{len(graph.nodes) // 20}", value, square, half, domain=domain)
+    scaled = [helper.make_node("Mul", ["a", "half"], ["b"]), helper.make_node("Tanh", ["b"], ["c"])]
+    block = [
+        helper.make_node("MatMul", ["a", "square"], ["b"]),
+        helper.make_node("Scaled", ["b", "half"], ["c"], domain=domain),
+        helper.make_node("Add", ["a", "c"], ["d"]),
+    ]
+    made = [helper.make_function(domain, "Scaled", ["a", "half"], ["c"], scaled, _opsets())]
+    names, read = dict.fromkeys(node.op_type for node in graph.nodes), ["a", "square", "half"]
+    made += [helper.make_function(domain, name, read, ["d"], block, _opsets(domain)) for name in names]
+    return graph.model([TOKENS, WIDTH], value, *made, domains=[domain])
+
+
 _NUMBERS = {"two": 2.0, "eps": 1e-5, "root": 1.41421356, "half": 0.5, "one": 1.0, "scale": 2.0}
 
 
@@ -145,6 +169,6 @@ def _block(graph: _Graph, x: str, constants: dict[str, str], random: np.random.G
 
 
 MAKERS: dict[str, Callable[[int], onnx.ModelProto]] = {
-    made.__name__: made for made in (chain, wide, streams, ladder, transformer, convolutions)
+    made.__name__: made for made in (chain, wide, streams, ladder, transformer, convolutions, functions)
 }
 """The makers by name."""

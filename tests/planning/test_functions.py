@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import onnx.parser
+import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from onnx import helper, numpy_helper
@@ -17,10 +18,14 @@ from onnx import helper, numpy_helper
 from onnxtile import api, keys
 from onnxtile.errors import CheckFailed, ModelError
 from onnxtile.model import unfold as unfolding
+from onnxtile.model.shapes import Shapes
 from onnxtile.model.unfold import unfold
+from onnxtile.planning.layout.aliases import find
+from onnxtile.planning.layout.non_tensors import containers
 from onnxtile.planning.result import PlannedBody, PlanResult
 from onnxtile.report.emit import Emission
 from onnxtile.tiling.limits import Limits
+from tests.bench.large_graphs import functions
 from tests.planning.conftest import Case, rows
 from tests.planning.test_bodies import flat
 from tests.planning.test_random_graphs import models
@@ -226,3 +231,17 @@ def test_a_random_graph_in_a_function_runs_as_planned(options: dict[str, Any], p
     assert [body.node for body in result.plan.bodies] == ["call"]
     assert result.verdict is not None
     assert result.verdict.equal
+
+
+def test_values_that_are_no_tensors_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not again for each of the calls, with a walk through the whole model."""
+    walks: list[ir.Model] = []
+
+    def counted(model: ir.Model, shapes: Shapes) -> dict[ir.Value, ir.TypeProtocol]:
+        walks.append(model)
+        return containers(model, shapes)
+
+    monkeypatch.setattr(find, "containers", counted)
+    result = api.plan(functions(100), verify=False)
+    assert len(result.plan.bodies) == 20
+    assert len(walks) <= 2

@@ -13,7 +13,7 @@ from onnxtile.model.walk import bodies_of, values_in
 from onnxtile.planning.layout.aliases.find import Alias, LayoutFacts
 from onnxtile.planning.layout.bytes import tensor_bytes
 from onnxtile.planning.layout.inner import bodies
-from onnxtile.planning.layout.non_tensors import containers, kind_name
+from onnxtile.planning.layout.non_tensors import kind_name
 from onnxtile.planning.layout.ordering.schedule import Schedule
 from onnxtile.planning.layout.scope import PlanScope
 
@@ -36,7 +36,6 @@ def assign(schedule: Schedule, scope: PlanScope, facts: LayoutFacts) -> Roles:
     """Return the role of every value that a step of `schedule` reads or makes, and of values made inside kernels."""
     roles = Roles()
     outputs = set(scope.graph.outputs)
-    no_tensors = containers(facts.model, facts.shapes)
     # A constant that is a graph output is treated as any output: outside the arena, if outputs are.
     outside = {
         value: reason
@@ -46,7 +45,7 @@ def assign(schedule: Schedule, scope: PlanScope, facts: LayoutFacts) -> Roles:
     roles.outside.update((value, reason) for value, reason in outside.items() if value.producer() is None)
     for value in scope.given:
         if value not in facts.constants:
-            _place(value, None, value in outputs, facts, roles, _no_fixed_bytes(value, facts, no_tensors))
+            _place(value, None, value in outputs, facts, roles, _no_fixed_bytes(value, facts))
     for node in schedule.nodes:
         roles.constants.update((value, None) for value in _constants_read(node, outputs, facts))
         # A body of If, Loop or Scan shares no bytes with the graph around it: a view of a value there is a copy.
@@ -56,7 +55,7 @@ def assign(schedule: Schedule, scope: PlanScope, facts: LayoutFacts) -> Roles:
             # A constant that is a graph output is written into the arena by the node that makes it.
             if not value.name or (value in facts.constants and value not in outputs):
                 continue
-            reason = outside.get(value) or _no_fixed_bytes(value, facts, no_tensors)
+            reason = outside.get(value) or _no_fixed_bytes(value, facts)
             _place(value, possible.get(value), value in outputs, facts, roles, reason)
         # The bodies of If, Loop and Scan have plans of their own.
         for value in () if any(bodies(node, facts)) else _made_inside(node):
@@ -79,11 +78,11 @@ def _constants_read(node: ir.Node, outputs: set[ir.Value], facts: LayoutFacts) -
     yield from (v for v in dependencies(node) if v in facts.constants and (v not in outputs or v.producer() is None))
 
 
-def _no_fixed_bytes(value: ir.Value, facts: LayoutFacts, no_tensors: dict[ir.Value, ir.TypeProtocol]) -> str | None:
+def _no_fixed_bytes(value: ir.Value, facts: LayoutFacts) -> str | None:
     if facts.shapes.never(value) is not None:
         return facts.shapes.never(value)
-    if value in no_tensors:
-        name = kind_name(no_tensors[value])
+    if value in facts.containers:
+        name = kind_name(facts.containers[value])
         return f"{'an' if name == 'optional' else 'a'} {name} has no fixed bytes"
     if facts.shapes.dtype(value) == ir.DataType.STRING:
         return "strings have no fixed bytes"

@@ -24,6 +24,7 @@ from onnxtile.planning.layout.aliases.lawful import CUTS, IN_PLACE, JOINS, QUANT
 from onnxtile.planning.layout.aliases.moving import Move, joins_quantised, quantised_move, standard_move
 from onnxtile.planning.layout.aliases.state_aliases import over_states
 from onnxtile.planning.layout.bytes import tensor_bytes
+from onnxtile.planning.layout.non_tensors import containers
 
 _STANDARD = {"", "ai.onnx"}
 
@@ -60,6 +61,11 @@ class LayoutFacts:
     def unbound(self) -> Unbound:
         """The unbound dimensions of the model's inputs."""
         return Unbound.of(free_inputs(self.model))
+
+    @cached_property
+    def containers(self) -> dict[ir.Value, ir.TypeProtocol]:
+        """The values of all graphs that are no tensors, with their types."""
+        return containers(self.model, self.shapes)
 
     def lawful(self, node: ir.Node) -> tuple[Alias, ...]:
         """Return all aliases of outputs of `node`, found once for all orders."""
