@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from onnxtile.cli.streams import keep_stderr
+from onnxtile.cli.streams import descriptor_of_errors, keep_stderr
 
 _CRASHES = ("SIGSEGV", "SIGFPE", "SIGBUS", "SIGILL", "SIGABRT")
 """By name: Windows has other ones, and no handler is set there."""
@@ -32,7 +32,7 @@ def heed() -> None:
 def _end(number: int) -> None:
     what = signal.strsignal(number) or f"signal {number}"
     advice = "the model has values that a kernel cannot take; --no-verify, where there is one, does not run it"
-    os.write(sys.stderr.fileno(), f"error: a library crashed on this model: {what} ({advice})\n".encode())
+    os.write(descriptor_of_errors(), f"error: a library crashed on this model: {what} ({advice})\n".encode())
     os._exit(_CODE)
 
 

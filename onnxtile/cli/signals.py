@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import NoReturn
 
+from onnxtile.cli.streams import descriptor_of_errors
 from onnxtile.model.temporary import remove_temporary
 from onnxtile.quiet import imports_compiled, silence_finalisers
 from onnxtile.run_limits import stop_runs
@@ -99,6 +99,6 @@ def _end_in_time(pipe: int, asked: set[int]) -> None:
 def _leave(number: int) -> NoReturn:
     """End the process at once, without leaving its blocks."""
     if number == signal.SIGINT:
-        os.write(sys.stderr.fileno(), b"error: interrupted\n")
+        os.write(descriptor_of_errors(), b"error: interrupted\n")
     remove_temporary()
     os._exit(128 + number)

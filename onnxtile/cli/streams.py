@@ -36,12 +36,20 @@ def keep_stderr() -> None:
 
     The C library writes there why it aborts the process, and that of C++ which exception nobody caught.
     """
-    if sys.stderr is None or sys.stderr.fileno() != 2:
+    if not isinstance(sys.stderr, TextIOWrapper) or descriptor_of_errors() != 2:
         return
     before, own = sys.stderr, os.dup(2)
     sys.stderr = open(own, "w", 1, before.encoding, before.errors, closefd=False)  # noqa: SIM115
     sys.__stderr__ = sys.stderr  # type: ignore[misc]  # rich asks it for the width of the terminal
     leads_nowhere(2)
+
+
+def descriptor_of_errors() -> int:
+    """Return the descriptor of `sys.stderr`; 2 where a caller has put something without one in its place."""
+    try:
+        return sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):
+        return 2
 
 
 def _admit_every_character(stream: TextIO) -> None:
@@ -69,7 +77,7 @@ def say(text: str) -> None:
         sys.stderr.write(text)
         sys.stderr.flush()
         return
-    leads_nowhere(sys.stderr.fileno())
+    leads_nowhere(descriptor_of_errors())
 
 
 def leads_nowhere(number: int) -> None:
