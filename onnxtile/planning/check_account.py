@@ -358,9 +358,11 @@ class ByteGraph:
         if said["scope"] != "any order":
             nodes = [node | {"waits": [at - 1] if at else []} for at, node in enumerate(nodes)]
         found = {"bytes": self.size, "nodes": nodes}
-        return found | (
-            {"moved": self.length, "twice": [self.twice(in_parts=p) for p in (False, True)]} if self.is_moved else {}
-        )
+        if not self.is_moved:
+            return found
+        handed = sum(self.types[name][3] for name in self.kept_names if name in self.pieces)
+        twice = [self.twice(in_parts=in_parts) for in_parts in (False, True)]
+        return found | {"moved": self.length, "handed": handed, "twice": twice}
 
     def require_order(self, order: list[str]) -> None:
         """Raise ValueError unless the nodes can run in this order."""
