@@ -3,7 +3,9 @@
 `check_bound.py` checks the bound; this script reads from the model what the bound adds up. A node needs the bytes of its operands and
 results while it runs. A view holds the bytes of its operand, and contiguous parts of a Concat or Split lie in the whole; a contiguous
 Slice counts nothing. A result may be written over an operand of its size that no later node reads, but for the operators in COPIES. Any
-other tensor has bytes of its own, aligned. Of a plan with rows, the tensors lie in each other's bytes as the certificate says.
+other tensor has bytes of its own, aligned. Of a plan with rows, the tensors lie in each other's bytes as the certificate says. For a
+proof of copies between memories (`check_movement.py`), tensors are whole: only views lie in others, and a Concat is written over those of
+its operands that no later node reads. The copies of the planned model are left out.
 """
 
 from __future__ import annotations
