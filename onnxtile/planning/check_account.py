@@ -3,7 +3,9 @@
 `check_bound.py` checks the bound; this script reads from the model what the bound adds up. A node needs the bytes of its operands and
 results while it runs. A view holds the bytes of its operand, and contiguous parts of a Concat or Split lie in the whole; a contiguous
 Slice counts nothing. A result may be written over an operand of its size that no later node reads, but for the operators in COPIES. Any
-other tensor has bytes of its own, aligned. Of a plan with rows, the tensors lie in each other's bytes as the certificate says.
+other tensor has bytes of its own, aligned. Of a plan with rows, the tensors lie in each other's bytes as the certificate says. For a
+proof of copies between memories (`check_movement.py`), tensors are whole: only views lie in others, and a Concat is written over those of
+its operands that no later node reads. The copies of the planned model are left out.
 """
 
 from __future__ import annotations
@@ -358,9 +360,11 @@ class ByteGraph:
         if said["scope"] != "any order":
             nodes = [node | {"waits": [at - 1] if at else []} for at, node in enumerate(nodes)]
         found = {"bytes": self.size, "nodes": nodes}
-        return found | (
-            {"moved": self.length, "twice": [self.twice(in_parts=p) for p in (False, True)]} if self.is_moved else {}
-        )
+        if not self.is_moved:
+            return found
+        handed = sum(self.types[name][3] for name in self.kept_names if name in self.pieces)
+        twice = [self.twice(in_parts=in_parts) for in_parts in (False, True)]
+        return found | {"moved": self.length, "handed": handed, "twice": twice}
 
     def require_order(self, said: Mapping[str, Any]) -> None:
         """Raise ValueError unless the nodes can run in the order of the certificate, which for its scope is that of a planned model."""

@@ -45,8 +45,9 @@ class Copies:
         for at, node in enumerate(kernels):
             for name in node["uses"]:
                 uses[name].append(at)
-        outside, parts = [*before["uses"], *after["uses"]], moved if in_parts else size
-        self.forced = sum(moved[name] for name in outside if uses[name]) - account["twice"][in_parts]
+        outside, parts = {*before["uses"], *after["uses"]}, moved if in_parts else size
+        self.forced = sum(moved[name] for name in before["uses"] if uses[name])
+        self.forced += account["handed"] - account["twice"][in_parts]
         self.stores = [0 if name in outside else moved[name] for name in uses]
         waits = ((v, number, *pair) for number, v in enumerate(uses) for pair in pairwise(uses[v]))
         self.gaps = [
