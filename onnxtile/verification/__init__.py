@@ -2,7 +2,7 @@
 
 from onnxtile.verification.one_step import within_one_step
 from onnxtile.verification.rounding import excused, judge
-from onnxtile.verification.sizes import bound_copy
+from onnxtile.verification.sizes import bound_copy, bound_form
 from onnxtile.verification.trials import Trial, Verdict, compare, compare_with, run_original
 from onnxtile.verification.values import OutputError, compare_quantised, compare_values
 
@@ -11,6 +11,7 @@ __all__ = [
     "Trial",
     "Verdict",
     "bound_copy",
+    "bound_form",
     "compare",
     "compare_quantised",
     "compare_values",

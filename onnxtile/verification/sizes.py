@@ -77,6 +77,11 @@ def sizes_given(model: ir.Model, given: Feeds) -> dict[str, int]:
     }
 
 
+def bound_form(model: ir.Model, dims: Mapping[str, int]) -> ir.Model:
+    """Return `model`, or a copy of it whose inputs have the sizes that a trial ran with where some are open. It is only to be read."""
+    return bound_copy(model, dims) if open_inputs(model) else model
+
+
 def bound_copy(model: ir.Model, dims: Mapping[str, int]) -> ir.Model:
     """Return a copy of `model` whose inputs have the sizes that a trial ran with."""
     copy = model.clone()

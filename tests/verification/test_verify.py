@@ -23,7 +23,7 @@ from onnxtile.fusion.site_check import check_sites
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
 from onnxtile.verbs.flows import fusing
-from onnxtile.verification import bound_copy, compare, compare_values, compare_with, run_original
+from onnxtile.verification import bound_copy, bound_form, compare, compare_values, compare_with, run_original
 
 INF = float("inf")
 
@@ -275,6 +275,14 @@ def test_given_inputs_are_what_is_run() -> None:
         assert dims == {"N": 5}
         assert compare_with(trials, other, dims).equal is equal
         assert bound_copy(one, dims).graph.inputs[0].shape == [5]
+        assert bound_form(one, dims).graph.inputs[0].shape == [5]
+        assert one.graph.inputs[0].shape == ["N"]
+
+
+def test_a_model_without_open_sizes_is_not_copied_to_be_bound() -> None:
+    model = load(text("g (float[2] x) => (float[2] y) { y = Relu(x) }"))
+    assert bound_form(model, {}) is model
+    assert bound_copy(model, {}) is not model
 
 
 def test_a_verdict_is_json() -> None:

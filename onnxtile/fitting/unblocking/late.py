@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+
 import onnx_ir as ir
 
 from onnxtile.fitting.unblocking.editing import ModelEdit, NodePosition
@@ -28,6 +30,7 @@ class _LateOrder:
         self.edit, self.graph = edit, edit.model.graph
         self.keys: dict[ir.Node, NodePosition] = {node: (place,) for place, node in enumerate(self.graph)}
         self.reads = {node: list(dict.fromkeys(dependencies(node))) for node in self.graph}
+        # In the order of the graph, so that the last reader is known without a look at the others.
         self.readers: dict[ir.Value, list[ir.Node]] = {}
         for node, values in self.reads.items():
             for value in values:
@@ -47,13 +50,22 @@ class _LateOrder:
                 behind = node
                 continue
             for one in group:
-                # Of two nodes before the same one, the one that is moved later stands last.
-                key = self.keys[first]
-                self.keys[one] = (*key[:-1], key[-1] - 1, len(self.reads) + len(self.moved))
-                self.graph.remove(one)
-                self.graph.insert_before(first, [one])
-                self.moved[one] = None
+                self._move(one, first)
         return list(self.moved)
+
+    def _move(self, node: ir.Node, first: ir.Node) -> None:
+        """Move `node` to right before `first`."""
+        at, key = self.keys.__getitem__, self.keys[first]
+        lists = [self.readers[value] for value in self.reads[node]]
+        for readers in lists:
+            del readers[bisect_left(readers, at(node), key=at)]
+        # Of two nodes before the same one, the one that is moved later stands last.
+        self.keys[node] = (*key[:-1], key[-1] - 1, len(self.reads) + len(self.moved))
+        for readers in lists:
+            insort(readers, node, key=at)
+        self.graph.remove(node)
+        self.graph.insert_before(first, [node])
+        self.moved[node] = None
 
     def _first_reader(self, node: ir.Node) -> ir.Node | None:
         if not self.outputs.isdisjoint(node.outputs):
@@ -81,7 +93,8 @@ class _LateOrder:
     def _lives_longer(self, value: ir.Value, group: set[ir.Node], first: ir.Node) -> bool:
         if value in self.outputs:
             return False
-        return all(self.keys[one] < self.keys[first] for one in self.readers[value] if one not in group)
+        last = next((one for one in reversed(self.readers[value]) if one not in group), None)
+        return last is None or self.keys[last] < self.keys[first]
 
     def _is_alone(self, node: ir.Node, group: set[ir.Node]) -> bool:
         if node not in self.keys or node in self.moved or not self.outputs.isdisjoint(node.outputs):

@@ -27,7 +27,7 @@ from onnxtile.model.validity import check
 from onnxtile.model.widen import is_narrow, resolved
 from onnxtile.verbs.flows.chain import RewrittenModel, file_of, verified
 from onnxtile.verbs.flows.stage import BoundDims, Progress, agreeing, require_sites
-from onnxtile.verification import Verdict, bound_copy, compare_with, run_original
+from onnxtile.verification import Verdict, bound_form, compare_with, run_original
 
 if TYPE_CHECKING:
     from onnxtile.fusion.lowering_driver.lower import LoweredSite
@@ -116,7 +116,7 @@ def fuse(options: FuseOptions) -> FuseResult:
         trials, dims = run_original(original, progress=progress)
         verdict = agreeing(compare_with(trials, fused, dims, progress), "the fused model")
         if any(result.calls for result in results):
-            bound = bound_copy(original, dims)
+            bound = bound_form(original, dims)
             known = resolve(bound, run=True) if is_narrow(bound) else bound_shapes(original, shapes, bound)
             sites = check_sites(bound, fused, known, progress=progress)
             require_sites(site.call for site in sites if not site.equal)
@@ -154,10 +154,8 @@ def _sizes(model: ir.Model, progress: Progress) -> BoundDims:
 
 
 def bound_shapes(model: ir.Model, shapes: Callable[[], Shapes], bound: ir.Model) -> Shapes:
-    """Return the shapes of `bound`, a copy of `model` with all inputs bound: the `shapes` of `model` where it has no open dimensions."""
-    if all(value.shape is not None and value.shape.is_static() for value in free_inputs(model)):
-        return shapes().of_copies(dict(zip(values(model), values(bound), strict=True)))
-    return resolved(bound, proved=True)
+    """Return the shapes of `bound`, the form of `model` with all inputs bound: the `shapes` of `model` where it has no open dimensions."""
+    return shapes() if bound is model else resolved(bound, proved=True)
 
 
 def chosen_patterns(patterns: Patterns, lower: str = "none") -> list[Pattern]:

@@ -19,7 +19,7 @@ from onnxtile.model.validity import check
 from onnxtile.model.widen import is_narrow, widened
 from onnxtile.verbs.flows.fusing import FuseResult, bound_shapes
 from onnxtile.verbs.flows.stage import BoundDims, Progress, agreeing, require_sites
-from onnxtile.verification import Verdict, bound_copy, compare_with, excused, run_original
+from onnxtile.verification import Verdict, bound_form, compare_with, excused, run_original
 
 
 def lower_patterns(
@@ -91,7 +91,7 @@ def _lowered_sites(
     lowered: Lowered, dims: BoundDims, progress: Progress
 ) -> tuple[tuple[SiteVerdict, ...], tuple[SiteVerdict, ...]]:
     """Run each different call that stayed, and each different lowered site, alone."""
-    bound, model = bound_copy(lowered.source, dims), lowered.model
+    bound, model = bound_form(lowered.source, dims), lowered.model
     shapes = bound_shapes(lowered.source, lambda: lowered.shapes, bound)
     facts = LoweringFacts(bound, shapes)
     if is_narrow(bound):

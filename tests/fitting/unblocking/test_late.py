@@ -12,6 +12,7 @@ from onnxtile.fitting.unblocking.editing import ModelEdit
 from onnxtile.fitting.unblocking.late import run_late
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
+from tests.counted import calls
 from tests.fitting.networks import model
 
 
@@ -76,3 +77,15 @@ g (float[1,2,16,16] x) => (float[1,2,16,16] y) {
     fitted = onnxtile.fit(proto, smallest=True, exact=True, max_extra_macs="0%")
     assert fitted.steps[0].kind == "order"
     assert fitted.after.arena < fitted.before.arena
+
+
+def test_twice_the_readers_of_a_value_take_twice_the_calls() -> None:
+    def work(size: int) -> int:
+        names = [f"a{place}" for place in range(size)]
+        lines = " ".join(f"{name} = Tanh(x)" for name in names)
+        made = load(model(f"g (float[8] x) => (float[8] y) {{ {lines} y = Sum({', '.join(names)}) }}"))
+        edit = ModelEdit(made, resolve(made, run=False))
+        return calls(lambda: run_late(edit))
+
+    small, middle, large = map(work, (50, 100, 200))
+    assert large - middle < 1.4 * 2 * (middle - small)
