@@ -31,6 +31,7 @@ for name in ("fcntl", "resource", "termios", "pwd", "grp"):
 for name in ("fork", "pread", "pwrite", "SEEK_DATA", "SEEK_HOLE", "O_NONBLOCK", "posix_fadvise", "sched_getaffinity"):
     if hasattr(os, name):
         delattr(os, name)
+shutil._use_fd_functions = False  # as where os.open takes no folders
 for name in ("SIGHUP", "SIGKILL", "SIGALRM"):
     delattr(signal, name)
 for name in [name for name in vars(mmap) if name.startswith("MADV_")]:

@@ -74,6 +74,20 @@ body (float[64] x, bool c) => (float[64] y) {
 }
 """
 
+# `q` (32 bytes) waits while CumSum runs over 1,024 bytes.
+FEW_BITS = """
+<ir_version: 10, opset_import: ["" : 21]>
+few_bits (float[64] x) => (float[64] y) {
+  scale = Constant<value = float {0.5}>()
+  q = QuantizeLinear<output_dtype = 22>(x, scale)
+  w = Concat<axis = 0>(x, x)
+  u = CumSum(w, zero)
+  t = Slice(u, begin, end)
+  d = DequantizeLinear(q, scale)
+  y = Add(d, t)
+}
+"""
+
 
 def graph(text: str) -> onnx.ModelProto:
     """Return the model in `text` with the constants that it reads."""
@@ -210,6 +224,18 @@ def test_the_written_model_has_the_copies_and_is_equal(tmp_path: Path) -> None:
     assert onnxtile.verify(tmp_path / "skip.onnx", tmp_path / "moved.onnx").equal
     written = onnx.load(tmp_path / "moved.onnx")
     assert [node.op_type for node in written.graph.node].count("Copy") == 4
+    assert onnxtile.check_plan(tmp_path / "moved.onnx", tmp_path / "moved.onnx").sound
+
+
+def test_a_copy_of_four_bits_is_one_that_onnxruntime_has_a_kernel_for(tmp_path: Path) -> None:
+    """It has none for Identity of int4."""
+    planned = moved(FEW_BITS, 1024)
+    assert {("q", "sram", "dram"), ("q", "dram", "sram")} <= set(ways(planned))
+    planned.save(tmp_path / "moved.onnx")
+    onnx.save(graph(FEW_BITS), tmp_path / "few.onnx")
+    assert onnxtile.verify(tmp_path / "few.onnx", tmp_path / "moved.onnx").equal
+    written = onnx.load(tmp_path / "moved.onnx")
+    assert [node.op_type for node in written.graph.node].count("CopyBits") == 2
     assert onnxtile.check_plan(tmp_path / "moved.onnx", tmp_path / "moved.onnx").sound
 
 

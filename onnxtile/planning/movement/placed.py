@@ -87,7 +87,7 @@ class PlanWriter:
             frozenset(node_of[node] for node in choice.uses.part_copies),
             frozenset(node_of[node] for node in graph if node not in choice.uses.kernels),
         )
-        written = write_copies(model, order, *self.names)
+        written = write_copies(model, known, order, *self.names)
         of_copies: dict[ir.Value, list[ir.Value]] = {}
         for value, origin in written.origin.items():
             of_copies.setdefault(origin, []).append(value)

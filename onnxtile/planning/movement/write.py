@@ -9,10 +9,13 @@ import onnx_ir as ir
 
 from onnxtile import keys
 from onnxtile.graph import dependencies
+from onnxtile.model.shapes import Shapes
 from onnxtile.model.walk import all_values, bodies_of
 
 COPY = "Copy"
 """The name of the function."""
+_FEW_BITS = frozenset({ir.DataType.INT2, ir.DataType.UINT2, ir.DataType.INT4, ir.DataType.UINT4})
+"""Element types of which onnxruntime casts tensors, but has no kernel for Identity."""
 
 
 @dataclass(frozen=True)
@@ -48,21 +51,21 @@ class WrittenCopies:
     stored: dict[str, str] = field(default_factory=dict)
 
 
-def write_copies(model: ir.Model, order: MovementOrder, fast: str, slow: str) -> WrittenCopies:
-    """Put the nodes of the graph of `model` (in place) into `order`, with its copies; return these."""
-    return _CopyWriter(model, order, fast, slow).write()
+def write_copies(model: ir.Model, shapes: Shapes, order: MovementOrder, fast: str, slow: str) -> WrittenCopies:
+    """Put the nodes of the graph of `model` (in place), of which `shapes` are known, into `order`, with its copies; return these."""
+    return _CopyWriter(model, shapes, order, fast, slow).write()
 
 
 class _CopyWriter:
-    def __init__(self, model: ir.Model, order: MovementOrder, fast: str, slow: str) -> None:
-        self._model, self._order, self._fast, self._slow = model, order, fast, slow
+    def __init__(self, model: ir.Model, shapes: Shapes, order: MovementOrder, fast: str, slow: str) -> None:
+        self._model, self._shapes, self._order, self._fast, self._slow = model, shapes, order, fast, slow
         self._names = {value.name for value in all_values(model)}
         self._inside: dict[ir.Value, ir.Value] = {}
         self._stored: dict[ir.Value, ir.Value] = {}
         self._old_names: dict[ir.Value, str] = {}
         self._nodes: list[ir.Node] = []
         self._found = WrittenCopies()
-        _add_function(model)
+        self._function = _function(model, COPY, "Identity", 1).name
 
     def write(self) -> WrittenCopies:
         graph, order = self._model.graph, self._order
@@ -123,7 +126,10 @@ class _CopyWriter:
 
     def _copy(self, source: ir.Value, origin: ir.Value, name: str, place: int) -> ir.Value:
         copy = ir.Value(name=name, shape=origin.shape, type=origin.type)
-        self._add(ir.Node(keys.DOMAIN, COPY, [source], outputs=[copy], name=f"{COPY}/{name}"), place)
+        function = self._function
+        if self._shapes.dtype(origin) in _FEW_BITS:
+            function = _function(self._model, f"{COPY}Bits", "CastLike", 1).name
+        self._add(ir.Node(keys.DOMAIN, function, [source], outputs=[copy], name=f"{COPY}/{name}"), place)
         self._found.origin[copy] = origin
         self._found.tensor[name] = self._old_names.get(origin, origin.name or "")
         return copy
@@ -161,23 +167,23 @@ def add_part_function(model: ir.Model, count: int) -> ir.Function:
     return _function(model, f"{COPY}Slice.{count}", "Slice", count)
 
 
-def _add_function(model: ir.Model) -> None:
-    _function(model, COPY, "Identity", 1)
-
-
 def _function(model: ir.Model, name: str, operator: str, count: int) -> ir.Function:
-    """Return the function `name` of `model`, which is made where there is none, with one node `operator` of `count` operands."""
+    """Return the function `name` of `model`, which is made where there is none, with one node `operator` of `count` operands.
+
+    CastLike reads its operand twice, and so makes tensors of the same type.
+    """
+    is_cast = operator == "CastLike"
     imports = model.graph.opset_imports
     imports.setdefault(keys.DOMAIN, 1)
     known = model.functions.get((keys.DOMAIN, name, ""))
     if known is not None:
         return known
     operands, result = [ir.Value(name=f"x{number}") for number in range(count)], ir.Value(name="y")
-    node = ir.Node("", operator, operands, outputs=[result], name=operator)
+    node = ir.Node("", operator, operands * 2 if is_cast else operands, outputs=[result], name=operator)
     standard = {"": imports.get("", imports.get("ai.onnx", 1))}
     graph = ir.Graph(operands, [result], nodes=[node], name=name, opset_imports=standard)
     function = ir.Function(keys.DOMAIN, name, graph=graph, attributes=())
     function.doc_string = "Copies its operand, or a part of it, into another memory."
-    function.metadata_props[keys.COPY] = operator
+    function.metadata_props[keys.COPY] = "Identity" if is_cast else operator
     model.functions[function.identifier()] = function
     return function

@@ -17,6 +17,9 @@ from onnxtile.planning.proof.failure import PlanFailure
 from onnxtile.planning.proof.published.claims import Claims
 from onnxtile.planning.proof.published.evidence import names_of, reads
 
+_CAST_TO_COPY = {ir.DataType.INT2, ir.DataType.UINT2, ir.DataType.INT4, ir.DataType.UINT4}
+"""Element types of which onnxruntime has no Identity."""
+
 
 def with_claimed_copies(model: ir.Model, claims: Claims, shapes: Shapes) -> Shapes | PlanFailure:
     """Put the copies of `claims` into `model` (in place), of which `shapes` are known; return the shapes of all its values.
@@ -106,7 +109,10 @@ class _Copying:
         made = ir.Value(name=copy.result, shape=root.shape, type=root.type)
         self._values[copy.result] = made
         self._root[made] = root
-        return ir.Node(keys.DOMAIN, "Copy", [source], outputs=[made], name=name)
+        of_few_bits = self._shapes.dtype(root) in _CAST_TO_COPY
+        if of_few_bits:
+            self._add_function("CopyBits", "CastLike", 1)
+        return ir.Node(keys.DOMAIN, "CopyBits" if of_few_bits else "Copy", [source], outputs=[made], name=name)
 
     def _copied_part(self, node: ir.Node) -> ir.Node:
         """Return the copy of a part that the Slice `node` is."""
@@ -171,18 +177,19 @@ class _Copying:
             outputs[number] = found
 
     def _add_function(self, name: str, operator: str, count: int) -> None:
+        is_cast = operator == "CastLike"
         imports = self._model.graph.opset_imports
         imports.setdefault(keys.DOMAIN, 1)
         operands, result = [ir.Value(name=f"operand{number}") for number in range(count)], ir.Value(name="result")
         body = ir.Graph(
             operands,
             [result],
-            nodes=[ir.Node("", operator, operands, outputs=[result])],
+            nodes=[ir.Node("", operator, operands * 2 if is_cast else operands, outputs=[result])],
             name=name,
             opset_imports={"": imports.get("", imports.get("ai.onnx", 1))},
         )
         function = ir.Function(keys.DOMAIN, name, graph=body, attributes=())
-        function.metadata_props[keys.COPY] = operator
+        function.metadata_props[keys.COPY] = "Identity" if is_cast else operator
         self._model.functions[function.identifier()] = function
 
 
