@@ -6,7 +6,8 @@
 PARTS: fuse, plan, problems, ranges, quantised, queries, micro, fit. Each peer is installed once, in an environment of its own (by default
 in onnxtile-peers in the folder of temporary files). The rows of each part are a file of the folder of --rows; rows that are there are not
 measured again. So a run that was ended goes on, and two runs may measure two parts at once. With --models N, only the first N models of
-each part are measured, with PART=N of that part. Where a peer needs less, its cell is bold.
+each part are measured, with PART=N of that part. A part without rows keeps its section of the page.
+Where a peer needs less, its cell is bold.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given.rows.mkdir(parents=True, exist_ok=True)
     for part in parts:
         measure_part(run, part, given.rows / f"{part}.json", most(given.models, part))
-    given.page.write_text(written(given.page.read_text("utf-8"), page(stored(given.rows))), "utf-8")
+    before = given.page.read_text("utf-8")
+    given.page.write_text(written(before, page(stored(given.rows), before)), "utf-8")
 
 
 def measure_part(run: Run, part: str, file: Path, count: int | None) -> None:

@@ -314,15 +314,17 @@ PAGES: Mapping[str, tuple[str, Callable[[Mapping[str, Row]], Iterator[str]]]] = 
 }
 
 
-def page(stored: Mapping[str, Row]) -> str:
-    """Return the part of the page between its marks, from the rows of each part and what is said about them."""
-    versions = {name: text for one in stored.values() for name, text in one["about"]["versions"].items()}
+def page(stored: Mapping[str, Row], before: str = "") -> str:
+    """Return the part of the page between its marks, from the rows of each part and what is said about them.
+
+    A part without rows keeps its section of the page as it was `before`.
+    """
     machine = next(one["about"]["machine"] for one in stored.values())
+    kept = {section.partition("\n")[0]: section for section in before.partition(END)[0].split("\n### ")[1:]}
     lines = [
         "## Beside the peers",
         "",
         f"`python -m tests.bench.compare` wrote this part, on {machine}.",
-        f"Peers: {'; '.join(f'{name} {text}' for name, text in versions.items())}.",
         "",
         "Times are processor time (user and system, all threads) of whole commands: medians of three runs in turn; long"
         " commands (above 5 s) may have run once. A ratio is of commands that took turns. All tools have their bytecode. A peer's"
@@ -332,6 +334,8 @@ def page(stored: Mapping[str, Row]) -> str:
     for part, (title, write) in PAGES.items():
         if part in stored and stored[part]["rows"]:
             lines += ["", f"### {title}", "", _taken(stored[part]), "", *write(stored[part]["rows"])]
+        elif title in kept:
+            lines += ["", f"### {kept[title].rstrip()}"]
     return "\n".join(_short(line) for line in "\n".join(lines).split("\n")) + "\n"
 
 
@@ -343,10 +347,11 @@ def _taken(part: Row) -> str:
     commits, pythons = (
         dict.fromkeys(words) for words in zip(*(one["onnxtile"].split(", ") for one in taken), strict=True)
     )
-    loads = [one["load"] for one in taken]
+    loads, versions = [one["load"] for one in taken], part["about"]["versions"]
+    peers = f" Peers: {'; '.join(f'{name} {text}' for name, text in versions.items())}." if versions else ""
     return (
         f"{count}, measured on {' to '.join(dict.fromkeys((dates[0], dates[-1])))} with onnxtile at {', '.join(commits)} and"
-        f" {', '.join(pythons)}, at a load of {min(loads):.0f} to {max(loads):.0f} (processes that want a core)."
+        f" {', '.join(pythons)}, at a load of {min(loads):.0f} to {max(loads):.0f} (processes that want a core).{peers}"
     )
 
 

@@ -47,6 +47,18 @@ def test_a_peer_that_wins_is_bold_and_one_that_does_not_is_not() -> None:
     assert "| c | the command fails |" in text
 
 
+def test_a_part_without_rows_keeps_its_section() -> None:
+    rows = {
+        "plan": {"a": _plan(4_000, 3_000, 1.0) | {"taken": TAKEN}},
+        "micro": {"m": {"failed": "it fails", "taken": TAKEN}},
+    }
+    old = page({part: {"about": ABOUT, "rows": found} for part, found in rows.items()})
+    text = written("# Benchmarks\n\nMore.\n", old)
+    new = page({"plan": {"about": ABOUT, "rows": {"b": _plan(9_000, 3_000, 1.0) | {"taken": TAKEN}}}}, text)
+    assert "| m | it fails |" in new and "| b | 9,000" in new and "| a | 4,000" not in new
+    assert page({"plan": {"about": ABOUT, "rows": {}}}, text) == old
+
+
 def test_a_problem_that_does_not_fit_has_no_faster_time() -> None:
     slow = {"arena": 100, "seconds": 2.0}
     row = {"capacity": 100, "onnxtile": slow, "vela greedy": {"arena": 120, "seconds": 0.1}}
