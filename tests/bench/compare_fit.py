@@ -112,6 +112,11 @@ def _fitted(path: Path, budget: str, capacity: int | None, *sizes: str) -> Row:
         process.kill()
         process.communicate()
         return {"failed": f"not done in {_TIMEOUT} s", "budget": budget}
+    if process.returncode and told:
+        return {
+            "failed": f"does not fit: {json.loads(told)['after']['arena']:,} is the smallest reached",
+            "budget": budget,
+        }
     if process.returncode:
         return {"failed": (words.strip().splitlines() or ["?"])[-1][:100], "budget": budget}
     after, found = os.times(), json.loads(told)

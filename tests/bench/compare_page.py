@@ -293,7 +293,8 @@ def _fit_page(rows: Mapping[str, Row]) -> Iterator[str]:
         told = row.get("published")
         theirs = [f"{told['arena']:,}", f"{told['extra']:g}%", told["tool"]] if told else ["", "", ""]
         if "failed" in row:
-            yield _line(name, row["budget"], row["failed"], "", "", "", "", *theirs)
+            published = [f"**{theirs[0]}**" if told else "", *theirs[1:]]
+            yield _line(name, row["budget"], row["failed"], "", "", "", "", *published)
             continue
         assert row["equal"], f"the result of fit differs on {name}"
         numbers = [row["after"], told["arena"] if told else None]

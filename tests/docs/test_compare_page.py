@@ -101,12 +101,14 @@ def test_a_published_arena_that_is_smaller_is_bold() -> None:
         "b": row | {"published": vars(Published("msf-CNN", 400, 1.9))},
         "c": row,
         "d": {"budget": "10%", "failed": "not done in 900 s"},
+        "e": {"budget": "26%", "failed": "does not fit", "published": vars(Published("msf-CNN", 200, 26.0))},
     }
     text = _page("fit", rows)
     assert "| a | 10% | 900 | 300 | 7.2% | 12 | 10 | **200** | 10% | MCUNetV2 |" in text
     assert "| b | 10% | 900 | 300 | 7.2% | 12 | 10 | 400 | 1.9% | msf-CNN |" in text
     assert "| c | 10% | 900 | 300 | 7.2% | 12 | 10 |  |  |  |" in text
     assert "| d | 10% | not done in 900 s |" in text
+    assert "| e | 26% | does not fit |  |  |  |  | **200** | 26% | msf-CNN |" in text
 
 
 def test_commands_take_turns_and_a_failed_one_is_not_repeated(tmp_path: Path) -> None:
