@@ -159,6 +159,15 @@ class Mismatch(CheckFailed):
     """What was written does not compute what was read."""
 
 
+def first_cause(error: BaseException) -> str:
+    """Return the words of the error that `error` was raised from first, on one line. Raises that error where it is a MemoryError."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, MemoryError):
+        raise error
+    return " ".join(str(error).split())
+
+
 def caret(text: str, span: tuple[int, int], *, first: int = 1) -> str:
     """Return the line of `text` in which `span` begins, its number, and a line of carets below the span.
 

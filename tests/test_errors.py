@@ -14,6 +14,7 @@ from onnxtile.errors import (
     QueryError,
     UsageError,
     caret,
+    first_cause,
 )
 
 
@@ -27,6 +28,24 @@ def test_bad_input_ends_with_2(kind: type[OnnxtileError]) -> None:
 def test_a_check_that_says_no_ends_with_1(kind: type[OnnxtileError]) -> None:
     assert kind("no").exit_code == 1
     assert kind("no").hint is None
+
+
+def _wrapped(error: Exception) -> Exception:
+    """Return `error` as onnx_ir wraps it: in one error for each function on the way."""
+    for name in ("serialize_graph_into", "serialize_model"):
+        outer = RuntimeError(f"Error calling {name} with: len(nodes)=441127")
+        outer.__cause__ = error
+        error = outer
+    return error
+
+
+def test_the_words_of_an_error_are_those_of_its_first_cause() -> None:
+    assert first_cause(_wrapped(ValueError("no\nsuch type"))) == "no such type"
+
+
+def test_a_lack_of_memory_stays_one_where_it_was_wrapped() -> None:
+    with pytest.raises(MemoryError):
+        first_cause(_wrapped(MemoryError()))
 
 
 def test_a_query_error_shows_the_place() -> None:

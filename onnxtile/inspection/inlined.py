@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from onnxtile.errors import first_cause
 from onnxtile.inspection.repetition import repetitions
 from onnxtile.inspection.symbolic_size import largest
 from onnxtile.inspection.work import NotKnown, Operator, operator_name, work_of
@@ -147,7 +148,7 @@ def write_out_calls(model: ir.Model, wanted: Callable[[ir.Function], bool] | Non
     try:
         inline_calls(model, wanted)
     except (ValueError, ir.passes.PassError) as error:
-        return " ".join(str(error.__cause__ or error).split())
+        return first_cause(error)
     return ""
 
 

@@ -14,7 +14,7 @@ from google.protobuf import json_format, text_format
 from google.protobuf.message import DecodeError
 
 from onnxtile.collector import collector_paused
-from onnxtile.errors import ModelError
+from onnxtile.errors import ModelError, first_cause
 from onnxtile.model.copied_tensor import copied_tensor, without_second_props
 from onnxtile.model.mapped import MappedModel, read_mapped
 from onnxtile.model.passed_through import note_outputs
@@ -147,8 +147,7 @@ def _deserialise(proto: onnx.ModelProto, name: str, mapped: MappedModel | None =
     except ModelError as error:
         raise ModelError(f"{name}: {error}", hint=error.hint) from None
     except (ArithmeticError, AttributeError, DecodeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        cause = error.__cause__ or error
-        raise ModelError(f"{name}: not a valid ONNX model ({' '.join(str(cause).split())})") from None
+        raise ModelError(f"{name}: not a valid ONNX model ({first_cause(error)})") from None
     return model
 
 

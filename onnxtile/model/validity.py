@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
 
-from onnxtile.errors import ModelError, ModelWarning
+from onnxtile.errors import ModelError, ModelWarning, first_cause
 from onnxtile.model.calls import require_bounded_calls
 from onnxtile.model.empty_loops import require_few_empty_turns
 from onnxtile.model.oddities import runnable_oddities
@@ -65,7 +65,7 @@ def skeleton(model: ir.Model) -> onnx.ModelProto:
     try:
         return ir.to_proto(shell)
     except (ValueError, TypeError, AttributeError, OSError, ir.serde.SerdeError) as error:
-        raise ModelError(f"the model cannot be written: {' '.join(str(error.__cause__ or error).split())}") from error
+        raise ModelError(f"the model cannot be written: {first_cause(error)}") from error
 
 
 def _check(proto: onnx.ModelProto) -> None:
