@@ -32,12 +32,14 @@ class Contents:
 
     sizes: Mapping[ir.Value, int]
     _pieces: dict[ir.Value, tuple[OriginRange, ...]] = field(default_factory=dict, repr=False)
+    _places: dict[tuple[ir.Value, ir.Value], set[int]] = field(default_factory=dict, repr=False)
 
     def add(self, value: ir.Value, known: Iterable[Alias]) -> None:
         """Note the content of `value`, after its operands', given the views and parts `known` of it."""
         size = self.sizes[value]
         pieces: list[OriginRange] = []
         for alias in known:
+            self._places.setdefault((value, alias.source), set()).add(alias.at)
             inner = self._pieces.get(alias.source, ())
             # In bytes of `value`; the operands of a Concat come one after the other.
             moved = (OriginRange(p.start - alias.at, p.end - alias.at, p.origin, p.begin) for p in inner)
@@ -49,7 +51,12 @@ class Contents:
         return self._pieces[value]
 
     def agree(self, a: ir.Value, b: ir.Value, shift: int) -> bool:
-        """Return whether `a` and `b` have the same content wherever they overlap, with `b` starting `shift` bytes after `a`."""
+        """Return whether `a` and `b` have the same content wherever they overlap, with `b` starting `shift` bytes after `a`.
+
+        A part that lies elsewhere in its whole than it is cut from would be copied there by the kernel that reads the whole.
+        """
+        if self._is_copied(b, a, shift) or self._is_copied(a, b, -shift):
+            return False
         low, high = max(0, shift), min(self.sizes[a], shift + self.sizes[b])
         first = _joint(clipped(self._pieces[a], low, high))
         second = _joint(
@@ -58,6 +65,11 @@ class Contents:
             )
         )
         return first == second
+
+    def _is_copied(self, value: ir.Value, source: ir.Value, at: int) -> bool:
+        """Return whether `value` is a view or a part of `source`, or joined from it, and starts elsewhere than `at`."""
+        places = self._places.get((value, source))
+        return places is not None and at not in places
 
 
 def clipped(pieces: Iterable[OriginRange], low: int, high: int) -> Iterator[OriginRange]:
