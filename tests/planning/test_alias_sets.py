@@ -5,11 +5,13 @@ from types import FrameType
 from typing import Any
 
 import onnx
+import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile.planning.layout.aliases.alias_sets import AliasSets
+from onnxtile.planning.layout.aliases.alias_sets import AliasSets, Contents
+from onnxtile.planning.layout.aliases.find import Alias
 from onnxtile.planning.layout.ordering.precedence import InSteps
 from tests.planning.conftest import Case
 from tests.planning.test_random_graphs import models
@@ -71,3 +73,17 @@ def test_few_questions_give_the_answer_of_all(model: onnx.ModelProto, order: str
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AliasSets, "_front_behind", lambda *_: None)
         assert Case.of(model).plan(**options) == few
+
+
+def test_a_part_is_only_where_it_is_cut_from() -> None:
+    """Both halves of `twice` are `x`. At the place of the other half, Split would copy a half while it reads `twice`."""
+    x, twice, low, high = (ir.Value(name=name) for name in ("x", "twice", "low", "high"))
+    contents = Contents({x: 4, twice: 8, low: 4, high: 4})
+    contents.add(x, [])
+    contents.add(twice, [Alias(twice, x, "join", 0), Alias(twice, x, "join", -4)])
+    contents.add(low, [Alias(low, twice, "cut", 0)])
+    contents.add(high, [Alias(high, twice, "cut", 4)])
+    assert contents.agree(twice, high, 4) and contents.agree(high, twice, -4)
+    assert not contents.agree(twice, high, 0) and not contents.agree(high, twice, 0)
+    assert contents.agree(twice, x, 0) and contents.agree(twice, x, 4)
+    assert contents.agree(low, high, 0)

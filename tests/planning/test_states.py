@@ -660,17 +660,3 @@ def test_the_check_knows_carried_values() -> None:
     )
     assert one.audit(plan).sound
     assert not one.audit(replace(plan, bodies=(replace(body, buffers=wrong),))).sound
-
-
-def test_a_part_is_not_copied_over_the_whole_that_its_kernel_reads() -> None:
-    """Both halves of `twice` are `x`, so the second half could have the bytes of the first: Split would copy it there while it reads."""
-    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 17]>
-        halves (float[1] x) => (float[1] low, float[1] high, float[2, 1] both) {
-            twice = Concat<axis = 0>(x, x)
-            both = Flatten<axis = 1>(twice)
-            low, high = Split<axis = 0>(twice, sizes)
-        }""")
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 1], np.int64), "sizes"))
-    for output in ("low", "high"):
-        planned = onnxtile.plan(model, state={"x": output}, state_steps=3, io="inside")
-        assert planned.verdict is not None and planned.verdict.equal

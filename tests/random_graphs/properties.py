@@ -83,10 +83,9 @@ class Case:
     @cached_property
     def rounding(self) -> float:
         """What rounding one value to float16 may change, where the model has some: all that is left where two values cancel."""
-        floats = (array for array in (*self.feeds.values(), *self.expected.values()) if array.dtype.kind == "f")
-        largest = max(
-            (float(np.abs(array[np.isfinite(array)], dtype=np.float64).max(initial=0)) for array in floats), default=0
-        )
+        given = [array for array in (*self.feeds.values(), *self.expected.values()) if isinstance(array, np.ndarray)]
+        floats = (array[np.isfinite(array)] for array in given if array.dtype.kind == "f")
+        largest = max((float(np.abs(array, dtype=np.float64).max(initial=0)) for array in floats), default=0)
         return largest * 2.0**-10 if self.has_halves else 0.0
 
 
