@@ -15,8 +15,8 @@ _ENDS = 64
 """Ends of regions from one place, at most."""
 _KERNELS, _BASE = 200, 60_000
 """The kernels that all searches may count for each kernel of the network, and for the network."""
-_FULL, _FEWER = 1_000, 20
-"""Kernels that count so; a network of more has that of so many, or this for each of its kernels, where that is more."""
+_FULL, _FEWER, _LARGE = 1_000, 12, 120_000
+"""The kernels of a network up to which this holds; of a larger one, those counted for each of its kernels, and at least."""
 _PART = 2
 """The part of the effort left that one search may take."""
 _LEAST = 32
@@ -31,8 +31,7 @@ _AHEAD = 4
 
 def all_effort(kernels: int) -> int:
     """Return the kernels that all searches of a network of so many may count, at a depth of 1."""
-    in_full = _BASE + _KERNELS * min(kernels, _FULL)
-    return in_full if kernels <= _FULL else max(in_full, _FEWER * kernels)
+    return _BASE + _KERNELS * kernels if kernels <= _FULL else max(_LARGE, _FEWER * kernels)
 
 
 def depths(kernels: int) -> tuple[int, ...]:
