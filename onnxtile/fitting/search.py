@@ -14,7 +14,7 @@ from typing import TypeAlias
 from onnxtile.fitting.pieces_search import PiecesSearch
 from onnxtile.fitting.region_cuts import RegionCuts
 from onnxtile.fitting.regions import FitSchedule, Prices, RegionCost, Regions
-from onnxtile.fitting.search_effort import DEPTHS, SearchEffort, ends_from
+from onnxtile.fitting.search_effort import SearchEffort, depths, ends_from
 from onnxtile.progress import Progress, silent
 
 _STOPS = 8
@@ -51,7 +51,7 @@ def search_within(regions: Regions, wanted: FitTarget, progress: Progress = sile
     """Return the cheapest schedule within the capacity; None where none is found, or no capacity is wanted."""
     if wanted.capacity is None:
         return None
-    for depth in DEPTHS:
+    for depth in depths(len(regions.network.kernels)):
         regions.is_cut_short = False
         found = _within(regions, wanted.capacity, wanted, (PathSearch, PiecesSearch), progress, depth)
         if found is not None or not regions.is_cut_short:
@@ -62,7 +62,7 @@ def search_within(regions: Regions, wanted: FitTarget, progress: Progress = sile
 def smallest_peak(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule:
     """Return the schedule with the least peak that is found, whatever the capacity."""
     best = FitSchedule(tuple(regions.whole))
-    for depth in DEPTHS:
+    for depth in depths(len(regions.network.kernels)):
         regions.is_cut_short = False
         for way in (PathSearch, PiecesSearch):
             best = _smaller(regions, best, wanted, way, progress, depth)

@@ -53,9 +53,10 @@ class FunctionTable:
         self._constants = constants
         self._known: dict[ir.OperatorIdentifier, FunctionShapes | str] = {}
         self._callers: dict[ir.Value, ir.OperatorIdentifier] = {}
-        self._calls: dict[ir.OperatorIdentifier, list[ir.Node]] = defaultdict(list)
+        # A dict stands for a set that keeps its order: a call is taken out in constant time.
+        self._calls: dict[ir.OperatorIdentifier, dict[ir.Node, None]] = defaultdict(dict)
         for node in all_nodes(model):
-            self._calls[node.op_identifier()].append(node)
+            self._calls[node.op_identifier()][node] = None
         for function in model.functions.values():
             self._register(function)
 
@@ -64,11 +65,11 @@ class FunctionTable:
         self._model.functions[function.identifier()] = function
         self._register(function)
         for node in function.all_nodes():
-            self._calls[node.op_identifier()].append(node)
+            self._calls[node.op_identifier()][node] = None
         for call in calls:
-            self._calls[call.op_identifier()].remove(call)
+            del self._calls[call.op_identifier()][call]
             call.op_type = function.name
-            self._calls[call.op_identifier()].append(call)
+            self._calls[call.op_identifier()][call] = None
 
     def calls(self, function: ir.Function) -> dict[Signature, list[ir.Node]]:
         """Return the calls of `function` by the sizes of their inputs. Raises NotTiled where nothing is known of a caller."""

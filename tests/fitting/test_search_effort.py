@@ -87,6 +87,36 @@ def test_the_work_grows_with_the_blocks_of_a_network() -> None:
     assert large.counted < 6 * small.counted
 
 
+def test_the_work_of_a_large_network_is_a_little_for_each_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, number in (("_LARGE", 0), ("_FULL", 12), ("_FEWER", 8)):
+        monkeypatch.setattr(search_effort, name, number)
+
+    def counted(blocks: int) -> int:
+        """Return the kernels counted for a network of so many blocks where nothing fits."""
+        about = _blocks(blocks)
+        search(about, FitTarget(64, 0.0))
+        assert about.is_cut_short
+        return about.counted
+
+    small, large = counted(16), counted(64)
+    assert small < large < 6 * small
+
+
+def test_networks_of_up_to_a_thousand_kernels_have_the_work_of_each_kernel_in_full() -> None:
+    for kernels in (1, 300, 1000):
+        assert search_effort.all_effort(kernels) == 60_000 + 200 * kernels
+        assert search_effort.depths(kernels) == (1, 4)
+        assert search_effort.attempts(kernels) == 8
+
+
+def test_the_bound_of_large_networks_is_linear_in_their_kernels() -> None:
+    for kernels in (1001, 10_000, 100_000):
+        assert search_effort.all_effort(kernels) <= 120 * kernels
+        assert search_effort.depths(kernels) == (1,)
+    assert search_effort.all_effort(100_000) == 1_200_000
+    assert [search_effort.attempts(kernels) for kernels in (2000, 10_000, 100_000)] == [4, 2, 2]
+
+
 def test_the_ends_of_regions_of_a_wide_network_are_bounded() -> None:
     def counted(size: int) -> int:
         about = _read(wide(size))
@@ -116,11 +146,11 @@ def test_where_nothing_fits_a_search_that_its_bound_ends_goes_on_with_more_work(
     assert search_within(enough, wanted) is not None
     monkeypatch.setattr(search_effort, "_BASE", enough.counted // 4)
     monkeypatch.setattr(search_effort, "_KERNELS", 0)
-    monkeypatch.setattr("onnxtile.fitting.search.DEPTHS", (1,))
+    monkeypatch.setattr(search_effort, "_DEPTHS", (1,))
     one = _blocks(12)
     assert search_within(one, wanted) is None
     assert one.is_cut_short
-    monkeypatch.setattr("onnxtile.fitting.search.DEPTHS", (1, 16))
+    monkeypatch.setattr(search_effort, "_DEPTHS", (1, 16))
     deeper = _blocks(12)
     found = search_within(deeper, wanted)
     assert found is not None
@@ -152,6 +182,6 @@ def test_the_verdict_says_whether_the_bound_ended_the_search(monkeypatch: pytest
 
 
 def test_a_result_says_that_further_capacities_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onnxtile.verbs.flows.fit_attempts._ATTEMPTS", 1)
+    monkeypatch.setattr(search_effort, "_ATTEMPTS", (1, 1))
     with pytest.raises(Infeasible, match="the bound of the search ended it"):
         onnxtile.fit(inverted_residuals(), capacity=10240, wrap=True, exact=True)

@@ -8,11 +8,10 @@ from itertools import pairwise
 from onnxtile.fitting.live_bytes import ALIGNMENT
 from onnxtile.fitting.regions import FitSchedule
 from onnxtile.fitting.search import FitTarget, search, search_within
+from onnxtile.fitting.search_effort import attempts
 from onnxtile.verbs.flows.fit_drafts import DraftedSchedule, FitSubject, WrittenSchedule, drafted
 from onnxtile.verbs.flows.stage import Progress
 
-_ATTEMPTS = 8
-"""Schedules that are looked for, at most, until the plan of one fits."""
 _SOON_PLANNED = 2000
 """Nodes of all schedules together, at most, that are planned in full before a smaller one is looked for."""
 
@@ -34,7 +33,7 @@ class FitAttempts:
     def result(self) -> WrittenSchedule | None:
         """Return the schedule whose arena fits, planned; else the one with the smallest arena; None over the bound of nodes."""
         target, last, is_cut_short = self.wanted, None, False
-        for _ in range(_ATTEMPTS):
+        for _ in range(attempts(len(self.subject.regions.network.kernels))):
             schedule = self._found(target)
             is_cut_short |= self.subject.regions.is_cut_short
             if schedule is not None and (last is None or schedule != last.schedule):
