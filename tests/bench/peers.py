@@ -60,7 +60,11 @@ class Peers:
 
 
 def own_version() -> str:
-    """Return the commit of onnxtile that is measured."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    return f"{found}, Python {sys.version.split()[0]}"
+    """Return the commit of onnxtile that is measured, "-dirty" where the package is another than the commit's, and the Python."""
+
+    def told(*arguments: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parents[2]), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+    dirty = "-dirty" if told("status", "--porcelain", "--", "onnxtile") else ""
+    return f"{told('describe', '--always')}{dirty}, Python {sys.version.split()[0]}"
