@@ -153,8 +153,9 @@ def fit(options: FitOptions) -> FittedModel:
 
     Runs of operators are cut into strips of rows; rows that the next strip reads again are kept. With `smallest`, the smallest arena within
     the budget is looked for. The arena is that of `onnxtile.plan` with its defaults; with `verify`, both models are run and compared. With
-    a fast and a slow memory in `capacity`, the operands of each kernel are in the fast one while it runs. Of
-    the cuts that are tried, the one with the fewest copied bytes is taken.
+    a fast and a slow memory in `capacity`, the operands of each kernel are in the fast one while it runs. Of the cuts that are tried, the
+    one with the fewest copied bytes is taken.
+
     Raises ModelError, UsageError; Infeasible where nothing fits; Mismatch where an output differs.
     """
     from onnxtile.verbs.flows import fitting
