@@ -8,6 +8,7 @@ import onnx_ir as ir
 from onnx_ir import convenience
 
 from onnxtile import keys
+from onnxtile.model.walk import dependencies, nodes_inside
 
 _OPSET_VERSION = 1
 _SIZES = frozenset({"Slice", "Reshape", "Resize", "Upsample", "Split", "Pad"})
@@ -17,7 +18,7 @@ _SIZES = frozenset({"Slice", "Reshape", "Resize", "Upsample", "Split", "Pad"})
 def wrap(model: ir.Model, regions: Iterable[Sequence[ir.Node]]) -> None:
     """Put the nodes of each region of `model` into a function `Region0`, `Region1` ... (in place).
 
-    The inputs of a function are the values that its nodes read from outside, weights too. Sizes are Constants inside it.
+    The inputs of a function are the values that its nodes and their bodies read from outside, weights too. Sizes are Constants inside it.
     """
     for nodes in regions:
         _wrap(model, nodes)
@@ -25,11 +26,11 @@ def wrap(model: ir.Model, regions: Iterable[Sequence[ir.Node]]) -> None:
 
 def _wrap(model: ir.Model, nodes: Sequence[ir.Node]) -> None:
     graph = model.graph
-    here = set(nodes)
+    here = {*nodes, *(inner for node in nodes for inner in nodes_inside(node))}
     outputs = [value for node in nodes for value in node.outputs if _is_read_outside(value, here)]
     sizes = {value: _constant(value) for value in _sizes(nodes)}
     made = {value for node in nodes for value in node.outputs}
-    read = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None)
+    read = dict.fromkeys(value for node in nodes for value in dependencies(node))
     operands = [value for value in read if value not in made and value not in sizes]
     inside = {value: ir.Value(name=value.name, type=value.type, shape=value.shape) for value in operands}
     inside |= {value: node.outputs[0] for value, node in sizes.items()}
@@ -43,7 +44,7 @@ def _wrap(model: ir.Model, nodes: Sequence[ir.Node]) -> None:
         for use in uses:
             use.node.replace_input_with(use.idx, value)
     graph.remove(nodes)
-    for node in nodes:
+    for node in here:
         for place, operand in enumerate(node.inputs):
             if operand in inside:
                 node.replace_input_with(place, inside[operand])

@@ -1,4 +1,4 @@
-"""Tiles every contraction of a model: find them all, refuse more than a million nodes, then rewrite the graph in place."""
+"""Tiles every contraction of a model: find them all, refuse too many nodes, then rewrite the graph in place."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def tile(
     only the old nodes used are removed. The IR version becomes 10 at least where anything is tiled, for the marks on the
     nodes. A node that no tile within the limits can do is left as it is, unless the options are strict. Raises, before anything is
     changed, Infeasible where they are, or where all tiles need more nodes than allowed; UsageError for a node to skip that does not
-    exist, or where more than a million nodes would be written.
+    exist, or where more than `MOST_NODES` would be written and the options do not allow so many.
     """
     options = options or TilingPolicy()
     names = Names(model)
@@ -70,7 +70,7 @@ def tile(
     sites = [site for site in found if isinstance(site, TileSite)]
     _refuse_explosion(sites, options, facts.opset)
     mixed = [site for site in mixtures if isinstance(site, ExpertSite)]
-    _refuse_experts(mixed)
+    _refuse_experts(mixed, options)
     for site in sites:
         # `free` describes the model as it is before the first of them is rewritten.
         keeps_copies(site.contraction, site.grid, facts.opset)
@@ -198,22 +198,22 @@ def _is_tileable(node: ir.Node, operators: Mapping[str, Tileable]) -> bool:
 
 
 def _refuse_explosion(sites: list[TileSite], options: TilingPolicy, opset: int) -> None:
-    """Raise UsageError, with the limit to raise, where tiling would write more than a million nodes."""
+    """Raise UsageError, with the limit to raise, where tiling would write more nodes than the options allow."""
     counts = [most_nodes(site.contraction, site.grid, options.accumulate, opset) for site in sites]
     total = sum(counts)
-    if total <= MOST_NODES:
+    if total <= max(MOST_NODES, options.nodes_at_most or 0):
         return
     worst = sites[counts.index(max(counts))]
     raise UsageError(
         f"tiling would write {total:,} nodes, {max(counts):,} of them for {worst.name!r}; the most is {MOST_NODES:,}",
-        hint=_what_to_raise(worst),
+        hint=f"{_what_to_raise(worst)}; --nodes-at-most {total} allows them",
     )
 
 
-def _refuse_experts(sites: Iterable[ExpertSite]) -> None:
-    """Raise UsageError where a mixture of experts would become more than a million nodes."""
+def _refuse_experts(sites: Iterable[ExpertSite], options: TilingPolicy) -> None:
+    """Raise UsageError where a mixture of experts would become more nodes than the options allow."""
     for site in sites:
-        if 2 * site.tiles > MOST_NODES:
+        if 2 * site.tiles > max(MOST_NODES, options.nodes_at_most or 0):
             raise UsageError(
                 f"tiling would write {2 * site.tiles:,} nodes for {site.name!r}; the most is {MOST_NODES:,}",
                 hint=f"raise --max-n and --max-k, which cut {site.inner} into {site.tiles} there",

@@ -14,8 +14,8 @@ from onnxtile.tiling.options import TilingPolicy
 from onnxtile.tiling.result import SkippedNode
 from onnxtile.tiling.tensors import WITHIN
 
-MOST_NODES = 1_000_000
-"""A model of more nodes than this loads nowhere in reasonable time."""
+MOST_NODES = 250_000
+"""All tiles together have so many nodes unless more are allowed: more take minutes and gigabytes to write and to load."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Candidate:
 def choose(found: Iterable[Candidate | SkippedNode], options: TilingPolicy) -> list[TileSite | SkippedNode]:
     """Return the cuts with the fewest nodes within 5 % of the fewest bytes, and no more nodes in all than the options allow.
 
-    Where the limits leave a choice, no more than a million nodes are chosen in any case. Raises Infeasible.
+    Where the options do not say, and the limits leave a choice, that is `MOST_NODES`. Raises Infeasible.
     """
     entries = list(found)
     fronts = [entry.choices for entry in entries if isinstance(entry, Candidate)]

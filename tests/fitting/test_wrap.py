@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 import pytest
 
 import onnxtile
+from onnxtile.fitting.wrap import wrap
 from tests.fitting.networks import inverted_residuals
 from tests.fitting.test_quantised import quantised
 
@@ -38,3 +40,21 @@ def test_there_is_one_function_for_each_region_and_its_sizes_are_inside(tmp_path
     assert fitted.after.nodes == len(
         [n for n in (*inside, *written.graph.node) if not n.domain and n.op_type != "Constant"]
     )
+
+
+def test_bodies_read_the_values_of_their_function() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 17]>
+        g (float[4] x, float[4] s, bool c) => (float[4] y, float[4] z) {
+            a = Abs(x)  b = Exp(a)
+            f = If (c) <then_branch = t () => (float[4] p) { q = Add(a, s)  p = Mul(q, x) },
+                        else_branch = n () => (float[4] r) { r = Neg(b) }>
+            y = Add(f, b)  z = Neg(b)
+        }"""
+    )
+    wrapped = ir.from_proto(model)
+    wrap(wrapped, [list(wrapped.graph)[:4]])
+    (function,) = wrapped.functions.values()
+    assert [value.name for value in function.inputs] == ["x", "c", "s"]
+    assert [value.name for value in function.outputs] == ["b", "y"]
+    assert onnxtile.verify(model, ir.to_proto(wrapped)).equal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,7 @@ from onnxtile.model.save import to_bytes
 from onnxtile.model.shapes import resolve
 from onnxtile.runtime import Array, Session
 from onnxtile.tiling.limits import Limits
+from onnxtile.tiling.options import TilingPolicy
 from onnxtile.tiling.rewrite import tile
 from onnxtile.tiling.sites import MOST_NODES
 
@@ -378,15 +380,26 @@ def test_an_integer_gemm_is_added_up_by_add(bench: Bench) -> None:
     assert tiled.verdicts()[0].passed
 
 
-def test_a_tiling_of_more_than_a_million_nodes_is_refused_before_anything_changes() -> None:
+def test_a_tiling_of_too_many_nodes_is_refused_before_anything_changes() -> None:
     source = load(model("g (float[200,100] x) => (float[200,80] y) <float[100,80] w> { y = MatMul(x, w) }"))
     before = to_bytes(source)
     limits = Limits(m=1, k=1, n=1)
-    with pytest.raises(UsageError, match=r"4,800,202 nodes.*'y'; the most is 1,000,000") as refusal:
+    with pytest.raises(UsageError, match=r"4,800,202 nodes.*'y'; the most is 250,000") as refusal:
         tile(source, limits, resolve(source), Constants(source))
-    assert refusal.value.hint == "raise --max-m (now 1), which cuts 200 into 200 there"
+    assert refusal.value.hint == (
+        "raise --max-m (now 1), which cuts 200 into 200 there; --nodes-at-most 4800202 allows them"
+    )
     assert to_bytes(source) == before
-    assert MOST_NODES == 1_000_000
+    assert MOST_NODES == 250_000
+
+
+def test_more_nodes_are_written_where_the_options_allow_them(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxtile.tiling.rewrite.MOST_NODES", 3)
+    source = model("g (float[8,8] x) => (float[8,8] y) <float[8,8] w> { y = MatMul(x, w) }")
+    with pytest.raises(UsageError, match="the most is 3") as refusal:
+        bench.tile(source, Limits(m=2))
+    allowed = re.findall(r"--nodes-at-most (\d+) allows them", str(refusal.value.hint))
+    assert bench.tile(source, Limits(m=2), TilingPolicy(nodes_at_most=int(*allowed))).count("MatMul") == 4
 
 
 def test_the_number_of_nodes_is_foreseen(bench: Bench) -> None:
