@@ -1,25 +1,28 @@
 """Hidden channels in chunks: a wide tensor between an expanding and a reducing kernel is made and used up part by part.
 
 The reducing kernel of each chunk makes a partial sum, which is added to the sum of those before it. Where the last kernel is a pooling that
-makes much less than it reads, its chunks are joined instead. No product is computed twice.
+makes much less than it reads, its chunks are joined instead. No product is computed twice. Chunks of quantised channels are only joined:
+a sum in parts would be rounded in parts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import onnx_ir as ir
 
 from onnxtile.fitting.axis_maps import AxisLink, AxisLinks, OperatorFacts, Uncut, links
 from onnxtile.fitting.chunked_kernels import ChunkedKernels
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor, Network
-from onnxtile.fitting.read_network import KernelSource
+from onnxtile.fitting.read_network import WEIGHTS, KernelSource
 from onnxtile.fitting.strip_ranges import PatchRange, shares
 from onnxtile.model.constants import Constants
+from onnxtile.model.quantising import dequantises
 from onnxtile.model.shapes import Shapes
 
-_PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
+_CONVOLUTIONS = frozenset({"Conv", "QLinearConv"})
 _COUNTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _SMALLER = 4
 """A pooling that ends a group makes at most this part of what it reads."""
@@ -33,9 +36,9 @@ _LONGEST = 24
 class HiddenGroup:
     """The kernels that make and use up hidden channels, by their places: the first expands, the last reduces.
 
-    `tensors` are those with hidden channels, `channels` their number, `axis` their axis. `slices` has, for each kernel, the axis of each
-    constant operand along which it has hidden channels, by the place of the operand. `is_joined` says that the results of the last kernel
-    are joined, not added.
+    A kernel that gives back floats for the first alone stands before it. `tensors` are those with hidden channels, `channels` their
+    number, `axis` their axis. `slices` has, for each kernel, the axis of each constant operand along which it has hidden channels, by the
+    place of the operand. `is_joined` says that the results of the last kernel are joined, not added.
     """
 
     places: tuple[int, ...]
@@ -59,10 +62,14 @@ class HiddenGroup:
 
 
 class HiddenGroups:
-    """Finds the groups of a network whose constants are known."""
+    """Finds the groups of a network whose constants are known; without `sums`, only those whose chunks are joined."""
 
-    def __init__(self, network: Network, shapes: Shapes, constants: Constants, opset: int) -> None:
+    def __init__(
+        self, network: Network, shapes: Shapes, constants: Constants, opset: int, *, sums: bool = True
+    ) -> None:
         self._network, self._shapes, self._constants, self._opset = network, shapes, constants, opset
+        self._sums = sums
+        self._makers = {made: place for place, kernel in enumerate(network.kernels) for made in kernel.makes}
         self._readers: dict[int, list[int]] = {}
         for place, kernel in enumerate(network.kernels):
             for tensor in dict.fromkeys(kernel.reads):
@@ -78,11 +85,17 @@ class HiddenGroups:
         node = self._product(kernel)
         if node is None:
             return None
-        axis = 1 if node.op_type == "Conv" else len(self._network.tensors[kernel.makes[0]].dims) - 1
+        axis = 1 if node.op_type in _CONVOLUTIONS else len(self._network.tensors[kernel.makes[0]].dims) - 1
         slices = {first: self._slices(kernel, axis, frozenset())}
         if slices[first] is None:
             return None
         hidden, places = {kernel.makes[0]}, [first]
+        if self._network.tensors[kernel.reads[0]].is_inside:
+            before = self._makers[kernel.reads[0]]
+            if not dequantises(self._network.kernels[before].source.node):
+                return None
+            places, slices[before] = [before, first], {}
+        is_smaller = False
         joined: HiddenGroup | None = None
         ended: HiddenGroup | None = None
         for place in range(first + 1, min(first + _LONGEST, len(self._network.kernels))):
@@ -94,6 +107,8 @@ class HiddenGroups:
             slices[place] = self._slices(one, axis, hidden) if reduced is None else reduced
             if slices[place] is None:
                 break
+            carried = is_smaller and any(self._network.tensors[tensor].is_inside for tensor in one.reads)
+            is_smaller = carried or self._is_smaller(one)
             known = {p: s for p, s in slices.items() if s is not None}
             found = self._closed(list(places), frozenset(hidden), axis, known)
             if reduced is not None:
@@ -101,35 +116,38 @@ class HiddenGroups:
             if found is not None:
                 # Channels that a gate reads as a whole are joined there; what they are made of is not kept.
                 ended = replace(found, is_joined=True)
-                joined = joined or (ended if self._is_smaller(one) else None)
+                joined = joined or (ended if is_smaller else None)
             hidden.update(one.makes)
         return joined or ended
 
     def _is_smaller(self, kernel: FitKernel) -> bool:
         """Return whether the result of a kernel is much smaller than each of its operands."""
         tensors = self._network.tensors
-        size = tensors[kernel.makes[0]].size * _SMALLER
-        return all(size <= tensors[tensor].size for tensor in kernel.reads)
+        elements = prod(tensors[kernel.makes[0]].dims) * _SMALLER
+        return all(elements <= prod(tensors[tensor].dims) for tensor in kernel.reads)
 
     def _closed(
         self, places: list[int], hidden: Collection[int], axis: int, slices: Mapping[int, Mapping[int, int]]
     ) -> HiddenGroup | None:
         """Return the group, unless a kernel outside of it reads a hidden tensor."""
         network = self._network
+        last = network.kernels[places[-1]].makes[0]
+        if network.tensors[last].is_inside or all(network.tensors[tensor].is_inside for tensor in hidden):
+            return None
         if any(network.last_reads[tensor] > places[-1] or network.tensors[tensor].is_kept for tensor in hidden):
             return None
         if any(reader not in places for tensor in hidden for reader in self._readers.get(tensor, ())):
             return None
-        channels = network.tensors[network.kernels[places[0]].makes[0]].dims[axis]
+        channels = network.tensors[min(hidden)].dims[axis]
         return HiddenGroup(tuple(places), frozenset(hidden), channels, axis, slices) if channels > 1 else None
 
     def _product(self, kernel: FitKernel) -> ir.Node | None:
         source: KernelSource = kernel.source
         node = source.node
-        if node is None or node.domain not in {"", "ai.onnx"} or node.op_type not in _PRODUCTS:
+        if node is None or node.domain not in {"", "ai.onnx"} or node.op_type not in WEIGHTS:
             return None
-        weights = node.inputs[1]
-        plain = node.op_type != "Conv" or node.attributes.get_int("group", 1) == 1
+        weights = node.inputs[WEIGHTS[node.op_type]]
+        plain = node.op_type not in _CONVOLUTIONS or node.attributes.get_int("group", 1) == 1
         return node if plain and source.places == (0,) and weights in self._constants else None
 
     def _slices(self, kernel: FitKernel, axis: int, hidden: Collection[int]) -> dict[int, int] | None:
@@ -151,12 +169,20 @@ class HiddenGroups:
                     return None
             elif link is not None:
                 slices[place] = link.axis
-        return slices
+        return slices if all(self._is_cut(node, place) for place in slices) else None
+
+    def _is_cut(self, node: ir.Node, place: int) -> bool:
+        """Return whether a part of a constant operand is written as the whole is: integers and their scales, if that is its form."""
+        value = node.inputs[place]
+        maker = None if value is None else value.producer()
+        if self._sums or maker is None or maker.op_type == "Constant":
+            return True
+        return dequantises(maker) and not maker.attributes.get_int("block_size", 0)
 
     def _reduced(self, kernel: FitKernel, hidden: Collection[int], axis: int) -> dict[int, int] | None:
         """Return the axis of the weights of a product that sums over the hidden channels; None for any other kernel."""
-        node = self._product(kernel)
-        if node is None or kernel.reads[0] not in hidden:
+        node = self._product(kernel) if self._sums else None
+        if node is None or node.op_type == "QLinearConv" or kernel.reads[0] not in hidden:
             return None
         if node.op_type == "Conv":
             return {1: 1} if axis == 1 else None
@@ -222,7 +248,7 @@ def _add_chunks(
             kernel = kernels[place - first]
             for tensor in kernel.makes:
                 about = tensors[tensor]
-                if tensor in group.tensors or group.is_joined:
+                if tensor in group.tensors or (group.is_joined and tensor == result):
                     dims = list(about.dims)
                     dims[group.axis] = share[1] - share[0]
                     about = replace(about, dims=tuple(dims))

@@ -29,6 +29,8 @@ WINDOWED = frozenset(
     {"Conv", "ConvInteger", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "QLinearAveragePool", "QLinearConv"}
 )
 """Operators with windows along the axes behind the channels, which are cut also where there is one only."""
+WEIGHTS = {"Conv": 1, "Gemm": 1, "MatMul": 1, "QLinearConv": 3}
+"""The products whose channels are cut, and the place of the weights of each."""
 
 
 @dataclass(frozen=True)

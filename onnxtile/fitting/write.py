@@ -11,15 +11,18 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir import convenience
 
-from onnxtile.fitting.axis_links import OperatorFacts
+from onnxtile.fitting.axis_links import OperatorFacts, Uncut
+from onnxtile.fitting.axis_maps import links
 from onnxtile.fitting.moved_axes import pad_sizes, slice_ranges
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
-from onnxtile.fitting.read_network import WINDOWED, KernelSource
+from onnxtile.fitting.read_network import WEIGHTS, WINDOWED, KernelSource
 from onnxtile.fitting.region_tracer import Patch, PieceOp, RegionTrace
 from onnxtile.fitting.regions import FitSchedule, RegionCost, Regions
 from onnxtile.fitting.resized_axes import resize_scales
 from onnxtile.fitting.source_rows import SourceRows
+from onnxtile.graph import node_id
 from onnxtile.model.constants import Constants
+from onnxtile.model.quantising import dequantises
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.walk import all_values, dependencies, nodes_inside
 from onnxtile.runtime import Array
@@ -64,7 +67,7 @@ def _replace(
 ) -> None:
     old = dict.fromkeys(kernel.source.node for kernel in kernels if kernel.source.node is not None)
     last = max(old, key=lambda node: writer.position(graph, node))
-    graph.insert_before(last, writer.nodes)
+    graph.insert_before(last, [*writer.constant_nodes, *writer.nodes])
     for before, after in results.items():
         name = before.name
         before.name = None
@@ -75,6 +78,10 @@ def _replace(
     for constant in writer.constants:
         graph.register_initializer(constant)
     graph.remove(old, safe=False)
+    for node in old:
+        # Constants of which only parts are read now are removed, since nothing uses them.
+        for place in range(len(node.inputs)):
+            node.replace_input_with(place, None)
 
 
 @dataclass
@@ -95,6 +102,7 @@ class _RegionWriter:
     shapes: Shapes
     nodes: list[ir.Node] = field(default_factory=list)
     constants: list[ir.Value] = field(default_factory=list)
+    constant_nodes: list[ir.Node] = field(default_factory=list)
     _pieces: dict[Any, ir.Value] = field(default_factory=dict)
     _positions: dict[ir.Node, int] = field(default_factory=dict)
     _counts: Counter[str] = field(default_factory=Counter)
@@ -247,7 +255,8 @@ class _RegionWriter:
         cuts = [source.slices[place]] if place in source.slices else []
         for found, wanted in zip(source.links, (patch.rows, patch.columns), strict=True):
             link = None if found is None else found[place]
-            if link is not None:
+            # The columns of a tensor may be its hidden channels, of which the patch has one chunk.
+            if link is not None and link.axis not in {axis for axis, *_ in cuts}:
                 window = link.reads(*wanted)
                 cuts.append((link.axis, window.start, window.stop))
         sizes = self.shapes.sizes(value)
@@ -256,18 +265,55 @@ class _RegionWriter:
             return value
         key = (value, *cuts)
         if key not in self._pieces:
-            part: list[slice] = [slice(None)] * len(sizes or ())
-            for axis, start, stop in cuts:
-                part[axis] = slice(start, stop)
-            self._pieces[key] = self._constant(f"{value.name}", self.constants_of.array(value)[tuple(part)])
+            integers = self._integer_parts(value, cuts)
+            self._pieces[key] = self._part(value, cuts) if integers is None else self._dequantised(value, integers)
         return self._pieces[key]
+
+    def _part(self, value: ir.Value, cuts: Iterable[tuple[int, int, int]]) -> ir.Value:
+        """Return a constant with the elements of another from a start to a stop along some axes."""
+        array = self.constants_of.array(value)
+        part = [slice(None)] * array.ndim
+        for axis, start, stop in cuts:
+            part[axis] = slice(start, stop)
+        return self._constant(f"{value.name}", array[tuple(part)])
+
+    def _integer_parts(self, value: ir.Value, cuts: Sequence[tuple[int, int, int]]) -> list[ir.Value | None] | None:
+        """Return the parts of the integers, scales and zero points that a part of a constant is made of; None for other constants."""
+        maker = value.producer()
+        if maker is None or not dequantises(maker):
+            return None
+        facts = OperatorFacts(maker, self.shapes, self.constants_of, self.opset)
+        try:
+            linked = [(links(facts, axis), start, stop) for axis, start, stop in cuts]
+        except Uncut:
+            return None
+        own = [
+            [(each.axis, start, stop) for found, start, stop in linked if (each := found[place]) is not None]
+            for place in range(len(maker.inputs))
+        ]
+        return [
+            operand if operand is None or not some else self._part(operand, some)
+            for operand, some in zip(maker.inputs, own, strict=True)
+        ]
+
+    def _dequantised(self, value: ir.Value, parts: Sequence[ir.Value | None]) -> ir.Value:
+        """Return the result of the node that makes `value` of integers, for parts of its operands."""
+        maker, integers = value.producer(), parts[0]
+        assert maker is not None and integers is not None
+        dtype = self.shapes.dtype(value)
+        assert dtype is not None
+        made = ir.Value(name=self._piece(value.name or ""), shape=integers.shape, type=ir.TensorType(dtype))
+        name, attributes = self._piece(node_id(maker)), maker.attributes.values()
+        self.constant_nodes.append(ir.Node(maker.domain, maker.op_type, parts, attributes, outputs=[made], name=name))
+        return made
 
     def _attributes(self, source: KernelSource, node: ir.Node, patch: Patch) -> list[ir.Attr]:
         kept = dict(node.attributes)
         if node.op_type == "Reshape":
             kept.pop("allowzero", None)
-        if 1 in source.slices and node.op_type == "Conv" and node.attributes.get_int("group", 1) > 1:
-            _, start, stop = source.slices[1]
+        weights = WEIGHTS.get(node.op_type, 0)
+        if weights in source.slices and node.attributes.get_int("group", 1) > 1:
+            _, start, stop = source.slices[weights]
             kept["group"] = ir.AttrInt64("group", stop - start)
         if node.op_type not in WINDOWED or source.links == (None, None):
             return list(kept.values())

@@ -29,6 +29,11 @@ HIDDEN: dict[str, tuple[str, str, dict[str, tuple[int, ...]]]] = {
         "[e] h = Gemm<transB=1>(x, w0, b0) [r] j = Relu(h) [p] y = Gemm<transB=1, beta=0.5>(j, w2, b2)",
         {"w0": (64, 8), "b0": (64,), "w2": (8, 64), "b2": (8,)},
     ),
+    "products whose columns are hidden": (
+        "float[1,3,6,8]",
+        "[e] h = MatMul(x, w0) [a] i = Add(h, b0) [r] j = Relu(i) [p] y = MatMul(j, w2)",
+        {"w0": (8, 64), "b0": (64,), "w2": (64, 8)},
+    ),
     "joined behind a pooling": (
         "float[1,4,6,6]",
         "[e] h = Conv(x, w0, b0) [r] i = Relu(h) [g] y = GlobalAveragePool(i)",

@@ -190,11 +190,12 @@ def regions_of(model: ir.Model, shapes: Shapes, constants: Constants, *, exact: 
     """Return the regions of a model; `exact` says that no sum may be added up in another order."""
     of_islands = island_tensors(model, constants)
     network = read_network(model, shapes, constants, of_islands, exact=exact)
-    # Sums of quantised products cannot be added up in parts without a wider type.
-    if exact or of_islands.inside:
+    if exact:
         return Regions(network)
     opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
-    return Regions(network, HiddenGroups(network, shapes, constants, opset).found())
+    # Sums of quantised products cannot be added up in parts without a wider type.
+    groups = HiddenGroups(network, shapes, constants, opset, sums=not of_islands.inside)
+    return Regions(network, groups.found())
 
 
 def running_nodes(model: ir.Model, constants: Constants) -> int:
