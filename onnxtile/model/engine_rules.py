@@ -1,5 +1,5 @@
-"""Rules of onnx-shape-inference that are replaced in its own registry: one that is wrong, those that lose what is chosen between sizes,
-and all for operators of onnxruntime.
+"""Rules of onnx-shape-inference that are replaced in its own registry: those that are wrong, those that lose what is chosen between
+sizes, and all for operators of onnxruntime.
 
 What follows from a wrong shape is wrong, too: a rule must be right while the engine goes through the model, not only afterwards.
 """
@@ -36,7 +36,7 @@ _REPLACED: set[tuple[str, str]] = set()
 
 
 def correct(contributed: Iterable[tuple[str, str]]) -> None:
-    """Replace the engine's rules for Slice, ConstantOfShape, Equal, Where and broadcasts, and its collection of names, for this process.
+    """Replace, for this process, the engine's rules for Slice, Split, ConstantOfShape, Equal, Where, broadcasts and the names of symbols.
 
     The same for the `contributed` operators (domain, name).
     """
@@ -44,6 +44,7 @@ def correct(contributed: Iterable[tuple[str, str]]) -> None:
         registry.collect()
         if ("", "Slice") not in _REPLACED:
             _replace_slice()
+            _replace_split()
             _replace_choices()
             _replace_broadcast()
             _replace_collection()
@@ -105,6 +106,29 @@ def _replace_slice() -> None:
 
     registry.register("", "Slice", since_version=10)(clamped)
     _REPLACED.add(("", "Slice"))
+
+
+def _replace_split() -> None:
+    """Leave the sizes of parts open where the operand that says them is not known: the library takes equal parts then."""
+    library = registry.get("", "Split", version=13)
+    assert library is not None
+
+    def said(context: ShapeInferenceContext, node: ir.Node) -> None:
+        data, lengths = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
+        if (
+            lengths is None
+            or data is None
+            or data.shape is None
+            or ir.convenience.get_const_tensor(lengths) is not None
+        ):
+            library(context, node)
+            return
+        axis = node.attributes.get_int("axis", 0) % max(len(data.shape), 1)
+        for value in node.outputs:
+            dims = [context.new_symbolic_dim() if place == axis else dim for place, dim in enumerate(data.shape)]
+            context.set_shape_and_dtype(value, ir.Shape(dims), data.dtype)
+
+    registry.register("", "Split", since_version=13)(said)
 
 
 def _replace_broadcast() -> None:

@@ -1,4 +1,4 @@
-"""Rules that replace those of onnx-shape-inference: names are collected as the library does, without expressions of numbers."""
+"""Rules that replace those of onnx-shape-inference."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from onnxtile.model.engine_rules import _symbol_names
 from onnxtile.model.load import load
+from onnxtile.model.shapes import resolve
 
 Text = Callable[..., onnx.ModelProto]
 
@@ -48,3 +49,21 @@ def test_a_plan_of_fixed_sizes_executes_no_sympy(tmp_path: Path, text: Text) -> 
 def test_a_symbol_that_is_no_expression_is_a_name() -> None:
     value = ir.Value(name="x", shape=ir.Shape(["batch", 3, None]), type=ir.TensorType(ir.DataType.FLOAT))
     assert _symbol_names(ir.Graph([value], [], nodes=[])) == {"batch"}
+
+
+def test_the_parts_of_a_split_are_open_where_an_operand_of_a_function_says_their_sizes() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 18, "com.microsoft": 1, "own": 1]>
+        g (float[3,5] x) => (float[a,5] y, float[b,5] z) <int64[2] s = {1, 2}> {
+            o = com.microsoft.FastGelu(x)
+            y, z = own.Parts(o, s)
+        }
+        <domain: "own", opset_import: ["": 18]> Parts (p, q) => (r, t) { r, t = Split(p, q) }"""
+    )
+    loaded = load(model)
+    call = loaded.graph[-1]
+    assert [resolve(loaded, run=True).sizes(value) for value in call.outputs] == [(1, 5), (2, 5)]
+    assert all(
+        resolve(loaded).sizes(value) in {None, sizes}
+        for value, sizes in zip(call.outputs, [(1, 5), (2, 5)], strict=True)
+    )
