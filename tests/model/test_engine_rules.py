@@ -54,7 +54,8 @@ def test_a_symbol_that_is_no_expression_is_a_name() -> None:
 def test_the_parts_of_a_split_are_open_where_an_operand_of_a_function_says_their_sizes() -> None:
     model = onnx.parser.parse_model(
         """<ir_version: 10, opset_import: ["": 18, "com.microsoft": 1, "own": 1]>
-        g (float[3,5] x) => (float[a,5] y, float[b,5] z) <int64[2] s = {1, 2}> {
+        g (float[3,5] x) => (float[a,5] y, float[b,5] z) {
+            s = Constant<value = int64[2] {1, 2}>()
             o = com.microsoft.FastGelu(x)
             y, z = own.Parts(o, s)
         }
