@@ -7,7 +7,7 @@ What follows from a wrong shape is wrong, too: a rule must be right while the en
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Lock
 from typing import TypeAlias, TypeVar
 
@@ -31,12 +31,14 @@ _WHOLE = frozenset({ir.DataType.INT64, ir.DataType.INT32})
 _MOST = 64
 """Elements of the longest shape whose elements are followed."""
 
+_Rule: TypeAlias = Callable[[ShapeInferenceContext, ir.Node], None]
+
 _LOCK = Lock()
 _REPLACED: set[tuple[str, str]] = set()
 
 
 def correct(contributed: Iterable[tuple[str, str]]) -> None:
-    """Replace, for this process, the engine's rules for Slice, Split, ConstantOfShape, Equal, Where, broadcasts and the names of symbols.
+    """Replace, for this process, the engine's rules for some operators and broadcasts, and its collection of names.
 
     The same for the `contributed` operators (domain, name).
     """
@@ -44,7 +46,7 @@ def correct(contributed: Iterable[tuple[str, str]]) -> None:
         registry.collect()
         if ("", "Slice") not in _REPLACED:
             _replace_slice()
-            _replace_split()
+            _replace_defaults()
             _replace_choices()
             _replace_broadcast()
             _replace_collection()
@@ -108,27 +110,43 @@ def _replace_slice() -> None:
     _REPLACED.add(("", "Slice"))
 
 
-def _replace_split() -> None:
-    """Leave the sizes of parts open where the operand that says them is not known: the library takes equal parts then."""
-    library = registry.get("", "Split", version=13)
-    assert library is not None
+def _replace_defaults() -> None:
+    """Leave the sizes open that an unknown operand says: of the parts of a Split, and which axes a Squeeze removes.
 
-    def said(context: ShapeInferenceContext, node: ir.Node) -> None:
-        data, lengths = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
-        if (
-            lengths is None
-            or data is None
-            or data.shape is None
-            or ir.convenience.get_const_tensor(lengths) is not None
-        ):
-            library(context, node)
-            return
-        axis = node.attributes.get_int("axis", 0) % max(len(data.shape), 1)
-        for value in node.outputs:
-            dims = [context.new_symbolic_dim() if place == axis else dim for place, dim in enumerate(data.shape)]
-            context.set_shape_and_dtype(value, ir.Shape(dims), data.dtype)
+    The library takes the default, as if the operand were left out.
+    """
+    for name, rule in (("Split", _open_parts), ("Squeeze", _open_axes)):
+        library = registry.get("", name, version=13)
+        assert library is not None
 
-    registry.register("", "Split", since_version=13)(said)
+        def said(context: ShapeInferenceContext, node: ir.Node, library: _Rule = library, rule: _Rule = rule) -> None:
+            given = node.inputs[1] if len(node.inputs) > 1 else None
+            is_known = given is None or ir.convenience.get_const_tensor(given) is not None
+            (library if is_known else rule)(context, node)
+
+        registry.register("", name, since_version=13)(said)
+
+
+def _open_parts(context: ShapeInferenceContext, node: ir.Node) -> None:
+    data = node.inputs[0]
+    if data is None or data.dtype is None:
+        return
+    for value in node.outputs:
+        context.set_dtype(value, data.dtype)
+        if data.shape is not None:
+            axis = node.attributes.get_int("axis", 0) % max(len(data.shape), 1)
+            dims = [context.new_symbolic_dim() if at == axis else dim for at, dim in enumerate(data.shape)]
+            value.shape = ir.Shape(dims)
+
+
+def _open_axes(context: ShapeInferenceContext, node: ir.Node) -> None:
+    data, axes = node.inputs
+    if data is None or axes is None or data.dtype is None:
+        return
+    context.set_dtype(node.outputs[0], data.dtype)
+    count = axes.shape[0] if axes.shape is not None and len(axes.shape) == 1 else None
+    if data.shape is not None and isinstance(count, int):
+        node.outputs[0].shape = ir.Shape([context.new_symbolic_dim() for _ in range(len(data.shape) - count)])
 
 
 def _replace_broadcast() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
+import pytest
 
 from onnxtile.model.engine_rules import _symbol_names
 from onnxtile.model.load import load
@@ -51,20 +52,29 @@ def test_a_symbol_that_is_no_expression_is_a_name() -> None:
     assert _symbol_names(ir.Graph([value], [], nodes=[])) == {"batch"}
 
 
-def test_the_parts_of_a_split_are_open_where_an_operand_of_a_function_says_their_sizes() -> None:
+@pytest.mark.parametrize(
+    ("operator", "given", "results", "sizes"),
+    [("Split", "{1, 2}", ["r", "t"], [(1, 1, 5), (2, 1, 5)]), ("Squeeze", "{1}", ["r"], [(3, 5)])],
+)
+def test_what_an_operand_of_a_function_says_is_open(
+    operator: str, given: str, results: list[str], sizes: list[tuple[int, ...]]
+) -> None:
+    made, outputs = ", ".join(results), ", ".join(f"float[{name}0] {name}" for name in results)
     model = onnx.parser.parse_model(
-        """<ir_version: 10, opset_import: ["": 18, "com.microsoft": 1, "own": 1]>
-        g (float[3,5] x) => (float[a,5] y, float[b,5] z) {
-            s = Constant<value = int64[2] {1, 2}>()
+        f"""<ir_version: 10, opset_import: ["": 18, "com.microsoft": 1, "own": 1]>
+        g (float[3,1,5] x) => ({outputs}) {{
+            s = Constant<value = int64[{given.count(",") + 1}] {given}>()
             o = com.microsoft.FastGelu(x)
-            y, z = own.Parts(o, s)
-        }
-        <domain: "own", opset_import: ["": 18]> Parts (p, q) => (r, t) { r, t = Split(p, q) }"""
+            {made} = own.Parts(o, s)
+        }}
+        <domain: "own", opset_import: ["": 18]> Parts (p, q) => ({made}) {{ {made} = {operator}(p, q) }}"""
     )
+    for value, found in zip(model.graph.output, sizes, strict=True):
+        value.type.tensor_type.shape.CopyFrom(
+            onnx.helper.make_tensor_value_info("", 1, [None] * len(found)).type.tensor_type.shape
+        )
     loaded = load(model)
     call = loaded.graph[-1]
-    assert [resolve(loaded, run=True).sizes(value) for value in call.outputs] == [(1, 5), (2, 5)]
-    assert all(
-        resolve(loaded).sizes(value) in {None, sizes}
-        for value, sizes in zip(call.outputs, [(1, 5), (2, 5)], strict=True)
-    )
+    assert [resolve(loaded, run=True).sizes(value) for value in call.outputs] == sizes
+    known = [resolve(loaded).sizes(value) for value in call.outputs]
+    assert all(one in {None, right} for one, right in zip(known, sizes, strict=True))
