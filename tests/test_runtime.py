@@ -168,6 +168,34 @@ def test_the_time_to_load_many_weights_grows_with_their_number() -> None:
     assert large < 10 * small
 
 
+def _sum(count: int) -> tuple[Session, dict[str, object]]:
+    """Return a session that adds up so many numbers, and its inputs, each of them 1."""
+    names = [f"x{i}" for i in range(count)]
+    *inputs, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in (*names, "y"))
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Sum", names, ["y"])], "sum", inputs, [y])
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    made = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    return Session(made.SerializeToString()), {name: boxed(np.ones(1, np.float32)) for name in names}
+
+
+def test_a_run_takes_many_values_of_onnxruntime() -> None:
+    session, inputs = _sum(1_200)
+    assert session.run_on(inputs, {"y": None})["y"].numpy() == 1_200
+
+
+@pytest.mark.slow
+def test_the_time_of_a_run_grows_with_the_inputs() -> None:
+    """The names compared with each other are quadratic: 32,000 of them would take over 15 times as long as 8,000."""
+
+    def seconds(count: int) -> float:
+        session, inputs = _sum(count)
+        start = time.process_time()
+        session.run_on(inputs, {"y": None})
+        return time.process_time() - start
+
+    assert seconds(32_000) < 8 * seconds(8_000)
+
+
 def _with_weights(count: int) -> bytes:
     weights = [onnx.numpy_helper.from_array(np.ones((4, 4), np.float32), f"w{i}") for i in range(count)]
     names = ["x", *(f"h{i}" for i in range(count))]

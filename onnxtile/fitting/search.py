@@ -51,6 +51,7 @@ def search_within(regions: Regions, wanted: FitTarget, progress: Progress = sile
     """Return the cheapest schedule within the capacity; None where none is found, or no capacity is wanted."""
     if wanted.capacity is None:
         return None
+    regions.is_cut_short = True
     for depth in depths(len(regions.network.kernels)):
         regions.is_cut_short = False
         found = _within(regions, wanted.capacity, wanted, (PathSearch, PiecesSearch), progress, depth)
@@ -62,6 +63,7 @@ def search_within(regions: Regions, wanted: FitTarget, progress: Progress = sile
 def smallest_peak(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule:
     """Return the schedule with the least peak that is found, whatever the capacity."""
     best = FitSchedule(tuple(regions.whole))
+    regions.is_cut_short = True
     for depth in depths(len(regions.network.kernels)):
         regions.is_cut_short = False
         for way in (PathSearch, PiecesSearch):

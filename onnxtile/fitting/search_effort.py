@@ -17,6 +17,8 @@ _KERNELS, _BASE = 200, 60_000
 """The kernels that all searches may count for each kernel of the network, and for the network."""
 _FULL, _FEWER, _LARGE = 1_000, 12, 120_000
 """The kernels of a network up to which this holds; of a larger one, those counted for each of its kernels, and at least."""
+_LARGEST = 12_000
+"""Kernels of the largest network of which cuts are looked for; a search of so many takes some minutes and 1 GB."""
 _PART = 2
 """The part of the effort left that one search may take."""
 _LEAST = 32
@@ -34,8 +36,15 @@ def all_effort(kernels: int) -> int:
     return _BASE + _KERNELS * kernels if kernels <= _FULL else max(_LARGE, _FEWER * kernels)
 
 
+def is_too_large(kernels: int) -> bool:
+    """Return whether a network of so many kernels is too large for a search."""
+    return kernels > _LARGEST
+
+
 def depths(kernels: int) -> tuple[int, ...]:
-    """Return the multiples of the work that are tried; one where the network is large, so that it ends in minutes."""
+    """Return the multiples of the work that are tried: one where the network is large, and none above the largest."""
+    if is_too_large(kernels):
+        return ()
     return _DEPTHS if kernels <= _FULL else _DEPTHS[:1]
 
 

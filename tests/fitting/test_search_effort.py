@@ -30,6 +30,10 @@ def _read(made: onnx.ModelProto) -> Regions:
     return Regions(read_network(loaded, resolve(loaded), Constants(loaded)))
 
 
+def _arena(made: onnx.ModelProto) -> int:
+    return onnxtile.plan(made).plan.arena_size
+
+
 def _blocks(count: int) -> Regions:
     """Return the regions of `count` blocks, each from 2 channels to 8 and back."""
     lines, value = list[str](), "x"
@@ -110,11 +114,47 @@ def test_networks_of_up_to_a_thousand_kernels_have_the_work_of_each_kernel_in_fu
 
 
 def test_the_bound_of_large_networks_is_linear_in_their_kernels() -> None:
-    for kernels in (1001, 10_000, 100_000):
+    for kernels in (1001, 10_000, 12_000):
         assert search_effort.all_effort(kernels) <= 120 * kernels
         assert search_effort.depths(kernels) == (1,)
-    assert search_effort.all_effort(100_000) == 1_200_000
-    assert [search_effort.attempts(kernels) for kernels in (2000, 10_000, 100_000)] == [4, 2, 2]
+    assert search_effort.all_effort(12_000) == 144_000
+    assert [search_effort.attempts(kernels) for kernels in (2000, 10_000, 12_000)] == [4, 2, 2]
+
+
+def test_a_network_that_is_too_large_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert search_effort.depths(12_000) and not search_effort.depths(12_001)
+    made = inverted_residuals()
+    read = _read(made)
+    monkeypatch.setattr(search_effort, "_LARGEST", len(read.network.kernels) - 1)
+    for target in (FitTarget(64, 0.0), FitTarget(None, 0.0)):
+        assert search(read, target).is_whole
+        assert read.is_cut_short
+    assert read.counted == 0
+    arena = _arena(made)
+    assert onnxtile.fit(made, capacity=arena).fits
+    with pytest.raises(Infeasible, match=f"reached is {arena:,} bytes.*; the bound of the search ended it"):
+        onnxtile.fit(made, capacity=arena - 64, verify=False)
+    with pytest.raises(Infeasible, match="too many for a search"):
+        onnxtile.fit(made, smallest=True)
+
+
+def test_items_of_a_batch_run_one_by_one_where_their_nodes_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = wide(50)
+    peak = _arena(made)
+    apart = onnxtile.fit(made, capacity=peak * 2 // 3)
+    assert apart.steps[0].kind == "batch"
+    monkeypatch.setattr("onnxtile.fitting.unblocking.items._NODES", 4 * len(made.graph.node) - 1)
+    assert onnxtile.fit(made, capacity=peak * 2 // 3).steps[0].kind != "batch"
+
+
+def test_items_of_a_batch_that_are_too_many_for_a_search_are_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = wide(50)
+    monkeypatch.setattr(search_effort, "_LARGEST", len(made.graph.node))
+    found = onnxtile.fit(made, smallest=True)
+    assert [step.kind for step in found.steps] == ["batch"]
+    assert found.after.arena < _arena(made)
+    with pytest.raises(Infeasible, match=f"reached is {found.after.arena:,} bytes.*; the bound of the search ended it"):
+        onnxtile.fit(made, capacity=64)
 
 
 def test_the_ends_of_regions_of_a_wide_network_are_bounded() -> None:

@@ -15,13 +15,15 @@ from onnxtile.model.walk import dependencies
 
 _MOST = 16
 """Items of a batch, at most."""
+_NODES = 50_000
+"""Nodes of all items together, at most."""
 
 
 def items_apart(edit: ModelEdit) -> list[ir.Node]:
     """Let each item of a batch run through the nodes that treat every item alone; return these nodes."""
     inputs = [value for value in edit.model.graph.inputs if edit.sizes(value)]
     count = next((sizes[0] for value in inputs if (sizes := edit.sizes(value)) and sizes[0] > 1), 0)
-    if not 1 < count <= _MOST or edit.opset < 10:
+    if not 1 < count <= _MOST or edit.opset < 10 or count * len(edit.model.graph) > _NODES:
         return []
     batch = [value for value in inputs if (edit.sizes(value) or (0,))[0] == count]
     tail = JoinTail(list(range(count + 1)), dict.fromkeys(batch, 0))

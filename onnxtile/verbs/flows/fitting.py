@@ -13,6 +13,7 @@ from onnxtile.fitting.quantised import separate
 from onnxtile.fitting.regions import FitSchedule, Regions
 from onnxtile.fitting.result import ModelCost, obstacle_of, steps_before, steps_of
 from onnxtile.fitting.search import FitTarget
+from onnxtile.fitting.search_effort import is_too_large
 from onnxtile.fitting.unblocking.unblock import (
     ModelRewrite,
     UnblockedModel,
@@ -159,6 +160,12 @@ def candidate(options: FitOptions, subject: FitSubject) -> FitCandidate:
     whole = FitCandidate(subject.regions, (), as_it_is(subject, options.progress), macs)
     if memory is not None and whole.written.planned.plan.arena_size <= memory[1]:
         return whole
+    kernels = len(subject.regions.network.kernels)
+    if memory is None and is_too_large(kernels):
+        raise Infeasible(
+            f"the smallest arena is not looked for: the model has {kernels:,} operators, too many for a search",
+            hint="fuse the model first, or give a capacity that it fits as it is",
+        )
     wanted = FitTarget(None if memory is None else memory[1], float(options.max_extra_macs), options.max_nodes)
     edited, rewrites, found = cut(subject, wanted, options)
     is_cut_short = edited.regions.is_cut_short
@@ -171,7 +178,12 @@ def cut(
     subject: FitSubject, wanted: FitTarget, options: FitOptions
 ) -> tuple[FitSubject, tuple[ModelRewrite, ...], WrittenSchedule | None]:
     """Return the model after rewrites, these, and the schedule written into it: where that alone may do, items of a batch one by one, or
-    tokens in pieces; else regions, or tokens in pieces where these take fewer bytes."""
+    tokens in pieces; else regions, or tokens in pieces where these take fewer bytes.
+
+    Nothing is written into a model of too many kernels."""
+    if is_too_large(len(subject.regions.network.kernels)):
+        subject.regions.is_cut_short = True
+        return subject, (), None
     subject, before = _in_order(subject, options)
     items = None if options.exact else batch_apart(subject.model, subject.shapes)
     if items is not None:
@@ -180,7 +192,9 @@ def cut(
         if whole.peak < FitSchedule(tuple(subject.regions.whole)).peak:
             subject, before = apart, before + items.rewrites
         too_many = wanted.nodes is not None and whole.nodes > wanted.nodes
-        if subject is apart and wanted.capacity is not None and whole.peak <= wanted.capacity and not too_many:
+        apart.regions.is_cut_short = is_too_large(len(apart.regions.network.kernels))
+        settled = apart.regions.is_cut_short or (wanted.capacity is not None and whole.peak <= wanted.capacity)
+        if subject is apart and settled and not too_many:
             return apart, before, written(apart, whole, options.progress)
     tokens = None if options.exact else tokens_cut(subject, wanted)
     if tokens is None:
