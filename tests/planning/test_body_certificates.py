@@ -213,5 +213,5 @@ def test_a_body_in_a_larger_order_is_proved_up_to_the_fewest_bytes_of_all_orders
     assert body["arena"] == 2 * 64 * 64 * 4 + 64 * 4
     assert check_bound.is_proved(body)
     assert not check_bound.is_proved(body | {"arena": body["arena"] + 64})
-    inside = check_account.graph_of(model, said).body(said, body)
+    inside = check_account.body_of(check_account.graph_of(model, said), said, body)
     assert check_account.refusal(inside, body) == ""

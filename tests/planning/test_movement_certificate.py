@@ -200,7 +200,7 @@ def test_the_scripts_run_by_themselves(tmp_path: Path) -> None:
 
     def run(name: str, *files: Path) -> tuple[int, str]:
         script = Path(check_movement.__file__).with_name(f"{name}.py")
-        command = [sys.executable, "-I", str(script), *map(str, files)]
+        command = [sys.executable, "-Es", str(script), *map(str, files)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
         return done.returncode, done.stdout + done.stderr
 
