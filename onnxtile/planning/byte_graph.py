@@ -3,8 +3,8 @@
 A node needs the bytes of its operands and results while it runs. A view holds the bytes of its operand, and contiguous parts of a Concat
 or Split lie in the whole; a contiguous Slice counts nothing. A result may be written over an operand of its size that no later node reads,
 but for the operators in COPIES. Any other tensor has bytes of its own, aligned. For a proof of copies between memories
-(`check_movement.py`), tensors are whole: only views lie in others, and a Concat is written over those of its operands that no later node
-reads. The copies of the planned model are left out.
+(`check_movement.py`), tensors are whole: only views lie in others, and a Concat is made over its operands. The copies of the planned
+model are left out.
 """
 
 from __future__ import annotations
@@ -83,8 +83,11 @@ class ByteGraph:
         self.nodes, self.model, self.dims = list(graph.node), model, dict[str, int]()
         (self.types, self.unsure), self.spaces = types_of(graph, said["types"]), len(said.get("workspaces", ()))
         self.marks = {(f.domain, f.name): {p.key: p.value for p in f.metadata_props} for f in model.functions}
-        self.numbers = whole_numbers(graph)
-        self.outputs, self.constants = {v.name for v in graph.output}, {t.name for t in graph.initializer}.union(around)
+        # From version 4 of the format on, an initializer that is an input is a default that the caller may override.
+        open_names = {v.name for v in graph.input} if model.ir_version >= 4 else set()
+        self.numbers = {name: numbers for name, numbers in whole_numbers(graph).items() if name not in open_names}
+        self.outputs = {v.name for v in graph.output}
+        self.constants = {t.name for t in graph.initializer}.difference(open_names).union(around)
         states = dict(said["states"])
         self.outside = self.outputs - {*states.values()} if said["io"] == "outside" else set()
         inputs = {v.name for v in graph.input if said["io"] == "inside" or v.name in states}
@@ -100,6 +103,7 @@ class ByteGraph:
         self.pieces: dict[str, Pieces] = {name: [(name, 0, self.types[name][3])] for name in given}
         self.pairs: list[tuple[str, str]] = list(states.items())
         self.loose: set[str] = set()
+        self.joins: dict[str, list[str]] = {}
         self.given_names = given
         rows = [self.row(node) for node in self.nodes]
         self.kept_names = self.outputs - self.outside | (set() if said["overwrite_inputs"] else given - states.keys())
@@ -231,7 +235,7 @@ class ByteGraph:
                 self.lie_outside([v for v in made if self.is_weight(v)])
                 made = [v for v in made if v in self.outputs]
                 names = names if made or not self.is_moved else set()
-        # Tensors that are copied between memories are whole: operands of a Concat that it reads last are written over by it.
+        # Tensors that are copied between memories are whole: a Concat may be made over its operands, which keep their content.
         is_join, kind = self.is_moved and kind == "join", "" if self.is_moved and kind in {"join", "cut"} else kind
         first, held = node.input[0] if node.input else "", self.pieces
         parts = [self.part(node, v) for v in node.output] if kind == "cut" else []
@@ -248,7 +252,8 @@ class ByteGraph:
         self.loose |= {*joined(node)} if is_join else {*node.output, first} if kind and kind != "view" else set()
         names = names - {first} if kind == "cut" else set() if kind == "moved" else names
         read = chain(*parts, *(held.get(x, []) for x in names))
-        alike += [(v, x) for v in made for x in (joined(node) if is_join else []) if x in held]
+        self.joins[name_of(node)] = [x for x in joined(node) if x in held] if is_join else []
+        alike += [(v, x) for v in made for x in self.joins[name_of(node)]]
         return made, [*read], alike, bool(OVER_STATES.search(node.op_type))
 
     def lie_outside(self, names: Iterable[str]) -> None:

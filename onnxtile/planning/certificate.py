@@ -71,7 +71,7 @@ def problem_certificate(plan: Mapping[str, Any]) -> CertificateJson:
 _PART = ("start", "size", "first", "last")
 _NOT_SMALLEST = "the plan is not proved the smallest"
 _EMPTY: Mapping[str, Any] = {
-    "version": 4,
+    "version": 5,
     "scope": None,
     "rows": {},
     "places": {},

@@ -109,6 +109,8 @@ def account_of(problem: ByteGraph, said: Mapping[str, Any]) -> dict[str, Any]:
         row = {"name": name, "waits": sorted({0, *map(place.__getitem__, before)}), "uses": sorted(uses)}
         inside = max((body["arena"] for body in said["bodies"] if body["node"] == name), default=0)
         row |= {"over": sorted(over), "spares": spares, "workspace": said["workspaces"].get(name, 0) + inside}
+        if problem.is_moved:
+            row["joins"] = sorted(problem.of(piece for x in problem.joins.get(name, ()) for piece in problem.pieces[x]))
         nodes.append(row)
     nodes.append({"name": "", "waits": list(range(len(nodes))), "uses": sorted(problem.kept), **nothing})
     if said["scope"] != "any order":

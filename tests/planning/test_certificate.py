@@ -179,6 +179,32 @@ def test_a_large_constant_node_is_no_node_that_needs_bytes() -> None:
         assert _refusal_for(model, said) == ""
 
 
+DEFAULT = """
+<ir_version: 10, opset_import: ["" : 17]>
+default (float[1, 16, 64] x, float[1, 16, 64] bias) => (float[1, 1, 16] y) {
+    a = Add(x, bias)
+    b = Transpose <perm = [0, 2, 1]> (a)
+    y = ReduceMean <axes = [1], keepdims = 1> (b)
+}
+"""
+
+
+@pytest.mark.parametrize("rows", [1, 16])
+def test_an_input_with_a_default_is_an_input(rows: int) -> None:
+    """The caller may give other elements, so that the arena has them, whether they are few or many."""
+    model = parser.parse_model(DEFAULT.replace("float[1, 16, 64] bias", f"float[1, {rows}, 64] bias"))
+    bias = helper.make_tensor("bias", TensorProto.FLOAT, [1, rows, 64], [0.5] * rows * 64)
+    model.graph.initializer.append(bias)
+    planned = onnxtile.plan(model, verify=False, io="inside")
+    said = json.loads(json.dumps(planned.certificate()))
+    assert "bias" in said["account"]["bytes"]
+    assert said["proof"] is not None, said["reason"]
+    assert _refusal_for(ir.to_proto(planned.model), said) == ""
+    old = ir.to_proto(planned.model)
+    old.ir_version = 3
+    assert _refusal_for(old, said) != ""
+
+
 STATE = """
 <ir_version: 10, opset_import: ["" : 17]>
 state (float[1, 16, 64] kv, float[1, 16, 64] x) => (float[1, 16, 64] next, float[1, 1, 64] y) {
