@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, starmap
 from operator import mul
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +33,10 @@ class Wait(NamedTuple):
 
 
 class Copies:
-    """The waits of tensors, the bytes `over` the capacity beside each kernel, and `stores`, those written for a tensor that leaves."""
+    """The waits of tensors, the bytes `over` the capacity beside each kernel, and `stores`, those written for a tensor that leaves.
+
+    `begins` has the first kernel of each tensor.
+    """
 
     def __init__(self, said: Mapping[str, Any], *, in_parts: bool) -> None:
         account, over, uses = said["account"], [], dict[str, list[int]]()
@@ -49,6 +52,7 @@ class Copies:
         self.forced += account["handed"] - account["twice"][in_parts]
         outside, waiting = {*before["uses"], *after["uses"]}, moved if in_parts else size
         self.stores = [0 if name in outside else moved[name] for name in uses]
+        self.begins = [places[0] for places in uses.values()]
         pairs = ((name, number, *pair) for number, name in enumerate(uses) for pair in pairwise(uses[name]))
         self.waits = [Wait(v, one + 1, two, waiting[name], moved[name]) for name, v, one, two in pairs if two > one + 1]
         change = [0] * (len(kernels) + 1)
@@ -57,18 +61,19 @@ class Copies:
             change[wait.end] -= wait.size
         self.over = [held + one for held, one in zip(accumulate(change), over, strict=False)]
 
-    def priced(self, prices: Mapping[str, int], unit: int, leaves: Mapping[int, bool]) -> int:
+    def priced(self, prices: Mapping[str, int], unit: int, leaves: Mapping[int, bool], kernels: range) -> int:
         """Return bytes that every choice copies in which waiting tensors leave or stay, as `leaves` says by number.
 
-        A byte beside a kernel has a price, of which `unit` are a copied byte. What does not fit costs at least the prices, less what each
-        tensor saves that leaves where that costs more than a copy.
+        They are those of waits and tensors that begin at `kernels`. A byte beside each of these has a price, of which `unit` are a copied
+        byte. What does not fit costs at least the prices, less what each tensor saves that leaves where that costs more than a copy.
         """
         if any(type(price) is not int or price < 0 for price in (*prices.values(), unit - 1)):
             raise ValueError("a price is no whole number")
-        price = [prices.get(str(at), 0) for at in range(len(self.over))]
-        sums, costs = [0, *accumulate(price)], [unit * store for store in self.stores]
+        price = [prices.get(str(at), 0) * (at in kernels) for at in range(len(self.over))]
+        costs = [unit * store * (at in kernels) for store, at in zip(self.stores, self.begins, strict=True)]
+        sums = [0, *accumulate(price)]
         for number, (tensor, first, end, size, again) in enumerate(self.waits):
-            cost = unit * again - size * (sums[end] - sums[first])
+            cost = unit * again * (first in kernels) - size * (sums[end] - sums[first])
             costs[tensor] += cost if leaves.get(number) else min(0, cost) * (number not in leaves)
         stored = {self.waits[number].tensor for number, leave in leaves.items() if leave}
         total = sum(map(mul, price, self.over)) + sum(
@@ -76,12 +81,24 @@ class Copies:
         )
         return int(-(-total // unit))
 
-    def is_more(self, proof: Any, unit: int, limit: int, leaves: Mapping[int, bool]) -> bool:
-        """Return whether every choice copies more than `limit` bytes: a wait in which a tensor stays or leaves has a proof for both."""
+    def is_more(self, proof: Any, unit: int, limit: int, leaves: Mapping[int, bool], kernels: range) -> bool:
+        """Return whether every choice copies more than `limit` bytes of waits and tensors that begin at `kernels`.
+
+        A `wait` in which a tensor stays or leaves has a proof for both. The kernels up to each `end` have a proof of `bytes` of their own.
+        """
         if "wait" in proof:
-            sides = (proof["stays"], False), (proof["leaves"], True)
-            return all(self.is_more(side, unit, limit, {**leaves, proof["wait"]: leave}) for side, leave in sides)
-        return self.priced(proof["prices"], unit, leaves) > limit
+            sides = [(proof[side], {**leaves, proof["wait"]: side == "leaves"}) for side in ("stays", "leaves")]
+            return all(self.is_more(side, unit, limit, chosen, kernels) for side, chosen in sides)
+        if "parts" not in proof:
+            return self.priced(proof["prices"], unit, leaves, kernels) > limit
+        ends = [kernels.start, *(part["end"] for part in proof["parts"])]
+        sizes = [part["bytes"] for part in proof["parts"]]
+        if sorted(ends) != ends or ends[-1] > kernels.stop or any(type(size) is not int for size in sizes):
+            return False
+        parts = zip(proof["parts"], starmap(range, pairwise(ends)), strict=True)
+        return sum(sizes) > limit and all(
+            self.is_more(part["proof"], unit, part["bytes"] - 1, leaves, own) for part, own in parts
+        )
 
 
 def is_proved(said: Mapping[str, Any], name: str) -> bool:
@@ -94,7 +111,8 @@ def is_proved(said: Mapping[str, Any], name: str) -> bool:
     if limit < 0 or name == "any_order_bound" or proof is None:
         return bool(limit < 0)
     # A tensor stays or leaves as a whole in the first bound alone.
-    return (name == "lower_bound" or "wait" not in proof) and copies.is_more(proof, claim["unit"], limit, {})
+    is_kind = name == "lower_bound" or proof.keys() == {"prices"}
+    return is_kind and copies.is_more(proof, claim["unit"], limit, {}, range(len(copies.over)))
 
 
 def main(certificate: str) -> str:

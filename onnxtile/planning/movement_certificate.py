@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 from onnxtile.planning.check_movement import CLAIMS, Copies, is_proved
@@ -18,8 +18,12 @@ _MOST_BRANCHES = 2_000
 _MOST_WORK = 1_000_000
 """The same times the kernels and the waiting tensors of the graph: each branch has prices of its own."""
 
+_MOST_RUNS = 12
+"""Runs of full kernels, at most, of which one part of a proof is looked for."""
+
 MovementProof = dict[str, Any]
-"""{"prices": by kernel} or {"wait": number, "stays": the proof where it stays, "leaves": the proof where it leaves}."""
+"""{"prices": by kernel}, {"wait": number, "stays": the proof where it stays, "leaves": the proof where it leaves}, or {"parts": of the
+kernels up to each `end`, their `bytes` and their `proof`}."""
 
 
 def bounds(said: Mapping[str, Any], movement: PlannedMovement) -> dict[str, dict[str, Any]]:
@@ -34,16 +38,17 @@ def _bound(said: Mapping[str, Any], name: str, claimed: int) -> dict[str, Any]:
     copies = Copies(said, in_parts=name != "lower_bound")
     proved, proof = min(claimed, copies.forced), None
     if claimed > proved and name != "any_order_bound":
-        problem = _problem(copies, {})
+        kernels = range(len(copies.over))
+        problem = _problem(copies, {}, kernels)
         found = prices(problem)
         if found is not None:
             proof = {"prices": found}
-            proved = min(claimed, copies.forced + max(0, copies.priced(found, UNIT, {})))
+            proved = min(claimed, copies.forced + max(0, copies.priced(found, UNIT, {}, kernels)))
         # The account may allow a choice that copies fewer bytes than the plan says.
         known = choose_evictions(problem).cost if min(problem.free) >= 0 else 0
         target = min(claimed, copies.forced + known) if name == "lower_bound" else proved
-        if proved < target and (tree := branches(copies, target - copies.forced - 1)) is not None:
-            proved, proof = target, tree
+        if proved < target and (longer := proof_of(copies, target - copies.forced - 1)) is not None:
+            proved, proof = target, longer
     entry = {"bytes": proved, "reason": None} | ({} if proof is None else {"proof": proof, "unit": UNIT})
     assert is_proved({**said, "bounds": {name: entry}}, name)
     if proved < claimed:
@@ -51,44 +56,78 @@ def _bound(said: Mapping[str, Any], name: str, claimed: int) -> dict[str, Any]:
     return entry
 
 
-def branches(copies: Copies, limit: int, most: int = _MOST_BRANCHES) -> MovementProof | None:
+def proof_of(copies: Copies, limit: int, most: int = _MOST_BRANCHES) -> MovementProof | None:
     """Return the proof that every choice copies more than `limit` bytes; None where it has more than `most` branches."""
     size = len(copies.over) + len(copies.waits)
-    return _branches(copies, limit, {}, count(1 - min(most, _MOST_WORK // size)))
+    counted, kernels = count(1 - min(most, _MOST_WORK // size)), range(len(copies.over))
+    parts = _parts(copies, limit)
+    if parts is not None:
+        proofs = [_branches(copies, size - 1, {}, counted, own) for own, size in parts]
+        if None not in proofs:
+            return {
+                "parts": [
+                    {"end": own.stop, "bytes": size, "proof": one}
+                    for (own, size), one in zip(parts, proofs, strict=True)
+                ]
+            }
+    return _branches(copies, limit, {}, counted, kernels)
 
 
-def _problem(copies: Copies, leaves: Mapping[int, bool]) -> MovementProblem:
-    """Return what is left to choose where tensors leave or stay, as `leaves` says by the number of the wait."""
+def _parts(copies: Copies, limit: int) -> list[tuple[range, int]] | None:
+    """Return runs of kernels, several, and the bytes that are copied for each alone, which sum to more than `limit`; None without any."""
+    full = _problem(copies, {}, range(len(copies.over))).full_steps
+    ends = [*(before + 1 for before, at in pairwise(full) if at > before + 1), len(copies.over)]
+    best: dict[int, tuple[int, list[tuple[range, int]]]] = {0: (0, [])}
+    for number, end in enumerate(ends):
+        for start in reversed([0, *ends[:number]][-_MOST_RUNS:]):
+            found = choose_evictions(_problem(copies, {}, range(start, end)))
+            total = best[start][0] + found.cost * found.exact
+            if end not in best or total > best[end][0]:
+                best[end] = total, [*best[start][1], (range(start, end), found.cost * found.exact)]
+    total, parts = best[ends[-1]]
+    return parts if total > limit and len(parts) > 1 else None
+
+
+def _problem(copies: Copies, leaves: Mapping[int, bool], kernels: range) -> MovementProblem:
+    """Return what is left to choose where tensors leave or stay, as `leaves` says by the number of the wait.
+
+    Only beside `kernels` room is scarce, and only waits and tensors that begin there are copied.
+    """
     stored = {copies.waits[number].tensor for number, leave in leaves.items() if leave}
-    stores = {tensor for tensor, size in enumerate(copies.stores) if size} - stored
+    begun = {tensor for tensor, at in enumerate(copies.begins) if at in kernels and copies.stores[tensor]} - stored
     gaps = tuple(
-        Gap(wait.first, wait.end - 1, wait.size, wait.bytes, wait.tensor if wait.tensor in stores else None)
-        for wait in copies.waits
+        Gap(w.first, w.end - 1, w.size, w.bytes * (w.first in kernels), w.tensor if w.tensor in begun else None)
+        for w in copies.waits
     )
     whole = MovementProblem(tuple(copies.over), gaps, tuple(copies.stores))
-    gone = whole.held([number for number in range(len(gaps)) if leaves.get(number, True)])
-    free = tuple(held - over for held, over in zip(gone, copies.over, strict=True))
-    return replace(whole, free=free, gaps=tuple(gap for number, gap in enumerate(gaps) if number not in leaves))
+    gone, all_held = whole.held([n for n in range(len(gaps)) if leaves.get(n, True)]), whole.held(range(len(gaps)))
+    free = [
+        held - over if at in kernels else most
+        for at, (held, over, most) in enumerate(zip(gone, copies.over, all_held, strict=True))
+    ]
+    return replace(whole, free=tuple(free), gaps=tuple(gap for number, gap in enumerate(gaps) if number not in leaves))
 
 
-def _branches(copies: Copies, limit: int, leaves: Mapping[int, bool], counted: count[int]) -> MovementProof | None:
+def _branches(
+    copies: Copies, limit: int, leaves: Mapping[int, bool], counted: count[int], kernels: range
+) -> MovementProof | None:
     """Return the proof for the choices in which tensors leave or stay as `leaves` says; None where `counted` comes above 0."""
     if next(counted) > 0:
         return None
-    problem = _problem(copies, leaves)
+    problem = _problem(copies, leaves, kernels)
     full = next((at for at, free in enumerate(problem.free) if free < 0), None)
     # Beside a kernel where those that stay do not fit, a byte has the price of more bytes than the limit.
     found = prices(problem) if full is None else {str(full): UNIT * (limit + 1)}
     if found is None:
         return None
-    if copies.priced(found, UNIT, leaves) > limit:
+    if copies.priced(found, UNIT, leaves, kernels) > limit:
         return {"prices": found}
     wait = _next_wait(problem, found, [number for number in range(len(copies.waits)) if number not in leaves])
     if wait is None:
         return None
     sides = {}
     for side, leave in (("stays", False), ("leaves", True)):
-        proof = _branches(copies, limit, {**leaves, wait: leave}, counted)
+        proof = _branches(copies, limit, {**leaves, wait: leave}, counted, kernels)
         if proof is None:
             return None
         sides[side] = proof

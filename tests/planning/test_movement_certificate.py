@@ -27,7 +27,7 @@ from onnxtile.planning.model_plan import PlanSettings
 from onnxtile.planning.movement.gaps import Gap, MovementProblem
 from onnxtile.planning.movement.plan import plan_with_movement
 from onnxtile.planning.movement.relaxation import UNIT, least_bytes, prices
-from onnxtile.planning.movement_certificate import branches
+from onnxtile.planning.movement_certificate import proof_of
 from tests.planning.movement_optimum import SmallMovement
 from tests.planning.test_movement_choice import movements
 from tests.planning.test_movement_optimum import UNIT as BYTES
@@ -84,13 +84,13 @@ def test_the_scripts_accept_what_plan_says_and_no_byte_more(text: str, fast: int
 def test_prices_and_branches_prove_the_least_bytes(problem: MovementProblem) -> None:
     """Branches prove the bytes of the best choice and no more, prices at least what the relaxation does."""
     least, copies = least_of(problem), as_copies(problem)
-    assert branches(copies, least, 1_000) is None
-    proof = branches(copies, least - 1, 1_000)
-    assert proof is not None and copies.is_more(proof, UNIT, least - 1, {})
-    assert not copies.is_more(proof, UNIT, least, {})
+    assert proof_of(copies, least, 1_000) is None
+    proof = proof_of(copies, least - 1, 1_000)
+    assert proof is not None and copies.is_more(proof, UNIT, least - 1, {}, range(len(copies.over)))
+    assert not copies.is_more(proof, UNIT, least, {}, range(len(copies.over)))
     found, bound = prices(problem), least_bytes(problem)
     assert found is not None and bound is not None
-    assert bound <= copies.priced(found, UNIT, {}) <= least
+    assert bound <= copies.priced(found, UNIT, {}, range(len(copies.over))) <= least
 
 
 def least_of(problem: MovementProblem) -> int:
@@ -114,16 +114,27 @@ def as_copies(problem: MovementProblem) -> Copies:
         check_movement.Wait(alone + at if g.store is None else g.store, g.first, g.last + 1, g.size, g.loaded)
         for at, g in enumerate(problem.gaps)
     ]
+    copies.begins = [
+        min((w.first for w in copies.waits if w.tensor == v), default=0) for v in range(len(copies.stores))
+    ]
     held = problem.held(range(len(problem.gaps)))
     copies.over = [used - free for used, free in zip(held, problem.free, strict=True)]
     return copies
+
+
+def parts_of(proofs: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Return a part of a proof, up to any kernel and of any bytes."""
+    return st.fixed_dictionaries({"end": st.integers(-1, 8), "bytes": st.integers(-4, 12), "proof": proofs})
 
 
 PROOFS = st.recursive(
     st.fixed_dictionaries(
         {"prices": st.dictionaries(st.integers(0, 8).map(str), st.integers(0, 3 * UNIT), max_size=4)}
     ),
-    lambda proofs: st.fixed_dictionaries({"wait": st.integers(-2, 6), "stays": proofs, "leaves": proofs}),
+    lambda proofs: (
+        st.fixed_dictionaries({"wait": st.integers(-2, 6), "stays": proofs, "leaves": proofs})
+        | st.fixed_dictionaries({"parts": st.lists(parts_of(proofs), min_size=1, max_size=3)})
+    ),
     max_leaves=6,
 )
 
@@ -134,25 +145,46 @@ def test_no_prices_and_no_branches_prove_more_than_a_choice_copies(
     problem: MovementProblem, proof: dict[str, Any], unit: int
 ) -> None:
     with contextlib.suppress(IndexError):
-        assert not as_copies(problem).is_more(proof, unit, least_of(problem), {})
+        assert not as_copies(problem).is_more(proof, unit, least_of(problem), {}, range(len(problem.free)))
 
 
 def test_both_sides_of_a_branch_are_proved() -> None:
     """Of two tensors of 3 bytes one leaves where there is room for 4: parts of both would need 2 copied bytes."""
-    copies = as_copies(MovementProblem((4,), (Gap(0, 0, 3, 3), Gap(0, 0, 3, 3))))
-    proof = branches(copies, 2, 10)
-    assert proof is not None and "wait" in proof and copies.is_more(proof, UNIT, 2, {})
-    assert not copies.is_more(
-        {"prices": prices(MovementProblem((4,), (Gap(0, 0, 3, 3), Gap(0, 0, 3, 3))))}, UNIT, 2, {}
-    )
+    problem, kernels = MovementProblem((4,), (Gap(0, 0, 3, 3), Gap(0, 0, 3, 3))), range(1)
+    copies = as_copies(problem)
+    proof = proof_of(copies, 2, 10)
+    assert proof is not None and "wait" in proof and copies.is_more(proof, UNIT, 2, {}, kernels)
+    relaxed = {"prices": prices(problem)}
+    assert not copies.is_more(relaxed, UNIT, 2, {}, kernels)
     zero: dict[str, Any] = {"prices": {}}
-    assert copies.is_more(proof | {"leaves": zero}, UNIT, 2, {})
-    assert not copies.is_more(proof | {"stays": zero}, UNIT, 2, {})
+    assert copies.is_more(proof | {"leaves": zero}, UNIT, 2, {}, kernels)
+    assert not copies.is_more(proof | {"stays": zero}, UNIT, 2, {}, kernels)
     with pytest.raises(KeyError):
-        copies.is_more({key: side for key, side in proof.items() if key != "leaves"}, UNIT, 2, {})
+        copies.is_more({key: side for key, side in proof.items() if key != "leaves"}, UNIT, 2, {}, kernels)
     with pytest.raises(IndexError):
-        copies.is_more({"wait": 2, "stays": proof, "leaves": proof}, UNIT, 2, {})
-    assert branches(copies, 2, 1) is None
+        copies.is_more({"wait": 2, "stays": proof, "leaves": proof}, UNIT, 2, {}, kernels)
+    assert proof_of(copies, 2, 1) is None
+
+
+def test_parts_of_a_proof_have_kernels_of_their_own() -> None:
+    """Beside each of two kernels one of two tensors leaves; no price of one kernel counts for both."""
+    gaps = (Gap(0, 0, 3, 3), Gap(0, 0, 3, 3), Gap(2, 2, 3, 3), Gap(2, 2, 3, 3))
+    copies, kernels = as_copies(MovementProblem((4, 9, 4), gaps)), range(3)
+    proof = proof_of(copies, 5)
+    assert proof is not None and [(part["end"], part["bytes"]) for part in proof["parts"]] == [(1, 3), (3, 3)]
+    assert copies.is_more(proof, UNIT, 5, {}, kernels)
+    one, two = proof["parts"]
+    for forged in (
+        [one, one],
+        [two, one],
+        [one, one | {"end": 3}],
+        [one, two | {"end": 4}],
+        [one | {"end": -1}, two],
+        [one, two | {"bytes": 4}],
+        [one, two | {"bytes": 3.5}],
+        [two],
+    ):
+        assert not copies.is_more({"parts": forged}, UNIT, 5, {}, kernels)
 
 
 def test_parts_of_tensors_have_no_branches() -> None:
@@ -160,8 +192,10 @@ def test_parts_of_tensors_have_no_branches() -> None:
     told = said["movement"]
     claim = told["bounds"]["parts_bound"]
     both = {"wait": 0, "stays": claim["proof"], "leaves": claim["proof"]}
+    parts = {"parts": [{"end": len(told["account"]["nodes"]) - 2, "bytes": claim["bytes"], "proof": both}]}
     assert is_proved(told, "parts_bound")
-    assert not is_proved({**told, "bounds": {"parts_bound": claim | {"proof": both}}}, "parts_bound")
+    for proof in (both, parts, both | claim["proof"], parts | claim["proof"]):
+        assert not is_proved({**told, "bounds": {"parts_bound": claim | {"proof": proof}}}, "parts_bound")
     assert is_proved({**told, "bounds": {"lower_bound": claim | {"proof": both}}}, "lower_bound")
 
 
@@ -170,8 +204,8 @@ def test_a_byte_is_worth_what_its_tensor_moves() -> None:
     problem = MovementProblem((4, 4), (Gap(0, 1, 4, 4), Gap(0, 1, 4, 4)))
     found = prices(problem)
     assert found is not None and sum(found.values()) == UNIT
-    assert as_copies(problem).priced(found, UNIT, {}) == 4
-    assert as_copies(problem).priced({}, UNIT, {}) == 0
+    assert as_copies(problem).priced(found, UNIT, {}, range(2)) == 4
+    assert as_copies(problem).priced({}, UNIT, {}, range(2)) == 0
 
 
 @settings(max_examples=15, deadline=None)
