@@ -20,6 +20,8 @@ _MOST_WORK = 1_000_000
 
 _MOST_RUNS = 12
 """Runs of full kernels, at most, of which one part of a proof is looked for."""
+_MOST_WORK_OF_PARTS = 4_000_000
+"""Parts that are tried times kernels and waiting tensors, at most: each is a problem of its own."""
 
 MovementProof = dict[str, Any]
 """{"prices": by kernel}, {"wait": number, "stays": the proof where it stays, "leaves": the proof where it leaves}, or {"parts": of the
@@ -44,11 +46,11 @@ def _bound(said: Mapping[str, Any], name: str, claimed: int) -> dict[str, Any]:
         if found is not None:
             proof = {"prices": found}
             proved = min(claimed, copies.forced + max(0, copies.priced(found, UNIT, {}, kernels)))
-        # The account may allow a choice that copies fewer bytes than the plan says.
-        known = choose_evictions(problem).cost if min(problem.free) >= 0 else 0
-        target = min(claimed, copies.forced + known) if name == "lower_bound" else proved
-        if proved < target and (longer := proof_of(copies, target - copies.forced - 1)) is not None:
-            proved, proof = target, longer
+        if name == "lower_bound" and proved < claimed and min(problem.free) >= 0:
+            # The account may allow a choice that copies fewer bytes than the plan says.
+            target = min(claimed, copies.forced + choose_evictions(problem).cost)
+            longer = proof_of(copies, target - copies.forced - 1) if proved < target else None
+            proved, proof = (proved, proof) if longer is None else (target, longer)
     entry = {"bytes": proved, "reason": None} | ({} if proof is None else {"proof": proof, "unit": UNIT})
     assert is_proved({**said, "bounds": {name: entry}}, name)
     if proved < claimed:
@@ -76,7 +78,10 @@ def proof_of(copies: Copies, limit: int, most: int = _MOST_BRANCHES) -> Movement
 def _parts(copies: Copies, limit: int) -> list[tuple[range, int]] | None:
     """Return runs of kernels, several, and the bytes that are copied for each alone, which sum to more than `limit`; None without any."""
     full = _problem(copies, {}, range(len(copies.over))).full_steps
+    size = len(copies.over) + len(copies.waits)
     ends = [*(before + 1 for before, at in pairwise(full) if at > before + 1), len(copies.over)]
+    if len(ends) * _MOST_RUNS * size > _MOST_WORK_OF_PARTS:
+        return None
     best: dict[int, tuple[int, list[tuple[range, int]]]] = {0: (0, [])}
     for number, end in enumerate(ends):
         for start in reversed([0, *ends[:number]][-_MOST_RUNS:]):
