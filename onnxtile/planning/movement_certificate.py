@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import count, pairwise
 from typing import Any
 
@@ -20,8 +19,8 @@ _MOST_WORK = 1_000_000
 
 _MOST_RUNS = 12
 """Runs of full kernels, at most, of which one part of a proof is looked for."""
-_MOST_WORK_OF_PARTS = 4_000_000
-"""Parts that are tried times kernels and waiting tensors, at most: each is a problem of its own."""
+_MOST_SUMS = 20_000_000
+"""The same for a proof in parts, of which each has few prices."""
 
 MovementProof = dict[str, Any]
 """{"prices": by kernel}, {"wait": number, "stays": the proof where it stays, "leaves": the proof where it leaves}, or {"parts": of the
@@ -41,7 +40,7 @@ def _bound(said: Mapping[str, Any], name: str, claimed: int) -> dict[str, Any]:
     proved, proof = min(claimed, copies.forced), None
     if claimed > proved and name != "any_order_bound":
         kernels = range(len(copies.over))
-        problem = _problem(copies, {}, kernels)
+        problem, _ = _problem(copies, {}, kernels)
         found = prices(problem)
         if found is not None:
             proof = {"prices": found}
@@ -59,58 +58,54 @@ def _bound(said: Mapping[str, Any], name: str, claimed: int) -> dict[str, Any]:
 
 
 def proof_of(copies: Copies, limit: int, most: int = _MOST_BRANCHES) -> MovementProof | None:
-    """Return the proof that every choice copies more than `limit` bytes; None where it has more than `most` branches."""
-    size = len(copies.over) + len(copies.waits)
-    counted, kernels = count(1 - min(most, _MOST_WORK // size)), range(len(copies.over))
+    """Return the proof that every choice copies more than `limit` bytes; None where it has more than `most` branches, for each part."""
+    whole, size = range(len(copies.over)), len(copies.over) + len(copies.waits)
     parts = _parts(copies, limit)
-    if parts is not None:
-        proofs = [_branches(copies, size - 1, {}, counted, own) for own, size in parts]
-        if None not in proofs:
-            return {
-                "parts": [
-                    {"end": own.stop, "bytes": size, "proof": one}
-                    for (own, size), one in zip(parts, proofs, strict=True)
-                ]
-            }
-    return _branches(copies, limit, {}, counted, kernels)
+    counted = count(1 - min(most * len(parts), _MOST_SUMS // size))
+    proofs = [_branches(copies, bytes_ - 1, {}, counted, kernels) for kernels, bytes_ in parts]
+    if parts and None not in proofs:
+        rows = ((kernels.stop, bytes_) for kernels, bytes_ in parts)
+        return {"parts": [{"end": e, "bytes": b, "proof": one} for (e, b), one in zip(rows, proofs, strict=True)]}
+    return _branches(copies, limit, {}, count(1 - min(most, _MOST_WORK // size)), whole)
 
 
-def _parts(copies: Copies, limit: int) -> list[tuple[range, int]] | None:
-    """Return runs of kernels, several, and the bytes that are copied for each alone, which sum to more than `limit`; None without any."""
-    full = _problem(copies, {}, range(len(copies.over))).full_steps
-    size = len(copies.over) + len(copies.waits)
+def _parts(copies: Copies, limit: int) -> list[tuple[range, int]]:
+    """Return runs of kernels, several, and the bytes that are copied for each alone, which sum to more than `limit`; none without any."""
+    full = [at for at, over in enumerate(copies.over) if over > 0]
     ends = [*(before + 1 for before, at in pairwise(full) if at > before + 1), len(copies.over)]
-    if len(ends) * _MOST_RUNS * size > _MOST_WORK_OF_PARTS:
-        return None
+    if len(ends) * _MOST_RUNS * len(copies.waits) > _MOST_SUMS:
+        return []
     best: dict[int, tuple[int, list[tuple[range, int]]]] = {0: (0, [])}
     for number, end in enumerate(ends):
         for start in reversed([0, *ends[:number]][-_MOST_RUNS:]):
-            found = choose_evictions(_problem(copies, {}, range(start, end)))
+            found = choose_evictions(_problem(copies, {}, range(start, end))[0])
             total = best[start][0] + found.cost * found.exact
             if end not in best or total > best[end][0]:
                 best[end] = total, [*best[start][1], (range(start, end), found.cost * found.exact)]
     total, parts = best[ends[-1]]
-    return parts if total > limit and len(parts) > 1 else None
+    return parts if total > limit and len(parts) > 1 else []
 
 
-def _problem(copies: Copies, leaves: Mapping[int, bool], kernels: range) -> MovementProblem:
-    """Return what is left to choose where tensors leave or stay, as `leaves` says by the number of the wait.
+def _problem(copies: Copies, leaves: Mapping[int, bool], kernels: range) -> tuple[MovementProblem, list[int]]:
+    """Return what is left to choose beside `kernels` where tensors leave or stay as `leaves` says, and the numbers of its waits.
 
-    Only beside `kernels` room is scarce, and only waits and tensors that begin there are copied.
+    Only what begins at `kernels` is copied.
     """
+    low, high = kernels.start, kernels.stop
     stored = {copies.waits[number].tensor for number, leave in leaves.items() if leave}
-    begun = {tensor for tensor, at in enumerate(copies.begins) if at in kernels and copies.stores[tensor]} - stored
-    gaps = tuple(
-        Gap(w.first, w.end - 1, w.size, w.bytes * (w.first in kernels), w.tensor if w.tensor in begun else None)
-        for w in copies.waits
+    numbers = [n for n, wait in enumerate(copies.waits) if wait.first < high and wait.end > low]
+    gaps = {}
+    for number in numbers:
+        tensor, first, end, size, again = copies.waits[number]
+        store = tensor if copies.begins[tensor] in kernels and copies.stores[tensor] and tensor not in stored else None
+        gaps[number] = Gap(max(first, low) - low, min(end, high) - 1 - low, size, again * (first in kernels), store)
+    over = tuple(copies.over[low:high])
+    can_leave = MovementProblem(
+        over, tuple(gap for n, gap in gaps.items() if leaves.get(n, True)), tuple(copies.stores)
     )
-    whole = MovementProblem(tuple(copies.over), gaps, tuple(copies.stores))
-    gone, all_held = whole.held([n for n in range(len(gaps)) if leaves.get(n, True)]), whole.held(range(len(gaps)))
-    free = [
-        held - over if at in kernels else most
-        for at, (held, over, most) in enumerate(zip(gone, copies.over, all_held, strict=True))
-    ]
-    return replace(whole, free=tuple(free), gaps=tuple(gap for number, gap in enumerate(gaps) if number not in leaves))
+    free = tuple(held - more for held, more in zip(can_leave.held(range(len(can_leave.gaps))), over, strict=True))
+    left = [number for number in numbers if number not in leaves]
+    return MovementProblem(free, tuple(gaps[number] for number in left), can_leave.stores), left
 
 
 def _branches(
@@ -119,15 +114,16 @@ def _branches(
     """Return the proof for the choices in which tensors leave or stay as `leaves` says; None where `counted` comes above 0."""
     if next(counted) > 0:
         return None
-    problem = _problem(copies, leaves, kernels)
+    problem, numbers = _problem(copies, leaves, kernels)
     full = next((at for at, free in enumerate(problem.free) if free < 0), None)
     # Beside a kernel where those that stay do not fit, a byte has the price of more bytes than the limit.
     found = prices(problem) if full is None else {str(full): UNIT * (limit + 1)}
     if found is None:
         return None
-    if copies.priced(found, UNIT, leaves, kernels) > limit:
-        return {"prices": found}
-    wait = _next_wait(problem, found, [number for number in range(len(copies.waits)) if number not in leaves])
+    at_kernels = {str(kernels[int(at)]): price for at, price in found.items()}
+    if copies.priced(at_kernels, UNIT, leaves, kernels) > limit:
+        return {"prices": at_kernels}
+    wait = _next_wait(problem, found, numbers)
     if wait is None:
         return None
     sides = {}
