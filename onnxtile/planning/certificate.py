@@ -137,7 +137,8 @@ def _not_copied(plan: PlanResult) -> str | None:
 def _of_bodies(problem: ByteGraph, said: CertificateJson, plan: PlanResult | PlannedBody) -> Iterator[CertificateJson]:
     """Yield the certificates of the bodies of a graph, each of the most bytes that are proved to be needed in every order."""
     names = {id_: next(filter(None, results)) for id_, results in zip(plan.schedule, plan.results, strict=True)}
-    for body in plan.bodies:
+    # The scripts count nothing of a node that reads only constants, so that its body proves no bytes.
+    for body in (one for one in plan.bodies if names[one.node] not in problem.constants):
         spaces = _workspaces(body)
         types = {
             r.name: [ir.DataType[r.dtype].value, *r.shape] for r in body.buffers if r.dtype and r.shape is not None

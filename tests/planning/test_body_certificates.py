@@ -191,6 +191,18 @@ def test_an_output_that_is_a_view_of_an_input_has_bytes_of_its_own() -> None:
     assert (said["arena"], _refusal(inside, said)) == (2048, "")
 
 
+def test_a_body_that_reads_only_constants_proves_no_bytes() -> None:
+    text = LOOP.replace("before)\n        }\n    >", "before)\n        }\n    >\n    z = Add(x, y)")
+    text = text.replace("g (float[4, 64] x) => (float[4, 64] y)", "g (float[4, 64] x) => (float[4, 64] z)")
+    model = parser.parse_model(text.replace("(count, true, x)", "(count, true, w)"))
+    model.graph.initializer.append(helper.make_tensor("w", TensorProto.FLOAT, [4, 64], [0.5] * 256))
+    planned = onnxtile.plan(model, verify=False)
+    said = json.loads(json.dumps(planned.certificate()))
+    assert said["bodies"] == []
+    if said["proof"] is not None:
+        assert _refusal(ir.to_proto(planned.model), said) == ""
+
+
 ORDERED = """
 <ir_version: 10, opset_import: ["" : 17]>
 g (bool c, float[64, 64] x) => (float[1, 64] y) {
