@@ -10,7 +10,8 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.model.validity import skeleton
-from onnxtile.planning.check_account import UNITS, ByteGraph, graph_of, moved, refusal
+from onnxtile.planning.byte_graph import ByteGraph
+from onnxtile.planning.check_account import UNITS, account_of, body_of, graph_of, held_steps, lives_of, moved, refusal
 from onnxtile.planning.check_bound import MOST_SETS, Account, is_proved
 from onnxtile.planning.movement_certificate import bounds
 from onnxtile.planning.offset_tree import FixedRow, offset_tree
@@ -70,7 +71,7 @@ def problem_certificate(plan: Mapping[str, Any]) -> CertificateJson:
 _PART = ("start", "size", "first", "last")
 _NOT_SMALLEST = "the plan is not proved the smallest"
 _EMPTY: Mapping[str, Any] = {
-    "version": 4,
+    "version": 5,
     "scope": None,
     "rows": {},
     "places": {},
@@ -119,7 +120,7 @@ def _of_copies(model: ir.Model, plan: PlanResult) -> CertificateJson:
         problem = graph_of(_proto(model), said)
         said["order"], said["steps"] = told["order"], _ = _order(problem, plan)
         said["bodies"] = told["bodies"] = list(_of_bodies(problem, said, plan))
-        told["account"] = problem.account(said)
+        told["account"] = account_of(problem, said)
         told["bounds"] = bounds(told, plan.movement)
     return {"movement": told}
 
@@ -136,17 +137,18 @@ def _not_copied(plan: PlanResult) -> str | None:
 def _of_bodies(problem: ByteGraph, said: CertificateJson, plan: PlanResult | PlannedBody) -> Iterator[CertificateJson]:
     """Yield the certificates of the bodies of a graph, each of the most bytes that are proved to be needed in every order."""
     names = {id_: next(filter(None, results)) for id_, results in zip(plan.schedule, plan.results, strict=True)}
-    for body in plan.bodies:
+    # The scripts count nothing of a node that reads only constants, so that its body proves no bytes.
+    for body in (one for one in plan.bodies if names[one.node] not in problem.constants):
         spaces = _workspaces(body)
         types = {
             r.name: [ir.DataType[r.dtype].value, *r.shape] for r in body.buffers if r.dtype and r.shape is not None
         }
         told = {**_EMPTY, "claim": "any order", "scope": "any order", "alignment": said["alignment"], "types": types}
         told |= {"node": names[body.node], "attribute": body.attribute, "arena": body.size, "workspaces": spaces}
-        inside = problem.body(said, told)
+        inside = body_of(problem, said, told)
         told["order"], told["steps"] = _order(inside, body)
         told["bodies"] = list(_of_bodies(inside, told, body))
-        told["account"] = inside.account(told)
+        told["account"] = account_of(inside, told)
         account = Account(told["account"])
         needed = [account.always(at) for at in range(len(account.nodes))]
         widest = {"proof": {"node": needed.index(max(needed))}}
@@ -240,7 +242,7 @@ def _of_accounts(problem: ByteGraph, said: CertificateJson) -> Iterator[Certific
     """Yield certificates by an account of who uses which bytes, the simplest first."""
     limit = said["arena"] - said["alignment"]
     in_order = said | {"scope": "this order", "places": {}, "pins": {}}
-    in_order["account"] = problem.account(in_order)
+    in_order["account"] = account_of(problem, in_order)
     account = Account(in_order["account"])
     needed = [account.always(at) for at in range(len(account.nodes))]
     # A bound above the arena would be a fault of the account, never a proof.
@@ -248,7 +250,7 @@ def _of_accounts(problem: ByteGraph, said: CertificateJson) -> Iterator[Certific
         return
     peaks = [at for at, size in enumerate(needed) if size == max(needed)]
     in_any = in_order | {"scope": "any order"}
-    in_any["account"] = problem.account(in_any)
+    in_any["account"] = account_of(problem, in_any)
     yield from (in_any | {"proof": {"node": at}} for at in peaks[:_MOST_PEAKS])
     if said["claim"] == "order":
         yield in_order | {"proof": {"node": peaks[0]}}
@@ -270,12 +272,12 @@ def _of_rows(problem: ByteGraph, said: CertificateJson, plan: PlanResult) -> Ite
         if highest is not None:
             yield said | _by_rows({highest: pinned[highest]}, {"chain": [highest]}) | {"scope": "any order"}
         return
-    lives = problem.lives(said)
+    lives = lives_of(problem, said)
     spaces = {name: row for name, row in rows.items() if row["workspace"]}
     for scope, in_units in (("this order and its aliases", False), (UNITS, True)):
         live = dict(_live(problem, said, lives, plan.peak_step, in_units=in_units)) | _here(spaces, plan.peak_step)
         yield said | _by_rows(live, {"step": plan.peak_step}) | {"scope": scope}
-    held = {name: problem.held_steps(said, row, lives) for name, row in rows.items()}
+    held = {name: held_steps(problem, said, row, lives) for name, row in rows.items()}
     rows = {name: row | {"first": held[name][0], "last": held[name][-1]} for name, row in rows.items() if held[name]}
     rows = {name: row for name, row in rows.items() if len(held[name]) > row["last"] - row["first"]}
     yield from _about_rows(said, rows, one_arena=len(plan.arenas) == 1)

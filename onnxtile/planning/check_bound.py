@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+WRONG = ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, RuntimeError, MemoryError
 MOST_SETS = 20_000
 SCOPES = {"any order", "this order", "this order and its aliases", "this order, its aliases and whole units"}
 
@@ -105,14 +106,5 @@ if __name__ == "__main__":
         if certificate["scope"] not in SCOPES or certificate["proof"] is None or not is_proved(certificate):
             raise ValueError(certificate["reason"] or "the proof does not hold")
         sys.stdout.write(f"accepted: no plan of {certificate['scope']} takes fewer than {certificate['arena']} bytes\n")
-    except (
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-        OSError,
-        RuntimeError,
-        MemoryError,
-    ) as error:
+    except WRONG as error:
         sys.exit(f"refused: {ascii(str(error))[1:-1][:300]}")

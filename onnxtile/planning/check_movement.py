@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
-from itertools import accumulate, pairwise
+from collections.abc import Mapping
+from itertools import accumulate, pairwise, starmap
 from operator import mul
 from pathlib import Path
 from typing import Any, NamedTuple
 
-MOST_WAYS = 200_000
 WRONG = ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, RuntimeError, MemoryError
 CLAIMS = {
     "lower_bound": "of whole tensors in this order",
@@ -24,102 +23,96 @@ CLAIMS = {
 
 
 class Wait(NamedTuple):
-    """The kernels from `first` to `last` between two uses of the tensor numbered `tensor`, of `size` bytes; `bytes` are copied back."""
+    """The kernels from `first` up to `end` between two uses of the tensor numbered `tensor`, of `size` bytes; `bytes` are copied back."""
 
     tensor: int
     first: int
-    last: int
+    end: int
     size: int
     bytes: int
 
 
 class Copies:
-    """The gaps of tensors, the bytes `free` beside each kernel, those `over` them, and `stores`, those written for a tensor that leaves."""
+    """The waits of tensors, the bytes `over` the capacity beside each kernel, and `stores`, those written for a tensor that leaves.
+
+    `begins` has the first kernel of each tensor.
+    """
 
     def __init__(self, said: Mapping[str, Any], *, in_parts: bool) -> None:
-        account, capacity = said["account"], said["capacity"]
-        if type(capacity) is not int:
-            raise ValueError("the capacity is no whole number")
+        account, over, uses = said["account"], [], dict[str, list[int]]()
         size, moved, (before, *kernels, after) = account["bytes"], account["moved"], account["nodes"]
-        uses: dict[str, list[int]] = {name: [] for name in size}
         for at, node in enumerate(kernels):
             for name in node["uses"]:
-                uses[name].append(at)
-        outside, parts = {*before["uses"], *after["uses"]}, moved if in_parts else size
-        self.forced = sum(moved[name] for name in before["uses"] if uses[name])
-        self.forced += account["handed"] - account["twice"][in_parts]
-        self.stores = [0 if name in outside else moved[name] for name in uses]
-        waits = ((v, number, *pair) for number, v in enumerate(uses) for pair in pairwise(uses[v]))
-        self.gaps = [
-            Wait(number, one + 1, two - 1, parts[v], moved[v]) for v, number, one, two in waits if two > one + 1
-        ]
-        self.free, change = [], [0] * (len(kernels) + 1)
+                uses.setdefault(name, []).append(at)
         for at, node in enumerate(kernels):
-            spare = min(node["spares"], sum(size[name] for name in node["over"] if uses[name][-1] == at))
-            self.free.append(capacity - sum(size[v] for v in node["uses"]) - node["workspace"] + spare)
-        for gap in self.gaps:
-            change[gap.first] += gap.size
-            change[gap.last + 1] -= gap.size
-        self.over = [held - free for held, free in zip(accumulate(change), self.free, strict=False)]
+            shared = [name for name in node["over"] if name in node["joins"] or uses[name][-1] == at]
+            spare = min(node["spares"], sum(size[name] for name in shared))
+            over.append(sum(size[name] for name in node["uses"]) + node["workspace"] - spare - said["capacity"])
+        self.forced = sum(moved[name] for name in before["uses"] if name in uses)
+        self.forced += account["handed"] - account["twice"][in_parts]
+        outside, waiting = {*before["uses"], *after["uses"]}, moved if in_parts else size
+        self.stores = [0 if name in outside else moved[name] for name in uses]
+        self.begins = [places[0] for places in uses.values()]
+        pairs = ((name, number, *pair) for number, name in enumerate(uses) for pair in pairwise(uses[name]))
+        self.waits = [Wait(v, one + 1, two, waiting[name], moved[name]) for name, v, one, two in pairs if two > one + 1]
+        change = [0] * (len(kernels) + 1)
+        for wait in self.waits:
+            change[wait.first] += wait.size
+            change[wait.end] -= wait.size
+        self.over = [held + one for held, one in zip(accumulate(change), over, strict=False)]
 
-    def priced(self, prices: Mapping[str, int], unit: int) -> int:
-        """Return bytes that every choice copies, by the prices of a byte beside each kernel, of which `unit` are a copied byte.
+    def priced(self, prices: Mapping[str, int], unit: int, leaves: Mapping[int, bool], kernels: range) -> int:
+        """Return bytes that every choice copies in which waiting tensors leave or stay, as `leaves` says by number.
 
-        What does not fit costs at least the prices, less what each tensor saves that leaves in the gaps that cost more than a copy.
+        They are those of waits and tensors that begin at `kernels`. A byte beside each of these has a price, of which `unit` are a copied
+        byte. What does not fit costs at least the prices, less what each tensor saves that leaves where that costs more than a copy.
         """
         if any(type(price) is not int or price < 0 for price in (*prices.values(), unit - 1)):
             raise ValueError("a price is no whole number")
-        price = [prices.get(str(at), 0) for at in range(len(self.free))]
-        sums, saved = [0, *accumulate(price)], [unit * store for store in self.stores]
-        for gap in self.gaps:
-            saved[gap.tensor] += min(0, unit * gap.bytes - gap.size * (sums[gap.last + 1] - sums[gap.first]))
-        total: int = sum(map(mul, price, self.over)) + sum(min(0, one) for one in saved)
-        return -(-total // unit)
+        price = [prices.get(str(at), 0) * (at in kernels) for at in range(len(self.over))]
+        costs = [unit * store * (at in kernels) for store, at in zip(self.stores, self.begins, strict=True)]
+        sums = [0, *accumulate(price)]
+        for number, (tensor, first, end, size, again) in enumerate(self.waits):
+            cost = unit * again * (first in kernels) - size * (sums[end] - sums[first])
+            costs[tensor] += cost if leaves.get(number) else min(0, cost) * (number not in leaves)
+        stored = {self.waits[number].tensor for number, leave in leaves.items() if leave}
+        total = sum(map(mul, price, self.over)) + sum(
+            cost if v in stored else min(0, cost) for v, cost in enumerate(costs)
+        )
+        return int(-(-total // unit))
 
-    def is_searched(self, limit: int) -> bool:
-        """Return whether every choice of the gaps in which tensors leave copies more than `limit` bytes."""
-        ways, tried = {(0, 0): 0}, 0
-        for at in [at for at, over in enumerate(self.over) if over > 0]:
-            gaps = [number for number, gap in enumerate(self.gaps) if gap.first <= at <= gap.last]
-            gaps.sort(key=lambda number: -self.gaps[number].size)
-            later = sum({1 << gap.tensor for gap in self.gaps if gap.last > at})
-            here, found = sum(1 << gap for gap in gaps), dict[tuple[int, int], int]()
-            for (left, stored), cost in ways.items():
-                there = [gap for gap in gaps if not left >> gap & 1]
-                for chosen in self.least(there, sum(self.gaps[gap].size for gap in there) - self.free[at]):
-                    new = {
-                        v for v in (self.gaps[gap].tensor for gap in chosen) if not stored >> v & 1 and self.stores[v]
-                    }
-                    now = cost + sum(self.gaps[gap].bytes for gap in chosen) + sum(self.stores[v] for v in new)
-                    key = left & here | sum(1 << gap for gap in chosen), (stored | sum(1 << v for v in new)) & later
-                    if now <= limit and now < found.get(key, now + 1):
-                        found[key] = now
-                    tried += 1
-                    if tried > MOST_WAYS:
-                        return False
-            ways = found
-        return not ways
+    def is_more(self, proof: Any, unit: int, limit: int, leaves: Mapping[int, bool], kernels: range) -> bool:
+        """Return whether every choice copies more than `limit` bytes of waits and tensors that begin at `kernels`.
 
-    def least(self, gaps: list[int], over: int) -> Iterator[tuple[int, ...]]:
-        """Yield each set of `gaps`, the largest first, that has at least `over` bytes, and fewer without any one of them."""
-        if over <= 0:
-            yield ()
-        elif sum(self.gaps[gap].size for gap in gaps) >= over:
-            yield from ((gaps[0], *others) for others in self.least(gaps[1:], over - self.gaps[gaps[0]].size))
-            yield from self.least(gaps[1:], over)
+        A `wait` in which a tensor stays or leaves has a proof for both. The kernels up to each `end` have a proof of `bytes` of their own.
+        """
+        if "wait" in proof:
+            sides = [(proof[side], {**leaves, proof["wait"]: side == "leaves"}) for side in ("stays", "leaves")]
+            return all(self.is_more(side, unit, limit, chosen, kernels) for side, chosen in sides)
+        if "parts" not in proof:
+            return self.priced(proof["prices"], unit, leaves, kernels) > limit
+        ends = [kernels.start, *(part["end"] for part in proof["parts"])]
+        sizes = [part["bytes"] for part in proof["parts"]]
+        if sorted(ends) != ends or ends[-1] > kernels.stop or any(type(size) is not int for size in sizes):
+            return False
+        parts = zip(proof["parts"], starmap(range, pairwise(ends)), strict=True)
+        return sum(sizes) > limit and all(
+            self.is_more(part["proof"], unit, part["bytes"] - 1, leaves, own) for part, own in parts
+        )
 
 
 def is_proved(said: Mapping[str, Any], name: str) -> bool:
     """Return whether the certificate proves the bytes of the claim `name`."""
-    claim, copies = said["bounds"][name], Copies(said, in_parts=name != "lower_bound")
+    claim = said["bounds"][name]
+    if type(said["capacity"]) is not int or type(claim["bytes"]) is not int:
+        raise ValueError("the capacity or the bytes are no whole number")
+    copies, proof = Copies(said, in_parts=name != "lower_bound"), claim.get("proof")
     limit = claim["bytes"] - copies.forced - 1
-    if type(limit) is not int:
-        raise ValueError("the bytes are no whole number")
-    if limit < 0 or name == "any_order_bound":
-        return limit < 0
-    if "prices" in claim:
-        return copies.priced(claim["prices"], claim["unit"]) > limit
-    return name == "lower_bound" and copies.is_searched(limit)
+    if limit < 0 or name == "any_order_bound" or proof is None:
+        return bool(limit < 0)
+    # A tensor stays or leaves as a whole in the first bound alone.
+    is_kind = name == "lower_bound" or proof.keys() == {"prices"}
+    return is_kind and copies.is_more(proof, claim["unit"], limit, {}, range(len(copies.over)))
 
 
 def main(certificate: str) -> str:

@@ -100,7 +100,7 @@ def accepted(model: Path, certificate: Path, last: str = check_bound.__file__) -
     """Return whether `check_account` and the script `last` accept a certificate of `model`."""
     commands = ([check_account.__file__, model, certificate], [last, certificate])
     for command in commands:
-        done = subprocess.run([sys.executable, "-I", *map(str, command)], capture_output=True, text=True, check=False)
+        done = subprocess.run([sys.executable, "-Es", *map(str, command)], capture_output=True, text=True, check=False)
         if done.returncode:
             print(f"{certificate}: {done.stderr.strip()}", file=sys.stderr)
             return False

@@ -272,7 +272,7 @@ def test_the_scripts_refuse_in_one_line(tmp_path: Path, name: str) -> None:
         script, *files = command
         program = str(Path(check_bound.__file__).with_name(f"{script}.py"))
         done = subprocess.run(
-            [sys.executable, "-I", program, *files], cwd=tmp_path, capture_output=True, text=True, check=False
+            [sys.executable, "-Es", program, *files], cwd=tmp_path, capture_output=True, text=True, check=False
         )
         codes.append(done.returncode)
         assert done.returncode in {0, 1}
@@ -309,4 +309,4 @@ def test_the_order_of_a_proof_for_this_order_is_that_of_the_plan() -> None:
         order = [*names[:at], names[at + 1], names[at], *names[at + 2 :]]
         assert _accepted("rows", {**true, "order": order}) is None
         with pytest.raises(ValueError, match="order"):
-            problem.require_order({**true, "order": order})
+            check_account.require_order(problem, {**true, "order": order})

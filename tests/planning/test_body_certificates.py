@@ -191,6 +191,18 @@ def test_an_output_that_is_a_view_of_an_input_has_bytes_of_its_own() -> None:
     assert (said["arena"], _refusal(inside, said)) == (2048, "")
 
 
+def test_a_body_that_reads_only_constants_proves_no_bytes() -> None:
+    text = LOOP.replace("before)\n        }\n    >", "before)\n        }\n    >\n    z = Add(x, y)")
+    text = text.replace("g (float[4, 64] x) => (float[4, 64] y)", "g (float[4, 64] x) => (float[4, 64] z)")
+    model = parser.parse_model(text.replace("(count, true, x)", "(count, true, w)"))
+    model.graph.initializer.append(helper.make_tensor("w", TensorProto.FLOAT, [4, 64], [0.5] * 256))
+    planned = onnxtile.plan(model, verify=False)
+    said = json.loads(json.dumps(planned.certificate()))
+    assert said["bodies"] == []
+    if said["proof"] is not None:
+        assert _refusal(ir.to_proto(planned.model), said) == ""
+
+
 ORDERED = """
 <ir_version: 10, opset_import: ["" : 17]>
 g (bool c, float[64, 64] x) => (float[1, 64] y) {
@@ -213,5 +225,5 @@ def test_a_body_in_a_larger_order_is_proved_up_to_the_fewest_bytes_of_all_orders
     assert body["arena"] == 2 * 64 * 64 * 4 + 64 * 4
     assert check_bound.is_proved(body)
     assert not check_bound.is_proved(body | {"arena": body["arena"] + 64})
-    inside = check_account.graph_of(model, said).body(said, body)
+    inside = check_account.body_of(check_account.graph_of(model, said), said, body)
     assert check_account.refusal(inside, body) == ""

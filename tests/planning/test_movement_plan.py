@@ -211,6 +211,18 @@ def test_an_input_without_room_is_copied_in_parts(io: str) -> None:
     assert movement_of(moved(PARTS, 1024, io=io)).bytes == 512 + 4
 
 
+def test_only_the_parts_of_an_input_are_copied_where_those_are_fewer_bytes() -> None:
+    """There is room for all of the input, too, of which one Slice reads an eighth."""
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+    part (float[512] x) => (float[1] y) <int64[1] from0 = {0}, int64[1] to64 = {64}> {
+      s = Slice(x, from0, to64)
+      y = ReduceMax<keepdims = 1>(s)
+    }
+    """
+    found = movement_of(moved(text, 4096))
+    assert (found.bytes, found.lower_bound) == (256 + 4, 256 + 4)
+
+
 def test_a_branch_reads_the_copy_of_what_it_captures() -> None:
     planned = moved(BODY, 1024)
     assert ("a", "dram", "sram") in ways(planned)

@@ -55,9 +55,10 @@ class PlannedMovement:
     """The copies of a plan between the memory `fast` and the memory `slow`.
 
     They move `bytes` bytes, of which `forced` are the first copies of inputs and weights, and the only ones of outputs. No choice of whole
-    tensors moves fewer than `lower_bound` bytes in this order of the kernels, each tensor with bytes of its own but for views and results
-    that overwrite an operand. `bound` says whether an exact "search" or a "relaxation" (parts of tensors may stay) proves this. With the
-    same order, the same kernels that overwrite an operand, and any bytes of a tensor that stay, at least `parts_bound` bytes are copied.
+    tensors moves fewer than `lower_bound` bytes in this order of the kernels, each tensor with bytes of its own but for the
+    views, overwritten operands and parts of Concats of this plan. `bound` says whether an exact "search" or a "relaxation" (parts of
+    tensors may stay) proves this. With the same order, the same shared bytes, and any bytes of a tensor that stay, at least `parts_bound`
+    bytes are copied.
     Every order copies at least `any_order_bound` bytes: those of inputs and weights that kernels read, and of outputs.
     """
 

@@ -38,7 +38,7 @@ from onnxtile.planning.order import find_order
 from onnxtile.planning.planner import find_planner
 from onnxtile.planning.states.find_states import states_of
 
-_ORDERS = 8
+_ORDERS = 16
 """The most orders of the nodes that are tried."""
 _ROUNDS = 40
 """The most times that a movement is chosen anew because its offsets exceeded the fast memory."""
@@ -158,20 +158,21 @@ def _require_plain(model: ir.Model, settings: PlanSettings) -> None:
         )
 
 
-def _fewest(all_uses: Iterator[TensorUses], fast: Memory) -> MovementChoice:
+def _fewest(all_uses: Iterator[tuple[TensorUses, ...]], fast: Memory) -> MovementChoice:
     """Return the choice with the fewest copied bytes of several orders."""
     best: MovementChoice | None = None
     error: Infeasible | None = None
     assert fast.capacity is not None
-    for uses in islice(all_uses, 2 * _ORDERS):
-        try:
-            problem = uses.problem(fast.capacity)
-        except Infeasible as one:
-            error = error or one
-            continue
-        choice = MovementChoice(uses, problem, choose_evictions(problem))
-        best = choice if best is None or choice.bytes < best.bytes else best
-        if best.eviction.exact and not best.eviction.cost and not uses.cuts_inputs:
+    for of_one_order in islice(all_uses, _ORDERS):
+        for uses in of_one_order:
+            try:
+                problem = uses.problem(fast.capacity)
+            except Infeasible as one:
+                error = error or one
+                continue
+            choice = MovementChoice(uses, problem, choose_evictions(problem))
+            best = choice if best is None or choice.bytes < best.bytes else best
+        if best is not None and best.bytes == min(uses.forced + uses.placed for uses in of_one_order):
             break
     if best is None:
         assert error is not None
@@ -179,14 +180,14 @@ def _fewest(all_uses: Iterator[TensorUses], fast: Memory) -> MovementChoice:
     return best
 
 
-def _all_uses(opened: Unfolded, settings: PlanSettings, weights: bool, residence: Residence) -> Iterator[TensorUses]:
+def _all_uses(
+    opened: Unfolded, settings: PlanSettings, weights: bool, residence: Residence
+) -> Iterator[tuple[TensorUses, ...]]:
     """Yield the uses of tensors in several orders, each with inputs as a whole and, where Slices read them, in parts."""
     for layout, facts in _layouts(opened, settings, residence):
         uses = TensorUses(layout, facts, weights, residence=residence)
-        yield uses
         in_parts = replace(uses, cuts_inputs=True)
-        if in_parts.part_copies:
-            yield in_parts
+        yield (uses, in_parts) if in_parts.part_copies else (uses,)
 
 
 def _layouts(opened: Unfolded, settings: PlanSettings, residence: Residence) -> Iterator[tuple[Layout, LayoutFacts]]:
