@@ -132,7 +132,7 @@ def _finish(job: Job, settings: Any, outcome: Outcome, target: str | None, rende
         sys.stdout.write(outcome.text)
     if outcome.after and not job.quiet and job.as_json != _STDOUT:
         sys.stdout.write(outcome.after)
-    if outcome.note and not job.quiet:
+    if outcome.note and not (job.quiet and outcome.reason is None):
         say(error_line(outcome.note, None) + "\n")
 
 

@@ -86,6 +86,8 @@ def test_a_model_with_nothing_to_cut_says_so(run: Run, tmp_path: Path) -> None:
     done = run("fit", "m.onnx", "--capacity", "256", "--json", "r.json")
     assert done.code == 1
     assert "nothing fits" in done.err
+    silent = run("fit", "m.onnx", "--capacity", "256", "-q")
+    assert (silent.code, silent.out, silent.err) == (1, "", done.err)
     blocked = json.loads((tmp_path / "r.json").read_text())["blocked_by"]
     assert blocked["tensors"]
     assert blocked["search"] == "exhausted"
