@@ -138,6 +138,7 @@ class HiddenGroups:
             return None
         if any(reader not in places for tensor in hidden for reader in self._readers.get(tensor, ())):
             return None
+        # The result of the product has the lowest number: the others are made of it.
         channels = network.tensors[min(hidden)].dims[axis]
         return HiddenGroup(tuple(places), frozenset(hidden), channels, axis, slices) if channels > 1 else None
 
