@@ -31,7 +31,7 @@ _WHOLE = frozenset({ir.DataType.INT64, ir.DataType.INT32})
 _MOST = 64
 """Elements of the longest shape whose elements are followed."""
 
-_Rule: TypeAlias = Callable[[ShapeInferenceContext, ir.Node], None]
+_Inference: TypeAlias = Callable[[ShapeInferenceContext, ir.Node], None]
 
 _LOCK = Lock()
 _REPLACED: set[tuple[str, str]] = set()
@@ -115,14 +115,16 @@ def _replace_defaults() -> None:
 
     The library takes the default, as if the operand were left out.
     """
-    for name, rule in (("Split", _open_parts), ("Squeeze", _open_axes)):
+    for name, unknown in (("Split", _open_parts), ("Squeeze", _open_axes)):
         library = registry.get("", name, version=13)
         assert library is not None
 
-        def said(context: ShapeInferenceContext, node: ir.Node, library: _Rule = library, rule: _Rule = rule) -> None:
+        def said(
+            context: ShapeInferenceContext, node: ir.Node, library: _Inference = library, unknown: _Inference = unknown
+        ) -> None:
             given = node.inputs[1] if len(node.inputs) > 1 else None
             is_known = given is None or ir.convenience.get_const_tensor(given) is not None
-            (library if is_known else rule)(context, node)
+            (library if is_known else unknown)(context, node)
 
         registry.register("", name, since_version=13)(said)
 
