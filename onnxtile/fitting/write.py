@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir import convenience
 
-from onnxtile.fitting.axis_links import OperatorFacts, Uncut
-from onnxtile.fitting.axis_maps import links
+from onnxtile.fitting.axis_links import OperatorFacts
 from onnxtile.fitting.moved_axes import pad_sizes, slice_ranges
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
 from onnxtile.fitting.read_network import WEIGHTS, WINDOWED, KernelSource
@@ -20,12 +18,10 @@ from onnxtile.fitting.region_tracer import Patch, PieceOp, RegionTrace
 from onnxtile.fitting.regions import FitSchedule, RegionCost, Regions
 from onnxtile.fitting.resized_axes import resize_scales
 from onnxtile.fitting.source_rows import SourceRows
-from onnxtile.graph import node_id
+from onnxtile.fitting.written_constants import WrittenConstants
 from onnxtile.model.constants import Constants
-from onnxtile.model.quantising import dequantises
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.walk import all_values, dependencies, nodes_inside
-from onnxtile.runtime import Array
 from onnxtile.tiling.names import Names
 from onnxtile.tiling.prune import prune
 from onnxtile.tiling.sliding import InputWindow
@@ -51,7 +47,9 @@ def write(
         kernels, tensors = cut.kernels, cut.tensors
         used = {tensor for kernel in kernels for tensor in (*kernel.reads, *kernel.makes)}
         whole = {tensor: values.get(tensors[tensor].name) for tensor in used if tensor not in cut.origin}
-        writer = _RegionWriter(f"region{number}", tensors, kernels, whole, handed, names, constants, opset, shapes)
+        name = f"region{number}"
+        own = WrittenConstants(name, names, shapes, constants, opset)
+        writer = _RegionWriter(name, tensors, kernels, whole, handed, names, constants, opset, shapes, own)
         _replace(graph, kernels, writer.write(regions.trace(region)), writer, values)
         written.append(writer.nodes)
     prune({value for value in all_values(model)}, constants)
@@ -67,7 +65,7 @@ def _replace(
 ) -> None:
     old = dict.fromkeys(kernel.source.node for kernel in kernels if kernel.source.node is not None)
     last = max(old, key=lambda node: writer.position(graph, node))
-    graph.insert_before(last, [*writer.constant_nodes, *writer.nodes])
+    graph.insert_before(last, [*writer.written.nodes, *writer.nodes])
     for before, after in results.items():
         name = before.name
         before.name = None
@@ -75,7 +73,7 @@ def _replace(
         after.metadata_props.update(before.metadata_props)
         convenience.replace_all_uses_with(before, after, replace_graph_outputs=True)
         values[name] = after
-    for constant in writer.constants:
+    for constant in writer.written.values:
         graph.register_initializer(constant)
     graph.remove(old, safe=False)
     for node in old:
@@ -100,10 +98,8 @@ class _RegionWriter:
     constants_of: Constants
     opset: int
     shapes: Shapes
+    written: WrittenConstants
     nodes: list[ir.Node] = field(default_factory=list)
-    constants: list[ir.Value] = field(default_factory=list)
-    constant_nodes: list[ir.Node] = field(default_factory=list)
-    _pieces: dict[Any, ir.Value] = field(default_factory=dict)
     _positions: dict[ir.Node, int] = field(default_factory=dict)
     _counts: Counter[str] = field(default_factory=Counter)
 
@@ -192,21 +188,8 @@ class _RegionWriter:
         if self.opset < 10:
             attributes = [ir.AttrInt64s(*pair) for pair in (("starts", starts), ("ends", stops), ("axes", axes))]
             return self._add(("", "Slice"), stem, inputs, results, attributes)
-        sizes = [self._sizes(numbers) for numbers in (starts, stops, axes)]
+        sizes = [self.written.sizes(numbers) for numbers in (starts, stops, axes)]
         return self._add(("", "Slice"), stem, [*inputs, *sizes], results)
-
-    def _sizes(self, numbers: Sequence[int]) -> ir.Value:
-        key = ("sizes", *numbers)
-        if key not in self._pieces:
-            self._pieces[key] = self._constant("/".join(["sizes", *map(str, numbers)]), np.asarray(numbers, np.int64))
-        return self._pieces[key]
-
-    def _constant(self, stem: str, array: Array) -> ir.Value:
-        name = self.names.fresh(f"{self.name}/{stem}")
-        tensor = ir.Tensor(np.asarray(array, order="C"), name=name)
-        value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
-        self.constants.append(value)
-        return value
 
     def _run(self, trace: RegionTrace, op: PieceOp, values: Mapping[int, ir.Value]) -> Sequence[ir.Value]:
         assert op.kernel is not None
@@ -234,7 +217,7 @@ class _RegionWriter:
         all_results = [next(outputs) if value.name else ir.Value(name="") for value in node.outputs]
         attributes = self._attributes(source, node, patch)
         if node.op_type in {"Reshape", "Expand"}:
-            inputs[1:] = [self._sizes(self._dims(patch))]
+            inputs[1:] = [self.written.sizes(self._dims(patch))]
         # An operator that is not cut keeps its operands: they may say what has no other form, or be computed.
         is_cut = source.links != (None, None)
         if is_cut and node.op_type in {"Slice", "Pad"}:
@@ -263,49 +246,7 @@ class _RegionWriter:
         cuts = [one for one in cuts if sizes is None or (one[1], one[2]) != (0, sizes[one[0]])]
         if not cuts:
             return value
-        key = (value, *cuts)
-        if key not in self._pieces:
-            integers = self._integer_parts(value, cuts)
-            self._pieces[key] = self._part(value, cuts) if integers is None else self._dequantised(value, integers)
-        return self._pieces[key]
-
-    def _part(self, value: ir.Value, cuts: Iterable[tuple[int, int, int]]) -> ir.Value:
-        """Return a constant with the elements of another from a start to a stop along some axes."""
-        array = self.constants_of.array(value)
-        part = [slice(None)] * array.ndim
-        for axis, start, stop in cuts:
-            part[axis] = slice(start, stop)
-        return self._constant(f"{value.name}", array[tuple(part)])
-
-    def _integer_parts(self, value: ir.Value, cuts: Sequence[tuple[int, int, int]]) -> list[ir.Value | None] | None:
-        """Return the parts of the integers, scales and zero points that a part of a constant is made of; None for other constants."""
-        maker = value.producer()
-        if maker is None or not dequantises(maker):
-            return None
-        facts = OperatorFacts(maker, self.shapes, self.constants_of, self.opset)
-        try:
-            linked = [(links(facts, axis), start, stop) for axis, start, stop in cuts]
-        except Uncut:
-            return None
-        own = [
-            [(each.axis, start, stop) for found, start, stop in linked if (each := found[place]) is not None]
-            for place in range(len(maker.inputs))
-        ]
-        return [
-            operand if operand is None or not some else self._part(operand, some)
-            for operand, some in zip(maker.inputs, own, strict=True)
-        ]
-
-    def _dequantised(self, value: ir.Value, parts: Sequence[ir.Value | None]) -> ir.Value:
-        """Return the result of the node that makes `value` of integers, for parts of its operands."""
-        maker, integers = value.producer(), parts[0]
-        assert maker is not None and integers is not None
-        dtype = self.shapes.dtype(value)
-        assert dtype is not None
-        made = ir.Value(name=self._piece(value.name or ""), shape=integers.shape, type=ir.TensorType(dtype))
-        name, attributes = self._piece(node_id(maker)), maker.attributes.values()
-        self.constant_nodes.append(ir.Node(maker.domain, maker.op_type, parts, attributes, outputs=[made], name=name))
-        return made
+        return self.written.part(value, cuts)
 
     def _attributes(self, source: KernelSource, node: ir.Node, patch: Patch) -> list[ir.Attr]:
         kept = dict(node.attributes)
@@ -352,7 +293,7 @@ class _RegionWriter:
             if self.opset < 10:
                 sizes = zip(("starts", "ends", "axes"), (*numbers[:2], list(ranges)), strict=True)
                 return inputs, [ir.AttrInt64s(*one) for one in sizes]
-            return [inputs[0], *map(self._sizes, (*numbers[:2], list(ranges), numbers[2]))], []
+            return [inputs[0], *map(self.written.sizes, (*numbers[:2], list(ranges), numbers[2]))], []
         pads, rank = pad_sizes(facts), len(about.dims)
         for axis, window in cut.items():
             pads[axis], pads[axis + rank] = window.before, window.after
@@ -361,7 +302,7 @@ class _RegionWriter:
                 *(one for one in node.attributes.values() if one.name != "pads"),
                 ir.AttrInt64s("pads", pads),
             ]
-        return [inputs[0], self._sizes(pads), *inputs[2:3]], list(node.attributes.values())
+        return [inputs[0], self.written.sizes(pads), *inputs[2:3]], list(node.attributes.values())
 
     def _from_sources(
         self,
@@ -377,33 +318,25 @@ class _RegionWriter:
         axis, wanted = about.axes[ROWS], slice(*patch.rows)
         assert axis is not None
         if sources.places is not None:
-            places = self._sizes([int(one) - given.rows[0] for one in sources.places[wanted]])
+            places = self.written.sizes([int(one) - given.rows[0] for one in sources.places[wanted]])
             return self._add(("", "Gather"), kernel.name, [operand, places], results, [ir.AttrInt64("axis", axis)])
         assert sources.weights is not None
         weights = sources.weights[wanted, slice(*given.rows)].astype(about.dtype.numpy())
         is_left = axis == len(about.dims) - 2
-        key = ("weights", is_left, weights.shape, weights.tobytes())
-        if key not in self._pieces:
-            self._pieces[key] = self._constant(f"{kernel.name}/weights", weights if is_left else weights.T)
-        inputs = [self._pieces[key], operand] if is_left else [operand, self._pieces[key]]
+        constant = self.written.array(f"{kernel.name}/weights", weights if is_left else weights.T)
+        inputs = [constant, operand] if is_left else [operand, constant]
         return self._add(("", "MatMul"), kernel.name, inputs, results)
 
     def _scaled(self, node: ir.Node, patch: Patch, inputs: list[ir.Value | None]) -> list[ir.Value | None]:
         """Return the operands of a Resize of fewer rows: the scales of the model, or the sizes of the patch where it gives sizes."""
         scales = resize_scales(OperatorFacts(node, self.shapes, self.constants_of, self.opset))
         # Before opset 13 operands that are not given are empty tensors.
-        none = None if self.opset > 12 else self._scales(())
+        none = None if self.opset > 12 else self.written.scales(())
         if scales is None:
-            return [inputs[0], inputs[1] or none, none, self._sizes(self._dims(patch))]
+            return [inputs[0], inputs[1] or none, none, self.written.sizes(self._dims(patch))]
         if node.op_type == "Upsample" or self.opset < 11:
-            return [inputs[0], self._scales(scales)]
-        return [inputs[0], inputs[1] or none, self._scales(scales)]
-
-    def _scales(self, scales: Sequence[float]) -> ir.Value:
-        key = ("scales", *scales)
-        if key not in self._pieces:
-            self._pieces[key] = self._constant("scales", np.asarray(scales, np.float32))
-        return self._pieces[key]
+            return [inputs[0], self.written.scales(scales)]
+        return [inputs[0], inputs[1] or none, self.written.scales(scales)]
 
 
 def _sources_of_part(source: KernelSource, patch: Patch, about: FitTensor) -> SourceRows | None:

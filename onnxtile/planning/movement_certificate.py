@@ -14,6 +14,8 @@ from onnxtile.planning.movement.relaxation import UNIT, prices
 
 _MOST_BRANCHES = 2_000
 """Branches, at most, of the proof of a bound."""
+_DEEPEST = 200
+"""Waits that are decided one in the other, at most: Python and readers of JSON limit how deep a proof may be."""
 _MOST_WORK = 1_000_000
 """The same times the kernels and the waiting tensors of the graph: each branch has prices of its own."""
 
@@ -111,8 +113,8 @@ def _problem(copies: Copies, leaves: Mapping[int, bool], kernels: range) -> tupl
 def _branches(
     copies: Copies, limit: int, leaves: Mapping[int, bool], counted: count[int], kernels: range
 ) -> MovementProof | None:
-    """Return the proof for the choices in which tensors leave or stay as `leaves` says; None where `counted` comes above 0."""
-    if next(counted) > 0:
+    """Return the proof for the choices in which tensors leave or stay as `leaves` says; None where it is too long or too deep."""
+    if next(counted) > 0 or len(leaves) > _DEEPEST:
         return None
     problem, numbers = _problem(copies, leaves, kernels)
     full = next((at for at, free in enumerate(problem.free) if free < 0), None)
