@@ -166,6 +166,13 @@ def test_both_sides_of_a_branch_are_proved() -> None:
     assert proof_of(copies, 2, 1) is None
 
 
+def test_a_proof_is_not_deeper_than_readers_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = as_copies(MovementProblem((4,), (Gap(0, 0, 3, 3), Gap(0, 0, 3, 3))))
+    assert proof_of(copies, 2, 10) is not None
+    monkeypatch.setattr("onnxtile.planning.movement_certificate._DEEPEST", 0)
+    assert proof_of(copies, 2, 10) is None
+
+
 def test_parts_of_a_proof_have_kernels_of_their_own() -> None:
     """Beside each of two kernels one of two tensors leaves; no price of one kernel counts for both."""
     gaps = (Gap(0, 0, 3, 3), Gap(0, 0, 3, 3), Gap(2, 2, 3, 3), Gap(2, 2, 3, 3))
