@@ -10,6 +10,7 @@ import pytest
 from onnx import parser
 
 from onnxtile import api
+from onnxtile.model.save import to_bytes
 from onnxtile.runtime import Session
 from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.options import TilingPolicy
@@ -149,3 +150,19 @@ def test_a_branch_that_is_never_taken_contradicts_nothing() -> None:
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((8, 6), np.float32), "w"))
     tiled = api.tile(model, FOUR)
     assert tiled.result.matmuls == 2 * 2 and tiled.verdict is not None and tiled.verdict.equal
+
+
+def test_a_result_keeps_its_declared_shape_beside_a_function_with_a_value_of_its_name() -> None:
+    """Beside an If the shapes are those that the model declares; `y` of the function declares none."""
+    model = source(
+        """(float[2,8] x, bool p) => (float[?,6] y, float[2,8] z, float[2,8] v) <float[8,6] w> {
+          y = MatMul(x, w)
+          z = f.Same(x)
+          v = If(p) <then_branch = t () => (float[2,8] a) { a = Neg(x) }, else_branch = e () => (float[2,8] b) { b = Abs(x) }>
+        }""",
+        """<domain: "f", opset_import: ["" : 17]> Same (x) => (y) { y = Neg(x) }""",
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((8, 6), np.float32), "w"))
+    tiled = api.tile(model, FOUR)
+    assert tiled.result.matmuls == 2 * 2
+    onnx.checker.check_model(onnx.ModelProto.FromString(to_bytes(tiled.model)))
