@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from onnxtile.errors import ModelError
 from onnxtile.model.contributed import contributed_operators
+from onnxtile.model.copied_tensor import copied_tensor
 from onnxtile.model.known import NOTHING, Dim, Dims, Known, declared
 from onnxtile.model.size_expression import read_size
 from onnxtile.model.size_formula import SizeRange, SizeRanges
@@ -136,6 +137,8 @@ def _name_apart(model: ir.Model) -> None:
     used = taken | {value.name for value in named}
     for value in named:
         if value.name in taken:
+            if value.const_value is not None:  # clones and the caller share the tensor: it keeps its name
+                value.const_value = copied_tensor(value.const_value, value.name)
             value.name = next(name for n in count(len(used)) if (name := f"{value.name}|{n}") not in used)
             used.add(value.name)
         taken.add(value.name)

@@ -18,6 +18,7 @@ from onnxtile.model import infer as engines
 from onnxtile.model.dims import bind
 from onnxtile.model.load import load
 from onnxtile.model.shapes import Shapes, resolve
+from onnxtile.model.walk import main_graphs
 
 Text = Callable[..., onnx.ModelProto]
 ValueOf = Callable[[ir.Model, str], ir.Value]
@@ -379,6 +380,9 @@ def test_constants_of_equal_names_in_sibling_bodies_are_told_apart() -> None:
     shapes = resolve(model)
     reshaped = [node.outputs[0] for node in model.graph.all_nodes() if node.op_type == "Reshape"]
     assert [shapes.dims(value) for value in reshaped] == [(2, 4), (2, 4)]
+    bodies = [graph for graph in main_graphs(model) if graph is not model.graph]
+    tensors = [value.const_value for graph in bodies for value in graph.initializers.values()]
+    assert [tensor.name for tensor in tensors if tensor is not None] == ["size", "size", "size"]
 
 
 def test_an_optional_value_has_no_element_type_and_its_content_has(value_of: ValueOf) -> None:
