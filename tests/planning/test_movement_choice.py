@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onnxtile.planning.movement import eviction
 from onnxtile.planning.movement.copies import TransferTime
 from onnxtile.planning.movement.eviction import Eviction, choose_evictions, proved_evictions
 from onnxtile.planning.movement.gaps import Gap, MovementProblem
@@ -53,12 +55,32 @@ def test_no_choice_copies_fewer_bytes(problem: MovementProblem) -> None:
 
 
 @settings(max_examples=10, deadline=None)
-@given(movements(60))
+@given(movements(80))
 def test_a_choice_of_many_tensors_fits_and_is_not_below_the_bound(problem: MovementProblem) -> None:
     found = choose_evictions(problem)
     assert fits(problem, found.evicted)
     bound = least_bytes(problem)
     assert bound is not None and bound <= found.cost
+
+
+def test_a_search_without_an_end_in_sight_tries_only_so_many_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of forty tensors twenty must leave: the least sets of one step are more than can be tried."""
+    tried = 0
+    after = eviction._EvictionWalk._after
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal tried
+        tried += 1
+        return after(*arguments)
+
+    monkeypatch.setattr(eviction, "_SETS", 500)
+    monkeypatch.setattr(eviction._EvictionWalk, "_after", counted)
+    gaps = tuple(Gap(0, 2 + number % 3, 7 + number % 5, 9 - number % 4) for number in range(40))
+    problem = MovementProblem((180, 170, 160, 90, 40), gaps)
+    everything = Eviction(frozenset(range(40)), problem.cost(range(40)), exact=False)
+    found = proved_evictions(problem, everything)
+    assert fits(problem, found.evicted) and not found.exact and found.cost < everything.cost
+    assert 500 < tried <= 500 + 4 * 5 * 4_000
 
 
 def test_the_tensor_that_is_used_last_leaves() -> None:

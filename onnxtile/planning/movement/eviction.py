@@ -10,7 +10,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TypeAlias
+
+import numpy as np
 
 from onnxtile.planning.movement.gaps import MovementProblem
 from onnxtile.planning.movement.relaxation import least_bytes
@@ -24,6 +27,10 @@ _LARGEST = 60_000
 _FEWEST = 30
 _ALL_WAYS = 20_000
 """The most ways of all steps together, but for those that every step may have."""
+_MANY_IN_ALL = 160_000
+"""The same where a choice is to be proved."""
+_SETS = 1_000_000
+"""The most sets of tensors that are tried in all."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,7 @@ def proved_evictions(problem: MovementProblem, known: Eviction) -> Eviction:
     rests = [least_bytes(_from(problem, place)) or 0 for place in range(steps)]
     if rests[:1] == [known.cost]:
         return replace(known, exact=True)
-    walk = _EvictionWalk(problem, _MANY_WAYS, known.cost, [*rests, 0])
+    walk = _EvictionWalk(problem, min(_MANY_WAYS, _MANY_IN_ALL // max(steps, 1)), known.cost, [*rests, 0])
     for place in range(steps):
         walk.step(place)
     if not walk.ways:
@@ -114,7 +121,7 @@ class _EvictionWalk:
         self, problem: MovementProblem, most: int, limit: int | None = None, rests: Sequence[int] = ()
     ) -> None:
         self.exact = True
-        self._most, self._limit, self._rests = most, limit, rests
+        self._most, self._limit, self._rests, self._sets_left = most, limit, rests, _SETS
         self.ways = [_Way(0, 0, 0, None)]
         self._problem = problem
         steps = problem.full_steps
@@ -175,10 +182,11 @@ class _EvictionWalk:
             yield ()
             return
         for count, found in enumerate(_least_sets(there, over)):
-            if count >= self._most:
+            if count >= self._most or not self._sets_left:
                 self.exact = False
                 yield from _greedy_sets(there, over)
                 return
+            self._sets_left -= 1
             yield found
 
     def _best(self, ways: list[_Way], active: Sequence[_Spell], place: int) -> list[_Way]:
@@ -191,17 +199,29 @@ class _EvictionWalk:
         def promise(way: _Way) -> tuple[float, int, int]:
             return way.cost - sum(cost for bit, cost in rest.items() if way.evicted & bit), way.evicted, way.stored
 
-        kept: list[_Way] = []
-        for way in sorted(ways, key=lambda way: (way.cost, -way.evicted.bit_count(), way.evicted, way.stored)):
-            if not any(way.evicted | k.evicted == k.evicted and way.stored | k.stored == k.stored for k in kept):
-                kept.append(way)
-                if len(kept) >= 4 * self._most:
-                    self.exact = False
-                    break
+        ordered = sorted(ways, key=lambda way: (way.cost, -way.evicted.bit_count(), way.evicted, way.stored))
+        kept = [ordered[place] for place in islice(self._not_dropped(ordered), 4 * self._most)]
+        if len(kept) >= 4 * self._most:
+            self.exact = False
         if len(kept) > self._most:
             self.exact = False
             kept = sorted(kept, key=promise)[: self._most]
         return kept
+
+    def _not_dropped(self, ordered: Sequence[_Way]) -> Iterator[int]:
+        """Yield the places of ways of which none before has freed and stored all the same, and maybe more."""
+        gaps = len(self._problem.gaps)
+        words = (gaps + len(self._problem.stores)) // 64 + 1
+        bits = b"".join((way.evicted | way.stored << gaps).to_bytes(8 * words, "little") for way in ordered)
+        rows = np.frombuffer(bits, "<u8").reshape(len(ordered), words)
+        lacking, count = np.empty((words, len(ordered)), np.uint64), 0
+        for place, row in enumerate(rows):
+            more = np.zeros(count, np.uint64)
+            for word, lacks in zip(row, lacking[:, :count], strict=True):
+                more |= lacks & word
+            if more.all():
+                lacking[:, count], count = ~row, count + 1
+                yield place
 
 
 def _least_sets(there: Sequence[_Spell], over: int) -> Iterator[tuple[_Spell, ...]]:
