@@ -39,7 +39,7 @@ from onnxtile.verification import Verdict, judge
 if TYPE_CHECKING:
     from onnxtile.verbs.tile import TileOptions
 
-_Place = tuple[ir.Graph | None, str | None]
+_ValuePlace = tuple[ir.Graph | None, str | None]
 """The graph and the name of a value."""
 _PLANNED = 1_000
 """Nodes of the largest tiled model whose lives are planned for every way to accumulate without being asked for."""
@@ -206,12 +206,12 @@ def _hints(result: TileResult) -> dict[str, str]:
     }
 
 
-def _declared(model: ir.Model) -> dict[_Place, ir.Shape | None]:
+def _declared(model: ir.Model) -> dict[_ValuePlace, ir.Shape | None]:
     """Return the shapes that the model declares for the outputs of its nodes; functions may repeat names of others."""
     return {(value.graph, value.name): value.shape for node in all_nodes(model) for value in node.outputs}
 
 
-def _keep_to(declared: Mapping[_Place, ir.Shape | None], result: TileResult) -> None:
+def _keep_to(declared: Mapping[_ValuePlace, ir.Shape | None], result: TileResult) -> None:
     """Keep of the shapes of new values only the shapes that the model declared.
 
     onnxruntime infers shapes in every branch, also in one that is never taken at these sizes, and refuses the model where they do not
