@@ -12,6 +12,7 @@ import pytest
 from tests.random_graphs.asking import faults
 from tests.random_graphs.generator import FURTHER_OPSETS, OLDEST_AND_NEWEST, limits_of_empty_loops, random_model
 from tests.random_graphs.kernels import run_model
+from tests.random_graphs.option_properties import fair_steps
 
 MODELS, BLOCK = 160, 20
 """How many models are tried, and how many in one test."""
@@ -112,3 +113,10 @@ def test_the_turns_of_loops_without_nodes_are_found() -> None:
                    else_branch = f () => (float[2] q) { q = Abs(a) }>
       }""")
     assert limits_of_empty_loops(model.graph.node) == {"n"}
+
+
+def test_outputs_that_rounding_leads_to_another_step_are_not_compared_after_a_step_that_rounds_otherwise() -> None:
+    tile, verify, fuse = 'do = "tile"\nmax = 4', 'do = "verify"\nruns = 1', 'do = "fuse"'
+    assert fair_steps([fuse, verify, tile], is_stepped=True) == [fuse, verify, tile]
+    assert fair_steps([fuse, tile, verify], is_stepped=True) == [fuse, tile]
+    assert fair_steps([fuse, tile, verify], is_stepped=False) == [fuse, tile, verify]
