@@ -116,6 +116,14 @@ def test_the_turns_of_a_loop_without_nodes_may_stand_in_a_graph_around_it() -> N
         api.inspect(model)
 
 
+def test_the_turns_of_a_loop_without_nodes_are_constant_in_a_file_so_old_that_it_lists_all_initializers() -> None:
+    model = looping(3, nodes=False)
+    model.ir_version, model.opset_import[0].version = 3, 11
+    model.graph.input.append(helper.make_tensor_value_info("n", TensorProto.INT64, []))
+    for verb in VERBS.values():
+        verb(model)
+
+
 def test_a_model_that_loops_has_less_time_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
 

@@ -24,6 +24,7 @@ from onnxtile.fusion.record import (
     Past,
     Record,
     dumps,
+    fused_calls,
     hand_on,
     note_place,
     of_node,
@@ -339,7 +340,7 @@ def _past(model: ir.Model) -> Past:
     """Return the records of earlier runs of fuse on `model`. Raises ModelError where that is damaged, or a call has none."""
     try:
         past = past_of(model)
-        past.only(node for graph in model.graphs() for node in graph if keys.FUSED in node.metadata_props)
+        past.only(fused_calls(model))
         return past
     except ValueError:
         raise ModelError("the model was fused before, and the record of that is damaged") from None

@@ -7,7 +7,7 @@ its record. A meta-op inside a meta-op has its number in the outer record, since
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -19,6 +19,7 @@ import pydantic
 from onnxtile import keys
 from onnxtile.fusion.packed import packed, unpacked
 from onnxtile.model.copied_tensor import copied_tensor
+from onnxtile.model.walk import graphs_in, roots
 
 _QUANTIZATION = "quant_parameter_tensor_names"
 """Key under which onnx_ir keeps the quantization annotation of a value."""
@@ -148,6 +149,18 @@ def past_of(model: ir.Model) -> Past:
     """Return the record that fuse left on `model`. Raises ValueError where it is damaged."""
     text = model.graph.metadata_props.get(keys.ORIGINAL)
     return Past() if text is None else loads(text)
+
+
+def fused_graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """Yield the graphs in which calls have records: those of `model` and of the user's functions, not those inside meta-ops."""
+    for root in roots(model):
+        if not isinstance(root, ir.Function) or keys.META_OP not in root.metadata_props:
+            yield from (graph for _, graph in graphs_in(root))
+
+
+def fused_calls(model: ir.Model) -> Iterator[ir.Node]:
+    """Yield the calls of `model` that have records."""
+    return (node for graph in fused_graphs(model) for node in graph if keys.FUSED in node.metadata_props)
 
 
 def of_value(value: ir.Value) -> ValueRecord:

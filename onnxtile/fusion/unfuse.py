@@ -19,6 +19,7 @@ from onnxtile.fusion.record import (
     NodeRecord,
     Record,
     TensorRecord,
+    fused_graphs,
     past_of,
     restore_value,
     restored_attributes,
@@ -26,7 +27,6 @@ from onnxtile.fusion.record import (
     take_place,
 )
 from onnxtile.graph import dependencies
-from onnxtile.model.walk import graphs_in, roots
 
 _T = TypeVar("_T")
 
@@ -52,7 +52,7 @@ def unfuse(model: ir.Model) -> Unfused:
     _require_not_lowered(model)
     undo = Undo(model)
     for run in reversed(undo.history):
-        for graph in list(_graphs(model)):
+        for graph in list(fused_graphs(model)):
             undo.graph(graph, run.run)
         undo.restore(run)
     undo.require_all()
@@ -81,12 +81,6 @@ def _require_not_lowered(model: ir.Model) -> None:
         "what is lowered cannot be unfused",
         hint="unfuse a model that was fused without --lower",
     )
-
-
-def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    for root in roots(model):
-        if not isinstance(root, ir.Function) or keys.META_OP not in root.metadata_props:
-            yield from (graph for _, graph in graphs_in(root))
 
 
 class Undo:
@@ -153,7 +147,7 @@ class Undo:
 
     def require_all(self) -> None:
         """Raise ModelError where a call of a meta-op is left: its record is gone."""
-        for node in (node for graph in _graphs(self._model) for node in graph):
+        for node in (node for graph in fused_graphs(self._model) for node in graph):
             function = self._model.functions.get(node.op_identifier())
             if node.domain == keys.DOMAIN and (function is None or keys.META_OP in function.metadata_props):
                 raise ModelError(f"the fused node {node.name!r} has lost its record: it cannot be unfused")
@@ -301,7 +295,7 @@ def _is_loose(value: ir.Value) -> bool:
 
 def called_functions(model: ir.Model) -> set[ir.OperatorIdentifier]:
     """Return the functions that the model's graphs call, directly or by way of functions."""
-    called = {node.op_identifier() for graph in _graphs(model) for node in graph}
+    called = {node.op_identifier() for graph in fused_graphs(model) for node in graph}
     todo = list(called)
     while todo:
         function = model.functions.get(todo.pop())

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from onnxtile.graph import dependencies
 from onnxtile.model.bytes import tensor_bytes
-from onnxtile.model.constants import Constants
+from onnxtile.model.constants import Constants, constant_tensor
 from onnxtile.model.shapes import Shapes
 
 _STEERING = {ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING}
@@ -126,6 +126,6 @@ def _in_functions(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     """Yield the tensors that functions hold, those of each function once, however often it is called."""
     for function in model.functions.values():
         for node in function.all_nodes():
-            attribute = node.attributes.get("value")
-            if node.op_type == "Constant" and attribute is not None and not attribute.is_ref():
-                yield attribute.value
+            held = constant_tensor(node) if node.op_type == "Constant" else None
+            if held is not None:
+                yield held

@@ -28,6 +28,8 @@ RANDOM = {
 
 _NO_TENSORS = ("Sequence", "SplitToSequence", "Optional")
 """Operators whose results have no array, even from constants."""
+_NUMBERS = frozenset({"value_float", "value_floats", "value_int", "value_ints"})
+"""The attributes of a Constant node with numbers that are no tensor."""
 _PURE_DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft"}
 """Domains whose operators are computed; the results of other operators are known to their own runtime only."""
 
@@ -162,6 +164,17 @@ def constant_array(node: ir.Node) -> Array:
         if name in {"value_string", "value_strings"}:
             return np.asarray(attribute.value, object)
     raise ModelError(f"the Constant node {node.name!r} holds no tensor")
+
+
+def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
+    """Return the numbers or strings that a Constant node holds; None for strings without a tensor, and where the caller says them."""
+    attribute = next(iter(node.attributes.values()), None)
+    if attribute is None or attribute.is_ref():
+        return None
+    if attribute.name == "value":
+        tensor: ir.TensorProtocol = attribute.as_tensor()
+        return tensor
+    return ir.Tensor(constant_array(node)) if attribute.name in _NUMBERS else None
 
 
 def _array(tensor: ir.TensorProtocol) -> Array:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from onnxtile.errors import UsageError
+from onnxtile.model.constants import constant_tensor
 from onnxtile.model.dims import free_inputs
 from onnxtile.model.domain import Domain, Ranges, holds
 
@@ -153,9 +154,7 @@ def _compared(use: _Use) -> Domain | None:
 
 def _constant(value: ir.Value) -> ir.TensorProtocol | None:
     node = value.producer()
-    if node is not None and node.op_type == "Constant" and "value" in node.attributes:
-        return node.attributes["value"].as_tensor()
-    return value.const_value
+    return constant_tensor(node) if node is not None and node.op_type == "Constant" else value.const_value
 
 
 def _one_rest(use: _Use) -> Domain:

@@ -19,6 +19,7 @@ from onnx import numpy_helper
 
 from onnxtile.collector import collector_paused
 from onnxtile.model.body_shapes import CONTROL_FLOW, follow, made_inside
+from onnxtile.model.constants import constant_tensor
 from onnxtile.model.contributed import KnownOperand, contributed_operators, results
 from onnxtile.model.dependence import shape_operands
 from onnxtile.model.intervals import Interval, keeps_its_sign
@@ -175,8 +176,7 @@ class Propagation:
 
     def _visit_kernel(self, node: ir.Node, standard: bool) -> None:
         if standard and node.op_type == "Constant":
-            attribute = node.attributes.get("value")
-            self._hold(node.outputs[0], None if attribute is None else attribute.value)
+            self._hold(node.outputs[0], constant_tensor(node))
         elif standard and node.op_type in {"Shape", "Size"}:
             self._measure(node)
         else:

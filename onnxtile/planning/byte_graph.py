@@ -62,10 +62,14 @@ def captured(graph: onnx.GraphProto) -> set[str]:
 
 def whole_numbers(graph: onnx.GraphProto) -> dict[str, list[int]]:
     """Return the elements of the constants that are up to eight whole numbers, by name."""
-    made = [(node.output[0], a.t) for node in graph.node if node.op_type == "Constant" for a in node.attribute]
-    tensors = [(name, t) for name, t in (*made, *((t.name, t) for t in graph.initializer)) if t.data_type in (6, 7)]
+    made = [(node.output[0], a) for node in graph.node if node.op_type == "Constant" for a in node.attribute]
+    # In the place of a tensor, a Constant may have the numbers themselves.
+    listed = [(name, [a.i] if a.name == "value_int" else [*a.ints]) for name, a in made if "value_int" in a.name]
+    held = [*((name, a.t) for name, a in made), *((t.name, t) for t in graph.initializer)]
+    tensors = [(name, t) for name, t in held if t.data_type in (6, 7)]
     found = [(name, t) for name, t in tensors if math.prod(t.dims) <= 8 and t.data_location != t.EXTERNAL]
-    return {name: onnx.numpy_helper.to_array(t).ravel().tolist() for name, t in found}
+    listed += [(name, onnx.numpy_helper.to_array(t).ravel().tolist()) for name, t in found]
+    return {name: numbers for name, numbers in listed if len(numbers) <= 8}
 
 
 def joined(node: onnx.NodeProto) -> list[str]:

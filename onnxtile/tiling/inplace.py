@@ -35,6 +35,8 @@ class Writing:
     reader: ConstantReader = field(default_factory=ConstantReader)
     bodies: frozenset[ir.Graph] = frozenset()
     """The graphs of local functions."""
+    replaced: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    """The results of nodes that are gone, and those that took their places: a site that waits still knows the former."""
 
     def constants_in(self, graph: ir.Graph) -> ConstantTable:
         """Return which values are constant for a node of `graph`."""
@@ -49,7 +51,12 @@ def emitted(site: TileSite, writing: Writing) -> tuple[Writer, ir.Value]:
     writer = Writer(site.name, site.node.op_type, site.contraction, site.grid, opset, writing.names, writing.reader)
     constants = writing.constants_in(graph)
     _fold(site.contraction, constants)
-    return writer, write_tiles(writer, constants, writing.cache, graph, writing.options.accumulate)
+    result = write_tiles(writer, constants, writing.cache, graph, writing.options.accumulate)
+    for node in writer.nodes:
+        for place, value in enumerate(node.inputs):
+            if value in writing.replaced:
+                node.replace_input_with(place, writing.replaced[value])
+    return writer, result
 
 
 def rewrite(site: TileSite, writing: Writing, originals: tuple[onnx.NodeProto, ...] = ()) -> TiledNode | SkippedNode:
@@ -71,6 +78,7 @@ def rewrite(site: TileSite, writing: Writing, originals: tuple[onnx.NodeProto, .
         graph.register_initializer(constant)
     graph.insert_before(node, written)
     _take_over(replaced[-1], written[-1], result)
+    writing.replaced[replaced[-1].outputs[0]] = result
     read = _remove(replaced, node)
     prune((*site.contraction.values, *read), writing.constants_in(graph))
     return report(site, writing, originals, tuple(writer.nodes), len(writer.nodes))

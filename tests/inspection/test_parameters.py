@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 from onnxtile import api
 
@@ -90,3 +90,14 @@ def test_googlenet_has_the_macs_of_torchvision(googlenet: onnx.ModelProto) -> No
     totals = api.inspect(googlenet).totals
     assert round(sum(totals.macs.values()) / 1e9, 2) == 1.50
     assert not totals.uncounted
+
+
+@pytest.mark.parametrize("form", ["value = float[3] {1, 2, 3}", "value_floats = [1.0, 2.0, 3.0]"])
+def test_the_parameters_in_a_function_count_in_every_form(form: str) -> None:
+    model = parser.parse_model(f"""
+        <ir_version: 10, opset_import: ["" : 17, "local" : 1]>
+        g (float[2,3] x) => (float[2,3] y) {{ y = local.scaled(x) }}
+        <domain: "local", opset_import: ["" : 17]>
+        scaled (a) => (b) {{ w = Constant<{form}>()  b = Mul(a, w) }}
+    """)
+    assert api.inspect(model).parameters.elements == 3

@@ -127,6 +127,19 @@ def test_user_functions_survive_raising(bench: Any) -> None:
     assert list(result.model.functions) == [("local", "twice", "")]
 
 
+def test_a_call_inside_a_function_keeps_its_record(bench: Any) -> None:
+    """The call outside becomes an operator, and its record goes; that of the one inside counts once the function is written out."""
+    model = bench.model("g = Sigmoid(x) m = Mul(x, g) y = local.silu(m)", {})
+    text = '<domain: "local", opset_import: ["": 17]> silu (a) => (c) { g = Sigmoid(a) b = Mul(a, g) c = Neg(b) }'
+    model.functions.append(onnx.parser.parse_function(text))
+    model.opset_import.append(onnx.helper.make_opsetid("local", 1))
+    lowered = api.fuse(model, ["SiLU"], lower="ort", verify=False).model
+    assert [node.op_type for node in lowered.graph] == ["QuickGelu", "silu"]
+    fitted = api.fit(lowered, smallest=True, verify=False).model
+    assert [node.op_type for node in fitted.graph] == ["QuickGelu", "SiLU", "Neg"]
+    assert api.fuse(fitted, ["SiLU"]).model.graph.metadata_props[keys.ORIGINAL]
+
+
 def test_a_function_that_the_new_opset_changes_keeps_the_call(bench: Any) -> None:
     model = bench.model("g = Sigmoid(x) m = Mul(x, g) y = local.mean(m)", {}, y="float[2,3,1]")
     text = '<domain: "local", opset_import: ["": 17]> mean (a) => (b) { b = ReduceMean <axes = [-1]> (a) }'

@@ -46,6 +46,19 @@ def test_a_loop_needs_no_condition(text: Text, condition: str) -> None:
     assert (sizes["y"], sizes["z"], sizes["d"], sizes["next"]) == ((2, 3), (2, 3), (), (2, 3))
 
 
+@pytest.mark.parametrize("form", ["value_ints = [2]", "value = int64[1] {2}", "value_int = 2"])
+def test_a_number_in_a_body_counts_in_every_form(text: Text, form: str) -> None:
+    _, sizes = known(
+        load(
+            text(f"""g (float[2,8] x) => (float[2,8] y) <int64 n = {{5}}, bool go = {{1}}, int64[1] k = {{7}}, int64[1] one = {{1}}> {{
+              y = Loop (n, go, x) <body = step (int64 i, bool c, float[2,8] v) => (bool d, float[2,8] v)
+                {{ d = Identity(c)  h = Shape(x)  r = Reshape(x, h)
+                  s = Constant<{form}>()  from = Reshape(s, one)  part = Slice(r, from, k, one) }}> }}""")
+        )
+    )
+    assert (sizes["r"], sizes["part"]) == ((2, 8), (2, 5))
+
+
 def test_what_grows_in_a_loop_has_no_size_but_what_does_not_has_one(text: Text) -> None:
     _, sizes = known(
         load(

@@ -108,6 +108,12 @@ def test_a_number_that_is_compared_is_one_of_those_known(text: Text, silero: Cal
     assert api.verify(silero("silero_vad"), silero("silero_vad")).equal
 
 
+@pytest.mark.parametrize("form", ["value = int64 {16000}", "value_int = 16000"])
+def test_a_number_that_a_node_makes_is_known(text: Text, form: str) -> None:
+    model = text(f"g (int64 rate) => (bool y) {{ r = Constant<{form}>()  y = Equal(rate, r) }}")
+    assert {int(trial.feeds["rate"]) for trial in run_original(load(model))[0]} == {16000}
+
+
 def test_a_mask_hides_not_everything(text: Text) -> None:
     model = load(text("g (int64[4,5] m, bool[4,5] b) => (int64[4,5] y) { y = Where(b, m, m) }"))
     for trial in run_original(model, runs=8)[0]:

@@ -169,6 +169,25 @@ def test_the_certificate_of_another_graph_is_refused() -> None:
     assert _refusal(CHAIN.replace("c = Conv(b, w)", "c = Sigmoid(b)").replace("Add(b, c)", "Relu(c)"), said) != ""
 
 
+@pytest.mark.parametrize("form", ["value = int64[1] {{{}}}", "value_ints = [{}]"])
+def test_the_rows_of_a_slice_are_known_however_a_constant_says_them(form: str) -> None:
+    start, first, last = (f"Constant <{form.format(number)}> ()" for number in (0, 8, 60))
+    said = _certificate(
+        text := f"""
+        <ir_version: 10, opset_import: ["" : 17]>
+        slices (float[64, 64] x) => (float[8, 64] y) {{
+            start = {start} first = {first} last = {last}
+            a = MatMul(x, x)
+            b = Slice(a, start, last, start)
+            c = MatMul(b, x)
+            y = Slice(c, start, first, start)
+        }}
+    """
+    )
+    assert (said["arena"], said["reason"]) == (2 * 60 * 64 * 4, None)
+    assert _refusal(text, said) == ""
+
+
 def test_a_large_constant_node_is_no_node_that_needs_bytes() -> None:
     model = _model(CHAIN.replace("float[1, 16, 8, 8] x, float[16, 16, 1, 1] w", "float[1, 16, 8, 8] x"))
     weights = helper.make_tensor("weights", TensorProto.FLOAT, [16, 16, 1, 1], [0.5] * 256)

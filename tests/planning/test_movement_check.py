@@ -58,6 +58,20 @@ def test_a_constant_output_is_copied_from_the_constants(tmp_path: Path) -> None:
     assert audit(document, tmp_path, text).failures
 
 
+@pytest.mark.parametrize("places", [{}, {"w": "sram"}])
+def test_constants_that_are_made_from_a_constant_output_are_constants(places: dict[str, str], tmp_path: Path) -> None:
+    """The output is a weight like others, or made in the fast memory; what is made from it beforehand is another weight."""
+    text = f"""<ir_version: 10, opset_import: ["" : 20]>
+      g (float[2,32] x) => (float[2,32] y, float[2,32] z, float[32] w) <float[32] q = {{{", ".join(["0.5"] * 32)}}}> {{
+        w = Neg(q)  n = Exp(w)  y = Add(x, w)  z = Mul(x, n) }}"""
+    planned = moved(text, 640, "weights", io="inside", places=places)
+    assert planned.verdict is not None and planned.verdict.equal
+    document = json.loads(json.dumps(planned.plan.to_dict()))
+    assert audit(document, tmp_path, text).failures == ()
+    read = [copy["tensor"] for copy in document["movement"]["copies"] if copy["source_memory"] == "constants"]
+    assert read == (["n"] if places else ["w", "w", "n"])
+
+
 def row(document: Document, name: str) -> Document:
     found: Document = next(row for row in document["buffers"] if row["name"] == name)
     return found

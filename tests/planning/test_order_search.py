@@ -13,6 +13,7 @@ from onnxtile.planning.layout.ordering.ideals import Effect, Ideals
 from onnxtile.planning.layout.ordering.ordering_problem import OrderingProblem
 from onnxtile.planning.layout.ordering.refine import refined
 from onnxtile.planning.layout.ordering.search import FoundOrder, bound_of, heights, search
+from tests.planning.conftest import Case
 
 WIDE_FIRST = OrderingProblem(
     # Two branches from one node, of which each grows before it shrinks: one after the other is better than in turns.
@@ -267,3 +268,13 @@ def test_other_orders_have_the_least_peak_too(problem: OrderingProblem) -> None:
     for order in searching.others(problem, found):
         assert sorted(order) == list(range(len(problem.after)))
         assert max(during(problem, order)) == found.peak
+
+
+def test_a_body_without_nodes_has_one_order() -> None:
+    """Its inputs have sizes that leave a gap, so that a second order is looked for."""
+    text = """g (float[13] x) => (float[13] y) {
+      turns = Constant<value = int64 {3}>()
+      y = Loop(turns, "", x) <body = b (int64 i, bool go, float[13] v) => (bool go, float[13] v) {}>
+    }"""
+    case = Case.of(text)
+    assert case.run(case.plan(order="min-peak", planner="greedy-by-size", io="outside", alignment=1)).equal

@@ -259,12 +259,23 @@ _STEPS = (
 )
 _BINDING = ('do = "tile"', 'do = "fit"', 'do = "plan"')
 """The steps that write a model whose open sizes are bound."""
+_ROUNDING = ('do = "fuse"\nlower', 'do = "tile"', 'do = "fit"')
+"""The steps after which a model may round otherwise."""
+
+
+def fair_steps(chosen: list[str], *, is_stepped: bool) -> list[str]:
+    """Return the steps without a comparison that may fail although all is right: where rounding before it may lead to another step."""
+    if not is_stepped:
+        return chosen
+    first = next((place for place, step in enumerate(chosen) if step.startswith(_ROUNDING)), len(chosen))
+    return [step for place, step in enumerate(chosen) if place < first or not step.startswith('do = "verify"')]
 
 
 def pipeline(case: Case) -> None:
     """A pipeline of several verbs passes, and the model that it writes keeps the outputs."""
     random, dims = case.random("pipeline"), case.random_model.dims
     chosen = random.sample(_STEPS, random.choice([2, 3, 4]))
+    chosen = fair_steps(chosen, is_stepped=bool(case.random_model.stepped))
     binding = next((place for place, step in enumerate(chosen) if step.startswith(_BINDING)), None)
     bound = ", ".join(f"{json.dumps(name)} = {size}" for name, size in dims.items())
     steps = [

@@ -10,8 +10,9 @@ import onnx
 import pytest
 
 from tests.random_graphs.asking import faults
-from tests.random_graphs.generator import FURTHER_OPSETS, OLDEST_AND_NEWEST, random_model
+from tests.random_graphs.generator import FURTHER_OPSETS, OLDEST_AND_NEWEST, limits_of_empty_loops, random_model
 from tests.random_graphs.kernels import run_model
+from tests.random_graphs.option_properties import fair_steps
 
 MODELS, BLOCK = 160, 20
 """How many models are tried, and how many in one test."""
@@ -100,3 +101,22 @@ def test_the_hash_seed_changes_nothing() -> None:
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
     assert digest("1") == digest("77")
+
+
+def test_the_turns_of_loops_without_nodes_are_found() -> None:
+    """A model whose caller says how often such a Loop turns is refused, so no random model may be one."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+      g (float[2] x, int64 n, int64 m, bool c) => (float[2] y) {
+        a = Loop(m, "", x) <body = b (int64 i, bool go, float[2] v) => (bool on, float[2] w) { on = Identity(go) w = Neg(v) }>
+        y = If(c) <then_branch = t () => (float[2] p) {
+                     p = Loop(n, "", a) <body = e (int64 j, bool still, float[2] u) => (bool still, float[2] u) {}> },
+                   else_branch = f () => (float[2] q) { q = Abs(a) }>
+      }""")
+    assert limits_of_empty_loops(model.graph.node) == {"n"}
+
+
+def test_outputs_that_rounding_leads_to_another_step_are_not_compared_after_a_step_that_rounds_otherwise() -> None:
+    tile, verify, fuse = 'do = "tile"\nmax = 4', 'do = "verify"\nruns = 1', 'do = "fuse"'
+    assert fair_steps([fuse, verify, tile], is_stepped=True) == [fuse, verify, tile]
+    assert fair_steps([fuse, tile, verify], is_stepped=True) == [fuse, tile]
+    assert fair_steps([fuse, tile, verify], is_stepped=False) == [fuse, tile, verify]

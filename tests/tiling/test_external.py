@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import parser
 
 from onnxtile import api
 from onnxtile.model import stream
@@ -111,6 +112,28 @@ def test_a_draft_is_written_as_its_model(case: Case) -> None:
     assert tiled.nodes_after == tiled.model.graph.num_nodes() == sum(site.nodes for site in tiled.result.tiled)
     got = Session(drafted.getvalue()).run(case.feeds())["y"]
     np.testing.assert_allclose(got, case.expected(), rtol=1e-4, atol=1e-4)
+
+
+def test_a_product_that_waits_reads_what_took_the_place_of_its_operand() -> None:
+    # The first product reads the result of a node, so its tiles are made at once; those of the second, which reads it, wait.
+    w, v = (", ".join(str(i % 5) for i in range(size)) for size in (64, 32))
+    model = parser.parse_model(f"""
+        <ir_version: 10, opset_import: ["" : 21]>
+        net (float[2,8] x) => (float[2,4] y) <float[8,4] v = {{{v}}}> {{
+            w = Constant <value: tensor = float[8,8] {{{w}}}> ()
+            h = MatMul(x, w)
+            y = MatMul(h, v)
+        }}
+    """)
+    first = api.tile(model, Limits.of(max=4), verify=False)
+    assert [site.node for site in first.result.tiled] == ["h", "y"]
+    assert len(first.result.late) == 1
+    second = api.tile(first.model, Limits.of(max=2), verify=False)
+    written = io.BytesIO()
+    stream.write_model(second.draft, written)
+    feeds = {"x": np.arange(16, dtype=np.float32).reshape(2, 8)}
+    expected, got = (Session(one).run(feeds)["y"] for one in (model.SerializeToString(), written.getvalue()))
+    np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from onnxtile.fusion.lowering_driver.facts import LoweringFacts
 from onnxtile.fusion.lowering_driver.plug_ins import PlugIns
 from onnxtile.fusion.lowering_driver.write import Emitter
 from onnxtile.fusion.outcome import PatternResult
-from onnxtile.fusion.record import dumps, past_of
+from onnxtile.fusion.record import dumps, fused_calls, past_of
 from onnxtile.fusion.rewrite import fuse
 from onnxtile.fusion.unfuse import called_functions
 from onnxtile.model.infer import values
@@ -160,9 +160,8 @@ class _Run:
 
 def _tidy(model: ir.Model, lowered: bool) -> None:
     """Remove records and functions of calls that are no more, and import the domains that are used."""
-    calls = [node for graph in model.graphs() for node in graph if keys.FUSED in node.metadata_props]
     if lowered:  # what was lowered cannot be unfused
-        model.graph.metadata_props[keys.ORIGINAL] = dumps(past_of(model).only(calls))
+        model.graph.metadata_props[keys.ORIGINAL] = dumps(past_of(model).only(fused_calls(model)))
     called = called_functions(model)
     for identifier, function in list(model.functions.items()):
         if keys.META_OP in function.metadata_props and identifier not in called:

@@ -85,7 +85,7 @@ class PlanWriter:
             moved(choice.stores),
             frozenset(value_of[value.name or ""] for value in choice.uses.outputs),
             frozenset(node_of[node] for node in choice.uses.part_copies),
-            frozenset(node_of[node] for node in graph if node not in choice.uses.kernels),
+            frozenset(node_of[node] for node in graph if choice.uses.makes_constants(node)),
         )
         written = write_copies(model, known, order, *self.names)
         of_copies: dict[ir.Value, list[ir.Value]] = {}

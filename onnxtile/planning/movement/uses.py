@@ -7,7 +7,7 @@ overwrites an operand, or an operand that lies in the result of a Concat, takes 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -57,12 +57,15 @@ class TensorUses:
     @cached_property
     def kernels(self) -> dict[ir.Node, int]:
         """The nodes that run in each inference, with their places in the schedule."""
-        tensors, constants = self.layout.roles.tensors, self.facts.constants
-        return {
-            node: place
-            for place, node in enumerate(self.layout.schedule.nodes)
-            if any(value not in constants or value in tensors for value in node.outputs)
-        }
+        nodes = enumerate(self.layout.schedule.nodes)
+        return {node: place for place, node in nodes if any(self._is_made(value) for value in node.outputs)}
+
+    def _is_made(self, value: ir.Value) -> bool:
+        """Return whether a kernel makes `value`: it is no constant, or one that stays in the fast memory.
+
+        Another output that is constant is copied from the constants.
+        """
+        return value not in self.facts.constants or value.name in self.residence.stay
 
     @cached_property
     def inputs(self) -> frozenset[ir.Value]:
@@ -118,9 +121,14 @@ class TensorUses:
     @cached_property
     def weights(self) -> dict[ir.Value, None]:
         """The constants that are copied to the fast memory, in the order in which they are read."""
-        read = (value for node in self.kernels for value in dependencies(node)) if self.streams_weights else ()
-        constants = self.facts.constants
-        return {v: None for v in read if v in constants and v not in self._placed and self._is_weight(v)}
+        kernels = self.kernels if self.streams_weights else ()
+        # A constant that stays in the fast memory is made from constants as they are: so it can be computed before the run for others.
+        read = (v for node in kernels if not self.makes_constants(node) for v in dependencies(node))
+        return {v: None for v in read if not self._is_made(v) and self._is_weight(v)}
+
+    def makes_constants(self, node: ir.Node) -> bool:
+        """Return whether the results of `node` are constants, which it makes from constants outside of the fast memory."""
+        return all(value in self.facts.constants for value in node.outputs)
 
     def bytes(self, value: ir.Value) -> int:
         """Return the bytes of `value`."""
@@ -132,15 +140,11 @@ class TensorUses:
         is_index = dtype in {ir.DataType.INT64, ir.DataType.BOOL}
         return self.bytes(value) > _INLINE and not is_index
 
-    @property
-    def _placed(self) -> Mapping[ir.Value, object]:
-        return self.layout.sharing.alias_sets.of
-
     @cached_property
     def _tensor_of(self) -> dict[ir.Value, ir.Value]:
         """The value that stands for all views of one tensor, by value."""
         found: dict[ir.Value, ir.Value] = {}
-        for value in self._placed:
+        for value in filter(self._is_made, self.layout.sharing.alias_sets.of):
             views = (a.source for a in self.layout.sharing.shares.get(value, ()) if a.rule == "view")
             source = next((source for source in views if source in found), None)
             found[value] = value if source is None else found[source]
@@ -157,6 +161,8 @@ class TensorUses:
 
     def _read(self, node: ir.Node) -> tuple[ir.Value, ...]:
         """Return the values that `node` reads in the fast memory, or as constants."""
+        if self.makes_constants(node):
+            return ()
         values = node.inputs[1:] if node in self.part_copies else dependencies(node)
         return tuple(value for value in values if value is not None)
 
@@ -251,7 +257,7 @@ class TensorUses:
         for node, place in self.kernels.items():
             spans: dict[int, list[tuple[int, int]]] = {}
             for value in self.touched[node]:
-                alias_set = self.layout.sharing.alias_sets.of.get(value)
+                alias_set = None if value in self.weights else self.layout.sharing.alias_sets.of.get(value)
                 size, start = self.bytes(value), 0 if alias_set is None else alias_set.start(value)
                 spans.setdefault(id(value if alias_set is None else alias_set), []).append((start, start + size))
             found[place] += sum(_covered(of_one, unit) for of_one in spans.values())

@@ -121,7 +121,9 @@ class _CopyWriter:
         copy.metadata_props.update(value.metadata_props)
         for number in places:
             outputs[number] = copy
-        self._stored[value] = copy
+        # A constant is copied to the fast memory from where it is.
+        if value.producer() not in self._order.once:
+            self._stored[value] = copy
         self._found.slow.add(name)
 
     def _copy(self, source: ir.Value, origin: ir.Value, name: str, place: int) -> ir.Value:

@@ -66,6 +66,11 @@ class _Control:
             return corruption
         return next((Corruption(v.name or "", None) for v in body.graph.outputs if not paired.agree(v)), None)
 
+    def _lend(self, body: GraphRun) -> None:
+        """Let `body` make its outputs where those of the node are."""
+        for inner, outer in zip(body.graph.outputs, self.node.outputs, strict=False):
+            body.lend(inner, _address(self.around.sites.get(outer)))
+
     def _hand_out(self, results: Sequence[_ArrayPair], paired: PairedValues) -> Corruption | None:
         for value, pair in zip(self.node.outputs, results, strict=False):
             if value.name:
@@ -77,6 +82,7 @@ class _Control:
 class _Call(_Control):
     def run(self, paired: PairedValues) -> Corruption | None:
         body = self._body(None)
+        self._lend(body)
         corruption = self._once(body, (), paired)
         return corruption or self._hand_out([_copy_of(value, paired) for value in body.graph.outputs], paired)
 
@@ -86,6 +92,7 @@ class _If(_Control):
         condition = self.node.inputs[0]
         assert condition is not None
         body = self._body("then_branch" if _array(paired.reference[condition]).all() else "else_branch")
+        self._lend(body)
         corruption = self._once(body, (), paired)
         return corruption or self._hand_out([_copy_of(value, paired) for value in body.graph.outputs], paired)
 
@@ -122,6 +129,8 @@ class _ScanRun(_Control):
             given[: len(given) - count],
             [tuple(map(_array, pair)) for pair in given[len(given) - count :]],
         )
+        starts = [_address(paired.reference[v]) for v in self.node.inputs[len(states) :] if v is not None]
+        rows_in = body.graph.inputs[len(states) :]
         axes = self._ints("scan_input_axes", count)
         backwards = self._ints("scan_input_directions", count)
         length = scanned[0][0].shape[axes[0]]
@@ -130,10 +139,12 @@ class _ScanRun(_Control):
         clock = Clock()
         for turn in range(length):
             clock.check()
+            numbers = [length - 1 - turn if back else turn for back in backwards]
             slices = [
-                (a.take(length - 1 - turn if back else turn, axis), b.take(length - 1 - turn if back else turn, axis))
-                for (a, b), axis, back in zip(scanned, axes, backwards, strict=True)
+                (_row(a, inner, number, axis, start, body), _row(b, inner, number, axis, start, body))
+                for (a, b), inner, number, axis, start in zip(scanned, rows_in, numbers, axes, starts, strict=True)
             ]
+            self._lend_rows(body, len(states), turn, length)
             corruption = self._once(body, [*states, *slices], paired)
             if corruption is not None:
                 return corruption
@@ -149,8 +160,27 @@ class _ScanRun(_Control):
         ]
         return self._hand_out([*states, *((a, b) for a, b in stacks)], paired)
 
+    def _lend_rows(self, body: GraphRun, states: int, turn: int, length: int) -> None:
+        """Let `body` make the rows that it hands out where they are in the wholes."""
+        rows, wholes = body.graph.outputs[states:], self.node.outputs[states:]
+        backwards = self._ints("scan_output_directions", len(rows))
+        for row, whole, axis, back in zip(
+            rows, wholes, self._ints("scan_output_axes", len(rows)), backwards, strict=True
+        ):
+            start = 0 if axis else _address(self.around.sites.get(whole))
+            body.lend(row, start, length - 1 - turn if back else turn)
+
     def _ints(self, name: str, count: int) -> list[int]:
         return list(self.node.attributes.get_ints(name, [0] * count))
+
+
+def _row(array: Array, value: ir.Value, number: int, axis: int, start: int, body: GraphRun) -> Any:
+    """Return a row of a whole as the input `value` of `body`: where it is in the whole at `start`, which onnxruntime copies for an `axis`.
+
+    A kernel may round it differently at another distance from a multiple of 64 bytes.
+    """
+    row = body.held_as(array.take(number, axis), value)
+    return row.at((0 if axis else start) + number * len(row.data)) if isinstance(row, TensorMemory) else row
 
 
 def _stacked(rows: Sequence[_ArrayPair], inner: ir.Value, outer: ir.Value) -> _ArrayPair:
@@ -165,6 +195,10 @@ def _stacked(rows: Sequence[_ArrayPair], inner: ir.Value, outer: ir.Value) -> _A
 
 def _array(value: Any) -> Array:
     return value.array() if isinstance(value, TensorMemory) else np.asarray(value)
+
+
+def _address(value: Any) -> int:
+    return value.address if isinstance(value, TensorMemory) else 0
 
 
 def _copy_of(value: ir.Value, paired: PairedValues) -> _ArrayPair:

@@ -60,8 +60,10 @@ class RunContext:
     def held(self, found: Any, value: ir.Value) -> Any:
         """Return `found` as the copy of `value` outside the arena: a TensorMemory, unless `value` has no fixed bytes.
 
-        It starts at a multiple of 64, like onnxruntime's own tensors.
+        It starts at a multiple of 64, like onnxruntime's own tensors; one that is a TensorMemory stays as it is.
         """
+        if isinstance(found, TensorMemory):
+            return found
         held = found if value in self.kernels.containers else TensorMemory.of(found, self.facts.shapes.dtype(value))
         return held.at(0) if isinstance(held, TensorMemory) else held
 
@@ -97,6 +99,7 @@ class GraphRun:
         self.numbers = numbers
         self._spans: dict[int, SpansRead] = {}
         self._repeated: set[Hashable] = set()
+        self._lent: set[ir.Value] = set()
         of_node: dict[str, list[PlannedBody]] = {}
         for body in bodies:
             of_node.setdefault(body.node, []).append(body)
@@ -310,6 +313,20 @@ class GraphRun:
         """Return new memory for `value`, if it has an address in the arena."""
         site = self.sites.get(value)
         return None if site is None else _new_like(site)
+
+    def lend(self, value: ir.Value, start: int, number: int = 0) -> None:
+        """Let `value` be made as far from a multiple of 64 as row `number` of a tensor at `start`, in a run without planned addresses.
+
+        onnxruntime writes what a body hands out right into the results of the node that has the body.
+        """
+        dtype, shape, size = self._shapes.dtype(value), self._shapes.sizes(value), tensor_bytes(value, self._shapes)
+        is_made = value.producer() is not None and value not in self._constants
+        if self._context.shows_views or not is_made or (value in self.sites and value not in self._lent):
+            return
+        if dtype is None or shape is None or size is None or self._shapes.is_bound(value):
+            return
+        self._lent.add(value)
+        self.sites[value] = TensorMemory.empty(dtype, shape, size, start + number * size)
 
     def _prepare(self, place: int, node: ir.Node, bodies: Sequence[PlannedBody]) -> None:
         """Prepare the run of `node`, unless it is computed before the run."""

@@ -226,7 +226,8 @@ class _Direction:
 
     def _found(self, run: Sequence[int], bound: int, given: FoundOrder) -> FoundOrder:
         order = tuple(reversed(run) if self._backward else run)
-        return FoundOrder(order, max(heights(self._problem, order)), bound, given.steps + self._ideals.steps)
+        peak = max(heights(self._problem, order), default=self._problem.floor)
+        return FoundOrder(order, peak, bound, given.steps + self._ideals.steps)
 
 
 class _Valley:
