@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxtile.fusion.written_out import calls_inside, renew_records
 from onnxtile.model.inlining import inline_calls
 from onnxtile.model.unfold import is_kernel
 
@@ -19,5 +20,8 @@ def inline(model: ir.Model) -> None:
         same = all(imports.get(domain, version) == version for domain, version in function.opset_imports.items())
         return same and not is_kernel(function)
 
-    if any(map(is_written_out, model.functions.values())):
+    functions = [function for function in model.functions.values() if is_written_out(function)]
+    if functions:
+        inside = calls_inside(model, functions)
         inline_calls(model, is_written_out)
+        renew_records(model, inside)

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import onnx
 import onnx_ir as ir
 import pytest
+
+from onnxtile import api
+from onnxtile.model.load import load
+from onnxtile.model.save import to_bytes
 
 if TYPE_CHECKING:
     from tests.fusion.conftest import Fused, Lab
@@ -73,6 +78,28 @@ def _nodes(fused: Fused) -> Iterator[ir.Node]:
     for function in fused.model.functions.values():
         if function.domain == "local":
             yield from function.all_nodes()
+
+
+TWICE = """g (float[2,3] x) => (float[2,3] y) <float c = {5.0}, float s = {2.0}> {
+    a = local.gelu(x)  b = Mul(a, c)  d = Add(b, s)  y = local.gelu(d) }"""
+"""Both calls make values of the same names, and the graph has constants of other numbers with these."""
+
+
+@pytest.mark.parametrize("patterns", [("QuickGeLU",), ("Mul->Sigmoid", "Mul<*-onnxtile::MetaOp")])
+def test_a_function_that_was_written_out_is_unfused_at_each_of_its_calls(lab: Lab, patterns: tuple[str, ...]) -> None:
+    function = """<domain: "local", opset_import: ["": 17]> gelu (v) => (r) {
+        c = Constant <value_float = 1.702> ()  m = Mul(v, c)  s = Sigmoid(m)  r = Mul(v, s) }"""
+    original = lab.text(TWICE, functions=function)
+    fitted = api.fit(api.fuse(original, patterns).model, smallest=True).model
+    assert fitted.graph.num_nodes() == 4
+    assert not [key for key in fitted.functions if key[0] == "local"]
+    restored = api.unfuse(onnx.ModelProto.FromString(to_bytes(fitted))).model
+    assert [node.op_type for node in restored.graph if node.op_type != "Constant"] == [
+        *("Mul", "Sigmoid", "Mul"),
+        *("Mul", "Add"),
+        *("Mul", "Sigmoid", "Mul"),
+    ]
+    lab.require_same_bits(load(original), restored)
 
 
 def test_a_value_that_the_caller_gives_is_not_constant(lab: Lab) -> None:
