@@ -19,6 +19,16 @@ _CHECKED = {"", "ai.onnx.ml", "ai.onnx.preview.training", "ai.onnx.training"}
 _FREE_INITIALIZERS = 4
 """The first IR version in which an initializer need not be an input."""
 
+_CHECKED_FUNCTIONS = 8
+"""The first IR version in which the checker looks at the functions of a model."""
+
+
+def require_valid(proto: onnx.ModelProto) -> None:
+    """Raise onnx.checker.ValidationError where `proto` or a function in it does not keep to the ONNX specification."""
+    onnx.checker.check_model(proto)
+    for function in proto.functions if proto.ir_version < _CHECKED_FUNCTIONS else ():
+        onnx.checker.check_function(function)
+
 
 def runnable_oddities(proto: onnx.ModelProto) -> list[str]:
     """Return the objections of ONNX's checker to `proto`, a line an operator; none where more is wrong or onnxruntime objects too."""
@@ -29,7 +39,7 @@ def runnable_oddities(proto: onnx.ModelProto) -> list[str]:
         return []
     excused.opset_import.append(onnx.helper.make_opsetid(_ELSEWHERE, 1))
     try:
-        onnx.checker.check_model(excused)
+        require_valid(excused)
         inferred_results(proto.SerializeToString())
     except (onnx.checker.ValidationError, UnicodeDecodeError, ModelError):
         return []

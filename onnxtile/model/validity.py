@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnxtile.errors import ModelError, ModelWarning, first_cause
 from onnxtile.model.calls import require_bounded_calls
 from onnxtile.model.empty_loops import require_few_empty_turns
-from onnxtile.model.oddities import runnable_oddities
+from onnxtile.model.oddities import require_valid, runnable_oddities
 
 INLINE_BYTES = 1024
 """Constants above this size are left out of what the checker and shape inference see; shape operands are always below it."""
@@ -71,7 +71,7 @@ def skeleton(model: ir.Model) -> onnx.ModelProto:
 def _check(proto: onnx.ModelProto) -> None:
     require_bounded_calls(proto)
     try:
-        onnx.checker.check_model(proto)
+        require_valid(proto)
     except (onnx.checker.ValidationError, UnicodeDecodeError) as error:
         oddities = runnable_oddities(proto)
         if not oddities:

@@ -395,3 +395,13 @@ def test_texts_are_as_many_as_their_shape_asks_for(size: int, fits: bool) -> Non
         return
     with pytest.raises(ModelError, match=r"'t' of shape .* is truncated|tensor name: t"):
         load(model)
+
+
+@pytest.mark.parametrize("version", [3, 7, 8])
+def test_functions_are_checked_in_every_version_of_the_format(version: int) -> None:
+    """The checker of onnx looks at them from version 8 on."""
+    model = onnx.parser.parse_model(f"""<ir_version: {version}, opset_import: ["" : 17, "f" : 1]>
+      g (float[2] x) => (float[2] y) {{ y = f.act(x) }}
+      <domain: "f", opset_import: ["" : 17]> act (x) => (y) {{ y = Neg(nowhere) }}""")
+    with pytest.raises(ModelError, match="'nowhere'"):
+        load(model)
