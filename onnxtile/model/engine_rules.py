@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from threading import Lock
 from typing import TypeAlias, TypeVar
 
@@ -156,13 +157,38 @@ def _replace_broadcast() -> None:
     library = _broadcast._broadcast_dim
 
     def larger(first: int | ir.SymbolicDim, second: int | ir.SymbolicDim) -> int | ir.SymbolicDim | None:
-        found: int | ir.SymbolicDim | None = library(first, second)
         if isinstance(first, int) or isinstance(second, int) or None in (first.value, second.value):
+            found: int | ir.SymbolicDim | None = library(first, second)
             return found
-        equal = first.value == second.value or (first._expr is not None and first._expr == second._expr)
-        return found if equal else ir.SymbolicDim(f"Max({first.value}, {second.value})")
+        ones, others = _largest_of(str(first.value)), _largest_of(str(second.value))
+        joined = tuple(dict.fromkeys((*ones, *others)))
+        if len(joined) == len(ones):
+            return first
+        if len(joined) == len(others):
+            return second
+        is_simple = len(ones) == len(others) == 1  # sympy takes seconds to make the largest of many sums
+        if is_simple and first._expr is not None and first._expr == second._expr:
+            return first
+        return ir.SymbolicDim(f"Max({', '.join(joined)})")
 
     _broadcast._broadcast_dim = larger
+
+
+@lru_cache(maxsize=4096)
+def _largest_of(size: str) -> tuple[str, ...]:
+    """Return the sizes of which `size` is the largest: several of "Max(a, b + c)", else `size` alone."""
+    if not (size.startswith("Max(") and size.endswith(")")):
+        return (size,)
+    found, depth = [""], 0
+    for sign in size[len("Max(") : -1]:
+        depth += (sign == "(") - (sign == ")")
+        if depth < 0:
+            return (size,)  # the first parenthesis ends before the last one, as in "Max(a, b) + f(c)"
+        if sign == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += sign
+    return tuple(dict.fromkeys(one.strip() for one in found))
 
 
 def _replace_collection() -> None:

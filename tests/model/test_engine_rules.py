@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from onnxtile.model.engine_rules import _symbol_names
+from onnxtile.model.engine_rules import _largest_of, _symbol_names
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
 
@@ -78,3 +78,31 @@ def test_what_an_operand_of_a_function_says_is_open(
     assert [resolve(loaded, run=True).sizes(value) for value in call.outputs] == sizes
     known = [resolve(loaded).sizes(value) for value in call.outputs]
     assert all(one in {None, right} for one, right in zip(known, sizes, strict=True))
+
+
+def test_the_largest_of_sizes_names_each_once(text: Text) -> None:
+    """A residual stream of a hundred sums had a text of a hundred operands, and sympy took seconds to read it."""
+    model = load(
+        text("""g (float[A, 3] x, float[B, 3] w, float[C, 1] u) => (float[P, 3] y) {
+            a = Add (x, w)  b = Add (a, x)  c = Mul (u, b)  d = Sub (c, w)  s = Concat <axis = 0> (x, x)  e = Add (s, d)  y = Neg (e)
+        }""")
+    )
+    shapes = resolve(model)
+    sizes = {node.outputs[0].name: str((shapes.dims(node.outputs[0]) or ("",))[0]) for node in model.graph}
+    assert [sizes[name] for name in "abcde"] == [
+        *("Max(A, B)", "Max(A, B)", "Max(C, A, B)", "Max(C, A, B)"),
+        "Max(2*A, C, A, B)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("size", "found"),
+    [
+        ("seq", ("seq",)),
+        ("Max(a, b + f(c, d), a)", ("a", "b + f(c, d)")),
+        ("Max(a, b) + Max(c, d)", ("Max(a, b) + Max(c, d)",)),
+        ("Max(a, b", ("Max(a, b",)),
+    ],
+)
+def test_the_operands_of_a_largest_size(size: str, found: tuple[str, ...]) -> None:
+    assert _largest_of(size) == found
