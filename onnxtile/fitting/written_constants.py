@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxtile.fitting.axis_links import OperatorFacts, Uncut
 from onnxtile.fitting.axis_maps import links
 from onnxtile.graph import node_id
-from onnxtile.model.constants import Constants
+from onnxtile.model.constants import Constants, made_tensor
 from onnxtile.model.quantising import dequantises
 from onnxtile.model.shapes import Shapes
 from onnxtile.runtime import Array
@@ -60,7 +60,7 @@ class WrittenConstants:
 
     def _constant(self, stem: str, array: Array) -> ir.Value:
         name = self.names.fresh(f"{self.region}/{stem}")
-        tensor = ir.Tensor(np.asarray(array, order="C"), name=name)
+        tensor = made_tensor(array, name)
         value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
         self.values.append(value)
         return value

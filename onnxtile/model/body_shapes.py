@@ -168,7 +168,7 @@ def _trips(node: ir.Node, body: ir.Graph, table: Table) -> int | None:
     most, condition = node.inputs[0], node.inputs[1]
     limit = None if most is None else table.number(most)
     starts = True if condition is None else table.number(condition)
-    if limit is None or starts is None or not _goes_on(body, table):
+    if limit is None or starts is None or np.size(limit) != 1 or not _goes_on(body, table):
         return None
     return max(0, int(np.asarray(limit).reshape(()))) if np.all(starts) else 0
 

@@ -19,6 +19,9 @@ def copied_tensor(
     """
     doc = tensor.doc_string if doc is None else doc
     props = dict(tensor.metadata_props if metadata is None else metadata)
+    if isinstance(tensor, ir.StringTensor):
+        shape = ir.Shape(tensor.shape.numpy())
+        return ir.StringTensor(tensor.raw, shape=shape, name=name, doc_string=doc or None, metadata_props=props)
     form = tensor.raw
     if isinstance(form, onnx.TensorProto) and not form.HasField("raw_data"):
         copy = onnx.TensorProto()

@@ -301,17 +301,7 @@ def _own_tensors(model: ir.Model) -> None:
 
 
 def _own(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    if isinstance(tensor, ir.ExternalTensor):
-        return _checked(tensor)
-    if isinstance(tensor, ir.StringTensor):
-        return ir.StringTensor(
-            tensor.raw,
-            shape=ir.Shape(tensor.shape),
-            name=tensor.name,
-            doc_string=tensor.doc_string,
-            metadata_props=dict(tensor.metadata_props),
-        )
-    return copied_tensor(tensor, tensor.name)
+    return _checked(tensor) if isinstance(tensor, ir.ExternalTensor) else copied_tensor(tensor, tensor.name)
 
 
 def _require_names(model: ir.Model) -> None:

@@ -71,7 +71,7 @@ def _is_caret(said: list[str]) -> bool:
 
 
 def _of_stdout(case: Case, ended: Ended) -> Iterator[str]:
-    if ("-o", "-") in zip(case.arguments, case.arguments[1:], strict=False):
+    if ("-o", "-") in zip(case.arguments, case.arguments[1:], strict=False) or {"-h", "--help"} & {*case.arguments}:
         return
     if ended.code in {0, 1} and ("--json", "-") in zip(case.arguments, case.arguments[1:], strict=False):
         try:

@@ -59,6 +59,18 @@ def test_a_number_in_a_body_counts_in_every_form(text: Text, form: str) -> None:
     assert (sizes["r"], sizes["part"]) == ((2, 8), (2, 5))
 
 
+def test_several_numbers_say_nothing_of_how_often_a_body_runs(text: Text) -> None:
+    """Such a Loop is wrong, and that is for onnxruntime to say."""
+    _, sizes = known(
+        load(
+            text("""g (float[2] x) => (float[2] y, float[A,2] z) <int64[3] n = {1, 2, 3}, bool go = {1}> {
+              y, z = Loop (n, go, x) <body = step (int64 i, bool c, float[2] v) => (bool d, float[2] v, float[2] w)
+                { d = Identity(c)  w = Neg(v) }> }""")
+        )
+    )
+    assert (sizes["w"], sizes["z"]) == ((2,), None)
+
+
 def test_what_grows_in_a_loop_has_no_size_but_what_does_not_has_one(text: Text) -> None:
     _, sizes = known(
         load(

@@ -12,7 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxtile import runtime
-from onnxtile.model.constants import Constants, constant_attribute
+from onnxtile.model.constants import Constants, constant_attribute, made_tensor
+from onnxtile.model.copied_tensor import copied_tensor
 from onnxtile.model.load import load
 from onnxtile.runtime import Array
 
@@ -203,3 +204,18 @@ def test_functions_have_constants_too_but_none_that_their_caller_says(text: Text
     assert [value.name for value in made if value in constants] == ["c", "i", "d"]
     # Unsqueeze took its axes as an attribute before opset 13, which the function imports.
     np.testing.assert_array_equal(constants.array(made[2]), [[2, 1]])
+
+
+def test_a_made_tensor_of_texts_is_one_of_strings() -> None:
+    texts = np.array([["ä", "b"]], dtype=object)
+    made = made_tensor(texts, "t")
+    assert (made.dtype, made.name, made.shape.numpy(), made.nbytes) == (ir.DataType.STRING, "t", (1, 2), 3)
+    assert ir.to_proto(made).string_data == ["ä".encode(), b"b"]
+    numbers = made_tensor(np.arange(6.0).reshape(2, 3).T, "n")
+    assert numbers.shape.numpy() == (3, 2) and numbers.numpy().flags.c_contiguous
+
+
+def test_a_copy_of_strings_has_bytes() -> None:
+    copy = copied_tensor(ir.StringTensor([b"ab", b"c"], shape=ir.Shape([2]), name="one"), "two")
+    assert (copy.name, copy.nbytes) == ("two", 3)
+    assert ir.to_proto(copy).string_data == [b"ab", b"c"]

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.model.bytes import tensor_bytes
-from onnxtile.model.constants import Constants
+from onnxtile.model.constants import Constants, made_tensor
 from onnxtile.model.infer import values
 from onnxtile.model.shapes import Shapes
 from onnxtile.runtime import Array
@@ -64,7 +64,7 @@ class ModelEdit:
     def constant(self, stem: str, array: Array) -> ir.Value:
         """Return a new constant of the graph."""
         name = self.names.fresh(stem)
-        tensor = ir.Tensor(np.asarray(array, order="C"), name=name)
+        tensor = made_tensor(array, name)
         made = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
         self.model.graph.register_initializer(made)
         return made
