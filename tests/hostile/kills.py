@@ -54,7 +54,7 @@ verify = false
 VERIFIED = f"{PIPELINE}[[steps]]\ndo = 'verify'\nruns = 40\n"
 _OF_CLUSTERS = {"dask-scratch-space", "ray"}
 """Folders of locks and logs that Dask and Ray make, which all their programs on a machine share and leave there."""
-_BEFORE = ("Could not import runpy module", "Failed to import the site module")
+_BEFORE = ("Could not import runpy module", "Failed to import the site module", "in _get_module_details")
 """Messages of Python where a signal comes before it has begun with the program."""
 _END = 5.0
 """Seconds in which all processes have to end, where no other work makes them wait for a processor."""
