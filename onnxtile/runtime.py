@@ -132,6 +132,7 @@ class Session:
         """
         names = list(outputs) if outputs is not None else self.outputs
         types = {o.name: o.type for o in self._session.get_outputs()}
+        given = {i.name: i.type for i in self._session.get_inputs()}
         how = _run_options()
         with self._watch(how), _refusals("run"):
             fed = {name: _fed(value) for name, value in feeds.items()}
@@ -142,9 +143,8 @@ class Session:
             plain = [name for name in names if name not in bare]
             values = dict(zip(plain, self._session.run(plain, fed, how), strict=True)) if plain or not bare else {}
             if bare:
-                boxes = self._session.run_with_ort_values(
-                    bare, {name: boxed(value) for name, value in fed.items()}, how
-                )
+                held = {name: boxed(value, given.get(name, "")) for name, value in fed.items()}
+                boxes = self._session.run_with_ort_values(bare, held, how)
                 values |= {name: unboxed(box, types[name]) for name, box in zip(bare, boxes, strict=True)}
         return {name: values[name] for name in names}
 
@@ -311,13 +311,34 @@ def _fed(value: Any) -> Any:
     return _library().OrtValue.ortvalue_from_numpy_with_onnx_type(held, element_type)
 
 
-def boxed(value: Any) -> Any:
-    """Return an array of numbers, or what `_fed` returns, as a value of onnxruntime's own."""
+def boxed(value: Any, type_name: str = "") -> Any:
+    """Return an array of numbers, or what `_fed` returns, as a value of onnxruntime's own.
+
+    A list needs its `type_name` in onnxruntime's words.
+    """
     held = _library().OrtValue
+    if isinstance(value, list):
+        return _boxed_sequence(value, type_name)
     fed = _fed(value)
     if isinstance(fed, held):
         return fed
     return held.ortvalue_from_numpy(np.asarray(fed, order="C"))
+
+
+def _boxed_sequence(values: list[Any], type_name: str) -> Any:
+    """Return tensors as a sequence of onnxruntime's own: only an operator makes one in its Python package."""
+    from onnx import TensorProto, helper
+
+    element = TensorProto.DataType.Value(type_name.removeprefix("seq(tensor(").rstrip(")").upper())
+    names = [f"i{place}" for place in range(len(values))]
+    maker = helper.make_node("SequenceConstruct" if values else "SequenceEmpty", names, ["o"])
+    if not values:
+        maker.attribute.append(helper.make_attribute("dtype", element))
+    inputs = [helper.make_tensor_value_info(name, element, None) for name in names]
+    graph = helper.make_graph([maker], "sequence", inputs, [helper.make_tensor_sequence_value_info("o", element, None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=6)
+    fed = {name: boxed(value) for name, value in zip(names, values, strict=True)}
+    return Session(model.SerializeToString()).run_on(fed, {"o": None})["o"]
 
 
 def unboxed(box: Any, type_name: str) -> Any:

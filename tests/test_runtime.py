@@ -112,6 +112,17 @@ def test_element_types_that_numpy_lacks_go_in_and_out(kind: str, dtype: type, co
     np.testing.assert_array_equal(found["y"].astype(np.float32), x.astype(np.float32))
 
 
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_sequence_goes_in_beside_an_output_that_numpy_lacks(count: int) -> None:
+    data = model(
+        "g (seq(float[2]) s, float[2] x) => (bfloat16[2] y, int64 n) { y = Cast <to = 16> (x) n = SequenceLength (s) }"
+    )
+    x = np.array([1, 2], np.float32)
+    found = Session(data).run({"s": [x] * count, "x": x})
+    assert found["n"] == count
+    np.testing.assert_array_equal(found["y"].astype(np.float32), x)
+
+
 @pytest.mark.parametrize(("code", "dtype", "low"), [("INT2", ml_dtypes.int2, -2), ("UINT2", ml_dtypes.uint2, 0)])
 @pytest.mark.parametrize("count", [0, 1, 4, 5, 7])
 def test_elements_of_two_bits_go_in_and_out(code: str, dtype: type, low: int, count: int) -> None:

@@ -107,13 +107,14 @@ def may_split(model: ir.Model) -> bool:
     """Return whether `model` has more than `MOST_WHOLE` nodes, and operators that compute the same in pieces.
 
     Those with bodies do not, since the time of their runs is limited as a whole, nor those with random results, which depend on the place
-    in the graph. Besides each output is to be the result of a node, and each input one that must be fed.
+    in the graph. Besides each output is to be the result of a node, each input a tensor that must be fed.
     """
     graph = model.graph
     return (
         len(graph) > MOST_WHOLE
         and all(value.producer() is not None for value in graph.outputs)
         and not any(value.is_initializer() or value.dtype == ir.DataType.STRING for value in graph.inputs)
+        and all(value.type is None or isinstance(value.type, ir.TensorType) for value in graph.inputs)
         and not any(has_body(node) or node.op_type in RANDOM for node in all_nodes(model))
         and _copied_bytes(graph) <= _MOST_COPIED
     )

@@ -196,6 +196,13 @@ def test_a_tensor_of_a_function_may_have_the_name_of_an_optional() -> None:
     assert verdict.equal
 
 
+def test_an_optional_that_a_function_returns_is_no_tensor() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 20, "local" : 1]>
+        g (float[2] x) => (float[2] y, bool h) { o = local.F(x) h = OptionalHasElement(o) e = OptionalGetElement(o) y = Neg(e) }
+        <opset_import: ["" : 20], domain: "local"> F (a) => (b) { b = Optional(a) }""")
+    assert outside(api.plan(model).plan)["o"] == "an optional has no fixed bytes"
+
+
 @pytest.mark.parametrize("alignment", [1, 2, 8, 16])
 @pytest.mark.parametrize("operator", ["ReduceMean", "ReduceSum", "ReduceL2", "Softmax"])
 def test_inputs_of_the_plain_run_lie_as_in_the_arena(operator: str, alignment: int) -> None:

@@ -105,7 +105,7 @@ def from_sequence(scope: Scope) -> object:
         return None if fit is None else scope.hold("SequenceInsert", [x, fit], x, "sequence")
     if kind == "length":
         return scope.one("SequenceLength", [x], INT64, ())
-    if kind == "stack":
+    if kind == "stack" and x.rank:
         stacked = scope.one("ConcatFromSequence", [x], FLOAT, (*x.dims[:-1], scope.unknown()), axis=-1)
         return scope.one("ReduceMax", [stacked], FLOAT, (), keepdims=0)
     return scope.one("SequenceAt", [x, scope.constant(np.asarray(0, np.int64))], FLOAT, x.dims)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -170,16 +171,24 @@ def shuffled(model: onnx.ModelProto, random: Random) -> onnx.ModelProto:
     return copy
 
 
-NO_TENSORS = "fit takes models of tensors only"
+_NO_TENSORS = "fit takes models of tensors only"
 """Of the message with which fit refuses sequences and optional values."""
+_SPLIT_WORDS = re.compile("depends on the data \\(StringSplit")
+"""Of the message with which fit refuses the parts of strings, which no number bounds."""
+
+
+def may_refuse(case: Case, error: object) -> bool:
+    """Return whether `error` is one with which fit refuses a model such as that of `case` with reason."""
+    text = str(error)
+    return (case.has_containers and _NO_TENSORS in text) or _SPLIT_WORDS.search(text) is not None
 
 
 def fitted(case: Case, make: Callable[[], Result]) -> Result | None:
-    """Return the result of `make`, which calls fit; None as `attempted` says, and where fit refuses a value that is no tensor."""
+    """Return the result of `make`, which calls fit; None as `attempted` says, and where fit may refuse the model."""
     try:
         return attempted(case, make)
     except ModelError as error:
-        if NO_TENSORS not in str(error) or not case.has_containers:
+        if not may_refuse(case, error):
             raise
         return None
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.validity import skeleton
-from onnxtile.model.walk import main_graphs
+from onnxtile.model.walk import all_nodes, main_graphs
 
 
 def containers(model: ir.Model, shapes: Shapes) -> dict[ir.Value, ir.TypeProtocol]:
@@ -20,7 +20,7 @@ def containers(model: ir.Model, shapes: Shapes) -> dict[ir.Value, ir.TypeProtoco
     """
     graphs = [list(_values(graph)) for graph in main_graphs(model)]
     found = {value: value.type for values in graphs for value in values if _is_container(value.type)}
-    wraps = any(node.op_type == "Optional" for node in model.graph.all_nodes()) or _gives_optional(model)
+    wraps = any(node.op_type == "Optional" for node in all_nodes(model)) or _gives_optional(model)
     untold = [
         {value.name or "": value for value in values if value.type is None and (wraps or shapes.dtype(value) is None)}
         for values in graphs

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 
 import onnx
 import onnx_ir as ir
@@ -99,7 +100,8 @@ class GraphFacts:
         """Whether the model has optionals, which some engines take for the tensors in them."""
         if any(isinstance(value.type, ir.OptionalType) for value in self.model.graph.inputs):
             return True
-        return any(node.op_type == "Optional" for node in self.model.graph.all_nodes())
+        called = (function.all_nodes() for function in self.model.functions.values())
+        return any(node.op_type == "Optional" for node in chain(self.model.graph.all_nodes(), *called))
 
     @cached_property
     def _inferred(self) -> dict[ir.Value, str]:
