@@ -25,7 +25,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.contributed import fits_in_function
 from onnxtile.model.opset import Opsets
 from onnxtile.model.quantising import OWN_DOMAINS, dequantises, quantises, quantises_at_run, sums_integers
-from onnxtile.model.walk import has_body
+from onnxtile.model.walk import has_body, has_containers
 
 _MOVES = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 """Operators allowed between the DequantizeLinear of a constant and its reader."""
@@ -291,7 +291,7 @@ class _Finder:
             return False
         if any(value in self._constants for value in node.outputs) or not fits_in_function(node, self._opsets):
             return False
-        if has_body(node) or any(attribute.is_ref() for attribute in node.attributes.values()):
+        if has_containers(node) or has_body(node) or any(attribute.is_ref() for attribute in node.attributes.values()):
             return False
         function = self._model.functions.get(node.op_identifier())
         return function is None or keys.META_OP in function.metadata_props

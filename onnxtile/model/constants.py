@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxtile import keys
 from onnxtile.errors import ModelError
 from onnxtile.model.submodel import Submodels, tensor_type
-from onnxtile.model.walk import all_nodes, has_body, main_graphs
+from onnxtile.model.walk import all_nodes, has_body, has_containers, main_graphs
 from onnxtile.runtime import Array, as_text
 
 RANDOM = {
@@ -26,8 +26,6 @@ RANDOM = {
 """Operators that may give something else each time; a Dropout only where it trains."""
 
 
-_NO_TENSORS = ("Sequence", "SplitToSequence", "Optional")
-"""Operators whose results have no array, even from constants."""
 _NUMBERS = frozenset({"value_float", "value_floats", "value_int", "value_ints"})
 """The attributes of a Constant node with numbers that are no tensor."""
 _PURE_DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft"}
@@ -147,7 +145,7 @@ def _pure_functions(model: ir.Model) -> set[ir.OperatorIdentifier]:
 def _is_pure(node: ir.Node, model: ir.Model, pure: set[ir.OperatorIdentifier]) -> bool:
     if node.op_identifier() in model.functions:
         return node.op_identifier() in pure
-    if node.op_type in RANDOM or node.domain not in _PURE_DOMAINS or node.op_type.startswith(_NO_TENSORS):
+    if node.op_type in RANDOM or node.domain not in _PURE_DOMAINS or has_containers(node):
         return False
     return not has_body(node)
 

@@ -113,6 +113,11 @@ def _captured(body: ir.Graph) -> Iterator[ir.Value]:
     yield from (value for value in body.outputs if value is not None and value not in own)
 
 
+def has_containers(node: ir.Node) -> bool:
+    """Return whether the operator of `node` reads or makes sequences or optionals, which have no array."""
+    return node.op_type.startswith(("Sequence", "SplitToSequence", "ConcatFromSequence", "Optional"))
+
+
 def roots(model: ir.Model) -> list[ir.Graph | ir.Function]:
     """Return the main graph and the local functions: all other graphs are bodies in one of them."""
     return [model.graph, *model.functions.values()]

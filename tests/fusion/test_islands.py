@@ -85,6 +85,17 @@ def test_every_operator_becomes_an_island() -> None:
     }
 
 
+@pytest.mark.parametrize("held", ["SequenceConstruct", "Optional"])
+def test_what_is_no_tensor_is_in_no_island(held: str) -> None:
+    net = _Quantised()
+    kept = net.add(held, [net.dq(net.q("x"))], "kept")
+    at = [net.held("first", np.asarray(0))] if held == "SequenceConstruct" else []
+    taken = net.add("SequenceAt" if at else "OptionalGetElement", [kept, *at], "taken")
+    net.dq(net.q(taken))
+    model = api.fuse(net.model("taken_q_d", [1, 4, 8, 8]), "quantised").model
+    assert not model.functions
+
+
 def test_ports_are_quantised_and_scales_are_operands() -> None:
     model = _islands(_residual())
     call = next(node for node in model.graph if node.op_type == "QConvRelu")
