@@ -25,6 +25,7 @@ from tests.random_graphs.properties import (
     fitted,
     may_refuse,
     require_equal,
+    spell_out_swish,
     without_addresses,
     written,
 )
@@ -297,6 +298,7 @@ def pipeline(case: Case) -> None:
         if made is None:
             return
         onnx.checker.check_model(made)
+    spell_out_swish(made.graph)
     case.require_same(run_model(made, case.feeds), exact=False, but=case.random_model.stepped)
 
 
