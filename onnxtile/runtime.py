@@ -312,33 +312,37 @@ def _fed(value: Any) -> Any:
 
 
 def boxed(value: Any, type_name: str = "") -> Any:
-    """Return an array of numbers, or what `_fed` returns, as a value of onnxruntime's own.
-
-    A list needs its `type_name` in onnxruntime's words.
-    """
+    """Return an array, a list of arrays whose `type_name` onnxruntime knows, or what `_fed` returns, as a value of onnxruntime's own."""
     held = _library().OrtValue
-    if isinstance(value, list):
-        return _boxed_sequence(value, type_name)
     fed = _fed(value)
     if isinstance(fed, held):
         return fed
+    if isinstance(fed, list) or fed.dtype.kind == "O":
+        return _boxed_constant(fed, type_name)
     return held.ortvalue_from_numpy(np.asarray(fed, order="C"))
 
 
-def _boxed_sequence(values: list[Any], type_name: str) -> Any:
-    """Return tensors as a sequence of onnxruntime's own: only an operator makes one in its Python package."""
-    from onnx import TensorProto, helper
+def _boxed_constant(value: Any, type_name: str) -> Any:
+    """Return strings, or the list of a sequence, as a value of onnxruntime's own: its Python package makes one only by a run of a model."""
+    from onnx import TensorProto, helper, numpy_helper
 
-    element = TensorProto.DataType.Value(type_name.removeprefix("seq(tensor(").rstrip(")").upper())
-    names = [f"i{place}" for place in range(len(values))]
-    maker = helper.make_node("SequenceConstruct" if values else "SequenceEmpty", names, ["o"])
-    if not values:
-        maker.attribute.append(helper.make_attribute("dtype", element))
-    inputs = [helper.make_tensor_value_info(name, element, None) for name in names]
-    graph = helper.make_graph([maker], "sequence", inputs, [helper.make_tensor_sequence_value_info("o", element, None)])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=6)
-    fed = {name: boxed(value) for name, value in zip(names, values, strict=True)}
-    return Session(model.SerializeToString()).run_on(fed, {"o": None})["o"]
+    arrays = value if isinstance(value, list) else [value]
+    names = [f"i{place}" for place in range(len(arrays))]
+    tensors = [
+        numpy_helper.from_array(as_text(one) if one.dtype.kind in "OSU" else one, name)
+        for name, one in zip(names, arrays, strict=True)
+    ]
+    if isinstance(value, list):
+        element = TensorProto.DataType.Value(type_name.removeprefix("seq(tensor(").rstrip(")").upper())
+        operator: dict[str, Any] = {} if arrays else {"dtype": element}
+        node = helper.make_node("SequenceConstruct" if arrays else "SequenceEmpty", names, ["o"], **operator)
+        made = helper.make_tensor_sequence_value_info("o", element, None)
+    else:
+        node = helper.make_node("Identity", names, ["o"])
+        made = helper.make_tensor_value_info("o", TensorProto.STRING, value.shape)
+    graph = helper.make_graph([node], "constant", [], [made], tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
+    return Session(model.SerializeToString()).run_on({}, {"o": None})["o"]
 
 
 def unboxed(box: Any, type_name: str) -> Any:

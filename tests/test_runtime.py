@@ -112,14 +112,16 @@ def test_element_types_that_numpy_lacks_go_in_and_out(kind: str, dtype: type, co
     np.testing.assert_array_equal(found["y"].astype(np.float32), x.astype(np.float32))
 
 
-@pytest.mark.parametrize("count", [0, 2])
-def test_a_sequence_goes_in_beside_an_output_that_numpy_lacks(count: int) -> None:
+@pytest.mark.parametrize("given", [[], ["a", "Größe"]])
+def test_sequences_and_strings_go_in_beside_an_output_that_numpy_lacks(given: list[str]) -> None:
     data = model(
-        "g (seq(float[2]) s, float[2] x) => (bfloat16[2] y, int64 n) { y = Cast <to = 16> (x) n = SequenceLength (s) }"
+        """g (seq(float[2]) s, float[2] x, string[N] t, seq(string[N]) q) => (bfloat16[2] y, int64 n, int64[1] m, int64 k) {
+             y = Cast <to = 16> (x) n = SequenceLength (s) m = Shape (t) k = SequenceLength (q)
+           }"""
     )
-    x = np.array([1, 2], np.float32)
-    found = Session(data).run({"s": [x] * count, "x": x})
-    assert found["n"] == count
+    x, words = np.array([1, 2], np.float32), np.array(given, object)
+    found = Session(data).run({"s": [x] * len(given), "x": x, "t": words, "q": [words] * len(given)})
+    assert [np.asarray(found[name]).item() for name in "nmk"] == [len(given)] * 3
     np.testing.assert_array_equal(found["y"].astype(np.float32), x)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 WRONG = ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, RuntimeError, MemoryError
-MOST_SETS = 20_000
+MOST_SETS = 100_000
 SCOPES = {"any order", "this order", "this order and its aliases", "this order, its aliases and whole units"}
 
 
@@ -20,11 +20,13 @@ class Account:
     def __init__(self, said: Mapping[str, Any]) -> None:
         self.bytes, self.nodes, count = said["bytes"], said["nodes"], len(said["nodes"])
         self.users, self.before, self.behind = dict.fromkeys(self.bytes, 0), [0] * count, [0] * count
+        self.after: list[list[int]] = [[] for _ in self.nodes]
         for at, node in enumerate(self.nodes):
             for name in node["uses"]:
                 self.users[name] |= 1 << at
             for other in node["waits"]:
                 self.before[at] |= self.before[other] | 1 << other
+                self.after[other].append(at)
         for at in reversed(range(count)):
             for other in self.nodes[at]["waits"]:
                 self.behind[other] |= self.behind[at] | 1 << at
@@ -49,18 +51,19 @@ class Account:
 
         A node that leaves no more live bytes than before runs at once: no later node needs more bytes than it would without it.
         """
-        todo, seen, whole = [(0, 0)], {0}, (1 << len(self.nodes)) - 1
+        needs, nexts = (self.behind, [one["waits"] for one in self.nodes]) if backward else (self.before, self.after)
+        todo, seen, whole = [(0, 0, [*range(len(self.nodes))], 0)], {0}, (1 << len(self.nodes)) - 1
         while todo and whole not in seen and len(seen) <= most:
-            (live, done), ways = todo.pop(), []
-            for at, others in enumerate(self.behind if backward else self.before):
-                if not done >> at & 1 and not others & ~done:
-                    now, uses = done | 1 << at, self.nodes[at]["uses"]
-                    held = live + self.unused(uses, done)
-                    if self.during(at, held, done if backward else whole & ~now) <= limit:
-                        ways.append((held - self.unused(uses, whole & ~now), now))
+            (live, done, others, last), ways = todo.pop(), []
+            ready = [at for at in (*others, *nexts[last]) if not done >> at & 1 and not needs[at] & ~done]
+            for at in ready:
+                now, uses = done | 1 << at, self.nodes[at]["uses"]
+                held = live + self.unused(uses, done)
+                if self.during(at, held, done if backward else whole & ~now) <= limit:
+                    ways.append((held - self.unused(uses, whole & ~now), now, ready, at))
             ways = [min(ways)] if ways and min(ways)[0] <= live else ways
             todo += [way for way in ways if way[1] not in seen]
-            seen |= {now for _, now in ways}
+            seen |= {way[1] for way in ways}
         return not todo and whole not in seen
 
 

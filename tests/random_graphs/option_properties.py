@@ -298,7 +298,7 @@ def pipeline(case: Case) -> None:
         if made is None:
             return
         onnx.checker.check_model(made)
-    spell_out_swish(made.graph)
+    spell_out_swish(made)
     case.require_same(run_model(made, case.feeds), exact=False, but=case.random_model.stepped)
 
 

@@ -205,14 +205,20 @@ def attempted(case: Case, make: Callable[[], Result]) -> Result | None:
         return None
 
 
-def spell_out_swish(graph: onnx.GraphProto) -> None:
+def spell_out_swish(model: onnx.ModelProto) -> None:
     """Write each Swish as its definition: onnxruntime 1.31 has no kernel of this operator of ONNX, which the lowering to `onnx` writes."""
+    _spell_out_swish(model.graph)
+    for function in model.functions:
+        _spell_out_swish(function)
+
+
+def _spell_out_swish(graph: onnx.GraphProto | onnx.FunctionProto) -> None:
     nodes = list(graph.node)
     graph.ClearField("node")
     for node in nodes:
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                spell_out_swish(attribute.g)
+                _spell_out_swish(attribute.g)
         if node.op_type != "Swish":
             graph.node.append(node)
             continue
@@ -241,7 +247,7 @@ def lower(case: Case) -> None:
         return
     model = written(result.model)
     if target == "onnx":
-        spell_out_swish(model.graph)
+        spell_out_swish(model)
     case.require_same(run_model(model, case.feeds), exact=False, but=case.random_model.stepped)
 
 
