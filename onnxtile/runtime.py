@@ -324,24 +324,19 @@ def boxed(value: Any, type_name: str = "") -> Any:
 
 def _boxed_constant(value: Any, type_name: str) -> Any:
     """Return strings, or the list of a sequence, as a value of onnxruntime's own: its Python package makes one only by a run of a model."""
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import TensorProto, numpy_helper, parser
 
     arrays = value if isinstance(value, list) else [value]
     names = [f"i{place}" for place in range(len(arrays))]
-    tensors = [
-        numpy_helper.from_array(as_text(one) if one.dtype.kind in "OSU" else one, name)
-        for name, one in zip(names, arrays, strict=True)
-    ]
-    if isinstance(value, list):
-        element = TensorProto.DataType.Value(type_name.removeprefix("seq(tensor(").rstrip(")").upper())
-        operator: dict[str, Any] = {} if arrays else {"dtype": element}
-        node = helper.make_node("SequenceConstruct" if arrays else "SequenceEmpty", names, ["o"], **operator)
-        made = helper.make_tensor_sequence_value_info("o", element, None)
-    else:
-        node = helper.make_node("Identity", names, ["o"])
-        made = helper.make_tensor_value_info("o", TensorProto.STRING, value.shape)
-    graph = helper.make_graph([node], "constant", [], [made], tensors)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
+    element = type_name.removeprefix("seq(tensor(").rstrip(")")
+    made, operator = (f"seq({element}[])", "SequenceConstruct") if isinstance(value, list) else ("string[]", "Identity")
+    if not arrays:
+        operator = f"SequenceEmpty <dtype = {TensorProto.DataType.Value(element.upper())}>"
+    head = '<ir_version: 8, opset_import: ["" : 14]>'
+    model = parser.parse_model(f"{head} constant () => ({made} o) {{ o = {operator} ({', '.join(names)}) }}")
+    for name, one in zip(names, arrays, strict=True):
+        text = one.dtype.kind in "OSU"
+        model.graph.initializer.append(numpy_helper.from_array(as_text(one) if text else one, name))
     return Session(model.SerializeToString()).run_on({}, {"o": None})["o"]
 
 
