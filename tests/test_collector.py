@@ -49,7 +49,7 @@ def test_onnx_infers_when_the_copy_for_the_other_engine_is_gone(monkeypatch: pyt
     inferred, seen = infer._infer_onnx, list[int]()
 
     def graphs() -> int:
-        return sum(isinstance(one, ir.Graph) for one in gc.get_objects())
+        return sum(type(one) is ir.Graph for one in gc.get_objects())
 
     def noted(proto: onnx.ModelProto, names: list[list[str]]) -> list[infer.Known]:
         seen.append(graphs())

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -88,8 +89,13 @@ PURE = [
 ]
 
 
-def imported_modules(file: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(file.read_text())):
+@cache
+def imported_modules(file: Path) -> tuple[str, ...]:
+    return tuple(_imported(ast.parse(file.read_text()), file))
+
+
+def _imported(tree: ast.Module, file: Path) -> Iterator[str]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
