@@ -156,11 +156,14 @@ CALLS = {
 }
 
 
-FILES = {file: ast.parse(file.read_text("utf-8")) for file in sorted((ROOT / "onnxtile").rglob("*.py"))}
+@pytest.fixture(scope="module")
+def trees() -> dict[Path, ast.Module]:
+    """The sources of the package, parsed: as millions of objects they are not to outlive this module."""
+    return {file: ast.parse(file.read_text("utf-8")) for file in sorted((ROOT / "onnxtile").rglob("*.py"))}
 
 
-def test_calls_of_posix_stand_in_one_module() -> None:
-    for file, tree in FILES.items():
+def test_calls_of_posix_stand_in_one_module(trees: dict[Path, ast.Module]) -> None:
+    for file, tree in trees.items():
         if file.name == "posix.py":
             continue
         for node in ast.walk(tree):
@@ -172,8 +175,8 @@ def test_calls_of_posix_stand_in_one_module() -> None:
                 assert node.attr not in CALLS, f"{file}:{node.lineno}"
 
 
-def test_texts_are_read_and_written_as_utf_8() -> None:
-    for file, tree in FILES.items():
+def test_texts_are_read_and_written_as_utf_8(trees: dict[Path, ast.Module]) -> None:
+    for file, tree in trees.items():
         for node in ast.walk(tree):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
