@@ -95,9 +95,9 @@ COMMANDS = (
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_opens_no_connection_reads_no_pickle_and_writes_into_its_folder_alone(
-    tmp_path: Path, transformer: Path, line: str
+    tmp_path: Path, shallow: Path, line: str
 ) -> None:
-    (tmp_path / "m.onnx").write_bytes(transformer.read_bytes())
+    (tmp_path / "m.onnx").write_bytes(shallow.read_bytes())
     (tmp_path / "p.toml").write_text('[[steps]]\ndo = "fuse"\n[[steps]]\ndo = "plan"\nemit = ["json"]\n')
     for folder in ("out", "tmp"):
         (tmp_path / folder).mkdir()

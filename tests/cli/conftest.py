@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from onnxtile import cli
-from onnxtile.registry import data_folder
 
 
 @dataclass(frozen=True)
@@ -22,9 +21,9 @@ class Done:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, shallow: Path) -> Path:
     """A folder with a small transformer, m.onnx."""
-    shutil.copyfile(data_folder("models") / "transformer.onnx", tmp_path / "m.onnx")
+    shutil.copyfile(shallow, tmp_path / "m.onnx")
     return tmp_path
 
 

@@ -58,8 +58,8 @@ def pipeline(tmp_path: Path) -> Callable[[str], Pipeline]:
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
-    shutil.copyfile(data_folder("models") / "transformer.onnx", tmp_path / "net.onnx")
+def model(tmp_path: Path, shallow: Path) -> Path:
+    shutil.copyfile(shallow, tmp_path / "net.onnx")
     return tmp_path / "net.onnx"
 
 
