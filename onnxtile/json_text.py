@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_encode = json.JSONEncoder(ensure_ascii=False).encode
-
-
+_STRICT = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+_DENSE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _UNSEEN = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that JSON allows, and that terminals obey, editors hide or UTF-8 cannot encode."""
 
@@ -24,7 +24,23 @@ def as_json(content: Mapping[str, Any]) -> str:
 
 def compact(content: Any) -> str:
     """Return `content` as JSON on one line, without spaces."""
-    return _seen(json.dumps(content, ensure_ascii=False, separators=(",", ":")))
+    return _seen(_encode(content, _DENSE))
+
+
+def _encode(value: Any, encoder: json.JSONEncoder = _STRICT) -> str:
+    """Return `value` as JSON; numbers for which JSON has no word are texts: "nan", "inf" and "-inf"."""
+    try:
+        return encoder.encode(value)
+    except ValueError:
+        return encoder.encode(_told(value))
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _told(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_told(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _seen(text: str) -> str:
