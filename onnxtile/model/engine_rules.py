@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from threading import Lock
 from typing import TypeAlias, TypeVar
+from zlib import crc32
 
 import onnx_ir as ir
 from onnx_shape_inference import ShapeInferenceContext, _broadcast, _constraints, _symbolic_shapes, registry
@@ -152,6 +153,10 @@ def _open_axes(context: ShapeInferenceContext, node: ir.Node) -> None:
         node.outputs[0].shape = ir.Shape([context.new_symbolic_dim() for _ in range(len(data.shape) - count)])
 
 
+_MOST_COMPARED = 4
+"""Sizes, at most, of which the largest is written out: sympy compares each with each other, and takes 3 ms for two."""
+
+
 def _replace_broadcast() -> None:
     """Let two sizes that may differ broadcast to the larger one: the library takes the first, though it may be 1 in a run."""
     library = _broadcast._broadcast_dim
@@ -169,7 +174,9 @@ def _replace_broadcast() -> None:
         is_simple = len(ones) == len(others) == 1  # sympy takes seconds to make the largest of many sums
         if is_simple and first._expr is not None and first._expr == second._expr:
             return first
-        return ir.SymbolicDim(f"Max({', '.join(joined)})")
+        text = ", ".join(joined)
+        # The library's own unknown sizes have such a name, too. The same sizes have the same largest one.
+        return ir.SymbolicDim(f"Max({text})" if len(joined) <= _MOST_COMPARED else f"_largest_{crc32(text.encode()):x}")
 
     _broadcast._broadcast_dim = larger
 

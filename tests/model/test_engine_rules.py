@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -93,6 +94,19 @@ def test_the_largest_of_sizes_names_each_once(text: Text) -> None:
         *("Max(A, B)", "Max(A, B)", "Max(C, A, B)", "Max(C, A, B)"),
         "Max(2*A, C, A, B)",
     ]
+
+
+def test_the_largest_of_many_sizes_has_a_name(text: Text) -> None:
+    """Sympy compares each with each other: it took twenty seconds for a decoder of twelve meta-ops."""
+    model = load(
+        text("""g (float[A] a, float[B] b, float[C] c, float[D] d, float[E] e) => (float[P] y, float[Q] z) {
+            ab = Add (a, b)  abc = Add (ab, c)  abcd = Add (abc, d)  y = Add (abcd, e)
+            z = Mul (abcd, e)
+        }""")
+    )
+    shapes = resolve(model)
+    first, second = ((shapes.dims(value) or ("",))[0] for value in (model.graph.outputs[0], model.graph.outputs[1]))
+    assert first == second and re.fullmatch("_largest_[0-9a-f]+", str(first))
 
 
 @pytest.mark.parametrize(
