@@ -290,7 +290,7 @@ def judged(
         worst = max(verdict.outputs, key=lambda output: output.max_abs)
         raise Mismatch(
             f"{worst.name!r} of the fitted model is not equal to the last bit: it is off by {worst.max_abs:.3g}",
-            hint="nothing was written; onnxruntime adds up strips in another order here: leave out --exact",
+            hint="nothing was written; onnxruntime adds up strips in another order, or rounds 16-bit floats elsewhere: leave out --exact",
         )
     inside = planned.run(progress)
     require_equal(inside)
