@@ -194,7 +194,7 @@ def fitted(case: Case, make: Callable[[], Result]) -> Result | None:
 
 
 def attempted(case: Case, make: Callable[[], Result]) -> Result | None:
-    """Return the result of `make`; None where nothing fits, or where only steps of quantisation or the last bits of 16-bit floats differ."""
+    """Return the result of `make`; None where nothing fits, or where only steps of quantisation or the last bits of float16 differ."""
     try:
         return make()
     except Infeasible:
