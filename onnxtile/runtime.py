@@ -295,6 +295,17 @@ class _refusals:  # noqa: N801 - reads as a statement: with _refusals("load")
         ) from error
 
 
+def aligned(array: Array) -> Array:
+    """Return `array`, or a copy that starts at a multiple of 64 bytes, as the initializers of a session do: some kernels round by that."""
+    if array.ctypes.data % 64 == 0 or array.dtype.hasobject:
+        return array
+    memory = np.empty(array.nbytes + 63, np.uint8)
+    start = -memory.ctypes.data % 64
+    found = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    found[...] = array
+    return found
+
+
 def _fed(value: Any) -> Any:
     """Return `value` as onnxruntime takes it: element types that numpy lacks (bfloat16, float8, int4, int2) go in as an OrtValue."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "OSU":

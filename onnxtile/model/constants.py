@@ -12,7 +12,7 @@ from onnxtile import keys
 from onnxtile.errors import ModelError
 from onnxtile.model.submodel import Submodels, tensor_type
 from onnxtile.model.walk import all_nodes, has_body, has_containers, main_graphs
-from onnxtile.runtime import Array, as_text
+from onnxtile.runtime import Array, aligned, as_text
 
 RANDOM = {
     "RandomNormal",
@@ -106,7 +106,7 @@ class Constants:
         session = self._submodels.session(
             self._submodels.of(nodes, {leaf: _type(array) for leaf, array in arrays.items()}, values)
         )
-        feeds = {leaf.name or "": array for leaf, array in arrays.items()}
+        feeds = {leaf.name or "": aligned(array) for leaf, array in arrays.items()}
         results = session.run(feeds, [value.name or "" for value in values])
         self._arrays.update({value: np.asarray(results[value.name or ""]) for value in values})
 

@@ -219,3 +219,24 @@ def test_a_copy_of_strings_has_bytes() -> None:
     copy = copied_tensor(ir.StringTensor([b"ab", b"c"], shape=ir.Shape([2]), name="one"), "two")
     assert (copy.name, copy.nbytes) == ("two", 3)
     assert ir.to_proto(copy).string_data == [b"ab", b"c"]
+
+
+@pytest.mark.parametrize("offset", [4, 16, 32])
+def test_constants_have_the_bits_of_a_run_of_the_whole_model(text: Text, offset: int) -> None:
+    """Some kernels round by the distance of their operands from a multiple of 64 bytes."""
+    proto = text("""g (float[1] x) => (float[1, 64, 37] y) {
+        e = Constant <value_floats = [1.0]> () s = Expand (e, n) b = Sub (s, s)
+        y, m, d = BatchNormalization <training_mode = 1> (w, s, b, b, s)
+    }""")
+    numbers = np.random.default_rng(0).standard_normal((1, 64, 37)).astype(np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(numbers, "w"))
+    proto.graph.initializer.append(numpy_helper.from_array(np.asarray([64]), "n"))
+    expected = runtime.Session(proto.SerializeToString()).run({"x": np.zeros(1, np.float32)})["y"]
+    model = load(proto)
+    memory = np.empty(numbers.nbytes + 128, np.uint8)
+    start = -memory.ctypes.data % 64 + offset
+    placed = memory[start : start + numbers.nbytes].view(np.float32).reshape(numbers.shape)
+    placed[...] = numbers
+    model.graph.initializers["w"].const_value = ir.Tensor(placed, name="w")
+    found = Constants(model).array(model.graph.outputs[0])
+    np.testing.assert_array_equal(found, expected)
