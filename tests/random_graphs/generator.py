@@ -211,6 +211,7 @@ _SUDDEN = {
     "QLinearConv",
     "QLinearMatMul",
     "BitCast",
+    "ThresholdedRelu",
 }
 _COARSE = {6, 7, STRING}
 """Element types in which a small difference may become a large one; so it may in those of few bits."""
