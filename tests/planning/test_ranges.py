@@ -440,3 +440,14 @@ def test_equal_names_in_sibling_bodies_have_the_sizes_of_their_own() -> None:
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 22]>\n{text}')
     result = onnxtile.plan(model, dims={"N": "1:64"}, planner="greedy-by-size")
     assert result.verdict is not None and result.verdict.equal
+
+
+def test_a_buffer_whose_parts_lie_elsewhere_at_smaller_sizes_is_sound_there() -> None:
+    """The first operand of a Concat is in its result; what follows it begins at another byte at each size."""
+    case = """<ir_version: 10, opset_import: ["" : 20]> g (float[N, 16] x) => (float[M, N] y) {
+        a = Transpose <perm = [1, 0]> (x)  t = Exp (a)  u = Softmax <axis = 0> (t)
+        w = ReduceSum (u)  p = Add (a, w)  q = Softmax <axis = 0> (p)  z = Concat <axis = 0> (a, q, q)  y = Neg (z)
+    }"""
+    planned = onnxtile.plan(onnx.parser.parse_model(case), dims={"N": "1:6"})
+    assert [buffer.name for buffer in planned.plan.buffers if buffer.parts] == ["z"]
+    assert planned.verdict is not None and planned.verdict.equal

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -15,7 +15,7 @@ from onnxtile.model.bytes import tensor_bytes
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.size_formula import SizeRanges
 from onnxtile.planning.arena_formula import ArenaFormula
-from onnxtile.planning.proof.published.claims import NO_SHAPE, UNSAID, Claims
+from onnxtile.planning.proof.published.claims import NO_SHAPE, UNSAID, BodyClaim, ClaimedRow, Claims
 from onnxtile.planning.proof.published.evidence import entered_bodies, names_of
 from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlanResult
 
@@ -86,11 +86,23 @@ def at_sizes(plan: PlanResult, sizes: SizeOfSymbols, model: ir.Model, shapes: Sh
     lists = ("inputs", "outputs", "copies", "totals", "gap", "optimal")
     outside = tuple(replace(reason, shape=NO_SHAPE) for reason in claims.outside or ())
     unplanned = tuple(replace(reason, shape=NO_SHAPE) for reason in claims.unplanned or ())
-    states = claims.states
-    if any(sizes[name] < high for name, (_, high) in plan.ranges.items()):
-        states = tuple(replace(state, size=UNSAID, copied=UNSAID) for state in states)
     left_out: dict[str, Any] = {**dict.fromkeys(figures, UNSAID), **dict.fromkeys(lists), "optimal_over": ""}
-    return PlanAtSizes(result, replace(claims, **left_out, states=states, outside=outside, unplanned=unplanned))
+    if any(sizes[name] < high for name, (_, high) in plan.ranges.items()):
+        left_out["states"] = tuple(replace(state, size=UNSAID, copied=UNSAID) for state in claims.states)
+        left_out |= {
+            "buffers": _without_parts(claims.buffers),
+            "bodies": tuple(map(_body_without_parts, claims.bodies)),
+        }
+    return PlanAtSizes(result, replace(claims, **left_out, outside=outside, unplanned=unplanned))
+
+
+def _without_parts(rows: Iterable[ClaimedRow]) -> tuple[ClaimedRow, ...]:
+    """Leave out the parts of rows, which lie elsewhere at smaller sizes: the check then takes the live bytes from the graph."""
+    return tuple(replace(row, parts=None, first=UNSAID, last=UNSAID) if row.parts else row for row in rows)
+
+
+def _body_without_parts(body: BodyClaim) -> BodyClaim:
+    return replace(body, buffers=_without_parts(body.buffers), bodies=tuple(map(_body_without_parts, body.bodies)))
 
 
 def _figures(formula: ArenaFormula, sizes: SizeOfSymbols, *, scaled: bool) -> dict[str, Any]:
