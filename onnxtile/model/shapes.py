@@ -225,18 +225,18 @@ def _without(doubtful: Collection[ir.Value], disputed: Mapping[ir.Value, str], s
 def _with_promises(promises: Mapping[ir.Value, Dims | None], shapes: Shapes, ranges: SizeRanges | None) -> Shapes:
     """Return `shapes` with what the file declares of values of which nothing else says all sizes.
 
-    That is also a size over `ranges` that inference has a name of its own for. The check of a plan compares it with shapes of known sizes.
+    That is also a size over `ranges` that inference has a name of its own for, but none that it has a formula for. The check of a plan
+    compares it with shapes of known sizes.
     """
     open_ = {value: dims for value, dims in promises.items() if dims is not None and shapes.sizes(value) is None}
     if not open_:
         return shapes
-    found = {}
+    found = dict[ir.Value, Dims]()
     for value, dims in open_.items():
         known = shapes.dims(value)
         if ranges and known is not None and len(known) == len(dims):
-            known = tuple(map(partial(_readable, ranges=ranges), known, dims))
-        merged = _merge_dims(known, dims)
-        if merged is not None:
+            found[value] = tuple(map(partial(_readable, ranges=ranges), known, dims))
+        elif (merged := _merge_dims(known, dims)) is not None:
             found[value] = merged
     return replace(shapes, _dims={**shapes._dims, **found})
 

@@ -451,3 +451,13 @@ def test_a_buffer_whose_parts_lie_elsewhere_at_smaller_sizes_is_sound_there() ->
     planned = onnxtile.plan(onnx.parser.parse_model(case), dims={"N": "1:6"})
     assert [buffer.name for buffer in planned.plan.buffers if buffer.parts] == ["z"]
     assert planned.verdict is not None and planned.verdict.equal
+
+
+@pytest.mark.filterwarnings("ignore:the model declares the output")
+def test_a_size_that_the_file_declares_wrongly_counts_for_none_of_a_range() -> None:
+    case = """<ir_version: 10, opset_import: ["" : 20]> g (float[N, 16] x) => (float[M, 16] y) {
+        a = Transpose <perm = [1, 0]> (x)  z = Concat <axis = 0> (a, a)  y = Neg (z)
+    }"""
+    planned = onnxtile.plan(onnx.parser.parse_model(case), dims={"N": "1:20"})
+    assert planned.plan.arena_size == 2 * 16 * 20 * 4
+    assert planned.verdict is not None and planned.verdict.equal
