@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from hashlib import sha256
 from threading import Lock
 from typing import TypeAlias, TypeVar
-from zlib import crc32
 
 import onnx_ir as ir
 from onnx_shape_inference import ShapeInferenceContext, _broadcast, _constraints, _symbolic_shapes, registry
@@ -176,7 +176,9 @@ def _replace_broadcast() -> None:
             return first
         text = ", ".join(joined)
         # The library's own unknown sizes have such a name, too. The same sizes have the same largest one.
-        return ir.SymbolicDim(f"Max({text})" if len(joined) <= _MOST_COMPARED else f"_largest_{crc32(text.encode()):x}")
+        return ir.SymbolicDim(
+            f"Max({text})" if len(joined) <= _MOST_COMPARED else f"_largest_{sha256(text.encode()).hexdigest()[:32]}"
+        )
 
     _broadcast._broadcast_dim = larger
 

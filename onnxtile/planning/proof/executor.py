@@ -13,10 +13,11 @@ from onnxtile.model.shapes import Shapes
 from onnxtile.model.walk import has_body
 from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.order import find_order
-from onnxtile.planning.proof.graph_run import GraphRun, RunContext
+from onnxtile.planning.proof.graph_run import GraphRun
 from onnxtile.planning.proof.kernel import Kernel, Kernels
 from onnxtile.planning.proof.memory import ArenaMemory, TensorMemory
 from onnxtile.planning.proof.prepared import Corruption, Draws, Moves, PairedValues, ValueTable, View
+from onnxtile.planning.proof.run_context import RunContext
 from onnxtile.planning.result import PlannedBody, PlanResult
 from onnxtile.runtime import Array
 

@@ -6,7 +6,6 @@ An overwritten tensor is noticed at once, also where it would not change an outp
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,13 +15,13 @@ from onnxtile.errors import CheckFailed, ModelError
 from onnxtile.graph import dependencies
 from onnxtile.model.unfold import inside_of
 from onnxtile.planning.layout.aliases.byte_reads import spans_read
-from onnxtile.planning.layout.aliases.find import Alias, LayoutFacts, parts, views
+from onnxtile.planning.layout.aliases.find import Alias, parts, views
 from onnxtile.planning.layout.bytes import tensor_bytes
 from onnxtile.planning.layout.ordering.schedule import named
 from onnxtile.planning.proof.draws import draws
 from onnxtile.planning.proof.growing_states import GrowingStates, begun_in_place, is_appended
-from onnxtile.planning.proof.kernel import Kernel, Kernels
-from onnxtile.planning.proof.memory import ArenaMemory, TensorMemory, same
+from onnxtile.planning.proof.kernel import Kernel
+from onnxtile.planning.proof.memory import TensorMemory, same
 from onnxtile.planning.proof.places import planned_sites, workspaces
 from onnxtile.planning.proof.prepared import (
     Controlled,
@@ -37,35 +36,11 @@ from onnxtile.planning.proof.prepared import (
     missing_ranges,
 )
 from onnxtile.planning.proof.repeat import other_values, placement, shares_bytes
+from onnxtile.planning.proof.run_context import RunContext
 from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlannedState
 
 _UNWRITTEN = 0xA5
 """A byte that memory of a tensor alone, which is zero at first, does not have."""
-
-
-@dataclass(frozen=True)
-class RunContext:
-    """The common part of the runs of all graphs of a model: its facts, the arenas by name, and the kernels.
-
-    Without `shows_views` every node runs, also one whose results the plan takes for views. With `repeats`, each different kernel that
-    shares bytes runs on other values first.
-    """
-
-    facts: LayoutFacts
-    blocks: Mapping[str, ArenaMemory]
-    kernels: Kernels
-    shows_views: bool = True
-    repeats: bool = False
-
-    def held(self, found: Any, value: ir.Value) -> Any:
-        """Return `found` as the copy of `value` outside the arena: a TensorMemory, unless `value` has no fixed bytes.
-
-        It starts at a multiple of 64, like onnxruntime's own tensors; one that is a TensorMemory stays as it is.
-        """
-        if isinstance(found, TensorMemory):
-            return found
-        held = found if value in self.kernels.containers else TensorMemory.of(found, self.facts.shapes.dtype(value))
-        return held.at(0) if isinstance(held, TensorMemory) else held
 
 
 class GraphRun:
