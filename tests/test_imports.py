@@ -81,6 +81,7 @@ PURE = [
     "fitting/chunked_kernels.py",
     "fitting/estimate.py",
     "fitting/live_bytes.py",
+    "fitting/schedule.py",
     "fitting/search.py",
     "planning/offsets",
     "planning/proof/offsets_check.py",

@@ -14,7 +14,7 @@ from functools import cached_property
 from onnxtile.fitting.network import ROWS
 from onnxtile.fitting.region import Cut, PiecesOfTensors, row_pieces
 from onnxtile.fitting.region_cuts import RegionCuts
-from onnxtile.fitting.regions import FitSchedule, Prices, RegionCost
+from onnxtile.fitting.schedule import FitSchedule, Prices, RegionCost
 from onnxtile.fitting.search_effort import SearchEffort, ends_from
 from onnxtile.fitting.strip_ranges import read_whole
 from onnxtile.progress import Progress, silent

@@ -12,7 +12,8 @@ from math import ceil
 
 from onnxtile.fitting.network import ROWS
 from onnxtile.fitting.region import Cut
-from onnxtile.fitting.regions import WHOLE, RegionCost, Regions
+from onnxtile.fitting.regions import Regions
+from onnxtile.fitting.schedule import WHOLE, RegionCost
 
 _PARTS = (2, 3, 4, 6, 7, 8, 14, 16, 28, 32, 56, 112)
 """The numbers of strips that are tried."""

@@ -7,7 +7,8 @@ from typing import Any
 
 from onnxtile.fitting.network import ROWS
 from onnxtile.fitting.region_tracer import RegionTrace
-from onnxtile.fitting.regions import RegionCost, Regions
+from onnxtile.fitting.regions import Regions
+from onnxtile.fitting.schedule import RegionCost
 from onnxtile.fitting.unblocking.unblock import ModelRewrite
 
 

@@ -13,7 +13,8 @@ from typing import TypeAlias
 
 from onnxtile.fitting.pieces_search import PiecesSearch
 from onnxtile.fitting.region_cuts import RegionCuts
-from onnxtile.fitting.regions import FitSchedule, Prices, RegionCost, Regions
+from onnxtile.fitting.regions import Regions
+from onnxtile.fitting.schedule import FitSchedule, Prices, RegionCost
 from onnxtile.fitting.search_effort import SearchEffort, depths, ends_from
 from onnxtile.progress import Progress, silent
 

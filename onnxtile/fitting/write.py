@@ -15,8 +15,9 @@ from onnxtile.fitting.moved_axes import pad_sizes, slice_ranges
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
 from onnxtile.fitting.read_network import WEIGHTS, WINDOWED, KernelSource
 from onnxtile.fitting.region_tracer import Patch, PieceOp, RegionTrace
-from onnxtile.fitting.regions import FitSchedule, RegionCost, Regions
+from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.resized_axes import resize_scales
+from onnxtile.fitting.schedule import FitSchedule, RegionCost
 from onnxtile.fitting.source_rows import SourceRows
 from onnxtile.fitting.written_constants import WrittenConstants
 from onnxtile.model.constants import Constants

@@ -13,7 +13,8 @@ from onnx import numpy_helper
 from onnxtile.fitting.channels import HiddenGroups
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.region import Cut
-from onnxtile.fitting.regions import FitSchedule, RegionCost, Regions
+from onnxtile.fitting.regions import Regions
+from onnxtile.fitting.schedule import FitSchedule, RegionCost
 from onnxtile.fitting.unblocking.unblock import UnblockedModel, unblock
 from onnxtile.fitting.write import write
 from onnxtile.model.constants import Constants

@@ -14,7 +14,8 @@ import pytest
 import onnxtile
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.region import Cut
-from onnxtile.fitting.regions import FitSchedule, Regions
+from onnxtile.fitting.regions import Regions
+from onnxtile.fitting.schedule import FitSchedule
 from onnxtile.fitting.search import FitTarget, search
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load

@@ -7,7 +7,8 @@ from functools import cache
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from onnxtile.fitting.regions import FitSchedule, Regions
+from onnxtile.fitting.regions import Regions
+from onnxtile.fitting.schedule import FitSchedule
 from onnxtile.fitting.search import FitTarget, search
 from tests.fitting.test_search import regions
 

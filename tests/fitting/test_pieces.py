@@ -15,7 +15,8 @@ from onnxtile.fitting.live_bytes import live_bytes
 from onnxtile.fitting.pieces_search import PiecesSearch
 from onnxtile.fitting.region import Cut, PiecesOfTensors, overlapped, row_pieces
 from onnxtile.fitting.region_cuts import RegionCuts
-from onnxtile.fitting.regions import FitSchedule, Prices, RegionCost, Regions
+from onnxtile.fitting.regions import Regions
+from onnxtile.fitting.schedule import FitSchedule, Prices, RegionCost
 from onnxtile.fitting.search import FitTarget, PathSearch, search
 from onnxtile.progress import silent
 from onnxtile.verbs.fit import FitOptions

@@ -12,7 +12,8 @@ from onnxtile.fitting.live_bytes import live_bytes
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.region import Cut
 from onnxtile.fitting.region_cuts import ChunkLoad, RegionCuts
-from onnxtile.fitting.regions import Prices, RegionCost, Regions
+from onnxtile.fitting.regions import Regions
+from onnxtile.fitting.schedule import Prices, RegionCost
 from onnxtile.fitting.search import FitTarget, PathSearch, search
 from onnxtile.fitting.strip_ranges import paced, shares
 from onnxtile.model.constants import Constants

@@ -13,7 +13,8 @@ from onnxtile.fitting import search_effort
 from onnxtile.fitting.pieces_search import PiecesSearch
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.region_cuts import RegionCuts
-from onnxtile.fitting.regions import Prices, Regions
+from onnxtile.fitting.regions import Regions
+from onnxtile.fitting.schedule import Prices
 from onnxtile.fitting.search import FitTarget, PathSearch, search, search_within
 from onnxtile.fitting.search_effort import SearchEffort
 from onnxtile.model.constants import Constants

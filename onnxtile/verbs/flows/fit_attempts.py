@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from onnxtile.fitting.live_bytes import ALIGNMENT
-from onnxtile.fitting.regions import FitSchedule
+from onnxtile.fitting.schedule import FitSchedule
 from onnxtile.fitting.search import FitTarget, search, search_within
 from onnxtile.fitting.search_effort import attempts
 from onnxtile.verbs.flows.fit_drafts import DraftedSchedule, FitSubject, WrittenSchedule, drafted

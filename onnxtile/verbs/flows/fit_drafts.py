@@ -12,8 +12,9 @@ import onnx_ir as ir
 from onnxtile.fitting.channels import HiddenGroups
 from onnxtile.fitting.quantised import island_tensors
 from onnxtile.fitting.read_network import read_network
-from onnxtile.fitting.regions import FitSchedule, Regions
+from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.result import ModelCost
+from onnxtile.fitting.schedule import FitSchedule
 from onnxtile.fitting.unblocking.editing import known_shapes
 from onnxtile.fitting.wrap import wrap
 from onnxtile.fitting.write import write

@@ -10,8 +10,9 @@ import onnx_ir as ir
 from onnxtile.errors import Infeasible, Mismatch, ModelError
 from onnxtile.fitting.inline import inline
 from onnxtile.fitting.quantised import separate
-from onnxtile.fitting.regions import FitSchedule, Regions
+from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.result import ModelCost, obstacle_of, steps_before, steps_of
+from onnxtile.fitting.schedule import FitSchedule
 from onnxtile.fitting.search import FitTarget
 from onnxtile.fitting.search_effort import is_too_large
 from onnxtile.fitting.unblocking.unblock import (

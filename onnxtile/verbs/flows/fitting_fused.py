@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.fitting.regions import Prices
+from onnxtile.fitting.schedule import Prices
 from onnxtile.fitting.unblocking.editing import known_shapes
 from onnxtile.fitting.unblocking.unblock import ModelRewrite
 from onnxtile.fusion.rewrite import fuse

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from onnxtile.fitting.regions import FitSchedule
+from onnxtile.fitting.schedule import FitSchedule
 from onnxtile.fitting.search import FitTarget
 from onnxtile.fitting.unblocking.unblock import ModelRewrite, token_cuts
 from onnxtile.fitting.uncut_peak import uncut_peak

@@ -14,7 +14,8 @@ import onnxtile
 from onnxtile.errors import Infeasible
 from onnxtile.fitting.network import Network
 from onnxtile.fitting.region import Cut
-from onnxtile.fitting.regions import RegionCost, Regions
+from onnxtile.fitting.regions import Regions
+from onnxtile.fitting.schedule import RegionCost
 from onnxtile.fitting.unblocking.editing import ModelEdit, known_shapes
 from onnxtile.fitting.unblocking.heads import heads_apart
 from onnxtile.fitting.unblocking.packed import unpack_products
