@@ -16,10 +16,10 @@ from onnxtile.graph import node_id
 from onnxtile.inspection.work import NotKnown, work_of
 from onnxtile.model.bytes import tensor_bytes
 from onnxtile.model.constants import Constants
-from onnxtile.model.quantising import OWN_DOMAINS
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.walk import dependencies, has_body
-from onnxtile.planning.layout.aliases.lawful import CUTS, IN_PLACE, JOINS, QUANTISED_IN_PLACE, VIEWS
+from onnxtile.planning.layout.aliases.find import LayoutFacts, overwritable
+from onnxtile.planning.layout.aliases.lawful import CUTS, JOINS, VIEWS
 from onnxtile.planning.layout.aliases.moving import joins_quantised
 
 _DIRECTIONS = (ROWS, COLUMNS)
@@ -58,6 +58,7 @@ class _NetworkReader:
     ) -> None:
         self.inside, self.of_islands, self.exact = of_islands.inside, of_islands, exact
         self.model, self.shapes, self.constants = model, shapes, constants
+        self.facts = LayoutFacts(model, shapes, constants)
         self.opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
         self.nodes = [n for n in model.graph if not all(v in constants for v in n.outputs if v.name)]
         self.numbers: dict[ir.Value, int] = {}
@@ -173,14 +174,11 @@ class _NetworkReader:
             for one in links_of
         )
         standard = node.domain in _STANDARD
-        table = IN_PLACE if standard else QUANTISED_IN_PLACE if node.domain in OWN_DOMAINS else {}
-        allowed = table.get(node.op_type, frozenset()) if len(made) == 1 else frozenset()
+        allowed = overwritable(node, self.facts) if made[0] is node.outputs[0] else ()
         overwrites = {
             number
             for number, (place, value) in enumerate(read)
-            if place is not None
-            and (allowed is None or place in allowed)
-            and self.shapes.sizes(value) == self.shapes.sizes(made[0])
+            if place in allowed and self.shapes.sizes(value) == self.shapes.sizes(made[0])
         }
         same = read and tensor_bytes(read[0][1], self.shapes) == tensor_bytes(made[0], self.shapes)
         is_view = standard and node.op_type in VIEWS and bool(same) and read[0][0] == 0

@@ -22,9 +22,12 @@ import onnx
 VIEW, IN_PLACE, COPY = (f"pkg.onnxtile.{mark}" for mark in ("view", "in_place", "copy"))
 VIEWS = {"Cast", "CastLike", "Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
 COPIES = re.compile(
-    "Conv|MatMul|QGemm|Pool|Attention|Transpose|Concat|Split|Slice|Gather|Resize|Upsample|LRN|Reduce|Expand|Tile|Pad|Einsum|RNN|LSTM|GRU|"
-    "ToSpace|ToDepth|ArgM|TopK|Hardmax|CumSum|Rotary|Embed|Col2Im|Unique|^If$|^Loop$|^Scan$|DFT|Quantize|NonMax|Roi|Grid"
+    "(?<!Fused)Conv|MatMul|QGemm|Pool|Attention$|Transpose|Concat|Split|Slice|Gather|Resize|Upsample|LRN|Reduce|Expand|Tile|Pad|Einsum|RNN|"
+    "LSTM|GRU|ToSpace|ToDepth|ArgM|TopK|Hardmax|CumSum|CumProd|Rotary|Embed|Col2Im|Unique|^If$|^Loop$|^Scan$|DFT|NonMax|Roi|Grid|Normalizer|"
+    "FastGelu|QuickGelu"
 )
+ADDED = {"Gemm": 2, "FusedGemm": 2, "FusedConv": 3}
+"""The first operand that a product adds to each element of its sums: those before may not be written over."""
 WIDTH = {t: onnx.helper.tensor_dtype_to_np_dtype(t).itemsize for t in range(1, 17) if t != onnx.TensorProto.STRING}
 OVER_STATES = re.compile("Concat|Attention|GRU|LSTM|RNN|^If$|^Loop$|^Scan$")
 Pieces = list[tuple[str, int, int]]
@@ -249,7 +252,7 @@ class ByteGraph:
             held[name] = self.content(node, "" if is_outside else kind, name)
         may = list(node.input) if mark is None else [node.input[at] for at in json.loads(mark.get(IN_PLACE, "[]"))]
         is_copy = kind or (mark is None and COPIES.search(node.op_type))
-        may = [] if is_copy else may[2:] if node.op_type == "Gemm" else may
+        may = [] if is_copy else may[ADDED.get(node.op_type, 0) if mark is None else 0 :]
         alike = [(v, x) for v in made for x in may if x in held and self.types[x][:2] == self.types[v][:2]]
         whole = joined(node) if kind == "join" else [first] if kind else []
         self.pairs += [*alike, *((v, x) for v in made for x in whole if x in held)]

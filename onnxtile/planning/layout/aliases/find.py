@@ -16,11 +16,12 @@ from itertools import accumulate
 import onnx_ir as ir
 
 from onnxtile import keys
+from onnxtile.inspection.work import operator_name
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import free_inputs
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.unbound import Unbound
-from onnxtile.planning.layout.aliases.lawful import CUTS, IN_PLACE, JOINS, QUANTISED_IN_PLACE, VIEWS
+from onnxtile.planning.layout.aliases.lawful import CUTS, IN_PLACE, JOINS, SEVERAL_RESULTS, VIEWS
 from onnxtile.planning.layout.aliases.moving import Move, joins_quantised, quantised_move, standard_move
 from onnxtile.planning.layout.aliases.state_aliases import over_states
 from onnxtile.planning.layout.bytes import tensor_bytes
@@ -182,25 +183,24 @@ def overwrites(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
 
 def overwritable(node: ir.Node, facts: LayoutFacts) -> Collection[int]:
     """Return the indices of the operands that results of `node` may be written over; the pattern declares those of a meta-op."""
-    if not facts.is_standard(node):
-        function = facts.model.functions.get(node.op_identifier())
-        if function is None and node.domain == "com.microsoft":
-            return QUANTISED_IN_PLACE.get(node.op_type, ())
-        declared = "" if function is None else function.metadata_props.get(keys.IN_PLACE, "")
+    function = facts.model.functions.get(node.op_identifier())
+    if function is not None:
+        declared = function.metadata_props.get(keys.IN_PLACE, "")
         return json.loads(declared) if declared else ()
-    if node.op_type not in IN_PLACE or not _is_plain(node, facts):
+    name = operator_name(node)
+    if name not in IN_PLACE or not _is_plain(node, name, facts):
         return ()
-    allowed = IN_PLACE[node.op_type]
+    allowed = IN_PLACE[name]
     return range(len(node.inputs)) if allowed is None else allowed
 
 
-def _is_plain(node: ir.Node, facts: LayoutFacts) -> bool:
-    """Return whether `node` has one result, and its attributes choose the form that is in the table."""
-    if len([v for v in node.outputs if v.name]) != 1 or not node.outputs[0].name:
+def _is_plain(node: ir.Node, name: str, facts: LayoutFacts) -> bool:
+    """Return whether `node` has one result, or several that may share, and its attributes choose the form that is in the table."""
+    if name not in SEVERAL_RESULTS and ([v for v in node.outputs if v.name] != [*node.outputs[:1]]):
         return False
-    if node.op_type == "Gelu":
+    if name == "Gelu":
         return node.attributes.get_string("approximate", "none") == "none"
-    if node.op_type == "BatchNormalization":
+    if name == "BatchNormalization":
         if facts.opset() < 7:
             return node.attributes.get_int("is_test", 0) == 1
         return node.attributes.get_int("training_mode", 0) == 0

@@ -13,9 +13,10 @@ from onnxtile.planning.proof.published.evidence import GraphFacts, reads
 from onnxtile.planning.proof.published.moves import Boxes, boxes_of_joined, boxes_of_quantised, moves_quantised
 from onnxtile.planning.proof.published.operators import (
     APPENDS,
+    CONTRIBUTED_OVER,
     JOINS,
-    QUANTISED_OVER,
     SAME_ELEMENTS,
+    SUMMING,
     TAKES_PARTS,
     WITH_BODIES,
     WRITES_OVER,
@@ -201,12 +202,12 @@ def _is_within(operand: ir.Value, result: ir.Value, known: GraphFacts) -> bool:
 
 def _places_over(node: ir.Node, known: GraphFacts) -> frozenset[int]:
     """Return the indices of the operands that `node` may write over."""
+    is_alone = [value for value in node.outputs if value.name] == [*node.outputs[:1]]
     if node.domain == "com.microsoft" and node.op_identifier() not in known.model.functions:
-        return QUANTISED_OVER.get(node.op_type, frozenset())
+        return CONTRIBUTED_OVER.get(node.op_type, frozenset()) if is_alone or node.op_type in SUMMING else frozenset()
     if not known.is_standard(node):
         return known.declared_over(node)
-    named = [value for value in node.outputs if value.name]
-    if node.op_type not in WRITES_OVER or named != [node.outputs[0]] or not _is_by_element(node, known):
+    if node.op_type not in WRITES_OVER or not is_alone or not _is_by_element(node, known):
         return frozenset()
     places = WRITES_OVER[node.op_type]
     return frozenset(range(len(node.inputs))) if places is None else places

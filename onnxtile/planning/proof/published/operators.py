@@ -15,16 +15,22 @@ _EXPONENTIAL = ["Erf", "Exp", "Log"]
 _TRIGONOMETRIC = ["Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Sin", "Sinh", "Tan", "Tanh"]
 _ACTIVATIONS = [
     *("Celu", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Relu", "Selu"),
-    *("Shrink", "Sigmoid", "Softplus", "Softsign", "ThresholdedRelu"),
+    *("Shrink", "Sigmoid", "Softplus", "Softsign", "Swish", "ThresholdedRelu"),
 ]
-_ONE_ELEMENT = [*_ROUNDING, *_EXPONENTIAL, *_TRIGONOMETRIC, *_ACTIVATIONS, "BitwiseNot", "Cast", "Clip", "Not"]
+_CONVERTING = ["BitCast", "Cast", "CastLike", "DequantizeLinear", "IsInf", "IsNaN", "QuantizeLinear"]
+_KEEPING_OR_FILLING = ["EyeLike", "Trilu"]
+_ONE_ELEMENT = [
+    *(*_ROUNDING, *_EXPONENTIAL, *_TRIGONOMETRIC, *_ACTIVATIONS, *_CONVERTING, *_KEEPING_OR_FILLING),
+    *("BitwiseNot", "Clip", "Not"),
+]
 
 _BY_ROW_OR_CHANNEL = [
     *("LogSoftmax", "LpNormalization", "MeanVarianceNormalization", "Softmax"),
     *("BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization", "RMSNormalization"),
+    "SimplifiedLayerNormalization",
 ]
 
-_UPDATING = ["ScatterElements", "ScatterND", "TensorScatter"]
+_UPDATING = ["Scatter", "ScatterElements", "ScatterND", "TensorScatter"]
 
 _ARITHMETIC = ["Add", "Div", "Max", "Mean", "Min", "Mod", "Mul", "PRelu", "Pow", "Sub", "Sum"]
 _COMPARING = ["Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"]
@@ -39,14 +45,29 @@ WRITES_OVER: Mapping[str, frozenset[int] | None] = {
 }
 """By operator, the indices of the operands that output 0 may be written over, where shapes and element sizes are equal."""
 
-QUANTISED_OVER: Mapping[str, frozenset[int]] = {
+CONTRIBUTED_OVER: Mapping[str, frozenset[int]] = {
+    **dict.fromkeys(
+        ["BiasGelu", "Gelu", "LinearAttentionGate", "MurmurHash3", "SampleOp", "ScaledSiLU"], frozenset({0})
+    ),
+    **dict.fromkeys(["BranchwiseRMSNorm", "DequantizeLinear", "QuantizeLinear", "Trilu"], frozenset({0})),
+    "FusedConv": frozenset({3}),
+    "FusedGemm": frozenset({2}),
+    "GatedAdd": frozenset({0, 1}),
+    "GatedRMSNorm": frozenset({0, 2}),
+    "NGramRepeatBlock": frozenset({1}),
     "QLinearAdd": frozenset({0, 3}),
     "QLinearLeakyRelu": frozenset({0}),
     "QLinearMul": frozenset({0, 3}),
     "QLinearSigmoid": frozenset({0}),
     "QLinearSoftmax": frozenset({0}),
+    "QLinearWhere": frozenset({1, 4}),
+    "SkipLayerNormalization": frozenset({0, 1}),
+    "SkipSimplifiedLayerNormalization": frozenset({0, 1}),
 }
-"""The same for operators of onnxruntime's domain, which compute element by element or row by row on quantised operands."""
+"""The same for operators of onnxruntime's domain. FusedConv and FusedGemm add their last operand to the product element by element."""
+
+SUMMING = frozenset({"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"})
+"""Of those, the operators whose results may each be written over: they also give the sum of both operands, computed by element."""
 
 SAME_ELEMENTS = frozenset({"Cast", "CastLike", "Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """Output 0 has the elements of operand 0 in the same order, where both have one element type; a Dropout that trains does not."""
