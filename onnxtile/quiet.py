@@ -14,11 +14,20 @@ _WARNINGS = "PYTHONWARNINGS"
 """Environment variable that Python reads at its start and passes on to worker processes."""
 
 
+_silenced: list[bool] = []
+
+
+def is_silenced() -> bool:
+    """Return whether this process is one in which no library is to print: a command, or a worker of a pipeline."""
+    return bool(_silenced)
+
+
 def silence_libraries() -> None:
     """Let no library log or warn on stderr, in this process and in those that it starts.
 
     Warnings stay where Python was told what to do with them, by -W or PYTHONWARNINGS.
     """
+    _silenced.append(True)
     root = logging.getLogger()
     if not root.handlers:  # without any, Python would print what is a warning or worse
         root.addHandler(logging.NullHandler())

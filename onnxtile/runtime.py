@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from onnxtile.errors import ModelError, NoKernel
+from onnxtile.quiet import is_silenced
 from onnxtile.run_limits import Watch, seconds_of_a_run, too_much_memory
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -41,7 +42,7 @@ _BITS = {"int4": 4, "uint4": 4, "int2": 2, "uint2": 2}
 
 
 _FATAL = 4
-"""The only severity that onnxruntime may print: each error comes as an exception, and some are looked for on purpose."""
+"""The only severity that a session may print: each error comes as an exception, and some are looked for on purpose."""
 
 
 _SILENT = "ORT_DISABLE_TELEMETRY"
@@ -50,7 +51,7 @@ _SILENT = "ORT_DISABLE_TELEMETRY"
 
 @cache
 def _library() -> Any:
-    """Return onnxruntime, told to print nothing on stderr, and to send nothing over the network.
+    """Return onnxruntime, told to send nothing over the network, and in a command to print nothing on stderr outside of sessions either.
 
     From version 1.29 on it reports names and digests of models to its maker, unless the variable is set before it is imported
     (https://github.com/microsoft/onnxruntime/pull/27379); whoever sets the variable decides.
@@ -58,7 +59,8 @@ def _library() -> Any:
     os.environ.setdefault(_SILENT, "1")
     import onnxruntime
 
-    onnxruntime.set_default_logger_severity(_FATAL)
+    if is_silenced():
+        onnxruntime.set_default_logger_severity(_FATAL)
     if os.environ[_SILENT] == "1":
         onnxruntime.disable_telemetry_events()  # for Windows, and where somebody has imported it before
     return onnxruntime

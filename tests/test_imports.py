@@ -1,6 +1,7 @@
 """Packages of onnxtile import one way, and each third-party package is imported by one of them."""
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ PACKAGES = [
         "run_limits",
         "keys",
         "quiet",
+        "modules",
         "collector",
         "progress",
         "registry",
@@ -139,3 +141,23 @@ def test_pure_packages_import_no_onnx(place: str) -> None:
     assert files
     for file in files:
         assert not {m.split(".")[0] for m in imported_modules(file)} & {"onnx", "onnx_ir", "onnxruntime"}, file
+
+
+INTERNALS = {"model/internals.py", "runtime.py"}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(PACKAGE)))
+def test_private_names_of_libraries_are_imported_by_one_module(file: Path) -> None:
+    if str(file.relative_to(PACKAGE)) in INTERNALS:
+        return
+    for module in imported_modules(file):
+        own, *parts = module.split(".")
+        private = [part for part in parts if part.startswith("_") and part != "__future__"]
+        assert own in {"onnxtile", "__future__"} or not private, f"{file} imports {module}"
+
+
+def test_libraries_of_which_private_names_are_used_have_an_upper_bound() -> None:
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
+    bounds = {name: bound for name, _, bound in (text.partition(">=") for text in project["dependencies"])}
+    for name in ("onnx-ir", "onnx-shape-inference", "onnxruntime"):
+        assert "<" in bounds[name], name

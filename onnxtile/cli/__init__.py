@@ -13,22 +13,19 @@ import typer
 
 from onnxtile.cli.app import build, verbs
 from onnxtile.cli.command import worded
-from onnxtile.cli.deferred import defer
 from onnxtile.cli.signals import Signals
 from onnxtile.cli.streams import leads_nowhere, open_streams, say
 from onnxtile.cli.warned import show_warnings
 from onnxtile.errors import OnnxtileError
 from onnxtile.model.temporary import remove_temporary
+from onnxtile.modules import defer
 from onnxtile.printable import MOST, capped, error_line, escaped
 from onnxtile.quiet import silence_libraries
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as typer gives it and shells have it: 128 and the number of the signal."""
 
-_DEFERRED = (
-    *("sympy", "onnx_ir._symbolic_shapes"),
-    *("onnx_shape_inference._symbolic_shapes", "onnx_shape_inference._constraints"),
-)
+_DEFERRED = ("sympy", "onnx_ir._symbolic_shapes")
 """Modules that are executed at their first use: they are there for expressions of symbols, which most models do not have."""
 
 _NEW_OBJECTS = 50_000

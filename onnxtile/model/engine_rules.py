@@ -1,5 +1,5 @@
-"""Rules of onnx-shape-inference that are replaced in its own registry: those that are wrong, those that lose what is chosen between
-sizes, and all for operators of onnxruntime.
+"""Symbolic shapes by a copy of onnx-shape-inference in which rules are replaced: those that are wrong, those that lose what is chosen
+between sizes, and all for operators of onnxruntime.
 
 What follows from a wrong shape is wrong, too: a rule must be right while the engine goes through the model, not only afterwards.
 """
@@ -11,19 +11,24 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from threading import Lock
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import onnx_ir as ir
-from onnx_shape_inference import ShapeInferenceContext, _broadcast, _constraints, _symbolic_shapes, registry
-from onnx_shape_inference._ops._utils import get_known_dim_values
 
 from onnxtile.model.contributed import KnownOperand, results
+from onnxtile.model.internals import shape_engine
 from onnxtile.model.known import declared
 from onnxtile.model.size_expression import read_size
 from onnxtile.model.validity import INLINE_BYTES
 from onnxtile.model.walk import values_in
 from onnxtile.runtime import Array
 from onnxtile.sizes import LARGEST_COUNT
+
+if TYPE_CHECKING:
+    from onnx_shape_inference import ShapeInferenceContext
+
+ENGINE = shape_engine()
+registry = ENGINE.registry
 
 _FAR = 2**29
 """Exporters write such ends of a Slice for "to the last": no dimension that is still open becomes larger."""
@@ -33,19 +38,18 @@ _WHOLE = frozenset({ir.DataType.INT64, ir.DataType.INT32})
 _MOST = 64
 """Elements of the longest shape whose elements are followed."""
 
-_Inference: TypeAlias = Callable[[ShapeInferenceContext, ir.Node], None]
+_Inference: TypeAlias = "Callable[[ShapeInferenceContext, ir.Node], None]"
 
 _LOCK = Lock()
 _REPLACED: set[tuple[str, str]] = set()
 
 
-def correct(contributed: Iterable[tuple[str, str]]) -> None:
-    """Replace, for this process, the engine's rules for some operators and broadcasts, and its collection of names.
+def infer_symbolic(model: ir.Model, contributed: Iterable[tuple[str, str]], *, named: bool) -> None:
+    """Infer the shapes of `model` in place; those of the `contributed` operators (domain, name) as onnxruntime does.
 
-    The same for the `contributed` operators (domain, name).
+    With `named`, names of unknown dimensions are traced back to declared ones. Raises what the library raises.
     """
     with _LOCK:
-        registry.collect()
         if ("", "Slice") not in _REPLACED:
             _replace_slice()
             _replace_defaults()
@@ -56,6 +60,7 @@ def correct(contributed: Iterable[tuple[str, str]]) -> None:
             if (domain, name) not in _REPLACED:
                 registry.register(domain, name, since_version=1)(_contributed)
                 _REPLACED.add((domain, name))
+    ENGINE.infer_symbolic_shapes(model, warn_on_missing=False, adopt_declared_symbols=named)
 
 
 def _contributed(context: ShapeInferenceContext, node: ir.Node) -> None:
@@ -84,6 +89,7 @@ def _number(value: ir.Value | None) -> Array | None:
 
 def _replace_slice() -> None:
     library = registry.get("", "Slice", version=10)
+    known_numbers = ENGINE._ops._utils.get_known_dim_values
     assert library is not None
 
     def clamped(context: ShapeInferenceContext, node: ir.Node) -> None:
@@ -92,7 +98,7 @@ def _replace_slice() -> None:
         Of axes and steps that are not known it takes the defaults, as if they were left out; then no size is known.
         """
         data, made = node.inputs[0], node.outputs[0]
-        if any(value is not None and get_known_dim_values(context, value) is None for value in node.inputs[3:5]):
+        if any(value is not None and known_numbers(context, value) is None for value in node.inputs[3:5]):
             if data is not None and data.shape is not None:
                 made.shape = ir.Shape([context.new_symbolic_dim() for _ in data.shape])
             if data is not None and data.dtype is not None:
@@ -159,7 +165,7 @@ _MOST_COMPARED = 4
 
 def _replace_broadcast() -> None:
     """Let two sizes that may differ broadcast to the larger one: the library takes the first, though it may be 1 in a run."""
-    library = _broadcast._broadcast_dim
+    library = ENGINE._broadcast._broadcast_dim
 
     def larger(first: int | ir.SymbolicDim, second: int | ir.SymbolicDim) -> int | ir.SymbolicDim | None:
         if isinstance(first, int) or isinstance(second, int) or None in (first.value, second.value):
@@ -172,7 +178,7 @@ def _replace_broadcast() -> None:
         if len(joined) == len(others):
             return second
         is_simple = len(ones) == len(others) == 1  # sympy takes seconds to make the largest of many sums
-        if is_simple and first._expr is not None and first._expr == second._expr:
+        if is_simple and _expression(first) == _expression(second):
             return first
         text = ", ".join(joined)
         # The library's own unknown sizes have such a name, too. The same sizes have the same largest one.
@@ -180,7 +186,7 @@ def _replace_broadcast() -> None:
             f"Max({text})" if len(joined) <= _MOST_COMPARED else f"_largest_{sha256(text.encode()).hexdigest()[:32]}"
         )
 
-    _broadcast._broadcast_dim = larger
+    ENGINE._broadcast._broadcast_dim = larger
 
 
 @lru_cache(maxsize=4096)
@@ -203,9 +209,14 @@ def _largest_of(size: str) -> tuple[str, ...]:
 def _replace_collection() -> None:
     """Collect the names of symbols without sympy: the library makes an expression of each number, and importing sympy takes 0.3 s.
 
-    The module may wait to be executed (cli.deferred): then it is not read here, and its own function counts once it is.
+    The module waits to be executed: it is not read here, and its own function counts once it is.
     """
-    vars(_constraints)["collect_symbol_names"] = _symbol_names
+    vars(ENGINE._constraints)["collect_symbol_names"] = _symbol_names
+
+
+def _expression(dim: ir.SymbolicDim) -> object:
+    """Return `dim` as an expression of sympy; two are equal where their normal forms are. None for an unknown dimension."""
+    return ENGINE._symbolic_shapes.dim_to_expr(dim)
 
 
 def _symbol_names(graph: ir.Graph) -> set[str]:
@@ -213,7 +224,7 @@ def _symbol_names(graph: ir.Graph) -> set[str]:
     dims = (dim for value in values_in(graph) if value.shape is not None for dim in value.shape)
     named = {dim.value for dim in dims if isinstance(dim, ir.SymbolicDim) and dim.value is not None}
     words = {name for name in named if name.isidentifier()}
-    expressions = (_symbolic_shapes.dim_to_expr(ir.SymbolicDim(text)) for text in sorted(named - words))
+    expressions = (ENGINE._symbolic_shapes.dim_to_expr(ir.SymbolicDim(text)) for text in sorted(named - words))
     return words.union(symbol.name for one in expressions if one is not None for symbol in one.free_symbols)
 
 

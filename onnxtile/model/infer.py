@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -189,22 +188,17 @@ def _infer_symbolic(model: ir.Model, contributed: Collection[tuple[str, str]]) -
     Its last pass, which traces its own names of unknown dimensions back to declared ones, is left out where nothing is declared: it
     finds no sizes, and took three quarters of the time.
     """
-    import onnx_shape_inference  # it imports sympy, which takes longer than most models do
+    from onnxtile.model.engine_rules import (
+        infer_symbolic,  # it loads the engine, which takes longer than most models do
+    )
 
-    from onnxtile.model.engine_rules import correct
-
-    correct(contributed)
     named = any(isinstance(dim, ir.SymbolicDim) for value in model.graph.inputs for dim in value.shape or ())
-    logger = logging.getLogger("onnx_shape_inference")
-    level = logger.level
     named_tensors = list(_constant_tensors(model))
-    logger.setLevel(logging.CRITICAL)
     try:
-        onnx_shape_inference.infer_symbolic_shapes(model, warn_on_missing=False, adopt_declared_symbols=named)
+        infer_symbolic(model, contributed, named=named)
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         return " ".join(str(error).split())
     finally:
-        logger.setLevel(level)
         for tensor, name in named_tensors:
             tensor.name = name
     return None

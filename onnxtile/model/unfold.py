@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import onnx
 import onnx_ir as ir
-from onnx_ir import _cloner
 
 from onnxtile import keys
 from onnxtile.errors import ModelError
 from onnxtile.model.constants import Constants
 from onnxtile.model.infer import values
+from onnxtile.model.internals import Cloner
 from onnxtile.model.save import MAX_IR_VERSION
 from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.validity import skeleton
@@ -146,7 +146,7 @@ class _CallOpening:
         given = {a.name: a for a in function.attributes.values() if a.is_ref() or a.value is not None}
         given |= {a.name: a for a in call.attributes.values()}
         copies: dict[ir.Value, ir.Value | None] = dict(zip(function.inputs, operands, strict=True))
-        cloner = _cloner.Cloner(attr_map=given, value_map=copies, metadata_props={}, resolve_ref_attrs=True)
+        cloner = Cloner(attr_map=given, value_map=copies, metadata_props={}, resolve_ref_attrs=True)
         nodes = [cloner.clone_node(node) for node in function]
         outputs = [value for value in (copies[value] for value in function.outputs) if value is not None]
         imports = dict(self._model.graph.opset_imports)

@@ -41,7 +41,7 @@ def test_a_plan_of_fixed_sizes_executes_no_sympy(tmp_path: Path, text: Text) -> 
     code = (
         "import sys, onnxtile.cli as cli\n"
         "try: cli.main()\n"
-        "finally: print('sympy.core' in sys.modules, 'onnx_shape_inference' in sys.modules)"
+        "finally: print('sympy.core' in sys.modules, 'onnxtile.model.engine_rules' in sys.modules)"
     )
     command = [sys.executable, "-c", code, "plan", str(file), "--no-verify", "--dry-run", "-q"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

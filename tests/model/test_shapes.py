@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnx_shape_inference
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxtile.errors import ModelError, ModelWarning
 from onnxtile.model import infer as engines
 from onnxtile.model.dims import bind
+from onnxtile.model.engine_rules import ENGINE
 from onnxtile.model.load import load
 from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.walk import main_graphs
@@ -91,7 +91,7 @@ def test_of_engines_that_contradict_each_other_none_is_believed(text: Text, monk
         model.graph.node(1).outputs[0].shape = ir.Shape([7, 7, 7])
         return model
 
-    monkeypatch.setattr(onnx_shape_inference, "infer_symbolic_shapes", wrong)
+    monkeypatch.setattr(ENGINE, "infer_symbolic_shapes", wrong)
     model = load(text("g (float[2, 3] x) => (float[A, B] y) { h = Relu(x) i = Abs(h) y = Neg(i) }"))
     shapes = resolve(model)
     h, i, y = (node.outputs[0] for node in model.graph)
@@ -121,7 +121,7 @@ def test_a_run_decides_where_engines_contradict_each_other(text: Text, monkeypat
             node.outputs[0].shape = ir.Shape([2, 0])
         return model
 
-    monkeypatch.setattr(onnx_shape_inference, "infer_symbolic_shapes", wrong)
+    monkeypatch.setattr(ENGINE, "infer_symbolic_shapes", wrong)
     model = load(
         text(
             "g (float[2, 3] x) => (float[A, B] y) { h = Relu(x) i = foo.Bar(h) y = Neg(i) } "
@@ -135,9 +135,9 @@ def test_an_engine_that_stumbles_leaves_the_word_to_the_other(
     text: Text, value_of: ValueOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stumble(*_: object, **__: object) -> ir.Model:
-        raise onnx_shape_inference.ShapeInferenceError(node_name="n", op_type="Relu", domain="", message="no idea")
+        raise ENGINE.ShapeInferenceError(node_name="n", op_type="Relu", domain="", message="no idea")
 
-    monkeypatch.setattr(onnx_shape_inference, "infer_symbolic_shapes", stumble)
+    monkeypatch.setattr(ENGINE, "infer_symbolic_shapes", stumble)
     model = load(text("g (float[2, 3] x) => (float[A, B] y) { y = Relu(x) }"))
     assert resolve(model).sizes(value_of(model, "y")) == (2, 3)
     contradictory = load(text("g (float[2, 3] x) => (float[A, B] y) { y = Transpose <perm = [0, 1, 2]> (x) }"))
