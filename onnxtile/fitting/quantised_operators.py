@@ -12,26 +12,10 @@ from math import prod
 import onnx_ir as ir
 
 from onnxtile.fitting.axis_links import AxisLink, AxisLinks, OperatorFacts, Uncut
-from onnxtile.model.quantising import OWN_DOMAINS
+from onnxtile.model.quantising import FLOAT_MEANINGS, OWN_DOMAINS, FloatMeaning
 
-_PLACES: dict[str, tuple[str, Sequence[int]]] = {
-    "ConvInteger": ("Conv", (0, 1)),
-    "MatMulInteger": ("MatMul", (0, 1)),
-    "QGemm": ("Gemm", (0, 3, 6)),
-    "QLinearAdd": ("Add", (0, 3)),
-    "QLinearAveragePool": ("AveragePool", (0,)),
-    "QLinearConcat": ("Concat", range(2, 1 << 10, 3)),
-    "QLinearConv": ("Conv", (0, 3, 8)),
-    "QLinearGlobalAveragePool": ("GlobalAveragePool", (0,)),
-    "QLinearLeakyRelu": ("LeakyRelu", (0,)),
-    "QLinearMatMul": ("MatMul", (0, 3)),
-    "QLinearMul": ("Mul", (0, 3)),
-    "QLinearReduceMean": ("ReduceMean", (0,)),
-    "QLinearSigmoid": ("Sigmoid", (0,)),
-    "QLinearSoftmax": ("Softmax", (0,)),
-    "QLinearWhere": ("Where", (0, 1, 4)),
-}
-"""The plain operator of each, and the places of its operands."""
+_SUMS = {"ConvInteger": FloatMeaning("Conv", (0, 1)), "MatMulInteger": FloatMeaning("MatMul", (0, 1))}
+"""Operators whose zero points stand behind all operands."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +51,11 @@ class QuantisedFacts(OperatorFacts):
 def quantised_facts(facts: OperatorFacts) -> QuantisedFacts | None:
     """Return the facts of a quantised operator as those of the plain one; None for others. Raises Uncut for channels behind columns."""
     node = facts.node
-    if node.op_type not in _PLACES or node.domain not in OWN_DOMAINS:
+    plain = {**FLOAT_MEANINGS, **_SUMS}.get(node.op_type)
+    if plain is None or node.domain not in OWN_DOMAINS:
         return None
     if facts.integer("channels_last", 0):
         raise Uncut("its channels are behind its columns")
-    plain, places = _PLACES[node.op_type]
     opset = facts.integer("opset", facts.opset)
-    given = tuple(place for place in places if place < len(node.inputs))
-    return QuantisedFacts(node, facts.shapes, facts.constants, opset, plain, given)
+    given = tuple(place for place in plain.places(node) if place < len(node.inputs))
+    return QuantisedFacts(node, facts.shapes, facts.constants, opset, plain.op_type, given)

@@ -15,9 +15,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile import keys
-from onnxtile.fusion.quantised_operators import FloatMeaning, float_meaning
+from onnxtile.fusion.quantised_operators import float_meaning
 from onnxtile.model.constants import Constants
-from onnxtile.model.quantising import DEQUANTISING, OWN_DOMAINS, dequantises, quantises, quantises_at_run
+from onnxtile.model.quantising import DEQUANTISING, OWN_DOMAINS, FloatMeaning, dequantises, quantises, quantises_at_run
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.walk import graphs_in, roots
 
@@ -148,13 +148,9 @@ class _ViewWriter:
     def _operand(self, node: ir.Node, place: int, meaning: FloatMeaning) -> ir.Value | None:
         """Return the operand at `place` in floats; a constant is dequantised."""
         value = node.inputs[place]
-        triple = meaning.repeated is not None or place in meaning.scaled
-        if value is None or not triple or not self._is_constant(value):
+        if value is None or not meaning.is_scaled(place) or not self._is_constant(value):
             return value
-        axis = meaning.columns[1] if meaning.columns is not None and place == meaning.columns[0] else None
-        if axis == 1 and node.attributes.get_int("transB", 0) != 0:
-            axis = 0
-        return self._dequantised(node, value, node.inputs[place + 1 : place + 3], axis)
+        return self._dequantised(node, value, node.inputs[place + 1 : place + 3], meaning.axis_of(node, place))
 
     def _dequantised(
         self, node: ir.Node, stored: ir.Value, scales: Sequence[ir.Value | None], axis: int | None

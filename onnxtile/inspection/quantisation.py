@@ -9,21 +9,39 @@ from typing import Any, NamedTuple
 import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
+from onnxtile.model.quantising import FLOAT_MEANINGS, OWN_DOMAINS
 from onnxtile.model.shapes import Shapes
 
-_ANY_DOMAIN = frozenset({"", "ai.onnx", "com.microsoft"})
 
-_UNARY = ((0, 1, 2, False), (0, 3, 4, True))
-_BINARY = ((0, 1, 2, False), (3, 4, 5, False), (0, 6, 7, True))
-_PORTS: Mapping[str, tuple[tuple[int, int, int, bool], ...]] = {
-    "DequantizeLinear": ((0, 1, 2, False),),
-    "QuantizeLinear": ((0, 1, 2, True),),
-    **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QLinearAdd", "QLinearMul"), _BINARY),
-    **dict.fromkeys(("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax"), _UNARY),
-    **dict.fromkeys(("QLinearAveragePool", "QLinearGlobalAveragePool"), _UNARY),
-    "QGemm": ((0, 1, 2, False), (3, 4, 5, False), (0, 7, 8, True)),
+class QuantisedPort(NamedTuple):
+    """Where a node has a quantised tensor, its scale and its zero point: places among its inputs, or with `is_made` of the tensor among
+    its outputs. `axis` is that of several scales; scales that the node computes, and zero points that it has not, have no place."""
+
+    tensor: int
+    scale: int | None
+    zero_point: int | None
+    is_made: bool = False
+    axis: int | None = None
+
+
+_PORTS: Mapping[str, tuple[QuantisedPort, ...]] = {
+    "DequantizeLinear": (QuantisedPort(0, 1, 2, axis=1),),
+    "QuantizeLinear": (QuantisedPort(0, 1, 2, is_made=True, axis=1),),
+    "DynamicQuantizeLinear": (QuantisedPort(0, None, None, is_made=True),),
+    "DynamicQuantizeLSTM": (QuantisedPort(1, 8, 9), QuantisedPort(2, 10, 11)),
+    "DynamicQuantizeMatMul": (QuantisedPort(1, 2, 3, axis=-1),),
+    "MatMulIntegerToFloat": (QuantisedPort(0, 2, 4), QuantisedPort(1, 3, 5, axis=-1)),
+    "QAttention": (QuantisedPort(0, 3, 6), QuantisedPort(1, 4, 7, axis=-1)),
+    "QEmbedLayerNormalization": tuple(QuantisedPort(place, place + 6, place + 11) for place in range(2, 7)),
 }
-"""By operator: where a quantised tensor, its scale and its zero point stand among the inputs; with True the tensor is an output."""
+"""The ports of operators that have no float meaning of their own (`onnxtile.model.quantising`)."""
+
+_BLOCKS: Mapping[str, tuple[str, tuple[QuantisedPort, ...]]] = {
+    "GatherBlockQuantized": ("bits", (QuantisedPort(0, 2, 3, axis=1),)),
+    "MatMulNBits": ("bits", (QuantisedPort(1, 2, 3, axis=1),)),
+    "QMoE": ("expert_weight_bits", tuple(QuantisedPort(2 + 3 * n, 3 + 3 * n, 11 + n, axis=2) for n in range(3))),
+}
+"""By operator on weights of a few bits with a scale for each block: the attribute that has the bits, and the ports."""
 
 _PRODUCTS: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QGemm"), (0, 3)),
@@ -84,7 +102,7 @@ def factors(node: ir.Node, model: ir.Model, shapes: Shapes) -> str:
 
 def _factors(scoped: _Scoped, shapes: Shapes) -> list[str]:
     node = scoped.node
-    if node.domain not in _ANY_DOMAIN:
+    if node.domain not in OWN_DOMAINS:
         return []
     if node.op_type == "MatMulNBits":
         return [_type(_stored(scoped, 0), shapes), f"int{node.attributes.get_int('bits', 4)}"]
@@ -106,7 +124,7 @@ def _stored(scoped: _Scoped, place: int) -> ir.Value | None:
     value = scoped.node.inputs[place] if place < len(scoped.node.inputs) else None
     while value is not None:
         maker = value.producer()
-        if maker is not None and maker.op_type == "DequantizeLinear" and maker.domain in _ANY_DOMAIN:
+        if maker is not None and maker.op_type == "DequantizeLinear" and maker.domain in OWN_DOMAINS:
             value = maker.inputs[0]
         elif value in scoped.outer:
             value = scoped.outer[value]
@@ -138,45 +156,57 @@ def _with_inside(scoped: _Scoped, model: ir.Model) -> Iterator[_Scoped]:
 
 def _of_node(scoped: _Scoped, shapes: Shapes, constants: Constants) -> Iterator[Quantisation]:
     node = scoped.node
-    if node.domain not in _ANY_DOMAIN:
+    if node.domain not in OWN_DOMAINS:
         return
-    if node.op_type == "MatMulNBits":
-        bits, block = node.attributes.get_int("bits", 4), node.attributes.get_int("block_size", 0)
-        yield _described(scoped, (1, 2, 3, False), constants, f"int{bits}", 1, block or None)
-        return
-    for ports in _PORTS.get(node.op_type, ()):
-        value = _port(scoped, ports[0], is_output=ports[3])
+    size = node.attributes.get_int("block_size", 0) or None
+    bits, blocks = _BLOCKS.get(node.op_type, ("", ()))
+    for port in (*blocks, *ports_of(node)):
+        value = _made(scoped, port.tensor) if port.is_made else _given(scoped, port.tensor)
         if value is None or not value.name:
             continue
-        scale = _port(scoped, ports[1])
-        sizes = None if scale is None else shapes.sizes(scale)
-        axis = (
-            node.attributes.get_int("axis", 1 if node.op_type.endswith("izeLinear") else 0)
-            if sizes not in {(), (1,), None}
-            else None
-        )
-        yield _described(
-            scoped, ports, constants, _type(value, shapes), axis, node.attributes.get_int("block_size", 0) or None
-        )
+        dtype = _type(value, shapes)
+        if blocks and not dtype.endswith(("int2", "int4")):
+            dtype = f"int{node.attributes.get_int(bits, 4)}"  # several to a byte
+        scale, zero = (_numbers(_given(scoped, place), constants) for place in (port.scale, port.zero_point))
+        yield Quantisation(value.name, dtype, scale, zero, _axis(scoped, port, value, shapes), size)
 
 
-def _port(scoped: _Scoped, place: int, *, is_output: bool = False) -> ir.Value | None:
-    values = scoped.node.outputs if is_output else scoped.node.inputs
-    value = values[place] if place < len(values) else None
+def ports_of(node: ir.Node) -> tuple[QuantisedPort, ...]:
+    """Return where `node`, of the standard domain or onnxruntime's, has tensors with one scale, or one for each element of an axis."""
+    meaning = FLOAT_MEANINGS.get(node.op_type)
+    if meaning is None:
+        return _PORTS.get(node.op_type, ())
+    read = [
+        QuantisedPort(place, place + 1, place + 2, axis=meaning.axis_of(node, place))
+        for place in meaning.places(node)
+        if meaning.is_scaled(place)
+    ]
+    return (*read, QuantisedPort(0, *meaning.result, is_made=True))
+
+
+def _axis(scoped: _Scoped, port: QuantisedPort, value: ir.Value, shapes: Shapes) -> int | None:
+    """Return the axis of the scales, from 0; None for one scale, and where neither the node nor the operator says one."""
+    scale, node = _given(scoped, port.scale), scoped.node
+    sizes = None if scale is None else shapes.sizes(scale)
+    if sizes in {(), (1,), None}:
+        return None
+    if node.op_type == "QMoE" and not node.attributes.get_int("block_size", 0):
+        return 1  # a scale for each row of each expert
+    own = {"DequantizeLinear": "axis", "QuantizeLinear": "axis", "GatherBlockQuantized": "quantize_axis"}
+    axis = port.axis if node.op_type not in own else node.attributes.get_int(own[node.op_type], port.axis or 0)
+    rank = shapes.sizes(value)
+    return axis if axis is None or axis >= 0 else None if rank is None else axis + len(rank)
+
+
+def _given(scoped: _Scoped, place: int | None) -> ir.Value | None:
+    values = scoped.node.inputs
+    value = values[place] if place is not None and place < len(values) else None
     return None if value is None else scoped.outer.get(value, value)
 
 
-def _described(
-    scoped: _Scoped,
-    ports: tuple[int, int, int, bool],
-    constants: Constants,
-    dtype: str,
-    axis: int | None,
-    block: int | None,
-) -> Quantisation:
-    value = _port(scoped, ports[0], is_output=ports[3])
-    scale, zero = (_numbers(_port(scoped, place), constants) for place in ports[1:3])
-    return Quantisation(value.name or "" if value is not None else "", dtype, scale, zero, axis, block)
+def _made(scoped: _Scoped, place: int) -> ir.Value | None:
+    value = scoped.node.outputs[place]
+    return scoped.outer.get(value, value)
 
 
 def _numbers(value: ir.Value | None, constants: Constants) -> tuple[float, ...] | None:

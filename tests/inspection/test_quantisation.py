@@ -76,3 +76,51 @@ def test_packed_weights_are_named_with_their_bits_and_blocks() -> None:
     assert (told["quantisation"][0]["dtype"], told["quantisation"][0]["block_size"]) == ("int4", 32)
     # Two operations a product, and one for each weight that is scaled.
     assert told["flops"]["total"] == 2 * 2 * 32 * 4 + 32 * 4
+
+
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+def test_scales_of_columns_have_the_axis_of_the_columns(form: str) -> None:
+    found = {one["tensor"]: one for one in _inspected(_linear(form))["quantisation"]}
+    assert (found["w"]["axis"], found["w"]["scale"]) == (1, [1, 2, 3, 4])
+
+
+_U8, _F = TensorProto.UINT8, TensorProto.FLOAT
+_SCALE = [((), _F, 0.5), ((), _U8, 3)]
+
+
+def _alone(op: str, operands: list[Any], made: list[tuple[str, int, list[int]]], **attributes: Any) -> onnx.ModelProto:
+    """Return a model of one node of onnxruntime's; operands are constants of a shape, an element type and a number, or named inputs."""
+    given, held, names = [], [], []
+    for place, operand in enumerate(operands):
+        if isinstance(operand[0], str):
+            given.append(helper.make_tensor_value_info(operand[0], operand[1], operand[2]))
+            names.append(operand[0])
+        else:
+            shape, kind, number = operand
+            array = np.full(shape, number, helper.tensor_dtype_to_np_dtype(kind))
+            held.append(numpy_helper.from_array(array, f"c{place}"))
+            names.append(f"c{place}")
+    node = helper.make_node(op, names, [name for name, _, _ in made], domain="com.microsoft", **attributes)
+    outputs = [helper.make_tensor_value_info(*one) for one in made]
+    graph = helper.make_graph([node], "g", given, outputs, held)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def test_the_tensors_of_a_quantised_concat_and_choice_are_listed() -> None:
+    a, b = ("a", _U8, [2, 4]), ("b", _U8, [2, 4])
+    joined = _alone("QLinearConcat", [*_SCALE, a, *_SCALE, b, *_SCALE], [("y", _U8, [4, 4])], axis=0)
+    chosen = _alone(
+        "QLinearWhere", [("c", TensorProto.BOOL, [2, 4]), a, *_SCALE, b, *_SCALE, *_SCALE], [("y", _U8, [2, 4])]
+    )
+    for model in (joined, chosen):
+        found = [(one["tensor"], one["scale"], one["zero_point"]) for one in _inspected(model)["quantisation"]]
+        assert found == [(name, [0.5], [3.0]) for name in ("a", "b", "y")]
+
+
+def test_weights_of_products_with_a_float_result_are_listed() -> None:
+    x, w = ("x", _U8, [2, 8]), ((8, 4), _U8, 1)
+    scaled = _alone("MatMulIntegerToFloat", [x, w, ((), _F, 0.5), ((4,), _F, 0.25)], [("y", _F, [2, 4])])
+    found = {one["tensor"]: one for one in _inspected(scaled)["quantisation"]}
+    assert found["x"]["scale"] == [0.5]
+    assert (found["c1"]["axis"], found["c1"]["scale"], found["c1"]["zero_point"]) == (1, [0.25] * 4, None)
