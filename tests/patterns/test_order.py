@@ -35,10 +35,10 @@ def test_after_holds_between_options(tiny: Tiny, tmp_path: Path) -> None:
 def test_a_query_that_names_a_meta_op_comes_after_it(tiny: Tiny, tmp_path: Path) -> None:
     gated = _file(tmp_path, "Gated", "SiLU-*>Mul")
     for chosen in (
-        [gated, "SiLU"],
+        (gated, "SiLU"),
         ["SiLU", gated],
-        [("Gated", "SiLU-*>Mul"), "SiLU"],
-        ["Gated=SiLU-*>Mul", "library"],
+        ("Gated=SiLU-*>Mul", "SiLU"),
+        ("Gated=SiLU-*>Mul", "library"),
     ):
         made = {one.name: len(one.calls) for one in api.fuse(tiny.model(GATED), chosen).patterns}
         assert (made["SiLU"], made["Gated"]) == (1, 1)
