@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from onnxtile.errors import PatternError, unknown
@@ -40,26 +40,50 @@ def pattern_set(name: str = LIBRARY) -> list[Pattern]:
     folders = _folders()
     if name not in folders:
         raise unknown("pattern set", name, folders)
-    return in_order(from_file(path) for path in sorted(folders[name].glob("*.toml")))
+    return in_order(sorted(map(from_file, sorted(folders[name].glob("*.toml"))), key=lambda pattern: pattern.name))
 
 
 def in_order(patterns: Iterable[Pattern]) -> list[Pattern]:
-    """Return `patterns` by name, each after those whose meta-ops its queries name. Raises PatternError for two of one name."""
-    by_name = {pattern.name: pattern for pattern in require_distinct(sorted(patterns, key=lambda p: p.name))}
-    ordered: dict[str, Pattern] = {}
+    """Return `patterns` as they stand, but each after those that its `after` and its queries name.
 
-    def place(pattern: Pattern, above: tuple[str, ...]) -> None:
-        if pattern.name in above:
-            raise PatternError(f"the patterns {' and '.join(above)} name each other in a circle")
-        for name in sorted(pattern.needs() & by_name.keys() - {pattern.name}):
-            if name not in ordered:
-                place(by_name[name], (*above, pattern.name))
-        ordered[pattern.name] = pattern
-
-    for pattern in by_name.values():
-        if pattern.name not in ordered:
-            place(pattern, ())
+    Raises PatternError for two of one name, and for patterns that name each other in a circle.
+    """
+    listed = require_distinct(patterns)
+    named: dict[str, list[Pattern]] = {}
+    for pattern in listed:
+        named.setdefault(pattern.name, []).append(pattern)
+    ordered: dict[int, Pattern] = {}
+    for pattern in listed:
+        _place(pattern, named, ordered)
     return list(ordered.values())
+
+
+def _place(pattern: Pattern, named: Mapping[str, Sequence[Pattern]], ordered: dict[int, Pattern]) -> None:
+    """Put into `ordered` what `pattern` comes after, and then `pattern` itself, each known by its identity."""
+    above = {pattern.name: _before(pattern, named, ordered)}
+    stack = [pattern]
+    while stack:
+        following = next(above[stack[-1].name], None)
+        if following is None:
+            done = stack.pop()
+            del above[done.name]
+            ordered.setdefault(id(done), done)
+        elif following.name in above:
+            raise _circle(list(above), following.name)
+        else:
+            above[following.name] = _before(following, named, ordered)
+            stack.append(following)
+
+
+def _before(pattern: Pattern, named: Mapping[str, Sequence[Pattern]], ordered: Container[int]) -> Iterator[Pattern]:
+    """Yield the patterns that come before `pattern` and have no place yet; what has its name needs no place before it."""
+    for name in sorted(pattern.needs() & named.keys() - {pattern.name}):
+        yield from (other for other in named[name] if id(other) not in ordered)
+
+
+def _circle(above: Sequence[str], name: str) -> PatternError:
+    names = " > ".join((*above[above.index(name) :], name))
+    return PatternError(f"patterns come after each other in a circle: {names}", hint="leave one of them out")
 
 
 def require_distinct(patterns: Iterable[Pattern]) -> list[Pattern]:

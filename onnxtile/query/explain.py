@@ -112,14 +112,14 @@ class _Explainer:
     def _why_no_end(self, stop: Stop, failure: MatchFailure) -> str:
         assert failure.at is not None
         further = self._around.along(failure.at, to_anyone(stop.edge))
-        others = [_told(vertex) for vertex in further if vertex not in failure.matched]
+        others = [_told(vertex) for vertex in further if vertex not in {*failure.matched, *failure.looked_at}]
         leads = "leads on to" if stop.edge.forward else "comes from"
         return f"{_told(failure.at)} {leads} {_several(others)}, where '$' says that nothing further is"
 
     def _why_no_step(self, step: Follow, failure: MatchFailure) -> str:
         if failure.at is None or step.edge is None:
             return self._why_not_this(failure.root, step.node, failure)
-        ways = self._around.along(failure.at, step.edge)
+        ways = self._around.along(failure.at, step.edge, anyone=step.node.looked_at)
         if ways:
             reasons = dict.fromkeys(self._why_not_this(way, step.node, failure) for way in ways)
             return _several(list(reasons), "; ")
@@ -134,6 +134,8 @@ class _Explainer:
             return f"{node.key} is {_told(bound)}, but here is {_told(vertex)}"
         if bound is None and vertex in failure.matched:
             return f"{_told(vertex)} is in the match already"
+        if bound is None and vertex in failure.looked_at:
+            return f"{_told(vertex)} is looked at already, by another node of the query"
         if self._index.matches(vertex, node.type):
             return self._why_test_fails(vertex, node)
         wanted = "constant" if node.type == PRODUCER else node.type
@@ -215,7 +217,10 @@ def _taken(vertex: Vertex) -> str:
 
 
 def _told(vertex: Vertex) -> str:
-    return f"{'the constant' if isinstance(vertex, ir.Value) else vertex.op_type} {identify(vertex)!r}"
+    if isinstance(vertex, ir.Node):
+        return f"{vertex.op_type} {identify(vertex)!r}"
+    outside = vertex.is_graph_input() or vertex.const_value is None
+    return f"{'the input' if outside else 'the constant'} {identify(vertex)!r}"
 
 
 def _value(value: ir.Value) -> str:

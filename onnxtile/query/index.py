@@ -115,10 +115,17 @@ class VertexIndex:
     def roots(self, program: Program) -> Sequence[Vertex]:
         """Return the vertices with which a match of `program` can begin, by their operator, in the order of the file."""
         types = {node.type for node in program.roots}
+        inputs = self._from_outside() if any(node.looked_at and node.type == ANY_NODE for node in program.roots) else []
         if len(types) == 1 and len(self._meant(*types)) < 2:
-            return self.of(*types)
+            return [*inputs, *self.of(*types)]
         roots = {vertex for type_ in types for vertex in self.of(type_)}
-        return [vertex for vertex in self.vertices if vertex in roots]
+        return [*inputs, *(vertex for vertex in self.vertices if vertex in roots)]
+
+    def _from_outside(self) -> list[Vertex]:
+        """Return what nodes read that no node of their graph makes, in the order of the first readers: inputs, and what bodies capture."""
+        nodes = [node for node in self._operators if isinstance(node, ir.Node)]
+        read = ((node, value) for node in nodes for value in node.inputs if value is not None)
+        return list(dict.fromkeys(v for node, v in read if v not in self._constants and _is_from_outside(node, v)))
 
     def candidates(self, program: Program, around: Surroundings) -> Sequence[Vertex]:
         """Return those of the roots from which the rarest node that every match has can be reached."""
@@ -147,13 +154,18 @@ class VertexIndex:
             back = replace(node.edge, forward=not node.edge.forward)
             before: set[Vertex] = set()
             for vertex in here:
-                found = around.along(vertex, back)
+                found = around.along(vertex, back, anyone=parent.looked_at)
                 limit -= 1 + len(found)
                 if limit < 0:
                     return None
                 before.update(other for other in found if any(self.matches(other, type_) for type_ in parent.types))
             here = before
         return here
+
+
+def _is_from_outside(node: ir.Node, value: ir.Value) -> bool:
+    producer = value.producer()
+    return producer is None or producer.graph is not node.graph
 
 
 def _path(required: Sequence[RequiredNode], start: int) -> list[tuple[RequiredNode, RequiredNode]]:

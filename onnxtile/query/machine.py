@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from onnxtile.errors import QueryError
 from onnxtile.query.program import (
@@ -29,7 +29,14 @@ from onnxtile.query.program import (
 from onnxtile.query.syntax import Edge, Node
 from onnxtile.query.vertex import Vertex
 
-Neighbours: TypeAlias = Callable[[Vertex, Edge], Sequence[Vertex]]
+
+class Neighbours(Protocol):
+    """Gives the vertices to which an edge leads from a vertex; with `anyone`, inputs of graphs as well."""
+
+    def __call__(self, vertex: Vertex, edge: Edge, *, anyone: bool = False) -> Sequence[Vertex]:
+        """Return the vertices to which `edge` leads from `vertex`."""
+
+
 Accepts: TypeAlias = Callable[[Vertex, Node], bool]
 Holds: TypeAlias = Callable[[Check, Mapping[str, Vertex]], bool]
 
@@ -41,7 +48,7 @@ MAX_NODES = 10_000
 class MatchFailure:
     """The point at which a way through the program ended: the instruction at `place`, at vertex `at` (None: at the root).
 
-    `matched` are the vertices taken in until then, in the order of the query.
+    `matched` are the vertices taken in until then, in the order of the query; `looked_at` those that it only looks at.
     """
 
     root: Vertex
@@ -49,6 +56,7 @@ class MatchFailure:
     instruction: Instruction
     at: Vertex | None
     matched: tuple[Vertex, ...]
+    looked_at: tuple[Vertex, ...]
     bound: Mapping[str, Vertex]
 
 
@@ -124,7 +132,8 @@ class Machine:
         """Yield every match whose first node is `root`, greedy ones first."""
         self._root = root
         self._order: list[Vertex] = []
-        self._members: set[Vertex] = set()
+        self._looked_at: list[Vertex] = []
+        self._named: set[Vertex] = set()
         self._bound: dict[str, Vertex] = {}
         self._log: list[tuple[str | None, Vertex | None]] = []
         self._choices: list[_Choice] = []
@@ -147,8 +156,8 @@ class Machine:
             following = carry_out(instruction, place)
             if following == _FAIL:
                 if self._observe is not None:
-                    matched, bound = tuple(self._order), dict(self._bound)
-                    self._observe(MatchFailure(root, place, instruction, self._at, matched, bound))
+                    matched, looked_at, bound = tuple(self._order), tuple(self._looked_at), dict(self._bound)
+                    self._observe(MatchFailure(root, place, instruction, self._at, matched, looked_at, bound))
                 following = self._resume()
             place = following
 
@@ -164,7 +173,10 @@ class Machine:
     # Instructions: each returns the place of the next, or _FAIL.
 
     def _step(self, step: Follow, place: int) -> int:
-        ways = [self._root] if self._at is None or step.edge is None else self._neighbours(self._at, step.edge)
+        if self._at is None or step.edge is None:
+            ways: Sequence[Vertex] = [self._root]
+        else:
+            ways = self._neighbours(self._at, step.edge, anyone=step.node.looked_at)
         self._spend(len(ways))
         candidates = [vertex for vertex in ways if self._fits(vertex, step.node)]
         if not candidates:
@@ -195,7 +207,7 @@ class Machine:
         assert self._at is not None
         further = self._neighbours(self._at, to_anyone(stop.edge))
         self._spend(len(further))
-        return place + 1 if self._members.issuperset(further) else _FAIL
+        return place + 1 if self._named.issuperset(further) else _FAIL
 
     def _check(self, check: Check, place: int) -> int:
         return place + 1 if self._holds(check, self._bound) else _FAIL
@@ -211,12 +223,12 @@ class Machine:
         return place + 1
 
     def _measure(self, _measure: Measure, place: int) -> int:
-        self._stack = (len(self._order), self._stack)
+        self._stack = (len(self._named), self._stack)
         return place + 1
 
     def _grown(self, _grown: Grown, place: int) -> int:
         before, self._stack = self._stack
-        return _FAIL if len(self._order) == before else place + 1
+        return _FAIL if len(self._named) == before else place + 1
 
     def _forget(self, forget: Forget, place: int) -> int:
         for key in sorted(forget.anchors & self._bound.keys()):
@@ -229,17 +241,17 @@ class Machine:
         bound = self._bound.get(node.key or "") if node.anchor is not None else None
         if bound is not None:
             return vertex is bound and self._passes_test(vertex, node)
-        return vertex not in self._members and self._accepts(vertex, node)
+        return vertex not in self._named and self._accepts(vertex, node)
 
     def _passes_test(self, vertex: Vertex, node: Node) -> bool:
         return node.test is None or self._accepts(vertex, node)
 
     def _adopt(self, vertex: Vertex, node: Node, place: int) -> int:
-        if vertex not in self._members:
-            if len(self._order) == MAX_NODES:
+        if vertex not in self._named:
+            if len(self._named) == MAX_NODES:
                 raise self._too_open(f"a match has more than {MAX_NODES:,} nodes")
-            self._members.add(vertex)
-            self._order.append(vertex)
+            self._named.add(vertex)
+            (self._looked_at if node.looked_at else self._order).append(vertex)
             self._log.append((None, vertex))
         key = node.key
         if key is not None and key not in self._bound:
@@ -260,7 +272,9 @@ class Machine:
         while len(self._log) > choice.log:
             key, vertex = self._log.pop()
             if key is None:
-                self._members.discard(self._order.pop())
+                assert vertex is not None
+                self._named.discard(vertex)
+                (self._order if self._order and self._order[-1] is vertex else self._looked_at).pop()
             elif vertex is None:
                 del self._bound[key]
             else:

@@ -22,6 +22,7 @@ _MAX_INT64_DIGITS = 20
 _READABLE = {
     "TYPE": "an operator name",
     "ANY": "'.'",
+    "LOOKED_AT": "'@'",
     "ANCHOR": "an anchor such as '#1'",
     "FORWARD": "a forward edge such as '->'",
     "BACKWARD": "a backward edge such as '<-'",
@@ -144,8 +145,9 @@ class _Builder(lark.Transformer[Any, Any]):
         return syntax.Sequence(tuple(children[::2]), tuple(children[1::2]), _span(meta))
 
     def node(self, meta: Any, children: list[Any]) -> syntax.Node:
-        type_, anchor, test, repeat = children
-        return syntax.Node(str(type_), anchor and str(anchor)[1:].strip(), test, repeat or syntax.ONCE, _span(meta))
+        looked_at, type_, anchor, test, repeat = children
+        name = anchor and str(anchor)[1:].strip()
+        return syntax.Node(str(type_), name, test, repeat or syntax.ONCE, _span(meta), looked_at is not None)
 
     def end(self, meta: Any, _children: list[Any]) -> syntax.End:
         return syntax.End(_span(meta))

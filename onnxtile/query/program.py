@@ -130,6 +130,7 @@ def compile_query(query: Query, where: tuple[tuple[Expression, str], ...] = ()) 
 
     A condition is an expression over anchors, with its text. Raises QueryError for a clause that is not connected to the ones before it.
     """
+    _require_members(query)
     compiler = _Compiler(query.text)
     for position, clause in enumerate(query.clauses):
         compiler.clause(clause, first=position == 0)
@@ -138,6 +139,19 @@ def compile_query(query: Query, where: tuple[tuple[Expression, str], ...] = ()) 
     compiler.emit(Accept())
     instructions = tuple(compiler.instructions)
     return Program(query, instructions, _roots(instructions))
+
+
+def _require_members(query: Query) -> None:
+    """Raise QueryError where all nodes are only looked at, or where one anchor is so at one place and in the match at another."""
+    nodes = query.nodes
+    if nodes and all(node.looked_at for node in nodes):
+        reason = "all nodes are only looked at, so nothing would be in the match"
+        raise QueryError(reason, query.text, (0, len(query.text)), hint="leave out an '@'")
+    first: dict[str, Node] = {}
+    for node in nodes:
+        if node.key is not None and first.setdefault(node.key, node).looked_at != node.looked_at:
+            reason = f"{node.key} is only looked at in one place and in the match in another"
+            raise QueryError(reason, query.text, node.span, hint="write '@' at all of them, or at none")
 
 
 class _Compiler:

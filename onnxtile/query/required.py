@@ -16,12 +16,14 @@ from onnxtile.query.syntax import Edge
 class RequiredNode:
     """A node that every match has: the types of which it has one, and the edge that leads to it from the node at position `parent`.
 
-    The first node is the root. Any other without a parent is reached from something that a match need not have.
+    The first node is the root. Any other without a parent is reached from something that a match need not have. What is only
+    `looked_at` may be an input of the graph.
     """
 
     types: tuple[str, ...]
     parent: int | None
     edge: Edge | None
+    looked_at: bool = False
 
 
 def required_nodes(instructions: Sequence[Instruction]) -> tuple[RequiredNode, ...]:
@@ -62,7 +64,7 @@ def _required(step: Follow, at: int | None, required: list[RequiredNode], anchor
     key = step.node.key
     if key is not None and key in anchors:
         return anchors[key]
-    required.append(RequiredNode((step.node.type,), at, step.edge))
+    required.append(RequiredNode((step.node.type,), at, step.edge, step.node.looked_at))
     if key is not None:
         anchors[key] = len(required) - 1
     return len(required) - 1
@@ -74,7 +76,8 @@ def _alternative(
     """Add the node of which there is one of several kinds; None where an anchor may say which vertex it is."""
     if any(step.node.key in anchors for step in ways):
         return None
-    required.append(RequiredNode(tuple(dict.fromkeys(step.node.type for step in ways)), at, ways[0].edge))
+    types = tuple(dict.fromkeys(step.node.type for step in ways))
+    required.append(RequiredNode(types, at, ways[0].edge, any(step.node.looked_at for step in ways)))
     return len(required) - 1
 
 

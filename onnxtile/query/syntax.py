@@ -120,13 +120,14 @@ ONCE = Repeat(1, 1)
 
 @dataclass(frozen=True)
 class Node:
-    """One node: its type (or `.` for any), its anchor and its test."""
+    """One node: its type (or `.` for any), its anchor and its test. One that is only `looked_at` is no part of the match."""
 
     type: str
     anchor: str | None
     test: Expression | None
     repeat: Repeat
     span: Span
+    looked_at: bool = False
 
     @property
     def key(self) -> str | None:

@@ -12,7 +12,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.query.syntax import Edge
 
 Vertex: TypeAlias = ir.Node | ir.Value
-"""A node, or the initializer that is a constant without a node."""
+"""A node, or the initializer that is a constant without a node. What a query only looks at may be an input of a graph as well."""
 
 Uses: TypeAlias = Sequence[tuple[ir.Node, int]]
 """The nodes that read a value, each with the position of the input; a node that reads it twice occurs twice."""
@@ -44,7 +44,7 @@ class Surroundings:
     def __init__(self, constants: Constants) -> None:
         self._constants = constants
         self._uses: dict[ir.Value, Uses] = {}
-        self._ways: dict[int, tuple[Edge, dict[Vertex, Sequence[Vertex]]]] = {}
+        self._ways: dict[tuple[int, bool], tuple[Edge, dict[Vertex, Sequence[Vertex]]]] = {}
 
     def uses(self, value: ir.Value) -> Uses:
         """Return who reads `value`, in the order of input positions."""
@@ -56,13 +56,16 @@ class Surroundings:
             self._uses[value] = uses
         return uses
 
-    def along(self, vertex: Vertex, edge: Edge) -> Sequence[Vertex]:
-        """Return the vertices to which `edge` leads from `vertex`, each once, in the order of outputs and inputs."""
+    def along(self, vertex: Vertex, edge: Edge, *, anyone: bool = False) -> Sequence[Vertex]:
+        """Return the vertices to which `edge` leads from `vertex`, each once, in the order of outputs and inputs.
+
+        With `anyone`, an input of the graph is one, too, and so is what a body reads from the graph around it.
+        """
         # Alternatives take the same edge from the same vertex in turn. An edge is known by its identity, which is quick, and kept.
-        _, ways = self._ways.setdefault(id(edge), (edge, {}))
+        _, ways = self._ways.setdefault((id(edge), anyone), (edge, {}))
         found = ways.get(vertex)
         if found is None:
-            found = self._consumers(vertex, edge) if edge.forward else self._sources(vertex, edge)
+            found = self._consumers(vertex, edge) if edge.forward else self._sources(vertex, edge, anyone=anyone)
             ways[vertex] = found = found if len(found) < 2 else list(dict.fromkeys(found))
         return found
 
@@ -74,23 +77,28 @@ class Surroundings:
             if edge.exclusive and len(uses) != 1:
                 continue
             # What a body captures from the graph around it is read inside, out of this graph's sight, unless it is constant.
-            anywhere = value in self._constants
-            found += (node for node, index in uses if edge.input in {None, index} and (anywhere or node.graph is graph))
+            anywhere = value in self._constants or (value is vertex and value.producer() is None)
+            inside = value is not vertex
+            found += (
+                node
+                for node, index in uses
+                if edge.input in {None, index} and (anywhere or (node.graph is graph) == inside)
+            )
         return found
 
-    def _sources(self, vertex: Vertex, edge: Edge) -> Sequence[Vertex]:
+    def _sources(self, vertex: Vertex, edge: Edge, *, anyone: bool) -> Sequence[Vertex]:
         if not isinstance(vertex, ir.Node):
             return ()
         found: list[Vertex] = []
         for value in _at(vertex.inputs, edge.input):
             if value is None or (edge.exclusive and len(self.uses(value)) != 1):
                 continue
-            producer = value.producer()
-            if producer is None:
-                if edge.output in {None, 0} and value in self._constants:
-                    found.append(value)
-            elif edge.output in {None, value.index()} and (producer.graph is vertex.graph or value in self._constants):
-                found.append(producer)
+            producer, constant = value.producer(), value in self._constants
+            if producer is not None and (producer.graph is vertex.graph or constant):
+                if edge.output in {None, value.index()}:
+                    found.append(producer)
+            elif (constant or anyone) and edge.output in {None, 0}:
+                found.append(value)
         return found
 
 

@@ -83,6 +83,8 @@ def for_explain(result: ResultJson) -> list[Table | Text]:
     rows = [(r["nodes"], r["variant"], " ".join(r["part"].split()), r["reason"], _first(r["roots"])) for r in shown]
     columns = ("nodes matched", "variant", "stopped at", "reason", "roots")
     parts: list[Table | Text] = [line(f"{result['pattern']}: {len(result['matches'])} matches, {_fates(result)}")]
+    if result["earlier"]:
+        parts.append(line(_ran_before(result["earlier"])))
     left_alone = [m for m in result["matches"] if m["fate"] != "fused"]
     if left_alone:
         told = [(m["root"], m["variant"], m["fate"], m["detail"]) for m in left_alone]
@@ -98,6 +100,14 @@ def for_explain(result: ResultJson) -> list[Table | Text]:
     if left:
         parts.append(line(f"{left} more reasons of partial matches that got less far; --json has them all"))
     return parts if rows or result["matches"] else [*parts, _without_roots(result)]
+
+
+def _ran_before(earlier: Sequence[ResultJson]) -> str:
+    """Return which patterns ran before the one that is explained, in their order, and how many meta-ops each made."""
+    made = [f"{one['name']} ({one['fused']} fused)" for one in earlier if one["fused"]]
+    none = len(earlier) - len(made)
+    rest = [f"{none} pattern{'s' * (none > 1)} that fused nothing"] if none else []
+    return f"ran before it: {', '.join([*made, *rest])}"
 
 
 def _first(roots: Sequence[str]) -> str:

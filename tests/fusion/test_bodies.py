@@ -128,3 +128,40 @@ def test_a_test_that_asks_for_shapes_leaves_the_model_as_it_is(lab: Lab) -> None
     fused = lab.fuse(lab.text(graph), "Relu->Tanh[rank == 3]")
     assert fused.counts == [0]
     assert "onnxtile" not in fused.model.graph.opset_imports
+
+
+_QKV = "@.#x~>MatMul#q->Add#s;@.#x~>MatMul#k-1>Add#s;@.#x~>MatMul#v-1>Sub<-Add#s"
+_PRODUCTS = "q = MatMul(a, w) k = MatMul(a, u) v = MatMul(a, z) s = Add(q, k) b = Sub(s, v)"
+_WEIGHTS = """
+    w = Constant <value = float[2, 2] {1, 2, 3, 4}> ()
+    u = Constant <value = float[2, 2] {2, 0, 1, 4}> ()
+    z = Constant <value = float[2, 2] {1, 5, 0, 4}> ()
+"""
+_BODY = f"bool go, float[3, 2] a) => (bool on, float[3, 2] b) {{ on = Identity(go) {_WEIGHTS} {_PRODUCTS} }}"
+_BRANCHES = f"""
+    then_branch = t () => (float[3, 2] b) {{ {_WEIGHTS} {_PRODUCTS} }},
+    else_branch = e () => (float[3, 2] n) {{ n = Neg(a) }}
+"""
+LOOKED_AT = {
+    "the result of a node": f"float[3, 2] x) => (float[3, 2] b, float[3, 2] y) {{ a = Relu(x) {_WEIGHTS} {_PRODUCTS} y = Exp(a) }}",
+    "an input of the graph": f"float[3, 2] a) => (float[3, 2] b) {{ {_WEIGHTS} {_PRODUCTS} }}",
+    "an input of a body": f"float[3, 2] x, int64 n, bool c) => (float[3, 2] y) {{ y = Loop (n, c, x) <body = s (int64 i, {_BODY}> }}",
+    "a value around a body": f"float[3, 2] x, bool c) => (float[3, 2] y) {{ a = Relu(x) y = If (c) <{_BRANCHES}> }}",
+}
+
+
+@pytest.mark.parametrize("place", LOOKED_AT)
+def test_what_is_only_looked_at_stays_outside(place: str) -> None:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g ({LOOKED_AT[place]}')
+    result = api.fuse(model, [("QKV", _QKV)])
+    assert result.fused == 1
+    assert result.verdict is not None and result.verdict.equal
+    (function,) = [f for f in result.model.functions.values() if f.domain == "onnxtile"]
+    assert sorted(node.op_type for node in function if node.op_type != "Constant") == [
+        "Add",
+        "MatMul",
+        "MatMul",
+        "MatMul",
+        "Sub",
+    ]
+    assert api.verify(model, api.unfuse(result.model).model).equal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import onnx
@@ -126,3 +127,43 @@ def test_a_near_miss_is_left_alone(tiny: Tiny, name: str) -> None:
     if "u = " in new:
         model.graph.output.append(helper.make_tensor_value_info("u", 1, [2, 2, 6, 6]))
     assert _calls(model) == 0
+
+
+_PARTS = {
+    "scale": "{1} = Mul({0}, 0.5)\n",
+    "mask": "{1} = Add({0}, W_6_6)\n",
+    "cap": "{0}d = Div({0}, 30.0)\n{0}t = Tanh({0}d)\n{1} = Mul({0}t, 30.0)\n",
+    "type": "{1} = Cast<to=1>({0})\n",
+    "turn": "{1} = Transpose<perm=[0, 2, 1]>({0})\n",
+    "sink": "{1} = Concat<axis=-1>({0}, W_2_6_1)\n",
+    "largest": "{0}m = ReduceMax<axes=[-1], keepdims=1>({0})\n{1} = Sub({0}, {0}m)\n",
+}
+_CHOICES = [chosen for count in range(len(_PARTS) + 1) for chosen in combinations(_PARTS, count)]
+_OTHER_ORDERS = [
+    ("cap", "mask", "scale"),
+    ("largest", "mask"),
+    ("type", "cap", "turn", "scale", "sink", "largest"),
+    ("largest", "sink", "type"),
+]
+
+
+def _composed(parts: tuple[str, ...]) -> str:
+    body, last = "t = Transpose<perm=[0, 2, 1]>(k)\nr = MatMul(q, t)\n", "r"
+    for i, part in enumerate(parts):
+        body, last = body + _PARTS[part].format(last, f"a{i}"), f"a{i}"
+    body += f"e = Softmax<axis=-1>({last})\n"
+    cut = "w = Slice(e, [0], [6], [2])\n" if "sink" in parts else "w = Cast<to=1>(e)\n"
+    return body + cut + "y = MatMul(w, v)"
+
+
+def test_the_parts_of_attention_compose(tiny: Tiny) -> None:
+    for parts in (*_CHOICES, *_OTHER_ORDERS):
+        (result,) = api.fuse(tiny.model(_composed(parts)), ["ScaledDotProductAttention"], verify=False).patterns
+        assert len(result.calls) == 1, parts
+
+
+@pytest.mark.parametrize("parts", [tuple(_PARTS), *_OTHER_ORDERS], ids=" ".join)
+def test_composed_parts_compute_the_same(tiny: Tiny, parts: tuple[str, ...]) -> None:
+    result = api.fuse(tiny.model(_composed(parts)), ["ScaledDotProductAttention"])
+    assert result.verdict is not None and result.verdict.equal
+    assert [node.op_type for node in result.model.graph if node.op_type != "Transpose"] == ["ScaledDotProductAttention"]

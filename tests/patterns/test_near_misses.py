@@ -195,6 +195,49 @@ L2_NORM = "l = ReduceL2<axes=[-1], keepdims=1>(x)\nb = Clip(l, 0.000001)\ny = Di
 SOFTMAX = "m = ReduceMax<axes=[-1], keepdims=1>(x)\nc = Sub(x, m)\ne = Exp(c)\ns = ReduceSum<keepdims=1>(e, [-1])\ny = Div(e, s)"
 SWIGLU = "g = MatMul(x, W_8_8)\nu = MatMul(x, W_8_8)\ns = Sigmoid(g)\nf = Mul(g, s)\ny = Mul(f, u)"
 
+SINK = """
+t = Transpose<perm=[0, 2, 1]>(k)
+r = MatMul(q, t)
+c = Concat<axis=-1>(r, W_2_8_1)
+m = ReduceMax<axes=[-1], keepdims=1>(c)
+d = Sub(c, m)
+e = Softmax<axis=-1>(d)
+w = Slice(e, [0], [8], [2])
+y = MatMul(w, v)
+"""
+TURNED = """
+b, a = Split<axis=-1>(x)
+co, si = Split<axis=-1>(z)
+c = Mul(b, co)
+s = Mul(a, si)
+f = Sub(c, s)
+d = Mul(a, co)
+t = Mul(b, si)
+g = Add(d, t)
+y = Concat<axis=-1>(f, g)
+"""
+EXPERTS = """
+e = Softmax<axis=-1>(x)
+t, i = TopK(e, [1])
+j = Reshape(i, [-1])
+g = Gather(W_8_12_8, j)
+h = Reshape(x, [16, 8, 1])
+k = MatMul(g, h)
+m = Squeeze(k, [2])
+a, b = Split<axis=-1>(m)
+s = Sigmoid(a)
+c = Mul(a, s)
+d = Mul(c, b)
+ga = Gather(W_8_8_6, j)
+ha = Unsqueeze(d, [-1])
+ka = MatMul(ga, ha)
+ma = Squeeze(ka, [2])
+fa = Reshape(t, [16, 1])
+na = Mul(ma, fa)
+oa = Reshape(na, [16, 1, 8])
+y = ReduceSum<keepdims=0>(oa, [1])
+"""
+
 # What it must not be taken for; the whole; what is replaced; by what.
 MISSES = {
     "layer norm: exponent 3": ("LayerNorm RMSNorm", LAYER_NORM, "Pow(c, 2.0)", "Pow(c, 3.0)"),
@@ -373,6 +416,48 @@ MISSES = {
         "Where(m, 0.0, w)",
         "Where(m, w, 0.0)",
     ),
+    "attention: the largest score of a column": (
+        "ScaledDotProductAttention",
+        SINK,
+        "ReduceMax<axes=[-1]",
+        "ReduceMax<axes=[1]",
+    ),
+    "attention: the largest score less the scores": ("ScaledDotProductAttention", SINK, "Sub(c, m)", "Sub(m, c)"),
+    "attention: the sink kept, a score cut off": ("ScaledDotProductAttention", SINK, "[0], [8]", "[1], [9]"),
+    "attention: a sink as one more row": (
+        "ScaledDotProductAttention",
+        SINK,
+        "c = Concat<axis=-1>(r, W_2_8_1)",
+        "h = Concat<axis=1>(r, W_2_1_8)\nc = Pad(h, [0, 0, 0, 0, 0, 1])",
+    ),
+    "rotary halves: other cosines": ("RotaryEmbedding", TURNED, "Mul(a, co)", "Mul(a, W_8_4)"),
+    "rotary halves: other sines": ("RotaryEmbedding", TURNED, "Mul(b, si)", "Mul(b, W_8_4)"),
+    "rotary halves: turned the other way": ("RotaryEmbedding", TURNED, "Sub(c, s)", "Sub(s, c)"),
+    "rotary halves: the second subtracted, too": ("RotaryEmbedding", TURNED, "Add(d, t)", "Sub(d, t)"),
+    "rotary halves: the first half twice": ("RotaryEmbedding", TURNED, "Mul(a, co)", "Mul(b, co)"),
+    "rotary halves: exchanged": ("RotaryEmbedding", TURNED, "(f, g)", "(g, f)"),
+    "rotary halves: one on the other": ("RotaryEmbedding", TURNED, "<axis=-1>(f", "<axis=1>(f"),
+    "experts: others for the second product": (
+        "MixtureOfExperts",
+        EXPERTS,
+        "ga = Gather(W_8_8_6, j)",
+        "l = Mul(j, j)\nja = Mod(l, [8])\nga = Gather(W_8_8_6, ja)",
+    ),
+    "experts: weights that are not kept": (
+        "MixtureOfExperts",
+        EXPERTS,
+        "Gather(W_8_8_6, j)",
+        "Expand(W_8_6, [16, 8, 6])",
+    ),
+    "experts: the largest, not the sum": (
+        "MixtureOfExperts",
+        EXPERTS,
+        "ReduceSum<keepdims=0>(oa, [1])",
+        "ReduceMax<keepdims=0, axes=[1]>(oa)",
+    ),
+    "experts: another value gated": ("MixtureOfExperts SwiGLU", EXPERTS, "d = Mul(c, b)", "o = Exp(b)\nd = Mul(c, o)"),
+    "a linear layer without a bias": ("Linear", "f = Flatten(x)\ny = Gemm(f, W_64_4, W_4)", ", W_4)", ")"),
+    "a linear layer of a computed bias": ("Linear", "f = Flatten(x)\ny = Gemm(f, W_64_4, W_4)", ", W_4)", ", b)"),
     "L2 norm: another value divided": ("L2Norm", L2_NORM, "Div(x, b)", "Div(z, b)"),
     "L2 norm: the sum of absolutes": ("L2Norm", L2_NORM, "ReduceL2", "ReduceL1"),
     "softmax: sum over other axes": ("Softmax", SOFTMAX, "(e, [-1])", "(e, [1])\nz = Identity(s)"),

@@ -67,7 +67,7 @@ def test_the_pattern_of_a_user_is_parsed_even_where_its_text_is_stored(
         program.query for program in from_file(FOLDER / "linear.toml").programs
     ]
     assert parsed == [query for query, *_ in texts_of(own)]
-    own.write_text(own.read_text("utf-8").replace("Gemm[B.constant]", "Gemm[[B.constant]"), "utf-8")
+    own.write_text(own.read_text("utf-8").replace("Gemm[{biased}]'", "Gemm[[{biased}]'"), "utf-8")
     with pytest.raises(PatternError, match=r"linear.toml:\d+: variant 2"):
         from_file(own)
 

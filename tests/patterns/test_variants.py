@@ -81,6 +81,32 @@ f = Mul(h, p)
 y = Mul(f, u)
 """
 
+_HALVES_TURNED = (
+    "u = Concat<axis=-1>(x, x)\nco = Cos(z)\nsi = Sin(z)\n{0}\nc = Mul({1}, co)\ns = Mul({2}, si)\nf = Sub(c, s)\n"
+    "d = Mul({2}, co)\nt = Mul({1}, si)\ng = Add(d, t)\n"
+    "y = Concat<axis=-1>(f, g)"
+)
+_ROUTED = (
+    "z = Reshape(x, [12, 8])\nl = MatMul(z, W_8_4)\ne = Softmax<axis=-1>(l)\nt, i = TopK(e, [2])\n"
+    "n = ReduceSum<keepdims=1>(t, [-1])\nu = Div(t, n)\nf = Reshape(u, [-1])\nj = Reshape(i, [-1])\n"
+    "o = Unsqueeze(z, [1])\np = Expand(o, [1, 2, 1])\nr = Reshape(p, [24, 8])\n"
+)
+_CHOSEN_FIRST = _ROUTED.replace("e = Softmax<axis=-1>(l)", "e = Tanh(l)").replace(
+    "n = ReduceSum<keepdims=1>(t, [-1])\nu = Div(t, n)", "u = Softmax<axis=-1>(t)"
+)
+_EXPERTS = (
+    "g = Gather(W_4_12_8, j)\nh = Unsqueeze(r, [-1])\nk = MatMul(g, h)\nm = Squeeze(k, [2])\n"
+    "a, b = Split<axis=-1>(m)\ns = Sigmoid(a)\nc = Mul(a, s)\nd = Mul(c, b)\n"
+    "ga = Gather(W_4_8_6, j)\nha = Unsqueeze(d, [-1])\nka = MatMul(ga, ha)\nma = Squeeze(ka, [2])\n"
+)
+_BOUNDED = (
+    "g = Gather(W_4_8_12, j)\nw = Gather(W_4_12, j)\nh = Unsqueeze(r, [1])\nk = MatMul(h, g)\nm = Squeeze(k, [1])\nq = Add(m, w)\n"
+    "a = Slice(q, [0], [12], [1], [2])\nb = Slice(q, [1], [12], [1], [2])\naa = Clip(a, , 7.0)\nbb = Clip(b, -7.0, 7.0)\n"
+    "s = Mul(aa, 1.702)\nc = Sigmoid(s)\nd = Mul(aa, c)\nv = Add(bb, 1.0)\nda = Mul(v, d)\n"
+    "ga = Gather(W_4_6_8, j)\nwa = Gather(W_4_8, j)\nha = Unsqueeze(da, [1])\nka = MatMul(ha, ga)\nla = Squeeze(ka, [1])\n"
+    "ma = Add(la, wa)\n"
+)
+_SUMMED = "fa = Unsqueeze(f, [1])\nna = Mul(ma, fa)\noa = Reshape(na, [12, 2, 8])\ny = ReduceSum<keepdims=0>(oa, [1])"
 _SCORES = "t = Transpose<perm=[0, 2, 1]>(k)\nr = MatMul(q, t)\n"
 _WEIGHTS = "w = Softmax<axis=-1>(r)\ny = MatMul(w, v)"
 _COLUMNS = "vt = Transpose<perm=[0, 2, 1]>(v)\nwt = Transpose<perm=[0, 2, 1]>(w)\ny = MatMul(vt, wt)"
@@ -359,28 +385,6 @@ CASES: dict[tuple[str, int], list[str]] = {
         + _SCALED
         for end in ("n = Div(c, d)\n", "i = Reciprocal(d)\nn = Mul(c, i)\n")
     ],
-    ("ScaledDotProductAttention", 11): [
-        _SCORES + "a = Mul(r, 0.25)\nw = Softmax<axis=-1>(a)\n" + _COLUMNS,
-        _SCORES + "a = Add(r, W_6_6)\nw = Softmax<axis=2>(a)\n" + _COLUMNS,
-    ],
-    ("ScaledDotProductAttention", 12): [
-        _SCORES + "a = Mul(r, 0.25)\nb = Transpose<perm=[0, 2, 1]>(a)\nw = Softmax<axis=-1>(b)\ny = MatMul(w, v)",
-        _SCORES + "a = Transpose<perm=[0, 2, 1]>(r)\nb = Add(a, W_6_6)\nw = Softmax<axis=-1>(b)\n" + _COLUMNS,
-    ],
-    ("ScaledDotProductAttention", 13): [
-        _FOUR + _MIX.format("e", "r") + "w = Softmax<axis=-1>(e)\n" + _MIX.format("f", "w") + "y = MatMul(f, q)",
-        _FOUR
-        + "e = Conv<kernel_shape=[1, 1]>(r, W_2_2_1_1)\nw = Softmax<axis=-1>(e)\n"
-        + "f = Conv<kernel_shape=[1, 1]>(w, W_2_2_1_1)\ny = MatMul(f, q)",
-    ],
-    ("ScaledDotProductAttention", 14): [
-        _SCORES
-        + "b = Reshape(r, [2, 6, 2, 3])\na = Add(b, W_6_1_3)\nd = Add(a, W_6_2_1)\nc = Reshape(d, [2, 6, 6])\n"
-        + "i = Reshape([0, 1], [2, 1])\nu = ScatterND(r, i, c)\nw = Softmax<axis=-1>(u)\ny = MatMul(w, v)"
-    ],
-    ("ScaledDotProductAttention", 2): [
-        _SCORES + "a = Add(r, W_6_6)\nw = Softmax<axis=-1>(a)\nb = IsNaN(w)\ng = Where(b, 0.0, w)\ny = MatMul(g, v)"
-    ],
     ("ScaledDotProductAttention", 1): [
         _SCORES + _WEIGHTS,
         _SCORES + "a = Mul(r, 0.25)\nb = Add(a, W_6_6)\nw = Softmax<axis=-1>(b)\ny = MatMul(w, v)",
@@ -396,48 +400,69 @@ CASES: dict[tuple[str, int], list[str]] = {
         _SCORES
         + "a = Reshape(r, [1, 2, 6, 6])\nb = Add(a, W_1_1_6_6)\nw = Softmax<axis=3>(b)\nc = Reshape(w, [2, 6, 6])\ny = MatMul(c, v)",
         "t = Transpose<perm=[0, 2, 1]>(k)\nr = MatMul(W_2_3_8, t)\n" + _WEIGHTS,
+        _SCORES
+        + "n = Shape(r)\nm = Expand(W_1_6, n)\nb = Cast<to=9>(m)\na = Where(b, -9.0, r)\nw = Softmax<axis=-1>(a)\ny = MatMul(w, v)",
+        _SCORES + "n = Shape(r)\nm = Reshape(W_72, n)\na = Add(r, m)\nw = Softmax<axis=-1>(a)\ny = MatMul(w, v)",
+        _SCORES
+        + "a = Mul(r, 0.25)\nm = ReduceMax<axes=[-1], keepdims=1>(a)\nb = Sub(a, m)\nw = Softmax<axis=-1>(b)\ny = MatMul(w, v)",
+        _SCORES
+        + "a = Mul(r, 0.25)\nc = Concat<axis=-1>(a, W_2_6_1)\nb = Softmax<axis=-1>(c)\nw = Slice(b, [0], [6], [2])\ny = MatMul(w, v)",
+        _SCORES + "a = Mul(r, 0.25)\nw = Softmax<axis=-1>(a)\n" + _COLUMNS,
+        _SCORES + "a = Add(r, W_6_6)\nw = Softmax<axis=2>(a)\n" + _COLUMNS,
+        _SCORES + "a = Mul(r, 0.25)\nb = Transpose<perm=[0, 2, 1]>(a)\nw = Softmax<axis=-1>(b)\ny = MatMul(w, v)",
+        _SCORES + "a = Transpose<perm=[0, 2, 1]>(r)\nb = Add(a, W_6_6)\nw = Softmax<axis=-1>(b)\n" + _COLUMNS,
+    ],
+    ("ScaledDotProductAttention", 2): [
+        _SCORES + "a = Add(r, W_6_6)\nw = Softmax<axis=-1>(a)\nb = IsNaN(w)\ng = Where(b, 0.0, w)\ny = MatMul(g, v)",
     ],
     ("ScaledDotProductAttention", 3): [
         _SCORES + "w = Softmax<axis=2>(r)\ny = MatMul(w, v)",
         "t = Transpose<perm=[0, 2, 1]>(k)\nl = Mul(t, 0.5)\nr = MatMul(q, l)\nw = Softmax<axis=2>(r)\ny = MatMul(w, v)",
     ],
     ("ScaledDotProductAttention", 4): [
-        _SCORES
-        + "n = Shape(r)\nm = Expand(W_1_6, n)\nb = Cast<to=9>(m)\na = Where(b, -9.0, r)\nw = Softmax<axis=-1>(a)\ny = MatMul(w, v)",
-        _SCORES + "n = Shape(r)\nm = Reshape(W_72, n)\na = Add(r, m)\nw = Softmax<axis=-1>(a)\ny = MatMul(w, v)",
-    ],
-    ("ScaledDotProductAttention", 5): [
-        _SCORES
-        + "a = Mul(r, 0.25)\nm = ReduceMax<axes=[-1], keepdims=1>(a)\nb = Sub(a, m)\nw = Softmax<axis=-1>(b)\ny = MatMul(w, v)"
-    ],
-    ("ScaledDotProductAttention", 6): [
-        _SCORES
-        + "a = Mul(r, 0.25)\nc = Concat<axis=-1>(a, W_2_6_1)\nb = Softmax<axis=-1>(c)\nw = Slice(b, [0], [6], [2])\ny = MatMul(w, v)"
-    ],
-    ("ScaledDotProductAttention", 7): [
         'r = Einsum<equation="bid,bjd->bij">(q, k)\na = Mul(r, 0.25)\nw = Softmax<axis=-1>(a)\n' + last
         for last in ('y = Einsum<equation="bij,bjd->bid">(w, v)', "y = MatMul(w, v)")
     ],
-    ("ScaledDotProductAttention", 8): [
+    ("ScaledDotProductAttention", 5): [
         _SCORES
         + "a = Mul(r, 0.25)\nw = Softmax<axis=-1>(a)\nin = IsNaN(w)\nn = Where(in, 0.0, w)\n"
         + "nd = Cast<to=11>(n)\nia = IsInf(nd)\nga = Greater(n, 0.0)\nib = Cast<to=9>(ia)\ngb = Cast<to=9>(ga)\nla = And(ib, gb)\n"
         + "b = Where(la, 1000.0, n)\n"
         + "bd = Cast<to=11>(b)\nja = IsInf(bd)\nha = Less(b, 0.0)\njb = Cast<to=9>(ja)\nhb = Cast<to=9>(ha)\nma = And(jb, hb)\n"
-        + "f = Where(ma, -1000.0, b)\ny = MatMul(f, v)"
+        + "f = Where(ma, -1000.0, b)\ny = MatMul(f, v)",
     ],
-    ("ScaledDotProductAttention", 9): [
+    ("ScaledDotProductAttention", 6): [
         _SCORES
         + "a = Mul(r, 0.25)\nw = Softmax<axis=-1>(a)\nin = IsNaN(w)\nn = Where(in, 0.0, w)\n"
         + "l = Less(w, 0.0)\ni = IsInf(w)\np = And(l, i)\nb = Where(p, -1000.0, n)\n"
-        + "g = Greater(w, 0.0)\nq2 = And(g, i)\nf = Where(q2, 1000.0, b)\ny = MatMul(f, v)"
+        + "g = Greater(w, 0.0)\nq2 = And(g, i)\nf = Where(q2, 1000.0, b)\ny = MatMul(f, v)",
     ],
-    ("ScaledDotProductAttention", 10): [
+    ("ScaledDotProductAttention", 7): [
         _SCORES
         + "n = Shape(r)\nl = Gather(n, [2])\nb = Slice(W_6_6, [0], l, [1])\na = Add(r, b)\nw = Softmax<axis=-1>(a)\ny = MatMul(w, v)",
         _SCORES
         + "n = Shape(r)\np = Reshape(r, n)\nw = Softmax<axis=-1>(p)\no = Shape(w)\nh = Reshape(w, o)\ny = MatMul(h, v)",
     ],
+    ("ScaledDotProductAttention", 8): [
+        _FOUR + _MIX.format("e", "r") + "w = Softmax<axis=-1>(e)\n" + _MIX.format("f", "w") + "y = MatMul(f, q)",
+        _FOUR
+        + "e = Conv<kernel_shape=[1, 1]>(r, W_2_2_1_1)\nw = Softmax<axis=-1>(e)\n"
+        + "f = Conv<kernel_shape=[1, 1]>(w, W_2_2_1_1)\ny = MatMul(f, q)",
+    ],
+    ("ScaledDotProductAttention", 9): [
+        _SCORES
+        + "b = Reshape(r, [2, 6, 2, 3])\na = Add(b, W_6_1_3)\nd = Add(a, W_6_2_1)\nc = Reshape(d, [2, 6, 6])\n"
+        + "i = Reshape([0, 1], [2, 1])\nu = ScatterND(r, i, c)\nw = Softmax<axis=-1>(u)\ny = MatMul(w, v)",
+    ],
+    ("RotaryEmbedding", 4): [_HALVES_TURNED.format("a, b = Split<axis=-1>(u)", "a", "b")],
+    ("RotaryEmbedding", 5): [
+        _HALVES_TURNED.format("a = Slice(u, [0], [8], [2])\nb = Slice(u, [8], [16], [2])", "a", "b")
+    ],
+    ("MixtureOfExperts", 1): [routed + _EXPERTS + _SUMMED for routed in (_ROUTED, _CHOSEN_FIRST)],
+    ("MixtureOfExperts", 2): [
+        _ROUTED.replace("u = Div(t, n)", "u = GatherElements<axis=1>(e, i)") + _EXPERTS + _SUMMED
+    ],
+    ("MixtureOfExperts", 3): [_ROUTED + _BOUNDED + _SUMMED],
     ("MultiHeadAttention", 1): ["".join(map(_HEADS.format, "qkv")) + _CORE + _MERGED],
     ("MultiHeadAttention", 3): [
         "o = MatMul(x, W_8_24)\n"

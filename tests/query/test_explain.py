@@ -136,6 +136,13 @@ REASONS = [
     ("a=Relu(x);b=Mul(a,a)", "Mul#1<~Relu;Mul#1<1~Relu", "Relu 'a' is in the match already"),
     ("a=Relu(x);b=Mul(a,K)", "Mul#1<-Relu#1;Mul#1<1-Relu#1", "Relu#1 is Relu 'a', but here is the constant 'K'"),
     (
+        "a=Relu(x);b=Mul(a,a)",
+        "Mul#1<~@Relu;Mul#1<1~Relu",
+        "Relu 'a' is looked at already, by another node of the query",
+    ),
+    ("a=Relu(x);b=Mul(a,y)", "Mul#1<-@.#1;Mul#1<1-@.#1", ".#1 is Relu 'a', but here is the input 'y'"),
+    ("a=Relu(x);b=Mul(a,y)", "Mul<1-@Tanh", "the input 'y' is not Tanh"),
+    (
         "a=Relu(x);b=Relu(y);c=Add(a,b)",
         "Add#1<-Relu#1;Add#1<1-Relu#1",
         "Relu#1 is Relu 'a', but here is Relu 'b'",

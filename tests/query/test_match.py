@@ -206,6 +206,85 @@ def test_what_onnxtile_finds_beyond(graph: Graphs, text: str, query: str, expect
     assert graph(text).find(query) == expected
 
 
+QKV = "q=MatMul({0},A);k=MatMul({0},B);v=MatMul({0},C);s=Add(q,k);t=Sub(s,v)"
+
+# A node that is only looked at, '@': graph, query, matches.
+LOOKED_AT = [
+    # Three products of one value, which may be the result of a node, an input of the graph or a constant
+    (
+        QKV.format("x"),
+        "MatMul#q->Add#1->Sub#1<1-MatMul#v;MatMul#q<~@.#x;MatMul#v<~@.#x;Add#1<1-MatMul<~@.#x",
+        "q:{k,q,s,t,v}",
+    ),
+    (QKV.format("r") + ";r=Relu(x)", "MatMul#q->Add->Sub<1-MatMul#v<~@.#x~>MatMul#q", "q:{q,s,t,v}"),
+    (QKV.format("x"), "@.#x~>MatMul#q->Add#1->Sub#1;@.#x~>MatMul#k-1>Add#1;@.#x~>MatMul#v-1>Sub#1", "x:{k,q,s,t,v}"),
+    ("r=Relu(x);" + QKV.format("r"), "@Relu#x~>MatMul#q->Add#1;@Relu#x~>MatMul#k-1>Add#1", "r:{k,q,s}"),
+    (QKV.format("D"), "@Producer#x~>MatMul#q->Add#1;@Producer#x~>MatMul-1>Add#1", "D:{k,q,s}"),
+    # The same anchor is the same node
+    ("q=MatMul(x,A);k=MatMul(y,B);s=Add(q,k)", "Add#1<-MatMul<~@.#x;Add#1<1-MatMul<~@.#x", ""),
+    ("q=MatMul(x,A);k=MatMul(x,B);s=Add(q,k)", "Add#1<-MatMul<~@.#x;Add#1<1-MatMul<~@.#x", "s:{k,q,s}"),
+    ("r=Relu(x);q=MatMul(r,A);k=MatMul(x,B);s=Add(q,k)", "Add#1<-MatMul<~@.#x;Add#1<1-MatMul<~@.#x", ""),
+    ("p=Relu(x);q=MatMul(p,A);k=MatMul(p,B);s=Add(q,k)", "Add#1<-MatMul<~@.#x;Add#1<1-MatMul<~@.#x", "s:{k,q,s}"),
+    # Every other node of the query is another one; what is looked at is not in the match
+    ("a=Relu(x);b=Tanh(a);c=Exp(a);d=Add(b,c)", "Add#1<-Tanh<~@Relu;Add#1<1-Exp<~@Relu", ""),
+    ("a=Relu(x);b=Tanh(a);c=Exp(a);d=Add(b,c)", "Add#1<-Tanh<~Relu;Add#1<1-Exp<~@Relu", ""),
+    ("a=Relu(x);b=Tanh(a)", "Tanh<-@Relu", "b:{b}"),
+    ("a=Relu(x);b=Tanh(a)", "@Relu->Tanh", "a:{b}"),
+    ("a=Relu(x);b=Tanh(a)", "Relu->@Tanh", "a:{a}"),
+    ("a=Relu(x);b=Tanh(a)", "Tanh<-@Exp", ""),
+    ("a=Relu(x)", "Relu<-@.", "a:{a}"),
+    ("a=Relu(x)", "Relu<-.", ""),
+    # It is followed further, has tests, and repeats
+    ("a=Relu(x);b=Tanh(a);c=Exp(b)", "Exp<-@Tanh<-Relu", "c:{a,c}"),
+    ("a=Relu(x);b=Tanh(a);c=Tanh(b);d=Exp(c)", "Exp<-@Tanh*<-Relu", "d:{a,d}"),
+    ("a=Relu(x);b=Tanh(a);c=Tanh(b);d=Exp(c)", "Exp<-@Tanh?<-Relu", ""),
+    ("a=Softmax(x){axis=0};b=Tanh(a)", "Tanh<-@Softmax[axis == 0]", "b:{b}"),
+    ("a=Softmax(x){axis=1};b=Tanh(a)", "Tanh<-@Softmax[axis == 0]", ""),
+    ("s,t=Split(x);b=Tanh(t);c=Exp(t);d=Add(b,c)", "Add#1<-Tanh<-1~@Split#1;Add#1<1-Exp<-1~@Split#1", "d:{b,c,d}"),
+    ("a=Relu(x);b=Tanh(a);c=Add(b,a)", "Add#1<-Tanh<-(@Relu | @Exp)", ""),
+    ("a=Relu(x);b=Tanh(a);c=Add(b,a)", "Add#1<-Tanh<~(@Relu | @Exp)", "c:{b,c}"),
+    # `$`: no node further than those that the query names
+    ("a=Relu(x);b=Tanh(a);c=Exp(a)", "Relu#1~>Tanh;Relu#1~>@Exp;Relu#1~>$", "a:{a,b}"),
+    ("a=Relu(x);b=Tanh(a);c=Exp(a);d=Neg(a)", "Relu#1~>Tanh;Relu#1~>@Exp;Relu#1~>$", ""),
+]
+
+
+@pytest.mark.parametrize(("text", "query", "expected"), LOOKED_AT)
+def test_a_node_that_is_only_looked_at(graph: Graphs, text: str, query: str, expected: str) -> None:
+    assert graph(text).find(query) == expected
+
+
+# Each round of a block is entered over the edge before the block, as in Aidge; at the root that is `->`: graph, query, matches.
+ROUNDS = [
+    (
+        "a=Relu(x);s,t=Split(a);b=Tanh(t);u,v=Split(b);c=Tanh(v);d=Exp(c)",
+        "(Split-1-0>Tanh)+->Exp",
+        "s:{b,c,d,s,u} | u:{c,d,u}",
+    ),
+    (
+        "a=Relu(x);s,t=Split(a);b=Tanh(t);u,v=Split(b);c=Tanh(v);d=Exp(c)",
+        "Relu->(Split-1-0>Tanh)+->Exp",
+        "a:{a,b,c,d,s,u}",
+    ),
+    ("a=Relu(x);b=Add(y,a);c=Tanh(b);d=Add(z,c);e=Tanh(d);f=Exp(e)", "Relu-1>(Add->Tanh)+->Exp", "a:{a,b,c,d,e,f}"),
+    ("a=Relu(x);b=Add(y,a);c=Tanh(b);d=Add(c,z);e=Tanh(d);f=Exp(e)", "Relu-1>(Add->Tanh)+->Exp", ""),
+    ("a=Relu(x);b=Add(y,a);c=Tanh(b);d=Add(z,c);e=Tanh(d);f=Exp(e)", "Relu-1>(Add->Tanh){2}->Exp", "a:{a,b,c,d,e,f}"),
+    # Rounds over another edge: the first stands by itself
+    (
+        "a=Relu(x);b=Add(y,a);c=Tanh(b);d=Add(c,z);e=Tanh(d);f=Exp(e)",
+        "Relu-1>Add->Tanh->(Add->Tanh)*->Exp",
+        "a:{a,b,c,d,e,f}",
+    ),
+    ("s,t=Split(x);u,v=Split(t);p,q=Split(v);d=Exp(q)", "Split#1-1-0>Split+-1-0>Exp", "s:{d,p,s,u} | u:{d,p,u}"),
+    ("s,t=Split(x);u,v=Split(t);p,q=Split(v);d=Exp(q)", "Exp<0-1-Split+", "d:{d,p,s,u}"),
+]
+
+
+@pytest.mark.parametrize(("text", "query", "expected"), ROUNDS)
+def test_each_round_is_entered_over_the_edge_before_it(graph: Graphs, text: str, query: str, expected: str) -> None:
+    assert graph(text).find(query) == expected
+
+
 def test_anchors_say_which_node_they_are_bound_to(graph: Graphs) -> None:
     (match,) = graph("a=Relu(x);b=Mul(a,W)").matches("ReLU#r->Mul#1;Mul#1<1-Producer#w")
     anchors = {"ReLU#r": "a", "Mul#1": "b", "Producer#w": "W"}
@@ -221,6 +300,8 @@ ERRORS = [
     ("$", (0, 1), "'$' needs an edge"),
     ("Relu->Add#1;Exp->Tanh?-1>Add#1", (17, 22), "a repetition before"),
     ("Relu->Add#1;Exp->(Tanh&Sqrt)->Add#1", (18, 27), "this cannot stand before"),
+    ("@Relu->@Tanh", (0, 12), "all nodes are only looked at"),
+    ("Relu<-@.#1;.#1->Tanh", (11, 14), ".#1 is only looked at in one place and in the match in another"),
     ("Relu->Tahn", (6, 10), "no operator is called 'Tahn'"),
     ("((((((((((A{9}){9}){9}){9}){9}){9}){9}){9}){9}){9})", (0, 51), "the query is too large"),
 ]

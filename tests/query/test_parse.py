@@ -245,9 +245,9 @@ def test_a_condition_stands_alone() -> None:
 # Errors
 
 ERRORS: list[tuple[str, tuple[int, int], str]] = [
-    ("", (0, 1), "the query ends here; expected '$', '(', '.' or an operator name"),
+    ("", (0, 1), "the query ends here; expected '$', '(', '.', '@' or an operator name"),
     ("A->", (3, 4), "the query ends here"),
-    ("->A", (0, 2), "'->' cannot stand here; expected '$', '(', '.' or an operator name"),
+    ("->A", (0, 2), "'->' cannot stand here; expected '$', '(', '.', '@' or an operator name"),
     ("A->B;;C", (5, 6), "';' cannot stand here"),
     (";A", (0, 1), "';' cannot stand here"),
     ("A B", (2, 3), "'B' cannot stand here"),

@@ -88,6 +88,7 @@ class Explanation(VerbResult):
     """Why a pattern did not match where it might have: the partial match of each root that got furthest, the nearest to a match first.
 
     `matches` says what became of each match: those of the model as the earlier patterns left it, and those that they took nodes of.
+    `earlier` has the patterns that ran before this one, in their order, and how many meta-ops each made.
     """
 
     verb: ClassVar[str] = "explain"
@@ -98,6 +99,7 @@ class Explanation(VerbResult):
     attempts: tuple[PartialMatch, ...]
     matches: tuple[Fate, ...]
     beginnings: tuple[Beginning, ...]
+    earlier: tuple[tuple[str, int], ...] = ()
 
     @property
     def summary(self) -> str:
@@ -127,6 +129,7 @@ class Explanation(VerbResult):
             "reasons": [reason.to_dict() for reason in self.reasons],
             "matches": [match.to_dict() for match in self.matches],
             "beginnings": [beginning.to_dict() for beginning in self.beginnings],
+            "earlier": [{"name": name, "fused": fused} for name, fused in self.earlier],
         }
 
 
@@ -157,7 +160,8 @@ def explain(options: ExplainOptions) -> Explanation:
     matches = (*done.fates, *_taken(might, owners))
     inside = _NodesInside(VertexIndex(list(owners), matcher.constants), owners)
     beginnings = tuple(_beginning(i + 1, program, matcher.index(), inside) for i, program in enumerate(wanted.programs))
-    return Explanation(wanted.name, len(done.calls), done.refused, tuple(attempts), matches, beginnings)
+    ran = tuple((result.name, len(result.calls)) for result in earlier)
+    return Explanation(wanted.name, len(done.calls), done.refused, tuple(attempts), matches, beginnings, ran)
 
 
 def _matches(matcher: Matcher, pattern: Pattern) -> list[tuple[int, str, Match]]:

@@ -159,14 +159,14 @@ def bound_shapes(model: ir.Model, shapes: Callable[[], Shapes], bound: ir.Model)
 
 
 def chosen_patterns(patterns: Patterns, lower: str = "none") -> list[Pattern]:
-    """Return the patterns that `patterns` name; where they name none, those that fuse and lower to `lower` by default.
+    """Return the patterns that `patterns` name, each after those it needs; where they name none, those for `lower` by default.
 
     Raises PatternError, QueryError, UsageError.
     """
     chosen: list[Pattern] = []
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         chosen += [pattern] if isinstance(pattern, Pattern) else _selected(pattern)
-    found = pattern_files.require_distinct(chosen) or _default_patterns(lower)
+    found = pattern_files.in_order(chosen) or _default_patterns(lower)
     return found if lower == "none" else [_in_operators(one) for one in found]
 
 
