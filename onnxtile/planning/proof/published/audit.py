@@ -6,7 +6,7 @@ result. It takes about as many steps as the graph has nodes and values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -28,6 +28,13 @@ from onnxtile.planning.proof.published.orders import disorders
 from onnxtile.planning.proof.published.overlaps import overlaps
 from onnxtile.planning.proof.published.placing import CheckTerms, Placing, aligned_to_bodies, placing
 from onnxtile.planning.proof.published.replay import Shared, replay
+from onnxtile.planning.proof.published.sizes import (
+    SizeOfSymbols,
+    WrongFormula,
+    claimed_at,
+    listed,
+    proved_sizes,
+)
 from onnxtile.planning.proof.published.states import (
     CheckedStates,
     carried_states,
@@ -58,9 +65,13 @@ class Audit(VerbResult):
     arenas: int
 
     @classmethod
-    def refused(cls, failure: PlanFailure) -> Audit:
+    def refused(cls, *failures: PlanFailure) -> Audit:
         """Return the result for a plan of which nothing else is checked."""
-        return cls((failure,), 0, 0, 0, 0, 0, 0)
+        return cls(failures, 0, 0, 0, 0, 0, 0)
+
+    def with_failures(self, failures: Sequence[PlanFailure]) -> Audit:
+        """Return the result with more failures, which come last."""
+        return replace(self, failures=(*self.failures, *failures))
 
     @property
     def sound(self) -> bool:
@@ -87,6 +98,9 @@ def check(
     """
     claims = plan if isinstance(plan, Claims) else Claims.of(plan)
     known = GraphFacts(*unfold(model, shapes, constants))
+    if claims.surplus:
+        reasons = (f"{name}: the model shows no such field, so that nothing can check it" for name in claims.surplus)
+        return Audit(tuple(map(PlanFailure, reasons)), 0, 0, 0, 0, 0, 0)
     if claims.alignment < 1 or claims.alignment & (claims.alignment - 1):
         return Audit.refused(PlanFailure(f"the alignment must be a power of two, not {claims.alignment}"))
     if claims.overwrite_inputs and claims.io != "inside":
@@ -131,6 +145,40 @@ def check(
     listed = len(walk.listing.constants) + len(walk.listing.outside) + len(walk.listing.unplanned)
     counts = (walk.tensors + listed, walk.tensors, walk.aliases, walk.workspaces, walk.bodies, len(claims.arenas))
     return Audit(tuple(failures), *counts)
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """A model at one size of each dimension, with its shapes and constants."""
+
+    model: ir.Model
+    shapes: Shapes
+    constants: Constants
+
+
+def check_ranges(claims: Claims, at: Callable[[SizeOfSymbols], OpenedModel], digest: str | None = None) -> Audit:
+    """Return the faults of `claims`, a plan over ranges, at the sizes at which it is proved; `at` returns the model at these sizes.
+
+    Faults are those of the first sizes that have some. At the largest sizes, all figures are checked.
+    """
+    found: Audit | None = None
+    for sizes in proved_sizes(claims.ranges):
+        opened = at(sizes)
+        if found is None:
+            found = check(opened.model, claims, opened.shapes, opened.constants, digest)
+            if not found.sound:
+                return found
+        for scaled in (False, True):
+            try:
+                one = claimed_at(claims, sizes, scaled=scaled)
+            except WrongFormula as error:
+                return replace(found, failures=(PlanFailure(str(error)),))
+            failures = check(opened.model, one, opened.shapes, opened.constants).failures
+            if failures:
+                where = f"at {listed(sizes)}{' with scaled offsets' if scaled else ''}: "
+                return replace(found, failures=tuple(replace(one, reason=where + one.reason) for one in failures))
+    assert found is not None
+    return found
 
 
 def require(
@@ -240,10 +288,11 @@ class _Walk:
                 planned.add(node)
                 self.bodies += 1
                 inner = open_[name, attribute].pop(0)
-                self._note(_outside_workspace(inner, found.workspaces.get(node), self.terms.alignment), at)
                 states = carried_states(node, graph, inner.buffers)
                 self.terms.known.next_states.update(states.next_of)
                 seen = self.graph(graph, inner, "inside", overwrite=False, path=at, states=states)
+                rows = inner.buffers if seen is None else seen.placing.all_rows
+                self._note(_outside_workspace(inner, rows, found.workspaces.get(node), self.terms.alignment), at)
                 if seen is not None:
                     self._align(node, max((holder.unit for holder in seen.placing.holders), default=1))
         for body in (body for left in open_.values() for body in left):
@@ -264,9 +313,11 @@ class _Walk:
         return max((*map(known.alignment, made), *inner), default=1)
 
 
-def _outside_workspace(body: BodyClaim, workspace: ClaimedRow | None, alignment: int) -> Iterator[PlanFailure]:
-    """Yield each row of `body` outside the workspace of its node, and a size of the body larger than that."""
-    rows = [row for row in body.buffers if row.size]
+def _outside_workspace(
+    body: BodyClaim, rows: Sequence[ClaimedRow], workspace: ClaimedRow | None, alignment: int
+) -> Iterator[PlanFailure]:
+    """Yield each of the `rows` of `body` outside the workspace of its node, and a size of the body larger than that."""
+    rows = [row for row in rows if row.size]
     if not rows:
         if body.size not in {UNSAID, 0}:
             yield PlanFailure(f"the body has no bytes, and a size of {body.size}")
