@@ -12,6 +12,7 @@ from onnxtile.model.dims import bind, formula_names, free_inputs, rename_symbols
 from onnxtile.model.given import given_shapes, read_inputs
 from onnxtile.model.load import digest, file_name, load
 from onnxtile.model.shapes import resolve
+from onnxtile.model.unfold import Unfolded, unfold
 from onnxtile.model.wanted import Wanted
 from onnxtile.verbs.flows.kernels import KernelChoice, choose_kernels
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 def check_plan(options: CheckOptions) -> Audit:
     """Check a plan as `onnxtile.check_plan` says."""
     from onnxtile.planning.proof.failure import PlanFailure
-    from onnxtile.planning.proof.published.audit import Audit, OpenedModel, check, check_ranges
+    from onnxtile.planning.proof.published.audit import Audit, check, check_ranges
     from onnxtile.planning.proof.published.claims import Claims, KernelClaim
     from onnxtile.planning.proof.published.copied_model import with_claimed_copies
     from onnxtile.planning.proof.published.sizes import listed, wrong_ranges
@@ -61,11 +62,11 @@ def check_plan(options: CheckOptions) -> Audit:
     if claims.ranges:
         rename_symbols(checked, {**claims.sums, **words})
 
-        def at(sizes: Mapping[str, int]) -> OpenedModel:
+        def at(sizes: Mapping[str, int]) -> Unfolded:
             progress(f"checking the plan at {listed(sizes)}")
             bound = checked.clone()
             bind(bound, sizes, {}, least=0)
-            return OpenedModel(bound, resolve(bound, run=True, wanted=wanted, bounds=largest), Constants(bound))
+            return unfold(bound, resolve(bound, run=True, wanted=wanted, bounds=largest), Constants(bound))
 
         return check_ranges(claims, at, digest(model)).with_failures(noted)
     progress("inferring shapes")

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnxtile.errors import CheckFailed
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
-from onnxtile.model.unfold import unfold
+from onnxtile.model.unfold import Unfolded, unfold
 from onnxtile.planning.proof.failure import PlanFailure
 from onnxtile.planning.proof.published.claims import UNSAID, BodyClaim, ClaimedRow, Claims
 from onnxtile.planning.proof.published.evidence import GraphFacts, entered_bodies
@@ -40,6 +40,7 @@ from onnxtile.planning.proof.published.states import (
     carried_states,
     found_states,
     spread_tensors,
+    wrong_row_strides,
     wrong_states,
 )
 from onnxtile.planning.proof.published.timeline import RunOrder, timeline
@@ -112,6 +113,7 @@ def check(
     terms = CheckTerms(known, claims.alignment, arenas, every_order=claims.order == "any")
     fixed = FixedPlaces.of(claims, known.model.graph)
     walk = _Walk(terms, stated.states, is_whole=claims.outside is not None, apart=fixed.keeps)
+    walk.over_ranges = claims.is_at_sizes or bool(claims.ranges)
     main = BodyClaim(
         node="",
         attribute=None,
@@ -147,16 +149,7 @@ def check(
     return Audit(tuple(failures), *counts)
 
 
-@dataclass(frozen=True)
-class OpenedModel:
-    """A model at one size of each dimension, with its shapes and constants."""
-
-    model: ir.Model
-    shapes: Shapes
-    constants: Constants
-
-
-def check_ranges(claims: Claims, at: Callable[[SizeOfSymbols], OpenedModel], digest: str | None = None) -> Audit:
+def check_ranges(claims: Claims, at: Callable[[SizeOfSymbols], Unfolded], digest: str | None = None) -> Audit:
     """Return the faults of `claims`, a plan over ranges, at the sizes at which it is proved; `at` returns the model at these sizes.
 
     Faults are those of the first sizes that have some. At the largest sizes, all figures are checked.
@@ -214,6 +207,7 @@ class _Walk:
     failures: list[PlanFailure] = field(default_factory=list)
     listing: ExpectedLists = field(default_factory=ExpectedLists)
     is_partial: bool = False
+    over_ranges: bool = False
     tensors: int = 0
     aliases: int = 0
     workspaces: int = 0
@@ -250,6 +244,8 @@ class _Walk:
         found, wrong = placing(claim.buffers, line, self.terms)
         self._note(wrong, path)
         self._note(overlaps(found.holders), path)
+        if self.is_whole:
+            self._note(wrong_row_strides(self.states, found.rows, self.terms.known, over_ranges=self.over_ranges), path)
         shared = None
         if not wrong:
             shared = replay(found, line, self.terms)

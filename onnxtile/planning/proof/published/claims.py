@@ -36,7 +36,7 @@ def _unpublished(_: Any) -> Any:
 
 Told: TypeAlias = Annotated[_Claimed | None, pydantic.AfterValidator(_said)]
 """A claim that is None where it is left out, and that no file may write as null."""
-Name: TypeAlias = Annotated[str, pydantic.Field(min_length=1)]
+FilledText: TypeAlias = Annotated[str, pydantic.Field(min_length=1)]
 """A text that is empty where it is left out, and in no file."""
 STRICT = pydantic.ConfigDict(extra="forbid")
 """Fields of a file that are no claims are errors."""
@@ -73,17 +73,17 @@ class ClaimedRow:
     size: int
     first: int = UNSAID
     last: int = UNSAID
-    kind: Name = ""
-    alias: Name | None = None
-    node: Name | None = ""
-    dtype: Name | None = ""
+    kind: FilledText = ""
+    alias: FilledText | None = None
+    node: FilledText | None = ""
+    dtype: FilledText | None = ""
     shape: tuple[int, ...] | None = NO_SHAPE
     parts: Told[tuple[ClaimedPart, ...]] = None
     strides: Told[tuple[int, ...]] = None
-    size_formula: Name = ""
-    shape_formula: Told[tuple[Name, ...]] = None
-    strides_formula: Told[tuple[Name, ...]] = None
-    scaled_offset: Name = ""
+    size_formula: FilledText = ""
+    shape_formula: Told[tuple[FilledText, ...]] = None
+    strides_formula: Told[tuple[FilledText, ...]] = None
+    scaled_offset: FilledText = ""
     most: Annotated[int, pydantic.AfterValidator(_unpublished)] = UNSAID
 
     @property
@@ -264,8 +264,8 @@ class PiecesClaim:
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
-    bytes: Name
-    pieces: tuple[Name, ...]
+    bytes: FilledText
+    pieces: tuple[FilledText, ...]
 
 
 @dataclass(frozen=True)
@@ -308,8 +308,8 @@ class Claims:
     outside: Told[tuple[Reason, ...]] = None
     unplanned: Told[tuple[Reason, ...]] = None
     version: Literal[1] = 1
-    digest: Name | None = None
-    model: Name | None = None
+    digest: FilledText | None = None
+    model: FilledText | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     bounds: Mapping[str, int] = field(default_factory=dict)
     peak: int = UNSAID
@@ -336,7 +336,7 @@ class Claims:
     states: tuple[StateClaim, ...] = ()
     movement: Told[MovementClaim] = None
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    sums: Mapping[str, Name] = field(default_factory=dict)
+    sums: Mapping[str, FilledText] = field(default_factory=dict)
     formulas: Told[tuple[FormulaClaim, ...]] = None
     search: Annotated[SearchClaim | None, pydantic.AfterValidator(_unpublished)] = None
     """What a search proved, of a plan that was just made."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -37,8 +37,9 @@ class GraphFacts:
     constants: Constants
     next_states: dict[ir.Value, ir.Value] = field(default_factory=dict)
     """The output by the input of each state of the model, and of each carried value with one address of the bodies checked so far."""
-    spread: frozenset[ir.Value] = frozenset()
-    """Tensors whose rows are further apart than they are long, in the bytes of a state that grows."""
+    spread: Mapping[ir.Value, tuple[int, int]] = field(default_factory=dict)
+    """Tensors whose rows are further apart than they are long, in the bytes of a state that grows: the number of rows, and their distance
+    in bytes."""
 
     @cached_property
     def open_calls(self) -> frozenset[ir.Graph]:

@@ -6,13 +6,13 @@ The rows of the plan say where both are. An output at another address than its i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from onnxtile.planning.proof.failure import PlanFailure
-from onnxtile.planning.proof.published.claims import UNSAID, ClaimedRow, StateClaim
+from onnxtile.planning.proof.published.claims import NO_SHAPE, UNSAID, ClaimedRow, StateClaim
 from onnxtile.planning.proof.published.evidence import GraphFacts
 from onnxtile.planning.proof.published.links import held, root_of
 from onnxtile.planning.proof.published.operators import STANDARD
@@ -161,15 +161,21 @@ def _wrong_strides(
 
 def _strides(value: ir.Value, known: GraphFacts) -> tuple[int, ...] | None:
     """Return the bytes from one element of the contiguous `value` to the next on each axis; None where an element is no whole bytes."""
-    shape, dtype = known.shapes.sizes(value), known.shapes.dtype(value)
+    return _contiguous(known.shapes.sizes(value), known.shapes.dtype(value))
+
+
+def _contiguous(shape: tuple[int, ...] | None, dtype: ir.DataType | None) -> tuple[int, ...] | None:
     if shape is None or dtype is None or dtype.bitwidth % 8:
         return None
     return tuple(math.prod(shape[axis + 1 :]) * dtype.bitwidth // 8 for axis in range(len(shape)))
 
 
-def spread_tensors(states: CheckedStates, known: GraphFacts) -> frozenset[ir.Value]:
-    """Return the tensors of growing states whose rows are further apart than they are long, and their views that have these rows."""
-    found: set[ir.Value] = set()
+def spread_tensors(states: CheckedStates, known: GraphFacts) -> dict[ir.Value, tuple[int, int]]:
+    """Return the tensors of growing states whose rows are further apart than they are long, and their views that have these rows.
+
+    Each has the number of its rows, and the bytes from one to the next.
+    """
+    found: dict[ir.Value, tuple[int, int]] = {}
     for claim, before, after in zip(states.claims, states.inputs, states.outputs, strict=True):
         shape = known.shapes.sizes(before)
         if claim.strides is None or shape is None or not 0 <= (claim.axis or 0) < len(shape):
@@ -177,14 +183,57 @@ def spread_tensors(states: CheckedStates, known: GraphFacts) -> frozenset[ir.Val
         axes = _longer_axes(before, after, known)
         rows = math.prod(shape[: axes[0]]) if axes else 1
         todo = [before] if rows > 1 else []
-        if todo and (claim.strides != _strides(after, known) or known.is_bound((after,))):
+        # At the largest sizes the graph has them; they are the same at all others.
+        strides = _strides(after, known) if claim.size != UNSAID else claim.strides
+        pitch = strides[axes[0] - 1] if axes and strides is not None and len(strides) == len(shape) else 0
+        if todo and (strides != _strides(after, known) or known.is_bound((after,))):
             todo.append(root_of(after, known))
         while todo:
             value = todo.pop()
-            found.add(value)
+            found[value] = (rows, pitch)
             shown = (one for node in value.consumers() for one in held(node, known) if one.rule == "view")
             todo += (one.result for one in shown if one.operand is value and _has_rows(one.result, rows, known))
-    return frozenset(found)
+    return found
+
+
+def wrong_row_strides(
+    states: CheckedStates, rows: Mapping[ir.Value, ClaimedRow], known: GraphFacts, *, over_ranges: bool
+) -> Iterator[PlanFailure]:
+    """Yield the `rows` with other strides than the graph and the states give them. A contiguous tensor has none.
+
+    Over ranges, it may have them where it is contiguous at some sizes only. A stride of an axis of one element, which nothing uses, is
+    compared at the largest sizes.
+    """
+    owners = {rows[before].alias or rows[before].name for before in states.inputs if before in rows}
+    for value, row in rows.items():
+        if row.strides == NO_SHAPE:
+            continue
+        shape, dtype = known.shapes.sizes(value), known.shapes.dtype(value)
+        right = None
+        if value in known.spread and (row.alias or row.name) in owners and shape is not None and dtype is not None:
+            right = _strides_of_rows(shape, dtype, *known.spread[value])
+        elif over_ranges and row.strides is not None:
+            right = _contiguous(shape, dtype)
+        both = row.strides, right
+        if row.most != UNSAID and None not in both and shape is not None:
+            both = tuple(_of_long_axes(strides or (), shape) for strides in both)  # type: ignore[assignment]
+        if both[0] != both[1]:
+            reason = f"strides of {row.name!r} are {row.strides and list(row.strides)}, not {right and list(right)}"
+            yield PlanFailure(reason, (row.name,))
+
+
+def _of_long_axes(strides: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
+    """Return those of `strides` that are of axes of several elements; all where they are not those of `shape`."""
+    if len(strides) != len(shape):
+        return tuple(strides)
+    return tuple(stride for stride, size in zip(strides, shape, strict=True) if size > 1)
+
+
+def _strides_of_rows(shape: Sequence[int], dtype: ir.DataType, rows: int, pitch: int) -> tuple[int, ...]:
+    """Return the bytes from one element to the next on each axis of a tensor whose first axes number `rows`, `pitch` bytes apart."""
+    axes = next(count for count in range(1, len(shape) + 1) if math.prod(shape[:count]) == rows)
+    inner = [math.prod(shape[axis + 1 :]) * dtype.bitwidth // 8 for axis in range(axes, len(shape))]
+    return (*(math.prod(shape[axis + 1 : axes]) * pitch for axis in range(axes)), *inner)
 
 
 def _has_rows(value: ir.Value, rows: int, known: GraphFacts) -> bool:
