@@ -43,16 +43,26 @@ def _as_lists(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PlannedInput(_Row):
-    """An input of the model: its element type as onnx names it ("FLOAT"), and its sizes; None where one is not known."""
+    """An input of the model: its element type as onnx names it ("FLOAT"), and its sizes; None where one is not known.
+
+    Over ranges, `shape_formula` has the sizes as formulas.
+    """
 
     name: str
     dtype: str | None
     shape: tuple[int, ...] | None
+    shape_formula: tuple[SizeFormula, ...] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the input as the schema describes it."""
+        plain = super().to_dict()
+        formula = plain.pop("shape_formula")
+        return plain if formula is None else {**plain, "shape_formula": _texts(formula)}
 
 
 @dataclass(frozen=True)
 class PlannedOutput(PlannedInput):
-    """An output of the model: its element type as onnx names it ("FLOAT"), and its sizes; None where one is not known."""
+    """An output of the model, described as an input is."""
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ def _row_axes(value: ir.Value, pair: StatePair, facts: LayoutFacts) -> int | Non
     if shapes.is_bound(value) and None in (formulas, state) and value is not facts.root(pair.output):
         return None
     for axes in range(1, len(sizes) + 1):
-        is_equal = None in (formulas, state) or product_of(formulas[:axes]) == product_of(state[: pair.axis])
+        is_equal = formulas is None or state is None or product_of(formulas[:axes]) == product_of(state[: pair.axis])
         if math.prod(sizes[:axes]) == rows and is_equal:
             return axes
     return None

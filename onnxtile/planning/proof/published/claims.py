@@ -14,7 +14,7 @@ import pydantic
 from onnxtile.model.size_pieces import SizePieces
 from onnxtile.planning.arena_formula import ArenaFormula
 from onnxtile.planning.movement.copies import PlannedMovement
-from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlannedState, PlanResult
+from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlannedInput, PlannedState, PlanResult
 
 UNSAID = -(2**63)
 """The value of a missing number, outside the range of numbers in a file."""
@@ -133,6 +133,7 @@ class InputClaim:
     name: str
     dtype: str | None
     shape: tuple[int, ...] | None
+    shape_formula: Told[tuple[FilledText, ...]] = None
 
 
 @dataclass(frozen=True)
@@ -370,8 +371,8 @@ class Claims:
             kernels=None if plan.kernels is None else KernelClaim(**plan.kernels),
             totals=TotalsClaim(**plan.totals),
             copies=CopyClaim(**vars(plan.copies)),
-            inputs=tuple(InputClaim(**vars(one)) for one in plan.inputs),
-            outputs=tuple(InputClaim(**vars(one)) for one in plan.outputs),
+            inputs=tuple(map(_end, plan.inputs)),
+            outputs=tuple(map(_end, plan.outputs)),
             states=tuple(map(_state, plan.states)),
             operators=plan.operators,
             operands=plan.operands,
@@ -412,6 +413,11 @@ def _search(plan: PlanResult) -> SearchClaim:
 def _movement(planned: PlannedMovement) -> MovementClaim:
     copies = tuple(MemoryCopyClaim(**vars(copy)) for copy in planned.copies)
     return MovementClaim(planned.fast, planned.slow, copies, planned.bytes, planned.forced, planned.weights)
+
+
+def _end(planned: PlannedInput) -> InputClaim:
+    texts = None if planned.shape_formula is None else tuple(map(str, planned.shape_formula))
+    return InputClaim(planned.name, planned.dtype, planned.shape, texts)
 
 
 def _state(planned: PlannedState) -> StateClaim:

@@ -30,7 +30,7 @@ def figures(
     yield from _unlike("activation_bytes", claims.activation_bytes, tensors)
     yield from _totals(claims)
     units = [holder.unit for holder in placing.holders]
-    yield from _bound(claims, placing, max(units, default=claims.alignment))
+    yield from _bound(claims, placing, min(units, default=claims.alignment))
     if used is not None and claims.in_place != UNSAID:
         least, most = _in_place(placing, used)
         if not least <= claims.in_place <= most:
@@ -77,7 +77,7 @@ def _arenas(claims: Claims, placing: Placing) -> Iterator[PlanFailure]:
             yield from _end_of_formula(arena, inside, placing, claims)
         yield from _unlike(f"peak of the arena {arena.name!r}", arena.peak, peak)
         # An arena may end with its last byte; peaks are in whole blocks.
-        unit = max((holder.unit for holder in inside), default=claims.alignment)
+        unit = min((holder.unit for holder in inside), default=claims.alignment)
         if _rounded(arena.size, unit) < peak:
             yield PlanFailure(f"the arena {arena.name!r} of {arena.size} bytes is smaller than its peak of {peak}")
 

@@ -23,6 +23,7 @@ from onnxtile.planning.proof.published.claims import (
     ClaimedRow,
     Claims,
     FormulaClaim,
+    InputClaim,
     PiecesClaim,
     Reason,
 )
@@ -122,7 +123,7 @@ def claimed_at(claims: Claims, sizes: SizeOfSymbols, *, scaled: bool) -> Claims:
     arenas = tuple(_arena(arena, formulas.get(arena.name), sizes, scaled) for arena in claims.arenas)
     # The figures of the largest sizes are not claimed of others.
     figures = ("peak", "peak_step", "lower_bound", "activation_bytes", "in_place")
-    lists = ("inputs", "outputs", "copies", "totals", "gap", "optimal", "search", "formulas")
+    lists = ("copies", "totals", "gap", "optimal", "search", "formulas")
     left_out: dict[str, Any] = {**dict.fromkeys(figures, UNSAID), **dict.fromkeys(lists), "bound": "", "ranges": {}}
     is_smaller = any(sizes[name] < high for name, (_, high) in claims.ranges.items())
     if is_smaller:
@@ -134,11 +135,18 @@ def claimed_at(claims: Claims, sizes: SizeOfSymbols, *, scaled: bool) -> Claims:
         arenas=arenas,
         buffers=tuple(_row(row, sizes, scaled, is_smaller) for row in claims.buffers),
         bodies=tuple(_body(body, sizes, scaled, is_smaller) for body in claims.bodies),
+        inputs=None if claims.inputs is None else tuple(_end(one, sizes) for one in claims.inputs),
+        outputs=None if claims.outputs is None else tuple(_end(one, sizes) for one in claims.outputs),
         outside=None if claims.outside is None else tuple(map(_without_shape, claims.outside)),
         unplanned=None if claims.unplanned is None else tuple(map(_without_shape, claims.unplanned)),
         is_at_sizes=True,
         is_scaled=scaled,
     )
+
+
+def _end(end: InputClaim, sizes: SizeOfSymbols) -> InputClaim:
+    shape = _numbers(end.shape_formula, sizes)
+    return replace(end, shape=NO_SHAPE if shape is None else shape, shape_formula=None)
 
 
 def _without_shape(reason: Reason) -> Reason:
@@ -204,10 +212,18 @@ def wrong_ranges(claims: Claims, words: Mapping[str, str]) -> Iterator[PlanFailu
             yield PlanFailure(f"ranges: {low} to {high} is no range of {name!r}")
         elif sizes.get(name) != high:
             yield PlanFailure(f"ranges: that of {name!r} ends with {high}, and the plan has {sizes.get(name)}")
+    yield from _wrong_formulas(claims)
+
+
+def _wrong_formulas(claims: Claims) -> Iterator[PlanFailure]:
+    """Yield formulas that a plan without ranges, or a row of another kind, cannot have, and arenas without one."""
     if bool(claims.ranges) != (claims.formulas is not None):
         yield PlanFailure("formulas are those of a plan over ranges, which needs them")
     if claims.sums and not claims.ranges:
         yield PlanFailure("sums are those of a plan over ranges")
+    ends = [one for one in (*(claims.inputs or ()), *(claims.outputs or ())) if one.shape_formula is not None]
+    if ends and not claims.ranges:
+        yield PlanFailure(f"shape_formula of {ends[0].name!r} is that of a plan over ranges", (ends[0].name,))
     names = [formula.name for formula in claims.formulas or ()]
     if claims.ranges and sorted(names) != sorted(arena.name for arena in claims.arenas):
         yield PlanFailure("formulas are not those of the arenas")
