@@ -180,7 +180,8 @@ def _strides(row: Mapping[str, Any]) -> tuple[int, ...]:
 
 def element_bytes(row: Mapping[str, Any]) -> int:
     """Return the bytes of an element of `row`, a tensor that is not contiguous."""
-    return int(row["size"]) // prod(row["shape"])
+    size: int = row["size"] // prod(row["shape"])
+    return size
 
 
 def _shape(row: Mapping[str, Any]) -> tuple[int, ...] | None:

@@ -167,7 +167,7 @@ def require_same_runs(folder: Path, place: Callable[[Mapping[str, Any], Sizes], 
             wanted = dict(zip(["y", "present_k", "present_v"], whole.run(None, {"x": x, **caches}), strict=True))
             found = ran.run({"x": x}, sizes)
             for name, array in wanted.items():
-                np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6, err_msg=f"{name} at {sizes}")
+                np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-5, err_msg=f"{name} at {sizes}")
             caches = {"past_k": wanted["present_k"], "past_v": wanted["present_v"]}
             ran.scribble()
 

@@ -62,8 +62,11 @@ def check_plan(options: CheckOptions) -> Audit:
     if claims.ranges:
         rename_symbols(checked, {**claims.sums, **words})
 
-        def at(sizes: Mapping[str, int]) -> Unfolded:
-            progress(f"checking the plan at {listed(sizes)}")
+        def at(sizes: Mapping[str, int] | None) -> Unfolded:
+            progress(f"checking the plan {'over its ranges' if sizes is None else f'at {listed(sizes)}'}")
+            if sizes is None:
+                known = resolve(checked, run=True, wanted=wanted, bounds=largest, ranges=claims.ranges)
+                return unfold(checked, known, Constants(checked))
             bound = checked.clone()
             bind(bound, sizes, {}, least=0)
             return unfold(bound, resolve(bound, run=True, wanted=wanted, bounds=largest), Constants(bound))

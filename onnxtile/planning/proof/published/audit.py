@@ -17,6 +17,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.unfold import Unfolded, unfold
 from onnxtile.planning.proof.failure import PlanFailure
+from onnxtile.planning.proof.published.between import wrong_between
 from onnxtile.planning.proof.published.claims import UNSAID, BodyClaim, ClaimedRow, Claims
 from onnxtile.planning.proof.published.evidence import GraphFacts, entered_bodies
 from onnxtile.planning.proof.published.figures import figures
@@ -149,8 +150,10 @@ def check(
     return Audit(tuple(failures), *counts)
 
 
-def check_ranges(claims: Claims, at: Callable[[SizeOfSymbols], Unfolded], digest: str | None = None) -> Audit:
-    """Return the faults of `claims`, a plan over ranges, at the sizes at which it is proved; `at` returns the model at these sizes.
+def check_ranges(claims: Claims, at: Callable[[SizeOfSymbols | None], Unfolded], digest: str | None = None) -> Audit:
+    """Return the faults of `claims`, a plan over ranges, at the sizes at which it is proved, and then those between.
+
+    `at` returns the model at sizes, and over the ranges for None.
 
     Faults are those of the first sizes that have some. At the largest sizes, all figures are checked.
     """
@@ -171,7 +174,10 @@ def check_ranges(claims: Claims, at: Callable[[SizeOfSymbols], Unfolded], digest
                 where = f"at {listed(sizes)}{' with scaled offsets' if scaled else ''}: "
                 return replace(found, failures=tuple(replace(one, reason=where + one.reason) for one in failures))
     assert found is not None
-    return found
+    try:
+        return found.with_failures([*wrong_between(claims, at(None))])
+    except WrongFormula as error:
+        return replace(found, failures=(PlanFailure(str(error)),))
 
 
 def require(

@@ -14,7 +14,9 @@ import onnx_ir as ir
 
 from onnxtile import keys
 from onnxtile.model.constants import Constants
+from onnxtile.model.dims import free_inputs
 from onnxtile.model.shapes import Shapes
+from onnxtile.model.unbound import Unbound
 from onnxtile.model.unfold import inside_of
 from onnxtile.model.validity import skeleton
 from onnxtile.model.walk import bodies_of, values_in
@@ -46,6 +48,11 @@ class GraphFacts:
         """The graphs of calls of functions that are planned like bodies; they read the operands of the call where these lie."""
         found = (inside_of(node) for node in self.model.graph.all_nodes())
         return frozenset(graph for graph in found if graph is not None)
+
+    @cached_property
+    def unbound(self) -> Unbound:
+        """The unbound dimensions of the model's inputs."""
+        return Unbound.of(free_inputs(self.model))
 
     @property
     def opset(self) -> int:

@@ -7,6 +7,7 @@ dimension is largest there. For the rest, plans are checked at all corners of th
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -36,6 +37,9 @@ SizeOfSymbols: TypeAlias = Mapping[str, int]
 _FRACTIONS = (0.5, 0.236, 0.854, 0.382, 0.708, 0.146, 0.618, 0.927, 0.073, 0.326)
 """Parts of a range, so that the sizes of several dimensions and steps differ."""
 _HIGHEST_POWER = 64
+_FURTHER = 256
+"""Sizes at which formulas are compared without the model, at most."""
+_GOLDEN = 0.6180339887498949
 _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -73,6 +77,17 @@ def _between(ranges: Mapping[str, tuple[int, int]]) -> Iterator[dict[str, int]]:
         }
     for steps in range(1, 1 + BETWEEN):
         yield {name: min(low + steps, high) for name, (low, high) in ranges.items()}
+
+
+def further_sizes(ranges: Mapping[str, tuple[int, int]]) -> Iterator[dict[str, int]]:
+    """Yield sizes at which formulas are compared without the model: all where these are few, else some, which are always the same."""
+    count = math.prod(high - low + 1 for low, high in ranges.values())
+    for number in range(count) if count <= _FURTHER else (round(i * _GOLDEN * count) % count for i in range(_FURTHER)):
+        sizes, rest = {}, number
+        for name, (low, high) in ranges.items():
+            rest, place = divmod(rest, high - low + 1)
+            sizes[name] = low + place
+        yield sizes
 
 
 def listed(sizes: SizeOfSymbols) -> str:
@@ -157,11 +172,11 @@ def _arena(arena: ArenaClaim, formula: FormulaClaim | None, sizes: SizeOfSymbols
     if formula is None:
         raise WrongFormula(f"formulas lack the arena {arena.name!r}")
     size = formula.scaled if scaled and formula.scaled is not None else formula.fixed
-    peak = UNSAID if formula.peak is None else _largest(formula.peak, sizes)
-    return replace(arena, size=_largest(size, sizes), peak=peak)
+    peak = UNSAID if formula.peak is None else largest(formula.peak, sizes)
+    return replace(arena, size=largest(size, sizes), peak=peak)
 
 
-def _largest(pieces: PiecesClaim, sizes: SizeOfSymbols) -> int:
+def largest(pieces: PiecesClaim, sizes: SizeOfSymbols) -> int:
     """Return the largest of the pieces. Raises WrongFormula where the whole formula has another value."""
     found = max((evaluated(piece, sizes) for piece in pieces.pieces), default=0)
     if found != evaluated(pieces.bytes, sizes):

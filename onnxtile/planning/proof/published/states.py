@@ -20,12 +20,16 @@ from onnxtile.planning.proof.published.operators import STANDARD
 
 @dataclass(frozen=True)
 class CheckedStates:
-    """The states that a plan keeps: the `inputs` and `outputs` in order, and those of them that hold bytes `throughout` the run."""
+    """The states that a plan keeps: the `inputs` and `outputs` in order, and those of them that hold bytes `throughout` the run.
+
+    Those `listed` are in no arena.
+    """
 
     claims: tuple[StateClaim, ...] = ()
     inputs: tuple[ir.Value, ...] = ()
     outputs: tuple[ir.Value, ...] = ()
     throughout: frozenset[ir.Value] = frozenset()
+    listed: tuple[StateClaim, ...] = ()
 
     @property
     def next_of(self) -> Mapping[ir.Value, ir.Value]:
@@ -47,6 +51,7 @@ def found_states(claims: Iterable[StateClaim], rows: Iterable[ClaimedRow], graph
     inputs = {value.name or "": value for value in graph.inputs}
     outputs = {value.name or "": value for value in graph.outputs}
     kept: list[StateClaim] = []
+    listed: list[StateClaim] = []
     failures: list[PlanFailure] = []
     seen: set[str] = set()
     for claim in claims:
@@ -62,11 +67,13 @@ def found_states(claims: Iterable[StateClaim], rows: Iterable[ClaimedRow], graph
         elif claim.is_kept:
             seen.update((f"< {claim.input}", f"> {claim.output}"))
             kept.append(claim)
+        else:
+            listed.append(claim)
     before = tuple(inputs[claim.input] for claim in kept)
     after = tuple(outputs[claim.output] for claim in kept)
     same = [claim.output for claim in kept if at.get(claim.input, "") == at.get(claim.output)]
     throughout = frozenset((*before, *(outputs[name] for name in same)))
-    return FoundStates(CheckedStates(tuple(kept), before, after, throughout), failures)
+    return FoundStates(CheckedStates(tuple(kept), before, after, throughout, tuple(listed)), failures)
 
 
 def carried_states(node: ir.Node, body: ir.Graph, rows: Iterable[ClaimedRow]) -> CheckedStates:
@@ -97,6 +104,7 @@ def wrong_states(
     `kept` values outlive the run. None may have bytes that a state is copied into after it.
     """
     kept = [value for value in kept if value in rows]
+    yield from _wrong_listed(states.listed, known)
     for claim, before, after in zip(states.claims, states.inputs, states.outputs, strict=True):
         names = (claim.input, claim.output)
         row, other = rows.get(before), rows.get(after)
@@ -112,6 +120,7 @@ def wrong_states(
         if known.shapes.dtype(before) != known.shapes.dtype(after) or axes is None or len(axes) > 1:
             yield PlanFailure(f"{claim.input!r} and {claim.output!r} have types or shapes that are no state", names)
             continue
+        yield from _wrong_axis(claim, axes)
         is_same = (row.arena, row.offset) == (other.arena, other.offset)
         yield from _wrong_strides(claim, before, after, is_appended=is_same and bool(axes), known=known)
         if not is_same:
@@ -123,6 +132,34 @@ def wrong_states(
         for name, number in right.items():
             if getattr(claim, name) not in {UNSAID, number}:
                 yield PlanFailure(f"{name} of the state {claim.input!r} is {getattr(claim, name)}, not {number}", names)
+
+
+def _wrong_axis(claim: StateClaim, axes: Sequence[int]) -> Iterator[PlanFailure]:
+    """Yield that a state grows along another axis; at sizes below the largest nothing is claimed."""
+    right = axes[0] if axes else None
+    if claim.size != UNSAID and claim.axis not in {UNSAID, right}:
+        reason = f"axis of the state {claim.input!r} is {claim.axis}, not {right}"
+        yield PlanFailure(reason, (claim.input, claim.output))
+
+
+def _wrong_listed(listed: Iterable[StateClaim], known: GraphFacts) -> Iterator[PlanFailure]:
+    """Yield the faults of states that are only listed, which have no place."""
+    graph = known.model.graph
+    values = {("<", value.name): value for value in graph.inputs} | {
+        (">", value.name): value for value in graph.outputs
+    }
+    for claim in listed:
+        names = (claim.input, claim.output)
+        axes = _longer_axes(values["<", claim.input], values[">", claim.output], known)
+        if axes is None or len(axes) > 1:
+            yield PlanFailure(f"{claim.input!r} and {claim.output!r} have shapes that are no state", names)
+            continue
+        yield from _wrong_axis(claim, axes)
+        for name in ("offset", "size", "copied", "strides"):
+            if getattr(claim, name) not in {None, UNSAID}:
+                yield PlanFailure(
+                    f"{name} of the state {claim.input!r} is {getattr(claim, name)}, and it has no arena", names
+                )
 
 
 def _lost(state: ClaimedRow, kept: Iterable[ClaimedRow]) -> Iterator[PlanFailure]:
