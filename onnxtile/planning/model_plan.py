@@ -48,7 +48,7 @@ from onnxtile.planning.rows import (
 from onnxtile.planning.scaled_arenas import scaled_arenas, with_scaled, with_scaled_bodies
 from onnxtile.planning.states.find_states import StateChoice, states_of
 from onnxtile.planning.states.state_layout import with_states
-from onnxtile.planning.states.state_rows import planned_states
+from onnxtile.planning.states.state_rows import planned_states, with_strides
 
 NO_STATES = StateChoice()
 """No input and output are one state."""
@@ -155,7 +155,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         proof = replace(proof, ended="unplanned tensors")
     optimal = allocation.size == proof.lower_bound and not told.unplanned
     scaled = scaled_arenas(layout, allocation, facts.shapes, settings.ranges)
-    buffers = with_scaled(planned(layout, facts, places), scaled)
+    buffers = with_scaled(with_strides(planned(layout, facts, places), states, layout, facts), scaled)
     return PlanResult(
         digest=settings.digest,
         dims=dict(settings.dims),

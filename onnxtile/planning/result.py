@@ -18,6 +18,7 @@ VERSION = 1
 
 _LISTS = ("inputs", "outputs", "buffers", "bodies", "constants", "outside", "unplanned")
 """Fields of a plan whose entries have a JSON of their own."""
+_FIXED = ("pins", "places", "keeps")
 _NODES = ("schedule", "steps", "operators", "operands", "results", "attributes", "constant_nodes")
 """Fields of a plan and of each body that say which node runs when, and what it is."""
 
@@ -42,16 +43,26 @@ def _as_lists(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PlannedInput(_Row):
-    """An input of the model: its element type as onnx names it ("FLOAT"), and its sizes; None where one is not known."""
+    """An input of the model: its element type as onnx names it ("FLOAT"), and its sizes; None where one is not known.
+
+    Over ranges, `shape_formula` has the sizes as formulas.
+    """
 
     name: str
     dtype: str | None
     shape: tuple[int, ...] | None
+    shape_formula: tuple[SizeFormula, ...] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the input as the schema describes it."""
+        plain = super().to_dict()
+        formula = plain.pop("shape_formula")
+        return plain if formula is None else {**plain, "shape_formula": _texts(formula)}
 
 
 @dataclass(frozen=True)
 class PlannedOutput(PlannedInput):
-    """An output of the model: its element type as onnx names it ("FLOAT"), and its sizes; None where one is not known."""
+    """An output of the model, described as an input is."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,8 @@ class PlannedBuffer(_Row):
     onnx's spelling ("FLOAT"). `parts` of an owner are its live bytes, where some live for fewer steps than the whole; empty where all
     bytes are live from `first` to `last`. In a plan over ranges of dimensions, `offset`, `size` and `shape` are those of the largest sizes.
     There, `size_formula` and `shape_formula` have those of all sizes, and `scaled_offset` the offset in an arena that scales with them.
+    `strides` of a tensor that is not contiguous are the bytes from one element to the next on each axis, `strides_formula` those at all
+    sizes; None for a contiguous tensor.
     """
 
     name: str
@@ -88,17 +101,24 @@ class PlannedBuffer(_Row):
     dtype: str | None = None
     shape: tuple[int, ...] | None = None
     parts: tuple[PlannedPart, ...] = ()
+    strides: tuple[int, ...] | None = None
     size_formula: SizeFormula | None = None
     shape_formula: tuple[SizeFormula, ...] | None = None
+    strides_formula: tuple[SizeFormula, ...] | None = None
     scaled_offset: SizePieces | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the buffer as the schema describes it."""
         plain = super().to_dict()
         del plain["parts"]
-        formulas = {key: plain.pop(key) for key in ("size_formula", "shape_formula", "scaled_offset")}
+        formulas = {key: plain.pop(key) for key in _FORMULAS}
         plain |= {key: _texts(formula) for key, formula in formulas.items() if formula is not None}
+        if self.strides is None:
+            del plain["strides"]
         return {**plain, "parts": [dict(vars(part)) for part in self.parts]} if self.parts else plain
+
+
+_FORMULAS = ("size_formula", "shape_formula", "strides_formula", "scaled_offset")
 
 
 def _texts(formula: SizeFormula | SizePieces | list[SizeFormula]) -> str | list[str]:
@@ -258,7 +278,8 @@ class PlanResult(VerbResult):
     have the names of the inputs and outputs of each node, "" for one that is left out. `attributes` has the attributes of each node.
     `constant_nodes` are the nodes that depend on constants alone: they may run once, before the first inference. `outputs` are the outputs
     of the graph. `ranges` are the least and largest sizes of dimensions for which the plan holds; `dims` then has the largest, and
-    `formulas` the size of each arena at all sizes. `pins` has the offsets that tensors and workspaces had to have, `places` the arenas
+    `formulas` the size of each arena at all sizes. `sums` has the dimensions that are sums of others, as texts in the names of `ranges`
+    ("past + 1"). `pins` has the offsets that tensors and workspaces had to have, `places` the arenas
     that they had to be in, and `keeps` the tensors that share bytes with nothing. `states` are the states of the model, in the arena or
     only listed. `movement` has the copies between two memories (None: each buffer has one memory).
     """
@@ -304,6 +325,7 @@ class PlanResult(VerbResult):
     outputs: tuple[PlannedOutput, ...] = ()
     ranges: SizeRanges = field(default_factory=dict)
     formulas: tuple[ArenaFormula, ...] = ()
+    sums: Mapping[str, str] = field(default_factory=dict)
     movement: PlannedMovement | None = None
     pins: Mapping[str, int] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict)
@@ -361,14 +383,19 @@ class PlanResult(VerbResult):
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as docs/plan.schema.json describes it, ready for JSON."""
         rows = ("arenas", "insides")
-        left_out = (*rows, *_LISTS, *_NODES, "ranges", "formulas", "pins", "places", "keeps", "states", "movement")
+        left_out = (*rows, *_LISTS, *_NODES, "ranges", "formulas", "sums", *_FIXED, "states", "movement")
         plain = {key: value for key, value in vars(self).items() if key not in left_out}
         plain |= {"dims": dict(self.dims), "bounds": dict(self.bounds), "copies": dict(vars(self.copies))}
         plain |= {"gap": self.gap, **_nodes(self)}
         plain |= {key: [row.to_dict() for row in getattr(self, key)] for key in _LISTS}
         plain |= {"kernels": self.kernels and dict(self.kernels)}
         plain |= {"totals": self.totals}
-        fixed = {"pins": dict(self.pins), "places": dict(self.places), "keeps": list(self.keeps)}
+        fixed = {
+            "pins": dict(self.pins),
+            "places": dict(self.places),
+            "keeps": list(self.keeps),
+            "sums": dict(self.sums),
+        }
         plain |= {key: names for key, names in fixed.items() if names}
         if self.states:
             plain["states"] = [state.to_dict() for state in self.states]

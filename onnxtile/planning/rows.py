@@ -155,12 +155,16 @@ def constant_nodes(layout: Layout, facts: LayoutFacts) -> tuple[str, ...]:
 def inputs(model: ir.Model, facts: LayoutFacts) -> tuple[PlannedInput, ...]:
     """Return the inputs of the graph of `model`, but for those that are constants."""
     given = (value for value in model.graph.inputs if value not in facts.constants)
-    return tuple(PlannedInput(_name(value), dtype(value, facts), facts.shapes.sizes(value)) for value in given)
+    return tuple(PlannedInput(*_end(value, facts)) for value in given)
 
 
 def outputs(model: ir.Model, facts: LayoutFacts) -> tuple[PlannedOutput, ...]:
     """Return the outputs of the graph of `model`."""
-    return tuple(PlannedOutput(_name(v), dtype(v, facts), facts.shapes.sizes(v)) for v in model.graph.outputs)
+    return tuple(PlannedOutput(*_end(value, facts)) for value in model.graph.outputs)
+
+
+def _end(value: ir.Value, facts: LayoutFacts) -> tuple[Any, ...]:
+    return _name(value), dtype(value, facts), facts.shapes.sizes(value), facts.shapes.formulas(value)
 
 
 def dtype(value: ir.Value, facts: LayoutFacts) -> str | None:

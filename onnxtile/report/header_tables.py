@@ -121,10 +121,16 @@ def _row(value: TableValue, number: int, names: Sequence[str], blocks: Mapping[s
 
 def _bytes(value: TableValue) -> int:
     """Return the bytes of a value outside of arenas, 0 where they are not known."""
-    if value.size is not None or value.shape is None or not value.dtype or value.dtype == "STRING":
+    if value.size is not None or value.shape is None:
         return value.size or 0
-    bits = _PACKED_BITS.get(value.dtype, 8 * ELEMENT_BYTES.get(value.dtype, 1))
-    return (prod(value.shape) * bits + 7) // 8
+    return (prod(value.shape) * element_bits(value) + 7) // 8
+
+
+def element_bits(value: TableValue) -> int:
+    """Return the bits of an element of `value`, 0 where they are not known."""
+    if not value.dtype or value.dtype == "STRING":
+        return 0
+    return _PACKED_BITS.get(value.dtype, 8 * ELEMENT_BYTES.get(value.dtype, 1))
 
 
 def _nodes(table: RunTable, prefix: str) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from math import prod
 from typing import Any
 
 from onnxtile.report.bodies import rows_with_bodies
@@ -22,7 +23,8 @@ class TableValue:
 
     `block` is the name of its arena, None outside of arenas. `offset` (bytes) counts from the start of the arena or, of a constant, from
     the start of the block of constants; None without an address. `size` is in bytes, None where it is not known. `first` and `last` are
-    steps, both inclusive. `alias` is the index of the value that owns the bytes, if that is another.
+    steps, both inclusive. `alias` is the index of the value that owns the bytes, if that is another. `strides` are the elements from one
+    index of each axis to the next.
     """
 
     name: str
@@ -35,14 +37,7 @@ class TableValue:
     alias: int | None
     dtype: str | None
     shape: tuple[int, ...] | None
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """The elements from one index of each axis to the next: the last axis is contiguous."""
-        found = [1]
-        for size in reversed((self.shape or ())[1:]):
-            found.append(found[-1] * size)
-        return tuple(reversed(found)) if self.shape else ()
+    strides: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -152,6 +147,7 @@ def _planned(row: BufferJson, numbers: Mapping[str, int]) -> TableValue:
         alias=None if owner is None else numbers.get(owner),
         dtype=row.get("dtype"),
         shape=_shape(row),
+        strides=_strides(row),
     )
 
 
@@ -169,7 +165,23 @@ def _unplanned(name: str, constant: Mapping[str, Any] | None, known: Mapping[str
         alias=None,
         dtype=row.get("dtype"),
         shape=_shape(row),
+        strides=_strides(row),
     )
+
+
+def _strides(row: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the elements from one index of each axis of `row` to the next: those it has, else those of contiguous elements."""
+    shape = _shape(row) or ()
+    if row.get("strides"):
+        size = element_bytes(row)
+        return tuple(stride // size for stride in row["strides"])
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def element_bytes(row: Mapping[str, Any]) -> int:
+    """Return the bytes of an element of `row`, a tensor that is not contiguous."""
+    size: int = row["size"] // prod(row["shape"])
+    return size
 
 
 def _shape(row: Mapping[str, Any]) -> tuple[int, ...] | None:

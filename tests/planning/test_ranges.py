@@ -24,8 +24,9 @@ from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
 from onnxtile.model.size_expression import read_sizes
 from onnxtile.planning.model_plan import PlanSettings, plan_model
-from onnxtile.planning.proof.at_sizes import at_sizes, proved_sizes
+from onnxtile.planning.proof.at_sizes import at_sizes
 from onnxtile.planning.proof.published.audit import check, require
+from onnxtile.planning.proof.published.sizes import proved_sizes
 from onnxtile.planning.range_limits import does_not_fit, smallest_over
 from onnxtile.planning.result import PlanResult
 from onnxtile.report.plan_tables import for_plan

@@ -2,55 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
-from typing import Any, TypeAlias
+from typing import Any
 
 import onnx_ir as ir
 
 from onnxtile.errors import CheckFailed
 from onnxtile.model.bytes import tensor_bytes
 from onnxtile.model.shapes import Shapes
-from onnxtile.model.size_formula import SizeRanges
 from onnxtile.planning.arena_formula import ArenaFormula
-from onnxtile.planning.proof.published.claims import NO_SHAPE, UNSAID, BodyClaim, ClaimedRow, Claims
+from onnxtile.planning.proof.published.claims import UNSAID, Claims
 from onnxtile.planning.proof.published.evidence import entered_bodies, names_of
+from onnxtile.planning.proof.published.sizes import SizeOfSymbols, WrongFormula, claimed_at, listed
 from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlanResult
-
-BETWEEN = 5
-"""Sizes between the corners of the ranges at which a plan is proved."""
-
-SizeOfSymbols: TypeAlias = Mapping[str, int]
-"""One size for each dimension, by name."""
-_FRACTIONS = (0.5, 0.236, 0.854, 0.382, 0.708, 0.146, 0.618, 0.927, 0.073, 0.326)
-"""Parts of a range, so that the sizes of several dimensions and steps differ."""
-
-
-def proved_sizes(ranges: SizeRanges) -> list[dict[str, int]]:
-    """Return the sizes at which a plan over `ranges` is proved: all corners, the largest first, then five between them."""
-    corners = [
-        dict(zip(ranges, ends, strict=True)) for ends in product(*((high, low) for low, high in ranges.values()))
-    ]
-    found = list(corners)
-    for sizes in _between(ranges):
-        if sizes not in found:
-            found.append(sizes)
-        if len(found) == len(corners) + BETWEEN:
-            break
-    return found
-
-
-def _between(ranges: SizeRanges) -> Iterator[dict[str, int]]:
-    for start in range(len(_FRACTIONS)):
-        parts = (_FRACTIONS[(start + 3 * place) % len(_FRACTIONS)] for place in range(len(ranges)))
-        yield {
-            name: low + round((high - low) * part)
-            for (name, (low, high)), part in zip(ranges.items(), parts, strict=True)
-        }
-    for steps in range(1, 1 + BETWEEN):
-        yield {name: min(low + steps, high) for name, (low, high) in ranges.items()}
 
 
 @dataclass(frozen=True)
@@ -80,29 +45,10 @@ def at_sizes(plan: PlanResult, sizes: SizeOfSymbols, model: ir.Model, shapes: Sh
         inputs=(),
         outputs=(),
     )
-    claims = Claims.of(result)
-    # The figures of the largest sizes are not claimed of others.
-    figures = ("peak", "peak_step", "lower_bound", "any_order_bound", "activation_bytes", "in_place")
-    lists = ("inputs", "outputs", "copies", "totals", "gap", "optimal")
-    outside = tuple(replace(reason, shape=NO_SHAPE) for reason in claims.outside or ())
-    unplanned = tuple(replace(reason, shape=NO_SHAPE) for reason in claims.unplanned or ())
-    left_out: dict[str, Any] = {**dict.fromkeys(figures, UNSAID), **dict.fromkeys(lists), "optimal_over": ""}
-    if any(sizes[name] < high for name, (_, high) in plan.ranges.items()):
-        left_out["states"] = tuple(replace(state, size=UNSAID, copied=UNSAID) for state in claims.states)
-        left_out |= {
-            "buffers": _without_parts(claims.buffers),
-            "bodies": tuple(map(_body_without_parts, claims.bodies)),
-        }
-    return PlanAtSizes(result, replace(claims, **left_out, outside=outside, unplanned=unplanned))
-
-
-def _without_parts(rows: Iterable[ClaimedRow]) -> tuple[ClaimedRow, ...]:
-    """Leave out the parts of rows, which lie elsewhere at smaller sizes: the check then takes the live bytes from the graph."""
-    return tuple(replace(row, parts=None, first=UNSAID, last=UNSAID) if row.parts else row for row in rows)
-
-
-def _body_without_parts(body: BodyClaim) -> BodyClaim:
-    return replace(body, buffers=_without_parts(body.buffers), bodies=tuple(map(_body_without_parts, body.bodies)))
+    try:
+        return PlanAtSizes(result, claimed_at(Claims.of(plan), sizes, scaled=scaled))
+    except WrongFormula as error:
+        raise CheckFailed(f"the plan is not sound: {error}", hint="please report it with the model") from None
 
 
 def _figures(formula: ArenaFormula, sizes: SizeOfSymbols, *, scaled: bool) -> dict[str, Any]:
@@ -145,7 +91,10 @@ class _RowsAtSizes:
             raise CheckFailed(
                 f"{row.name!r} has {size} bytes at {listed(self.sizes)}, more than the {row.size} of the plan"
             )
-        formulas: dict[str, Any] = dict.fromkeys(("size_formula", "shape_formula", "scaled_offset"))
+        if row.strides_formula is not None:
+            row = replace(row, strides=tuple(stride.at(self.sizes) for stride in row.strides_formula))
+        names = ("size_formula", "shape_formula", "strides_formula", "scaled_offset")
+        formulas: dict[str, Any] = dict.fromkeys(names)
         return replace(row, offset=offset, shape=shape, size=size, **formulas)
 
     def body(self, body: PlannedBody) -> PlannedBody:
@@ -154,8 +103,3 @@ class _RowsAtSizes:
         inside = replace(self, graph=graph)
         buffers, inner = tuple(map(inside.row, body.buffers)), tuple(map(inside.body, body.bodies))
         return replace(body, buffers=buffers, bodies=inner, size=UNSAID)
-
-
-def listed(sizes: SizeOfSymbols) -> str:
-    """Return sizes as `--dim` takes them: "batch=1 seq=512"."""
-    return " ".join(f"{name}={size}" for name, size in sizes.items())

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator
 from onnxtile.model.size_expression import read_size
 from onnxtile.report.c_text import comment
 from onnxtile.report.format import Format, PlanJson, RenderOptions
-from onnxtile.report.header_tables import ELEMENT_BYTES, tables
+from onnxtile.report.header_tables import ELEMENT_BYTES, element_bits, tables
 from onnxtile.report.headline import tensor_type
 from onnxtile.report.identifiers import identifier, identifiers
 from onnxtile.report.layout import arenas
-from onnxtile.report.run_table import RunTable, TableValue, run_table
+from onnxtile.report.run_table import RunTable, TableValue, element_bytes, run_table
 
 _LANGUAGE = """\
 #if defined(__cplusplus)
@@ -51,6 +51,7 @@ def _write(plan: PlanJson, options: RenderOptions) -> bytes:
     lines = [*_head(plan, prefix), *_arenas(plan, prefix, blocks, widest), *_tensors(table, names)]
     lines += _range_macros(plan, table, names, prefix)
     lines += [*_constants(table, tensors, prefix), *tables(table, tensors, blocks, prefix)]
+    lines += _tensors_at(plan, table, tensors, prefix)
     lines += _assertions(rows, names, units, blocks, prefix)
     return "\n".join([*lines, "", f"#endif  /* {prefix}_H */", ""]).encode()
 
@@ -105,17 +106,15 @@ def _tensors(table: RunTable, names: Iterable[str]) -> Iterator[str]:
 
 def _range_macros(plan: PlanJson, table: RunTable, names: list[str], prefix: str) -> Iterator[str]:
     """Yield the macros of a plan over ranges: sizes of arenas, and offsets and sizes of tensors, at given sizes of the dimensions."""
-    ranges = {name: (low, high) for name, (low, high) in (plan.get("ranges") or {}).items()}
+    ranges = plan.get("ranges") or {}
     if not ranges:
         return
-    parameters = dict(zip(ranges, identifiers(ranges), strict=True))
+    parameters = _parameters(plan)
     arguments = {name: f"((size_t)({parameter}))" for name, parameter in parameters.items()}
     head = f"({', '.join(parameters.values())})"
 
     def at(text: str) -> str:
-        formula = read_size(text, ranges)
-        assert formula is not None
-        return f"({formula.in_c(arguments)})"
+        return _in_c(text, arguments)
 
     yield from (
         "",
@@ -131,6 +130,69 @@ def _range_macros(plan: PlanJson, table: RunTable, names: list[str], prefix: str
         if row is not None:
             yield f"#define {name}_OFFSET_AT{head} {at(row.get('scaled_offset') or str(row['offset']))}"
             yield f"#define {name}_SIZE_AT{head} {at(row.get('size_formula') or str(row['size']))}"
+
+
+def _parameters(plan: PlanJson) -> dict[str, str]:
+    """Return the parameters of macros and functions, by the dimension that has a range."""
+    return dict(zip(plan["ranges"], identifiers(plan["ranges"]), strict=True))
+
+
+def _in_c(text: str, arguments: dict[str, str]) -> str:
+    formula = read_size(text, dict.fromkeys(arguments, (0, 0)))
+    assert formula is not None
+    return f"({formula.in_c(arguments)})"
+
+
+def _tensors_at(plan: PlanJson, table: RunTable, names: list[str], prefix: str) -> Iterator[str]:
+    """Yield the function that returns a tensor at given sizes of the dimensions, of a plan over ranges."""
+    if not plan.get("ranges"):
+        return
+    low, parameters = prefix.lower(), _parameters(plan)
+    ends = {row["name"]: row for key in ("outputs", "inputs") for row in plan.get(key) or ()}
+    rows = ends | {row["name"]: row for row in plan["buffers"]}
+    yield from (
+        "",
+        "/* The tensor with an index, at any sizes of the dimensions. Others than those below are the same at all sizes. */",
+    )
+    head = "".join(f", size_t {parameter}" for parameter in parameters.values())
+    yield f"static inline struct {low}_tensor {low}_tensor_at(uint32_t {low}_i{head}) {{"
+    yield f"    struct {low}_tensor {low}_t = {low}_tensors[{low}_i];"
+    yield f"    int {low}_axis, {low}_is_plain = 1;"
+    yield f"    {' '.join(f'(void){parameter};' for parameter in parameters.values())}"
+    yield f"    switch ({low}_i) {{"
+    for value, name in zip(table.values, names, strict=True):
+        row = rows.get(value.name)
+        if row is not None and (row.get("shape_formula") or row.get("scaled_offset")):
+            yield f"    case {prefix}_I_{name}:"
+            yield from (f"        {low}_{line}" for line in _at_sizes(row, value, parameters))
+            yield "        break;"
+    yield "    default:"
+    yield f"        {low}_is_plain = 0;"
+    yield "    }"
+    yield f"    for ({low}_axis = {low}_t.rank - 1; {low}_is_plain && {low}_axis >= 0; --{low}_axis)"
+    inner = f"{low}_t.shape[{low}_axis + 1] * {low}_t.strides[{low}_axis + 1]"
+    yield f"        {low}_t.strides[{low}_axis] = {low}_axis == {low}_t.rank - 1 ? 1u : {inner};"
+    yield f"    return {low}_t;"
+    yield "}"
+
+
+def _at_sizes(row: PlanJson, value: TableValue, names: dict[str, str]) -> Iterator[str]:
+    """Yield the statements that give the tensor `t` of `row` its figures at the sizes in the parameters `names`."""
+    if row.get("scaled_offset"):
+        yield f"t.offset = {_in_c(row['scaled_offset'], names)};"
+    if row.get("size_formula"):
+        yield f"t.size = {_in_c(row['size_formula'], names)};"
+    elif value.block is None and value.size is None and (bits := element_bits(value)):
+        size = "*".join(f"(size_t){_in_c(text, names)}" for text in row["shape_formula"]) or "1u"
+        yield f"t.size = ({size}*{bits}u + 7u) / 8u;"
+    for axis, text in enumerate(row.get("shape_formula") or ()):
+        yield f"t.shape[{axis}] = {_in_c(text, names)};"
+    if row.get("strides"):
+        yield "is_plain = 0;"
+        for axis, text in enumerate(row.get("strides_formula") or map(str, row["strides"])):
+            yield f"t.strides[{axis}] = {_in_c(text, names)} / {element_bytes(row)}u;"
+    elif not row.get("shape_formula"):
+        yield "is_plain = 0;"
 
 
 def _constants(table: RunTable, names: list[str], prefix: str) -> Iterator[str]:

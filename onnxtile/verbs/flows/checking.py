@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxtile.errors import UsageError
 from onnxtile.model.constants import Constants
-from onnxtile.model.dims import bind, free_inputs, symbols
+from onnxtile.model.dims import bind, formula_names, free_inputs, rename_symbols, symbols
 from onnxtile.model.given import given_shapes, read_inputs
-from onnxtile.model.load import digest, load
+from onnxtile.model.load import digest, file_name, load
 from onnxtile.model.shapes import resolve
+from onnxtile.model.unfold import Unfolded, unfold
 from onnxtile.model.wanted import Wanted
 from onnxtile.verbs.flows.kernels import KernelChoice, choose_kernels
 
 if TYPE_CHECKING:
+    from onnxtile.planning.proof.failure import PlanFailure
     from onnxtile.planning.proof.published.audit import Audit
     from onnxtile.planning.proof.published.claims import Claims
     from onnxtile.verbs.plan import CheckOptions
@@ -23,9 +26,10 @@ if TYPE_CHECKING:
 def check_plan(options: CheckOptions) -> Audit:
     """Check a plan as `onnxtile.check_plan` says."""
     from onnxtile.planning.proof.failure import PlanFailure
-    from onnxtile.planning.proof.published.audit import Audit, check
-    from onnxtile.planning.proof.published.claims import Claims
+    from onnxtile.planning.proof.published.audit import Audit, check, check_ranges
+    from onnxtile.planning.proof.published.claims import Claims, KernelClaim
     from onnxtile.planning.proof.published.copied_model import with_claimed_copies
+    from onnxtile.planning.proof.published.sizes import listed, wrong_ranges
 
     progress, model, plan = options.progress, options.model, options.plan
     inputs, ranges = options.inputs, options.ranges
@@ -35,19 +39,58 @@ def check_plan(options: CheckOptions) -> Audit:
     checked = load(model)
     given = None if inputs is None else read_inputs(inputs, checked)
     open_ = set(symbols(free_inputs(checked)))
+    wrong, noted = [*_unknown(claims, open_)], []
+    if None not in (claims.model, file_name(model)) and claims.model != file_name(model):
+        noted.append(PlanFailure(f"model is {claims.model!r}, and the file is called {file_name(model)!r}"))
     told = {name: size for name, size in claims.dims.items() if name in open_}
+    words: dict[str, str] = {}
+    if claims.ranges:
+        words = formula_names(checked)
+        ranged = {name for name in told if words.get(name, name) in claims.ranges}
+        told = {name: size for name, size in told.items() if name not in ranged}
+    wrong += wrong_ranges(claims, words)
+    if wrong:
+        return Audit.refused(*wrong)
     bind(checked, {**told, **options.single_dims}, {**given_shapes(given or {}), **options.whole_shapes})
-    choose_kernels(checked, KernelChoice.NODES if claims.kernels is None else KernelChoice.ISLANDS)
-    progress("inferring shapes")
+    counted = choose_kernels(checked, KernelChoice.NODES if claims.kernels is None else KernelChoice.ISLANDS)
+    islands = None if counted is None else KernelClaim(**counted.to_dict())
+    # A planned model has its islands already.
+    if claims.outside is not None and claims.kernels not in {None, islands}:
+        noted.append(PlanFailure(f"kernels are {claims.kernels}, not {islands}"))
     largest = {**claims.bounds, **(options.bounds or {})} or None
-    known = resolve(checked, run=True, wanted=Wanted(given, ranges), bounds=largest)
+    wanted = Wanted(given, ranges)
+    if claims.ranges:
+        rename_symbols(checked, {**claims.sums, **words})
+
+        def at(sizes: Mapping[str, int] | None) -> Unfolded:
+            progress(f"checking the plan {'over its ranges' if sizes is None else f'at {listed(sizes)}'}")
+            if sizes is None:
+                known = resolve(checked, run=True, wanted=wanted, bounds=largest, ranges=claims.ranges)
+                return unfold(checked, known, Constants(checked))
+            bound = checked.clone()
+            bind(bound, sizes, {}, least=0)
+            return unfold(bound, resolve(bound, run=True, wanted=wanted, bounds=largest), Constants(bound))
+
+        return check_ranges(claims, at, digest(model)).with_failures(noted)
+    progress("inferring shapes")
+    known = resolve(checked, run=True, wanted=wanted, bounds=largest)
     progress("checking the plan")
     if claims.movement is not None and claims.movement.copies is not None:
         copied = with_claimed_copies(checked, claims, known)
         if isinstance(copied, PlanFailure):
             return Audit.refused(copied)
         known = copied
-    return check(checked, claims, known, Constants(checked), digest(model))
+    return check(checked, claims, known, Constants(checked), digest(model)).with_failures(noted)
+
+
+def _unknown(claims: Claims, known: Collection[str]) -> Iterator[PlanFailure]:
+    """Yield the dimensions of `claims` that are not in `known`, those of the model."""
+    from onnxtile.planning.proof.failure import PlanFailure
+
+    for kind, names in (("dims", claims.dims), ("sums", claims.sums)):
+        for name in names:
+            if name not in known:
+                yield PlanFailure(f"{kind}: the model has no open dimension {name!r}")
 
 
 def _read(file: Path | str) -> Claims:

@@ -106,7 +106,7 @@ def plan_range(options: PlanOptions) -> PlannedModel:
     progress("planning")
     settings = replace(settings, digest=digest(options.model), name=file_name(options.model), dims=dims, ranges=ranges)
     result = _fitting(opened, settings, lambda ranges: _refusal(planned, ranges, settings, options))
-    result = replace(result, kernels=None if counted is None else counted.to_dict())
+    result = replace(result, kernels=None if counted is None else counted.to_dict(), sums=options.dim_sums)
     require_lengths(result, opened)
     verdict, not_run = _proved_or_checked(planned, result, opened, options)
     rename_symbols(planned, {word: name for name, word in names.items()})
@@ -170,8 +170,9 @@ def _proved(model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOpt
     Raises CheckFailed where the check says no, and Mismatch where a run differs.
     """
     from onnxtile.planning.proof.arena_run import arena_run
-    from onnxtile.planning.proof.at_sizes import at_sizes, listed, proved_sizes
+    from onnxtile.planning.proof.at_sizes import at_sizes
     from onnxtile.planning.proof.published.audit import require
+    from onnxtile.planning.proof.published.sizes import listed, proved_sizes
 
     sizes = proved_sizes(plan.ranges)
     wanted = Wanted(None, options.ranges)

@@ -114,7 +114,8 @@ def views(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
     """Yield the alias of an output that is a whole operand with another shape, also of a meta-op that fuse marked as a view."""
     function = facts.model.functions.get(node.op_identifier())
     if function is not None and keys.VIEW in function.metadata_props and node.inputs[0] is not None:
-        if facts.same_bytes(node.outputs[0], node.inputs[0]):
+        is_whole = node.inputs[0] not in facts.spread or node.outputs[0] in facts.spread
+        if is_whole and facts.same_bytes(node.outputs[0], node.inputs[0]):
             yield Alias(node.outputs[0], node.inputs[0], "view")
         return
     is_view = node.op_type in VIEWS or (node.op_type in JOINS and len(node.inputs) == 1)

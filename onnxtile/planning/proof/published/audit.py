@@ -6,7 +6,7 @@ result. It takes about as many steps as the graph has nodes and values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -15,8 +15,9 @@ import onnx_ir as ir
 from onnxtile.errors import CheckFailed
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
-from onnxtile.model.unfold import unfold
+from onnxtile.model.unfold import Unfolded, unfold
 from onnxtile.planning.proof.failure import PlanFailure
+from onnxtile.planning.proof.published.between import wrong_between
 from onnxtile.planning.proof.published.claims import UNSAID, BodyClaim, ClaimedRow, Claims
 from onnxtile.planning.proof.published.evidence import GraphFacts, entered_bodies
 from onnxtile.planning.proof.published.figures import figures
@@ -28,11 +29,19 @@ from onnxtile.planning.proof.published.orders import disorders
 from onnxtile.planning.proof.published.overlaps import overlaps
 from onnxtile.planning.proof.published.placing import CheckTerms, Placing, aligned_to_bodies, placing
 from onnxtile.planning.proof.published.replay import Shared, replay
+from onnxtile.planning.proof.published.sizes import (
+    SizeOfSymbols,
+    WrongFormula,
+    claimed_at,
+    listed,
+    proved_sizes,
+)
 from onnxtile.planning.proof.published.states import (
     CheckedStates,
     carried_states,
     found_states,
     spread_tensors,
+    wrong_row_strides,
     wrong_states,
 )
 from onnxtile.planning.proof.published.timeline import RunOrder, timeline
@@ -58,9 +67,13 @@ class Audit(VerbResult):
     arenas: int
 
     @classmethod
-    def refused(cls, failure: PlanFailure) -> Audit:
+    def refused(cls, *failures: PlanFailure) -> Audit:
         """Return the result for a plan of which nothing else is checked."""
-        return cls((failure,), 0, 0, 0, 0, 0, 0)
+        return cls(failures, 0, 0, 0, 0, 0, 0)
+
+    def with_failures(self, failures: Sequence[PlanFailure]) -> Audit:
+        """Return the result with more failures, which come last."""
+        return replace(self, failures=(*self.failures, *failures))
 
     @property
     def sound(self) -> bool:
@@ -87,6 +100,9 @@ def check(
     """
     claims = plan if isinstance(plan, Claims) else Claims.of(plan)
     known = GraphFacts(*unfold(model, shapes, constants))
+    if claims.surplus:
+        reasons = (f"{name}: the model shows no such field, so that nothing can check it" for name in claims.surplus)
+        return Audit(tuple(map(PlanFailure, reasons)), 0, 0, 0, 0, 0, 0)
     if claims.alignment < 1 or claims.alignment & (claims.alignment - 1):
         return Audit.refused(PlanFailure(f"the alignment must be a power of two, not {claims.alignment}"))
     if claims.overwrite_inputs and claims.io != "inside":
@@ -98,6 +114,7 @@ def check(
     terms = CheckTerms(known, claims.alignment, arenas, every_order=claims.order == "any")
     fixed = FixedPlaces.of(claims, known.model.graph)
     walk = _Walk(terms, stated.states, is_whole=claims.outside is not None, apart=fixed.keeps)
+    walk.over_ranges = claims.is_at_sizes or bool(claims.ranges)
     main = BodyClaim(
         node="",
         attribute=None,
@@ -133,6 +150,36 @@ def check(
     return Audit(tuple(failures), *counts)
 
 
+def check_ranges(claims: Claims, at: Callable[[SizeOfSymbols | None], Unfolded], digest: str | None = None) -> Audit:
+    """Return the faults of `claims`, a plan over ranges, at the sizes at which it is proved, and then those between.
+
+    `at` returns the model at sizes, and over the ranges for None.
+
+    Faults are those of the first sizes that have some. At the largest sizes, all figures are checked.
+    """
+    found: Audit | None = None
+    for sizes in proved_sizes(claims.ranges):
+        opened = at(sizes)
+        if found is None:
+            found = check(opened.model, claims, opened.shapes, opened.constants, digest)
+            if not found.sound:
+                return found
+        for scaled in (False, True):
+            try:
+                one = claimed_at(claims, sizes, scaled=scaled)
+            except WrongFormula as error:
+                return replace(found, failures=(PlanFailure(str(error)),))
+            failures = check(opened.model, one, opened.shapes, opened.constants).failures
+            if failures:
+                where = f"at {listed(sizes)}{' with scaled offsets' if scaled else ''}: "
+                return replace(found, failures=tuple(replace(one, reason=where + one.reason) for one in failures))
+    assert found is not None
+    try:
+        return found.with_failures([*wrong_between(claims, at(None))])
+    except WrongFormula as error:
+        return replace(found, failures=(PlanFailure(str(error)),))
+
+
 def require(
     model: ir.Model, plan: PlanResult | Claims, shapes: Shapes, constants: Constants, digest: str | None = None
 ) -> Audit:
@@ -166,6 +213,7 @@ class _Walk:
     failures: list[PlanFailure] = field(default_factory=list)
     listing: ExpectedLists = field(default_factory=ExpectedLists)
     is_partial: bool = False
+    over_ranges: bool = False
     tensors: int = 0
     aliases: int = 0
     workspaces: int = 0
@@ -202,6 +250,8 @@ class _Walk:
         found, wrong = placing(claim.buffers, line, self.terms)
         self._note(wrong, path)
         self._note(overlaps(found.holders), path)
+        if self.is_whole:
+            self._note(wrong_row_strides(self.states, found.rows, self.terms.known, over_ranges=self.over_ranges), path)
         shared = None
         if not wrong:
             shared = replay(found, line, self.terms)
@@ -240,10 +290,11 @@ class _Walk:
                 planned.add(node)
                 self.bodies += 1
                 inner = open_[name, attribute].pop(0)
-                self._note(_outside_workspace(inner, found.workspaces.get(node), self.terms.alignment), at)
                 states = carried_states(node, graph, inner.buffers)
                 self.terms.known.next_states.update(states.next_of)
                 seen = self.graph(graph, inner, "inside", overwrite=False, path=at, states=states)
+                rows = inner.buffers if seen is None else seen.placing.all_rows
+                self._note(_outside_workspace(inner, rows, found.workspaces.get(node), self.terms.alignment), at)
                 if seen is not None:
                     self._align(node, max((holder.unit for holder in seen.placing.holders), default=1))
         for body in (body for left in open_.values() for body in left):
@@ -264,9 +315,11 @@ class _Walk:
         return max((*map(known.alignment, made), *inner), default=1)
 
 
-def _outside_workspace(body: BodyClaim, workspace: ClaimedRow | None, alignment: int) -> Iterator[PlanFailure]:
-    """Yield each row of `body` outside the workspace of its node, and a size of the body larger than that."""
-    rows = [row for row in body.buffers if row.size]
+def _outside_workspace(
+    body: BodyClaim, rows: Sequence[ClaimedRow], workspace: ClaimedRow | None, alignment: int
+) -> Iterator[PlanFailure]:
+    """Yield each of the `rows` of `body` outside the workspace of its node, and a size of the body larger than that."""
+    rows = [row for row in rows if row.size]
     if not rows:
         if body.size not in {UNSAID, 0}:
             yield PlanFailure(f"the body has no bytes, and a size of {body.size}")

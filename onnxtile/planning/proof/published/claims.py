@@ -1,18 +1,45 @@
-"""The claims of a published plan, as plain data; a missing claim is not checked."""
+"""The claims of a published plan, as plain data; a missing claim is not checked.
+
+A file may leave a field out, but not write nothing in its place: an empty text, or null where the schema has none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
+import pydantic
+
+from onnxtile.model.size_pieces import SizePieces
+from onnxtile.planning.arena_formula import ArenaFormula
 from onnxtile.planning.movement.copies import PlannedMovement
-from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlanResult
+from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlannedInput, PlannedState, PlanResult
 
 UNSAID = -(2**63)
 """The value of a missing number, outside the range of numbers in a file."""
 NO_SHAPE = (UNSAID,)
 """The value of a missing shape."""
+
+_Claimed = TypeVar("_Claimed")
+
+
+def _said(value: Any) -> Any:
+    if value is None:
+        raise ValueError("null is no value of this field")
+    return value
+
+
+def _unpublished(_: Any) -> Any:
+    raise ValueError("the field is no part of a plan")
+
+
+Told: TypeAlias = Annotated[_Claimed | None, pydantic.AfterValidator(_said)]
+"""A claim that is None where it is left out, and that no file may write as null."""
+FilledText: TypeAlias = Annotated[str, pydantic.Field(min_length=1)]
+"""A text that is empty where it is left out, and in no file."""
+STRICT = pydantic.ConfigDict(extra="forbid")
+"""Fields of a file that are no claims are errors."""
 
 AttributeClaims: TypeAlias = Mapping[str, int | float | str | tuple[int | float | str, ...]]
 """The attributes of a node, by name."""
@@ -21,6 +48,8 @@ AttributeClaims: TypeAlias = Mapping[str, int | float | str | tuple[int | float 
 @dataclass(frozen=True)
 class ClaimedPart:
     """The part of a buffer: see planning.result.PlannedPart."""
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
     start: int
     size: int
@@ -32,8 +61,11 @@ class ClaimedPart:
 class ClaimedRow:
     """A buffer of the plan: see planning.result.PlannedBuffer. Texts that are left out are empty.
 
-    A row with steps and without parts says that all its bytes are live in these steps.
+    A row with steps and without parts says that all its bytes are live in these steps, one without `strides` (bytes) that its elements are
+    contiguous; NO_SHAPE says nothing of them. Formulas are texts. `most` are the bytes of a row of ranges at their largest sizes.
     """
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
     name: str
     arena: str
@@ -41,12 +73,18 @@ class ClaimedRow:
     size: int
     first: int = UNSAID
     last: int = UNSAID
-    kind: str = ""
-    alias: str | None = None
-    node: str | None = ""
-    dtype: str | None = ""
+    kind: FilledText = ""
+    alias: FilledText | None = None
+    node: FilledText | None = ""
+    dtype: FilledText | None = ""
     shape: tuple[int, ...] | None = NO_SHAPE
-    parts: tuple[ClaimedPart, ...] | None = None
+    parts: Told[tuple[ClaimedPart, ...]] = None
+    strides: Told[tuple[int, ...]] = None
+    size_formula: FilledText = ""
+    shape_formula: Told[tuple[FilledText, ...]] = None
+    strides_formula: Told[tuple[FilledText, ...]] = None
+    scaled_offset: FilledText = ""
+    most: Annotated[int, pydantic.AfterValidator(_unpublished)] = UNSAID
 
     @property
     def end(self) -> int:
@@ -63,6 +101,8 @@ class ClaimedRow:
 class BodyClaim:
     """The plan of a body: see planning.result.PlannedBody."""
 
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
+
     node: str
     attribute: str | None
     schedule: tuple[str, ...]
@@ -70,11 +110,11 @@ class BodyClaim:
     buffers: tuple[ClaimedRow, ...]
     bodies: tuple[BodyClaim, ...] = ()
     size: int = UNSAID
-    operators: tuple[str, ...] | None = None
-    constant_nodes: tuple[str, ...] | None = None
-    operands: tuple[tuple[str, ...], ...] | None = None
-    results: tuple[tuple[str, ...], ...] | None = None
-    attributes: tuple[AttributeClaims, ...] | None = None
+    operators: Told[tuple[str, ...]] = None
+    constant_nodes: Told[tuple[str, ...]] = None
+    operands: Told[tuple[tuple[str, ...], ...]] = None
+    results: Told[tuple[tuple[str, ...], ...]] = None
+    attributes: Told[tuple[AttributeClaims, ...]] = None
 
     @classmethod
     def of(cls, body: PlannedBody) -> BodyClaim:
@@ -88,14 +128,19 @@ class BodyClaim:
 class InputClaim:
     """An input or output of the model: see planning.result.PlannedInput."""
 
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
+
     name: str
     dtype: str | None
     shape: tuple[int, ...] | None
+    shape_formula: Told[tuple[FilledText, ...]] = None
 
 
 @dataclass(frozen=True)
 class ArenaClaim:
     """An arena: see planning.result.Arena."""
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
     name: str
     size: int
@@ -106,6 +151,8 @@ class ArenaClaim:
 @dataclass(frozen=True)
 class ConstantClaim:
     """A constant in its region: see planning.result.Constant."""
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
     name: str
     size: int | None
@@ -118,6 +165,8 @@ class ConstantClaim:
 class Reason:
     """A value without an address in an arena, and why; its element type and shape."""
 
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
+
     name: str
     reason: str
     dtype: str | None = ""
@@ -128,6 +177,8 @@ class Reason:
 class StateClaim:
     """An input and an output that are one state: see planning.result.PlannedState. Without an arena it is only listed."""
 
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
+
     input: str
     output: str
     arena: str | None = None
@@ -136,7 +187,6 @@ class StateClaim:
     copied: int | None = UNSAID
     strides: tuple[int, ...] | None = None
     axis: int | None = UNSAID
-    source: str = ""
 
     @property
     def is_kept(self) -> bool:
@@ -148,6 +198,8 @@ class StateClaim:
 class CopyClaim:
     """The copies that the plan avoids, and those that remain: see planning.result.CopyCount."""
 
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
+
     avoided: int
     avoided_bytes: int
     remaining: int
@@ -157,6 +209,8 @@ class CopyClaim:
 @dataclass(frozen=True)
 class MemoryCopyClaim:
     """A copy between memories: see planning.movement.copies.MemoryCopy."""
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
     node: str
     tensor: str
@@ -175,19 +229,72 @@ class MemoryCopyClaim:
 class MovementClaim:
     """The copies between two memories: see planning.movement.copies.PlannedMovement. `copies` that are left out are None."""
 
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
+
     fast: str
     slow: str
-    copies: tuple[MemoryCopyClaim, ...] | None = None
+    copies: Told[tuple[MemoryCopyClaim, ...]] = None
     bytes: int = UNSAID
     forced: int = UNSAID
-    lower_bound: int = UNSAID
-    parts_bound: int = UNSAID
-    any_order_bound: int = UNSAID
+    weights: Told[bool] = None
+
+
+@dataclass(frozen=True)
+class KernelClaim:
+    """The quantised islands that run as kernels, and the float tensors inside of them."""
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
+
+    islands: int
+    float_tensors: int
+
+
+@dataclass(frozen=True)
+class TotalsClaim:
+    """The bytes of all arenas, and of all constants."""
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
+
+    arenas: int
+    constants: int
+
+
+@dataclass(frozen=True)
+class PiecesClaim:
+    """A size in bytes as a formula of the dimensions, which is the largest of `pieces`."""
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
+
+    bytes: FilledText
+    pieces: tuple[FilledText, ...]
+
+
+@dataclass(frozen=True)
+class FormulaClaim:
+    """The bytes of an arena at all sizes: see planning.arena_formula.ArenaFormula."""
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
+
+    name: str
+    fixed: PiecesClaim
+    scaled: PiecesClaim | None = None
+    peak: PiecesClaim | None = None
+
+
+@dataclass(frozen=True)
+class SearchClaim:
+    """What a search proved of a plan that was just made. `moved` are bounds of the copied bytes, each of more plans than the last."""
+
+    optimal_over: str | None
+    any_order_bound: int | None
+    moved: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Claims:
     """A published plan: see planning.result.PlanResult. Lists that are left out are None."""
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
     alignment: int
     arenas: tuple[ArenaClaim, ...]
@@ -196,40 +303,49 @@ class Claims:
     buffers: tuple[ClaimedRow, ...]
     io: Literal["outputs", "inside", "outside"]
     overwrite_inputs: bool = False
-    order: str = ""
+    order: Literal["any", "model", "schedule", ""] = ""
     bodies: tuple[BodyClaim, ...] = ()
-    constants: tuple[ConstantClaim, ...] | None = None
-    outside: tuple[Reason, ...] | None = None
-    unplanned: tuple[Reason, ...] | None = None
+    constants: Told[tuple[ConstantClaim, ...]] = None
+    outside: Told[tuple[Reason, ...]] = None
+    unplanned: Told[tuple[Reason, ...]] = None
     version: Literal[1] = 1
-    digest: str | None = None
+    digest: FilledText | None = None
+    model: FilledText | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     bounds: Mapping[str, int] = field(default_factory=dict)
     peak: int = UNSAID
     peak_step: int = UNSAID
     lower_bound: int = UNSAID
-    optimal: bool | None = None
-    optimal_over: str | None = ""
-    any_order_bound: int | None = UNSAID
-    bound: str = ""
-    gap: int | None = None
+    optimal: Told[bool] = None
+    bound: Literal["peak", "every order", "pin", "search", ""] = ""
+    gap: Told[int] = None
     activation_bytes: int = UNSAID
     in_place: int = UNSAID
-    copies: CopyClaim | None = None
-    inputs: tuple[InputClaim, ...] | None = None
-    operators: tuple[str, ...] | None = None
-    constant_nodes: tuple[str, ...] | None = None
-    operands: tuple[tuple[str, ...], ...] | None = None
-    results: tuple[tuple[str, ...], ...] | None = None
-    attributes: tuple[AttributeClaims, ...] | None = None
-    outputs: tuple[InputClaim, ...] | None = None
-    kernels: Mapping[str, int] | None = None
-    totals: Mapping[str, int] | None = None
+    copies: Told[CopyClaim] = None
+    inputs: Told[tuple[InputClaim, ...]] = None
+    operators: Told[tuple[str, ...]] = None
+    constant_nodes: Told[tuple[str, ...]] = None
+    operands: Told[tuple[tuple[str, ...], ...]] = None
+    results: Told[tuple[tuple[str, ...], ...]] = None
+    attributes: Told[tuple[AttributeClaims, ...]] = None
+    outputs: Told[tuple[InputClaim, ...]] = None
+    kernels: KernelClaim | None = None
+    totals: Told[TotalsClaim] = None
     pins: Mapping[str, int] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict)
     keeps: tuple[str, ...] = ()
     states: tuple[StateClaim, ...] = ()
-    movement: MovementClaim | None = None
+    movement: Told[MovementClaim] = None
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    sums: Mapping[str, FilledText] = field(default_factory=dict)
+    formulas: Told[tuple[FormulaClaim, ...]] = None
+    search: Annotated[SearchClaim | None, pydantic.AfterValidator(_unpublished)] = None
+    """What a search proved, of a plan that was just made."""
+    surplus: Annotated[tuple[str, ...], pydantic.AfterValidator(_unpublished)] = ()
+    """The fields of a file that are no claims."""
+    is_at_sizes: Annotated[bool, pydantic.AfterValidator(_unpublished)] = False
+    is_scaled: Annotated[bool, pydantic.AfterValidator(_unpublished)] = False
+    """Whether it is a plan over ranges at one size of each, and whether it has scaled offsets there."""
 
     @classmethod
     def of(cls, plan: PlanResult) -> Claims:
@@ -242,7 +358,7 @@ class Claims:
             buffers=_rows(plan.buffers),
             io=plan.io,  # type: ignore[arg-type]  # the check reads it as a text
             overwrite_inputs=plan.overwrite_inputs,
-            order=plan.order,
+            order=plan.order if plan.order in {"any", "model"} else "schedule",  # type: ignore[arg-type]
             bodies=tuple(map(BodyClaim.of, plan.bodies)),
             constants=tuple(ConstantClaim(**vars(c)) for c in plan.constants),
             outside=tuple(Reason(**vars(e)) for e in plan.outside),
@@ -251,12 +367,13 @@ class Claims:
             dims=plan.dims,
             bounds=plan.bounds,
             gap=plan.gap,
-            kernels=plan.kernels,
-            totals=plan.totals,
+            model=plan.model,
+            kernels=None if plan.kernels is None else KernelClaim(**plan.kernels),
+            totals=TotalsClaim(**plan.totals),
             copies=CopyClaim(**vars(plan.copies)),
-            inputs=tuple(InputClaim(**vars(one)) for one in plan.inputs),
-            outputs=tuple(InputClaim(**vars(one)) for one in plan.outputs),
-            states=tuple(StateClaim(**vars(one)) for one in plan.states),
+            inputs=tuple(map(_end, plan.inputs)),
+            outputs=tuple(map(_end, plan.outputs)),
+            states=tuple(map(_state, plan.states)),
             operators=plan.operators,
             operands=plan.operands,
             results=plan.results,
@@ -266,6 +383,10 @@ class Claims:
             places=plan.places,
             keeps=plan.keeps,
             movement=None if plan.movement is None else _movement(plan.movement),
+            ranges=plan.ranges,
+            sums=plan.sums,
+            formulas=tuple(map(_formula, plan.formulas)) if plan.ranges else None,
+            search=_search(plan),
             **{name: figure for name, figure in vars(plan).items() if name in _FIGURES},
         )
 
@@ -276,8 +397,6 @@ _FIGURES = frozenset(
         "peak_step",
         "lower_bound",
         "optimal",
-        "optimal_over",
-        "any_order_bound",
         "bound",
         "activation_bytes",
         "in_place",
@@ -285,14 +404,33 @@ _FIGURES = frozenset(
 )
 
 
-_FORMULAS = frozenset({"parts", "size_formula", "shape_formula", "scaled_offset"})
-"""Fields of a row that are claimed otherwise, or at each size of a range by itself."""
+def _search(plan: PlanResult) -> SearchClaim:
+    moved = plan.movement
+    bounds = () if moved is None else (moved.lower_bound, moved.parts_bound, moved.any_order_bound)
+    return SearchClaim(plan.optimal_over, plan.any_order_bound, bounds)
 
 
 def _movement(planned: PlannedMovement) -> MovementClaim:
     copies = tuple(MemoryCopyClaim(**vars(copy)) for copy in planned.copies)
-    bounds = (planned.lower_bound, planned.parts_bound, planned.any_order_bound)
-    return MovementClaim(planned.fast, planned.slow, copies, planned.bytes, planned.forced, *bounds)
+    return MovementClaim(planned.fast, planned.slow, copies, planned.bytes, planned.forced, planned.weights)
+
+
+def _end(planned: PlannedInput) -> InputClaim:
+    texts = None if planned.shape_formula is None else tuple(map(str, planned.shape_formula))
+    return InputClaim(planned.name, planned.dtype, planned.shape, texts)
+
+
+def _state(planned: PlannedState) -> StateClaim:
+    return StateClaim(**{name: claim for name, claim in vars(planned).items() if name != "source"})
+
+
+def _formula(planned: ArenaFormula) -> FormulaClaim:
+    scaled, peak = (None if form is None else _pieces(form) for form in (planned.scaled, planned.peak))
+    return FormulaClaim(planned.name, _pieces(planned.fixed), scaled, peak)
+
+
+def _pieces(planned: SizePieces) -> PiecesClaim:
+    return PiecesClaim(str(planned), tuple(map(str, planned.pieces)))
 
 
 def _rows(buffers: tuple[PlannedBuffer, ...]) -> tuple[ClaimedRow, ...]:
@@ -300,5 +438,10 @@ def _rows(buffers: tuple[PlannedBuffer, ...]) -> tuple[ClaimedRow, ...]:
 
 
 def _row(buffer: PlannedBuffer) -> ClaimedRow:
-    fields: dict[str, Any] = {name: claim for name, claim in vars(buffer).items() if name not in _FORMULAS}
-    return ClaimedRow(**fields, parts=tuple(ClaimedPart(**vars(part)) for part in buffer.parts) or None)
+    fields: dict[str, Any] = dict(vars(buffer))
+    fields["parts"] = tuple(ClaimedPart(**vars(part)) for part in buffer.parts) or None
+    for name in ("size_formula", "scaled_offset"):
+        fields[name] = "" if fields[name] is None else str(fields[name])
+    for name in ("shape_formula", "strides_formula"):
+        fields[name] = None if fields[name] is None else tuple(map(str, fields[name]))
+    return ClaimedRow(**fields)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -14,7 +14,9 @@ import onnx_ir as ir
 
 from onnxtile import keys
 from onnxtile.model.constants import Constants
+from onnxtile.model.dims import free_inputs
 from onnxtile.model.shapes import Shapes
+from onnxtile.model.unbound import Unbound
 from onnxtile.model.unfold import inside_of
 from onnxtile.model.validity import skeleton
 from onnxtile.model.walk import bodies_of, values_in
@@ -37,14 +39,20 @@ class GraphFacts:
     constants: Constants
     next_states: dict[ir.Value, ir.Value] = field(default_factory=dict)
     """The output by the input of each state of the model, and of each carried value with one address of the bodies checked so far."""
-    spread: frozenset[ir.Value] = frozenset()
-    """Tensors whose rows are further apart than they are long, in the bytes of a state that grows."""
+    spread: Mapping[ir.Value, tuple[int, int]] = field(default_factory=dict)
+    """Tensors whose rows are further apart than they are long, in the bytes of a state that grows: the number of rows, and their distance
+    in bytes."""
 
     @cached_property
     def open_calls(self) -> frozenset[ir.Graph]:
         """The graphs of calls of functions that are planned like bodies; they read the operands of the call where these lie."""
         found = (inside_of(node) for node in self.model.graph.all_nodes())
         return frozenset(graph for graph in found if graph is not None)
+
+    @cached_property
+    def unbound(self) -> Unbound:
+        """The unbound dimensions of the model's inputs."""
+        return Unbound.of(free_inputs(self.model))
 
     @property
     def opset(self) -> int:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from onnxtile.planning.proof.failure import PlanFailure
 from onnxtile.planning.proof.published.byte_lives import in_blocks
-from onnxtile.planning.proof.published.claims import UNSAID, Claims, CopyClaim
+from onnxtile.planning.proof.published.claims import UNSAID, ArenaClaim, Claims, CopyClaim
 from onnxtile.planning.proof.published.evidence import GraphFacts
 from onnxtile.planning.proof.published.links import Link, held
 from onnxtile.planning.proof.published.operators import JOINS, SAME_ELEMENTS, TAKES_PARTS
@@ -29,7 +29,8 @@ def figures(
     yield from _unlike("peak_step", claims.peak_step, step)
     yield from _unlike("activation_bytes", claims.activation_bytes, tensors)
     yield from _totals(claims)
-    yield from _bound(claims)
+    units = [holder.unit for holder in placing.holders]
+    yield from _bound(claims, placing, min(units, default=claims.alignment))
     if used is not None and claims.in_place != UNSAID:
         least, most = _in_place(placing, used)
         if not least <= claims.in_place <= most:
@@ -58,7 +59,7 @@ def _totals(claims: Claims) -> Iterator[PlanFailure]:
     if claims.constants is not None:
         right["constants"] = sum(constant.size or 0 for constant in claims.constants)
     for name, total in right.items():
-        yield from _unlike(f"totals.{name}", claims.totals.get(name, UNSAID), total)
+        yield from _unlike(f"totals.{name}", getattr(claims.totals, name), total)
 
 
 def _arenas(claims: Claims, placing: Placing) -> Iterator[PlanFailure]:
@@ -72,9 +73,39 @@ def _arenas(claims: Claims, placing: Placing) -> Iterator[PlanFailure]:
             )
         inside = [holder for holder in placing.holders if holder.row.arena == arena.name]
         peak, _ = _peak(inside, claims.alignment)
+        if claims.is_at_sizes:
+            yield from _end_of_formula(arena, inside, placing, claims)
         yield from _unlike(f"peak of the arena {arena.name!r}", arena.peak, peak)
-        if arena.size < peak:
+        # An arena may end with its last byte; peaks are in whole blocks.
+        unit = min((holder.unit for holder in inside), default=claims.alignment)
+        if _rounded(arena.size, unit) < peak:
             yield PlanFailure(f"the arena {arena.name!r} of {arena.size} bytes is smaller than its peak of {peak}")
+
+
+def _end_of_formula(
+    arena: ArenaClaim, inside: Sequence[Holder], placing: Placing, claims: Claims
+) -> Iterator[PlanFailure]:
+    """Yield that the formula of an arena is not the end of its last buffer at the sizes of `claims`.
+
+    A tensor without a formula, and a state, count with their largest size; so may any buffer with a scaled offset.
+    """
+    kept = {name for state in claims.states if state.is_kept for name in (state.input, state.output)}
+    ends, most = [0], [0]
+    for holder in inside:
+        rows = [placing.rows[value] for value in holder.members] or [holder.row]
+        is_kept = not kept.isdisjoint(row.name for row in rows)
+        sizes = [row.most if is_kept or not row.size_formula else row.size for row in rows]
+        start = holder.row.offset
+        size = max(row.offset - start + one for row, one in zip(rows, sizes, strict=True))
+        ends.append(start + _rounded(size, holder.unit) if size else 0)
+        most.append(start + _rounded(max(row.offset - start + row.most for row in rows), holder.unit))
+    largest = max(most) if claims.is_scaled else max(ends)
+    if not max((holder.row.end for holder in inside), default=0) <= arena.size <= largest or (
+        not claims.is_scaled and _rounded(arena.size, claims.alignment) < max(ends)
+    ):
+        yield PlanFailure(
+            f"formulas give the arena {arena.name!r} {arena.size} bytes, and its buffers end at {max(ends)}"
+        )
 
 
 def _peak(holders: Sequence[Holder], alignment: int) -> tuple[int, int]:
@@ -100,37 +131,61 @@ def _rounded(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
 
-def _bound(claims: Claims) -> Iterator[PlanFailure]:
-    """Yield contradictions between size, lower bound, peak and gap."""
+def _bound(claims: Claims, placing: Placing, unit: int) -> Iterator[PlanFailure]:
+    """Yield contradictions between size, lower bound, peak and gap. The bound is in whole blocks of `unit` bytes, as peaks are."""
     size, bound = sum(arena.size for arena in claims.arenas), claims.lower_bound
     if bound == UNSAID:
         return
-    if bound > size:
+    least = sum(_rounded(arena.size, unit) for arena in claims.arenas)
+    if bound > least:
         yield PlanFailure(f"lower_bound of {bound} bytes is above the {size} bytes of the arenas")
-    if claims.bound == "peak" and claims.peak != UNSAID and bound > claims.peak:
-        yield PlanFailure(f"lower_bound of {bound} bytes is above the peak of {claims.peak}, which it is said to be")
-    if claims.gap not in {None, size - bound}:
+    yield from _reason(claims, placing)
+    if claims.gap not in {None, size - bound, least - bound}:
         yield PlanFailure(f"gap is {claims.gap}, not {size - bound}")
-    yield from _optimality(claims, size, bound)
+    yield from _optimality(claims, least, bound)
+
+
+def _reason(claims: Claims, placing: Placing) -> Iterator[PlanFailure]:
+    """Yield that the lower bound is not what `bound` says. Bodies that may be smaller lower it."""
+    bound, peak = claims.lower_bound, claims.peak
+    if not claims.bound or peak == UNSAID:
+        return
+    pinned = max((_pinned_end(holder, claims) for holder in placing.holders), default=0)
+    known = {"peak": peak, "pin": pinned}
+    right = known.get(claims.bound)
+    is_less = right is not None and bound < right and bool(claims.bodies)
+    if right is not None and bound != right and not is_less:
+        yield PlanFailure(f"lower_bound is {bound}, but bound says that it is the {claims.bound}, {right}")
+    if right is None and bound <= max(known.values()) and not claims.bodies:
+        yield PlanFailure(f"bound is {claims.bound!r}, but lower_bound of {bound} bytes is no more than the peak")
+    if claims.bound == "every order" and claims.order != "any":
+        yield PlanFailure("bound is 'every order', but the plan holds for one order")
+    if claims.bound == "pin" and bound == peak:
+        yield PlanFailure("bound is 'pin', but lower_bound is the peak")
+
+
+def _pinned_end(holder: Holder, claims: Claims) -> int:
+    """Return the end of `holder` if a tensor in it is pinned, else 0."""
+    names = {holder.row.name, *(value.name for value in holder.members)}
+    return _rounded(holder.row.end, holder.unit) if not names.isdisjoint(claims.pins) else 0
 
 
 def _optimality(claims: Claims, size: int, bound: int) -> Iterator[PlanFailure]:
-    """Yield contradictions between the claims of optimality and the `size` of the arenas."""
-    optimal, over, least = claims.optimal, claims.optimal_over, claims.any_order_bound
+    """Yield contradictions between the claims of optimality and the `size` of the arenas in whole blocks."""
+    optimal = claims.optimal
     if optimal and size != bound:
         yield PlanFailure(f"optimal is said of {size} bytes, with a lower bound of {bound}")
     if optimal is False and size == bound and not claims.unplanned:
         yield PlanFailure(f"optimal is denied, but the arenas take no more than the lower bound of {bound} bytes")
-    if least is not None and least > size:
-        yield PlanFailure(f"any_order_bound of {least} bytes is above the {size} bytes of the arenas")
-    if optimal is None or over == "":
-        return
     if optimal and claims.unplanned:
         yield PlanFailure(f"optimal is said, and {len(claims.unplanned)} tensors are unplanned")
-    right = None
-    if optimal:
-        right = "any order" if least == size else "order"
-    if over != right and least != UNSAID:
+    if claims.search is None:
+        return
+    least, over = claims.search.any_order_bound, claims.search.optimal_over
+    if least is not None and least > size:
+        yield PlanFailure(f"any_order_bound of {least} bytes is above the {size} bytes of the arenas")
+    right = None if not optimal else "any order" if least == size else "order"
+    if over != right:
         yield PlanFailure(f"optimal_over is {over!r}, not {right!r}")
 
 

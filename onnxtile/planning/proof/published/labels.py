@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -79,14 +79,21 @@ def _operator(node: ir.Node) -> str:
 def wrong_ends(claims: Claims, known: GraphFacts) -> Iterator[PlanFailure]:
     """Yield that the inputs or outputs of a plan are not those of the graph."""
     given = [value for value in known.model.graph.inputs if value not in known.constants]
-    if claims.inputs is not None and claims.inputs != _ends(given, known):
-        yield PlanFailure("inputs are not those of the graph, with their element types and shapes")
-    if claims.outputs is not None and claims.outputs != _ends(known.model.graph.outputs, known):
-        yield PlanFailure("outputs are not those of the graph, with their element types and shapes")
+    for kind, claimed, values in (
+        ("inputs", claims.inputs, given),
+        ("outputs", claims.outputs, known.model.graph.outputs),
+    ):
+        if claimed is not None and not _are_ends(claimed, values, known):
+            yield PlanFailure(f"{kind} are not those of the graph, with their element types and shapes")
 
 
-def _ends(values: Iterable[ir.Value], known: GraphFacts) -> tuple[InputClaim, ...]:
-    return tuple(InputClaim(value.name or "", _dtype(value, known), known.shapes.sizes(value)) for value in values)
+def _are_ends(claimed: Sequence[InputClaim], values: Sequence[ir.Value], known: GraphFacts) -> bool:
+    """Return whether `values` are as they are `claimed`."""
+    names = [(one.name, one.dtype) for one in claimed]
+    if names != [(value.name or "", _dtype(value, known)) for value in values]:
+        return False
+    shapes = [(one.shape, known.shapes.sizes(value)) for one, value in zip(claimed, values, strict=True)]
+    return all(shape in (NO_SHAPE, right) for shape, right in shapes)
 
 
 def wrong_types(expected: ExpectedLists, claims: Claims, known: GraphFacts) -> Iterator[PlanFailure]:

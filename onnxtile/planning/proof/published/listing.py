@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from onnxtile.model.unbound import binding
 from onnxtile.planning.proof.failure import PlanFailure
 from onnxtile.planning.proof.published.claims import Claims, ConstantClaim
 from onnxtile.planning.proof.published.evidence import GraphFacts, first_output, graphs_of, home, made_in
@@ -153,6 +154,10 @@ def compare(found: ExpectedLists, claims: Claims, known: GraphFacts) -> Iterator
             yield PlanFailure(f"{name!r} is listed as outside, which it is not: {reason}", (name,))
     if claims.unplanned is not None:
         wanted_names = Counter(value.name or "" for value in found.unplanned)
+        reasons = {(value.name or "", _why_unknown(value, known)) for value in found.unplanned}
+        for row in claims.unplanned:
+            if row.name in wanted_names and (row.name, row.reason) not in reasons:
+                yield PlanFailure(f"{row.name!r} is not unplanned because {row.reason}", (row.name,))
         listed_names = Counter(row.name for row in claims.unplanned)
         for name in wanted_names - listed_names:
             yield PlanFailure(f"{name!r} is not listed as unplanned, and its size is not known", (name,))
@@ -160,6 +165,17 @@ def compare(found: ExpectedLists, claims: Claims, known: GraphFacts) -> Iterator
             yield PlanFailure(f"{name!r} is listed as unplanned, which it is not", (name,))
     if claims.constants is not None:
         yield from _compare_constants(found, claims.constants, claims.alignment, known)
+
+
+def _why_unknown(value: ir.Value, known: GraphFacts) -> str:
+    """Return why the bytes of `value` are not known."""
+    if known.shapes.sizes(value) is not None:
+        return "its element type is not known"
+    bindable = [symbol for dim in known.shapes.dims(value) or () for symbol in known.unbound.bindable(dim)]
+    if bindable:
+        symbols = " and ".join(map(repr, dict.fromkeys(bindable)))
+        return f"its size depends on {symbols}: bind it with {binding(bindable)}"
+    return known.unbound.once_bound(known.shapes.reason(value))
 
 
 def _compare_constants(

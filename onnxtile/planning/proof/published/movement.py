@@ -20,6 +20,9 @@ from onnxtile.planning.proof.published.timeline import RunOrder
 
 _MEMORIES = 2
 _NOWHERE = ("outside", None)
+_PARAMETER = 64
+"""Bytes: constants of no more are parameters of kernels, such as shapes, as are those of these types."""
+_PARAMETERS = frozenset({ir.DataType.INT64, ir.DataType.BOOL})
 
 
 def is_copy(node: ir.Node, model: ir.Model) -> bool:
@@ -177,14 +180,42 @@ class _MovementCheck:
         if movement.bytes not in {UNSAID, total}:
             yield PlanFailure(f"movement says {movement.bytes} bytes, and the copies have {total}")
         # Each bound holds for all plans of the one before, and for more.
-        limit, whose = total, "its"
-        for name in ("lower_bound", "parts_bound", "any_order_bound"):
-            bound = getattr(movement, name)
+        limit = total
+        for bound in () if self.claims.search is None else self.claims.search.moved:
             if bound > limit:
-                yield PlanFailure(f"{name} of the movement is {bound}, above {whose} {limit} bytes")
-            limit, whose = (bound, f"the {name} of") if bound != UNSAID else (limit, whose)
+                yield PlanFailure(f"a bound of the movement is {bound}, above the {limit} bytes of the one before")
+            limit = bound
+        yield from self._weights(copies)
         if movement.forced != UNSAID and movement.forced != (forced := self._forced(copies)):
             yield PlanFailure(f"movement says that {movement.forced} bytes are forced, and {forced} are")
+
+    def _weights(self, copies: Sequence[ir.Node]) -> Iterator[PlanFailure]:
+        """Yield that weights are copied, and said not to be, or the other way round."""
+        movement = self.claims.movement
+        assert movement is not None
+        if movement.weights is None:
+            return
+        copied = [node.inputs[0] for node in copies if node.inputs[0] is not None and self._is_weight(node.inputs[0])]
+        kernels = (node for node in self.line.nodes if not is_copy(node, self.known.model))
+        read = (value for node in kernels if not self._is_constant(node) for value in self.line.reads[node])
+        left = [value for value in read if self._is_weight(value)]
+        wrong = left if movement.weights else [value for value in copied if not value.is_graph_output()]
+        if wrong:
+            told = "is read where it is" if movement.weights else "is copied"
+            reason = f"movement.weights is {movement.weights}, but the weight {wrong[0].name!r} {told}"
+            yield PlanFailure(reason, (wrong[0].name or "",))
+
+    def _is_constant(self, node: ir.Node) -> bool:
+        return all(value in self.known.constants for value in node.outputs)
+
+    def _is_weight(self, value: ir.Value) -> bool:
+        """Return whether `value` is a constant of more than 64 bytes, of a type that is not that of shapes."""
+        is_constant = value in self.known.constants and value not in self.placing.rows
+        return (
+            is_constant
+            and (self.known.bytes(value) or 0) > _PARAMETER
+            and self.known.shapes.dtype(value) not in _PARAMETERS
+        )
 
     def _forced(self, copies: Sequence[ir.Node]) -> int:
         """Return the bytes of inputs and weights that are copied, and of outputs."""

@@ -54,6 +54,11 @@ class Placing:
     holders: tuple[Holder, ...]
     workspaces: Mapping[ir.Node, ClaimedRow]
 
+    @property
+    def all_rows(self) -> list[ClaimedRow]:
+        """The rows of the values and of all workspaces."""
+        return [*self.rows.values(), *(holder.row for holder in self.holders if not holder.members)]
+
 
 @dataclass(frozen=True)
 class CheckTerms:
@@ -78,7 +83,7 @@ def placing(rows: Sequence[ClaimedRow], line: RunOrder, terms: CheckTerms) -> tu
         elif values[row.name] in tensors:
             failures.append(PlanFailure(f"{row.name!r} has two rows", (row.name,)))
         else:
-            tensors[values[row.name]] = row
+            tensors[values[row.name]] = _sized(row, values[row.name], terms.known)
     holders = list(_holders(tensors, line, terms))
     workspace_of, workspace_holders = {}, list(_workspace_holders(workspaces, line, terms.alignment, failures))
     for holder in workspace_holders:
@@ -94,6 +99,11 @@ def placing(rows: Sequence[ClaimedRow], line: RunOrder, terms: CheckTerms) -> tu
     failures += _part_failures(tensors, (*holders, *workspace_holders), line, terms.known)
     failures += _address_failures(tensors, (*holders, *workspace_holders), terms)
     return Placing(tensors, (*holders, *workspace_holders), workspace_of), failures
+
+
+def _sized(row: ClaimedRow, value: ir.Value, known: GraphFacts) -> ClaimedRow:
+    """Return `row`, the size of the graph where it says none."""
+    return replace(row, size=known.bytes(value) or 0) if row.size == UNSAID else row
 
 
 def aligned_to_bodies(found: Placing, units: Mapping[ir.Node, int]) -> Placing:
@@ -169,6 +179,8 @@ def _wrong(value: ir.Value, row: ClaimedRow, line: RunOrder, known: GraphFacts) 
     if size is None:
         yield f"{row.name!r} has an address, and no fixed number of bytes"
         return
+    if row.most not in {UNSAID, size} and size > row.most:
+        yield f"{row.name!r} has {size} bytes, more than the {row.most} at the largest sizes"
     kind = "activation" if value not in line.given else "input"
     kind = "output" if value in line.handed_out else kind
     node = None if maker is None else line.name_of[maker]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,7 +12,7 @@ import pydantic
 
 from onnxtile import keys
 from onnxtile.errors import UsageError
-from onnxtile.planning.proof.published.claims import BodyClaim, ClaimedPart, ClaimedRow, Claims
+from onnxtile.planning.proof.published.claims import NO_SHAPE, BodyClaim, ClaimedPart, ClaimedRow, Claims
 from onnxtile.planning.proof.published.evidence import entered_bodies, names_of
 from onnxtile.planning.proof.published.placing import SHARED, UNIQUE, WORKSPACE
 
@@ -27,13 +28,31 @@ def from_json(data: bytes, where: str) -> Claims:
         found = json.loads(data, parse_int=_number)
         if not isinstance(found, dict) or found.get("version") != 1:
             raise UsageError(f"{where} is not a plan: version is not 1", hint=_HINT)
-        return _adapter().validate_json(data, strict=True)
+        surplus = _without_surplus(found, data)
+        plan = _adapter().validate_json(json.dumps(found) if surplus else data, strict=True)
+        return replace(plan, surplus=surplus)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
         raise UsageError(f"{where} is not a plan: {field + ': ' if field else ''}{first['msg']}", hint=_HINT) from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{where} is not JSON: {error}", hint=_HINT) from None
+
+
+def _without_surplus(found: Any, data: bytes) -> tuple[str, ...]:
+    """Remove from the plan `found`, the JSON in `data`, the fields that are no claims; return their names."""
+    try:
+        _adapter().validate_json(data, strict=True)
+    except pydantic.ValidationError as error:
+        faults = [fault["loc"] for fault in error.errors() if fault["type"] == "unexpected_keyword_argument"]
+    else:
+        return ()
+    for place in faults:
+        inner = found
+        for key in place[:-1]:
+            inner = inner[key]
+        del inner[place[-1]]
+    return tuple(".".join(map(str, place)) for place in faults)
 
 
 @cache
@@ -61,12 +80,12 @@ def from_marks(model: ir.Model, where: str) -> Claims:
         main = _marked(model, model.graph, "", None)
         rows = (*main.buffers, *(_workspace_row(SHARED, workspace) for workspace in summary.get("workspaces", ())))
         whole = {
-            **{name: summary[name] for name in ("alignment", "arenas", "io", "overwrite_inputs", "order")},
+            **{name: summary[name] for name in ("alignment", "arenas", "io", "overwrite_inputs")},
+            "order": summary["order"] if summary["order"] in {"any", "model"} else "schedule",
             **{"schedule": main.schedule, "steps": main.steps, "buffers": rows, "bodies": main.bodies},
             "peak": summary["peak"],
-            **{name: summary[name] for name in ("pins", "places", "keeps") if name in summary},
+            **{name: summary[name] for name in ("pins", "places", "keeps", "movement") if name in summary},
             "states": summary.get("states", ()),
-            "movement": summary.get("movement"),
             "kernels": summary.get("kernels"),
         }
         return _adapter().validate_python(whole)
@@ -107,7 +126,7 @@ def _row(value: ir.Value) -> ClaimedRow | None:
         return None
     place = (marks[keys.ARENA], int(marks[keys.OFFSET]), int(marks[keys.SIZE]))
     parts = tuple(ClaimedPart(**part) for part in json.loads(marks.get(keys.PARTS, "[]"), parse_int=_number))
-    return ClaimedRow(value.name or "", *place, alias=marks.get(keys.ALIAS_OF), parts=parts)
+    return ClaimedRow(value.name or "", *place, alias=marks.get(keys.ALIAS_OF), parts=parts, strides=NO_SHAPE)
 
 
 def _workspace_row(name: str, workspace: dict[str, Any]) -> ClaimedRow:

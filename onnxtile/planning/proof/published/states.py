@@ -6,13 +6,13 @@ The rows of the plan say where both are. An output at another address than its i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from onnxtile.planning.proof.failure import PlanFailure
-from onnxtile.planning.proof.published.claims import UNSAID, ClaimedRow, StateClaim
+from onnxtile.planning.proof.published.claims import NO_SHAPE, UNSAID, ClaimedRow, StateClaim
 from onnxtile.planning.proof.published.evidence import GraphFacts
 from onnxtile.planning.proof.published.links import held, root_of
 from onnxtile.planning.proof.published.operators import STANDARD
@@ -20,12 +20,16 @@ from onnxtile.planning.proof.published.operators import STANDARD
 
 @dataclass(frozen=True)
 class CheckedStates:
-    """The states that a plan keeps: the `inputs` and `outputs` in order, and those of them that hold bytes `throughout` the run."""
+    """The states that a plan keeps: the `inputs` and `outputs` in order, and those of them that hold bytes `throughout` the run.
+
+    Those `listed` are in no arena.
+    """
 
     claims: tuple[StateClaim, ...] = ()
     inputs: tuple[ir.Value, ...] = ()
     outputs: tuple[ir.Value, ...] = ()
     throughout: frozenset[ir.Value] = frozenset()
+    listed: tuple[StateClaim, ...] = ()
 
     @property
     def next_of(self) -> Mapping[ir.Value, ir.Value]:
@@ -47,6 +51,7 @@ def found_states(claims: Iterable[StateClaim], rows: Iterable[ClaimedRow], graph
     inputs = {value.name or "": value for value in graph.inputs}
     outputs = {value.name or "": value for value in graph.outputs}
     kept: list[StateClaim] = []
+    listed: list[StateClaim] = []
     failures: list[PlanFailure] = []
     seen: set[str] = set()
     for claim in claims:
@@ -62,11 +67,13 @@ def found_states(claims: Iterable[StateClaim], rows: Iterable[ClaimedRow], graph
         elif claim.is_kept:
             seen.update((f"< {claim.input}", f"> {claim.output}"))
             kept.append(claim)
+        else:
+            listed.append(claim)
     before = tuple(inputs[claim.input] for claim in kept)
     after = tuple(outputs[claim.output] for claim in kept)
     same = [claim.output for claim in kept if at.get(claim.input, "") == at.get(claim.output)]
     throughout = frozenset((*before, *(outputs[name] for name in same)))
-    return FoundStates(CheckedStates(tuple(kept), before, after, throughout), failures)
+    return FoundStates(CheckedStates(tuple(kept), before, after, throughout, tuple(listed)), failures)
 
 
 def carried_states(node: ir.Node, body: ir.Graph, rows: Iterable[ClaimedRow]) -> CheckedStates:
@@ -97,6 +104,7 @@ def wrong_states(
     `kept` values outlive the run. None may have bytes that a state is copied into after it.
     """
     kept = [value for value in kept if value in rows]
+    yield from _wrong_listed(states.listed, known)
     for claim, before, after in zip(states.claims, states.inputs, states.outputs, strict=True):
         names = (claim.input, claim.output)
         row, other = rows.get(before), rows.get(after)
@@ -112,6 +120,7 @@ def wrong_states(
         if known.shapes.dtype(before) != known.shapes.dtype(after) or axes is None or len(axes) > 1:
             yield PlanFailure(f"{claim.input!r} and {claim.output!r} have types or shapes that are no state", names)
             continue
+        yield from _wrong_axis(claim, axes)
         is_same = (row.arena, row.offset) == (other.arena, other.offset)
         yield from _wrong_strides(claim, before, after, is_appended=is_same and bool(axes), known=known)
         if not is_same:
@@ -123,6 +132,34 @@ def wrong_states(
         for name, number in right.items():
             if getattr(claim, name) not in {UNSAID, number}:
                 yield PlanFailure(f"{name} of the state {claim.input!r} is {getattr(claim, name)}, not {number}", names)
+
+
+def _wrong_axis(claim: StateClaim, axes: Sequence[int]) -> Iterator[PlanFailure]:
+    """Yield that a state grows along another axis; at sizes below the largest nothing is claimed."""
+    right = axes[0] if axes else None
+    if claim.size != UNSAID and claim.axis not in {UNSAID, right}:
+        reason = f"axis of the state {claim.input!r} is {claim.axis}, not {right}"
+        yield PlanFailure(reason, (claim.input, claim.output))
+
+
+def _wrong_listed(listed: Iterable[StateClaim], known: GraphFacts) -> Iterator[PlanFailure]:
+    """Yield the faults of states that are only listed, which have no place."""
+    graph = known.model.graph
+    values = {("<", value.name): value for value in graph.inputs} | {
+        (">", value.name): value for value in graph.outputs
+    }
+    for claim in listed:
+        names = (claim.input, claim.output)
+        axes = _longer_axes(values["<", claim.input], values[">", claim.output], known)
+        if axes is None or len(axes) > 1:
+            yield PlanFailure(f"{claim.input!r} and {claim.output!r} have shapes that are no state", names)
+            continue
+        yield from _wrong_axis(claim, axes)
+        for name in ("offset", "size", "copied", "strides"):
+            if getattr(claim, name) not in {None, UNSAID}:
+                yield PlanFailure(
+                    f"{name} of the state {claim.input!r} is {getattr(claim, name)}, and it has no arena", names
+                )
 
 
 def _lost(state: ClaimedRow, kept: Iterable[ClaimedRow]) -> Iterator[PlanFailure]:
@@ -161,15 +198,21 @@ def _wrong_strides(
 
 def _strides(value: ir.Value, known: GraphFacts) -> tuple[int, ...] | None:
     """Return the bytes from one element of the contiguous `value` to the next on each axis; None where an element is no whole bytes."""
-    shape, dtype = known.shapes.sizes(value), known.shapes.dtype(value)
+    return _contiguous(known.shapes.sizes(value), known.shapes.dtype(value))
+
+
+def _contiguous(shape: tuple[int, ...] | None, dtype: ir.DataType | None) -> tuple[int, ...] | None:
     if shape is None or dtype is None or dtype.bitwidth % 8:
         return None
     return tuple(math.prod(shape[axis + 1 :]) * dtype.bitwidth // 8 for axis in range(len(shape)))
 
 
-def spread_tensors(states: CheckedStates, known: GraphFacts) -> frozenset[ir.Value]:
-    """Return the tensors of growing states whose rows are further apart than they are long, and their views that have these rows."""
-    found: set[ir.Value] = set()
+def spread_tensors(states: CheckedStates, known: GraphFacts) -> dict[ir.Value, tuple[int, int]]:
+    """Return the tensors of growing states whose rows are further apart than they are long, and their views that have these rows.
+
+    Each has the number of its rows, and the bytes from one to the next.
+    """
+    found: dict[ir.Value, tuple[int, int]] = {}
     for claim, before, after in zip(states.claims, states.inputs, states.outputs, strict=True):
         shape = known.shapes.sizes(before)
         if claim.strides is None or shape is None or not 0 <= (claim.axis or 0) < len(shape):
@@ -177,14 +220,57 @@ def spread_tensors(states: CheckedStates, known: GraphFacts) -> frozenset[ir.Val
         axes = _longer_axes(before, after, known)
         rows = math.prod(shape[: axes[0]]) if axes else 1
         todo = [before] if rows > 1 else []
-        if todo and (claim.strides != _strides(after, known) or known.is_bound((after,))):
+        # At the largest sizes the graph has them; they are the same at all others.
+        strides = _strides(after, known) if claim.size != UNSAID else claim.strides
+        pitch = strides[axes[0] - 1] if axes and strides is not None and len(strides) == len(shape) else 0
+        if todo and (strides != _strides(after, known) or known.is_bound((after,))):
             todo.append(root_of(after, known))
         while todo:
             value = todo.pop()
-            found.add(value)
+            found[value] = (rows, pitch)
             shown = (one for node in value.consumers() for one in held(node, known) if one.rule == "view")
             todo += (one.result for one in shown if one.operand is value and _has_rows(one.result, rows, known))
-    return frozenset(found)
+    return found
+
+
+def wrong_row_strides(
+    states: CheckedStates, rows: Mapping[ir.Value, ClaimedRow], known: GraphFacts, *, over_ranges: bool
+) -> Iterator[PlanFailure]:
+    """Yield the `rows` with other strides than the graph and the states give them. A contiguous tensor has none.
+
+    Over ranges, it may have them where it is contiguous at some sizes only. A stride of an axis of one element, which nothing uses, is
+    compared at the largest sizes.
+    """
+    owners = {rows[before].alias or rows[before].name for before in states.inputs if before in rows}
+    for value, row in rows.items():
+        if row.strides == NO_SHAPE:
+            continue
+        shape, dtype = known.shapes.sizes(value), known.shapes.dtype(value)
+        right = None
+        if value in known.spread and (row.alias or row.name) in owners and shape is not None and dtype is not None:
+            right = _strides_of_rows(shape, dtype, *known.spread[value])
+        elif over_ranges and row.strides is not None:
+            right = _contiguous(shape, dtype)
+        both = row.strides, right
+        if row.most != UNSAID and None not in both and shape is not None:
+            both = tuple(_of_long_axes(strides or (), shape) for strides in both)  # type: ignore[assignment]
+        if both[0] != both[1]:
+            reason = f"strides of {row.name!r} are {row.strides and list(row.strides)}, not {right and list(right)}"
+            yield PlanFailure(reason, (row.name,))
+
+
+def _of_long_axes(strides: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
+    """Return those of `strides` that are of axes of several elements; all where they are not those of `shape`."""
+    if len(strides) != len(shape):
+        return tuple(strides)
+    return tuple(stride for stride, size in zip(strides, shape, strict=True) if size > 1)
+
+
+def _strides_of_rows(shape: Sequence[int], dtype: ir.DataType, rows: int, pitch: int) -> tuple[int, ...]:
+    """Return the bytes from one element to the next on each axis of a tensor whose first axes number `rows`, `pitch` bytes apart."""
+    axes = next(count for count in range(1, len(shape) + 1) if math.prod(shape[:count]) == rows)
+    inner = [math.prod(shape[axis + 1 :]) * dtype.bitwidth // 8 for axis in range(axes, len(shape))]
+    return (*(math.prod(shape[axis + 1 : axes]) * pitch for axis in range(axes)), *inner)
 
 
 def _has_rows(value: ir.Value, rows: int, known: GraphFacts) -> bool:

@@ -1,0 +1,492 @@
+"""Edits of published plans, each with an oracle of its own: `python -m tests.hostile.plan_edits FIRST LAST`.
+
+Plans of several kinds are made once. Each seed edits one of them: a field, an entry of a list, or several fields together. The oracle says
+whether the edit makes the plan untrue, from the documents alone; then the check must refuse it. Where it cannot tell, the check must only
+end without an error of its own. Plans without edits must be accepted.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx.parser
+
+import onnxtile
+from onnxtile.errors import OnnxtileError
+from tests.planning.test_bodies import IN_A_LOOP
+from tests.planning.test_functions import GRAPHS
+from tests.planning.test_functions import model as calling
+from tests.planning.test_islands import _residual
+from tests.planning.test_movement_plan import SKIP
+from tests.planning.test_mutations import MIXED
+from tests.planning.test_run_from_files import DECODER, decoder
+
+Document = dict[str, Any]
+Way = tuple[str | int, ...]
+HEAD = '<ir_version: 10, opset_import: ["" : 20]>\n'
+RANGED = """
+g (float[batch, seq, 16] x, float[batch, 8] h) => (float[batch, seq, 16] y, float[batch, 8] z) {
+  a = Sigmoid(x)
+  b = Transpose <perm = [0, 2, 1]> (a)
+  s = MatMul(a, b)
+  p = Softmax(s)
+  c = MatMul(p, a)
+  d = Add(c, x)
+  z0 = Mul(h, h)
+  z1 = Transpose <perm = [1, 0]> (z0)
+  z2 = Sin(z1)
+  z = Transpose <perm = [1, 0]> (z2)
+  e = Transpose <perm = [0, 2, 1]> (d)
+  f = Exp(e)
+  y = Transpose <perm = [0, 2, 1]> (f)
+}
+"""
+CHOICE = """
+g (float[n, 8] x, bool c) => (float[n, 8] y) {
+  a = Sin(x)
+  b = If (c) <then_branch = t () => (float[n, 8] o) { s = Exp(a) o = Cos(s) }, else_branch = e () => (float[n, 8] q) { q = Neg(a) }>
+  y = Abs(b)
+}
+"""
+MASKED = DECODER.replace("past_v)", "past_v, float[batch, 1, 1, 1, total] mask)").replace(
+    "w = Softmax(scores)", "masked = Add(scores, mask)\n  w = Softmax(masked)"
+)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a plan of one kind is made: the model, and the options of `plan`."""
+
+    write: Callable[[Path], Any]
+    options: Mapping[str, Any]
+
+
+def _text(text: str) -> Callable[[Path], Any]:
+    return lambda path: onnx.save(onnx.parser.parse_model(text if text.lstrip().startswith("<") else HEAD + text), path)
+
+
+def _proto(made: Callable[[], onnx.ModelProto]) -> Callable[[Path], Any]:
+    return lambda path: onnx.save(made(), path)
+
+
+def _masked(path: Path) -> None:
+    decoder(path)
+    held = onnx.load(path).graph.initializer
+    model = onnx.parser.parse_model(MASKED)
+    model.graph.initializer.extend(held)
+    onnx.save(model, path)
+
+
+def _fused(path: Path) -> None:
+    text = "g (float[4,8] x) => (float[4,8] y) { a = Sin(x) s = Sigmoid(a) m = Mul(a, s) y = Cos(m) }"
+    onnx.save(onnx.parser.parse_model(HEAD + text), path)
+    onnxtile.fuse(str(path), verify=False).save(path)
+
+
+MEMORIES = {"fast": 256, "slow": 9000}
+KINDS: Mapping[str, Kind] = {
+    "fixed": Kind(_text(MIXED), {}),
+    "inside": Kind(_text(MIXED), {"io": "inside", "alignment": 16}),
+    "streams": Kind(_text(MIXED), {"streams": 2}),
+    "any order": Kind(_text(MIXED), {"order": "any"}),
+    "memories": Kind(_text(MIXED), {"capacity": MEMORIES, "workspaces": {"Exp": "100", "Softmax": "outputs[0].bytes"}}),
+    "pins": Kind(_text(MIXED), {"pins": {"z": 1024}, "keep": ("g",)}),
+    "bodies": Kind(_text(IN_A_LOOP), {}),
+    "calls": Kind(_proto(lambda: calling(GRAPHS["twice"])), {}),
+    "islands": Kind(_proto(_residual), {}),
+    "fused": Kind(_fused, {}),
+    "movement": Kind(_text(SKIP), {"movement": "activations", "capacity": {"sram": 1024, "dram": 1 << 20}}),
+    "ranges": Kind(_text(RANGED), {"dims": {"batch": (1, 3), "seq": (1, 8)}}),
+    "ranges, alignment 4": Kind(_text(RANGED), {"dims": {"batch": (1, 4), "seq": (2, 5)}, "alignment": 4}),
+    "ranges of bodies": Kind(_text(CHOICE), {"dims": {"n": (1, 9)}}),
+    "cache": Kind(decoder, {"dims": {"batch": 2, "past": (0, 7)}, "state": "found"}),
+    "cache of batches": Kind(decoder, {"dims": {"batch": (1, 2), "past": (1, 7)}, "state": "found"}),
+    "sums": Kind(_masked, {"dims": {"batch": 2, "past": (0, 7), "total": "past+1"}, "state": "found"}),
+    "listed states": Kind(decoder, {"dims": {"batch": 2, "past": (1, 7)}, "state": None}),
+}
+
+
+@dataclass(frozen=True)
+class Base:
+    """A plan of one kind, and the file of its model."""
+
+    kind: str
+    model: Path
+    document: Document
+
+    def refusal(self, document: Document) -> str | None:
+        """Return the first line in which the check refuses `document`; None where it accepts it."""
+        file = self.model.with_suffix(".json")
+        file.write_text(json.dumps(document))
+        try:
+            failures = onnxtile.check_plan(str(self.model), str(file)).failures
+        except OnnxtileError as error:
+            return str(error)
+        return str(failures[0]) if failures else None
+
+
+@cache
+def base(kind: str) -> Base:
+    """Return the plan of `kind`, made once."""
+    folder = Path(tempfile.mkdtemp(prefix="onnxtile-plan-edits."))
+    model = folder / "net.onnx"
+    KINDS[kind].write(model)
+    planned = onnxtile.plan(str(model), verify=False, **KINDS[kind].options)
+    planned.write(folder / "plan.json")
+    return Base(kind, model, json.loads((folder / "plan.json").read_text()))
+
+
+def leaves(found: Any, way: Way = ()) -> Iterator[tuple[Way, Any]]:
+    """Yield each field of a document that is no list or object, with the way to it."""
+    if isinstance(found, dict | list):
+        for key, value in found.items() if isinstance(found, dict) else enumerate(found):
+            yield from leaves(value, (*way, key))
+    else:
+        yield way, found
+
+
+def at(document: Any, way: Way) -> Any:
+    for key in way:
+        document = document[key]
+    return document
+
+
+def changed(document: Document, way: Way, value: Any) -> Document:
+    made = copy.deepcopy(document)
+    at(made, way[:-1])[way[-1]] = value
+    return made
+
+
+def group(way: Way) -> str:
+    """Return the name of the field in the schema: without numbers and names of dimensions."""
+    names = ["*" if isinstance(key, int) else key for key in way]
+    named = {"dims", "bounds", "ranges", "sums", "pins", "places"}
+    return ".".join([names[0], *("*" if names[0] in named else name for name in names[1:])])
+
+
+FORMULAS = ("size_formula", "shape_formula", "strides_formula", "scaled_offset", "bytes", "pieces")
+
+
+def is_formula(way: Way) -> bool:
+    return any(key in FORMULAS for key in way) and (way[0] in {"formulas", "buffers", "bodies", "inputs", "outputs"})
+
+
+def other(value: Any, way: Way, document: Document, rng: random.Random) -> Any:
+    """Return another value for the field at `way`."""
+    if rng.random() < 0.05:
+        return rng.choice([None, "", [], {}, -1, 2**60, "x", 0.5, True])
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        unit = document["alignment"]
+        return value + rng.choice([1, -1, unit, -unit, 2 * unit, value, -value, 1 << 12])
+    if isinstance(value, str) and is_formula(way):
+        return edited_formula(value, list(document.get("ranges", {})), rng)
+    if isinstance(value, str):
+        alike = sorted({str(one) for name, one in leaves(document) if group(name) == group(way)} - {value})
+        return rng.choice([*alike, f"{value}x", f"x{value}"])
+    return rng.choice(["x", 0, 1, 64])
+
+
+def edited_formula(text: str, names: list[str], rng: random.Random) -> str:
+    name, number = rng.choice(names or ["n"]), rng.choice([1, 2, 4, 64])
+    return rng.choice(
+        [
+            *(f"{text} + {number}", f"{text} - {number}", f"({text})*{number + 1}", str(number), "0", name),
+            *(f"max({text}, {number * 16})", f"min({text}, {number * 16})", f"({text}) // {number + 1}"),
+            *(f"{text} + {name} - 1", f"{text} + ({name} - 1)*({name} - 2)*({name} - 5)", text.replace(name, names[0] if names else "n")),
+            *(f"{text} +", f"{text} + unknown", f"__import__('os')", "9**9**9"),
+        ]
+    )
+
+
+def value_at(text: str, sizes: Mapping[str, int]) -> int | None:
+    """Return the value of a formula; None where it has none."""
+    if "__" in text or text.count("**") > 1:
+        return None
+    try:
+        return int(eval(text, {"__builtins__": {}, "max": max, "min": min}, dict(sizes)))
+    except (ArithmeticError, NameError, SyntaxError, TypeError, ValueError):
+        return None
+
+
+def grid(document: Document) -> list[dict[str, int]]:
+    """Return all sizes of the dimensions that have a range."""
+    ranges = document.get("ranges", {})
+    return [dict(zip(ranges, sizes, strict=True)) for sizes in product(*(range(low, high + 1) for low, high in ranges.values()))]
+
+
+def untrue(base_: Document, edited: Document, way: Way) -> bool | None:
+    """Return whether the edit at `way` makes the plan untrue; None where that cannot be told from the documents."""
+    before, after = at(base_, way), at(edited, way)
+    if type(before) is not type(after) and not (before is None or after is None):
+        return True
+    if before == after:
+        return None
+    if is_formula(way):
+        return _untrue_formula(base_, edited, way)
+    rule = RULES.get(str(way[-1]) if isinstance(way[-1], str) else group(way))
+    if way[0] in {"ranges", "pins", "places", "keeps", "states"}:
+        rule = RULES.get(str(way[0]), rule)
+    return True if rule is None else rule(base_, edited, way)
+
+
+def _untrue_formula(base_: Document, edited: Document, way: Way) -> bool | None:
+    before, after = at(base_, way), at(edited, way)
+    sizes = grid(base_)
+    if after is None or not isinstance(after, str) or any(value_at(after, one) is None for one in sizes):
+        return None if after is None else True
+    differs = [one for one in sizes if value_at(before, one) != value_at(after, one)]
+    if not differs:
+        return None
+    if "strides_formula" in way:
+        shape = at(base_, way[:-2])["shape_formula"][int(way[-1])]
+        return any((value_at(shape, one) or 0) > 1 for one in differs) or None
+    if "scaled_offset" in way:
+        return True if way[0] != "buffers" else _moved_apart(edited, way, differs)
+    if "pieces" in way:
+        whole = at(edited, way[:-2])
+        return any(max(value_at(p, one) or 0 for p in whole["pieces"]) != value_at(whole["bytes"], one) for one in sizes) or None
+    return True
+
+
+def _moved_apart(edited: Document, way: Way, sizes: list[dict[str, int]]) -> bool | None:
+    """Return whether the row at `way`, with a new scaled offset, is on another one or not aligned at one of `sizes`."""
+    rows = [row for row in edited["buffers"] if row["size"]]
+    mine = edited["buffers"][way[1]]
+    if not mine["size"]:
+        return None
+    if mine["alias"] is not None or any(row["alias"] == mine["name"] for row in rows):
+        return True
+    for one in sizes:
+        start = value_at(mine["scaled_offset"], one) or 0
+        end = start + (value_at(mine.get("size_formula", str(mine["size"])), one) or 0)
+        if start < 0 or start % edited["alignment"]:
+            return True
+        for row in rows:
+            if row is mine or row["arena"] != mine["arena"] or row["last"] < mine["first"] or mine["last"] < row["first"]:
+                continue
+            low = value_at(row["scaled_offset"], one) or 0
+            high = low + (value_at(row.get("size_formula", str(row["size"])), one) or 0)
+            if low < end and start < high:
+                return True
+    return None
+
+
+def _offset(base_: Document, edited: Document, way: Way) -> bool | None:
+    """Return whether the row at `way` is on another one, not aligned, or outside of its arena."""
+    if way[0] != "buffers":
+        return None if way[0] in {"constants", "bodies"} else True
+    rows, mine = edited["buffers"], edited["buffers"][way[1]]
+    if not mine["size"] or not isinstance(mine["offset"], int):
+        return None
+    if mine["alias"] is not None or any(row["alias"] == mine["name"] and row["size"] for row in rows):
+        return True
+    size = next(arena["size"] for arena in edited["arenas"] if arena["name"] == mine["arena"])
+    end = mine["offset"] + mine["size"]
+    if mine["offset"] < 0 or mine["offset"] % edited["alignment"] or end > size:
+        return True
+    for row in rows:
+        together = row is not mine and row["arena"] == mine["arena"] and not (row.get("parts") or mine.get("parts"))
+        if together and row["first"] <= mine["last"] and mine["first"] <= row["last"] and row["size"]:
+            if row["offset"] < end and mine["offset"] < row["offset"] + row["size"]:
+                return True
+    return None
+
+
+def _capacity(base_: Document, edited: Document, way: Way) -> bool | None:
+    found = at(edited, way)
+    return isinstance(found, int) and found < at(edited, way[:-1])["size"]
+
+
+def _alignment(base_: Document, edited: Document, way: Way) -> bool | None:
+    found = edited["alignment"]
+    if not isinstance(found, int) or found < 1 or found & (found - 1):
+        return True
+    return any(row["offset"] % found for row in edited["buffers"] if row["alias"] is None) or None
+
+
+def _ranges(base_: Document, edited: Document, way: Way) -> bool | None:
+    low, high = at(edited, way[:-1])
+    if not isinstance(low, int) or not isinstance(high, int):
+        return True
+    # A part of the range is true, too; a larger one may be.
+    return high != at(base_, way[:-1])[1] or not 0 <= low <= high or None
+
+
+def _unsure(base_: Document, edited: Document, way: Way) -> bool | None:
+    return None
+
+
+def _unless_null(base_: Document, edited: Document, way: Way) -> bool | None:
+    return None if at(edited, way) is None else True
+
+
+def _of_a_workspace(base_: Document, edited: Document, way: Way) -> bool | None:
+    """Return None for the size of a workspace, which is the affair of its kernel."""
+    return None if at(base_, way[:-1]).get("kind") == "workspace" else True
+
+
+RULES: Mapping[str, Callable[[Document, Document, Way], bool | None]] = {
+    "offset": _offset,
+    "capacity": _capacity,
+    "alignment": _alignment,
+    "ranges": _ranges,
+    "pins": _unsure,  # the offset of another row may be told; a row at another offset is refused elsewhere
+    "places": _unsure,
+    "keeps": _unsure,
+    "io": _unsure,
+    "overwrite_inputs": _unsure,
+    "weights": _unsure,
+    "bound": _unsure,
+    "order": _unsure,
+    "digest": _unless_null,
+    "model": _unless_null,
+    "peak": _unsure if False else _unless_null,
+    "size": _of_a_workspace,
+    "arena": _unless_null,
+    "attribute": _unsure,
+    "schedule.*": _unsure,
+    "kernels": _unsure,
+}
+
+
+def edit(base_: Base, rng: random.Random) -> tuple[Document, Way, bool | None]:
+    """Return an edited plan, the way to the edit, and whether it is untrue (None: not known)."""
+    document = base_.document
+    if rng.random() < 0.15:
+        return _together(base_, rng)
+    groups: dict[str, list[Way]] = {}
+    for way, _ in leaves(document):
+        groups.setdefault(group(way), []).append(way)
+    way = rng.choice(groups[rng.choice(sorted(groups))])
+    value = other(at(document, way), way, document, rng)
+    made = changed(document, way, value)
+    return made, way, untrue(document, made, way)
+
+
+def _together(base_: Base, rng: random.Random) -> tuple[Document, Way, bool | None]:
+    """Edit several fields, or the structure of the plan."""
+    document = copy.deepcopy(base_.document)
+    ranges = document.get("ranges", {})
+    choice = rng.randrange(8)
+    if choice == 0 and ranges:  # a larger range than was planned, told everywhere
+        name = rng.choice(sorted(ranges))
+        document["ranges"][name][1] *= 2
+        document["dims"][name] = document["ranges"][name][1]
+        return document, ("ranges", name), True
+    if choice == 1 and any("scaled_offset" in row for row in document["buffers"]):
+        for row in document["buffers"]:
+            row["scaled_offset"] = "0"
+        for arena in document["formulas"]:
+            arena["fixed"] = arena["scaled"] = {"bytes": "4", "pieces": ["4"]}
+        return document, ("formulas",), True
+    if choice == 2 and document.get("states"):
+        state = rng.choice(document["states"])
+        state["axis"] = (state["axis"] or 0) + 1
+        return document, ("states",), True
+    if choice == 3 and (spread := [row for row in document["buffers"] if "strides" in row]):
+        row = rng.choice(spread)
+        del row["strides"], row["strides_formula"]
+        return document, ("buffers", row["name"], "strides"), True
+    if choice == 4:  # a field that is none
+        inner: Any = document
+        while rng.random() < 0.6:
+            found = [one for one in (inner.values() if isinstance(inner, dict) else inner) if isinstance(one, dict | list) and one]
+            if not found:
+                break
+            inner = rng.choice(found)
+        if isinstance(inner, dict) and inner and "attributes" not in inner:
+            name = rng.choice(["note", "planner", "time", "verdict"])
+            free = [document.get(key) for key in ("dims", "bounds", "ranges", "sums", "pins", "places")]
+            is_free = any(inner is one for one in free) or any(inner is one for one in _attributes(document))
+            inner[name] = 1
+            return document, (name,), None if is_free else True
+        return document, (), None
+    if choice == 5:  # all sizes of a row doubled
+        row = rng.choice([row for row in document["buffers"] if row["kind"] != "workspace" and row["size"]] or [None])
+        if row is None or "shape" not in row or not row["shape"]:
+            return document, (), None
+        row["size"] *= 2
+        row["shape"][0] *= 2
+        return document, ("buffers", row["name"], "size"), True
+    if choice == 6:  # a row twice, or lost
+        rows = document["buffers"]
+        place = rng.randrange(len(rows))
+        if rng.random() < 0.5:
+            rows.append(rows[place])
+            return document, ("buffers", place), True
+        lost = rows.pop(place)
+        is_own = lost["kind"] == "workspace" and not any(body["node"] == lost["node"] for body in document["bodies"])
+        return document, ("buffers", place), None if is_own else True
+    # Higher bounds, told together.
+    document["lower_bound"] += document["alignment"]
+    document["gap"] -= document["alignment"]
+    return document, ("lower_bound",), None if document["bodies"] or len(document["arenas"]) > 1 else document["bound"] == "peak"
+
+
+def _attributes(document: Document) -> Iterator[Any]:
+    bodies = [document]
+    while bodies:
+        one = bodies.pop()
+        yield from one["attributes"]
+        bodies += one["bodies"]
+
+
+def judged(seed: int) -> tuple[str, str | None]:
+    """Edit a plan with `seed`; return the kind of the plan, and what is wrong with the answer of the check (None: nothing)."""
+    rng = random.Random(seed)
+    kind = sorted(KINDS)[seed % len(KINDS)]
+    one = base(kind)
+    document, way, is_untrue = edit(one, rng)
+    where = f"{kind}: {'.'.join(map(str, way))}"
+    try:
+        refusal = one.refusal(document)
+    except Exception as error:  # noqa: BLE001  # any other error is a fault of the check
+        return kind, f"{where}: {type(error).__name__}: {error}"
+    if refusal is not None and "\n" in refusal:
+        return kind, f"{where}: an answer of several lines: {refusal!r}"
+    if is_untrue and refusal is None:
+        try:
+            told = f"{at(one.document, way)!r} -> {at(document, way)!r}"
+        except (KeyError, IndexError, TypeError):
+            told = ""
+        return kind, f"{where}: accepted: {told}"
+    return kind, None
+
+
+def main() -> None:
+    """Judge the seeds from FIRST to LAST; end with 1 where one has a fault."""
+    first, last = map(int, sys.argv[1:3])
+    start, found, kinds = time.monotonic(), 0, Counter[str]()
+    for kind in sorted(KINDS):
+        refusal = base(kind).refusal(base(kind).document)
+        if refusal is not None:
+            found += 1
+            sys.stdout.write(f"{kind}: the plan itself is refused: {refusal}\n")
+    for seed in range(first, last + 1):
+        kind, fault = judged(seed)
+        kinds[kind] += 1
+        if fault is not None:
+            found += 1
+            sys.stdout.write(f"seed {seed}: {fault}\n")
+            sys.stdout.flush()
+    sys.stdout.write(f"{last - first + 1} edits of {len(kinds)} kinds, {found} faults, {time.monotonic() - start:.0f} s\n")
+    sys.exit(1 if found else 0)
+
+
+if __name__ == "__main__":
+    main()
