@@ -461,3 +461,23 @@ def test_a_size_that_the_file_declares_wrongly_counts_for_none_of_a_range() -> N
     planned = onnxtile.plan(onnx.parser.parse_model(case), dims={"N": "1:20"})
     assert planned.plan.arena_size == 2 * 16 * 20 * 4
     assert planned.verdict is not None and planned.verdict.equal
+
+
+def test_scaled_offsets_are_aligned_to_the_elements_at_an_alignment_below_these() -> None:
+    text = """
+    g (float[n] x, int64[m] i) => (int64[m] y, float[n] z) <int64 k = {0}> {
+      a = Neg(x)
+      b = Neg(i)
+      c = Softmax(a)
+      d = CumSum(b, k)
+      z = Softmax(c)
+      y = CumSum(d, k)
+    }
+    """
+    for alignment, order in product((1, 2, 4, 8), ("auto", "model")):
+        ranges = {"n": (1, 64), "m": (1, 9)}
+        found = onnxtile.plan(parsed(text), dims=ranges, alignment=alignment, order=order, verify=False).plan
+        assert found.arena_size_at({"n": 64, "m": 9}) == found.arena_size
+        for row, n in product(found.buffers, range(1, 65)):
+            assert row.scaled_offset is not None
+            assert row.scaled_offset.at({"n": n, "m": 3}) % (8 if row.dtype == "int64" else 4) == 0

@@ -42,9 +42,7 @@ class RangeFormulas:
         self._limits: dict[SizeFormula, int] = {}
         self._known: dict[frozenset[SizeFormula], frozenset[SizeFormula]] = {}
         self._buffers = [buffer for buffer in problem.buffers if buffer.name in offsets and buffer.size]
-        self._footprints = {
-            buffer.name: _aligned(sizes[buffer.name], problem.alignment_of(buffer)) for buffer in self._buffers
-        }
+        self._footprints = {buffer.name: _aligned(sizes[buffer.name], problem.granule) for buffer in self._buffers}
 
     def fixed(self) -> SizePieces:
         """Return the end of the last buffer at its fixed offset."""
@@ -88,7 +86,9 @@ class RangeFormulas:
         found: dict[str, SizePieces] = {}
         for buffer in sorted(self._buffers, key=lambda b: (self._offsets[b.name], b.name)):
             begin, end = bisect_left(first, buffer.lower), bisect_left(first, buffer.upper)
-            below = self._largest(frozenset().union(*set(tops[begin:end])))
+            unit = self._problem.alignment_of(buffer)
+            ends = self._largest(frozenset().union(*set(tops[begin:end])))
+            below = ends if unit == self._problem.granule else self._largest(frozenset(_aligned(e, unit) for e in ends))
             if len(below) > _MOST_PIECES:
                 return None
             found[buffer.name] = SizePieces.of(below)
