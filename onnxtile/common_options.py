@@ -24,8 +24,8 @@ DimensionSizes: TypeAlias = Mapping[str, int | str | tuple[int, int]]
 """Sizes of symbolic dimensions, by name: a number, or the least and the largest size (1, 8) or "1:8"."""
 UpperBounds: TypeAlias = Mapping[str, int]
 """The largest sizes of data-dependent dimensions, by name."""
-WholeShapes: TypeAlias = Mapping[str, str | tuple[int, ...]]
-"""Whole shapes of inputs, by name."""
+WholeShapes: TypeAlias = Mapping[str, str | tuple[int | tuple[int, int], ...]]
+"""Whole shapes of inputs, by name; a size may be a range, "1x3x48x(1:320)" or (1, 3, 48, (1, 320))."""
 NumberRanges: TypeAlias = Mapping[str, tuple[float, float]]
 """The numbers that random inputs have, from the first to below the second, by name."""
 
@@ -56,7 +56,13 @@ class SizeOptions(WatchOptions):
     ] = None
     shapes: Annotated[
         WholeShapes | None,
-        Option("whole shape of an input", "INPUT=1x3x8x8", ("--shape",), SIZES, kind=values.SHAPES),
+        Option(
+            "whole shape of an input; plan and inspect also take 1x3x8x(1:64)",
+            "INPUT=1x3x8x8",
+            ("--shape",),
+            SIZES,
+            kind=values.SHAPES,
+        ),
     ] = None
 
     @property
@@ -102,6 +108,11 @@ class SizeOptions(WatchOptions):
         return {name: size for name, size in values.read_dims(self.dims or {}).items() if isinstance(size, tuple)}
 
     @property
+    def has_ranges(self) -> bool:
+        """Whether a dimension has a range of sizes."""
+        return bool(self.dim_ranges or self.shape_ranges)
+
+    @property
     def single_dims(self) -> dict[str, int]:
         """The sizes of dimensions. Raises UsageError for a range, where one size is needed."""
         for name, (low, high) in self.dim_ranges.items():
@@ -113,8 +124,25 @@ class SizeOptions(WatchOptions):
 
     @property
     def whole_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The whole shapes of inputs."""
-        return values.read_shapes(self.shapes or {})
+        """The whole shapes of inputs. Raises UsageError for a range, where one size is needed."""
+        for name in self.shape_ranges:
+            raise UsageError(
+                f"a range of sizes is for plan and inspect: the shape of {name!r}", hint="give each dimension one size"
+            )
+        return self.fixed_shapes
+
+    @property
+    def fixed_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The whole shapes of inputs that have no range."""
+        given = values.read_shapes(self.shapes or {})
+        found = {name: tuple(size for size in shape if isinstance(size, int)) for name, shape in given.items()}
+        return {name: sizes for name, sizes in found.items() if len(sizes) == len(given[name])}
+
+    @property
+    def shape_ranges(self) -> dict[str, tuple[int | tuple[int, int], ...]]:
+        """The whole shapes of inputs in which a dimension has a range of sizes."""
+        given = values.read_shapes(self.shapes or {})
+        return {name: shape for name, shape in given.items() if not all(isinstance(size, int) for size in shape)}
 
 
 @dataclass(frozen=True, kw_only=True)

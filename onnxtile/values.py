@@ -205,8 +205,8 @@ def read_dims(value: Any) -> dict[str, int | tuple[int, int] | str]:
     return _table(value, _dim)
 
 
-def read_shapes(value: Any) -> dict[str, tuple[int, ...]]:
-    """Return whole shapes of inputs, by name: "1x3x224x224", or a sequence of sizes."""
+def read_shapes(value: Any) -> dict[str, tuple[int | tuple[int, int], ...]]:
+    """Return whole shapes of inputs, by name: "1x3x224x224", or a sequence of sizes; a size may be a range, as in "1x3x48x(1:320)"."""
     return _table(value, _shape)
 
 
@@ -252,7 +252,7 @@ def _table(value: Any, read: Callable[[Any], Any]) -> dict[str, Any]:
 
 
 _RANGE_OF_SIZES = "write a size as in 8, the least and the largest as in 1:8, or another dimension as in past+1"
-_SUM = re.compile(r"[A-Za-z_]\w*(\s*\+\s*\w+)+", re.ASCII)
+_SUM = re.compile(r"[A-Za-z_]\w*(\s*\+\s*\w+)*", re.ASCII)
 
 
 def _dim(value: Any) -> int | tuple[int, int] | str:
@@ -275,15 +275,25 @@ def _dim(value: Any) -> int | tuple[int, int] | str:
     return low if low == high else (low, high)
 
 
-def _shape(value: Any) -> tuple[int, ...]:
+def _shape(value: Any) -> tuple[int | tuple[int, int], ...]:
     if isinstance(value, str):
-        sizes = [whole(size) for size in value.split("x")]
+        texts = [size.removeprefix("(").removesuffix(")") if ":" in size else size for size in value.split("x")]
+        sizes: list[Any] = [text if ":" in text else whole(text) for text in texts]
         if None in sizes:
             raise Unreadable("this is not a shape", hint="write sizes with an x between them, as in 1x3x224x224")
-        return tuple(read_count(size) for size in sizes)
-    if not isinstance(value, Iterable):
+    elif isinstance(value, Iterable):
+        sizes = list(value)
+    else:
         raise Unreadable("this is not a shape", hint="write [1, 3, 224, 224]")
-    return tuple(read_count(size) for size in value)
+    return tuple(_size(size) for size in sizes)
+
+
+def _size(value: Any) -> int | tuple[int, int]:
+    """Return one size, or the two ends of a range."""
+    is_range = isinstance(value, list | tuple) or (isinstance(value, str) and ":" in value)
+    found = _dim(value) if is_range else read_count(value)
+    assert not isinstance(found, str)
+    return found
 
 
 def _range(value: Any) -> tuple[float, float]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 
 from onnxtile.errors import UsageError
+from onnxtile.model.size_formula import SizeRange
 
 
 def bind(
@@ -43,6 +44,37 @@ def bind(
     return bound
 
 
+def bind_shapes(
+    model: ir.Model, shapes: Mapping[str, tuple[int | SizeRange, ...]]
+) -> tuple[dict[str, int], dict[str, SizeRange]]:
+    """Give inputs of `model` (in place) whole shapes in which sizes may be ranges; return the sizes and the ranges of named dimensions.
+
+    A dimension without a name gets its size, or one of its input and axis, such as "x_3". Raises UsageError for an unknown input, a
+    wrong rank, or two sizes for one name.
+    """
+    inputs = {value.name or "": value for value in free_inputs(model)}
+    taken, said, is_new = set(symbols(inputs.values())), dict[str, int | SizeRange](), False
+    for name, shape in shapes.items():
+        value, dims = _input(inputs, name), list[int | str]()
+        written = [None] * len(shape) if value.shape is None else list(value.shape)
+        if len(written) != len(shape):
+            raise UsageError(f"the input {name!r} has {len(written)} dimensions, not {len(shape)}")
+        for axis, (dim, size) in enumerate(zip(written, shape, strict=True)):
+            known = dim.value if isinstance(dim, ir.SymbolicDim) and re.search(r"\w", dim.value or "") else None
+            is_new |= isinstance(dim, int) and dim != size
+            word = known or _word(f"{name}_{axis}", taken)
+            if known is not None or not isinstance(size, int):
+                if said.setdefault(word, size) != size:
+                    raise UsageError(f"the dimension {word!r} has two sizes: {said[word]} and {size}")
+                taken.add(word)
+            dims.append(size if known is None and isinstance(size, int) else word)
+        value.shape = ir.Shape(dims)
+    for value in _computed_values(model) if is_new else ():
+        value.shape = None
+    fixed = {name: size for name, size in said.items() if isinstance(size, int)}
+    return fixed, {name: size for name, size in said.items() if not isinstance(size, int)}
+
+
 def require_symbols(model: ir.Model, names: Iterable[str]) -> None:
     """Raise UsageError unless all `names` are symbolic dimensions of the inputs of `model`."""
     _require_known(names, free_inputs(model))
@@ -55,12 +87,17 @@ def formula_names(model: ir.Model) -> dict[str, str]:
         is_sum = set(re.findall(r"[A-Za-z_]\w*", name)) <= taken
         if re.fullmatch(r"[A-Za-z_]\w*", name) or is_sum or not re.search(r"\w", name):
             continue
-        word = re.sub(r"^(?=\d)|\W", "_", name)
-        while word in taken:
-            word += "_"
-        taken.add(word)
-        found[name] = word
+        found[name] = _word(name, taken)
+        taken.add(found[name])
     return found
+
+
+def _word(name: str, taken: Collection[str]) -> str:
+    """Return a name for formulas that is like `name`, and is not `taken`."""
+    word = re.sub(r"^(?=\d)|\W", "_", name)
+    while word in taken:
+        word += "_"
+    return word
 
 
 def rename_symbols(model: ir.Model, names: Mapping[str, str]) -> None:

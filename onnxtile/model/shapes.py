@@ -282,7 +282,7 @@ def _with_largest(
     model: ir.Model, shapes: Shapes, ranges: SizeRanges | None, bounds: Mapping[str, int] | None
 ) -> Shapes:
     """Return `shapes` with the largest sizes over `ranges`, and where `bounds` are reached."""
-    largest = largest_sizes(model, shapes._dims, ranges) if ranges else LargestSizes(shapes._dims, {})
+    largest = largest_sizes(model, shapes._dtypes, shapes._dims, ranges) if ranges else LargestSizes(shapes._dims, {})
     if bounds:
         found: Propagation | None = bounded(model, shapes._dtypes, largest.dims, bounds, largest.open)
     else:

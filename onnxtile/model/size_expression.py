@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from onnxtile.model.size_formula import SizeFormula, SizeRanges, extreme
+from onnxtile.model.size_formula import SizeFormula, SizeRanges, exact_quotient, extreme
 
 if TYPE_CHECKING:
     from onnxtile.model.known import Dim, Dims
@@ -85,7 +85,12 @@ def _product(a: _Fraction, b: _Fraction) -> _Fraction:
 
 def _quotient(a: _Fraction, b: _Fraction) -> _Fraction:
     divisor = b.numerator.constant
-    if divisor is None or divisor < 1:
+    if divisor is None:
+        whole = exact_quotient(a.numerator * b.divisor, b.numerator)
+        if whole is None:
+            raise _NotASize
+        return _reduced(_Fraction(whole, a.divisor))
+    if divisor < 1:
         raise _NotASize
     return _reduced(_Fraction(a.numerator * b.divisor, a.divisor * divisor))
 

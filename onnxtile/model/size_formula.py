@@ -151,6 +151,35 @@ def product_of(sizes: Iterable[SizeFormula | int]) -> SizeFormula:
     return reduce(lambda a, b: a * b, sizes, SizeFormula.number(1))
 
 
+def exact_quotient(total: SizeFormula, divisor: SizeFormula) -> SizeFormula | None:
+    """Return `total` divided by `divisor` where that leaves nothing at any size of the symbols; None where it may leave something.
+
+    Long division of polynomials: the highest term of what is left is divided by the highest of the divisor.
+    """
+    if not divisor.terms:
+        return None
+    (highest, times), *_ = divisor.terms
+    found, left = SizeFormula.number(0), total
+    while left.terms:
+        product, coefficient = left.terms[0]
+        rest = _without(product, highest)
+        if rest is None or coefficient % times:
+            return None
+        part = SizeFormula.of({rest: coefficient // times})
+        found, left = found + part, left - part * divisor
+    return found
+
+
+def _without(product: SizeProduct, factors: SizeProduct) -> SizeProduct | None:
+    """Return `product` without these of its factors; None where it does not have them all."""
+    left = list(product)
+    for factor in factors:
+        if factor not in left:
+            return None
+        left.remove(factor)
+    return tuple(left)
+
+
 def extreme(kind: Literal["min", "max"], operands: Iterable[SizeFormula], ranges: SizeRanges) -> SizeFormula:
     """Return the least or the largest of `operands`: one of them where it is so at all sizes in `ranges`."""
     left = list(dict.fromkeys(operands))

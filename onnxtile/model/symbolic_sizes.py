@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
+from onnxtile.model.formula_propagation import FormulaPropagation
 from onnxtile.model.infer import values
 from onnxtile.model.known import Dims
 from onnxtile.model.shape_values import Propagation
@@ -27,14 +28,15 @@ class LargestSizes:
     open: Mapping[ir.Value, set[int]] = field(default_factory=dict)
 
 
-def largest_sizes(model: ir.Model, dims: Mapping[ir.Value, Dims], ranges: SizeRanges) -> LargestSizes:
+def largest_sizes(
+    model: ir.Model, dtypes: Mapping[ir.Value, ir.DataType], dims: Mapping[ir.Value, Dims], ranges: SizeRanges
+) -> LargestSizes:
     """Return the largest sizes of the values of `model` over `ranges`, and the formulas of those whose symbols all have a range."""
-    filled, formulas, open_ = dict(dims), {}, {}
-    for value in values(model):
-        found = read_sizes(dims.get(value), ranges)
-        if found is None:
-            continue
-        formulas[value] = found
+    read = {value: found for value in values(model) if (found := read_sizes(dims.get(value), ranges)) is not None}
+    propagation = FormulaPropagation(model, dtypes, read, ranges)
+    propagation.run()
+    filled, open_, formulas = dict(dims), {}, propagation.formulas
+    for value, found in formulas.items():
         filled[value] = tuple(max(0, size.limits(ranges)[1]) for size in found)
         axes = {axis for axis, size in enumerate(found) if size.constant is None}
         if axes:

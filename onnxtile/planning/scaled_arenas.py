@@ -97,14 +97,9 @@ def _fixed(arena: Filled, sizes: Mapping[str, SizeFormula], ranges: SizeRanges) 
 
 def _scaled(arena: Filled, sizes: Mapping[str, SizeFormula], ranges: SizeRanges) -> ScaledArena:
     formulas = RangeFormulas(arena.problem, arena.plan.offsets, sizes, ranges)
-    fixed, scaled = formulas.fixed(), None if arena.problem.pinned else formulas.scaled()
+    fixed, scaled = formulas.fixed(), None if arena.problem.pinned else formulas.scaled(arena.plan.size)
     corners = [dict(zip(ranges, ends, strict=True)) for ends in product(*ranges.values())]
-    largest = {name: high for name, (_, high) in ranges.items()}
-    if (
-        scaled is None
-        or scaled.size.at(largest) > arena.plan.size
-        or all(scaled.size.at(c) >= fixed.at(c) for c in corners)
-    ):
+    if scaled is None or all(scaled.size.at(c) >= fixed.at(c) for c in corners):
         return ScaledArena(ArenaFormula(arena.memory.name, fixed, None, formulas.peak()), {})
     return ScaledArena(ArenaFormula(arena.memory.name, fixed, scaled.size, formulas.peak()), scaled.offsets)
 

@@ -4,11 +4,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from onnxtile.common_options import SizeOptions
 from onnxtile.errors import ModelError
 from onnxtile.model.dims import bind
 from onnxtile.model.feeds import sample_feeds
 from onnxtile.model.unbound import Unbound, example, missing_sizes
-from onnxtile.values import read_shapes
 
 
 def unbound(**shapes: list[int | str | None]) -> Unbound:
@@ -70,5 +70,5 @@ def test_the_line_to_paste_binds_all_that_is_open() -> None:
         sample_feeds(model, lambda value: value.shape.numpy() if value.shape and value.shape.is_static() else None)
     line = (raised.value.hint or "").partition("for example ")[2].split()
     given = {name: size for name, _, size in (word.partition("=") for word in line[1::2])}
-    bind(model, {}, read_shapes(given))
+    bind(model, {}, SizeOptions(shapes=given).fixed_shapes)
     assert all(value.shape and value.shape.is_static() for value in model.graph.inputs)

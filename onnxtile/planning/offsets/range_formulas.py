@@ -2,22 +2,30 @@
 
 Fixed offsets hold for the largest sizes, so for all. Scaled offsets move down with the sizes: a buffer begins where the highest of the
 buffers below it ends that are live with it. Two buffers that are live at once keep their order at all sizes, so they never overlap.
+An offset is the largest of few formulas: where it would be the largest of many, two are replaced by one that is no smaller than either.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from onnxtile.model.size_formula import SizeFormula, SizeRanges, is_at_least
+import numpy as np
+import numpy.typing as npt
+
+from onnxtile.model.size_formula import SizeFormula, SizeProduct, SizeRanges, is_at_least
 from onnxtile.model.size_pieces import SizePieces
-from onnxtile.planning.offsets.problem import Problem
+from onnxtile.planning.offsets.problem import Buffer, Ints, Problem
+from onnxtile.planning.offsets.stacking import Stacking
 
 _MOST_PIECES = 12
 """Pieces of an offset, at most: a longer formula is of little use."""
-_SMALL = (0, 1024, 128, 16)
-"""Parts of the largest buffer up to which buffers keep their largest size, one after the other, 0 for none."""
+_PARTS = (0.9, 0.1, 0.4, 0.7, 0.2, 0.55, 0.8)
+"""Parts of a range, so that the sizes of several dimensions differ."""
+_TOO_MANY = 2 * _MOST_PIECES
+"""Pieces of an offset that is not scaled."""
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -42,9 +50,7 @@ class RangeFormulas:
         self._limits: dict[SizeFormula, int] = {}
         self._known: dict[frozenset[SizeFormula], frozenset[SizeFormula]] = {}
         self._buffers = [buffer for buffer in problem.buffers if buffer.name in offsets and buffer.size]
-        self._footprints = {
-            buffer.name: _aligned(sizes[buffer.name], problem.alignment_of(buffer)) for buffer in self._buffers
-        }
+        self._footprints = {buffer.name: _aligned(sizes[buffer.name], problem.granule) for buffer in self._buffers}
 
     def fixed(self) -> SizePieces:
         """Return the end of the last buffer at its fixed offset."""
@@ -70,33 +76,42 @@ class RangeFormulas:
             sums[live] = None
         return self._pieces(sums)
 
-    def scaled(self) -> ScaledOffsets | None:
-        """Return offsets that grow with the sizes; None for buffers live in parts or in every order, and for formulas that are too long.
-
-        Where the formulas are too long, small buffers keep their largest size throughout.
+    def scaled(self, limit: int) -> ScaledOffsets | None:
+        """Return offsets that grow with the sizes, and take at most `limit` bytes at the largest; None for buffers live in parts or in
+        every order, and where no formulas are short enough.
         """
-        if self._problem.has_outlines or self._problem.conflicts:
+        if self._problem.has_outlines or self._problem.conflicts or not self._buffers:
             return None
-        largest = max((self._most(footprint) for footprint in self._footprints.values()), default=0)
-        attempts = (self._placed(largest // share if share else 0) for share in _SMALL)
-        return next((found for found in attempts if found is not None), None)
+        footprints = [self._sampled(self._footprints[buffer.name]) for buffer in self._buffers]
+        problem = replace(self._problem, buffers=tuple(self._buffers), clique=frozenset())
+        stacking = Stacking(problem, np.array(footprints, np.int64), limit)
+        order = stacking.best([self._offsets[buffer.name] for buffer in self._buffers])
+        highest = stacking.highest(order)
+        found = self._placed([self._buffers[i] for i in order], [int(highest[i]) for i in order], limit)
+        return found if found is not None and found.size.at(self._points[0]) <= limit else None
 
-    def _placed(self, small: int) -> ScaledOffsets | None:
-        """Return scaled offsets where buffers of up to `small` bytes keep their largest size; None where one has too many pieces."""
-        first = sorted({buffer.lower for buffer in self._buffers})
+    def _placed(self, buffers: Sequence[Buffer], highest: Sequence[int], limit: int) -> ScaledOffsets | None:
+        """Return the offsets of buffers from below to above; None where their formulas cannot be short.
+
+        At the largest sizes, no offset is above the one in `highest`, and the arena ends below `limit`.
+        """
+        short = _Shortened(self._points, self._ranges).of
+        first = sorted({buffer.lower for buffer in buffers})
         tops: list[frozenset[SizeFormula]] = [_NOTHING] * len(first)
         found: dict[str, SizePieces] = {}
-        for buffer in sorted(self._buffers, key=lambda b: (self._offsets[b.name], b.name)):
+        for buffer, most in zip(buffers, highest, strict=True):
             begin, end = bisect_left(first, buffer.lower), bisect_left(first, buffer.upper)
-            below = self._largest(frozenset().union(*set(tops[begin:end])))
-            if len(below) > _MOST_PIECES:
+            unit, ends = self._problem.alignment_of(buffer), frozenset().union(*set(tops[begin:end]))
+            if unit != self._problem.granule:
+                ends = frozenset(_aligned(offset, unit) for offset in ends)
+            below = short(self._largest(ends), most)
+            if below is None:
                 return None
             found[buffer.name] = SizePieces.of(below)
             footprint = self._footprints[buffer.name]
-            most = self._most(footprint)
-            taken = SizeFormula.number(most) if most <= small else footprint
-            tops[begin:end] = [frozenset(offset + taken for offset in below)] * (end - begin)
-        return ScaledOffsets(found, self._pieces(frozenset().union(*set(tops))))
+            tops[begin:end] = [frozenset(offset + footprint for offset in below)] * (end - begin)
+        size = short(self._largest(frozenset().union(*set(tops))), limit)
+        return None if size is None else ScaledOffsets(found, SizePieces.of(size))
 
     def _pieces(self, formulas: Iterable[SizeFormula]) -> SizePieces:
         return SizePieces.of(self._largest(frozenset(formulas)))
@@ -130,6 +145,64 @@ class RangeFormulas:
         return self._known[formulas]
 
 
+class _Shortened:
+    """Makes the largest of many formulas the largest of few: larger by as little as possible at `points`."""
+
+    def __init__(self, points: Sequence[Mapping[str, int]], ranges: SizeRanges) -> None:
+        self._points = points
+        self._ranges = ranges
+        self._values: dict[SizeProduct, list[int] | None] = {}
+
+    def of(self, formulas: frozenset[SizeFormula], most: int) -> frozenset[SizeFormula] | None:
+        """Return few formulas, of which the largest is no smaller than that of `formulas`, and at most `most` at the first point.
+
+        They are up to `_MOST_PIECES`, more where that needs it; None where they would be too many.
+        """
+        if len(formulas) <= _MOST_PIECES:
+            return formulas
+        products = sorted({product for formula in formulas for product, _ in formula.terms}, key=str)
+        values = [self._value(product) for product in products]
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            return None
+        places = {product: place for place, product in enumerate(products)}
+        times = np.zeros((len(formulas), len(products)), np.int64)
+        for row, formula in enumerate(sorted(formulas, key=str)):
+            for product, coefficient in formula.terms:
+                times[row, places[product]] = coefficient
+        times = _merged(times, np.array(known, np.float64), most)
+        if len(times) > _TOO_MANY:
+            return None
+        return frozenset(SizeFormula.of(dict(zip(products, map(int, row), strict=True))) for row in times)
+
+    def _value(self, product: SizeProduct) -> list[int] | None:
+        """Return the product at all points; None where it may be negative."""
+        if product not in self._values:
+            formula = SizeFormula.of({product: 1})
+            is_positive = formula.limits(self._ranges)[0] >= 0
+            self._values[product] = [formula.at(sizes) for sizes in self._points] if is_positive else None
+        return self._values[product]
+
+
+def _merged(times: Ints, products: Floats, most: int) -> Ints:
+    """Return the factors of few formulas for those of many, by formula and product; `products` are never negative.
+
+    In place of two formulas stands one with the larger factor of each product, which is nowhere smaller than either.
+    """
+    while len(times) > _MOST_PIECES:
+        largest = np.maximum((times @ products).max(axis=0), 1.0)
+        first, second = np.triu_indices(len(times), 1)
+        pairs = np.maximum(times[first], times[second])
+        values = pairs @ products
+        loss = (np.maximum(values / largest, 1.0) - 1.0).sum(axis=1)
+        loss[values[:, 0] > most] = np.inf
+        chosen = int(loss.argmin())
+        if not np.isfinite(loss[chosen]):
+            break
+        times = np.vstack([times[(times > pairs[chosen]).any(axis=1)], pairs[chosen]])
+    return times
+
+
 _NOTHING = frozenset({SizeFormula.number(0)})
 
 
@@ -139,7 +212,17 @@ def _aligned(size: SizeFormula, alignment: int) -> SizeFormula:
 
 
 def _points(ranges: SizeRanges) -> list[dict[str, int]]:
-    """Return some sizes: the least, some between, and with each dimension at its largest."""
+    """Return some sizes: the largest, the least, some between, and with each dimension at its largest or least."""
     least = {name: low for name, (low, _) in ranges.items()}
+    largest = {name: high for name, (_, high) in ranges.items()}
     between = [{name: low + (high - low) // part for name, (low, high) in ranges.items()} for part in (2, 7, 31)]
-    return [least, *between, *({**least, name: high} for name, (_, high) in ranges.items())]
+    mixed = [
+        {
+            name: low + round((high - low) * _PARTS[(place * 3 + start) % len(_PARTS)])
+            for place, (name, (low, high)) in enumerate(ranges.items())
+        }
+        for start in range(len(_PARTS))
+    ]
+    single = [{**most, name: other[name]} for name in ranges for most, other in ((least, largest), (largest, least))]
+    found = [largest, least, *between, *single, *mixed]
+    return [sizes for place, sizes in enumerate(found) if sizes not in found[:place]]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from onnxtile.inspection.summary import Inspection, summarise
-from onnxtile.model.dims import bind, rename_symbols, require_symbols
 from onnxtile.model.load import load
+from onnxtile.verbs.flows.range_planning import bind_ranges
 from onnxtile.verbs.flows.stage import Progress
 from onnxtile.verbs.flows.state import require_sizes_from_1
 
@@ -21,13 +21,11 @@ def inspect(options: InspectOptions) -> Inspection:
     progress = options.progress
     progress("reading the model")
     graph = load(options.model)
-    bind(graph, options.fixed_dims, options.whole_shapes)
-    require_symbols(graph, (*options.dim_ranges, *options.dim_sums))
-    rename_symbols(graph, options.dim_sums)
-    require_sizes_from_1(options.dim_ranges)
+    _, ranges = bind_ranges(graph, options)
+    require_sizes_from_1(ranges)
     trained = _as_trained(graph, progress) if options.training else None
     progress("resolving shapes")
-    return summarise(graph, training=trained, tree=options.tree, ranges=options.dim_ranges)
+    return summarise(graph, training=trained, tree=options.tree, ranges=ranges)
 
 
 def _as_trained(graph: ir.Model, progress: Progress) -> ir.Model:

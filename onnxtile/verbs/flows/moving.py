@@ -30,7 +30,7 @@ def require_movement(options: PlanOptions) -> None:
             hint="give --capacity sram=256KiB --capacity dram=8MiB",
             given={"movement": NAME_ONLY},
         )
-    if options.dim_ranges:
+    if options.has_ranges:
         raise UsageError(
             "{movement} is planned for one size of each dimension, not for a range",
             hint="give one size, the largest",

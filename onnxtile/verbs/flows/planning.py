@@ -91,7 +91,7 @@ def plan(options: PlanOptions) -> PlannedModel:
     from onnxtile.verbs.flows.range_planning import plan_range
 
     require_movement(options)
-    if options.dim_ranges:
+    if options.has_ranges:
         return plan_range(options)
     settings = settings_of(options)
     progress, inputs, shapes = options.progress, options.inputs, options.whole_shapes

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnxtile.errors import Infeasible, Mismatch, ModelError, NoKernel, UsageError
+from onnxtile.errors import Infeasible, Mismatch, ModelError, ModelWarning, NoKernel, UsageError
 from onnxtile.model.constants import Constants
-from onnxtile.model.dims import bind, formula_names, free_inputs, rename_symbols, require_symbols
+from onnxtile.model.dims import bind, bind_shapes, formula_names, free_inputs, rename_symbols, require_symbols, symbols
 from onnxtile.model.infer import values
 from onnxtile.model.load import digest, file_name, load
 from onnxtile.model.shapes import resolve
+from onnxtile.model.size_expression import read_size
 from onnxtile.model.size_formula import SizeRanges
 from onnxtile.model.unbound import missing_sizes
 from onnxtile.model.unfold import Unfolded, unfold
@@ -24,6 +26,7 @@ from onnxtile.verbs.flows.kernels import choose_kernels
 from onnxtile.verbs.flows.state import require_lengths, require_sizes_from_1, sizes_of_runs
 
 if TYPE_CHECKING:
+    from onnxtile.common_options import SizeOptions
     from onnxtile.planning.model_plan import PlanSettings
     from onnxtile.planning.proof.arena_run import ArenaVerdict
     from onnxtile.planning.proof.state_run import StateVerdict
@@ -84,14 +87,14 @@ def plan_range(options: PlanOptions) -> PlannedModel:
     if options.inputs is not None:
         raise UsageError("inputs from a file have one size, not a range", hint="leave the ranges or the inputs out")
     settings = settings_of(options)
-    progress, ranges = options.progress, options.dim_ranges
+    progress = options.progress
     progress("reading the model")
     planned = load(options.model)
     counted = choose_kernels(planned, options.kernels)
-    bound = bind(planned, options.fixed_dims, options.whole_shapes)
-    require_symbols(planned, (*ranges, *options.dim_sums))
-    rename_symbols(planned, options.dim_sums)
+    bound, ranges = bind_ranges(planned, options)
+    equal = {**options.dim_sums, **_with_equal_dims(planned, {*ranges, *options.dim_sums.values()})}
     dims = {**bound, **{name: high for name, (_, high) in ranges.items()}}
+    dims |= _largest_sums(equal, ranges)
     names = formula_names(planned)
     rename_symbols(planned, names)
     ranges = {names.get(name, name): ends for name, ends in ranges.items()}
@@ -112,6 +115,42 @@ def plan_range(options: PlanOptions) -> PlannedModel:
     rename_symbols(planned, {word: name for name, word in names.items()})
     annotate(planned, result)
     return PlannedModel(planned, result, verdict, not_run, source=file_of(options.model))
+
+
+def bind_ranges(model: ir.Model, options: SizeOptions) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
+    """Give dimensions of `model` (in place) the sizes of `options`; return those that have one size, and the ranges of the others."""
+    fixed, ranges = bind_shapes(model, options.shape_ranges)
+    for given, told in ((fixed, options.fixed_dims), (ranges, options.dim_ranges)):
+        for name in given.keys() & (options.fixed_dims.keys() | options.dim_ranges.keys()):
+            if name not in told or given[name] != told[name]:
+                raise UsageError(f"the dimension {name!r} has two sizes", hint="leave one of the two options out")
+    ranges = {**options.dim_ranges, **ranges}
+    bound = bind(model, {**options.fixed_dims, **fixed}, options.fixed_shapes)
+    require_symbols(model, (*ranges, *options.dim_sums))
+    rename_symbols(model, options.dim_sums)
+    return bound, ranges
+
+
+def _largest_sums(sums: Mapping[str, str], ranges: SizeRanges) -> dict[str, int]:
+    """Return the largest sizes of dimensions that are sums of those with `ranges`."""
+    largest = {name: high for name, (_, high) in ranges.items()}
+    read = {name: read_size(size, ranges) for name, size in sums.items()}
+    return {name: size.at(largest) for name, size in read.items() if size is not None}
+
+
+def _with_equal_dims(model: ir.Model, sized: Collection[str]) -> dict[str, str]:
+    """Replace names of dimensions without a size by those that operators join them with, and say so; return what each is replaced by."""
+    from onnxtile.planning.equal_dims import with_equal_dims
+
+    if all(name in sized for name in symbols(free_inputs(model))):
+        return {}
+    found = with_equal_dims(model, sized)
+    if found:
+        listed = ", ".join(f"{name} = {size}" for name, size in found.items())
+        warnings.warn(
+            f"dimensions without a size are those that operators join them with: {listed}", ModelWarning, stacklevel=2
+        )
+    return found
 
 
 def _refusal(model: ir.Model, ranges: SizeRanges, settings: PlanSettings, options: PlanOptions) -> Infeasible | None:
