@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ __all__ = [
     "MOST_ELEMENTS",
     "TopologicalOrder",
     "dependencies",
+    "followers",
     "heaviest_antichain",
     "least_cost_flow",
     "node_id",
@@ -39,6 +40,19 @@ def node_ids(nodes: Iterable[ir.Node]) -> dict[ir.Node, str]:
         or node.op_type
         for node in nodes
     }
+
+
+def followers(graph: ir.Graph, sources: Container[ir.Node], most: int) -> dict[ir.Value, dict[str, None]]:
+    """Return the values of `graph` that depend on a node of `sources`, each with the names of these nodes, `most` at most."""
+    found: dict[ir.Value, dict[str, None]] = {}
+    for node in graph:
+        names = {node_id(node): None} if node in sources else {}
+        for value in dependencies(node):
+            names |= found.get(value, {})
+        if names:
+            few = dict.fromkeys(list(names)[:most])
+            found.update((value, few) for value in node.outputs)
+    return found
 
 
 class TopologicalOrder:

@@ -13,6 +13,7 @@ from onnxtile.fitting.axis_links import AxisLink, AxisLinks, OperatorFacts, Uncu
 from onnxtile.fitting.moved_axes import expanded, gathered, padded, reshaped, sliced, spread, stacked
 from onnxtile.fitting.quantised_operators import quantised_facts
 from onnxtile.fitting.resized_axes import resized
+from onnxtile.model.draws import draws
 from onnxtile.tiling.sliding import SlidingAxis
 
 AxisRule = Callable[[OperatorFacts, int], AxisLinks]
@@ -33,6 +34,8 @@ _REDUCTIONS = (
 
 def links(facts: OperatorFacts, axis: int) -> AxisLinks:
     """Return the link of each operand along `axis` of the first result. Raises Uncut with the reason where it cannot be cut."""
+    if draws(facts.node, facts.opset, facts.constants):
+        raise Uncut("it draws random numbers")
     plain = quantised_facts(facts)
     if plain is None and facts.node.domain not in {"", "ai.onnx"}:
         raise Uncut(f"{facts.node.domain}.{facts.node.op_type} has no rule for cutting")

@@ -89,6 +89,8 @@ class FitKernel:
     """Of the last node of a quantised island: the tensors that the island reads and that its result may be written over."""
     is_island_join: bool = False
     """Whether the result of its island is the tensors that the island reads, one behind the other."""
+    is_random: bool = False
+    """Whether it draws random numbers."""
 
     def factor(self, direction: int) -> int:
         """Return the number of rows or columns that are computed together at least."""

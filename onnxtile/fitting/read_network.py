@@ -16,6 +16,7 @@ from onnxtile.graph import node_id
 from onnxtile.inspection.work import NotKnown, work_of
 from onnxtile.model.bytes import tensor_bytes
 from onnxtile.model.constants import Constants
+from onnxtile.model.draws import RandomNodes
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.walk import dependencies, has_body
 from onnxtile.planning.layout.aliases.find import LayoutFacts, overwritable
@@ -60,6 +61,7 @@ class _NetworkReader:
         self.model, self.shapes, self.constants = model, shapes, constants
         self.facts = LayoutFacts(model, shapes, constants)
         self.opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
+        self.random = RandomNodes(model, constants)
         self.nodes = [n for n in model.graph if not all(v in constants for v in n.outputs if v.name)]
         self.numbers: dict[ir.Value, int] = {}
         outputs = set(model.graph.outputs)
@@ -182,6 +184,7 @@ class _NetworkReader:
         }
         same = read and tensor_bytes(read[0][1], self.shapes) == tensor_bytes(made[0], self.shapes)
         is_view = standard and node.op_type in VIEWS and bool(same) and read[0][0] == 0
+        is_view = is_view and node not in self.random
         is_view = is_view and self.shapes.dtype(read[0][1]) == self.shapes.dtype(made[0])
         return FitKernel(
             node_id(node),
@@ -197,6 +200,7 @@ class _NetworkReader:
             "" if links_of[ROWS] is not None else self._reason(node),
             self._overwritten_by_island(made[0]),
             made[0] in self.of_islands.joined and self._is_contiguous(self.of_islands.joined[made[0]]),
+            node in self.random,
         )
 
     def _cut(self, node: ir.Node, direction: int) -> AxisLinks | None:

@@ -158,6 +158,8 @@ class Regions:
     def macs(self, start: int, stop: int, cut: Cut) -> int | None:
         """Return the multiply-accumulates of a region; None where it cannot be cut so."""
         self.counted += 0 if (start, stop, cut.plain) in self._ranges else stop - start
+        if self._reorders_draws(start, stop):
+            return None
         try:
             return macs_of(self.network.kernels[start:stop], self.network.tensors, self.ranges(start, stop, cut))
         except PaddingOnly:
@@ -197,9 +199,20 @@ class Regions:
         self._known[key] = found
         return found
 
+    @cached_property
+    def _draws(self) -> list[int]:
+        """The number of random kernels before each place."""
+        return list(accumulate((kernel.is_random for kernel in self.network.kernels), initial=0))
+
+    def _reorders_draws(self, start: int, stop: int) -> bool:
+        """Return whether a region has several random kernels: those that are not cut run in the strip that needs them, in another order."""
+        return self._draws[stop] - self._draws[start] > 1
+
     def _cost(self, start: int, stop: int, cut: Cut, capacity: int | None) -> RegionCost | int | None:
         """Return the costs of a region; None where it cannot be cut so; the bytes of a kernel that exceeds the capacity."""
         self.counted += stop - start
+        if self._reorders_draws(start, stop):
+            return None
         kernels, dying = self.network.kernels[start:stop], self.dying(start, stop)
         passing = self._passing(start, stop, cut)
         region = self._few_chunks(start, stop, cut)

@@ -23,6 +23,7 @@ from onnxtile.fusion.island import Island
 from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.model.constants import Constants
 from onnxtile.model.contributed import fits_in_function
+from onnxtile.model.draws import may_draw
 from onnxtile.model.opset import Opsets
 from onnxtile.model.quantising import OWN_DOMAINS, dequantises, quantises, quantises_at_run, sums_integers
 from onnxtile.model.walk import has_body, has_containers
@@ -236,7 +237,7 @@ class _Finder:
         """
         if node.op_type not in self._rule.elementwise or node.domain not in OWN_DOMAINS or len(node.outputs) != 1:
             return None
-        if not self._may_be_inside(node) or not self._may_be_copied(node.outputs[0]):
+        if may_draw(node) or not self._may_be_inside(node) or not self._may_be_copied(node.outputs[0]):
             return None
         nodes: dict[ir.Node, None] = {}
         sources: dict[ir.Value, int] = {}

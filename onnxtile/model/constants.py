@@ -10,21 +10,10 @@ import onnx_ir as ir
 
 from onnxtile import keys
 from onnxtile.errors import ModelError
+from onnxtile.model.draws import may_draw
 from onnxtile.model.submodel import Submodels, tensor_type
 from onnxtile.model.walk import all_nodes, has_body, has_containers, main_graphs
 from onnxtile.runtime import Array, aligned, as_text
-
-RANDOM = {
-    "RandomNormal",
-    "RandomUniform",
-    "RandomNormalLike",
-    "RandomUniformLike",
-    "Multinomial",
-    "Bernoulli",
-    "Dropout",
-}
-"""Operators that may give something else each time; a Dropout only where it trains."""
-
 
 _NUMBERS = frozenset({"value_float", "value_floats", "value_int", "value_ints"})
 """The attributes of a Constant node with numbers that are no tensor."""
@@ -145,7 +134,7 @@ def _pure_functions(model: ir.Model) -> set[ir.OperatorIdentifier]:
 def _is_pure(node: ir.Node, model: ir.Model, pure: set[ir.OperatorIdentifier]) -> bool:
     if node.op_identifier() in model.functions:
         return node.op_identifier() in pure
-    if node.op_type in RANDOM or node.domain not in _PURE_DOMAINS or has_containers(node):
+    if may_draw(node) or node.domain not in _PURE_DOMAINS or has_containers(node):
         return False
     return not has_body(node)
 

@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.errors import ModelError
-from onnxtile.model.constants import RANDOM
+from onnxtile.model.draws import may_draw
 from onnxtile.model.save import external_folder, proto_bytes
 from onnxtile.model.submodel import Submodels, tensor_type
 from onnxtile.model.walk import all_nodes, has_body
@@ -115,7 +115,7 @@ def may_split(model: ir.Model) -> bool:
         and all(value.producer() is not None for value in graph.outputs)
         and not any(value.is_initializer() or value.dtype == ir.DataType.STRING for value in graph.inputs)
         and all(value.type is None or isinstance(value.type, ir.TensorType) for value in graph.inputs)
-        and not any(has_body(node) or node.op_type in RANDOM for node in all_nodes(model))
+        and not any(has_body(node) or may_draw(node) for node in all_nodes(model))
         and _copied_bytes(graph) <= _MOST_COPIED
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from rich.table import Table
 from rich.text import Text
@@ -13,10 +13,8 @@ from onnxtile.report.headline import smallest_of
 from onnxtile.report.layout import step_names
 from onnxtile.report.movement_tables import movement_rows
 from onnxtile.report.state_tables import for_states, run_of_states
-from onnxtile.report.table import ResultJson, line, table
+from onnxtile.report.table import ResultJson, line, reasons, table
 
-_LISTED = 5
-"""Outputs that a line names."""
 _BOUNDS = {
     "peak": "the peak",
     "every order": "at once in some order",
@@ -87,7 +85,7 @@ def for_arena_run(verdict: ResultJson | None) -> list[Table | Text]:
     if "own_head" in verdict:
         head, own = verdict["head"], verdict["own_head"]
         lines.append(line(f"TensorFlow Lite Micro: {head:,} bytes of tensors; {own:,} with its own planner"))
-    lines += _excused(verdict.get("excused") or {})
+    lines += reasons("compared node by node only", verdict.get("excused") or {})
     if states := run_of_states(verdict):
         lines.append(line(states))
     elif "sizes" in verdict:
@@ -130,14 +128,6 @@ def _formulas(result: ResultJson) -> Iterator[Table]:
             for number, piece in enumerate(pieces)
         ]
         yield table(f"arena {arena['name']!r}: bytes at all sizes, the largest of", ("of", "bytes"), rows)
-
-
-def _excused(reasons: Mapping[str, str]) -> Iterator[Text]:
-    """Yield a line for each reason why outputs were not compared with a run of the whole model."""
-    for reason in dict.fromkeys(reasons.values()):
-        names = [name for name, other in reasons.items() if other == reason]
-        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-        yield Text(f"compared node by node only: {', '.join(names[:_LISTED])}{more}: {reason}")
 
 
 def _node_at(result: ResultJson) -> str:

@@ -161,6 +161,20 @@ def line(text: str, style: str = "") -> Text:
     return Text(escaped(text), style)
 
 
+_LISTED = 5
+"""Names that a line lists."""
+
+
+def reasons(said: str, found: Mapping[str, str]) -> list[Text]:
+    """Return a line for each reason of `found`, with the names that have it, after what is `said` of them."""
+    lines = []
+    for reason in dict.fromkeys(found.values()):
+        names = [name for name, other in found.items() if other == reason]
+        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+        lines.append(line(f"{said}: {', '.join(names[:_LISTED])}{more}: {reason}"))
+    return lines
+
+
 def short(part: Table | Text, most: int = 60) -> list[Table | Text]:
     """Return `part` for a screen: of a table its first `most` rows, and a line that says how to see the others."""
     if not isinstance(part, Table) or part.row_count <= most:

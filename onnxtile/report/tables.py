@@ -15,7 +15,7 @@ from onnxtile.report.live_line import live_line
 from onnxtile.report.lower_tables import for_lowered
 from onnxtile.report.plan_tables import for_arena_run, for_check, for_plan
 from onnxtile.report.run_tables import for_run
-from onnxtile.report.table import ResultJson, line, plain, table
+from onnxtile.report.table import ResultJson, line, plain, reasons, table
 from onnxtile.report.tile_tables import for_tiled
 from onnxtile.report.units import readable
 from onnxtile.report.verify_tables import for_verify
@@ -193,15 +193,17 @@ def _verdict(result: ResultJson) -> list[Table | Text]:
     if verdict is None:
         return [line("not verified")]
     worst = max((output["max_rel"] or 0.0 for output in verdict["outputs"]), default=0.0)
-    count = len(result.get("sites") or ())
+    alone = len(result.get("sites") or ())
     each = max((site.get("runs", 1) for site in result.get("sites") or ()), default=1)
     often = f", {each} runs each" if each > 1 else ""
-    sites = f", and {count} different site{'s' * (count > 1)} by itself{often}" if count == 1 else ""
-    sites = f", and {count} different sites by themselves{often}" if count > 1 else sites
+    sites = f", and {alone} different site by itself{often}" if alone == 1 else ""
+    sites = f", and {alone} different sites by themselves{often}" if alone > 1 else sites
     dims = ", ".join(f"{name}={size}" for name, size in verdict["dims"].items())
     where = f" at {dims}" if dims else ""
     # What stands as equal for a reason of its own says so: its relative error alone would look like a mistake.
     explained = [o for o in verdict["outputs"] if o["equal"] and o.get("reason")]
+    left, count = verdict["not_compared"], len(verdict["outputs"])
+    compared = f" in {count:,} of {count + len(left):,} outputs" if left else ""
     notes = [f"{o['name']} is off by {o['max_abs'] or 0.0:.2g}: {o['reason']}" for o in explained]
-    summary = f"verified: {verdict['runs']} runs{where}{sites}; worst relative error {worst:.2g}"
-    return [line(text) for text in (summary, *notes)]
+    summary = f"verified{compared}: {verdict['runs']} runs{where}{sites}; worst relative error {worst:.2g}"
+    return [*(line(text) for text in (summary, *notes)), *reasons("not compared", left)]

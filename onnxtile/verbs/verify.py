@@ -57,9 +57,12 @@ def verify(options: CompareOptions) -> Verdict:
 
 def _run(options: CompareOptions) -> Outcome:
     from onnxtile.verbs.flows import comparing
+    from onnxtile.verbs.flows.stage import nothing_compared
 
     verdict = comparing.verify(options)
     reason = None if verdict.equal else f"the outputs differ, by {verdict.max_rel:.3g} of their range"
+    if verdict.is_empty:
+        reason = f"no output could be compared: {nothing_compared(verdict)}"
     return Outcome(verdict, "verify", reason=reason)
 
 

@@ -1,13 +1,15 @@
 """Comparison of two models: both run in onnxruntime on the same inputs, and every output is compared."""
 
+from onnxtile.verification.draws import SameDraws, drawn_outputs, same_draws
 from onnxtile.verification.one_step import within_one_step
-from onnxtile.verification.rounding import excused, judge
+from onnxtile.verification.rounding import compare, excused, judge
 from onnxtile.verification.sizes import bound_copy, bound_form
-from onnxtile.verification.trials import Trial, Verdict, compare, compare_with, run_original
+from onnxtile.verification.trials import Trial, Verdict, compare_with, run_original
 from onnxtile.verification.values import OutputError, compare_quantised, compare_values
 
 __all__ = [
     "OutputError",
+    "SameDraws",
     "Trial",
     "Verdict",
     "bound_copy",
@@ -16,8 +18,10 @@ __all__ = [
     "compare_quantised",
     "compare_values",
     "compare_with",
+    "drawn_outputs",
     "excused",
     "judge",
     "run_original",
+    "same_draws",
     "within_one_step",
 ]

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.model.quantising import OWN_DOMAINS
-from onnxtile.model.session import session_of
+from onnxtile.model.session import repeatable_session
 from onnxtile.verification.trials import Trial, Verdict
 from onnxtile.verification.values import OutputError, is_inexact
 
@@ -46,7 +46,7 @@ def compare_before(
         return verdict
     operators = copies[0][1]
     first, second = (_without_last(model, both)[0] for model in (original, other))
-    runner = session_of(first)
+    runner = repeatable_session(first)
     before = [replace(trial, results=runner.run(trial.feeds)) for trial in trials]
     inner = {output.name: output for output in compare(first, second, before).outputs}
     outputs = tuple(

@@ -13,7 +13,7 @@ from onnxtile.errors import ModelError, OnnxtileError
 from onnxtile.model.dims import free_inputs
 from onnxtile.model.feeds import Ranges, sample_feeds
 from onnxtile.model.given import Feeds
-from onnxtile.model.session import AnySession, session_of
+from onnxtile.model.session import ModelRunner, repeatable_session
 from onnxtile.model.unbound import example
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.result import VerbResult
@@ -32,6 +32,8 @@ class Verdict(VerbResult):
     """Whether two models agree, output by output, on how many sets of inputs, and with which sizes for symbolic dimensions.
 
     `inputs` names the runs. `skipped` are sets of edge inputs that the first model itself does not take, with onnxruntime's reason.
+    `outputs` are those that were compared. `not_compared` names the others with the reason: they depend on random numbers that are not the
+    same in both models.
     """
 
     verb: ClassVar[str] = "verify"
@@ -42,11 +44,17 @@ class Verdict(VerbResult):
     inputs: tuple[str, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
     bisection: Bisection | None = None
+    not_compared: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def equal(self) -> bool:
-        """Whether every output agrees within its tolerance."""
-        return all(output.equal for output in self.outputs)
+        """Whether every output that was compared agrees within its tolerance; False where no output could be compared."""
+        return all(output.equal for output in self.outputs) and not self.is_empty
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are outputs, and none of them could be compared."""
+        return bool(self.not_compared) and not self.outputs
 
     @property
     def max_rel(self) -> float:
@@ -55,15 +63,20 @@ class Verdict(VerbResult):
 
     @property
     def summary(self) -> str:
-        """Whether the outputs are equal, and how large the worst relative difference is."""
+        """Whether the outputs are equal, how many were not compared, and how large the worst relative difference is."""
+        left = f"{len(self.not_compared):,} outputs not compared"
+        if self.is_empty:
+            return f"{left}, {self.runs:,} runs"
         state = "equal" if self.equal else f"{sum(not one.equal for one in self.outputs):,} differ"
-        return f"{len(self.outputs):,} outputs, {state}, {self.runs:,} runs, worst relative error {self.max_rel:.2g}"
+        worst = f"{self.runs:,} runs, worst relative error {self.max_rel:.2g}"
+        return ", ".join([f"{len(self.outputs):,} outputs", state, *([left] if self.not_compared else []), worst])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `verify`."""
         return {
             "equal": self.equal,
             "outputs": [output.to_dict() for output in self.outputs],
+            "not_compared": dict(self.not_compared),
             "runs": self.runs,
             "dims": dict(self.dims),
             "inputs": list(self.inputs),
@@ -81,16 +94,6 @@ class Trial:
     inputs: str = ""
 
 
-def compare(original: ir.Model, other: ir.Model, *, runs: int = 2, seed: int = 0) -> Verdict:
-    """Run both models on the same random inputs and compare every output.
-
-    Symbolic dimensions that are not bound get sizes with which `original` runs. Raises ModelError where onnxruntime refuses one of
-    the models, or where no such sizes are found.
-    """
-    trials, dims = run_original(original, runs=runs, seed=seed)
-    return compare_with(trials, other, dims)
-
-
 def run_original(
     model: ir.Model,
     *,
@@ -98,7 +101,7 @@ def run_original(
     seed: int = 0,
     given: Feeds | None = None,
     ranges: Ranges | None = None,
-    runner: AnySession | None = None,
+    runner: ModelRunner | None = None,
     progress: Progress = silent,
 ) -> tuple[list[Trial], dict[str, int]]:
     """Return trials of `model`, and the sizes its free dimensions were given for them.
@@ -106,7 +109,7 @@ def run_original(
     One trial on the inputs `given` (as `onnxtile.model.given.read_inputs` returns them), else `runs` trials on random ones, whose numbers
     lie in `ranges` where these name an input. `runner` is a session of `model`, made here where none is given.
     """
-    runner = session_of(model) if runner is None else runner
+    runner = repeatable_session(model) if runner is None else runner
     if given is not None:
         return [Trial(given, runner.run(given), "given")], sizes_given(model, given)
 
@@ -135,7 +138,7 @@ def first_that_runs(model: ir.Model, attempt: Callable[[Assignment], T]) -> tupl
 
 
 def run_edges(
-    model: ir.Model, near: Feeds, runner: AnySession, *, ranges: Ranges | None = None
+    model: ir.Model, near: Feeds, runner: ModelRunner, *, ranges: Ranges | None = None
 ) -> tuple[list[Trial], dict[str, str]]:
     """Return trials of `model` on edge inputs of the shapes that `near` has, and the edges that it refuses, with the reason.
 
@@ -164,7 +167,7 @@ def compare_with(
     trials = list(trials)
     for trial in trials[:1]:
         _require_inputs(other, trial.feeds)
-    runner = session_of(other)
+    runner = repeatable_session(other)
     worst: dict[str, OutputError] = {}
     for trial in counted(trials, "comparing", progress):
         for error in _errors(trial.results, runner.run(trial.feeds), compared):

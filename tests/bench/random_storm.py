@@ -9,17 +9,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from multiprocessing import Pool
+from typing import Any
 
-from tests.random_graphs.asking import Fault, faults
+from tests.random_graphs import drawing
+from tests.random_graphs.asking import ALL, Fault, faults
 from tests.random_graphs.generator import FURTHER_OPSETS, OLDEST_AND_NEWEST, OPSETS
 
 
-def _all_faults(seed: int, most: int, opsets: Sequence[int], further: bool) -> list[Fault]:
-    return list(faults(seed, most=most, opsets=opsets, further=further))
+def _all_faults(seed: int, only: Sequence[str | None], **how: Any) -> list[Fault]:
+    return [fault for name in only for fault in faults(seed, name, **how)]
 
 
-def _found(seeds: range, jobs: int, most: int, opsets: Sequence[int], further: bool) -> Iterator[list[Fault]]:
-    ask = partial(_all_faults, most=most, opsets=opsets, further=further)
+def _found(seeds: range, jobs: int, **how: Any) -> Iterator[list[Fault]]:
+    ask = partial(_all_faults, **how)
     if jobs == 1:
         yield from map(ask, seeds)
         return
@@ -36,10 +38,20 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=18, help="groups of nodes in a model")
     parser.add_argument("--further-opsets", action="store_true", help=f"models of the opsets {FURTHER_OPSETS}")
     parser.add_argument("--further", action="store_true", help=f"further kinds of values, opsets {OLDEST_AND_NEWEST}")
+    parser.add_argument("--drawing", action="store_true", help=f"random operators, opsets {drawing.OPSETS}")
+    parser.add_argument("--only", action="append", choices=sorted(ALL), help="ask only this property")
     given = parser.parse_args()
     opsets = FURTHER_OPSETS if given.further_opsets else OLDEST_AND_NEWEST if given.further else OPSETS
+    opsets = drawing.OPSETS if given.drawing else opsets
+    how = {
+        "only": given.only or [None],
+        "most": given.most,
+        "opsets": opsets,
+        "further": given.further,
+        "drawing": given.drawing,
+    }
     seeds, counts, start = range(given.first, given.end), Counter[str](), time.monotonic()
-    for done, found in enumerate(_found(seeds, given.jobs, given.most, opsets, given.further), 1):
+    for done, found in enumerate(_found(seeds, given.jobs, **how), 1):
         for seed, name, text in found:
             counts[f"{name}: {text[:50]}"] += 1
             print(f"{seed} {name}: {text}", flush=True)

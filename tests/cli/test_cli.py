@@ -241,6 +241,32 @@ def test_verify(run: Run) -> None:
     assert {"name", "max_abs", "max_rel", "tolerance"} <= content["outputs"][0].keys()
 
 
+def _drawing(file: Path, nodes: str, *, outputs: int) -> None:
+    results = ", ".join(f"float[4] {name}" for name in "yz"[:outputs])
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => ({results}) {{ {nodes} }}'
+    onnx.save(onnx.parser.parse_model(text), file)
+
+
+def test_verify_names_the_outputs_that_it_does_not_compare(run: Run, folder: Path) -> None:
+    _drawing(folder / "normal.onnx", "y = RandomNormalLike(x) z = Neg(x)", outputs=2)
+    _drawing(folder / "uniform.onnx", "y = RandomUniformLike(x) z = Neg(x)", outputs=2)
+    done = run("verify", "normal.onnx", "uniform.onnx")
+    assert done.code == 0
+    assert "not compared: y: it follows from 'y', which draws random numbers" in " ".join(done.text.split())
+    content = run("verify", "normal.onnx", "uniform.onnx", "--json", "-").json
+    assert [one["name"] for one in content["outputs"]] == ["z"]
+    assert content["not_compared"].keys() == {"y"}
+
+
+def test_verify_of_nothing_that_can_be_compared_is_exit_1(run: Run, folder: Path) -> None:
+    _drawing(folder / "normal.onnx", "y = RandomNormalLike(x)", outputs=1)
+    _drawing(folder / "uniform.onnx", "y = RandomUniformLike(x)", outputs=1)
+    done = run("verify", "normal.onnx", "uniform.onnx")
+    assert done.code == 1
+    assert "not compared: y: it follows from 'y', which draws random numbers" in " ".join(done.text.split())
+    assert not run("verify", "normal.onnx", "uniform.onnx", "--json", "-").json["equal"]
+
+
 def test_verify_of_different_models_is_exit_1(run: Run, folder: Path) -> None:
     done = run("verify", "m.onnx", "other.onnx")
     assert done.code == 1

@@ -25,9 +25,11 @@ def faults(
     most: int = 18,
     opsets: Sequence[int] = OPSETS,
     further: bool = False,
+    drawing: bool = False,
 ) -> Iterator[Fault]:
     """Ask the model of `seed` the properties that the seed chooses, or `everything`; yield what is wrong."""
-    case = Case(random_model(seed, most, opsets, further=further), verify=seed % 5 == 0)
+    made = random_model(seed, most, opsets, further=further, drawing=drawing)
+    case = Case(made, verify=seed % 5 == 0)
     choice = case.random("properties")
     for name, (holds, often) in ALL.items():
         asked = choice.random() < often or everything

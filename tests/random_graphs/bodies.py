@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from tests.random_graphs.drawing import DRAWING
 from tests.random_graphs.low_bits import LOW_BITS
 from tests.random_graphs.operators import STEPS
 from tests.random_graphs.other_kinds import OTHER_KINDS
@@ -34,6 +35,7 @@ def grow(scope: Scope, count: int, steps: Sequence[Step]) -> None:
 
 def _steps(scope: Scope) -> tuple[Step, ...]:
     steps = (*STEPS, *LOW_BITS, *OTHER_KINDS) if scope.shared.further else STEPS
+    steps = (*steps, *DRAWING, *DRAWING) if scope.shared.drawing else steps
     return (*steps, *steps, *BODIES) if scope.depth < scope.shared.deepest else steps
 
 

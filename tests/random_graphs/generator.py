@@ -14,6 +14,7 @@ from onnx import helper
 
 from tests.random_graphs.bodies import BODIES, info_of
 from tests.random_graphs.composites import COMPOSITES
+from tests.random_graphs.drawing import DRAWING, draws, followers, has_no_seed
 from tests.random_graphs.low_bits import LOW_BITS
 from tests.random_graphs.names import Names
 from tests.random_graphs.notes import Notes
@@ -50,6 +51,10 @@ class RandomModel:
     dims: dict[str, int]
     stepped: frozenset[str]
     features: frozenset[str]
+    drawn: frozenset[str] = frozenset()
+    """The outputs that depend on a random operator."""
+    unrepeated: frozenset[str] = frozenset()
+    """The outputs that depend on a random operator without a seed."""
 
     def feeds(self, seed: int) -> dict[str, NDArray[Any]]:
         """Return values for the inputs."""
@@ -76,10 +81,13 @@ class RandomModel:
         return np.asarray(random.standard_normal(shape)).astype(kind)
 
 
-def random_model(seed: int, most: int = 18, opsets: Sequence[int] = OPSETS, *, further: bool = False) -> RandomModel:
+def random_model(
+    seed: int, most: int = 18, opsets: Sequence[int] = OPSETS, *, further: bool = False, drawing: bool = False
+) -> RandomModel:
     """Return the model of `seed` in one of the `opsets`, of up to `most` groups of nodes.
 
-    A `further` one has numbers of few bits, strings, sequences, optional values, unusual names, and deeper bodies, too.
+    A `further` one has numbers of few bits, strings, sequences, optional values, unusual names, and deeper bodies, too; a `drawing` one has
+    random operators.
     """
     random = Random(seed)
     opset = random.choice(opsets)
@@ -92,8 +100,12 @@ def random_model(seed: int, most: int = 18, opsets: Sequence[int] = OPSETS, *, f
         shared.further, shared.deepest = True, random.choice([2, 2, 4])
         _add_further_inputs(scope)
         groups += [LOW_BITS, OTHER_KINDS]
+    if drawing:
+        shared.drawing = True
+        scope.give(FLOAT, random.choice([(1, 3, 8, 8), (1, 4, 6, 6)]))
+        groups.append(DRAWING)
     for _ in range(random.randint(2, most)):
-        kinds = random.choices(groups, [6, 3, 1, 3, 2][: len(groups)])[0]
+        kinds = random.choices(groups, [6, 3, 1, *([3, 2] if further else []), 4][: len(groups)])[0]
         random.choice(kinds)(scope)
     if not scope.nodes:
         scope.one("Identity", [scope.inputs[0]], scope.inputs[0].dtype, scope.inputs[0].dims)
@@ -103,7 +115,8 @@ def random_model(seed: int, most: int = 18, opsets: Sequence[int] = OPSETS, *, f
     if further:
         named = Names(random, random.choice([0, 0.2, 0.8])).change(model)
     dims = {named.get(name, name): SIZES[name] for name in SIZES if any(name in one.dims for one in scope.inputs)}
-    return RandomModel(seed, model, dims, _stepped(model), frozenset(shared.features))
+    drawn, unrepeated = followers(model, draws), followers(model, has_no_seed)
+    return RandomModel(seed, model, dims, _stepped(model), frozenset(shared.features), drawn, unrepeated)
 
 
 def _add_inputs(scope: Scope) -> None:
@@ -212,6 +225,8 @@ _SUDDEN = {
     "QLinearMatMul",
     "BitCast",
     "ThresholdedRelu",
+    "Bernoulli",
+    "Multinomial",
 }
 _COARSE = {6, 7, STRING}
 """Element types in which a small difference may become a large one; so it may in those of few bits."""

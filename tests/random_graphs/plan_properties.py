@@ -84,7 +84,8 @@ def _carry_out(case: Case, model: onnx.ModelProto, plan: Mapping[str, Any]) -> N
     kernels = Kernels(model)
     plain = Run(model, without_addresses(plan), kernels).outputs(case.feeds)
     for name, got in Run(model, plan, kernels).outputs(case.feeds).items():
-        require_equal(name, got, plain[name], exact=True)
+        if name not in case.random_model.drawn:
+            require_equal(name, got, plain[name], exact=True)
 
 
 def pinned(case: Case) -> None:

@@ -17,6 +17,7 @@ import onnxtile
 from onnxtile.errors import Infeasible, Mismatch, ModelError
 from onnxtile.model.save import to_bytes
 from tests.random_graphs.carried_out import Run
+from tests.random_graphs.drawing import OPSETS, in_order
 from tests.random_graphs.generator import RandomModel
 from tests.random_graphs.kernels import Array, Kernels, captured, run_model
 from tests.random_graphs.meaning import differences
@@ -76,7 +77,7 @@ class Case:
         """Raise AssertionError unless the outputs, save those `but`, are equal: to the bit, or as far as rounding explains."""
         assert got.keys() == self.expected.keys()
         for name, expected in self.expected.items():
-            if name in but:
+            if name in but | self.random_model.unrepeated:
                 continue
             exact_here = exact and not self.has_halves
             require_equal(name, got[name], expected, exact=exact_here, halves=self.has_halves, rounding=self.rounding)
@@ -236,6 +237,12 @@ def _alpha(node: onnx.NodeProto) -> float:
     return node.attribute[0].f if node.attribute else 1.0
 
 
+def require_drawn_alike(case: Case, model: onnx.ModelProto) -> None:
+    """Raise AssertionError unless `model` has the random operators of the case, each once, in their order."""
+    expected, got = in_order(case.model), in_order(model)
+    assert got == expected, f"the random operators {expected} became {got}"
+
+
 def lower(case: Case) -> None:
     """Lowered meta-ops compute the same as far as rounding explains."""
     target = case.random("lower").choice(["onnx", "ort", "qdq"])
@@ -246,8 +253,11 @@ def lower(case: Case) -> None:
             raise
         return
     model = written(result.model)
+    require_drawn_alike(case, model)
     if target == "onnx":
         spell_out_swish(model)
+    if model.opset_import[0].version > OPSETS[-1] and any(op != "Dropout" for op, _ in in_order(model)):
+        return  # the lowered model is of an opset of which onnxruntime has no kernels of these operators
     case.require_same(run_model(model, case.feeds), exact=False, but=case.random_model.stepped)
 
 
@@ -264,7 +274,9 @@ def tile(case: Case) -> None:
     result = attempted(case, lambda: onnxtile.tile(source, dims=case.random_model.dims, verify=case.verify, **options))
     if result is None:
         return
-    case.require_same(run_model(written(result.model), case.feeds), exact=False, but=case.random_model.stepped)
+    model = written(result.model)
+    require_drawn_alike(case, model)
+    case.require_same(run_model(model, case.feeds), exact=False, but=case.random_model.stepped)
 
 
 PLANS: tuple[dict[str, Any], ...] = (
@@ -298,12 +310,14 @@ def plan(case: Case) -> None:
     kernels = Kernels(model)
     plain = Run(model, without_addresses(found), kernels).outputs(case.feeds)
     # A session of one node does not pack the weights of products, which changes how these are rounded.
-    case.require_same(plain, exact=False, but=case.random_model.stepped)
+    # The session of a node that is run several times goes on with other numbers.
+    case.require_same(plain, exact=False, but=case.random_model.stepped | case.random_model.drawn)
     for seed in (
         (None, case.seed, case.seed + 1) if options.get("streams", 1) > 1 or options.get("order") == "any" else (None,)
     ):
         for name, got in Run(model, found, kernels, seed=seed).outputs(case.feeds).items():
-            require_equal(name, got, plain[name], exact=True)
+            if name not in case.random_model.drawn:
+                require_equal(name, got, plain[name], exact=True)
     _require_all_named(model, found)
     again = onnxtile.plan(source, verify=False, **options)
     assert to_bytes(again.model) == to_bytes(result.model), "the same plan does not come twice"
@@ -348,7 +362,9 @@ def fit(case: Case) -> None:
     result = fitted(case, lambda: onnxtile.fit(case.model, capacity=capacity, **options))
     if result is None:
         return
-    case.require_same(run_model(written(result.model), case.feeds), exact=False, but=case.random_model.stepped)
+    model = written(result.model)
+    require_drawn_alike(case, model)
+    case.require_same(run_model(model, case.feeds), exact=False, but=case.random_model.stepped)
 
 
 def inspected(case: Case) -> None:
@@ -357,6 +373,7 @@ def inspected(case: Case) -> None:
     onnxtile.match(case.model, "MatMul-*>Add?").to_dict()
     verdict = onnxtile.verify(case.model, onnxtile.fuse(case.model, verify=False).model, runs=1)
     assert verdict.equal
+    assert not verdict.not_compared
 
 
 def _all_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:

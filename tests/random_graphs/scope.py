@@ -68,6 +68,8 @@ class Shared:
     """The deepest body."""
     further: bool = False
     """Whether there are numbers of few bits, strings, sequences and optional values, too."""
+    drawing: bool = False
+    """Whether there are random operators."""
     functions: list[onnx.FunctionProto] = field(default_factory=list)
     domains: set[str] = field(default_factory=set)
     features: set[str] = field(default_factory=set)

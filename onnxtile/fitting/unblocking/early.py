@@ -11,7 +11,8 @@ from onnxtile.model.walk import dependencies
 def run_early(edit: ModelEdit) -> list[ir.Node]:
     """Move each node that lowers the bytes alive to right behind the last node that it waits for; return the nodes that were moved.
 
-    It waits for the nodes that make its operands, and for the other readers of the operands that it is the last to read.
+    It waits for the nodes that make its operands, and for the other readers of the operands that it is the last to read. One that draws
+    random numbers stays.
     """
     graph, outputs = edit.model.graph, set(edit.model.graph.outputs)
     keys: dict[ir.Node, NodePosition] = {}
@@ -33,7 +34,7 @@ def run_early(edit: ModelEdit) -> list[ir.Node]:
         waits += [one for value in dying if edit.bytes(value) for one in readers[value] if one is not node]
         last = max((one for one in waits if one is not None and one in keys), key=keys.__getitem__, default=None)
         is_smaller = sum(map(edit.bytes, dying)) > sum(map(edit.bytes, node.outputs)) + edit.least
-        if last is None or last is end or not is_smaller:
+        if last is None or last is end or not is_smaller or node in edit.random:
             end = node
             continue
         # Of two nodes behind the same one, the one that was moved later stands first.

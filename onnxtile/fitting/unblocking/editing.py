@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from onnxtile.model.bytes import tensor_bytes
 from onnxtile.model.constants import Constants, made_tensor
+from onnxtile.model.draws import RandomNodes
 from onnxtile.model.infer import values
 from onnxtile.model.shapes import Shapes
 from onnxtile.runtime import Array
@@ -33,6 +34,11 @@ class ModelEdit:
         self._numbers: dict[tuple[int, ...], ir.Value] = {}
         self._ready: dict[ir.Value, ir.Value] = {}
         self.opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
+
+    @cached_property
+    def random(self) -> RandomNodes:
+        """The nodes that draw random numbers, which stay in their order."""
+        return RandomNodes(self.model, self.constants)
 
     def sizes(self, value: ir.Value) -> tuple[int, ...] | None:
         """Return the sizes of a value, also of a new one; None where they are not known."""

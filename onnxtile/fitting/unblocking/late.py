@@ -17,7 +17,8 @@ def run_late(edit: ModelEdit) -> list[ir.Node]:
     """Move each node that raises the bytes alive to right before the first reader of its results; return the nodes that were moved.
 
     Its operands live until then. A node stays where those that no other node reads by then take as many bytes as its results; but with the
-    nodes that make operands for it alone, it may raise the bytes alive, and then these are moved together.
+    nodes that make operands for it alone, it may raise the bytes alive, and then these are moved together. A node that draws random
+    numbers stays.
     """
     moved = _LateOrder(edit).run()
     # Nodes that were moved together are then moved one by one.
@@ -68,7 +69,7 @@ class _LateOrder:
         self.moved[node] = None
 
     def _first_reader(self, node: ir.Node) -> ir.Node | None:
-        if not self.outputs.isdisjoint(node.outputs):
+        if not self.outputs.isdisjoint(node.outputs) or node in self.edit.random:
             return None
         found = (one for value in node.outputs for one in self.readers.get(value, ()))
         return min(found, key=self.keys.__getitem__, default=None)
@@ -98,5 +99,7 @@ class _LateOrder:
 
     def _is_alone(self, node: ir.Node, group: set[ir.Node]) -> bool:
         if node not in self.keys or node in self.moved or not self.outputs.isdisjoint(node.outputs):
+            return False
+        if node in self.edit.random:
             return False
         return all(one in group for value in node.outputs for one in self.readers.get(value, ()))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxtile.fitting.unblocking.editing import ModelEdit
-from onnxtile.model.constants import RANDOM
+from onnxtile.model.draws import may_draw
 from onnxtile.model.walk import dependencies, has_body
 
 _REDUCTIONS = (
@@ -94,7 +94,7 @@ def _cone(edit: ModelEdit, reduction: ir.Node) -> set[ir.Node] | None:
 
 def _may_run_twice(node: ir.Node) -> bool:
     """Return whether a node of one result gives the same each time."""
-    if node.domain not in _STANDARD or has_body(node) or len(node.outputs) > 1 or node.op_type in RANDOM:
+    if node.domain not in _STANDARD or has_body(node) or len(node.outputs) > 1 or may_draw(node):
         return False
     return not node.outputs[0].is_graph_output()
 

@@ -98,7 +98,7 @@ def in_order_of_plan(original: ir.Model, shapes: Shapes, results: Sequence[Seque
         return None
     edit = _edit_of_copy(original, shapes)
     notes: list[ModelRewrite] = []
-    _note(notes, "order", "runs as planned", run_as_planned(edit.model, results))
+    _note(notes, "order", "runs as planned", run_as_planned(edit.model, results, edit.random))
     return UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes)) if notes else None
 
 

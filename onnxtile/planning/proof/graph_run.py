@@ -18,7 +18,6 @@ from onnxtile.planning.layout.aliases.byte_reads import spans_read
 from onnxtile.planning.layout.aliases.find import Alias, parts, views
 from onnxtile.planning.layout.bytes import tensor_bytes
 from onnxtile.planning.layout.ordering.schedule import named
-from onnxtile.planning.proof.draws import draws
 from onnxtile.planning.proof.growing_states import GrowingStates, begun_in_place, is_appended
 from onnxtile.planning.proof.kernel import Kernel
 from onnxtile.planning.proof.memory import TensorMemory, same
@@ -322,7 +321,7 @@ class GraphRun:
         self._spans[place] = {value: found for value, found in spans.items() if found is not None}
         if shared.keys() == set(outputs):
             self.steps[place] = View(kernel, tuple(shared.values()))
-        elif draws(node, self._facts):
+        elif node in self._facts.random:
             self.steps[place] = Draws(kernel)
         else:
             there = self._there(node)

@@ -105,6 +105,12 @@ class RewrittenModel(ModelResult):
 _Chained = TypeVar("_Chained", bound=ModelResult)
 
 
-def verified(verdict: object | None) -> str:
-    """Return whether there is a verdict, in words: a verb whose check fails raises, and returns none."""
-    return "not verified" if verdict is None else "verified"
+def verified(verdict: Verdict | None) -> str:
+    """Return whether there is a verdict, in words, and how many outputs were compared where not all were.
+
+    A verb whose check fails raises, and returns none.
+    """
+    if verdict is None:
+        return "not verified"
+    count, left = len(verdict.outputs), len(verdict.not_compared)
+    return f"verified in {count:,} of {count + left:,} outputs" if left else "verified"

@@ -12,10 +12,11 @@ import onnx_ir as ir
 from onnxtile.model.dims import bind, free_inputs, symbols
 from onnxtile.model.given import Feeds, read_inputs
 from onnxtile.model.load import load
-from onnxtile.model.session import session_of
+from onnxtile.model.session import repeatable_session
 from onnxtile.verbs.flows.stage import BoundDims, InputShapes, Progress, not_both
 from onnxtile.verification.before_last import compare_before
 from onnxtile.verification.bisect import bisect
+from onnxtile.verification.draws import same_draws
 from onnxtile.verification.one_step import within_one_step
 from onnxtile.verification.trials import Trial, Verdict, compare_with, run_edges, run_original
 from onnxtile.verification.values import compare_values
@@ -33,6 +34,8 @@ def verify(how: CompareOptions) -> Verdict:
     first, second = load(how.model), load(how.other)
     _bind_both(first, second, how.single_dims, how.whole_shapes)
     given = None if how.inputs is None else read_inputs(os.fspath(how.inputs), first)
+    models = same_draws(first, second)
+    first, second = models.first, models.second
     progress("running the first model")
     trials, assigned, skipped = _run_first(first, how, given, progress)
     progress("running the second model")
@@ -42,8 +45,8 @@ def verify(how: CompareOptions) -> Verdict:
         return compare_with(ran, other, assigned, progress, compared)
 
     verdict = compare_before(judged(first, second, trials), trials, first, second, judged)
-    verdict = replace(verdict, skipped=skipped)
-    if verdict.equal or not how.bisect:
+    verdict = replace(models.judged(verdict), skipped=skipped)
+    if all(output.equal for output in verdict.outputs) or not how.bisect:
         return verdict
     progress("looking for the first value that differs")
     return replace(verdict, bisection=bisect(first, second, _worst(verdict, trials).feeds, progress))
@@ -53,7 +56,7 @@ def _run_first(
     model: ir.Model, how: CompareOptions, given: Feeds | None, progress: Progress
 ) -> tuple[list[Trial], dict[str, int], dict[str, str]]:
     """Return the trials of the first model, its sizes, and the edges it refuses. Its session ends here: two would double the memory."""
-    runner = session_of(model)
+    runner = repeatable_session(model)
     trials, assigned = run_original(
         model, runs=how.runs, seed=how.seed, given=given, ranges=how.ranges, runner=runner, progress=progress
     )

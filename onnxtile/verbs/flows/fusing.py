@@ -27,7 +27,7 @@ from onnxtile.model.validity import check
 from onnxtile.model.widen import is_narrow, resolved
 from onnxtile.verbs.flows.chain import RewrittenModel, file_of, verified
 from onnxtile.verbs.flows.stage import BoundDims, Progress, agreeing, require_sites
-from onnxtile.verification import Verdict, bound_form, compare_with, run_original
+from onnxtile.verification import Verdict, bound_form, compare, run_original
 
 if TYPE_CHECKING:
     from onnxtile.fusion.lowering_driver.lower import LoweredSite
@@ -113,10 +113,9 @@ def fuse(options: FuseOptions) -> FuseResult:
     sites: tuple[SiteVerdict, ...] = ()
     if verify:
         progress("verifying")
-        trials, dims = run_original(original, progress=progress)
-        verdict = agreeing(compare_with(trials, fused, dims, progress), "the fused model")
+        verdict = agreeing(compare(original, fused, progress=progress), "the fused model")
         if any(result.calls for result in results):
-            bound = bound_form(original, dims)
+            bound = bound_form(original, verdict.dims)
             known = resolve(bound, run=True) if is_narrow(bound) else bound_shapes(original, shapes, bound)
             sites = check_sites(bound, fused, known, progress=progress)
             require_sites(site.call for site in sites if not site.equal)

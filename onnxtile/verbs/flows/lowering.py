@@ -19,7 +19,7 @@ from onnxtile.model.validity import check
 from onnxtile.model.widen import is_narrow, widened
 from onnxtile.verbs.flows.fusing import FuseResult, bound_shapes
 from onnxtile.verbs.flows.stage import BoundDims, Progress, agreeing, require_sites
-from onnxtile.verification import Verdict, bound_form, compare_with, excused, run_original
+from onnxtile.verification import Verdict, bound_form, compare_with, excused, run_original, same_draws
 
 
 def lower_patterns(
@@ -37,11 +37,13 @@ def lower_patterns(
         trials, dims = run_original(reference, progress=progress)
         lowered, sites = _with_fit_sites(original, chosen, lowered, dims, progress)
         # Of bfloat16, which has few kernels, both models run in float.
-        rewritten = widened(lowered.model) if narrow else lowered.model
-        verdict = compare_with(trials, rewritten, dims, progress)
+        models = same_draws(reference, widened(lowered.model) if narrow else lowered.model)
+        if models.first is not reference:
+            trials, dims = run_original(models.first, progress=progress)
+        verdict = compare_with(trials, models.second, dims, progress)
         if not any(site.skipped for site in sites):
-            verdict = excused(verdict, reference, rewritten, trials)
-        verdict = agreeing(verdict, "the lowered model")
+            verdict = excused(verdict, models.first, models.second, trials)
+        verdict = agreeing(models.judged(verdict), "the lowered model")
     check(lowered.model)
     return FuseResult(
         lowered.model,

@@ -19,7 +19,7 @@ from onnxtile.model.unfold import Unfolded, unfold
 from onnxtile.model.wanted import Wanted
 from onnxtile.report.format import PlanDocument
 from onnxtile.result import write_result
-from onnxtile.verbs.flows.chain import ModelResult, file_of, verified
+from onnxtile.verbs.flows.chain import ModelResult, file_of
 from onnxtile.verbs.flows.kernels import choose_kernels
 from onnxtile.verbs.flows.state import state_choice, state_verdict
 
@@ -50,7 +50,8 @@ class PlannedModel(ModelResult):
     @property
     def summary(self) -> str:
         """The size of the arena, and how it was proved."""
-        state = verified(self.verdict) if self.not_run is None else f"checked, not run: {self.not_run}"
+        proved = "not verified" if self.verdict is None else "verified"
+        state = proved if self.not_run is None else f"checked, not run: {self.not_run}"
         return f"{self.plan.summary}, {state}"
 
     def write(self, path: str | Path) -> None:

@@ -9,7 +9,17 @@ from onnxtile.errors import NAME_ONLY, Mismatch, UsageError
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.verification import Verdict
 
-__all__ = ["BoundDims", "InputShapes", "Progress", "agreeing", "counted", "not_both", "require_sites", "silent"]
+__all__ = [
+    "BoundDims",
+    "InputShapes",
+    "Progress",
+    "agreeing",
+    "counted",
+    "not_both",
+    "nothing_compared",
+    "require_sites",
+    "silent",
+]
 
 BoundDims: TypeAlias = Mapping[str, int]
 """Sizes of symbolic dimensions, by name."""
@@ -18,15 +28,26 @@ InputShapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
 
 def agreeing(verdict: Verdict, what: str) -> Verdict:
-    """Return `verdict`, or raise Mismatch that names the worst output."""
+    """Return `verdict`, or raise Mismatch that names the worst output, or the first where none could be compared."""
     if verdict.equal:
         return verdict
+    if verdict.is_empty:
+        raise Mismatch(
+            f"no output of {what} could be compared: {nothing_compared(verdict)}",
+            hint="nothing was written; --no-verify writes the model without comparing",
+        )
     worst = max((output for output in verdict.outputs if not output.equal), key=lambda output: output.max_abs)
     raise Mismatch(
         f"{what} does not compute what the original does: {worst.name!r} is off by {worst.max_abs:.3g}"
         + (f" ({worst.reason})" if worst.reason else ""),
         hint="nothing was written; please report it with the model",
     )
+
+
+def nothing_compared(verdict: Verdict) -> str:
+    """Return why the first output was not compared."""
+    name, reason = next(iter(verdict.not_compared.items()))
+    return f"{name!r}: {reason}"
 
 
 def not_both() -> UsageError:

@@ -14,7 +14,7 @@ from onnxtile.model.plan_marks import clear_plan
 from onnxtile.model.validity import check
 from onnxtile.verbs.flows.chain import RewrittenModel, file_of, verified
 from onnxtile.verbs.flows.stage import agreeing
-from onnxtile.verification import Verdict, compare_with, run_original
+from onnxtile.verification import Verdict, compare
 
 if TYPE_CHECKING:
     from onnxtile.verbs.unfuse import UnfuseOptions
@@ -52,6 +52,5 @@ def unfuse(options: UnfuseOptions) -> UnfuseResult:
     verdict = None
     if options.verify:
         progress("verifying")
-        trials, dims = run_original(fused, progress=progress)
-        verdict = agreeing(compare_with(trials, restored, dims, progress), "the unfused model")
+        verdict = agreeing(compare(fused, restored, progress=progress), "the unfused model")
     return UnfuseResult(restored, unfused, verdict, source=file_of(options.model))

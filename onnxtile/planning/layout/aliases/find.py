@@ -19,6 +19,7 @@ from onnxtile import keys
 from onnxtile.inspection.work import operator_name
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import free_inputs
+from onnxtile.model.draws import RandomNodes
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.unbound import Unbound
 from onnxtile.planning.layout.aliases.lawful import CUTS, IN_PLACE, JOINS, SEVERAL_RESULTS, VIEWS
@@ -67,6 +68,11 @@ class LayoutFacts:
     def containers(self) -> dict[ir.Value, ir.TypeProtocol]:
         """The values of all graphs that are no tensors, with their types."""
         return containers(self.model, self.shapes)
+
+    @cached_property
+    def random(self) -> RandomNodes:
+        """The nodes that draw random numbers."""
+        return RandomNodes(self.model, self.constants)
 
     def lawful(self, node: ir.Node) -> tuple[Alias, ...]:
         """Return all aliases of outputs of `node`, found once for all orders."""
@@ -121,7 +127,7 @@ def views(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
     is_view = node.op_type in VIEWS or (node.op_type in JOINS and len(node.inputs) == 1)
     if not is_view or not facts.is_standard(node) or not node.inputs or not node.outputs:
         return
-    if node.op_type == "Dropout" and not does_not_train(node, facts):
+    if node in facts.random:
         return
     source, value = node.inputs[0], node.outputs[0]
     if source is None or not value.name or not facts.same_bytes(value, source):
@@ -348,16 +354,3 @@ def _bytes_before(whole: ir.Value, part: ir.Value, starts: Sequence[int], facts:
     if outer[cut + 1 :] != inner[cut + 1 :]:
         return None
     return sum(start * math.prod(outer[axis + 1 :]) for axis, start in enumerate(starts)) * dtype.bitwidth // 8
-
-
-def does_not_train(node: ir.Node, facts: LayoutFacts) -> bool:
-    """Return whether the Dropout `node` returns its input unchanged.
-
-    Training mode is an attribute before opset 7, an input from opset 12 on, and does not exist in between.
-    """
-    if facts.opset() < 7:
-        return node.attributes.get_int("is_test", 0) == 1
-    training = node.inputs[2] if len(node.inputs) > 2 else None
-    if training is None:
-        return True
-    return training in facts.constants and not facts.constants.array(training).any()
