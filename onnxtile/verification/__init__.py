@@ -1,7 +1,7 @@
 """Comparison of two models: both run in onnxruntime on the same inputs, and every output is compared."""
 
 from onnxtile.verification.one_step import within_one_step
-from onnxtile.verification.rounding import excused, judge
+from onnxtile.verification.rounding import excused, judge, moved_by_rounding
 from onnxtile.verification.sizes import bound_copy, bound_form
 from onnxtile.verification.trials import Trial, Verdict, compare, compare_with, run_original
 from onnxtile.verification.values import OutputError, compare_quantised, compare_values
@@ -18,6 +18,7 @@ __all__ = [
     "compare_with",
     "excused",
     "judge",
+    "moved_by_rounding",
     "run_original",
     "within_one_step",
 ]
