@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from onnxtile import keys
 from onnxtile.errors import ModelError
+from onnxtile.fusion.edge_rows import EdgeDifference
 from onnxtile.fusion.record import NodeRecord, Past, Record, past_of
 from onnxtile.graph import node_id
 from onnxtile.model.constants import Constants
@@ -32,7 +33,8 @@ _COUNTS = {ir.DataType.INT64, ir.DataType.INT32}
 class SiteVerdict:
     """The result of one site run alone; `also` counts further sites that are the same, and were not run.
 
-    `skipped` says why a site could not be run alone, `refused` why onnxruntime does not take what it became.
+    `skipped` says why a site could not be run alone, `refused` why onnxruntime does not take what it became. `edges` are the edge rows on
+    which a lowered site differs, None where none were run.
     """
 
     call: str
@@ -40,6 +42,7 @@ class SiteVerdict:
     also: int
     skipped: str = ""
     refused: str = ""
+    edges: tuple[EdgeDifference, ...] | None = None
 
     @property
     def equal(self) -> bool:
@@ -50,7 +53,8 @@ class SiteVerdict:
         """Return the JSON of one site."""
         outputs = [output.to_dict() for output in self.outputs]
         skipped = {"skipped": self.skipped} if self.skipped else {}
-        return {"call": self.call, "equal": self.equal, "outputs": outputs, "also": self.also, **skipped}
+        edges = {"edges": [edge.to_dict() for edge in self.edges]} if self.edges else {}
+        return {"call": self.call, "equal": self.equal, "outputs": outputs, "also": self.also, **skipped, **edges}
 
 
 def check_sites(

@@ -24,6 +24,7 @@ def for_lowered(result: ResultJson) -> list[Table | Text]:
     if written:
         rows = [(*key, len(calls)) for key, calls in written.items()]
         tables.append(table("lowered", ("meta-op", "operator", "calls"), rows))
+    tables += _on_edge_rows(result)
     if left:
         kept = [(op, fate, len(calls), reason, calls[0]) for (op, fate, reason), calls in left.items()]
         tables.append(table("not lowered as a whole", ("meta-op", "result", "calls", "reason", "first call"), kept))
@@ -31,3 +32,22 @@ def for_lowered(result: ResultJson) -> list[Table | Text]:
     if tables and not_run:
         tables.append(table("calls not compared by a run of their own", ("call", "reason"), not_run))
     return tables
+
+
+_EFFECTS = {
+    "kinder": "the operator is kinder: a number where the meta-op has none",
+    "no number": "NaN and infinity, where no element is a number",
+    "beyond range": "rows whose squares leave the range of the type",
+    "worse": "other results",
+}
+
+
+def _on_edge_rows(result: ResultJson) -> list[Table | Text]:
+    """Return the table of lowered calls that differ on edge rows; none where no call does."""
+    differing: dict[tuple[str, str, str, str], int] = defaultdict(int)
+    for site in result.get("lowered", ()):
+        for effect, numbers in site.get("edges", {}).items():
+            differing[site["meta_op"], site["operator"], _EFFECTS[effect], ", ".join(numbers)] += 1
+    rows = [(*key, calls) for key, calls in differing.items()]
+    heads = ("meta-op", "operator", "what differs", "edge rows of", "calls")
+    return [table("lowered, and different on edge rows", heads, rows)] if rows else []

@@ -49,6 +49,14 @@ class FuseOptions(VerifyOptions):
             choices=Choices("onnxtile.fusion.lowering:Target", also=("none",)),
         ),
     ] = "none"
+    edge: Annotated[
+        str,
+        Option(
+            "which lowered sites may differ on edge rows: where the operator is kinder, none, or any",
+            "kinder|strict|any",
+            choices=Choices("onnxtile.fusion.edge_rows:EdgeRule"),
+        ),
+    ] = "kinder"
     for_memory: Annotated[bool, Option("leave out meta-ops that make the arena of the default plan larger")] = False
 
 
@@ -89,9 +97,10 @@ def fuse(options: FuseOptions) -> FuseResult:
 
     A pattern is a name of the library, a set of it, a TOML file, or a query; by default the whole library. `lower` turns calls into
     operators that mean the same where that is proved: "onnx" into standard ones, raising the opset where they ask for it, "ort" into
-    those that onnxruntime runs best. With `for_memory`, meta-ops are left out until the arena of the default plan is no larger than that of
-    `model`. Marks of a plan are taken off. With `verify`, each different site and the whole model are run beside
-    the original. Raises ModelError, QueryError, PatternError, UsageError; Mismatch where the outputs differ.
+    those that onnxruntime runs best. `edge` says which of them may differ from the call on zeros, NaN, infinities and extreme numbers:
+    "kinder" where a number comes in place of NaN, "strict" none, "any" all. With `for_memory`, meta-ops are left out until the arena of
+    the default plan is no larger than that of `model`. Marks of a plan are taken off. With `verify`, each different site and the whole
+    model are run beside the original. Raises ModelError, QueryError, PatternError, UsageError; Mismatch where the outputs differ.
     """
     from onnxtile.verbs.flows import fusing
 

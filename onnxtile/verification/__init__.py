@@ -2,7 +2,7 @@
 
 from onnxtile.verification.draws import SameDraws, drawn_outputs, same_draws
 from onnxtile.verification.one_step import within_one_step
-from onnxtile.verification.rounding import compare, excused, judge
+from onnxtile.verification.rounding import compare, excused, judge, moved_by_rounding
 from onnxtile.verification.sizes import bound_copy, bound_form
 from onnxtile.verification.trials import Trial, Verdict, compare_with, run_original
 from onnxtile.verification.values import OutputError, compare_quantised, compare_values
@@ -21,6 +21,7 @@ __all__ = [
     "drawn_outputs",
     "excused",
     "judge",
+    "moved_by_rounding",
     "run_original",
     "same_draws",
     "within_one_step",

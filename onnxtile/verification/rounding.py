@@ -93,7 +93,7 @@ def excused(verdict: Verdict, original: ir.Model, rewritten: ir.Model, trials: I
 def _excused_by_units(verdict: Verdict, original: ir.Model, trials: list[Trial]) -> Verdict:
     stepping = one_step_off(original)
     kinds = "f" if stepping is None else "fiu"
-    reach = _reach(session_of(original if stepping is None else stepping), trials, kinds)
+    reach = moved_by_rounding(session_of(original if stepping is None else stepping), trials, kinds)
     cause = _INPUTS if stepping is None else f"{_INPUTS}, and quantised tensors one step apart,"
     outputs = tuple(output if output.equal else _within(output, reach, cause) for output in verdict.outputs)
     return replace(verdict, outputs=outputs)
@@ -134,7 +134,7 @@ def _within(output: OutputError, reach: Mapping[str, float], cause: str) -> Outp
     return replace(output, equal=True, reason=f"{cause} move it by {allowed / _FACTOR:.2g}")
 
 
-def _reach(runner: AnySession, trials: Iterable[Trial], kinds: str) -> dict[str, float]:
+def moved_by_rounding(runner: AnySession, trials: Iterable[Trial], kinds: str = "f") -> dict[str, float]:
     """Return how far each output moves, at most, when the inputs of the trials change by one unit in the last place.
 
     `kinds` are those of numpy whose arrays may move; integers of more than 8 bits never do.
@@ -154,7 +154,8 @@ def _nudged(value: Any, random: np.random.Generator) -> Any:
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
         return value
     way = np.where(random.random(value.shape) < 0.5, -np.inf, np.inf).astype(value.dtype)
-    return np.asarray(np.nextafter(value, way))  # of a scalar NumPy makes a number
+    with np.errstate(over="ignore"):  # one unit above the largest number is infinite
+        return np.asarray(np.nextafter(value, way))  # of a scalar NumPy makes a number
 
 
 def _distance(expected: Any, got: Any, kinds: str) -> float:

@@ -45,9 +45,16 @@ class Bench:
         return retyped(proto, TYPES[dtype])
 
     @staticmethod
-    def lower(model: onnx.ModelProto, pattern: str | None, target: str = "onnx", *, verify: bool = True) -> FuseResult:
+    def lower(
+        model: onnx.ModelProto,
+        pattern: str | None,
+        target: str = "onnx",
+        *,
+        verify: bool = True,
+        edge: str = "kinder",
+    ) -> FuseResult:
         """Fuse `model` with one pattern of the library, or all, and lower it."""
-        return api.fuse(model, () if pattern is None else (pattern,), lower=target, verify=verify)
+        return api.fuse(model, () if pattern is None else (pattern,), lower=target, verify=verify, edge=edge)
 
 
 def retyped(proto: onnx.ModelProto, dtype: int) -> onnx.ModelProto:

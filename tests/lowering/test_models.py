@@ -14,10 +14,10 @@ import pytest
 from onnxtile import api, keys
 from onnxtile.errors import Mismatch, UsageError
 from onnxtile.fusion.library import Pattern, from_query
+from onnxtile.fusion.lowering_driver.lowered_site_check import LoweredSites
 from onnxtile.fusion.site_check import SiteVerdict
 from onnxtile.model import infer
 from onnxtile.model.save import to_bytes
-from onnxtile.verbs.flows import lowering
 from onnxtile.verification import compare
 
 # How many layer norms, RMS norms, activations and attentions become operators.
@@ -67,7 +67,7 @@ def test_rounding_explains_a_difference_only_where_every_site_was_run_alone(
     assert result.verdict is not None
     assert any("last place" in output.reason for output in result.verdict.outputs)
     not_run = SiteVerdict("a call", (), 0, "its shape is not known")
-    monkeypatch.setattr(lowering, "check_parts", lambda parts, *_, **__: (not_run,) * len(parts))
+    monkeypatch.setattr(LoweredSites, "check", lambda _, parts, *__: (not_run,) * len(parts))
     with pytest.raises(Mismatch, match="lowered model"):
         api.fuse(model, lower="ort")
 

@@ -28,6 +28,8 @@ class SitePair:
     """Whether the outputs are quantised anew, and may be one step off."""
     same: tuple[str, ...] = ()
     """The names of further calls that are the same."""
+    key: object = field(default=None, repr=False)
+    """What two sites that are the same have in common."""
 
 
 class Evidence:
@@ -55,7 +57,7 @@ class Evidence:
         after = self._after(call, inputs, proof)
         constants = frozenset(v.name or "" for v in inputs if self._facts.argument(v).constant)
         twice = frozenset(v.name or "" for v in proof.twice)
-        self._parts[key] = SitePair(name, meta_op, before, after, constants, twice, proof.rounds)
+        self._parts[key] = SitePair(name, meta_op, before, after, constants, twice, proof.rounds, key=key)
 
     def _signature(self, call: ir.Node, nodes: list[ir.Node], inputs: list[ir.Value], proof: Replacement) -> object:
         numbers = {value: i for i, value in enumerate(inputs)}

@@ -35,17 +35,21 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class LoweredSite:
-    """The outcome for one call: the operator it became, or the reason why it stays a call. An opened call was replaced by its nodes."""
+    """The outcome for one call: the operator it became, or the reason why it stays a call. An opened call was replaced by its nodes.
+
+    `edges` names the edge rows on which the operator differs, by effect (`onnxtile.fusion.edge_rows.EdgeEffect`).
+    """
 
     call: str
     meta_op: str
     operator: str = ""
     reason: str = ""
     opened: bool = False
+    edges: Mapping[str, list[str]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON of one call."""
-        return {key: value for key, value in vars(self).items() if value != "" and value is not False}
+        return {key: value for key, value in vars(self).items() if value not in ("", False, {})}
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,8 @@ class ScaledDotProductAttention(Lowering):
             settings |= {"q_num_heads": 1, "kv_num_heads": 1}
         inputs = (q, key, v, *(() if mask is None else (mask,)))
         made = steps.add(NewNode("Attention", inputs, settings, since=23))
-        out = made if hidden is None else steps.without(hidden, made, site.dtype)
+        out = _guarded(steps, heads, made)
+        out = out if hidden is None else steps.without(hidden, out, site.dtype)
         out = _turned_back(steps, heads, out)
         return Replacement(tuple(steps.steps), (out,), made.step)
 
@@ -81,7 +82,7 @@ class ScaledDotProductAttention(Lowering):
         settings: dict[str, Setting] = {"num_heads": count, "scale": heads.scale}
         inputs = (q, k, v, *(() if mask is None else (None, None, mask)))
         made = steps.add(NewNode("MultiHeadAttention", inputs, settings, ORT_DOMAIN))
-        split = steps.reshaped(made, 0, 0, count, v_size)
+        split = steps.reshaped(_guarded(steps, heads, made), 0, 0, count, v_size)
         if hidden is not None:
             split = steps.without(steps.add(NewNode("Transpose", (hidden,), {"perm": SWAPPED})), split, site.dtype)
         # Back to (batch, heads, sequence, size), or with the last two exchanged.
@@ -99,8 +100,15 @@ def _flat(heads: Heads) -> Replacement:
     settings: dict[str, Setting] = {"num_heads": 1, "scale": heads.scale}
     inputs = (q, key, v, *(() if mask is None else (None, None, mask)))
     made = steps.add(NewNode("MultiHeadAttention", inputs, settings, ORT_DOMAIN))
-    out = _turned_back(steps, heads, made)
+    out = _turned_back(steps, heads, _guarded(steps, heads, made))
     return Replacement(tuple(steps.steps), (out,), made.step)
+
+
+def _guarded(steps: NewNodes, heads: Heads, out: Made) -> Made:
+    """Return the result `out`, 0 in place of NaN where weights are guarded against it: Q, K and masks that are no numbers give 0."""
+    if not heads.guarded:
+        return out
+    return steps.without(steps.add(NewNode("IsNaN", (out,), since=13)), out, heads.dtype)
 
 
 def _turned_back(steps: NewNodes, heads: Heads, out: Made) -> Made:
@@ -114,10 +122,10 @@ def _bias(steps: NewNodes, heads: Heads) -> tuple[Operand, Operand]:
     """Return the masks as both operators take them, and which rows they hide as a whole where that is guarded.
 
     A guard turns such rows to 0. Here the masks leave these rows alone, and the result is made 0 there: whatever a kernel makes of a row
-    that is hidden as a whole is not used. Scores are taken to be finite.
+    that is hidden as a whole is not used.
     """
     operand = _full(steps, heads)
-    if operand is None or not heads.guarded:
+    if operand is None or not heads.may_hide_rows:
         return operand, None
     dtype = heads.dtype
     hidden = steps.hidden_rows(operand, dtype)

@@ -63,11 +63,13 @@ class Heads:
     """(batch, heads, sequence of Q, sequence of K)"""
     size: Dim
     v_size: Dim
-    widened: bool
+    widened: bool = False
     """Whether softmax is computed in float while the rest is of half precision."""
-    guarded: bool
-    """Whether rows of which the masks hide all give 0, and such rows may be."""
-    turned: bool
+    guarded: bool = False
+    """Whether weights that are NaN become 0."""
+    may_hide_rows: bool = False
+    """Whether weights are guarded, and there may be a row of which the masks hide all."""
+    turned: bool = False
     """Whether the last two axes of the result are exchanged."""
 
     @property
@@ -105,9 +107,16 @@ def proved_attention(site: CallSite, operator: str) -> Heads:
     q, k = (_tensor(site, poly, name) for poly, name in zip(operands(product), ("Q", "K"), strict=True))
     masks = tuple(_mask(site, monomial, coefficient) for monomial, coefficient in added)
     masks += tuple(_condition(site, choice) for choice in choices)
-    open_rows = (guarded or inner_guard) and not hides_no_row(masks, site.facts)
-    heads = _shapes(q, k, _tensor(site, v, "V"), masks, scale, widened=widened, guarded=open_rows)
-    heads = replace(heads, turned=transposed_weights is not None)
+    guarded = guarded or inner_guard
+    heads = replace(
+        _shapes(q, k, _tensor(site, v, "V"), masks, scale),
+        widened=widened,
+        guarded=guarded,
+        may_hide_rows=guarded and not hides_no_row(masks, site.facts),
+        turned=transposed_weights is not None,
+    )
+    if q.is_flat and heads.may_hide_rows:
+        raise NotLowered("its rows are guarded, and it has no axis of heads")
     tensors = (tensor.argument for tensor in (q, k, heads.v))
     for argument in (*tensors, *(mask.argument for mask in masks if mask.keep is None)):
         if require_type(operator, argument, FLOATS) != site.dtype:
@@ -254,17 +263,13 @@ def _condition(site: CallSite, choice: MaskChoice) -> Mask:
     return Mask(argument, keep, choice.fill)
 
 
-def _shapes(
-    q: HeadTensor, k: HeadTensor, v: HeadTensor, masks: tuple[Mask, ...], scale: float, *, widened: bool, guarded: bool
-) -> Heads:
+def _shapes(q: HeadTensor, k: HeadTensor, v: HeadTensor, masks: tuple[Mask, ...], scale: float) -> Heads:
     dq, dk, dv = (x.dims for x in (q, k, v))
     for what, dims in (("Q", dq), ("K", dk), ("V", dv)):
         if len(dims) != 4:
             raise NotLowered(f"{what} has {len(dims)} axes, not (batch, heads, sequence, size)")
     if len({x.is_flat for x in (q, k, v)}) > 1:
         raise NotLowered("Q, K and V have different numbers of axes")
-    if q.is_flat and guarded:
-        raise NotLowered("its rows are guarded, and it has no axis of heads")
     one_for_all = _is(dk[:2], (dq[0], 1)) and _is(dv[:2], (dq[0], 1))
     if not one_for_all and not (_is(dq[:2], dk[:2]) and _is(dq[:2], dv[:2])):
         raise NotLowered(
@@ -277,7 +282,7 @@ def _shapes(
     for mask in masks:
         own = known_dims(mask.argument)
         _require_broadcast((own[0], 1, *own[1:]) if q.is_flat and len(own) == 3 else own, dims)
-    return Heads(q, k, v, masks, scale, dims, size, v_size, widened, guarded, turned=False)
+    return Heads(q, k, v, masks, scale, dims, size, v_size)
 
 
 def _is(dims: Dims, others: Dims) -> bool:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from onnxtile.errors import NAME_ONLY, UsageError, invalid
 from onnxtile.fusion import library as pattern_files
+from onnxtile.fusion.edge_rows import EdgeRule
 from onnxtile.fusion.fuser import Site
 from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.fusion.library import Pattern
@@ -84,6 +85,7 @@ class FuseResult(RewrittenModel):
 def fuse(options: FuseOptions) -> FuseResult:
     """Fuse a model as `onnxtile.fuse` says."""
     lower, verify, progress = options.lower, options.verify, options.progress
+    _require_runs(options)
     chosen = chosen_patterns(options.patterns, lower)
     progress("reading the model")
     original, source = load(options.model), file_of(options.model)
@@ -94,7 +96,7 @@ def fuse(options: FuseOptions) -> FuseResult:
     if lower != "none":
         from onnxtile.verbs.flows.lowering import lower_patterns  # fuse without lowering has no use for it
 
-        return replace(lower_patterns(original, chosen, lower, verify, progress), source=source)
+        return replace(lower_patterns(original, chosen, lower, EdgeRule(options.edge), verify, progress), source=source)
     shapes = cache(lambda: resolved(original, proved=verify))
     arena: ArenaChange | None = None
 
@@ -129,6 +131,18 @@ def fuse(options: FuseOptions) -> FuseResult:
         arena=arena,
         source=source,
     )
+
+
+def _require_runs(options: FuseOptions) -> None:
+    """Raise UsageError where edge rows decide, and nothing is run on them."""
+    if options.edge == EdgeRule.KINDER.value:
+        return
+    given = {"edge": options.edge, "lower": NAME_ONLY, "verify": NAME_ONLY}
+    if options.lower == "none":
+        raise UsageError("{edge} is about edge rows of lowered sites", hint="add {lower}", given=given)
+    if not options.verify:
+        message = "{edge} takes runs on edge rows, and {verify} leaves out all runs"
+        raise UsageError(message, hint="leave out one of the two", given=given)
 
 
 def _fused_copy(

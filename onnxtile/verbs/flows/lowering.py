@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import onnx_ir as ir
 
+from onnxtile.fusion.edge_rows import EdgeRule, by_effect
 from onnxtile.fusion.library import Pattern
 from onnxtile.fusion.lowering import Target
 from onnxtile.fusion.lowering_driver.evidence import SitePair
 from onnxtile.fusion.lowering_driver.facts import LoweringFacts
 from onnxtile.fusion.lowering_driver.lower import Lowered
 from onnxtile.fusion.lowering_driver.lower import lower as lower_graph
-from onnxtile.fusion.lowering_driver.lowered_site_check import check_parts
+from onnxtile.fusion.lowering_driver.lowered_site_check import LoweredSites
 from onnxtile.fusion.site_check import SiteVerdict, check_sites
 from onnxtile.model.shapes import resolve
 from onnxtile.model.validity import check
@@ -23,9 +25,12 @@ from onnxtile.verification import Verdict, bound_form, compare_with, excused, ru
 
 
 def lower_patterns(
-    original: ir.Model, chosen: list[Pattern], lower: str, verify: bool, progress: Progress
+    original: ir.Model, chosen: list[Pattern], lower: str, edge: EdgeRule, verify: bool, progress: Progress
 ) -> FuseResult:
-    """Return `original` with the matches of the patterns `chosen` as operators of the target `lower`."""
+    """Return `original` with the matches of the patterns `chosen` as operators of the target `lower`.
+
+    Where the model is verified, a site that differs on edge rows stays a call unless `edge` admits it.
+    """
     progress("matching")
     lowered = lower_graph(original, chosen, Target(lower), progress=progress)
     verdict: Verdict | None = None
@@ -35,7 +40,7 @@ def lower_patterns(
         narrow = is_narrow(original)
         reference = widened(original) if narrow else original
         trials, dims = run_original(reference, progress=progress)
-        lowered, sites = _with_fit_sites(original, chosen, lowered, dims, progress)
+        lowered, sites = _with_fit_sites(original, chosen, lowered, dims, edge, progress)
         # Of bfloat16, which has few kernels, both models run in float.
         models = same_draws(reference, widened(lowered.model) if narrow else lowered.model)
         if models.first is not reference:
@@ -57,7 +62,7 @@ def lower_patterns(
 
 
 def _with_fit_sites(
-    original: ir.Model, chosen: list[Pattern], lowered: Lowered, dims: BoundDims, progress: Progress
+    original: ir.Model, chosen: list[Pattern], lowered: Lowered, dims: BoundDims, edge: EdgeRule, progress: Progress
 ) -> tuple[Lowered, tuple[SiteVerdict, ...]]:
     """Return `lowered`, and the verdicts on its sites run alone; made anew without the sites that do not compute what they replace.
 
@@ -65,34 +70,43 @@ def _with_fit_sites(
     """
     declared = {pattern.name for pattern in chosen if pattern.lowering is not None}
     unfit: dict[str, str] = {}
+    checked = LoweredSites()
     while True:
-        sites, verdicts = _lowered_sites(lowered, dims, progress)
-        failed = _failed(lowered, verdicts)
-        require_sites(part.call for part, v in failed if part.meta_op in declared and not v.refused)
+        sites, verdicts = _lowered_sites(lowered, dims, checked, progress)
+        pairs = list(zip(lowered.parts, verdicts, strict=True))
+        require_sites(part.call for part, v in pairs if part.meta_op in declared and not v.equal and not v.refused)
+        failed = {name: why for part, v in pairs if (why := _why_unfit(v, edge)) for name in (part.call, *part.same)}
         if not failed:
             require_sites(site.call for site in sites if not site.equal)
-            return lowered, (*sites, *verdicts)
-        for part, v in failed:
-            unfit |= dict.fromkeys((part.call, *part.same), _why_unfit(v))
+            return _with_edges(lowered, pairs), (*sites, *verdicts)
+        unfit |= failed
         lowered = lower_graph(original, chosen, lowered.target, unfit=unfit, progress=progress)
 
 
-def _failed(lowered: Lowered, verdicts: Iterable[SiteVerdict]) -> list[tuple[SitePair, SiteVerdict]]:
-    return [(part, v) for part, v in zip(lowered.parts, verdicts, strict=True) if not v.equal]
+def _with_edges(lowered: Lowered, pairs: Iterable[tuple[SitePair, SiteVerdict]]) -> Lowered:
+    """Return `lowered` with the edge rows named on which its sites differ."""
+    edges = {name: by_effect(v.edges) for part, v in pairs if v.edges for name in (part.call, *part.same)}
+    sites = (replace(site, edges=edges.get(site.call, {})) if site.operator else site for site in lowered.sites)
+    return replace(lowered, sites=tuple(sites))
 
 
-def _why_unfit(verdict: SiteVerdict) -> str:
-    """Return why a lowered site has to stay a call."""
+def _why_unfit(verdict: SiteVerdict, edge: EdgeRule) -> str:
+    """Return why a lowered site has to stay a call, nothing where it need not."""
     if verdict.refused:
         return f"onnxruntime refuses the operator: {verdict.refused}"
-    worst = max((output for output in verdict.outputs if not output.equal), key=lambda output: output.max_abs)
-    return f"run alone, the operator is off by {worst.max_abs:.3g}"
+    if not verdict.equal:
+        worst = max((output for output in verdict.outputs if not output.equal), key=lambda output: output.max_abs)
+        return f"run alone, the operator is off by {worst.max_abs:.3g}"
+    if verdict.edges is None and edge is EdgeRule.STRICT:
+        return f"its edge rows cannot be run: {verdict.skipped}"
+    refused = next((one for one in verdict.edges or () if not edge.admits(one.effect)), None)
+    return "" if refused is None else f"it differs on an edge row: {refused.text}"
 
 
 def _lowered_sites(
-    lowered: Lowered, dims: BoundDims, progress: Progress
+    lowered: Lowered, dims: BoundDims, checked: LoweredSites, progress: Progress
 ) -> tuple[tuple[SiteVerdict, ...], tuple[SiteVerdict, ...]]:
-    """Run each different call that stayed, and each different lowered site, alone."""
+    """Run each different call that stayed, and each different lowered site that was not `checked` before, alone."""
     bound, model = bound_form(lowered.source, dims), lowered.model
     shapes = bound_shapes(lowered.source, lambda: lowered.shapes, bound)
     facts = LoweringFacts(bound, shapes)
@@ -100,4 +114,4 @@ def _lowered_sites(
         bound, model = widened(bound), widened(model)
         shapes = resolve(bound, run=True)
     stayed = check_sites(bound, model, shapes, progress=progress)
-    return stayed, check_parts(lowered.parts, facts, progress=progress)
+    return stayed, checked.check(lowered.parts, facts, progress)

@@ -1,0 +1,242 @@
+"""Edge rows: a site is run before and after it is lowered on values that random draws do not have, and what differs is named.
+
+One input at a time has such a number everywhere, in one row of its last axis, or in one element; the others stay as they were drawn. A mask
+that is all -inf, or all false, is one of these. `docs/lowerings.md` says what each effect means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from onnxtile.errors import ModelError
+from onnxtile.model.session import AnySession
+from onnxtile.runtime import Array
+from onnxtile.verification import Trial, compare_quantised, compare_values, moved_by_rounding
+from onnxtile.verification.values import ElementError, is_inexact
+
+_LARGE = 1e4
+"""What large numbers are multiplied by, in types that have the room for a cube of it."""
+_EXTREME = frozenset({"denormal", "tiny", "huge", "-huge"})
+"""Numbers whose squares leave the range of their type, upwards or downwards."""
+_FACTOR = 2
+"""How much further than rounding explains a number may be off, as in `onnxtile.verification.rounding`."""
+
+
+class EdgeEffect(Enum):
+    """How the results on an edge row differ.
+
+    KINDER: all that was finite is equal; what was NaN or infinite is the same, or finite. NO_NUMBER: nothing was finite, and an infinite
+    number became NaN or another one. BEYOND_RANGE: the row has numbers whose squares leave the range of the type, and what comes of it
+    depends on the order of operations. WORSE: anything else.
+    """
+
+    KINDER = "kinder"
+    NO_NUMBER = "no number"
+    BEYOND_RANGE = "beyond range"
+    WORSE = "worse"
+
+
+class EdgeRule(Enum):
+    """Which differences on edge rows keep a site from being lowered: those that are worse, every one, or none."""
+
+    KINDER = "kinder"
+    STRICT = "strict"
+    ANY = "any"
+
+    def admits(self, effect: EdgeEffect) -> bool:
+        """Return whether a site with a difference of that `effect` is lowered."""
+        return self is EdgeRule.ANY or (self is EdgeRule.KINDER and effect is not EdgeEffect.WORSE)
+
+
+@dataclass(frozen=True)
+class EdgeDifference:
+    """A difference on one edge row: `number` is what `place` of the input has ("all", "a row of", "one").
+
+    `output` is the result, of which `elements` differ, for example the one at `where`; `refused` is the reason of a run that failed.
+    """
+
+    input: str
+    number: str
+    place: str
+    effect: EdgeEffect
+    output: str = ""
+    elements: int = 0
+    where: ElementError | None = None
+    refused: str = ""
+
+    @property
+    def text(self) -> str:
+        """What differs, in words."""
+        row = f"with {self.place} {self.number} in {self.input!r}"
+        if self.where is None:
+            return f"{row}, {self.refused}"
+        return f"{row}, {self.output!r} has {self.where.got} where it had {self.where.expected}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of one difference."""
+        row = {"input": self.input, "place": self.place, "number": self.number, "effect": self.effect.value}
+        if self.where is None:
+            return {**row, "refused": self.refused}
+        return {**row, "output": self.output, "elements": self.elements, "where": self.where.to_dict()}
+
+
+def by_effect(differences: Iterable[EdgeDifference]) -> dict[str, list[str]]:
+    """Return the numbers of the edge rows that differ, each once, by the worst effect that they have anywhere."""
+    worst: dict[str, EdgeEffect] = {}
+    for one in differences:
+        worst[one.number] = max(worst.get(one.number, one.effect), one.effect, key=_badness)
+    return {
+        effect.value: [number for number, found in worst.items() if found is effect]
+        for effect in EdgeEffect
+        if effect in worst.values()
+    }
+
+
+@dataclass(frozen=True)
+class SiteRuns:
+    """A site as it was and as it is, loaded. Where it `rounds`, its outputs are quantised anew; `twice` are inputs of one vector twice."""
+
+    before: AnySession
+    after: AnySession
+    rounds: bool = False
+    twice: frozenset[str] = frozenset()
+
+    def differences(self, feeds: Mapping[str, Array], varied: Iterable[str]) -> tuple[EdgeDifference, ...]:
+        """Run both on each edge row of the inputs `varied`, the others as `feeds` have them; return what differs.
+
+        A row that the site as it was does not take is left out.
+        """
+        found = []
+        for name in varied:
+            for number, place, array in edge_rows(feeds[name], doubled=name in self.twice):
+                different = self._difference({**feeds, name: array}, number in _EXTREME)
+                if different is not None:
+                    found.append(EdgeDifference(name, number, place, **different))
+        return tuple(found)
+
+    def _difference(self, feeds: Mapping[str, Array], extreme: bool) -> dict[str, Any] | None:
+        try:
+            expected = self.before.run(feeds)
+        except ModelError:
+            return None
+        try:
+            got = self.after.run(feeds)
+        except ModelError as error:
+            return {"effect": EdgeEffect.WORSE, "refused": " ".join(str(error).split())}
+
+        def reach(output: str) -> float:
+            return _FACTOR * moved_by_rounding(self.before, [Trial(feeds, expected)]).get(output, 0.0)
+
+        found = [
+            {"effect": effect, "output": name, **_example(value, got[name])}
+            for name, value in expected.items()
+            if (effect := self._effect(name, value, got[name], reach)) is not None
+        ]
+        worst = max(found, key=lambda one: _badness(one["effect"]), default=None)
+        if worst is not None and worst["effect"] is EdgeEffect.WORSE and extreme:
+            return {**worst, "effect": EdgeEffect.BEYOND_RANGE}
+        return worst
+
+    def _effect(self, name: str, expected: Array, got: Array, reach: Callable[[str], float]) -> EdgeEffect | None:
+        """Return how a result differs; None where it does not, within what rounding explains."""
+        compared = compare_quantised if self.rounds else compare_values
+        if compared(name, expected, got).equal:
+            return None
+        if not is_inexact(expected) or expected.shape != got.shape:
+            return EdgeEffect.WORSE
+        before, after = _flushed(expected), _flushed(got)
+        finite = np.isfinite(before)
+        same = (before == after) | (np.isnan(before) & np.isnan(after))
+        if not (same | np.isfinite(after)).all():
+            return EdgeEffect.WORSE if finite.any() else EdgeEffect.NO_NUMBER
+        numbers = [np.where(finite, array, 0).astype(expected.dtype) for array in (before, after)]
+        error = compared(name, *numbers)
+        if not error.equal and not error.max_abs <= reach(name):
+            return EdgeEffect.WORSE
+        return None if same[~finite].all() else EdgeEffect.KINDER
+
+
+def edge_rows(array: Array, *, doubled: bool = False) -> Iterator[tuple[str, str, Array]]:
+    """Yield arrays like `array` with a number at its edge, what that is called, and where it is; nothing for types without edges.
+
+    With `doubled`, the last axis of each is one vector twice.
+    """
+    half = array[..., : array.shape[-1] // 2] if doubled else array
+    for number, place, filled in _filled(half):
+        yield number, place, np.concatenate([filled, filled], -1) if doubled else filled
+
+
+_ALL, _ROW, _ONE = "all", "a row of", "one"
+_PLACES: Mapping[str, tuple[str, ...]] = {
+    **{"0": (_ALL, _ROW), "-0": (_ALL,), "denormal": (_ALL,), "tiny": (_ALL,)},
+    **{"+inf": (_ALL, _ROW, _ONE), "-inf": (_ALL, _ROW, _ONE), "NaN": (_ONE,)},
+    **{"huge": (_ALL, _ONE), "-huge": (_ALL, _ONE)},
+    **{"lowest": (_ALL, _ONE), "highest": (_ALL, _ONE), "middle": (_ALL, _ONE)},
+    **{"false": (_ALL, _ROW, _ONE), "true": (_ALL, _ROW, _ONE)},
+}
+"""Where each number is put."""
+
+
+def _filled(array: Array) -> Iterator[tuple[str, str, Array]]:
+    indices: dict[str, Any] = {_ALL: ...}
+    if array.ndim > 1 and array.size > array.shape[-1]:
+        indices[_ROW] = (0,) * (array.ndim - 1)
+    if array.size > 1:
+        indices[_ONE] = (-1,) * array.ndim
+    for number, value in _numbers(array.dtype).items() if array.size else ():
+        for place in _PLACES[number]:
+            if place in indices:
+                filled = array.copy()
+                filled[indices[place]] = np.asarray(value).astype(array.dtype)
+                yield number, place, filled
+    if is_inexact(array) and array.dtype.kind != "c" and array.size:
+        largest = min(_LARGE, float(ml_dtypes.finfo(array.dtype).max) ** (1 / 3))  # type: ignore[no-untyped-call]
+        yield "large", _ALL, (array.astype(np.float64) * largest).astype(array.dtype)
+
+
+def _numbers(dtype: np.dtype[Any]) -> dict[str, Any]:
+    """Return the numbers at the edges of an element type, by name; none for integers that count or index."""
+    if dtype == np.bool_:
+        return {"false": False, "true": True}
+    if dtype in (np.int8, np.uint8):
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        return {"lowest": low, "highest": high, "middle": (low + high + 1) // 2}
+    if not is_inexact(np.empty(0, dtype)) or dtype.kind == "c":
+        return {}
+    bounds = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    return {
+        **{"0": 0.0, "-0": -0.0, "denormal": bounds.smallest_subnormal, "tiny": bounds.smallest_normal},
+        **{"+inf": np.inf, "-inf": -np.inf, "NaN": np.nan, "huge": bounds.max, "-huge": bounds.min},
+    }
+
+
+def _flushed(array: Array) -> Array:
+    """Return floats in float64, and 0 for what is below the smallest normal number of their type."""
+    smallest = float(ml_dtypes.finfo(array.dtype).smallest_normal)  # type: ignore[no-untyped-call]
+    wide = array.astype(np.float64)
+    return np.where(np.abs(wide) < smallest, 0.0, wide)
+
+
+def _example(expected: Array, got: Array) -> dict[str, Any]:
+    """Return how many elements differ, and the one that differs most: one that is finite in one of both only, if there is any."""
+    if expected.shape != got.shape:
+        return {"refused": f"the shape {list(expected.shape)} becomes {list(got.shape)}"}
+    before, after = expected.astype(np.float64), got.astype(np.float64)
+    finite = np.isfinite(before), np.isfinite(after)
+    off = np.abs(np.where(finite[0], before, 0) - np.where(finite[1], after, 0))
+    off[finite[0] != finite[1]] = np.inf
+    off[~finite[0] & ~finite[1] & ~((before == after) | (np.isnan(before) & np.isnan(after)))] = np.inf
+    lost = finite[0] & ~finite[1]
+    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(lost if lost.any() else off)), expected.shape))
+    where = ElementError(index, str(expected[index]), str(got[index]))
+    return {"elements": int((off > 0).sum()), "where": where}
+
+
+def _badness(effect: EdgeEffect) -> int:
+    return list(EdgeEffect).index(effect)
