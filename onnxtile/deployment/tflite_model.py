@@ -185,10 +185,12 @@ def _element_types() -> dict[int, str]:
 
 
 def _is_closed(graphs: Sequence[MicroGraph]) -> bool:
-    """Return whether all indices of tensors and subgraphs are those of one."""
+    """Return whether all indices of tensors and subgraphs are those of one; -1 stands for an operand that an operator leaves out."""
     for graph in graphs:
         used = [i for operator in graph.operators for i in (*operator.inputs, *operator.outputs)]
-        if any(not -1 <= i < len(graph.tensors) for i in (*used, *graph.inputs, *graph.outputs)):
+        if any(not -1 <= i < len(graph.tensors) for i in used):
+            return False
+        if any(not 0 <= i < len(graph.tensors) for i in (*graph.inputs, *graph.outputs)):
             return False
         if any(not 0 < body < len(graphs) for operator in graph.operators for body in operator.bodies):
             return False

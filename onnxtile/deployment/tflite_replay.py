@@ -106,7 +106,7 @@ class _MicroReplay:
 
     def _kept(self, number: int, operator: MicroOperator) -> list[tuple[slice, int]]:
         """Return the bytes that `operator` leaves as they are, with the tensor that wrote them."""
-        if operator.name not in _LEAVES_ELEMENTS or not operator.outputs or operator.inputs[0] < 0:
+        if operator.name not in _LEAVES_ELEMENTS or not operator.outputs or not operator.inputs:
             return []
         source, result = (self._span(number, i) for i in (operator.inputs[0], operator.outputs[0]))
         if source is None or result is None or source != result:

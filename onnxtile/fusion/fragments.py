@@ -52,7 +52,7 @@ def expanded(text: str, fragments: Mapping[str, str]) -> Expanded:
     """
     pieces: list[_Piece] = []
     length = 0
-    for piece in _pieces(text, None, fragments, ()):
+    for piece in _pieces(text, fragments):
         length += len(piece.text) + 1  # an empty piece takes time as well
         if length > _MAX_LENGTH:
             raise PatternError(f"with its fragments this is longer than {_MAX_LENGTH:,} characters")
@@ -60,15 +60,21 @@ def expanded(text: str, fragments: Mapping[str, str]) -> Expanded:
     return Expanded(tuple(pieces) or (_Piece("", None, 0),))
 
 
-def _pieces(text: str, name: str | None, fragments: Mapping[str, str], above: tuple[str, ...]) -> Iterator[_Piece]:
-    done = 0
-    for reference in _REFERENCE.finditer(text):
-        yield _Piece(text[done : reference.start()], name, done)
-        inner, done = reference[1], reference.end()
+def _pieces(text: str, fragments: Mapping[str, str]) -> Iterator[_Piece]:
+    """Yield the pieces of `text` in order. Fragments may name one another in any depth, so that what is open stands in a table."""
+    open_: dict[str | None, tuple[str, int]] = {None: (text, 0)}
+    while open_:
+        name, (text, done) = open_.popitem()
+        reference = _REFERENCE.search(text, done)
+        yield _Piece(text[done : None if reference is None else reference.start()], name, done)
+        if reference is None:
+            continue
+        inner = reference[1]
+        open_[name] = text, reference.end()
         if inner not in fragments:
             error = unknown("fragment", inner, fragments)
             raise PatternError(str(error), hint=error.hint if fragments else "name it in a table [fragments]")
-        if inner in above:
-            raise PatternError(f"the fragment {inner!r} contains itself: {' > '.join((*above, inner))}")
-        yield from _pieces(fragments[inner], inner, fragments, (*above, inner))
-    yield _Piece(text[done:], name, done)
+        if inner in open_:
+            above = " > ".join(filter(None, (*open_, inner)))
+            raise PatternError(f"the fragment {inner!r} contains itself: {above}")
+        open_[inner] = fragments[inner], 0

@@ -106,7 +106,7 @@ def _of_bodies(node: ir.Node, found: Mapping[ir.Node, NodeWork], times: Mapping[
     if times is None:
         reason = "the number of runs of its bodies is known only in a run"
         no_products, no_flops = (
-            all(count == 0 for count in counts)
+            all(count is not None and not count for count in counts)
             for counts in zip(*((work.total, work.operations) for work in inner.values()), strict=True)
         )
         return NodeWork(unknown="" if no_products else reason, uncounted="" if no_flops else reason)

@@ -63,8 +63,8 @@ class SymbolicSize:
         return (-self) < -other
 
     def __bool__(self) -> bool:
-        """Return whether it is other than 0."""
-        return self != 0
+        """Return whether it is other than 0 at some size: as a count, it is then not left out."""
+        return self.formula.limits(self.ranges) != (0, 0)
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ __all__ = ["Ranges", "Sizes", "draw", "sample_feeds"]
 
 _ELEMENTS = 2
 """Number of tensors in a random sequence."""
+MOST_DIMENSIONS = 64
+"""Of an array of numpy (NPY_MAXDIMS)."""
 _MOST_ELEMENTS = 2**58
 """Of a tensor whose bytes a number of 64 bits counts."""
 
@@ -84,6 +87,7 @@ def _drawn(generator: np.random.Generator, value: ir.Value, shape: tuple[int, ..
         raise ModelError(f"the element type of the input {value.name!r} is not known")
     if shape is None:
         raise missing_sizes([value])
+    require_array(value.name, shape)
     if math.prod(shape) > _MOST_ELEMENTS:
         raise too_much_memory()
     if dtype == ir.DataType.STRING:
@@ -94,6 +98,16 @@ def _drawn(generator: np.random.Generator, value: ir.Value, shape: tuple[int, ..
         return (generator.standard_normal(shape) + 1j * generator.standard_normal(shape)).astype(dtype.numpy())
     array = domain.draw(generator, shape, np.dtype(dtype.numpy()))
     return array if dtype.is_floating_point() or domain.is_bounded or dtype.bitwidth == 8 else _mask(array)
+
+
+def require_array(name: str | None, shape: Sequence[int]) -> None:
+    """Raise ModelError unless an array may have as many dimensions as `shape`, which is that of the tensor `name`."""
+    if len(shape) > MOST_DIMENSIONS:
+        raise ModelError(
+            f"the tensor {name!r} has {len(shape)} dimensions, and arrays of numpy, in which it would be computed, have at most "
+            f"{MOST_DIMENSIONS}",
+            hint="reshape it to fewer dimensions, or use --no-verify",
+        )
 
 
 def _mask(array: Array) -> Array:

@@ -15,6 +15,7 @@ from onnxtile.model.beside import data_of, left_over, remove_unread, written_bes
 from onnxtile.model.load import external_tensors
 from onnxtile.model.passed_through import add_outputs
 from onnxtile.model.stream import Draft, ModelTooLarge, write_data, write_model
+from onnxtile.model.training import unlist_constants
 from onnxtile.model.walk import main_graphs
 from onnxtile.model.weights import carry, is_file_of
 from onnxtile.model.whole import alone_in, require_writable, write_whole_with
@@ -29,11 +30,10 @@ def raise_ir_version(model: ir.Model) -> None:
     """Let `model` (in place) carry metadata: IR version 10 at least, 13 at most, which is the last that onnxruntime loads.
 
     Before IR version 4 every initializer had to be listed as an input; from then on such an input is one that the user may
-    override, so the listing is dropped.
+    override, so the listing is dropped; what writes the model says so.
     """
     if model.ir_version < 4:
-        inputs = [value for value in model.graph.inputs if not value.is_initializer()]
-        model.graph.inputs[:] = inputs
+        unlist_constants(model)
     model.ir_version = min(max(model.ir_version, MIN_IR_VERSION), MAX_IR_VERSION)
 
 

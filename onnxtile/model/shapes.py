@@ -90,6 +90,7 @@ class Shapes:
             {copy: self._reasons[value] for value, copy in pairs if value in self._reasons},
             {copy: self._never[value] for value, copy in pairs if value in self._never},
             frozenset(copy for value, copy in pairs if value in self._upper).union(upper),
+            self._otherwise,
             _formulas={copy: self._formulas[value] for value, copy in pairs if value in self._formulas},
         )
 

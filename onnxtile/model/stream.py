@@ -21,7 +21,7 @@ from onnxtile.collector import collector_paused
 from onnxtile.errors import ModelError
 from onnxtile.model.copied_tensor import is_stated_inline
 from onnxtile.model.passed_through import add_body_outputs, add_graph_outputs, without_outputs
-from onnxtile.model.training import add_training
+from onnxtile.model.training import add_training, warn_of_unlisted
 from onnxtile.model.validity import INLINE_BYTES
 from onnxtile.model.wire import GRAPH, INITIALIZER, RAW_DATA, head
 
@@ -249,6 +249,7 @@ def _around(model: ir.Model) -> tuple[bytes, bytes]:
     inside: bytes = proto.graph.SerializeToString(deterministic=True)
     proto.ClearField("graph")
     add_training(model, proto)
+    warn_of_unlisted(model)
     return proto.SerializeToString(deterministic=True), inside
 
 

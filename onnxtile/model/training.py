@@ -1,4 +1,4 @@
-"""Training information of a model file, which onnx_ir does not read: copied from the file read to the file written."""
+"""What a written model may not say as the file that was read: training information, which onnx_ir does not read, and listed constants."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from onnxtile.errors import ModelWarning
 
 _KEY = "onnxtile.training_info"
 """In the notes of the main graph, which its clones keep and no file has."""
+_LISTED = "onnxtile.listed_constants"
+"""There, the names of constants that were also inputs."""
 
 
 def note_training(proto: onnx.ModelProto, model: ir.Model) -> None:
@@ -34,3 +36,25 @@ def add_training(model: ir.Model, proto: onnx.ModelProto) -> None:
             )
         else:
             proto.training_info.append(info)
+
+
+def unlist_constants(model: ir.Model) -> None:
+    """Take the initializers of `model` out of its inputs, as IR version 3 alone asks for them, and note that on it."""
+    inputs = model.graph.inputs
+    listed = tuple(value.name or "" for value in inputs if value.is_initializer())
+    if listed:
+        inputs[:] = [value for value in inputs if not value.is_initializer()]
+        model.graph.meta[_LISTED] = listed
+
+
+def warn_of_unlisted(model: ir.Model) -> None:
+    """Warn that inputs of the file that was read are constants alone in `model`, which is to be written."""
+    inputs = {value.name for value in model.graph.inputs}
+    listed = [name for name in model.graph.meta.get(_LISTED, ()) if name not in inputs]
+    if listed:
+        rest = f" and {len(listed) - 1} more inputs" if len(listed) > 1 else ""
+        warnings.warn(
+            f"{listed[0]!r}{rest} with a value in the file are constants alone in the new model: only IR version 3 lists all constants",
+            ModelWarning,
+            stacklevel=2,
+        )

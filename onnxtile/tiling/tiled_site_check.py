@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile.model.feeds import require_array
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.runtime import Array
 from onnxtile.tiling.accumulate import roundings
@@ -182,7 +183,7 @@ def _held(contraction: Contraction, constants: ConstantTable) -> dict[str, Array
 def _feeds(contraction: Contraction, held: Mapping[str, Array], random: np.random.Generator) -> dict[str, Array]:
     """Return the elements of the operands: constants as they are, the others at random."""
     feeds: dict[str, Array] = {
-        name: held[name] if name in held else _random(random, dims, dtype)
+        name: held[name] if name in held else _random(random, name, dims, dtype)
         for name, (_, dtype, dims) in outer_values(contraction).items()
     }
     for scale in () if contraction.requantize is None else contraction.requantize.scales:
@@ -192,7 +193,8 @@ def _feeds(contraction: Contraction, held: Mapping[str, Array], random: np.rando
     return feeds
 
 
-def _random(random: np.random.Generator, dims: Sequence[int], dtype: ir.DataType) -> Array:
+def _random(random: np.random.Generator, name: str, dims: Sequence[int], dtype: ir.DataType) -> Array:
+    require_array(name, dims)
     if dtype in BYTES:
         bounds = np.iinfo(dtype.numpy())
         return random.integers(bounds.min, bounds.max, dims, endpoint=True, dtype=dtype.numpy().type)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import flatbuffers
 import numpy as np
 import pytest
 
@@ -20,7 +22,7 @@ from onnxtile.deployment.tflite_replay import require_sound
 from onnxtile.errors import CheckFailed, Infeasible, Mismatch, ModelError, UsageError
 from onnxtile.planning.problem_plan import plan_buffers
 from onnxtile.verbs.flows import micro
-from tests.deployment.networks import Network, network
+from tests.deployment.networks import SCHEMA, Network, network
 
 ARENA = 2**20
 
@@ -167,6 +169,37 @@ def test_changed_bytes_are_read_or_refused(model: Path) -> None:
             with_offsets(bytes(changed), [ONLINE] * sum(len(graph.tensors) for graph in graphs))
         except ModelError:
             pass
+
+
+OUT_OF_RANGE = [-2, -1, 0, 1, 1000, 2**31 - 1, -(2**31)]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_indices_that_lead_nowhere_are_refused(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(micro, "is_installed", lambda: False)
+    random, net = np.random.default_rng(seed), SCHEMA.ModelT.InitFromPackedBuf(network(seed % 5), 0)
+    graph = net.subgraphs[0]
+    owner = graph if seed % 2 else graph.operators[random.integers(len(graph.operators))]
+    field = "inputs" if random.random() < 0.5 else "outputs"
+    indices = list(getattr(owner, field))
+    indices[random.integers(len(indices))] = int(random.choice(OUT_OF_RANGE))
+    setattr(owner, field, [indices, [], None][int(random.integers(3))] if seed % 3 else indices)
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(net.Pack(builder), b"TFL3")
+    (tmp_path / "changed.tflite").write_bytes(bytes(builder.Output()))
+    with suppress(ModelError, UsageError, CheckFailed):
+        onnxtile.plan_tflite(tmp_path / "changed.tflite")
+
+
+@pytest.mark.parametrize("end", ["inputs", "outputs"])
+def test_an_end_of_the_model_that_is_left_out_is_damage(end: str, tmp_path: Path) -> None:
+    net = Network()
+    result = net.conv(net.inputs[0])
+    if end == "inputs":
+        net.inputs.append(-1)
+    (tmp_path / "ends.tflite").write_bytes(net.bytes([result] if end == "inputs" else [-1]))
+    with pytest.raises(ModelError, match="damaged"):
+        onnxtile.plan_tflite(tmp_path / "ends.tflite", verify=False)
 
 
 def test_a_subgraph_that_runs_itself_is_refused() -> None:

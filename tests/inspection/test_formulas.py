@@ -103,3 +103,10 @@ def test_formulas_of_transformers(zoo: Callable[[str], Path], name: str) -> None
     assert found is not None
     assert found.macs.unknown == ()
     assert found.macs.total.at(sizes) == onnxtile.inspect(path, dims=sizes).totals.to_dict()["total"]
+
+
+def test_work_that_is_none_at_the_smallest_size_is_counted() -> None:
+    pool = "pool (float[1, 3, h, 8] x) => (float[1, 3, a, 7] y) { y = MaxPool<kernel_shape = [2, 2]>(x) }"
+    found = onnxtile.inspect(parsed(pool), training=True).formulas
+    assert found is not None and found.flops.unknown == ()
+    assert onnxtile.inspect(parsed(pool), dims={"h": 4}).totals.flops == {"MaxPool": 3 * (3 * 7) * 4}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -227,3 +228,55 @@ def test_training_that_binds_what_is_gone_is_named(tmp_path: Path) -> None:
 def test_tiles_of_a_placed_node_are_named() -> None:
     with pytest.warns(ModelWarning, match="the tiles of 'Nh'"):
         api.tile(full(devices=True), Limits.of(max=4), verify=False)
+
+
+WRITERS: dict[str, Callable[[Any], Any]] = {
+    "fuse": lambda model: api.fuse(model, ["MatMul->Add"]),
+    "lower": lambda model: api.fuse(model, lower="onnx"),
+    "tile": lambda model: api.tile(model, Limits.of(max=4)),
+    "plan": api.plan,
+    "fit": lambda model: api.fit(model, capacity=2**20),
+    "cut": lambda model: api.fit(model, capacity=8 * 1024, max_extra_macs="100%"),
+}
+
+
+@pytest.mark.parametrize("verb", WRITERS)
+@pytest.mark.parametrize("ir_version", [3, 8])
+def test_what_a_verb_cannot_write_again_is_named(verb: str, ir_version: int, tmp_path: Path) -> None:
+    proto = image(ir_version)
+    onnx.save(proto, tmp_path / "in.onnx")
+    result = WRITERS[verb](tmp_path / "in.onnx")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ModelWarning)
+        result.save(tmp_path / "out.onnx")
+    after, said_so = onnx.load(tmp_path / "out.onnx"), " ".join(str(one.message) for one in caught)
+    lost = {
+        "binds 'w'": bool(proto.training_info) and not after.training_info,
+        "'k' and 2 more inputs": len(proto.graph.input) > 1 and len(after.graph.input) == 1,
+    }
+    assert {words for words, is_lost in lost.items() if is_lost} == {words for words in lost if words in said_so}
+    assert proto.metadata_props[0] in after.metadata_props
+    assert (after.doc_string, after.graph.doc_string) == ("of the model", "of the graph")
+    assert [one.tensor_name for one in after.graph.quantization_annotation] == ["x"]
+
+
+def image(ir_version: int) -> onnx.ModelProto:
+    """Return a model of opset 8 that can be trained; its constants are inputs, too, where its IR version asks for that."""
+    text = f"""<ir_version: {ir_version}, opset_import: ["" : 8]>
+        g (float[1, 3, 16, 16] x) => (float[1, 8] y) {{
+            c = Conv<pads = [1, 1, 1, 1]>(x, k) r = Relu(c) p = GlobalAveragePool(r) f = Flatten(p) m = MatMul(f, w) y = Add(m, b)
+        }}"""
+    proto = onnx.parser.parse_model(text)
+    arrays = {"k": np.ones((8, 3, 3, 3)), "w": np.ones((8, 8)), "b": np.ones(8)}
+    tensors = [numpy_helper.from_array(array.astype(np.float32), name) for name, array in arrays.items()]
+    proto.graph.initializer.extend(tensors)
+    if ir_version < 4:
+        proto.graph.input.extend(helper.make_tensor_value_info(one.name, one.data_type, one.dims) for one in tensors)
+    proto.doc_string, proto.graph.doc_string = "of the model", "of the graph"
+    proto.metadata_props.add(key="mine", value="of the model")
+    annotation = proto.graph.quantization_annotation.add(tensor_name="x")
+    annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="b")
+    training = proto.training_info.add()
+    training.algorithm.name = "step"
+    training.update_binding.add(key="w", value="w_new")
+    return proto

@@ -68,6 +68,12 @@ def test_indices_reach_the_whole_axis_and_no_further(text: Text, body: str) -> N
     assert set(feeds(model)["i"].tolist()) == set(range(7))
 
 
+def test_an_array_of_more_dimensions_than_numpy_has_is_refused(text: Text) -> None:
+    dims = ", ".join(["1"] * 66)
+    with pytest.raises(ModelError, match=r"the tensor 'x' has 66 dimensions, .* at most 64"):
+        feeds(load(text(f"g (float[{dims}] x) => (float[{dims}] y) {{ y = Relu(x) }}")))
+
+
 def test_the_shortest_axis_decides(text: Text) -> None:
     model = load(
         text(

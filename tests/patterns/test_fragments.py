@@ -35,6 +35,12 @@ def test_the_count_of_a_repetition_is_no_fragment(tmp_path: Path) -> None:
     assert program.query.text == "Relu#1{2}"
 
 
+def test_fragments_name_one_another_in_any_depth(tmp_path: Path) -> None:
+    chain = "\n".join(f"a{i} = '{{a{i + 1}}}'" for i in range(3000)) + "\na3000 = 'Relu'"
+    (program,) = from_file(written(tmp_path, chain, "[[variants]]\nquery = 'Conv->{a0}'")).programs
+    assert program.query.text == "Conv->Relu"
+
+
 AT_FAULT = {
     "unknown": ("chain = 'Relu'", "[[variants]]\nquery = 'Conv->{chian}'", ":6: variant 1: unknown fragment 'chian'"),
     "unknown in a condition": (

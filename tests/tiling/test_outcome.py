@@ -11,8 +11,9 @@ import pytest
 from onnx import parser
 
 from onnxtile import api
-from onnxtile.errors import Infeasible, UsageError
+from onnxtile.errors import Infeasible, ModelError, UsageError
 from onnxtile.tiling.limits import Limits
+from onnxtile.verbs.flows import peaks
 from onnxtile.verbs.flows.tiling import TiledModel
 
 HEADER = '<ir_version: 10, opset_import: ["" : 17]>'
@@ -110,3 +111,30 @@ def test_a_node_that_cannot_meet_the_limits_does_not_stop_the_others() -> None:
     assert [entry["over_limits"] for entry in tiled.to_dict()["skipped"]] == [True]
     with pytest.raises(Infeasible, match="no tile of 'large'"):
         outcome(model, Limits(memory=20), strict=True)
+
+
+DOUBLED = 12
+"""Functions that each call the next twice: 2,048 calls of the last."""
+
+
+@pytest.mark.parametrize("leaf", ["o = Relu(a)", "o = MatMul(a, a)"])
+def test_no_arena_is_planned_where_nothing_is_tiled(leaf: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peaks, "_planned", None)
+    head = '<ir_version: 10, opset_import: ["" : 17, "own" : 1]>'
+    inner = [f"b = own.f{i + 1}(a) o = own.f{i + 1}(b)" for i in range(DOUBLED - 1)] + [leaf]
+    functions = [
+        f'<domain: "own", opset_import: ["" : 17, "own" : 1]> f{i} (a) => (o) {{ {body} }}'
+        for i, body in enumerate(inner)
+    ]
+    main = f"{head} main (float[4, 4] x) => (float[4, 4] y) {{ y = own.f0(x) }}"
+    tiled = outcome(parser.parse_model("\n".join([main, *functions])), Limits.of(max=8))
+    assert not tiled.result.is_changed and tiled.verdict is not None and tiled.verdict.equal
+    assert tiled.arena.to_dict() == {"before": None, "after": None, "reason": "not planned, since nothing was tiled"}
+
+
+def test_tiles_of_more_dimensions_than_numpy_has_are_refused() -> None:
+    many = ", ".join(["1"] * 64)
+    text = f"""{HEADER} g (float[4, 8] x, float[8, 8] w) => (float[4, 8] y) <int64[66] s = {{{many}, 4, 8}}, int64[2] t = {{4, 8}}> {{
+        a = Reshape(x, s) b = MatMul(a, w) y = Reshape(b, t) }}"""
+    with pytest.raises(ModelError, match="the tensor 'a' has 66 dimensions"):
+        outcome(parser.parse_model(text), Limits.of(max=4))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,10 +16,11 @@ from onnxtile.errors import ModelWarning, OnnxtileError
 from onnxtile.graph import node_id
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
+from onnxtile.model.infer import values
 from onnxtile.model.load import Source, load
 from onnxtile.model.opset import raised
 from onnxtile.model.plan_marks import clear_plan
-from onnxtile.model.shapes import resolve
+from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.stream import Draft
 from onnxtile.model.validity import check
 from onnxtile.model.walk import all_nodes
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
 _ValuePlace = tuple[ir.Graph | None, str | None]
 """The graph and the name of a value."""
+_UNVERIFIED = "planned only with verification"
+"""Without it, tiles are made when they are written."""
+_UNPLANNED = "not planned, since nothing was tiled"
 _PLANNED = 1_000
 """Nodes of the largest tiled model whose lives are planned for every way to accumulate without being asked for."""
 
@@ -109,8 +113,7 @@ def tile(settings: TileOptions) -> TiledModel:
     tiled, nodes_before = original.clone() if verify else original, original.graph.num_nodes()
     progress("inferring shapes")
     known = resolve(tiled, run=verify)
-    plan = UntiledPlan(tiled, known)
-    before = _arena(lambda: plan.arena, verify, progress)
+    plan = UntiledPlan(original, _of_clone(known, tiled, original) if verify else known)
     progress("tiling")
     ready = raised_to_join(tiled, known, limits, options, plan.free, run=verify)
     tiled, known, constants, opset = ready.model, ready.known, ready.constants, ready.opset
@@ -130,9 +133,11 @@ def tile(settings: TileOptions) -> TiledModel:
             source = raised(source, opset.after)
             planned = _peaks(source, limits, options, plan.free, run=verify, progress=progress)
     nodes = tiled.graph.num_nodes() + sum(site.nodes - 1 for site in result.tiled if not site.emitted)
-    is_planned = result.is_changed and isinstance(before, int)
-    after = _arena(lambda: arena_size(tiled, known), verify, progress) if is_planned else before
-    draft, arena = Draft(tiled, result.late), arena_change(before, after)
+    draft, arena = Draft(tiled, result.late), ArenaChange(reason=_UNPLANNED if verify else _UNVERIFIED)
+    if verify and result.is_changed:
+        progress("planning the arena")
+        before = plan.arena
+        arena = arena_change(before, arena_size(tiled, known) if isinstance(before, int) else before)
     return TiledModel(
         draft,
         result,
@@ -148,12 +153,9 @@ def tile(settings: TileOptions) -> TiledModel:
     )
 
 
-def _arena(size: Callable[[], int | str], verify: bool, progress: Progress) -> int | str:
-    """Return the bytes of an arena; without verification, which makes tiles when they are written, why not."""
-    if not verify:
-        return "planned only with verification"
-    progress("planning the arena")
-    return size()
+def _of_clone(known: Shapes, model: ir.Model, clone: ir.Model) -> Shapes:
+    """Return the shapes of `model` for the values of its clone."""
+    return known.of_copies(dict(zip(values(model), values(clone), strict=True)))
 
 
 def _judged(
