@@ -1,6 +1,6 @@
 """The elements of each operand that a range of the output reads, axis by axis, exact for each operator.
 
-A rule is found by the operator's name. Operators without a rule are never cut.
+A rule is found by the operator's name. Operators without a rule are never cut; tests/operators has the reason for each.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from onnxtile.fitting.moved_axes import expanded, gathered, padded, reshaped, sl
 from onnxtile.fitting.quantised_operators import quantised_facts
 from onnxtile.fitting.resized_axes import resized
 from onnxtile.model.draws import draws
+from onnxtile.inspection.work import operator_name
 from onnxtile.tiling.sliding import SlidingAxis
+from onnxtile.tiling.tensors import NotTiled
 
 AxisRule = Callable[[OperatorFacts, int], AxisLinks]
 
 _UNARY = (
-    "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Ceil Celu Cos Cosh Dropout Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity "
-    "IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Swish Tan "
-    "Tanh ThresholdedRelu Cast CastLike"
+    "Abs Acos Acosh Asin Asinh Atan Atanh BitCast BitwiseNot Ceil Celu Cos Cosh Dropout Elu Erf Exp Floor Gelu HardSigmoid "
+    "HardSwish Identity IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Swish "
+    "Tan Tanh ThresholdedRelu Cast CastLike"
 )
 _BROADCAST = (
     "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Clip Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod Mul Or "
@@ -37,11 +39,10 @@ def links(facts: OperatorFacts, axis: int) -> AxisLinks:
     if draws(facts.node, facts.opset, facts.constants):
         raise Uncut("it draws random numbers")
     plain = quantised_facts(facts)
-    if plain is None and facts.node.domain not in {"", "ai.onnx"}:
-        raise Uncut(f"{facts.node.domain}.{facts.node.op_type} has no rule for cutting")
-    rule = _RULES.get(facts.node.op_type if plain is None else plain.plain_type)
+    name = operator_name(facts.node) if plain is None else plain.plain_type
+    rule = _RULES.get(name)
     if rule is None:
-        raise Uncut(f"{facts.node.op_type} has no rule for cutting")
+        raise Uncut(f"{name.replace('::', '.')} has no rule for cutting")
     if not 0 <= axis < len(facts.result):
         raise Uncut("its result does not have this axis")
     return rule(facts, axis) if plain is None else plain.spread(rule(plain, axis))
@@ -66,6 +67,22 @@ def _broadcast(facts: OperatorFacts, axis: int) -> AxisLinks:
         own = axis - rank + len(sizes)
         found.append(AxisLink(own) if own >= 0 and sizes[own] == size and size > 1 else None)
     return tuple(found)
+
+
+def _gated_sum(facts: OperatorFacts, axis: int) -> AxisLinks:
+    """GatedAdd: a gate for each row, which a weight may make of a whole row."""
+    if len(facts.inputs) > 3 and facts.inputs[3] is not None:
+        raise Uncut("it makes its gates of whole rows")
+    return _broadcast(facts, axis)
+
+
+def _beside_rows(facts: OperatorFacts, axis: int) -> AxisLinks:
+    """Operators that normalise the last axis of sums or products of operands; scales and biases are read whole."""
+    if axis == len(facts.result) - 1:
+        raise Uncut("it normalises along this axis")
+    return tuple(
+        link if len(facts.sizes(place) or ()) > 1 else None for place, link in enumerate(_broadcast(facts, axis))
+    )
 
 
 def _normalised_channels(facts: OperatorFacts, axis: int) -> AxisLinks:
@@ -104,6 +121,49 @@ def _from_axis(facts: OperatorFacts, axis: int) -> AxisLinks:
     return _padded(facts, [AxisLink(axis)])
 
 
+def _instances(facts: OperatorFacts, axis: int) -> AxisLinks:
+    """InstanceNormalization: all of a channel; GroupNormalization: all of several."""
+    if axis > 1 or (axis == 1 and facts.node.op_type != "InstanceNormalization"):
+        raise Uncut("it normalises along this axis")
+    return (AxisLink(axis), *(AxisLink(0) if axis == 1 else None for _ in facts.inputs[1:]))
+
+
+def _along_axes(facts: OperatorFacts, axis: int) -> AxisLinks:
+    rank = len(facts.result)
+    if axis in {one % rank for one in facts.ints("axes", (0, 2, 3))}:
+        raise Uncut("it normalises along this axis")
+    return (AxisLink(axis),)
+
+
+def _accumulated(facts: OperatorFacts, axis: int) -> AxisLinks:
+    """CumSum and its kin: each element is made of those before it along one axis."""
+    own = facts.numbers(1)
+    if own is None or axis == int(own[0]) % len(facts.result):
+        raise Uncut("it accumulates along this axis")
+    return _padded(facts, [AxisLink(axis)])
+
+
+def _rotated(facts: OperatorFacts, axis: int) -> AxisLinks:
+    """RotaryEmbedding: a row of a head is read as a whole, with the cosines and sines of its position."""
+    rank = len(facts.result)
+    if axis == rank - 1:
+        raise Uncut("it reads the whole of this axis")
+    # [batch, heads, tokens, head] or [batch, tokens, heads of a row].
+    own = {0: 0, rank - 2: 1}.get(axis)
+    has_places = len(facts.inputs) > 3 and facts.inputs[3] is not None
+    table = None if own is None or has_places else AxisLink(own)
+    places = (AxisLink(own) if own is not None else None,) if has_places else ()
+    return _padded(facts, [AxisLink(axis), table, table, *places])
+
+
+def _repeated(facts: OperatorFacts, axis: int) -> AxisLinks:
+    """Tile: along an axis that is not repeated."""
+    counts = facts.numbers(1)
+    if counts is None or len(counts) != len(facts.result) or int(counts[axis]) != 1:
+        raise Uncut("it repeats its operand along this axis")
+    return _padded(facts, [AxisLink(axis)])
+
+
 def _sliding(facts: OperatorFacts, axis: int, kernel: Sequence[int], *, transposed: bool = False) -> SlidingAxis:
     """Return the windows along the spatial `axis`, for an operand of known sizes."""
     rank, at = len(kernel), axis - 2
@@ -122,9 +182,12 @@ def _sliding(facts: OperatorFacts, axis: int, kernel: Sequence[int], *, transpos
         auto=facts.node.attributes.get_string("auto_pad", "NOTSET"),
         wanted=None if wanted is None else wanted[at],
         transposed=transposed,
-    ).over(facts.operand(0)[axis])
-    # With ceil_mode the last window may reach over the padding.
-    return replace(slide, out=facts.result[axis])
+    )
+    try:
+        # With ceil_mode the last window may reach over the padding.
+        return replace(slide.over(facts.operand(0)[axis]), out=facts.result[axis])
+    except NotTiled as error:
+        raise Uncut(str(error)) from error
 
 
 def _conv(facts: OperatorFacts, axis: int) -> AxisLinks:
@@ -249,7 +312,7 @@ _RULES: dict[str, AxisRule] = {
     **dict.fromkeys(_UNARY.split(), _unary),
     **dict.fromkeys(_BROADCAST.split(), _broadcast),
     **dict.fromkeys(["MaxPool", "AveragePool", "LpPool"], _pool),
-    **dict.fromkeys(["GlobalAveragePool", "GlobalMaxPool"], _global_pool),
+    **dict.fromkeys(["GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"], _global_pool),
     **dict.fromkeys(_REDUCTIONS.split(), _reduced),
     **dict.fromkeys(["ArgMax", "ArgMin"], _chosen),
     **dict.fromkeys(["Reshape", "Flatten", "Squeeze", "Unsqueeze"], reshaped),
@@ -261,7 +324,12 @@ _RULES: dict[str, AxisRule] = {
     "Gather": gathered,
     "DepthToSpace": spread,
     "SpaceToDepth": stacked,
-    **dict.fromkeys(["LayerNormalization", "RMSNormalization"], _from_axis),
+    **dict.fromkeys(["LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"], _from_axis),
+    **dict.fromkeys(["InstanceNormalization", "GroupNormalization"], _instances),
+    "MeanVarianceNormalization": _along_axes,
+    **dict.fromkeys(["CumSum", "CumProd"], _accumulated),
+    "RotaryEmbedding": _rotated,
+    "Tile": _repeated,
     **dict.fromkeys(["QuantizeLinear", "DequantizeLinear"], _quantised),
     **dict.fromkeys(["Resize", "Upsample"], resized),
     "BatchNormalization": _normalised_channels,
@@ -273,6 +341,13 @@ _RULES: dict[str, AxisRule] = {
     "Transpose": _transposed,
     "MatMul": _matmul,
     "Gemm": _gemm,
+    **{f"com.microsoft::{name}": _unary for name in ("Gelu", "MurmurHash3", "QuickGelu", "SampleOp", "ScaledSiLU")},
+    **{f"com.microsoft::{name}": _broadcast for name in ("BiasGelu", "FastGelu")},
+    **{f"com.microsoft::{name}": _quantised for name in ("QuantizeLinear", "DequantizeLinear")},
+    "com.microsoft::GatedAdd": _gated_sum,
+    "com.microsoft::GatedRMSNorm": _beside_rows,
+    "com.microsoft::SkipLayerNormalization": _beside_rows,
+    "com.microsoft::SkipSimplifiedLayerNormalization": _beside_rows,
 }
 
 __all__ = ["AxisLink", "AxisLinks", "OperatorFacts", "Uncut", "links"]

@@ -134,7 +134,7 @@ class _NetworkReader:
         return own if node.op_type in CUTS | JOINS and own < rank else None
 
     def _links(self, node: ir.Node, axis: int | None) -> AxisLinks | None:
-        if axis is None:
+        if axis is None or node.op_identifier() in self.model.functions:
             return None
         key = node, axis
         if key not in self._linked:
@@ -240,6 +240,8 @@ class _NetworkReader:
             return "its results have rows along different axes"
         if self._may_round(node):
             return "a matrix product of fewer rows may round differently, which --exact does not allow"
+        if node.op_identifier() in self.model.functions:
+            return f"{node.domain}.{node.op_type} has no rule for cutting"
         try:
             found = links(OperatorFacts(node, self.shapes, self.constants, self.opset), axis)
         except Uncut as error:

@@ -26,9 +26,9 @@ from onnxtile.model.contributed import fits_in_function
 from onnxtile.model.draws import may_draw
 from onnxtile.model.opset import Opsets
 from onnxtile.model.quantising import OWN_DOMAINS, dequantises, quantises, quantises_at_run, sums_integers
-from onnxtile.model.walk import has_body, has_containers
+from onnxtile.model.walk import RESHAPING, has_body, has_containers
 
-_MOVES = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_MOVES = RESHAPING | {"Cast", "Transpose"}
 """Operators allowed between the DequantizeLinear of a constant and its reader."""
 
 

@@ -20,7 +20,7 @@ _NOTHING = {
     *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split", "Slice", "Pad", "Expand", "Tile"),
     *("ReduceSum", "ReduceMean", "AveragePool", "GlobalAveragePool", "DepthToSpace", "SpaceToDepth", "Resize"),
     *("Upsample", "ReverseSequence", "CenterCropPad", "Col2Im", "QuantizeLinear", "DequantizeLinear"),
-    *("AffineGrid", "DFT", "SequenceAt", "ConcatFromSequence"),
+    *("AffineGrid", "DFT", "SequenceAt", "ConcatFromSequence", "Optional", "OptionalGetElement"),
     *SEQUENCES,
 }
 _INPUT = {
@@ -38,13 +38,13 @@ _ALL = {
     *("Attention", "LinearAttention", "RNN", "GRU", "LSTM", "LpPool", "GlobalLpPool"),
 }
 """These need all their inputs and outputs that are tensors."""
-_INPUTS = {"GridSample", "Max", "Min", "PRelu", "SwiGLU"}
+_INPUTS = {"GridSample", "Max", "Min", "PRelu", "SoftmaxCrossEntropyLoss", "SwiGLU"}
 """These need all their inputs."""
 _PRODUCT = {"Conv", "ConvTranspose", "DeformConv", "Einsum", "Gemm", "MatMul", "Mul", "STFT"}
 """The gradient of the first operand needs the second, and the reverse."""
 _CHOICE = {
     **{name: 1 for name in ("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "Scatter")},
-    **{"Where": 0, "Compress": 1, "MaxUnpool": 1, "NegativeLogLikelihoodLoss": 1},
+    **{"Where": 0, "Compress": 1, "MaxUnpool": 1, "NegativeLogLikelihoodLoss": 1, "TensorScatter": 2},
 }
 """The gradient goes where this input says."""
 STOPS = {
@@ -62,9 +62,34 @@ STOPS = {
         "Shape",
         "Size",
     ),
-    *("Mod", "Hardmax", "Bernoulli", "DynamicQuantizeLinear", "RandomNormalLike", "RandomUniformLike"),
+    *("Mod", "Hardmax", "Bernoulli", "DynamicQuantizeLinear", "RandomNormalLike", "RandomUniformLike", "RandomNormal"),
+    *(
+        "RandomUniform",
+        "Multinomial",
+        "Constant",
+        "ArgMax",
+        "ArgMin",
+        "NonZero",
+        "NonMaxSuppression",
+        "BitCast",
+        "BitShift",
+    ),
+    *("And", "Or", "Xor", "Not", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
+    *(
+        "BitwiseAnd",
+        "BitwiseNot",
+        "BitwiseOr",
+        "BitwiseXor",
+        "ConvInteger",
+        "MatMulInteger",
+        "QLinearConv",
+        "QLinearMatMul",
+    ),
+    *("BlackmanWindow", "HammingWindow", "HannWindow", "MelWeightMatrix", "ImageDecoder", "OptionalHasElement"),
+    *("SequenceEmpty", "SequenceLength", "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit"),
+    "TfIdfVectorizer",
 }
-"""Their derivative is zero wherever there is one."""
+"""Their derivative is zero wherever there is one: so is that of whole numbers, truths and texts."""
 
 
 ATTENTION, SOFTMAX = "ScaledDotProductAttention", "Softmax"

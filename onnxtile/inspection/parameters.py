@@ -14,6 +14,7 @@ from onnxtile.graph import dependencies
 from onnxtile.model.bytes import tensor_bytes
 from onnxtile.model.constants import Constants, constant_tensor
 from onnxtile.model.shapes import Shapes
+from onnxtile.model.walk import RESHAPING
 
 _STEERING = {ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING}
 
@@ -105,7 +106,7 @@ def _read(model: ir.Model, constants: Constants) -> Iterator[ir.Value]:
     yield from (value for value in model.graph.outputs if value in constants)
 
 
-_SAME_ELEMENTS = {"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+_SAME_ELEMENTS = RESHAPING | {"Transpose"}
 _CONVERSIONS = {"Cast", "DequantizeLinear"}
 
 

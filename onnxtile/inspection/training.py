@@ -17,6 +17,7 @@ from onnxtile.inspection.work import operator_name
 from onnxtile.model.bytes import tensor_bytes
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes, resolve
+from onnxtile.model.walk import RESHAPING
 
 _BESIDE = {
     "Dropout": ("mask", 0, False),
@@ -27,7 +28,7 @@ _BESIDE = {
     ATTENTION: ("scores", 4, True),
 }
 """The kept values, with their bytes for each element or each row (along the last axis) of the result."""
-_VIEWS = {"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+_VIEWS = RESHAPING | {"Transpose"}
 """Frameworks make these without a copy."""
 
 

@@ -81,6 +81,7 @@ def follow(node: ir.Node, table: Table) -> None:
 
 
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
+"""Operators that run bodies on tensors, and hand out what these leave."""
 
 _STANDARD = frozenset({"", "ai.onnx"})
 

@@ -14,6 +14,7 @@ from onnxtile.errors import UsageError
 from onnxtile.model.constants import constant_tensor
 from onnxtile.model.dims import free_inputs
 from onnxtile.model.domain import Domain, Ranges, holds
+from onnxtile.model.walk import RESHAPING
 
 Sizes: TypeAlias = Callable[[ir.Value], tuple[int, ...] | None]
 """Gives the shape of a value."""
@@ -84,19 +85,7 @@ def _of_use(use: _Use) -> Domain | None:
 
 
 # What keeps the numbers of its first input, if not their places.
-_KEEPS = {
-    "Cast",
-    "Reshape",
-    "Unsqueeze",
-    "Squeeze",
-    "Flatten",
-    "Identity",
-    "Transpose",
-    "Expand",
-    "Slice",
-    "Concat",
-    "Tile",
-}
+_KEEPS = RESHAPING | {"Cast", "Concat", "Expand", "Slice", "Tile", "Transpose"}
 
 
 def _uses(value: ir.Value, model: ir.Model, sizes: Sizes, shape: tuple[int, ...]) -> Iterator[_Use]:
@@ -277,7 +266,7 @@ def _between(low: float, high: float) -> _OperandRule:
 
 
 _RULES: Mapping[tuple[str, int], _OperandRule] = {
-    **{(op, 1): _index for op in ("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND")},
+    **{(op, 1): _index for op in ("Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND")},
     **{("Equal", position): _compared for position in (0, 1)},
     ("Reshape", 1): _one_rest,
     ("Expand", 1): _repeated(1),
@@ -299,6 +288,8 @@ _RULES: Mapping[tuple[str, int], _OperandRule] = {
     # Others onnxruntime does not take, or does not survive.
     **{("STFT", position): _always(2) for position in (1, 3)},
     ("ConvInteger", 3): _always(0),
+    ("Col2Im", 2): _repeated(1),
+    **{("MelWeightMatrix", at): _always(number) for at, number in enumerate((4, 16, 8000, 0, 4000))},
     ("Resize", 2): _scales,
     ("Resize", 3): _sizes_of_first,
     ("Upsample", 1): _scales,

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from onnxtile import keys
 from onnxtile.errors import ModelError
+from onnxtile.model.body_shapes import CONTROL_FLOW
 from onnxtile.model.constants import Constants
 from onnxtile.model.infer import values
 from onnxtile.model.internals import Cloner
@@ -30,7 +31,6 @@ _MOST = 500_000
 _SMALL = 4096
 """Elements of a computed constant whose numbers may decide a shape."""
 
-_BODIES = frozenset({"If", "Loop", "Scan"})
 _STANDARD = frozenset({"", "ai.onnx"})
 
 
@@ -94,7 +94,7 @@ def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:
 
 
 def _control_flow(node: ir.Node) -> list[HeldGraph]:
-    return bodies_of(node) if node.op_type in _BODIES and node.domain in _STANDARD else []
+    return bodies_of(node) if node.op_type in CONTROL_FLOW and node.domain in _STANDARD else []
 
 
 class _CallOpening:

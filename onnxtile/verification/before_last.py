@@ -15,13 +15,12 @@ import onnx_ir as ir
 
 from onnxtile.model.quantising import OWN_DOMAINS
 from onnxtile.model.session import repeatable_session
+from onnxtile.model.walk import RESHAPING
 from onnxtile.verification.trials import Trial, Verdict
 from onnxtile.verification.values import OutputError, is_inexact
 
 _LAST = frozenset({"Sigmoid", "Softmax"})
-_MOVING = frozenset(
-    {"Concat", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze", "Expand", "Pad"}
-)
+_MOVING = RESHAPING | {"Concat", "Expand", "Pad", "Slice", "Split", "Transpose"}
 """Operators whose results have the elements of their first operand, or of all operands for Concat."""
 _FLAT = 1e-3
 """The range of an output between 0 and 1 below which its elements tell nothing."""

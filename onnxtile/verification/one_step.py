@@ -11,11 +11,12 @@ import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
 from onnxtile.model.quantising import dequantises
+from onnxtile.model.walk import RESHAPING
 from onnxtile.runtime import Array
 from onnxtile.verification.trials import OutputComparison
 from onnxtile.verification.values import OutputError, compare_quantised, compare_values
 
-_MOVING = frozenset({"Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+_MOVING = RESHAPING | {"Slice", "Transpose"}
 """Operators whose results have elements of their first operand."""
 
 

@@ -231,7 +231,7 @@ REFUSED = {
     "neighbours": ("LRN<size=3>(x)", 1, "neighbouring channels"),
     "joined": ("Concat<axis=2>(x, x)", 2, "joins"),
     "reduced": ("ReduceMean<axes=[2], keepdims=1>(x)", 2, "reduces this axis"),
-    "unknown": ("MeanVarianceNormalization(x)", 2, "no rule"),
+    "unknown": ("Trilu(x)", 2, "no rule"),
     "mixed": ("Reshape(x, shape)", 1, "mixes this axis"),
 }
 

@@ -109,14 +109,14 @@ def test_a_memory_that_is_too_small_names_what_lives_there() -> None:
 
 
 def test_what_is_not_cut_says_why() -> None:
-    text = "g (float[1,3,20,12] x) => (float[n,c,h,v] y) { [norm] h = MeanVarianceNormalization(x) [pool] y = GlobalMaxPool(h) }"
+    text = "g (float[1,3,20,12] x) => (float[n,c,h,v] y) { [norm] h = Trilu(x) [pool] y = GlobalMaxPool(h) }"
     whole = model(text)
     with pytest.raises(onnxtile.Infeasible):
         onnxtile.fit(whole, capacity=500)
     shapes = resolve(made := load(whole), run=False)
     kernels = read_network(made, shapes, Constants(made)).kernels
     assert [kernel.reason for kernel in kernels] == [
-        "MeanVarianceNormalization has no rule for cutting",
+        "Trilu has no rule for cutting",
         "it reads the whole of this axis",
     ]
 

@@ -7,11 +7,11 @@ import onnx_ir as ir
 
 from onnxtile.fitting.axis_maps import OperatorFacts, Uncut, links
 from onnxtile.fitting.unblocking.editing import ModelEdit
-from onnxtile.model.walk import has_body
+from onnxtile.model.walk import RESHAPING, has_body
 
 _DEEPEST = 12
 """Nodes between a product and the node that takes a part of its result, at most."""
-_MOVING = frozenset({"Add", "Flatten", "Mul", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_MOVING = RESHAPING | {"Add", "Mul", "Transpose"}
 
 
 class _NotPacked(Exception):

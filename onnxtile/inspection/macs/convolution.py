@@ -35,6 +35,7 @@ RULE = Rule(
         {
             *("Conv", "QLinearConv", "ConvInteger", "DeformConv", "CausalConvWithState"),
             *("com.microsoft::FusedConv", "com.microsoft::NhwcFusedConv", "com.microsoft.nchwc::Conv"),
+            "com.microsoft::QLinearConv",
         }
     ),
     _count,

@@ -7,7 +7,21 @@ from onnxtile.inspection.work import CountedNode, FlopRule
 _ONE = (
     *("Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd", "BitwiseNot"),
     *("BitwiseOr", "BitwiseXor", "Ceil", "Cos", "Cosh", "CumProd", "CumSum", "Div", "Equal", "Erf", "Exp", "Floor"),
-    *("Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Log", "Mod", "Mul", "Neg", "Not", "Or"),
+    *(
+        "Greater",
+        "GreaterOrEqual",
+        "Hardmax",
+        "IsInf",
+        "IsNaN",
+        "Less",
+        "LessOrEqual",
+        "Log",
+        "Mod",
+        "Mul",
+        "Neg",
+        "Not",
+        "Or",
+    ),
     *("Pow", "Reciprocal", "Relu", "Round", "Sign", "Sin", "Sinh", "Sqrt", "Sub", "Tan", "Tanh", "ThresholdedRelu"),
     "Xor",
 )

@@ -24,6 +24,12 @@ def _count_packed(site: CountedNode) -> OperationCount:
     return OperationCount(elements * inner, elements if site.has(5) else 0, others)
 
 
+def _count_grid(site: CountedNode) -> OperationCount:
+    """Count the places of AffineGrid: each is a product of a matrix with coordinates and a one."""
+    return OperationCount(site.elements() * site.input(0)[-1])
+
+
+GRID = Rule("affine grid", frozenset({"AffineGrid"}), _count_grid)
 RULE = Rule(
     "matmul",
     frozenset(

@@ -48,6 +48,26 @@ def _count_local(site: CountedNode) -> int:
     return site.elements() * (site.number("size") + 5)
 
 
+def _count_norm(site: CountedNode) -> int:
+    """Count LpNormalization: an absolute value or a square, a sum and a quotient, and a root for each row of squares."""
+    rows = site.elements() // max(site.input(0)[_axis(site, len(site.input(0)))], 1)
+    return 3 * site.elements() + (rows if site.number("p", 2) == 2 else 0)
+
+
+def _count_mean_variance(site: CountedNode) -> int:
+    sizes = site.input(0)
+    axes = {axis % len(sizes) for axis in site.node.attributes.get_ints("axes", (0, 2, 3))}
+    rows = math.prod(size for axis, size in enumerate(sizes) if axis not in axes)
+    return math.prod(sizes) * _NORM + rows * _ROW
+
+
+def _count_rotary(site: CountedNode) -> int:
+    """Count two products and a sum for each element of the part of a head that is rotated."""
+    sizes, part = site.input(0), site.number("rotary_embedding_dim", 0)
+    head = sizes[-1] if len(sizes) == 4 else sizes[-1] // site.number("num_heads")
+    return 3 * math.prod(sizes) * (part or head) // head
+
+
 def _axis(site: CountedNode, rank: int) -> int:
     axis = site.number("axis", -1)
     return axis + rank if axis < 0 else axis
@@ -65,3 +85,6 @@ LAYER = FlopRule(
 SKIP = FlopRule("layer normalisation of a sum", frozenset(_SKIPS), _count_skip)
 GROUPS = FlopRule("group normalisation", frozenset({"GroupNormalization", "InstanceNormalization"}), _count_groups)
 LOCAL = FlopRule("local response normalisation", frozenset({"LRN"}), _count_local)
+NORM = FlopRule("normalisation by a norm", frozenset({"LpNormalization"}), _count_norm)
+MEAN_VARIANCE = FlopRule("mean variance normalisation", frozenset({"MeanVarianceNormalization"}), _count_mean_variance)
+ROTARY = FlopRule("rotary embedding", frozenset({"RotaryEmbedding"}), _count_rotary)

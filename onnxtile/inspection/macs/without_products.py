@@ -20,6 +20,10 @@ _NAMES = (
     ),
     *("QLinearSoftmax", "QLinearAveragePool", "QLinearGlobalAveragePool", "QLinearConcat", "QLinearWhere"),
     *("QLinearReduceMean", "Unique", "Inverse"),
+    *("BranchwiseRMSNorm", "GatedAdd", "GatedRMSNorm", "LinearAttentionGate", "ScaledSiLU"),
+    *("BifurcationDetector", "CropAndResize", "DynamicTimeWarping", "GatherPacked", "GridSample", "MaxpoolWithMask"),
+    *("MRotaryEmbedding", "MurmurHash3", "NGramHashMapping", "NGramRepeatBlock", "QEmbedLayerNormalization", "Range"),
+    *("SampleOp", "Tokenizer", "UnfoldTensor", "VarlenNGramHashMapping"),
 )
 
 

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from onnxtile.model.body_shapes import CONTROL_FLOW
 from onnxtile.model.unfold import inside_of
 from onnxtile.model.walk import bodies_of
 from onnxtile.planning.layout.aliases.find import LayoutFacts
-
-_WITH_BODIES = frozenset({"If", "Loop", "Scan"})
 
 
 def bodies(node: ir.Node, facts: LayoutFacts) -> Iterator[tuple[str | None, ir.Graph]]:
@@ -21,5 +20,5 @@ def bodies(node: ir.Node, facts: LayoutFacts) -> Iterator[tuple[str | None, ir.G
         return
     if node.op_type == "Scan" and facts.opset() < 9:
         return  # such a Scan runs over a batch, as one kernel
-    if node.op_type in _WITH_BODIES and facts.is_standard(node):
+    if node.op_type in CONTROL_FLOW and facts.is_standard(node):
         yield from ((body.attribute, body.graph) for body in bodies_of(node) if body.position is None)

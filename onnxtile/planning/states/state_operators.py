@@ -38,10 +38,6 @@ OVER = GROWING | RECURRENT
 """Operators that write a state over its operand by their definition, where no other node reads the operand later."""
 
 
-WITH_BODIES = frozenset({"If", "Loop", "Scan"})
-"""Operators that move their results out of a body when it has ended."""
-
-
 def operands_of_state(node: ir.Node, *, is_standard: bool) -> Mapping[int, int]:
     """Return the operands of `node` that results are the next value of, by the number of the output."""
     if is_standard:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from onnxtile.model.walk import RESHAPING
+
 _UNARY = (
     "Abs Acos Acosh Asin Asinh Atan Atanh BitCast BitwiseNot Cast CastLike Ceil Celu Clip Cos Cosh DequantizeLinear Elu Erf Exp EyeLike "
     "Floor Gelu HardSigmoid HardSwish IsInf IsNaN LeakyRelu Log Mish Neg Not QuantizeLinear Reciprocal Relu Round Selu Shrink Sigmoid Sign "
@@ -68,7 +70,7 @@ SEVERAL_RESULTS = frozenset(
 """Operators of IN_PLACE of which each result may be written over each of these operands: they read an element of all of them before they
 write that of the results. Of others no result may, where they have several."""
 
-VIEWS = frozenset({"Cast", "CastLike", "Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+VIEWS = RESHAPING | {"Cast", "CastLike", "Dropout"}
 """Output 0 is operand 0 with another shape, where both have one element type and size; a Dropout only outside training."""
 
 CUTS = frozenset({"Split", "Slice"})

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from onnxtile.graph import dependencies
+from onnxtile.model.body_shapes import CONTROL_FLOW
 from onnxtile.planning.layout.bytes import tensor_bytes
-from onnxtile.planning.states.state_operators import OVER, WITH_BODIES, operands_of_state
+from onnxtile.planning.states.state_operators import OVER, operands_of_state
 
 if TYPE_CHECKING:
     from onnxtile.planning.layout.aliases.find import LayoutFacts
@@ -23,7 +24,7 @@ def over_states(node: ir.Node, facts: LayoutFacts) -> Iterator[tuple[ir.Value, i
     """
     if not facts.states or node.op_identifier() in facts.model.functions:
         return
-    pairs = _captured(node) if node.op_type in WITH_BODIES and facts.is_standard(node) else _appended(node, facts)
+    pairs = _captured(node) if node.op_type in CONTROL_FLOW and facts.is_standard(node) else _appended(node, facts)
     for result, operand in pairs:
         if result.name and facts.states.get(facts.root(operand)) is result and _holds(result, operand, facts):
             yield result, operand
