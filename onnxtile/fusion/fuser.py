@@ -175,7 +175,7 @@ class Fuser:
         self.model.graph.metadata_props[keys.ORIGINAL] = dumps(Past((*self.history, this), tuple(self.records)))
 
     def _contract(self, match: Match, pattern: Pattern) -> str | Refusal:
-        part = region(match.nodes, self.constants)
+        part = region([*match.nodes, *self.matcher.unchanged.between(match.nodes)], self.constants)
         if isinstance(part, Refusal):
             return part
         if pattern.outputs is not None and len(part.outputs) > pattern.outputs:

@@ -25,6 +25,7 @@ from onnxtile.model.opset import Opsets
 from onnxtile.query.compare import close, equal, is_open, listed
 from onnxtile.query.late_shapes import LateShapes
 from onnxtile.query.syntax import Comparison, ElementOf, Expression, ListOf, Logic, Name, Not, Number, PropertyOf, Text
+from onnxtile.query.unchanged import Unchanged
 from onnxtile.query.vertex import Vertex, is_constant
 
 _WORDS = {"true": True, "false": False}
@@ -60,8 +61,9 @@ class TestContext:
     opsets: Opsets
     model: ir.Model
     text: str
-    strict: bool = True
+    strict: bool
     """Whether a name that an operator does not have is an error, or, as where any node may stand, only not known."""
+    unchanged: Unchanged
 
 
 @dataclass(frozen=True)
@@ -230,6 +232,7 @@ def _property(value: ir.Value, reference: PropertyOf, facts: TestContext) -> Any
 
 def _maker(value: ir.Value, word: str, facts: TestContext) -> Any:
     """Return the node that makes `value`, or its operator, "" where it has none; of a quantised island, the node inside."""
+    value = facts.unchanged.origin(value)
     producer = value.producer()
     inside = None if producer is None else _in_island(producer, value.index() or 0, facts)
     if word == "op":
@@ -341,7 +344,7 @@ def _plain(value: Any) -> Any:
 
 def _compare(test: Comparison, scope: TestSubject, facts: TestContext) -> Any:
     left, right = evaluate(test.left, scope, facts), evaluate(test.right, scope, facts)
-    if isinstance(left, ir.Value) and _is_among(left, right):
+    if isinstance(left, ir.Value) and _is_among(left, right, facts):
         return test.operator != "!="
     if isinstance(left, ir.Value) and isinstance(right, list) and test.operator == "in":
         right = [other for other in right if not isinstance(other, ir.Value) or other in facts.constants]
@@ -380,9 +383,16 @@ def _is_in(left: Any, right: Any, test: Comparison, facts: TestContext) -> bool:
     return any(equal(left, content) for content in contents if not isinstance(content, Unknown))
 
 
-def _is_among(value: ir.Value, others: Any) -> bool:
-    """Tell whether `value` is the other side of a comparison, or one of a list there: the same value, constant or not."""
-    return any(other is value for other in (others if isinstance(others, list) else [others]))
+def _is_among(value: ir.Value, others: Any, facts: TestContext) -> bool:
+    """Tell whether `value` is the other side of a comparison, or one of a list there: the same value, constant or not.
+
+    What nodes that change nothing hand on is the same value.
+    """
+    listed = others if isinstance(others, list) else [others]
+    if any(other is value for other in listed):
+        return True
+    origin = facts.unchanged.origin
+    return any(isinstance(other, ir.Value) and origin(other) is origin(value) for other in listed)
 
 
 def _content(side: Any, facts: TestContext) -> Any:

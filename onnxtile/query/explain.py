@@ -77,7 +77,7 @@ class _Explainer:
         self._matcher = matcher
         self._program = program
         self._index = matcher.index()
-        self._around = Surroundings(matcher.constants)
+        self._around = Surroundings(matcher.constants, matcher.unchanged.may)
 
     def stopped(self, failure: MatchFailure, failures: Sequence[MatchFailure]) -> Stopped:
         """Return the reason of `failure`, and the reasons of other continuations that failed at the same node."""

@@ -154,7 +154,10 @@ class VertexIndex:
             back = replace(node.edge, forward=not node.edge.forward)
             before: set[Vertex] = set()
             for vertex in here:
-                found = around.along(vertex, back, anyone=parent.looked_at)
+                found = [
+                    *around.along(vertex, back, anyone=parent.looked_at),
+                    *(b for b, _ in around.beyond(vertex, back)),
+                ]
                 limit -= 1 + len(found)
                 if limit < 0:
                     return None

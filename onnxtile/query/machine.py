@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+import onnx_ir as ir
+
 from onnxtile.errors import QueryError
 from onnxtile.query.program import (
     Accept,
@@ -26,8 +28,8 @@ from onnxtile.query.program import (
     Return,
     Stop,
 )
-from onnxtile.query.syntax import Edge, Node
-from onnxtile.query.vertex import Vertex
+from onnxtile.query.syntax import ANY_NODE, Edge, Node
+from onnxtile.query.vertex import Beyond, Vertex
 
 
 class Neighbours(Protocol):
@@ -37,6 +39,8 @@ class Neighbours(Protocol):
         """Return the vertices to which `edge` leads from `vertex`."""
 
 
+FurtherOn: TypeAlias = Callable[[Vertex, Edge], Sequence[Beyond]]
+Changes: TypeAlias = Callable[[ir.Node], bool]
 Accepts: TypeAlias = Callable[[Vertex, Node], bool]
 Holds: TypeAlias = Callable[[Check, Mapping[str, Vertex]], bool]
 
@@ -62,7 +66,7 @@ class MatchFailure:
 
 @dataclass(frozen=True)
 class RawMatch:
-    """A match: its vertices in the order in which the query names them, and what each anchor is bound to."""
+    """A match: its vertices in the order in which the query names them, those it sees through, and what each anchor is bound to."""
 
     vertices: tuple[Vertex, ...]
     bound: Mapping[str, Vertex]
@@ -85,7 +89,7 @@ class _Choice(NamedTuple):
     at: Vertex | None
     stack: Any
     log: int
-    adopt: Vertex | None
+    adopt: Beyond | None
     until: int | None
 
 
@@ -95,7 +99,8 @@ _FAIL = -1
 class Machine:
     """Runs a program at one root after the other.
 
-    `neighbours`, `accepts` and `holds` say what the graph is; `observe` is called where a search that leads to no match ends.
+    `neighbours`, `accepts` and `holds` say what the graph is, `further_on` what lies beyond nodes that may change nothing, and
+    `changes_nothing` which of these do not; `observe` is called where a search that leads to no match ends.
     """
 
     def __init__(
@@ -105,12 +110,16 @@ class Machine:
         accepts: Accepts,
         holds: Holds,
         budget: StepBudget,
+        further_on: FurtherOn,
+        changes_nothing: Changes,
         observe: Callable[[MatchFailure], None] | None = None,
     ) -> None:
         self._program = program
         self._neighbours = neighbours
         self._accepts = accepts
         self._holds = holds
+        self._further_on = further_on
+        self._changes_nothing = changes_nothing
         self._budget = budget
         self._observe = observe
         carry_out: Mapping[type, Callable[[Any, int], int]] = {
@@ -133,6 +142,7 @@ class Machine:
         self._root = root
         self._order: list[Vertex] = []
         self._looked_at: list[Vertex] = []
+        self._passed: list[Vertex] = []
         self._named: set[Vertex] = set()
         self._bound: dict[str, Vertex] = {}
         self._log: list[tuple[str | None, Vertex | None]] = []
@@ -150,7 +160,7 @@ class Machine:
                 if self._order:
                     self._spend(len(self._order))
                     self._found += 1
-                    yield RawMatch(tuple(self._order), dict(self._bound))
+                    yield RawMatch((*self._order, *self._passed), dict(self._bound))
                 place = self._resume()
                 continue
             following = carry_out(instruction, place)
@@ -178,15 +188,25 @@ class Machine:
         else:
             ways = self._neighbours(self._at, step.edge, anyone=step.node.looked_at)
         self._spend(len(ways))
-        candidates = [vertex for vertex in ways if self._fits(vertex, step.node)]
+        candidates: list[Beyond] = [(vertex, ()) for vertex in ways if self._fits(vertex, step.node)]
+        candidates += self._seen_through(step)
         if not candidates:
             return _FAIL
         if len(candidates) > 1:
             # Every consumer that fits makes a match of its own; of several inputs that fit, the first that leads to a match counts.
             until = self._found if step.edge is None or not step.edge.forward else None
-            for vertex in reversed(candidates[1:]):
-                self._choices.append(_Choice(place, self._at, self._stack, len(self._log), vertex, until))
+            for way in reversed(candidates[1:]):
+                self._choices.append(_Choice(place, self._at, self._stack, len(self._log), way, until))
         return self._adopt(candidates[0], step.node, place)
+
+    def _seen_through(self, step: Follow) -> list[Beyond]:
+        """Return the vertices that fit beyond nodes that change nothing; any node at all is the nearest one."""
+        if self._at is None or step.edge is None or (step.node.type == ANY_NODE and not step.node.looked_at):
+            return []
+        ways = self._further_on(self._at, step.edge)
+        self._spend(len(ways))
+        fitting = (way for way in ways if self._fits(way[0], step.node))
+        return [way for way in fitting if all(map(self._changes_nothing, way[1]))]
 
     def _fork(self, fork: Fork, _place: int) -> int:
         until = self._found if fork.soft else None
@@ -246,19 +266,27 @@ class Machine:
     def _passes_test(self, vertex: Vertex, node: Node) -> bool:
         return node.test is None or self._accepts(vertex, node)
 
-    def _adopt(self, vertex: Vertex, node: Node, place: int) -> int:
+    def _adopt(self, way: Beyond, node: Node, place: int) -> int:
+        vertex, passed = way
+        if not node.looked_at and self._at not in self._looked_at:
+            for between in passed:
+                if between not in self._named:
+                    self._take_in(between, self._passed)
         if vertex not in self._named:
             if len(self._named) == MAX_NODES:
                 raise self._too_open(f"a match has more than {MAX_NODES:,} nodes")
-            self._named.add(vertex)
-            (self._looked_at if node.looked_at else self._order).append(vertex)
-            self._log.append((None, vertex))
+            self._take_in(vertex, self._looked_at if node.looked_at else self._order)
         key = node.key
         if key is not None and key not in self._bound:
             self._bound[key] = vertex
             self._log.append((key, None))
         self._at = vertex
         return place + 1
+
+    def _take_in(self, vertex: Vertex, among: list[Vertex]) -> None:
+        self._named.add(vertex)
+        among.append(vertex)
+        self._log.append((None, vertex))
 
     def _resume(self) -> int:
         """Go back to the last choice that still counts; return the place to go on at, or _FAIL where there is none."""
@@ -274,7 +302,8 @@ class Machine:
             if key is None:
                 assert vertex is not None
                 self._named.discard(vertex)
-                (self._order if self._order and self._order[-1] is vertex else self._looked_at).pop()
+                lists = (self._order, self._passed, self._looked_at)
+                next(one for one in lists if one and one[-1] is vertex).pop()
             elif vertex is None:
                 del self._bound[key]
             else:

@@ -19,6 +19,7 @@ from onnxtile.query.machine import Machine, MatchFailure, RawMatch, StepBudget
 from onnxtile.query.names import require_known
 from onnxtile.query.program import Check, Program, compile_query
 from onnxtile.query.syntax import ANY_NODE, PRODUCER, Node
+from onnxtile.query.unchanged import Unchanged
 from onnxtile.query.vertex import Surroundings, Vertex, identify, is_constant
 
 _STEPS_PER_VERTEX = 20
@@ -81,6 +82,7 @@ class Matcher:
         self._constants = constants
         self._shapes = LateShapes(model, shapes)
         self._opsets = Opsets(model)
+        self.unchanged = Unchanged(constants, self._shapes)
         self._scan = Scan(model, constants, closed)
         self.refresh()
 
@@ -97,7 +99,8 @@ class Matcher:
         index, around = self.index(), self._around
         roots = index.candidates(program, around) if observe is None else index.roots(program)
         budget = StepBudget(_STEPS + _STEPS_PER_VERTEX * len(index.vertices))
-        machine = Machine(program, around.along, self._acceptor(index, program), self._holds, budget, observe)
+        accepts, does = self._acceptor(index, program), self.unchanged.does
+        machine = Machine(program, around.along, accepts, self._holds, budget, around.beyond, does, observe)
         found: dict[object, Match] = {}
         for root in roots:
             for one in machine.run(root):
@@ -108,7 +111,7 @@ class Matcher:
     def refresh(self) -> None:
         """Forget what was gathered of graphs that have been edited since."""
         self._index: VertexIndex | None = None
-        self._around = Surroundings(self._constants)
+        self._around = Surroundings(self._constants, self.unchanged.may)
 
     def index(self) -> VertexIndex:
         """Return the vertices of the model, by operator."""
@@ -128,7 +131,7 @@ class Matcher:
     def facts(self, text: str, node: Node | None = None) -> TestContext:
         """Return the names that a test in `text` may use; where `node` may stand for any operator, more names are allowed."""
         strict = node is None or node.type not in {ANY_NODE, PRODUCER}
-        return TestContext(self._constants, self._shapes, self._opsets, self._model, text, strict)
+        return TestContext(self._constants, self._shapes, self._opsets, self._model, text, strict, self.unchanged)
 
     def _acceptor(self, index: VertexIndex, program: Program) -> Callable[[Vertex, Node], bool]:
         tested = (node for node in program.query.nodes if node.test is not None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 import onnx_ir as ir
@@ -38,11 +39,21 @@ def outputs_of(vertex: Vertex) -> Sequence[ir.Value]:
     return vertex.outputs if isinstance(vertex, ir.Node) else [vertex]
 
 
-class Surroundings:
-    """What lies around each vertex, remembered as long as the graphs stay as they are."""
+Beyond: TypeAlias = tuple[Vertex, tuple[ir.Node, ...]]
+"""A vertex, and the nodes between, which may change nothing."""
 
-    def __init__(self, constants: Constants) -> None:
+_FURTHEST = 8
+"""Nodes in a row that an edge sees through."""
+
+
+class Surroundings:
+    """What lies around each vertex, remembered as long as the graphs stay as they are. `may_pass` says what an edge may see through."""
+
+    def __init__(self, constants: Constants, may_pass: Callable[[ir.Node], bool]) -> None:
         self._constants = constants
+        self._may_pass = may_pass
+        self._beyond: dict[int, tuple[Edge, dict[Vertex, Sequence[Beyond]]]] = {}
+        self._passable: tuple[dict[Vertex, bool], dict[Vertex, bool]] = ({}, {})
         self._uses: dict[ir.Value, Uses] = {}
         self._ways: dict[tuple[int, bool], tuple[Edge, dict[Vertex, Sequence[Vertex]]]] = {}
 
@@ -68,6 +79,46 @@ class Surroundings:
             found = self._consumers(vertex, edge) if edge.forward else self._sources(vertex, edge, anyone=anyone)
             ways[vertex] = found = found if len(found) < 2 else list(dict.fromkeys(found))
         return found
+
+    def beyond(self, vertex: Vertex, edge: Edge) -> Sequence[Beyond]:
+        """Return the vertices to which `edge` leads if the nodes between, which are named with each, change nothing."""
+        if not self._is_passable(vertex, forward=edge.forward):
+            return ()
+        _, ways = self._beyond.setdefault(id(edge), (edge, {}))
+        found = ways.get(vertex)
+        if found is None:
+            ways[vertex] = found = list(self._passing(vertex, edge))
+        return found
+
+    def _is_passable(self, vertex: Vertex, *, forward: bool) -> bool:
+        """Return whether any node next to `vertex` may be seen through."""
+        known = self._passable[forward]
+        if vertex not in known:
+            if forward:
+                nodes = (node for value in outputs_of(vertex) for node, index in self.uses(value) if index == 0)
+            else:
+                read = vertex.inputs if isinstance(vertex, ir.Node) else ()
+                makers = (value.producer() for value in read if value is not None)
+                nodes = (maker for maker in makers if maker is not None)
+            known[vertex] = any(map(self._may_pass, nodes))
+        return known[vertex]
+
+    def _passing(self, vertex: Vertex, edge: Edge) -> Iterator[Beyond]:
+        # Over an edge that leads to one of these nodes, and over one that leads on from it.
+        to = replace(edge, input=0) if edge.forward else replace(edge, output=0)
+        on = replace(edge, output=0) if edge.forward else replace(edge, input=0)
+        waiting: list[Beyond] = [(vertex, ())]
+        while waiting:
+            at, passed = waiting.pop(0)
+            if passed:
+                yield from ((further, passed) for further in self._ways_on(at, on))
+            if len(passed) < _FURTHEST:
+                nodes = self._ways_on(at, replace(to, output=0, input=0) if passed else to)
+                waiting += ((n, (*passed, n)) for n in nodes if isinstance(n, ir.Node) and self._may_pass(n))
+
+    def _ways_on(self, vertex: Vertex, edge: Edge) -> Sequence[Vertex]:
+        found = self._consumers(vertex, edge) if edge.forward else self._sources(vertex, edge, anyone=True)
+        return list(dict.fromkeys(found))
 
     def _consumers(self, vertex: Vertex, edge: Edge) -> Sequence[Vertex]:
         graph = vertex.graph

@@ -188,7 +188,7 @@ class Side:
         model = ir.from_proto(case.proto)
         self._constants = Constants(model)
         self._matcher = Matcher(model, self._constants)
-        self._around = Surroundings(self._constants)
+        self._around = Surroundings(self._constants, lambda _: False)
         self._types: dict[str, str] = answer["types"]
         self._inserted = set(answer["inserted"])
         self._vertices = {identify(vertex): vertex for vertex in self._matcher.index().vertices}

@@ -83,7 +83,7 @@ NEAR_ATTENTIONS = [
     ("d=Div(m,S)", "d=Div(S,m)", "Div#1", 1, "m", "Div 'd' reads 'm' as input 1, not 0"),
     ("d=Div(m,S)", "d=Div(m,r)", "Producer", 4, "d", "'r' is an input of the graph"),
     ("s=Softmax(d)", "a=Add(d,b);s=Softmax(a)", "Softmax", 2, "d", "Add 'a' is not Softmax"),
-    ("o=MatMul(s,v)", "c=Cast(s){to=1};o=MatMul(c,v)", "MatMul", 3, "s", "Cast 'c' is not MatMul"),
+    ("o=MatMul(s,v)", "c=Tanh(s);o=MatMul(c,v)", "MatMul", 3, "s", "Tanh 'c' is not MatMul"),
     (
         "o=MatMul(s,v)",
         "o=MatMul(s,v);w=Exp(s)",

@@ -254,6 +254,46 @@ def test_a_node_that_is_only_looked_at(graph: Graphs, text: str, query: str, exp
     assert graph(text).find(query) == expected
 
 
+# Nodes that change nothing are seen through, and then part of the match: graph, query, matches.
+UNCHANGED = [
+    ("a=Relu(x);i=Identity(a);b=Tanh(i)", "Relu->Tanh", "a:{a,b,i}"),
+    ("a=Relu(x);i=Identity(a);b=Tanh(i)", "Tanh<-Relu", "b:{a,b,i}"),
+    ("a=Relu(x);i=Identity(a);j=Identity(i);b=Tanh(j)", "Relu->Tanh", "a:{a,b,i,j}"),
+    ("a=Relu(x);i=Identity(a);b=Add(y,i)", "Relu-1>Add", "a:{a,b,i}"),
+    ("a=Relu(x);i=Identity(a);b=Add(y,i)", "Relu->Add", ""),
+    ("s,t=Split(x);i=Identity(t);b=Tanh(i)", "Split-1-0>Tanh", "s:{b,i,s}"),
+    ("s,t=Split(x);i=Identity(t);b=Tanh(i)", "Tanh<-1-Split", "b:{b,i,s}"),
+    # It may be named, and `.` is the nearest node
+    ("a=Relu(x);i=Identity(a);b=Tanh(i)", "Relu->Identity->Tanh", "a:{a,b,i}"),
+    ("a=Relu(x);i=Identity(a);b=Tanh(i)", "Relu->Identity?->Tanh", "a:{a,b,i}"),
+    ("a=Relu(x);i=Identity(a);b=Tanh(i)", "Relu->.", "a:{a,i}"),
+    # `-` asks at each node on the way
+    ("a=Relu(x);i=Identity(a);b=Tanh(i);c=Exp(i)", "Relu->Tanh", ""),
+    ("a=Relu(x);i=Identity(a);b=Tanh(i);c=Exp(a)", "Relu->Tanh", ""),
+    ("a=Relu(x);i=Identity(a);b=Tanh(i);c=Exp(i)", "Relu~>Tanh", "a:{a,b,i}"),
+    # `$` knows it; what is only looked at leaves it outside
+    ("a=Relu(x);i=Identity(a);b=Tanh(i)", "Relu#1->Tanh;Relu#1->$", "a:{a,b,i}"),
+    ("a=Relu(x);i=Identity(a);b=Tanh(i)", "Tanh<-@Relu", "b:{b}"),
+    ("a=Relu(x);i=Identity(x);b=Add(a,i)", "Relu#1->Add#1;Relu#1<~@.#x;Add#1<1~@.#x", "a:{a,b}"),
+    ("i=Identity(x);q=MatMul(i,A);k=MatMul(x,B);s=Add(q,k)", "Add#1<-MatMul<~@.#x;Add#1<1-MatMul<~@.#x", "s:{k,q,s}"),
+    # Operators that may change something
+    ("a=Relu(x);i=Cast(a){to=1};b=Tanh(i)", "Relu->Tanh", "a:{a,b,i}"),
+    ("a=Relu(x);i=Cast(a){to=11};b=Tanh(i)", "Relu->Tanh", ""),
+    ("a=Relu(x);i=Transpose(a){perm=[0,1]};b=Tanh(i)", "Relu->Tanh", "a:{a,b,i}"),
+    ("a=Relu(x);i=Transpose(a);b=Tanh(i)", "Relu->Tanh", ""),
+    ("a=Relu(x);i=my.dom::Identity(a);b=Tanh(i)", "Relu->Tanh", ""),
+    ("a=Relu(x);i=Dropout(a);b=Tanh(i)", "Relu->Tanh", "a:{a,b,i}"),
+    ("a=Relu(x);i,m=Dropout(a);b=Tanh(i);c=Not(m)", "Relu->Tanh", ""),
+    ("a=Relu(x);i=Concat(a){axis=0};b=Tanh(i)", "Relu->Tanh", "a:{a,b,i}"),
+    ("a=Relu(x);i=Concat(a,y){axis=0};b=Tanh(i)", "Relu->Tanh", ""),
+]
+
+
+@pytest.mark.parametrize(("text", "query", "expected"), UNCHANGED)
+def test_nodes_that_change_nothing(graph: Graphs, text: str, query: str, expected: str) -> None:
+    assert graph(text).find(query) == expected
+
+
 # Each round of a block is entered over the edge before the block, as in Aidge; at the root that is `->`: graph, query, matches.
 ROUNDS = [
     (
