@@ -6,20 +6,20 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing import Pool
 
 from tests.random_graphs.asking import Fault, faults
 from tests.random_graphs.generator import FURTHER_OPSETS, OLDEST_AND_NEWEST, OPSETS
+from tests.random_graphs.ranges import range_faults
 
 
 def _all_faults(seed: int, most: int, opsets: Sequence[int], further: bool) -> list[Fault]:
     return list(faults(seed, most=most, opsets=opsets, further=further))
 
 
-def _found(seeds: range, jobs: int, most: int, opsets: Sequence[int], further: bool) -> Iterator[list[Fault]]:
-    ask = partial(_all_faults, most=most, opsets=opsets, further=further)
+def _found(seeds: range, jobs: int, ask: Callable[[int], list[Fault]]) -> Iterator[list[Fault]]:
     if jobs == 1:
         yield from map(ask, seeds)
         return
@@ -36,10 +36,12 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=18, help="groups of nodes in a model")
     parser.add_argument("--further-opsets", action="store_true", help=f"models of the opsets {FURTHER_OPSETS}")
     parser.add_argument("--further", action="store_true", help=f"further kinds of values, opsets {OLDEST_AND_NEWEST}")
+    parser.add_argument("--ranges", action="store_true", help="models over ranges of sizes, with alignments and states")
     given = parser.parse_args()
     opsets = FURTHER_OPSETS if given.further_opsets else OLDEST_AND_NEWEST if given.further else OPSETS
+    ask = partial(_all_faults, most=given.most, opsets=opsets, further=given.further)
     seeds, counts, start = range(given.first, given.end), Counter[str](), time.monotonic()
-    for done, found in enumerate(_found(seeds, given.jobs, given.most, opsets, given.further), 1):
+    for done, found in enumerate(_found(seeds, given.jobs, range_faults if given.ranges else ask), 1):
         for seed, name, text in found:
             counts[f"{name}: {text[:50]}"] += 1
             print(f"{seed} {name}: {text}", flush=True)
