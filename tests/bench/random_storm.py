@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing import Pool
 from typing import Any
@@ -14,14 +14,14 @@ from typing import Any
 from tests.random_graphs import drawing
 from tests.random_graphs.asking import ALL, Fault, faults
 from tests.random_graphs.generator import FURTHER_OPSETS, OLDEST_AND_NEWEST, OPSETS
+from tests.random_graphs.ranges import range_faults
 
 
 def _all_faults(seed: int, only: Sequence[str | None], **how: Any) -> list[Fault]:
     return [fault for name in only for fault in faults(seed, name, **how)]
 
 
-def _found(seeds: range, jobs: int, **how: Any) -> Iterator[list[Fault]]:
-    ask = partial(_all_faults, **how)
+def _found(seeds: range, jobs: int, ask: Callable[[int], list[Fault]]) -> Iterator[list[Fault]]:
     if jobs == 1:
         yield from map(ask, seeds)
         return
@@ -40,6 +40,7 @@ def main() -> int:
     parser.add_argument("--further", action="store_true", help=f"further kinds of values, opsets {OLDEST_AND_NEWEST}")
     parser.add_argument("--drawing", action="store_true", help=f"random operators, opsets {drawing.OPSETS}")
     parser.add_argument("--only", action="append", choices=sorted(ALL), help="ask only this property")
+    parser.add_argument("--ranges", action="store_true", help="models over ranges of sizes, with alignments and states")
     given = parser.parse_args()
     opsets = FURTHER_OPSETS if given.further_opsets else OLDEST_AND_NEWEST if given.further else OPSETS
     opsets = drawing.OPSETS if given.drawing else opsets
@@ -51,7 +52,8 @@ def main() -> int:
         "drawing": given.drawing,
     }
     seeds, counts, start = range(given.first, given.end), Counter[str](), time.monotonic()
-    for done, found in enumerate(_found(seeds, given.jobs, **how), 1):
+    ask = range_faults if given.ranges else partial(_all_faults, **how)
+    for done, found in enumerate(_found(seeds, given.jobs, ask), 1):
         for seed, name, text in found:
             counts[f"{name}: {text[:50]}"] += 1
             print(f"{seed} {name}: {text}", flush=True)

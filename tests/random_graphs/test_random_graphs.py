@@ -13,6 +13,7 @@ from tests.random_graphs.asking import faults
 from tests.random_graphs.generator import FURTHER_OPSETS, OLDEST_AND_NEWEST, limits_of_empty_loops, random_model
 from tests.random_graphs.kernels import run_model
 from tests.random_graphs.option_properties import fair_steps
+from tests.random_graphs.ranges import range_faults, ranged_model
 
 MODELS, BLOCK = 160, 20
 """How many models are tried, and how many in one test."""
@@ -38,6 +39,21 @@ def test_properties_of_models_with_further_kinds_of_values() -> None:
         for fault in faults(seed, most=5, opsets=OLDEST_AND_NEWEST, further=True)
     ]
     assert not found, "\n".join(f"seed {seed}, {name}: {text}" for seed, name, text in found)
+
+
+def test_plans_of_random_models_over_ranges_of_sizes() -> None:
+    found = [fault for seed in range(12) for fault in range_faults(seed)]
+    assert not found, "\n".join(f"seed {seed}, {name}: {text}" for seed, name, text in found)
+
+
+def test_the_models_over_ranges_are_of_every_kind() -> None:
+    made = [ranged_model(seed) for seed in range(100)]
+    assert {one.options["alignment"] for one in made} == {1, 2, 4, 8, 64}
+    assert {len(one.ranges) for one in made} == {1, 2, 3, 4}
+    assert any("state" in one.options for one in made)
+    operators = {node.op_type for one in made for node in one.model.graph.node}
+    assert operators >= {"Slice", "Reshape", "Concat", "Split", "Expand", "CumSum", "MatMul", "Cast"}
+    assert made[0].model == ranged_model(0).model
 
 
 @pytest.mark.slow

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from onnxtile.model.size_formula import SizeFormula, SizeProduct, SizeRanges, is_at_least
 from onnxtile.model.size_pieces import SizePieces
 from onnxtile.planning.offsets.problem import Buffer, Ints, Problem
+from onnxtile.planning.offsets.skyline import Floats
 from onnxtile.planning.offsets.stacking import Stacking
 
 _MOST_PIECES = 12
@@ -25,7 +25,6 @@ _PARTS = (0.9, 0.1, 0.4, 0.7, 0.2, 0.55, 0.8)
 """Parts of a range, so that the sizes of several dimensions differ."""
 _TOO_MANY = 2 * _MOST_PIECES
 """Pieces of an offset that is not scaled."""
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

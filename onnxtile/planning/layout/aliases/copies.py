@@ -42,9 +42,11 @@ def _moved(node: ir.Node, facts: LayoutFacts, sharing: Sharing) -> Iterator[tupl
     elif node.op_type in CUTS:
         yield from ((value, bool(sharing.shares.get(value))) for value in results)
         alias_sets = sharing.alias_sets.of
-        yield from (
-            (a.value, True) for a in parts(node, facts) if a.value not in alias_sets and a.source not in facts.constants
-        )
+        for alias in parts(node, facts):
+            # An output outside the arena is written there.
+            is_written = alias.value in alias_sets or alias.value.is_graph_output()
+            if not is_written and alias.source not in facts.constants:
+                yield alias.value, True
     elif (
         node.op_type in VIEWS
         and results

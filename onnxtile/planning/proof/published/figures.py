@@ -211,7 +211,8 @@ def _moved(node: ir.Node, placing: Placing, used: Links, known: GraphFacts) -> I
     if node.op_type in TAKES_PARTS:
         yield from ((value, value in used) for value in results)
         for link in held(node, known):
-            if link.result not in placing.rows and link.operand not in known.constants:
+            is_written = link.result in placing.rows or link.result.is_graph_output()
+            if not is_written and link.operand not in known.constants:
                 yield link.result, True
     elif node.op_type in JOINS and results:
         there = {link.operand for link in used.get(results[0], ()) if link.rule in {"joined", "over"}}
