@@ -23,8 +23,10 @@ def published(plan: PlanJson) -> dict[str, Any]:
     found = _without(plan, _SEARCHED)
     if plan.get("movement") is not None:
         found["movement"] = _without(plan["movement"], _SEARCHED_MOVEMENT)
-    if "states" in plan:
-        found["states"] = [_without(state, {"source"}) for state in plan["states"]]
+    # A state that is only found has no place in the plan.
+    states = [_without(state, {"source"}) for state in plan.get("states", ()) if state["arena"] is not None]
+    found.pop("states", None)
+    found |= {"states": states} if states else {}
     return found | {"order": plan["order"] if plan["order"] in _SHOWN_ORDERS else "schedule"}
 
 

@@ -157,7 +157,7 @@ class ConstantClaim:
     name: str
     size: int | None
     offset: int | None = None
-    dtype: str | None = ""
+    dtype: FilledText | None = ""
     shape: tuple[int, ...] | None = NO_SHAPE
 
 
@@ -169,29 +169,24 @@ class Reason:
 
     name: str
     reason: str
-    dtype: str | None = ""
+    dtype: FilledText | None = ""
     shape: tuple[int, ...] | None = NO_SHAPE
 
 
 @dataclass(frozen=True)
 class StateClaim:
-    """An input and an output that are one state: see planning.result.PlannedState. Without an arena it is only listed."""
+    """An input and an output that are one state, kept in an arena: see planning.result.PlannedState."""
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
     input: str
     output: str
-    arena: str | None = None
-    offset: int | None = None
-    size: int | None = UNSAID
-    copied: int | None = UNSAID
+    arena: str
+    offset: int
+    size: int = UNSAID
+    copied: int = UNSAID
     strides: tuple[int, ...] | None = None
     axis: int | None = UNSAID
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether the plan keeps it in an arena."""
-        return self.arena is not None
 
 
 @dataclass(frozen=True)
@@ -373,7 +368,7 @@ class Claims:
             copies=CopyClaim(**vars(plan.copies)),
             inputs=tuple(map(_end, plan.inputs)),
             outputs=tuple(map(_end, plan.outputs)),
-            states=tuple(map(_state, plan.states)),
+            states=tuple(map(_state, plan.kept_states)),
             operators=plan.operators,
             operands=plan.operands,
             results=plan.results,

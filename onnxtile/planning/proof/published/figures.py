@@ -89,7 +89,7 @@ def _end_of_formula(
 
     A tensor without a formula, and a state, count with their largest size; so may any buffer with a scaled offset.
     """
-    kept = {name for state in claims.states if state.is_kept for name in (state.input, state.output)}
+    kept = {name for state in claims.states for name in (state.input, state.output)}
     ends, most = [0], [0]
     for holder in inside:
         rows = [placing.rows[value] for value in holder.members] or [holder.row]

@@ -38,7 +38,10 @@ class _PlacedPiece:
 def _pieces(holders: Iterable[Holder]) -> Iterator[_PlacedPiece]:
     for holder in holders:
         offset = holder.row.offset
-        yield from (_PlacedPiece(holder, offset + p.start, offset + p.end, p.first, p.last) for p in holder.pieces)
+        lives = (
+            piece for piece in holder.pieces if piece.first <= piece.last
+        )  # a part of no step is a fault of its own
+        yield from (_PlacedPiece(holder, offset + p.start, offset + p.end, p.first, p.last) for p in lives)
 
 
 def _swept(pieces: list[_PlacedPiece]) -> Iterator[PlanFailure]:

@@ -20,16 +20,12 @@ from onnxtile.planning.proof.published.operators import STANDARD
 
 @dataclass(frozen=True)
 class CheckedStates:
-    """The states that a plan keeps: the `inputs` and `outputs` in order, and those of them that hold bytes `throughout` the run.
-
-    Those `listed` are in no arena.
-    """
+    """The states that a plan keeps: the `inputs` and `outputs` in order, and those of them that hold bytes `throughout` the run."""
 
     claims: tuple[StateClaim, ...] = ()
     inputs: tuple[ir.Value, ...] = ()
     outputs: tuple[ir.Value, ...] = ()
     throughout: frozenset[ir.Value] = frozenset()
-    listed: tuple[StateClaim, ...] = ()
 
     @property
     def next_of(self) -> Mapping[ir.Value, ir.Value]:
@@ -51,7 +47,6 @@ def found_states(claims: Iterable[StateClaim], rows: Iterable[ClaimedRow], graph
     inputs = {value.name or "": value for value in graph.inputs}
     outputs = {value.name or "": value for value in graph.outputs}
     kept: list[StateClaim] = []
-    listed: list[StateClaim] = []
     failures: list[PlanFailure] = []
     seen: set[str] = set()
     for claim in claims:
@@ -62,18 +57,16 @@ def found_states(claims: Iterable[StateClaim], rows: Iterable[ClaimedRow], graph
                     f"the state {claim.input!r} and {claim.output!r} is no input and output of the model", names
                 )
             )
-        elif claim.is_kept and not seen.isdisjoint((f"< {claim.input}", f"> {claim.output}")):
+        elif not seen.isdisjoint((f"< {claim.input}", f"> {claim.output}")):
             failures.append(PlanFailure(f"{claim.input!r} or {claim.output!r} is in two states", names))
-        elif claim.is_kept:
+        else:
             seen.update((f"< {claim.input}", f"> {claim.output}"))
             kept.append(claim)
-        else:
-            listed.append(claim)
     before = tuple(inputs[claim.input] for claim in kept)
     after = tuple(outputs[claim.output] for claim in kept)
     same = [claim.output for claim in kept if at.get(claim.input, "") == at.get(claim.output)]
     throughout = frozenset((*before, *(outputs[name] for name in same)))
-    return FoundStates(CheckedStates(tuple(kept), before, after, throughout, tuple(listed)), failures)
+    return FoundStates(CheckedStates(tuple(kept), before, after, throughout), failures)
 
 
 def carried_states(node: ir.Node, body: ir.Graph, rows: Iterable[ClaimedRow]) -> CheckedStates:
@@ -104,7 +97,6 @@ def wrong_states(
     `kept` values outlive the run. None may have bytes that a state is copied into after it.
     """
     kept = [value for value in kept if value in rows]
-    yield from _wrong_listed(states.listed, known)
     for claim, before, after in zip(states.claims, states.inputs, states.outputs, strict=True):
         names = (claim.input, claim.output)
         row, other = rows.get(before), rows.get(after)
@@ -140,26 +132,6 @@ def _wrong_axis(claim: StateClaim, axes: Sequence[int]) -> Iterator[PlanFailure]
     if claim.size != UNSAID and claim.axis not in {UNSAID, right}:
         reason = f"axis of the state {claim.input!r} is {claim.axis}, not {right}"
         yield PlanFailure(reason, (claim.input, claim.output))
-
-
-def _wrong_listed(listed: Iterable[StateClaim], known: GraphFacts) -> Iterator[PlanFailure]:
-    """Yield the faults of states that are only listed, which have no place."""
-    graph = known.model.graph
-    values = {("<", value.name): value for value in graph.inputs} | {
-        (">", value.name): value for value in graph.outputs
-    }
-    for claim in listed:
-        names = (claim.input, claim.output)
-        axes = _longer_axes(values["<", claim.input], values[">", claim.output], known)
-        if axes is None or len(axes) > 1:
-            yield PlanFailure(f"{claim.input!r} and {claim.output!r} have shapes that are no state", names)
-            continue
-        yield from _wrong_axis(claim, axes)
-        for name in ("offset", "size", "copied", "strides"):
-            if getattr(claim, name) not in {None, UNSAID}:
-                yield PlanFailure(
-                    f"{name} of the state {claim.input!r} is {getattr(claim, name)}, and it has no arena", names
-                )
 
 
 def _lost(state: ClaimedRow, kept: Iterable[ClaimedRow]) -> Iterator[PlanFailure]:
