@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from onnxtile.fitting.network import ROWS
@@ -10,6 +12,7 @@ from onnxtile.fitting.region_tracer import RegionTrace
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.schedule import RegionCost
 from onnxtile.fitting.unblocking.unblock import ModelRewrite
+from onnxtile.planning.result import PlannedBuffer, PlannedPart, PlanResult
 
 
 @dataclass(frozen=True)
@@ -100,13 +103,16 @@ def _hand_over(regions: Regions, one: RegionCost, found: RegionTrace) -> str:
 
 @dataclass(frozen=True)
 class Obstacle:
-    """The reason why nothing smaller was found: the peak that is left, the kernels around it, and the tensors that live there.
+    """The reason why nothing smaller was found: the peak of the smallest plan, the kernel that runs there, and what lives then.
 
-    `outputs` are the bytes of the outputs of the model, which live to the end. `search` says why the search ended: `exhausted` where it
-    tried all ways that it knows, `bound` where the bound of its work ended it, so that a smaller arena may exist.
+    `nodes` are the kernels that are cut together with this one. `tensors` have the bytes that live there, as they lie in the plan: those
+    of whole tensors, or of their pieces; together they are the peak. `reasons` say how the kernel is cut, and which kernels around it are
+    not cut into rows. `outputs` are the bytes of the outputs of the model, which live to the end. `search` says why the search ended:
+    `exhausted` where it tried all ways that it knows, `bound` where the bound of its work ended it, so that a smaller arena may exist.
     """
 
     peak: int
+    kernel: str
     nodes: tuple[str, ...]
     tensors: tuple[str, ...]
     reasons: tuple[str, ...]
@@ -118,17 +124,105 @@ class Obstacle:
         return {name: list(one) if isinstance(one, tuple) else one for name, one in vars(self).items()}
 
 
-def obstacle_of(regions: Regions, chosen: tuple[RegionCost, ...], *, is_cut_short: bool) -> Obstacle:
-    """Return the region with the largest peak as the obstacle; `is_cut_short` says that the bound of its work ended the search."""
-    worst = max(chosen, key=lambda one: one.peak)
-    kernels, tensors = regions.network.kernels[worst.start : worst.stop], regions.network.tensors
-    alive = sorted(worst.alive, key=lambda tensor: (-regions.size_of(tensors[tensor]), tensor))
-    reasons = dict.fromkeys(f"{kernel.name}: {kernel.reason}" for kernel in kernels if kernel.reason)
+def obstacle_of(
+    planned: PlanResult, regions: Regions, chosen: tuple[RegionCost, ...], *, is_cut_short: bool
+) -> Obstacle:
+    """Return what is in the way of a plan smaller than the one `planned`, of the model into which the `chosen` regions were written.
+
+    `is_cut_short` says that the bound of its work ended the search.
+    """
+    network = regions.network
+    step, held = _busiest(planned)
+    ran = next((node for node, at in zip(planned.schedule, planned.steps, strict=True) if at == step), "")
+    numbers = {about.name: number for number, about in enumerate(network.tensors)}
+    # What joins the pieces of a tensor is named after that.
+    places = {network.tensors[made].name: place for made, place in regions.makers.items()}
+    places |= {kernel.name: place for place, kernel in enumerate(network.kernels)}
+    place = places.get(_origin(ran, places))
+    kernel = ran if place is None else network.kernels[place].name
+    of_tensors: dict[str, list[int]] = {}
+    for buffer, size in held:
+        of_tensors.setdefault(_origin(buffer.name, numbers), []).append(size if buffer.name in numbers else -size)
+    one = None if place is None else next(one for one in chosen if one.start <= place < one.stop)
+    alive = {numbers[name] for name in of_tensors if name in numbers}
     return Obstacle(
-        worst.peak,
-        tuple(kernel.name for kernel in kernels),
-        tuple(f"{tensors[tensor].name} ({regions.size_of(tensors[tensor]):,} bytes)" for tensor in alive),
-        tuple(reasons),
-        sum(regions.size_of(about) for about in tensors if about.is_kept),
+        sum(size for _, size in held),
+        kernel,
+        (kernel,) if one is None else tuple(each.name for each in network.kernels[one.start : one.stop]),
+        tuple(_held(name, sizes) for name, sizes in sorted(of_tensors.items(), key=lambda item: -_total(item[1]))),
+        () if one is None or place is None else tuple(_reasons(regions, one, place, alive)),
+        sum(regions.size_of(about) for about in network.tensors if about.is_kept),
         "bound" if is_cut_short else "exhausted",
     )
+
+
+def _busiest(planned: PlanResult) -> tuple[int, list[tuple[PlannedBuffer, int]]]:
+    """Return the step at which most bytes live, the first of several, and the buffers that live there, with their bytes."""
+    owners = [buffer for buffer in planned.buffers if buffer.alias is None]
+    changes = dict.fromkeys(planned.steps, 0)
+    parts = [(part.first, part.last + 1, size) for buffer in owners for part, size in _parts(buffer, planned.alignment)]
+    for first, end, size in parts:
+        changes[first] = changes.get(first, 0) + size
+        changes[end] = changes.get(end, 0) - size
+    steps = sorted(changes)
+    live = list(accumulate(changes[step] for step in steps))
+    step = steps[live.index(max(live))] if live else 0
+    sizes = {
+        buffer: sum(size for part, size in _parts(buffer, planned.alignment) if part.first <= step <= part.last)
+        for buffer in owners
+    }
+    return step, [(buffer, size) for buffer, size in sizes.items() if size]
+
+
+def _parts(buffer: PlannedBuffer, unit: int) -> list[tuple[PlannedBuffer | PlannedPart, int]]:
+    """Return the live ranges of the bytes of a buffer, with their sizes; of one without parts, its own, with its aligned size."""
+    if buffer.parts:
+        return [(part, part.size) for part in buffer.parts]
+    return [(buffer, -(-buffer.size // unit) * unit)]
+
+
+def _origin(name: str, known: Mapping[str, int]) -> str:
+    """Return the name in the network of a kernel or a tensor; one of a region is a piece, with more words behind the name."""
+    whole = name
+    while whole not in known and "/region" in name and "/" in whole:
+        whole = whole.rpartition("/")[0]
+    return whole if whole in known else name
+
+
+def _total(sizes: Sequence[int]) -> int:
+    return sum(map(abs, sizes))
+
+
+def _held(name: str, sizes: Sequence[int]) -> str:
+    """Return the bytes that a tensor takes; those of pieces are negative."""
+    pieces = sum(size < 0 for size in sizes)
+    what = name if not pieces else f"{pieces} pieces of {name}" if pieces > 1 else f"a piece of {name}"
+    return f"{what} ({_total(sizes):,} bytes)"
+
+
+def _reasons(regions: Regions, one: RegionCost, place: int, alive: set[int]) -> dict[str, None]:
+    """Return how the kernel at `place` is cut in its region, and why kernels are not cut into rows: those of the region, and those that
+    make or read what is `alive`."""
+    kernels = regions.network.kernels
+    around = (kernel for kernel in kernels if not alive.isdisjoint((*kernel.reads, *kernel.makes)))
+    uncut = [kernel for kernel in (kernels[place], *kernels[one.start : one.stop], *around) if kernel.reason]
+    first = [] if kernels[place].reason else [f"{kernels[place].name}: {_manner(regions, one, place)}"]
+    return dict.fromkeys([*first, *(f"{kernel.name}: {kernel.reason}" for kernel in uncut)])
+
+
+def _manner(regions: Regions, one: RegionCost, place: int) -> str:
+    """Return how the rows and the channels of a kernel are cut."""
+    strips = 1 if one.is_whole else regions.trace(one).strips
+    groups = [first for first, group in regions.groups.items() if place in group.places]
+    chunks = max((count for first, count in one.cut.chunks if first in groups), default=1)
+    rows = (
+        f"its rows are in {strips} strips"
+        if strips > 1
+        else "its rows are not cut, since no cut that was tried takes less"
+    )
+    if chunks > 1:
+        return f"{rows}; its channels are in {chunks} chunks"
+    channels = (
+        "its channels are not cut" if groups else "no rule cuts its channels, which are not hidden between two products"
+    )
+    return f"{rows}; {channels}"

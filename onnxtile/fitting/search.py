@@ -28,6 +28,8 @@ _DEAR = 1e6
 """The price of multiply-accumulates from which on none is done twice."""
 _ROUNDS = 8
 """Prices that are tried, at most."""
+_ROUGHLY = 6_000
+"""Kernels that may be counted for a small peak where nothing fits the capacity, beside as many as showed that."""
 
 
 _SearchKind: TypeAlias = "type[PathSearch | PiecesSearch]"
@@ -48,6 +50,16 @@ def search(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> 
     return smallest_peak(regions, wanted, progress) if found is None else found
 
 
+def search_soon(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule:
+    """Return what `search` does; where none is within the capacity, one with a small peak, looked for with as much work again."""
+    before = regions.counted
+    found = search_within(regions, wanted, progress)
+    if found is not None:
+        return found
+    most = None if wanted.capacity is None else 2 * regions.counted - before + _ROUGHLY
+    return smallest_peak(regions, wanted, progress, most)
+
+
 def search_within(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule | None:
     """Return the cheapest schedule within the capacity; None where none is found, or no capacity is wanted."""
     if wanted.capacity is None:
@@ -61,42 +73,54 @@ def search_within(regions: Regions, wanted: FitTarget, progress: Progress = sile
     return None
 
 
-def smallest_peak(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule:
-    """Return the schedule with the least peak that is found, whatever the capacity."""
+def smallest_peak(
+    regions: Regions, wanted: FitTarget, progress: Progress = silent, most: int | None = None
+) -> FitSchedule:
+    """Return the schedule with the least peak that is found, whatever the capacity, until `most` kernels were counted (None: no bound)."""
     best = FitSchedule(tuple(regions.whole))
     regions.is_cut_short = True
     for depth in depths(len(regions.network.kernels)):
         regions.is_cut_short = False
         for way in (PathSearch, PiecesSearch):
-            best = _smaller(regions, best, wanted, way, progress, depth)
-        if not regions.is_cut_short:
+            best = _smaller(regions, best, wanted, way, progress, depth, most)
+        if not regions.is_cut_short or _is_spent(regions, most):
             break
     return best
+
+
+def _is_spent(regions: Regions, most: int | None) -> bool:
+    return most is not None and regions.counted >= most
 
 
 def _within(
     regions: Regions, capacity: int, wanted: FitTarget, ways: Sequence[_SearchKind], progress: Progress, depth: int
 ) -> FitSchedule | None:
-    """Return the cheapest schedule that meets everything, of the first of `ways` that has one.
+    """Return the schedule with the fewest multiply-accumulates that meets everything, of the first of `ways` with so few.
 
     Rows are computed again only where no way has one without that.
     """
     if capacity < regions.least:
         return None
+    best: FitSchedule | None = None
     for recomputes in (False, True) if wanted.extra_macs > 0 else (False,):
         cuts = RegionCuts(regions, capacity, recomputes=recomputes, depth=depth)
         for way in ways:
             found = _priced(cuts, wanted, way, 1.0 if recomputes else _DEAR, progress)
-            if found is not None:
-                return found
-    return None
+            if found is not None and (best is None or found.macs < best.macs):
+                best = found
+            if best is not None and best.macs <= regions.network.macs:
+                return best
+    return best
 
 
 def _priced(
     cuts: RegionCuts, wanted: FitTarget, way: _SearchKind, macs: float, progress: Progress
 ) -> FitSchedule | None:
-    """Return the cheapest schedule of `cuts`, with higher prices for what the last one had too much of; `macs` is the first price."""
-    prices = Prices(macs)
+    """Return the schedule of `cuts` with the fewest multiply-accumulates.
+
+    Where it has too many nodes, the cheapest one with higher prices for what the last one had too much of; `macs` is the first price.
+    """
+    prices = Prices(_DEAR)
     for _ in range(_ROUNDS):
         found = way(cuts, prices, progress).schedule()
         if found is None:
@@ -105,22 +129,31 @@ def _priced(
         over_nodes = wanted.nodes is not None and found.nodes > wanted.nodes
         if not over_macs and not over_nodes:
             return found
-        if prices.macs >= _DEAR and not over_nodes:
+        if prices.macs >= _DEAR and over_macs:
             return None
         prices = replace(
             prices,
-            macs=min(prices.macs * (4 if over_macs else 1), _DEAR),
+            macs=min(prices.macs * 4, _DEAR) if over_macs else min(prices.macs, macs),
             node=prices.node * (4 if over_nodes else 1),
         )
     return None
 
 
 def _smaller(
-    regions: Regions, best: FitSchedule, wanted: FitTarget, way: _SearchKind, progress: Progress, depth: int
+    regions: Regions,
+    best: FitSchedule,
+    wanted: FitTarget,
+    way: _SearchKind,
+    progress: Progress,
+    depth: int,
+    most: int | None,
 ) -> FitSchedule:
-    """Return the schedule with the least peak, to within 1%, by bisection below the `best` known one."""
+    """Return the schedule with the least peak, to within 1%, by bisection below the `best` known one, until `most` kernels were counted."""
     low, high = max(min(regions.live_sizes), regions.least - 1), best.peak
     while high - low > max(high // 100, 1):
+        if _is_spent(regions, most):
+            regions.is_cut_short = True
+            break
         middle = (low + 3 * high) // 4 if best.is_whole else (low + high) // 2
         found = _within(regions, middle, wanted, (way,), progress, depth)
         if found is None:

@@ -31,12 +31,13 @@ def for_fitted(result: ResultJson) -> list[Table | Text]:
         tables.append(line(_tiled(result["tiled"])))
     blocked = result["blocked_by"]
     if blocked:
-        tables.append(line(f"the peak of {blocked['peak']:,} bytes is in {_run(blocked['nodes'])}"))
+        cut = f", which is cut with {_run(blocked['nodes'])}" if len(blocked["nodes"]) > 1 else ""
+        tables.append(line(f"the peak of {blocked['peak']:,} bytes is at {blocked['kernel']}{cut}"))
         if 2 * blocked["outputs"] > blocked["peak"]:
             tables.append(line(f"the outputs of the model, which live to the end, take {blocked['outputs']:,} bytes"))
         tables.append(table("alive there", ("tensor",), [(one,) for one in blocked["tensors"][:_SHOWN]]))
         if blocked["reasons"]:
-            tables.append(table("not cut into rows", ("node",), [(one,) for one in blocked["reasons"][:_SHOWN]]))
+            tables.append(table("what is in the way", ("node",), [(one,) for one in blocked["reasons"][:_SHOWN]]))
     return tables
 
 

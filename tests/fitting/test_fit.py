@@ -26,7 +26,7 @@ from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows import fit_attempts
 from onnxtile.verbs.flows.fit_drafts import DraftedSchedule, drafted
 from onnxtile.verbs.flows.fitted_model import ModelPlan
-from onnxtile.verbs.flows.fitting import read_subject
+from onnxtile.verbs.flows.fitting import attempt, read_subject
 from onnxtile.verification import judge
 from tests.fitting.networks import branches, inverted_residuals, model
 from tests.fitting.test_quantised import quantised
@@ -104,8 +104,22 @@ def test_the_same_input_gives_the_same_model() -> None:
 
 
 def test_a_memory_that_is_too_small_names_what_lives_there() -> None:
-    with pytest.raises(onnxtile.Infeasible, match=r"the smallest arena reached is .* bytes, where"):
+    with pytest.raises(
+        onnxtile.Infeasible, match=r"the smallest arena reached is .* bytes; while project1 runs, 2 pieces of"
+    ):
         onnxtile.fit(inverted_residuals(), capacity=500)
+
+
+@pytest.mark.parametrize("capacity", [500, 4000])
+def test_what_is_in_the_way_has_its_bytes_in_the_plan(capacity: int) -> None:
+    options = FitOptions(inverted_residuals(), capacity=capacity)
+    fitted = attempt(options, read_subject(options))
+    blocked = fitted.blocked_by
+    assert blocked is not None and fitted.reason is not None
+    sizes = [int(found.replace(",", "")) for found in re.findall(r"\(([\d,]+) bytes\)", " ".join(blocked.tensors))]
+    assert sum(sizes) == blocked.peak == fitted.after.peak
+    assert blocked.kernel in blocked.nodes and blocked.kernel in fitted.reason
+    assert blocked.reasons[0].startswith(f"{blocked.kernel}: ")
 
 
 def test_what_is_not_cut_says_why() -> None:

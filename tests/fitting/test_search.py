@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import onnx
 import pytest
 
+from models.make_mobilenet_v2 import mobilenet_v2
 from onnxtile.api import fit
 from onnxtile.fitting.live_bytes import live_bytes
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.region import Cut
 from onnxtile.fitting.region_cuts import ChunkLoad, RegionCuts
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.schedule import Prices, RegionCost
-from onnxtile.fitting.search import FitTarget, PathSearch, search
+from onnxtile.fitting.schedule import FitSchedule, Prices, RegionCost
+from onnxtile.fitting.search import FitTarget, PathSearch, _priced, search, search_soon
+from onnxtile.fitting.search_effort import all_effort
 from onnxtile.fitting.strip_ranges import paced, shares
 from onnxtile.model.constants import Constants
+from onnxtile.model.dims import bind
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
+from onnxtile.progress import Progress, silent
 from onnxtile.verbs.flows.fit_drafts import regions_of
 from tests.bench.large_graphs import wide
 from tests.counted import calls
@@ -282,3 +286,38 @@ g (float[1,4,32,32] x) => (float[1,32,32,64] y) {
     fitted = fit(made, capacity="300KiB", max_extra_macs="0%")
     assert fitted.before.arena == 512 * 1024
     assert 256 * 1024 < fitted.after.arena <= 300 * 1024
+
+
+def test_a_capacity_out_of_reach_is_refused_with_little_work() -> None:
+    made = load(mobilenet_v2(96, width=0.35))
+    bind(made, {"batch": 1}, {})
+    about = regions_of(made, resolve(made, run=False), Constants(made))
+    rough = search_soon(about, FitTarget(5_000, 0.1))
+    assert about.counted < all_effort(100) // 2 and about.is_cut_short
+    assert 5_000 < rough.peak < FitSchedule(tuple(about.whole)).peak
+
+
+@dataclass
+class PricedWay:
+    """A search that saves nodes where these cost more than the products that it does twice."""
+
+    cuts: RegionCuts
+    prices: Prices
+    progress: Progress
+
+    def schedule(self) -> FitSchedule:
+        whole = self.cuts.regions.network.macs
+        few, many = ((whole * (100 + extra) // 100, nodes) for extra, nodes in [(4, 60), (8, 20)])
+        saved = self.prices.macs * 0.04 > self.prices.node * 40
+        macs, nodes = few if saved else many
+        return FitSchedule((RegionCost(0, len(self.cuts.regions.network.kernels), Cut(1), 0, macs, nodes, 0),))
+
+
+@pytest.mark.parametrize(
+    ("budget", "nodes", "extra"), [(0.05, None, 4), (0.1, None, 4), (0.1, 30, 8), (0.05, 30, None)]
+)
+def test_of_what_fits_the_fewest_products_win(budget: float, nodes: int | None, extra: int | None) -> None:
+    about = regions()
+    cuts = RegionCuts(about, 10_000, recomputes=True)
+    found = _priced(cuts, FitTarget(10_000, budget, nodes), PricedWay, 1.0, silent)  # type: ignore[arg-type]
+    assert (None if found is None else round(100 * (found.macs / about.network.macs - 1))) == extra

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from onnxtile.fitting.live_bytes import ALIGNMENT
 from onnxtile.fitting.schedule import FitSchedule
-from onnxtile.fitting.search import FitTarget, search, search_within
+from onnxtile.fitting.search import FitTarget, search_soon, search_within
 from onnxtile.fitting.search_effort import attempts
 from onnxtile.verbs.flows.fit_drafts import DraftedSchedule, FitSubject, WrittenSchedule, drafted
 from onnxtile.verbs.flows.stage import Progress
@@ -58,7 +58,7 @@ class FitAttempts:
 
     def _found(self, target: FitTarget) -> FitSchedule | None:
         """Return a schedule; None where another is known, and none is found within the capacity of the target."""
-        find = search if self.best is None or target.capacity is None else search_within
+        find = search_soon if self.best is None or target.capacity is None else search_within
         return find(self.subject.regions, target, self.progress)
 
     def _noted(self, found: DraftedSchedule) -> tuple[int, int]:

@@ -81,9 +81,13 @@ class FittedModel(RewrittenModel):
             return None
         name, size = self.memory
         blocked = self.blocked_by
-        where = f", where {', '.join(blocked.tensors[:3])} live" if blocked else ""
+        more = " ..." if blocked and len(blocked.tensors) > 3 else ""
+        where = f"; while {blocked.kernel} runs, {', '.join(blocked.tensors[:3])}{more} live" if blocked else ""
         ended = "; the bound of the search ended it" if blocked and blocked.search == "bound" else ""
-        return f"nothing fits {name} of {size:,} bytes: the smallest arena reached is {self.after.arena:,} bytes{where}{ended}"
+        gaps = self.after.arena - blocked.peak if blocked else 0
+        beside = f", beside gaps of {gaps:,} bytes" if gaps else ""
+        reached = f"the smallest arena reached is {self.after.arena:,} bytes{where}{beside}{ended}"
+        return f"nothing fits {name} of {size:,} bytes: {reached}"
 
     @property
     def summary(self) -> str:

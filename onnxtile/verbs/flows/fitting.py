@@ -68,7 +68,10 @@ def fit(options: FitOptions) -> FittedModel:
     require_memory(options)
     found = attempt(options, read_subject(options))
     if found.reason is not None:
-        raise Infeasible(found.reason, hint="raise the capacity, or the budget of extra MACs")
+        raise Infeasible(
+            found.reason,
+            hint="raise the capacity, or the budget of extra MACs; --smallest looks for the smallest arena",
+        )
     return found
 
 
@@ -127,7 +130,7 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
         before,
         after,
         steps_before(found.rewrites) + steps_of(found.regions, chosen.regions) + steps_before(found.rewrites_after),
-        None if fits else obstacle_of(found.regions, chosen.regions, is_cut_short=found.is_cut_short),
+        None if fits else obstacle_of(planned.plan, found.regions, chosen.regions, is_cut_short=found.is_cut_short),
         verdict,
         inside,
         tiled=result.tiled,

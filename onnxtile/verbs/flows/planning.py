@@ -83,6 +83,18 @@ class PlannedModel(ModelResult):
 
 def plan(options: PlanOptions) -> PlannedModel:
     """Plan a model as `onnxtile.plan` says."""
+    from onnxtile.planning.offsets.problem import OverCapacity
+
+    try:
+        return _planned(options)
+    except OverCapacity as error:
+        if not options.dim_ranges:  # fit takes one size
+            cut = "onnxtile fit with the same capacity cuts operators into smaller ones"
+            error.say(str(error), f"{error.hint}; {cut}" if error.hint else cut)
+        raise
+
+
+def _planned(options: PlanOptions) -> PlannedModel:
     from onnxtile.planning.annotate import annotate
     from onnxtile.planning.layout.ordering.every_order import require_orderable
     from onnxtile.planning.model_plan import plan_model
