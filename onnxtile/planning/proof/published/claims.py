@@ -169,6 +169,23 @@ class MemoryCopyClaim:
     bytes: int
     step: int
     before: int | None
+    target_free: int = UNSAID
+    source_ready: int = UNSAID
+    source_until: int | None = UNSAID
+
+
+@dataclass(frozen=True)
+class TransferTimeClaim:
+    """The times of a movement in seconds: see planning.movement.copies.TransferTime."""
+
+    bandwidth: int
+    copying: float
+    macs_per_second: int | None = None
+    computing: float | None = None
+    without_overlap: float | None = None
+    with_overlap: float | None = None
+    starts: tuple[float, ...] | None = None
+    ends: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -183,6 +200,7 @@ class MovementClaim:
     lower_bound: int = UNSAID
     parts_bound: int = UNSAID
     any_order_bound: int = UNSAID
+    time: TransferTimeClaim | None = None
 
 
 @dataclass(frozen=True)
@@ -292,7 +310,8 @@ _FORMULAS = frozenset({"parts", "size_formula", "shape_formula", "scaled_offset"
 def _movement(planned: PlannedMovement) -> MovementClaim:
     copies = tuple(MemoryCopyClaim(**vars(copy)) for copy in planned.copies)
     bounds = (planned.lower_bound, planned.parts_bound, planned.any_order_bound)
-    return MovementClaim(planned.fast, planned.slow, copies, planned.bytes, planned.forced, *bounds)
+    time = None if planned.time is None else TransferTimeClaim(**vars(planned.time))
+    return MovementClaim(planned.fast, planned.slow, copies, planned.bytes, planned.forced, *bounds, time)
 
 
 def _rows(buffers: tuple[PlannedBuffer, ...]) -> tuple[ClaimedRow, ...]:
