@@ -13,8 +13,8 @@ from onnxtile.fitting.axis_links import AxisLink, AxisLinks, OperatorFacts, Uncu
 from onnxtile.fitting.moved_axes import expanded, gathered, padded, reshaped, sliced, spread, stacked
 from onnxtile.fitting.quantised_operators import quantised_facts
 from onnxtile.fitting.resized_axes import resized
-from onnxtile.model.draws import draws
 from onnxtile.inspection.work import operator_name
+from onnxtile.model.draws import draws
 from onnxtile.tiling.sliding import SlidingAxis
 from onnxtile.tiling.tensors import NotTiled
 
@@ -22,8 +22,8 @@ AxisRule = Callable[[OperatorFacts, int], AxisLinks]
 
 _UNARY = (
     "Abs Acos Acosh Asin Asinh Atan Atanh BitCast BitwiseNot Ceil Celu Cos Cosh Dropout Elu Erf Exp Floor Gelu HardSigmoid "
-    "HardSwish Identity IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Swish "
-    "Tan Tanh ThresholdedRelu Cast CastLike"
+    "HardSwish Identity IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus "
+    "Softsign Sqrt Swish Tan Tanh ThresholdedRelu Cast CastLike"
 )
 _BROADCAST = (
     "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Clip Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod Mul Or "

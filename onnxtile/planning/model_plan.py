@@ -24,7 +24,7 @@ from onnxtile.planning.layout.pins import NO_PINS, Pins
 from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.layout.smallest import smallest
 from onnxtile.planning.layout.workspaces import NO_RULES, Needs, WorkspaceRules
-from onnxtile.planning.movement.placement import allocate_apart
+from onnxtile.planning.movement.placement import SlowTensors, allocate_apart
 from onnxtile.planning.offsets.effort import NORMAL, Effort
 from onnxtile.planning.offsets.memories import Capacity, allocate, memories
 from onnxtile.planning.offsets.problem import DEFAULT_ALIGNMENT, OffsetPlan, Problem, align
@@ -89,7 +89,7 @@ class PlanSettings:
     dims: Mapping[str, int] = field(default_factory=dict)
     ranges: SizeRanges = field(default_factory=dict)
     bounds: Mapping[str, int] = field(default_factory=dict)
-    slow: Collection[str] | None = None
+    slow: SlowTensors | None = None
 
 
 _DEFAULT = PlanSettings()

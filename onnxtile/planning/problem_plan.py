@@ -26,7 +26,7 @@ def plan_buffers(
     its capacity, CheckFailed for a fault of the planner.
     """
     chosen = find_planner(planner)
-    allocation = allocate(problem, memories(capacity), chosen, effort)
+    allocation = allocate(problem, memories(capacity), chosen, effort.alone if capacity is None else effort)
     for filled in allocation.arenas:
         require(filled.problem, filled.plan)
     places, offsets = allocation.places, allocation.offsets

@@ -171,6 +171,7 @@ def _nodes(table: RunTable, prefix: str) -> Iterator[str]:
         yield f"#define {prefix}_{name.upper()}_COUNT {len(ends)}u"
         yield from array(f"uint32_t {low}_{name}s", f"{prefix}_{name.upper()}_COUNT", (f"{end}u" for end in ends))
     yield from _states(table, prefix)
+    yield from _copies(table, prefix)
 
 
 def _states(table: RunTable, prefix: str) -> Iterator[str]:
@@ -190,6 +191,35 @@ def _states(table: RunTable, prefix: str) -> Iterator[str]:
         for state in table.states
     )
     yield from array(f"struct {low}_state {low}_states", f"{prefix}_STATE_COUNT", rows)
+
+
+def _copies(table: RunTable, prefix: str) -> Iterator[str]:
+    """Yield the table of the copies between two memories; nothing where the plan has none."""
+    if not table.copies:
+        return
+    low = prefix.lower()
+    yield f"#define {prefix}_NEVER UINT32_MAX  /* no step */"
+    yield "/* Copies are made in this order, one at a time, and may run beside the nodes. */"
+    yield f"struct {low}_copy {{"
+    yield "    uint32_t source, result;  /* indices of tensors */"
+    yield "    size_t size;              /* bytes */"
+    yield "    uint32_t step;            /* of its node */"
+    yield "    uint32_t target_free;     /* from this step on it may write: nodes of earlier steps use what was there */"
+    yield "    uint32_t source_ready;    /* from this step on it may read: nodes of earlier steps make its source */"
+    yield f"    uint32_t before;          /* the node of this step reads the result first, and waits; {prefix}_NEVER: only copies do */"
+    yield f"    uint32_t source_until;    /* the node after this step writes over the source, and waits; {prefix}_NEVER: none */"
+    yield "};"
+    yield f"#define {prefix}_COPY_COUNT {len(table.copies)}u"
+    rows = (
+        f"{{{copy.source}u, {copy.result}u, {copy.size}u, {copy.step}u, {copy.target_free}u, {copy.source_ready}u, "
+        f"{_step(copy.before, prefix)}, {_step(copy.source_until, prefix)}}}"
+        for copy in table.copies
+    )
+    yield from array(f"struct {low}_copy {low}_copies", f"{prefix}_COPY_COUNT", rows)
+
+
+def _step(step: int | None, prefix: str) -> str:
+    return f"{prefix}_NEVER" if step is None else f"{step}u"
 
 
 def _node(node: TableNode, link: int, attribute: int) -> str:

@@ -16,6 +16,9 @@ from onnxtile.report.state_words import is_kept
 ABSENT = -1
 """The index of an operand or result that is left out."""
 
+_WINDOW = ("before", "target_free", "source_ready", "source_until")
+"""The steps of a copy between memories, in the order of `TableCopy`."""
+
 
 @dataclass(frozen=True)
 class TableValue:
@@ -69,11 +72,28 @@ class TableState:
 
 
 @dataclass(frozen=True)
+class TableCopy:
+    """A copy between memories: its source and its result, by their indices, its bytes, its step, and the steps between which it may run.
+
+    See planning.movement.copies.MemoryCopy; None: no step.
+    """
+
+    source: int
+    result: int
+    size: int
+    step: int
+    before: int | None
+    target_free: int
+    source_ready: int
+    source_until: int | None
+
+
+@dataclass(frozen=True)
 class RunTable:
     """The values of a plan and the nodes of its main graph that run at each inference, in order.
 
     `values` begin with the `planned` buffers of arenas by their first step; constants and values outside follow. `inputs` and `outputs` are
-    indices of values. `states` are those that the plan keeps in an arena.
+    indices of values. `states` are those that the plan keeps in an arena, `copies` those between two memories.
     """
 
     values: tuple[TableValue, ...]
@@ -82,6 +102,7 @@ class RunTable:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     states: tuple[TableState, ...] = ()
+    copies: tuple[TableCopy, ...] = ()
 
     @property
     def constants(self) -> tuple[TableValue, ...]:
@@ -113,7 +134,12 @@ def run_table(plan: PlanJson) -> RunTable:
     states = tuple(
         TableState(index[s["input"]], index[s["output"]], s["size"], s["copied"], *_rows_of(s)) for s in kept
     )
-    return RunTable(tuple(values), len(rows), nodes, inputs, outputs, states)
+    listed = (plan.get("movement") or {}).get("copies", ())
+    copies = tuple(
+        TableCopy(index[one["source"]], index[one["result"]], one["bytes"], one["step"], *(one[key] for key in _WINDOW))
+        for one in listed
+    )
+    return RunTable(tuple(values), len(rows), nodes, inputs, outputs, states, copies)
 
 
 def _described(plan: PlanJson) -> Iterator[Mapping[str, Any]]:

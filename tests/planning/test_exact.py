@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxtile.planning.offsets import compiled
-from onnxtile.planning.offsets.effort import Effort
+from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort
 from onnxtile.planning.offsets.exact import descent
 from onnxtile.planning.offsets.exact.restarts import RestartSchedule
 from onnxtile.planning.offsets.exact.rules import ALL_RULES, SearchRules
@@ -22,6 +22,7 @@ from onnxtile.planning.offsets.exact.solve import Solution, solve
 from onnxtile.planning.offsets.exact.state import as_arrays, groups, state_of
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem
 from onnxtile.planning.planner import find_planner
+from onnxtile.planning.problem_plan import plan_buffers
 from onnxtile.planning.proof.offsets_check import check
 from onnxtile.progress import Progress
 from tests.bench.hard_problems import cut, variants
@@ -201,6 +202,23 @@ def test_pieces_of_a_whole_are_put_together_again(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_what_is_left_of_the_pieces_fits(seed: int) -> None:
     assert solved(pieces(80, seed, 500, 0.03), 10**7)[0].size <= 500
+
+
+@pytest.mark.parametrize(("count", "missing", "seed"), [(200, 0.03, 1), (200, 0.15, 2), (300, 0.15, 1)])
+def test_a_bare_problem_comes_near_to_its_bound_without_a_capacity(count: int, missing: float, seed: int) -> None:
+    """The heuristics and the steps of the normal effort alone end 10 to 29 % above the bound."""
+    if not compiled.is_available():
+        pytest.skip("numba is not installed")
+    rows = cut(count, missing, seed, steps=2048, size=1 << 20)
+    plan = plan_buffers(Problem(tuple(Buffer(name, size, lower, upper) for name, lower, upper, size in rows), 1))
+    assert plan.arena_size <= 1.03 * plan.lower_bound
+
+
+def test_only_the_normal_effort_of_one_problem_has_more_steps() -> None:
+    assert NORMAL.alone.closing > NORMAL.steps > NORMAL.closing == 0
+    assert replace(NORMAL.alone, closing=0) == NORMAL
+    for effort in (LEVELS["low"], LEVELS["high"], Effort(7, 7)):
+        assert effort.alone == effort
 
 
 def test_a_group_too_large_for_a_few_descents_is_not_searched() -> None:

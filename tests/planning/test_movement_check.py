@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,12 @@ import onnx
 import pytest
 
 import onnxtile
+from onnxtile.model.constants import Constants
+from onnxtile.model.load import load
+from onnxtile.model.shapes import resolve
+from onnxtile.planning.proof.arena_run import ArenaVerdict, arena_run
 from onnxtile.report.formats.to_json import published
-from tests.planning.test_movement_plan import BODY, PARTS, SKIP, graph, moved
+from tests.planning.test_movement_plan import BODY, PARTS, RING, SKIP, graph, layers, moved
 
 Document = dict[str, Any]
 
@@ -119,6 +124,8 @@ OTHERWISE: dict[str, object] = {
     "before": None,
 }
 
+SPEEDS: dict[str, Any] = {"bandwidth": {"dram": "1MB/s"}, "macs_per_second": "1M"}
+
 
 def claims_otherwise(field: str, value: object, document: Document) -> None:
     copied(document, "a@sram")[field] = value
@@ -148,15 +155,76 @@ def test_a_wrong_plan_is_refused(document: Document, tmp_path: Path, change: str
     assert audit(wrong, tmp_path).failures
 
 
+@pytest.fixture(scope="module")
+def ring() -> Document:
+    """A plan in which weights use the room of the fast memory in turn, with times."""
+    planned = onnxtile.plan(layers(), movement="weights", capacity=RING, verify=False, **SPEEDS)
+    found: Document = json.loads(json.dumps(planned.plan.to_dict()))
+    return found
+
+
+def audit_ring(document: Document, folder: Path) -> Any:
+    onnx.save(layers(), folder / "layers.onnx")
+    (folder / "plan.json").write_text(json.dumps({**document, "digest": None}))
+    return onnxtile.check_plan(folder / "layers.onnx", folder / "plan.json").failures
+
+
+@pytest.mark.parametrize("field", ["target_free", "source_ready", "source_until", "before"])
+def test_no_copy_may_run_outside_of_its_window(ring: Document, tmp_path: Path, field: str) -> None:
+    """A target that is written too early, a source that is read before it is made or reused too early, and a wait that is too late."""
+    assert audit_ring(ring, tmp_path) == ()
+    tried = 0
+    for number, one in enumerate(ring["movement"]["copies"]):
+        others = {0, None} if one[field] is None else {one[field] - 1, one[field] + 1, None}
+        lasts = field in {"source_until", "before"}
+        for value in (other for other in others - {one[field], -1} if lasts or other is not None):
+            wrong = copy.deepcopy(ring)
+            wrong["movement"]["copies"][number][field] = value
+            assert any(field in str(failure) for failure in audit_ring(wrong, tmp_path)), (one["node"], value)
+            tried += 1
+    assert tried >= len(ring["movement"]["copies"])
+
+
+@pytest.mark.parametrize(
+    "field", ["copying", "computing", "without_overlap", "with_overlap", "starts", "ends", "bandwidth"]
+)
+def test_times_that_do_not_follow_are_refused(ring: Document, tmp_path: Path, field: str) -> None:
+    time = ring["movement"]["time"]
+    given = time[field]
+    for value in (
+        ([*given[:-1], given[-1] * 1.01], given[1:], None) if isinstance(given, list) else (given * 2, given * 3)
+    ):
+        wrong = copy.deepcopy(ring)
+        wrong["movement"]["time"][field] = value
+        assert audit_ring(wrong, tmp_path), value
+
+
+def test_the_run_notices_a_copy_outside_of_its_window() -> None:
+    """Copies run at their earliest and at their latest: a step too early or too late gives other bits."""
+    planned = onnxtile.plan(layers(), movement="weights", capacity=RING, **SPEEDS)
+    assert planned.verdict is not None and planned.verdict.equal
+    assert isinstance(planned.verdict, ArenaVerdict) and planned.verdict.copy_runs == 2
+    movement = planned.plan.movement
+    assert movement is not None
+    (reused, *_) = (c for c in movement.copies if c.target_free > 1)
+    load, store = [c for c in movement.copies if c.before is not None][-1], movement.copies[-1]
+    changes = [
+        (reused, {"target_free": reused.target_free - 2}),
+        (load, {"before": None}),
+        (store, {"source_ready": store.source_ready - 2}),
+    ]
+    for one, change in changes:
+        copies = tuple(replace(c, **change) if c is one else c for c in movement.copies)
+        if "target_free" in change:  # those before it do not hold it back
+            copies = tuple(replace(c, target_free=0) if c.step < one.step else c for c in copies)
+        wrong = replace(planned.plan, movement=replace(movement, copies=copies))
+        assert not arena_run(planned.model, wrong, resolve(planned.model, run=True), Constants(planned.model)).equal, (
+            change
+        )
+
+
 def test_the_run_notices_bytes_that_a_copy_lost(tmp_path: Path) -> None:
     """A kernel that reads the bytes before they are copied back gives other bits: the copies are carried out in the run."""
-    from dataclasses import replace
-
-    from onnxtile.model.constants import Constants
-    from onnxtile.model.load import load
-    from onnxtile.model.shapes import resolve
-    from onnxtile.planning.proof.arena_run import arena_run
-
     planned = moved(SKIP, 1024, verify=False)
     planned.save(tmp_path / "moved.onnx")
     model = load(tmp_path / "moved.onnx")

@@ -108,8 +108,8 @@ def test_a_copy_runs_beside_a_kernel_that_touches_other_bytes() -> None:
     apart = TimedStep(6, 0, (at(8, 14, write=True),))
     over = TimedStep(6, 0, (at(4, 10, write=True),))
     speeds = Speeds(bandwidth=2, macs_per_second=1)
-    assert transfer_time([kernel, apart], speeds) == TransferTime(2, 3.0, 1, 4.0, 7.0, 4.0)
-    assert transfer_time([kernel, over], speeds) == TransferTime(2, 3.0, 1, 4.0, 7.0, 7.0)
+    assert transfer_time([kernel, apart], speeds) == TransferTime(2, 3.0, 1, 4.0, 7.0, 4.0, (0.0, 0.0), (4.0, 3.0))
+    assert transfer_time([kernel, over], speeds) == TransferTime(2, 3.0, 1, 4.0, 7.0, 7.0, (0.0, 4.0), (4.0, 7.0))
     reader = TimedStep(None, 1, (at(8, 14, write=False),))
     assert transfer_time([kernel, apart, reader], speeds).with_overlap == 5.0
     assert transfer_time([apart, reader, kernel], speeds).with_overlap == 8.0

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,12 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import onnxtile
 from onnxtile.planning.movement.copies import PlannedMovement
+from onnxtile.planning.proof.arena_run import ArenaVerdict
 from onnxtile.report.formats.to_json import published
 from onnxtile.verbs.flows.planning import PlannedModel
 
@@ -88,6 +94,29 @@ few_bits (float[64] x) => (float[64] y) {
   y = Add(d, t)
 }
 """
+
+
+WIDTHS = (64, 64, 256, 64, 64, 256, 64, 64, 64, 256, 64, 64)
+"""Of the layers of a net: those with few MACs for their weights stand beside others."""
+RING = {"sram": 107_520, "dram": 1 << 20}
+"""Room for the largest layer and a quarter more."""
+
+
+def layers(widths: Sequence[int] = WIDTHS, rows: int = 16) -> onnx.ModelProto:
+    """Return a net of MatMuls of these widths, each with a Relu."""
+    draw, nodes, weights = np.random.default_rng(0), [], []
+    for number, (before, after) in enumerate(pairwise(widths)):
+        weight = draw.uniform(-0.1, 0.1, (before, after)).astype("float32")
+        weights.append(onnx.numpy_helper.from_array(weight, f"w{number}"))
+        nodes.append(onnx.helper.make_node("MatMul", [f"x{number}", f"w{number}"], [f"m{number}"], name=f"mm{number}"))
+        nodes.append(onnx.helper.make_node("Relu", [f"m{number}"], [f"x{number + 1}"], name=f"relu{number}"))
+    last = f"x{len(widths) - 1}"
+    ends = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [rows, width])
+        for name, width in (("x0", widths[0]), (last, widths[-1]))
+    ]
+    body = onnx.helper.make_graph(nodes, "layers", ends[:1], ends[1:], weights)
+    return onnx.helper.make_model(body, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=10)
 
 
 def graph(text: str) -> onnx.ModelProto:
@@ -199,6 +228,45 @@ def test_with_room_for_two_buffers_a_weight_is_copied_beside_the_kernel_before()
     assert tight.with_overlap is not None and wide.time.with_overlap is not None
     assert wide.time.with_overlap + 0.9 < tight.with_overlap <= wide.time.without_overlap  # type: ignore[operator]
     assert len({copy.offset for copy in wide.copies if copy.tensor.startswith("w")}) == 2
+
+
+def test_more_memory_takes_less_time() -> None:
+    """Weights are copied several kernels ahead, in turn in the same room, past the Relus that take no time."""
+    speeds: dict[str, Any] = {"bandwidth": {"dram": "1GB/s"}, "macs_per_second": "4G"}
+    times = []
+    for percent in (100, 110, 125, 150, 200, 400, 1000):
+        memories = {"sram": 860 * percent // 64 * 64 + 64, "dram": 1 << 20}
+        found = movement_of(onnxtile.plan(layers(), movement="weights", capacity=memories, verify=False, **speeds))
+        assert found.time is not None and found.time.with_overlap is not None
+        assert found.time.computing is not None
+        times.append(found.time.with_overlap)
+    assert times == sorted(times, reverse=True)
+    first = max(64 * 64 * 4, 16 * 64 * 4) / 1e9
+    assert max(found.time.copying, found.time.computing) + first < times[-1] < times[0] * 0.6 + first
+
+
+def test_without_speeds_copies_are_early_too() -> None:
+    found = movement_of(onnxtile.plan(layers(), movement="weights", capacity=RING, verify=False))
+    assert found.time is None
+    loads = [copy for copy in found.copies if copy.before is not None]
+    assert sum(copy.before - copy.step > len(loads) // 4 for copy in loads) >= 3  # type: ignore[operator]
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=25, deadline=None)
+def test_random_nets_are_equal_with_copies_at_their_earliest_and_latest(seed: int) -> None:
+    """Each plan is proved in three runs, and its published windows by the check."""
+    draw = random.Random(seed)
+    widths = [draw.choice((8, 16, 32, 64)) for _ in range(draw.randrange(3, 9))]
+    model = layers(widths, draw.choice((1, 4, 16)))
+    shapes = onnx.shape_inference.infer_shapes(model).graph.value_info
+    model.graph.output.extend(draw.sample(list(shapes), 2))
+    memories = {"sram": draw.choice((25_088, 32_000, 60_000)), "dram": 1 << 20}
+    way, speed = draw.choice(("activations", "weights")), draw.choice((None, "10MB/s", "1GB/s"))
+    speeds = {} if speed is None else {"bandwidth": {"dram": speed}, "macs_per_second": "100M"}
+    planned = onnxtile.plan(model, movement=way, capacity=memories, **speeds)
+    assert isinstance(planned.verdict, ArenaVerdict)
+    assert planned.verdict.equal and planned.verdict.copy_runs == 2
 
 
 @pytest.mark.parametrize("io", ["outputs", "inside"])

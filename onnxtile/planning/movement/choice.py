@@ -1,31 +1,37 @@
-"""The choice of copies for one order of the kernels: which values are copied before and after which kernel."""
+"""The choice of copies for one order of the kernels: which values are copied, and between which kernels that is possible."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import TypeAlias
+from typing import NamedTuple
 
 import onnx_ir as ir
 
 from onnxtile.planning.movement.eviction import Eviction
 from onnxtile.planning.movement.gaps import MovementProblem
+from onnxtile.planning.movement.timetable import WantedCopy
 from onnxtile.planning.movement.uses import GapOfTensor, TensorUses
 from onnxtile.planning.offsets.problem import align
 
-CopiesByPlace: TypeAlias = Mapping[int, Sequence[ir.Value]]
-"""Values by the place of a kernel in the schedule."""
+
+class ChosenCopy(NamedTuple):
+    """A copy of `value` between the memories; `part` is the Slice that copies it as a part of an input."""
+
+    value: ir.Value
+    wanted: WantedCopy
+    part: ir.Node | None = None
 
 
 @dataclass(frozen=True)
 class MovementChoice:
-    """An order of the kernels with the gaps in which tensors leave the fast memory."""
+    """An order of the kernels with the gaps in which tensors leave the fast memory of `capacity` bytes."""
 
     uses: TensorUses
     problem: MovementProblem
     eviction: Eviction
+    capacity: int
 
     @property
     def bytes(self) -> int:
@@ -38,8 +44,51 @@ class MovementChoice:
         return (*(self.uses.gaps[number] for number in sorted(self.eviction.evicted)), *self.uses.absences)
 
     @cached_property
-    def loads(self) -> CopiesByPlace:
-        """The values that are copied to the fast memory right before a kernel."""
+    def room(self) -> tuple[int, ...]:
+        """The bytes of the fast memory at each place that neither its kernel nor tensors which stay take."""
+        kept = set(range(len(self.problem.gaps))) - self.eviction.evicted
+        return tuple(free - held for free, held in zip(self.problem.free, self.problem.held(kept), strict=True))
+
+    @cached_property
+    def copies(self) -> tuple[ChosenCopy, ...]:
+        """All copies: those to the slow memory, each value once, then those to the fast one, by the place of their kernel."""
+        stores = list(self._stores())
+        number_of = {copy.value: number for number, copy in enumerate(stores)}
+        return (*stores, *self._loads(number_of))
+
+    def _stores(self) -> Iterator[ChosenCopy]:
+        """Yield the copies to the slow memory; outputs are copied anyway."""
+        uses, found = self.uses, dict[ir.Value, int]()
+        for node, place in self._places.items():
+            found.update((value, place) for value in node.outputs if value in uses.outputs)
+        found.update((value, place) for value, place in uses.stored.items() if value not in found)
+        for gap in sorted(self._left, key=lambda gap: gap.before):
+            found.update((v, gap.before) for v in gap.values if not uses.is_backed(v) and v not in found)
+        for value, place in sorted(found.items(), key=lambda item: item[1]):
+            after = None if (value, place) in self._left_after else uses.next_use(value, place)
+            is_constant = value in uses.facts.constants and value.name not in uses.residence.stay
+            # A tensor that is used later takes its bytes anyway, and may be overwritten then.
+            size = 0 if is_constant or after is not None else self._size(value)
+            yield ChosenCopy(value, WantedCopy(False, size, uses.bytes(value), place, after))
+
+    def _loads(self, number_of: Mapping[ir.Value, int]) -> Iterator[ChosenCopy]:
+        """Yield the copies to the fast memory. Those of values that are copied out before read what the store in `number_of` wrote."""
+        uses = self.uses
+        for place, values in sorted(self._loaded.items()):
+            for value in values:
+                after = max(self._left_before.get((value, place), -1), self._made_at(value))
+                source = None if value in uses.inputs or value in uses.weights else number_of.get(value)
+                wanted = WantedCopy(True, self._size(value), uses.bytes(value), after, place, source)
+                yield ChosenCopy(value, wanted)
+        for node in uses.part_copies:
+            value, place = node.outputs[0], self._places[node]
+            is_early = all(one is None or one in uses.facts.constants for one in node.inputs[1:])
+            wanted = WantedCopy(True, self._size(value), uses.bytes(value), -1 if is_early else place - 1, place)
+            yield ChosenCopy(value, wanted, node)
+
+    @cached_property
+    def _loaded(self) -> dict[int, tuple[ir.Value, ...]]:
+        """The values that are copied to the fast memory for a kernel, by its place."""
         uses = self.uses
         found: dict[int, dict[ir.Value, None]] = {}
         for value in (*uses.layout.scope.graph.inputs, *uses.weights):
@@ -50,43 +99,14 @@ class MovementChoice:
         return {place: tuple(values) for place, values in found.items()}
 
     @cached_property
-    def stores(self) -> CopiesByPlace:
-        """The values that are copied to the slow memory right after a kernel, each once; outputs are copied anyway."""
-        found: dict[int, list[ir.Value]] = {}
-        stored: set[ir.Value] = set()
-        for value, place in self.uses.stored.items():
-            found.setdefault(place, []).append(value)
-        for gap in sorted(self._left, key=lambda gap: gap.before):
-            for value in (v for v in gap.values if not self.uses.is_backed(v) and v not in stored):
-                stored.add(value)
-                found.setdefault(gap.before, []).append(value)
-        return found
+    def _left_before(self) -> dict[tuple[ir.Value, int], int]:
+        """The place of the last kernel that uses a value before it leaves, by value and by the place of the one that uses it again."""
+        return {(value, gap.after): gap.before for gap in self._left for value in gap.values}
 
     @cached_property
-    def early_loads(self) -> CopiesByPlace:
-        """Those of `loads` for which there is room while the kernel before runs, by the place of the kernel that reads them."""
-        kept = set(range(len(self.problem.gaps))) - self.eviction.evicted
-        room = [free - held for free, held in zip(self.problem.free, self.problem.held(kept), strict=True)]
-        before = self._places_before
-        found: dict[int, tuple[ir.Value, ...]] = {}
-        for place, values in sorted(self.loads.items()):
-            at = before.get(place)
-            if at is None:
-                continue
-            fitting = []
-            for value in values:
-                size = align(self.uses.bytes(value), self.uses.layout.alignment)
-                if size <= room[at] and at > max(self._stored_at(value, place), self._made_at(value)):
-                    room[at] -= size
-                    fitting.append(value)
-            if fitting:
-                found[place] = tuple(fitting)
-        return found
-
-    @cached_property
-    def _places_before(self) -> dict[int, int]:
-        """The place of the kernel before each kernel but the first."""
-        return {place: before for before, place in pairwise(sorted(self.uses.kernels.values()))}
+    def _left_after(self) -> frozenset[tuple[ir.Value, int]]:
+        """The values that leave the fast memory, with the place of the last kernel that uses them before."""
+        return frozenset((value, gap.before) for gap in self._left for value in gap.values)
 
     @cached_property
     def _places(self) -> dict[ir.Node, int]:
@@ -98,16 +118,5 @@ class MovementChoice:
         maker = value.producer()
         return -1 if maker is None or value not in self.uses.weights else self._places.get(maker, -1)
 
-    def _stored_at(self, value: ir.Value, place: int) -> int:
-        """Return the place of the last kernel before `place` that touches the tensor of `value`; -1 for none."""
-        return max((gap.before for gap in self._left if gap.after == place and value in gap.values), default=-1)
-
-    def with_early(self, early: CopiesByPlace) -> CopiesByPlace:
-        """Return `loads`, with those that are `early` before the kernel before."""
-        before = self._places_before
-        found: dict[int, list[ir.Value]] = {}
-        for place, values in self.loads.items():
-            found.setdefault(place, [])[:0] = [v for v in values if v not in early.get(place, ())]
-            if place in early:
-                found.setdefault(before[place], []).extend(early[place])
-        return {place: tuple(values) for place, values in found.items() if values}
+    def _size(self, value: ir.Value) -> int:
+        return align(self.uses.bytes(value), self.uses.layout.alignment)

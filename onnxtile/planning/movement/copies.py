@@ -18,6 +18,10 @@ class MemoryCopy:
 
     It reads `source`, which is at `source_offset` of the memory `source_memory`, and makes `result`, at `offset` of `memory`. A memory is
     the name of an arena, "constants", or "outside", where offsets are None.
+
+    Copies are made in the order of the schedule, one at a time, beside the kernels. This one may write its target from the step
+    `target_free` on: only kernels of earlier steps use what was there. Kernels of steps before `source_ready` make its source. The kernel
+    of the step `before` waits for it. The one after the step `source_until` does, too (None: none), because it writes over its source.
     """
 
     node: str
@@ -31,6 +35,9 @@ class MemoryCopy:
     bytes: int
     step: int
     before: int | None
+    target_free: int = 0
+    source_ready: int = 0
+    source_until: int | None = None
 
 
 @dataclass(frozen=True)
@@ -38,8 +45,8 @@ class TransferTime:
     """Times in seconds that follow from the given bandwidth of the slow memory, and from the given MACs per second.
 
     `copying` is the time of all copies one after the other. `computing` is that of the MACs, `without_overlap` the sum, and `with_overlap`
-    the time until all is done where copies run beside kernels, one at a time, as early as the bytes that they read and write allow. The
-    last three are None where no speed of the kernels is given.
+    the time until all is done where copies run beside kernels, one at a time, as early as the bytes that they read and write allow. Then
+    the nodes of the schedule start and end at `starts` and `ends`. The last five are None where no speed of the kernels is given.
     """
 
     bandwidth: int
@@ -48,6 +55,8 @@ class TransferTime:
     computing: float | None = None
     without_overlap: float | None = None
     with_overlap: float | None = None
+    starts: tuple[float, ...] | None = None
+    ends: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)

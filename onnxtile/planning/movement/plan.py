@@ -40,6 +40,10 @@ from onnxtile.planning.states.find_states import states_of
 
 _ORDERS = 16
 """The most orders of the nodes that are tried."""
+_RESERVES = (0.0, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
+"""The parts of the fast memory that stay free of early copies; the next one is tried where the offsets do not fit."""
+_LITTLE = 4
+"""Each of these tries has one in so many steps of the effort."""
 _ROUNDS = 40
 """The most times that a movement is chosen anew because its offsets exceeded the fast memory."""
 
@@ -76,9 +80,7 @@ def plan_with_movement(
     writer = PlanWriter(model, shapes, settings, (fast.name, slow.name), kept)
     choice, placed = _placed(writer, choice)
     moved = placed.result(bound, speeds)
-    if speeds is None:
-        return moved
-    early = _early(writer, choice)
+    early = _early(writer, choice, speeds)
     return moved if early is None else _quicker(moved, early.result(bound, speeds))
 
 
@@ -98,7 +100,7 @@ def _placed(writer: PlanWriter, choice: MovementChoice) -> tuple[MovementChoice,
     """
     free, window = list(choice.problem.free), 0
     for left in reversed(range(_ROUNDS)):
-        found = writer.write(choice, choice.loads)
+        found = writer.write(choice, writer.timetable(choice, None, None))
         if isinstance(found, PlacedCopies):
             return choice, found
         tighter = _tightened(free, found.place, window, align(found.error.shortfall, writer.settings.alignment))
@@ -110,28 +112,29 @@ def _placed(writer: PlanWriter, choice: MovementChoice) -> tuple[MovementChoice,
     raise AssertionError("the last round returns or raises")
 
 
-def _early(writer: PlanWriter, choice: MovementChoice) -> PlacedCopies | None:
-    """Return the plan of `choice` in which copies to the fast memory are made one kernel earlier where there is room, if there are any."""
-    loads = choice.early_loads
-    for _ in range(_ROUNDS):
-        if not loads:
-            return None
-        found = writer.write(choice, choice.with_early(loads))
+def _early(writer: PlanWriter, choice: MovementChoice, speeds: Speeds | None) -> PlacedCopies | None:
+    """Return the plan of `choice` in which copies are made as early as the engine and the fast memory allow; None where none fits.
+
+    Where the offsets do not fit, a part of the memory is left free of early copies.
+    """
+    before = writer.timetable(choice, speeds, None)
+    effort = writer.settings.effort
+    writer = replace(writer, settings=replace(writer.settings, effort=replace(effort, steps=effort.steps // _LITTLE)))
+    for share in _RESERVES:
+        table = writer.timetable(choice, speeds, int(share * choice.capacity))
+        if table == before:
+            continue
+        before, found = table, writer.write(choice, table)
         if isinstance(found, PlacedCopies):
             return found
-        left = {place: values for place, values in loads.items() if abs(place - 1 - found.place) > 1}
-        loads = left if len(left) < len(loads) else {}
     return None
 
 
 def _quicker(plain: MovedPlan, early: MovedPlan) -> MovedPlan:
     """Return the plan that takes less time; the one with early copies where the time is not known."""
-    before, after = plain.result.movement, early.result.movement
-    assert before is not None and before.time is not None
-    assert after is not None and after.time is not None
-    if before.time.with_overlap is None or after.time.with_overlap is None:
-        return early
-    return early if after.time.with_overlap < before.time.with_overlap else plain
+    times = [moved.result.movement and moved.result.movement.time for moved in (plain, early)]
+    before, after = (time.with_overlap if time else None for time in times)
+    return plain if before is not None and after is not None and before <= after else early
 
 
 def _two_memories(settings: PlanSettings) -> tuple[Memory, Memory]:
@@ -170,7 +173,7 @@ def _fewest(all_uses: Iterator[tuple[TensorUses, ...]], fast: Memory) -> Movemen
             except Infeasible as one:
                 error = error or one
                 continue
-            choice = MovementChoice(uses, problem, choose_evictions(problem))
+            choice = MovementChoice(uses, problem, choose_evictions(problem), fast.capacity)
             best = choice if best is None or choice.bytes < best.bytes else best
         if best is not None and best.bytes == min(uses.forced + uses.placed for uses in of_one_order):
             break

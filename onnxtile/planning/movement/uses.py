@@ -7,6 +7,7 @@ overwrites an operand, or an operand that lies in the result of a Concat, takes 
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -183,6 +184,12 @@ class TensorUses:
             for tensor in dict.fromkeys(self._tensor_of[value] for value in self.touched[node]):
                 found.setdefault(tensor, []).append(place)
         return found
+
+    def next_use(self, value: ir.Value, place: int) -> int | None:
+        """Return the place of the first kernel after `place` that touches the tensor of `value`; None for none."""
+        uses = self._uses.get(self._tensor_of.get(value, value), [])
+        at = bisect_right(uses, place)
+        return uses[at] if at < len(uses) else None
 
     @cached_property
     def _members(self) -> dict[ir.Value, list[ir.Value]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -18,18 +19,28 @@ _FEW_BITS = frozenset({ir.DataType.INT2, ir.DataType.UINT2, ir.DataType.INT4, ir
 """Element types of which onnxruntime casts tensors, but has no kernel for Identity."""
 
 
+class CopyToWrite(NamedTuple):
+    """A copy of `value` to the fast memory (a load) or out of it; the Slice `part` copies a part of an input.
+
+    A store holds its bytes up to the kernel at the place `held`.
+    """
+
+    value: ir.Value
+    is_load: bool
+    part: ir.Node | None = None
+    held: int | None = None
+
+
 @dataclass(frozen=True)
 class MovementOrder:
     """A schedule with the copies to make, in values and nodes of one graph.
 
-    Before the node at a place of `nodes`, the values in `loads` are copied to the fast memory, each with the number of the kernel from
-    which on a copy is in use. After it, those in `stores` are copied to the slow memory. `outputs` are copied there when they are made.
-    The Slices in `parts` copy a part of an input to the fast memory. Nodes in `once` make constants, and read no copies.
+    Before the node at a place of `nodes`, the `copies` of this place are made; those of the place behind the last node come at the end.
+    `outputs` are copied to the slow memory. The Slices in `parts` are copies. Nodes in `once` make constants, and read no copies.
     """
 
     nodes: tuple[ir.Node, ...]
-    loads: Mapping[int, Sequence[ir.Value]]
-    stores: Mapping[int, Sequence[ir.Value]]
+    copies: Mapping[int, Sequence[CopyToWrite]]
     outputs: Collection[ir.Value]
     parts: Collection[ir.Node] = ()
     once: Collection[ir.Node] = ()
@@ -41,7 +52,7 @@ class WrittenCopies:
 
     `places` has the place in the old schedule that each node of the new one belongs to. By result, `origin` has the value of the old graph
     with the same bytes, and, by name, `tensor` its old name. `slow` are the names of values in the slow memory, `stored` those of them by
-    the old name of the tensor.
+    the old name of the tensor. `held` has the last step in which a tensor of the fast memory takes bytes because its copy has not ended.
     """
 
     places: list[int] = field(default_factory=list)
@@ -49,6 +60,7 @@ class WrittenCopies:
     origin: dict[ir.Value, ir.Value] = field(default_factory=dict)
     slow: set[str] = field(default_factory=set)
     stored: dict[str, str] = field(default_factory=dict)
+    held: dict[str, int] = field(default_factory=dict)
 
 
 def write_copies(model: ir.Model, shapes: Shapes, order: MovementOrder, fast: str, slow: str) -> WrittenCopies:
@@ -68,27 +80,47 @@ class _CopyWriter:
         self._function = _function(model, COPY, "Identity", 1).name
 
     def write(self) -> WrittenCopies:
-        graph, order = self._model.graph, self._order
-        for place, node in enumerate(order.nodes):
-            for value in order.loads.get(place, ()):
-                copy = self._copy(self._stored.get(value, value), value, self._unique(value, self._fast), place)
-                self._inside[value] = copy
-            if node not in order.once:
-                _read_copies(node, self._inside)
-            if node in order.parts:
-                self._copy_part(node, place)
-            else:
-                self._add(node, place)
-            for value in (v for v in node.outputs if v in order.outputs):
-                self._hand_out(value, place)
-            for value in order.stores.get(place, ()):
-                copy = self._copy(self._inside.get(value, value), value, self._unique(value, self._slow), place)
-                self._stored[value] = copy
-                self._found.stored[value.name or ""] = copy.name or ""
-                self._found.slow.add(copy.name or "")
+        graph, order, held, steps = self._model.graph, self._order, dict[str, int](), list[int]()
+        for place in range(len(order.nodes) + 1):
+            for copy in order.copies.get(place, ()):
+                source = self._make(copy, place)
+                if copy.held is not None:
+                    held[source] = copy.held
+            if place < len(order.nodes):
+                steps.append(len(self._nodes))
+                self._run(order.nodes[place], place)
+        self._found.held.update((name, steps[last]) for name, last in held.items())
         graph.remove(list(graph))
         graph.extend(self._nodes)
         return self._found
+
+    def _run(self, node: ir.Node, place: int) -> None:
+        """Put the kernel `node` at its place, if it is no copy."""
+        if node not in self._order.parts:
+            if node not in self._order.once:
+                _read_copies(node, self._inside)
+            self._add(node, place)
+        for value in node.outputs:
+            if value in self._order.outputs:
+                self._old_names[value] = value.name or ""
+                value.name = self._unique(value, self._fast)
+
+    def _make(self, copy: CopyToWrite, place: int) -> str:
+        """Make a copy at its place; return the name of the tensor that it reads."""
+        value = copy.value
+        source = self._stored.get(value, value) if copy.is_load else self._inside.get(value, value)
+        if copy.part is not None:
+            _read_copies(copy.part, self._inside)
+            self._copy_part(copy.part, place)
+        elif copy.is_load:
+            self._inside[value] = self._copy(source, value, self._unique(value, self._fast), place)
+        elif value in self._old_names:
+            self._hand_out(value, place)
+        else:
+            self._stored[value] = made = self._copy(source, value, self._unique(value, self._slow), place)
+            self._found.stored[value.name or ""] = made.name or ""
+            self._found.slow.add(made.name or "")
+        return source.name or ""
 
     def _copy_part(self, node: ir.Node, place: int) -> None:
         """Put a call of a function that copies a part in the place of a Slice."""
@@ -112,11 +144,9 @@ class _CopyWriter:
         self._found.places.append(place)
 
     def _hand_out(self, value: ir.Value, place: int) -> None:
-        """Give the name of the output `value` to a copy of it, which is the output."""
-        name, outputs = value.name or "", self._model.graph.outputs
-        self._old_names[value] = name
+        """Give the old name of the output `value` to a copy of it, which is the output."""
+        name, outputs = self._old_names[value], self._model.graph.outputs
         places = [number for number, output in enumerate(outputs) if output is value]
-        value.name = self._unique(value, self._fast)
         copy = self._copy(value, value, name, place)
         copy.metadata_props.update(value.metadata_props)
         for number in places:

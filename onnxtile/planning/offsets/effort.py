@@ -15,15 +15,16 @@ from onnxtile.sizes import whole
 class Effort:
     """The budget of a planner.
 
-    `steps` are for an arena smaller than the best one found so far, `fitting` steps for one that fits the capacity while none does. A step
-    is a look at a buffer: a million take a fifth of a second, a hundredth with numba. `seconds`, if given, end either search. `progress`
-    receives the steps or seconds used.
+    `steps` are for an arena smaller than the best one found so far, `fitting` steps for one that fits the capacity while none does, and
+    `closing` steps for one that is near to the lower bound while none is. A step is a look at a buffer: a million take a fifth of a second,
+    a hundredth with numba. `seconds`, if given, end each search. `progress` receives the steps or seconds used.
     """
 
     steps: int
     fitting: int
     seconds: float | None = None
     progress: Progress = field(default=silent, repr=False, compare=False)
+    closing: int = 0
 
     @property
     def budget(self) -> SearchBudget:
@@ -36,12 +37,22 @@ class Effort:
         return SearchBudget(self.fitting, self.seconds, self.progress)
 
     @property
+    def budget_to_close(self) -> SearchBudget:
+        """The budget of a search for an arena near to the lower bound."""
+        return SearchBudget(self.closing, self.seconds, self.progress)
+
+    @property
     def stages(self) -> tuple[Effort, ...]:
         """The efforts for several problems of which the smallest arena counts: a low one for all of them first, then this one."""
         low = LEVELS["low"]
         if self.steps <= low.steps:
             return (self,)
         return (replace(self, steps=low.steps, fitting=min(self.fitting, low.fitting)), self)
+
+    @property
+    def alone(self) -> Effort:
+        """The effort for one problem: the normal one has more steps as long as its arena is far above the lower bound."""
+        return replace(self, closing=_CLOSING) if self.steps == LEVELS["normal"].steps else self
 
     def after(self, budget: SearchBudget) -> Effort:
         """Return the effort left after the seconds that `budget` has taken."""
@@ -55,6 +66,9 @@ LEVELS = {
 }
 
 NORMAL = LEVELS["normal"]
+
+_CLOSING = 300_000_000
+"""The steps of the normal effort for one problem while its arena is far above the lower bound: compiled, a second."""
 
 _ENDLESS = 10**18
 _LONGEST = 30

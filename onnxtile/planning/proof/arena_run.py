@@ -6,7 +6,7 @@ several values; a whole run is repeated, with other inputs and another pattern i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from onnxtile.model.wanted import ANYTHING, Wanted
 from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.layout.ordering.schedule import named, shuffled
 from onnxtile.planning.order import find_order
+from onnxtile.planning.proof.copy_orders import copy_orders
 from onnxtile.planning.proof.draws import Unsure
 from onnxtile.planning.proof.executor import ArenaExecutor, Corruption
 from onnxtile.planning.proof.memory import same
@@ -49,7 +50,7 @@ class ArenaVerdict:
     nothing was written around the arena. `kernels` nodes ran in the arena, in `sessions` different sessions; `views` did not run, because
     their bytes are in place. `repeated` different kernels, which share bytes, ran on other values as well. Every tensor is compared with
     a run of the nodes one by one in memory of their own. `excused` outputs need not have the bits of the run of the whole model: by name,
-    with the reason.
+    with the reason. `copy_runs` more runs made the copies between memories as early as the plan allows, and as late.
     """
 
     runs: int
@@ -62,6 +63,7 @@ class ArenaVerdict:
     sessions: int
     views: int
     excused: Mapping[str, str] = field(default_factory=dict)
+    copy_runs: int = 0
 
     @property
     def equal(self) -> bool:
@@ -105,23 +107,27 @@ def arena_run(  # noqa: PLR0913 - what a run can be asked for
     corruption, intact, runs = None, True, 0
     unsure = Unsure.of(LayoutFacts(model, shapes, constants))
     excused = dict(unsure.drawn)
-    for runs, fed in enumerate(counted(prepared, "running inside the arena", progress), start=1):
-        pattern = _PATTERNS[(runs - 1) % len(_PATTERNS)]
+    trials: list[tuple[int, Iterable[int] | None]] = [
+        (number, shuffled(schedule, freely=every, seed=seed + number + 1) if number else None)
+        for number in range(len(prepared))
+    ]
+    trials += [(0, order) for order in copy_orders(result.movement, len(result.schedule))] if result.movement else []
+    for runs, (number, order) in enumerate(counted(trials, "running inside the arena", progress), start=1):
+        fed, pattern = prepared[number], _PATTERNS[(runs - 1) % len(_PATTERNS)]
         for block in executor.blocks.values():
             block.fill(pattern)
-        order = shuffled(schedule, freely=every, seed=seed + runs) if runs > 1 else None
         found = executor.run(fed, order)
         if isinstance(found, Corruption):
             corruption = found
         else:
-            told = differences(found, expected[runs - 1], unsure, partial(executor.elsewhere, fed))
+            told = differences(found, expected[number], unsure, partial(executor.elsewhere, fed))
             corruption = next((Corruption(name, None) for name, reason in told.items() if reason is None), None)
             excused |= {name: reason for name, reason in told.items() if reason is not None}
         intact = all(block.is_intact(pattern) for block in executor.blocks.values())
         if corruption is not None or not intact:
             break
     return ArenaVerdict(
-        runs=runs,
+        runs=min(runs, len(prepared)),
         outputs=tuple(value.name or "" for value in model.graph.outputs),
         differing=corruption.name if corruption is not None else None,
         step=corruption.step if corruption is not None else None,
@@ -131,6 +137,7 @@ def arena_run(  # noqa: PLR0913 - what a run can be asked for
         sessions=executor.sessions,
         views=executor.views,
         excused=excused,
+        copy_runs=max(0, runs - len(prepared)),
     )
 
 

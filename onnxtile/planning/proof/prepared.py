@@ -37,7 +37,9 @@ class PairedValues:
     reference: ValueTable
 
     def agree(self, value: ir.Value, spans: Sequence[ByteSpan] | None = None) -> bool:
-        """Return whether `value`, or its bytes `spans`, are the same bits in both runs."""
+        """Return whether `value`, or its bytes `spans`, are the same bits in both runs; one that is not made yet has none."""
+        if value not in self.reference:
+            return False
         found, expected = self.arena[value], self.reference[value]
         if found is expected:
             return True

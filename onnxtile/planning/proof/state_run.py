@@ -18,6 +18,7 @@ from onnxtile.model.unfold import Unfolded, unfold
 from onnxtile.model.wanted import Wanted
 from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.proof.arena_run import differences
+from onnxtile.planning.proof.copy_orders import copy_orders
 from onnxtile.planning.proof.draws import Unsure
 from onnxtile.planning.proof.executor import ArenaExecutor, Corruption
 from onnxtile.planning.proof.growing_states import rows_of_state
@@ -145,7 +146,7 @@ class _StateRuns:
         pattern = _PATTERNS[number % len(_PATTERNS)]
         self._overwrite(() if is_first else states, pattern)
         fed = {**feeds, **{name: _array(value) for name, value in self._reference.items()}}
-        found = executor.run(fed, carried=carried)
+        found = executor.run(fed, _order(plan.result, number), carried=carried)
         self.runs += 1
         if isinstance(found, Corruption):
             self.corruption = found
@@ -278,3 +279,10 @@ def same_plan(opened: Unfolded, result: PlanResult, runs: int) -> Iterator[Sized
     """Yield one plan for each of `runs` runs."""
     plan = SizedPlan(opened, result)
     yield from (plan for _ in range(runs))
+
+
+def _order(result: PlanResult, number: int) -> tuple[int, ...] | None:
+    """Return the order of run `number`: with copies between memories as they are planned, as early, and as late as that is allowed."""
+    if result.movement is None or number % 3 == 0:
+        return None
+    return copy_orders(result.movement, len(result.schedule))[number % 3 - 1]

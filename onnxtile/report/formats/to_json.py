@@ -13,7 +13,7 @@ from onnxtile.json_text import as_json
 from onnxtile.report.format import Format, PlanJson, RenderOptions
 
 _SEARCHED = frozenset({"planner", "ended", "optimal_over", "any_order_bound", "insides", "verdict", "not_run"})
-_SEARCHED_MOVEMENT = frozenset({"bound", "lower_bound", "parts_bound", "any_order_bound", "time"})
+_SEARCHED_MOVEMENT = frozenset({"bound", "lower_bound", "parts_bound", "any_order_bound"})
 _SHOWN_ORDERS = frozenset({"any", "model"})
 """Orders that the rows of a plan show: offsets hold in every order of the nodes, or nodes run as in the file."""
 

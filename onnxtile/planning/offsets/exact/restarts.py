@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import cycle
 
 from onnxtile.planning.offsets import compiled
@@ -14,8 +15,8 @@ from onnxtile.planning.offsets.exact.state import SearchState, as_arrays
 
 Descend = Callable[[SearchState, int, int, int], tuple[int, int]]
 
-COMPILE_FROM = 5_000_000
-"""Looks after which compiling pays: plain Python takes one or two seconds for them, the first compilation a little more."""
+COMPILE_FROM, LOAD_FROM = 5_000_000, 500_000
+"""Looks after which compiling pays, which plain Python does in one or two seconds; and those after which loading what is compiled pays."""
 
 _SHORT, _LEAST = 1.3, 200
 """Placements of a short search: a multiple of the number of buffers, at least _LEAST so that small problems are searched completely."""
@@ -126,7 +127,7 @@ class Runner:
 
     def _search(self, restarts: RestartSchedule, capacity: int, budget: SearchBudget, least: int) -> int:
         """Run the next search of `restarts`, until the budget is down to `least` looks; return its ending."""
-        if self._looks >= COMPILE_FROM and self._run is descent.descend and compiled.is_available():
+        if self._run is descent.descend and self._looks >= LOAD_FROM and self._pays_to_compile():
             self._state = as_arrays(self._state)
             self._run = compiled.function(descent, "descend", allocates=False)
         nodes, does_teach = restarts.next()
@@ -143,3 +144,10 @@ class Runner:
         self._looks += int(looks)
         budget.take(int(looks))
         return int(ended)
+
+    def _pays_to_compile(self) -> bool:
+        return compiled.is_available() and (self._looks >= COMPILE_FROM or self._is_compiled)
+
+    @cached_property
+    def _is_compiled(self) -> bool:
+        return compiled.is_loaded(descent, "descend") or compiled.is_kept(descent, "descend")

@@ -27,6 +27,11 @@ _BETWEEN = 8
 """The goal is the lower bound, or the capacity as long as nothing fits it. Other sizes get one part in so many of its looks."""
 _FINE = 200
 """A round ends where the sizes between the tried and the found are fewer than one in so many of the found."""
+_FAR = 32
+"""The found is far above the bound where it exceeds it by more than one part in so many. Then the next three numbers hold, as long as the
+effort has steps for that."""
+_FAR_BETWEEN, _FAR_FINE, _FAR_DESCENTS = 4, 64, 2
+"""Instead of the two above; and other sizes get the looks of so many descents at least: one that is cut off finds nothing."""
 
 How = Literal["optimal", "effort", "time", "size"]
 
@@ -51,18 +56,29 @@ class _Range:
     low: int
     high: int
 
+    @property
+    def is_far(self) -> bool:
+        """Whether a far smaller arena may be possible."""
+        return (self.high - self.low) * _FAR > self.low
+
 
 class _SearchBudgets:
-    """The budget for a smaller arena, and the one for fitting the capacity, which is spent as long as nothing fits."""
+    """The budget for a smaller arena, and those spent before it: to fit the capacity, and to come near to the lower bound."""
 
     def __init__(self, problem: Problem, effort: Effort, grain: int) -> None:
         self._most = None if problem.capacity is None else problem.capacity // grain
         self._smaller = effort.budget
-        self._fitting = effort.budget_to_fit
+        self._fitting, self._closing = effort.budget_to_fit, effort.budget_to_close
 
     def of(self, found: _Range) -> SearchBudget:
         """Return the budget of a group with the bounds `found`."""
-        return self._fitting if self.is_fitting(found) else self._smaller
+        if self.is_fitting(found):
+            return self._fitting
+        return self._closing if self.is_closing(found) else self._smaller
+
+    def is_closing(self, found: _Range) -> bool:
+        """Return whether the group with the bounds `found` has steps to come near to the lower bound."""
+        return found.is_far and self._closing.is_left and not self.is_fitting(found)
 
     def is_fitting(self, found: _Range) -> bool:
         """Return whether the group with the bounds `found` may still fit the capacity, and does not yet."""
@@ -120,7 +136,11 @@ def _improve(
         if target >= found.high:
             target = tried = found.low
         goal = _goal(problem, found, grain)
-        most = share if target == goal else share // _BETWEEN
+        is_closing = budgets.is_closing(found)
+        most = share
+        if target != goal:
+            sure = int(_FAR_DESCENTS * _LOOKS * len(members) ** 2)
+            most = max(share // _FAR_BETWEEN, sure) if is_closing else share // _BETWEEN
         ended = runner.fit(target, budgets.of(found), most, fitting=target == goal and budgets.is_fitting(found))
         if ended == SOLVED:
             found.high = max(o + s for o, s in zip(runner.offsets(), state.size, strict=True))
@@ -129,19 +149,19 @@ def _improve(
         elif ended == IMPOSSIBLE:
             found.low = target + 1
         tried = max(tried, target + 1) if ended != SOLVED else tried
-        target = _next_target(problem, found, tried, grain)
+        target = _next_target(problem, found, tried, grain, _FAR_FINE if is_closing else _FINE)
         share *= 2 if target >= found.high else 1
 
 
-def _next_target(problem: Problem, found: _Range, tried: int, grain: int) -> int:
-    """Return the next size to try, at least `tried`; `found.high` where the round is over.
+def _next_target(problem: Problem, found: _Range, tried: int, grain: int, fine: int) -> int:
+    """Return the next size to try, at least `tried`; `found.high` where the round is over: see `_FINE`.
 
     While a capacity may still be met and nothing fits it, only the capacity is tried. Otherwise the middle between tried and found is.
     """
     goal = _goal(problem, found, grain)
     if goal > found.low or (problem.capacity is not None and problem.capacity // grain == goal):
         return goal if tried <= goal else found.high
-    if (found.high - tried) * _FINE < found.high and tried > found.low:
+    if (found.high - tried) * fine < found.high and tried > found.low:
         return found.high
     return (tried + found.high) // 2
 

@@ -218,6 +218,25 @@ class MemoryCopyClaim:
     bytes: int
     step: int
     before: int | None
+    target_free: int = UNSAID
+    source_ready: int = UNSAID
+    source_until: int | None = UNSAID
+
+
+@dataclass(frozen=True)
+class TransferTimeClaim:
+    """The times of a movement in seconds: see planning.movement.copies.TransferTime."""
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
+
+    bandwidth: int
+    copying: float
+    macs_per_second: int | None = None
+    computing: float | None = None
+    without_overlap: float | None = None
+    with_overlap: float | None = None
+    starts: tuple[float, ...] | None = None
+    ends: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -232,6 +251,7 @@ class MovementClaim:
     bytes: int = UNSAID
     forced: int = UNSAID
     weights: Told[bool] = None
+    time: TransferTimeClaim | None = None
 
 
 @dataclass(frozen=True)
@@ -407,7 +427,8 @@ def _search(plan: PlanResult) -> SearchClaim:
 
 def _movement(planned: PlannedMovement) -> MovementClaim:
     copies = tuple(MemoryCopyClaim(**vars(copy)) for copy in planned.copies)
-    return MovementClaim(planned.fast, planned.slow, copies, planned.bytes, planned.forced, planned.weights)
+    time = None if planned.time is None else TransferTimeClaim(**vars(planned.time))
+    return MovementClaim(planned.fast, planned.slow, copies, planned.bytes, planned.forced, planned.weights, time)
 
 
 def _end(planned: PlannedInput) -> InputClaim:

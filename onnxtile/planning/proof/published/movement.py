@@ -1,22 +1,32 @@
 """The check of the copies between memories: each operand of a kernel is in the fast memory, and each copy is what the plan says.
 
 That the bytes are there when they are read follows from the check of all rows, in which a copy is a node that reads one tensor and makes
-another. Here the memories are compared, the list of copies, and the sums.
+another. Here the memories are compared, the list of copies, the steps between which each may run, the times, and the sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from onnxtile import keys
+from onnxtile.inspection.inlined import works
 from onnxtile.planning.proof.failure import PlanFailure
-from onnxtile.planning.proof.published.claims import UNSAID, ArenaClaim, ClaimedRow, Claims, MemoryCopyClaim
+from onnxtile.planning.proof.published.claims import (
+    UNSAID,
+    ArenaClaim,
+    ClaimedRow,
+    Claims,
+    MemoryCopyClaim,
+    TransferTimeClaim,
+)
 from onnxtile.planning.proof.published.evidence import GraphFacts
 from onnxtile.planning.proof.published.placing import Placing
 from onnxtile.planning.proof.published.timeline import RunOrder
+from onnxtile.planning.proof.published.transfers import Clocked, Transfers
 
 _MEMORIES = 2
 _NOWHERE = ("outside", None)
@@ -46,6 +56,8 @@ def wrong_movement(claims: Claims, placing: Placing, line: RunOrder, known: Grap
     if claims.movement.copies is not None:
         yield from check.listed(copies, claims.movement.copies)
     yield from check.sums(copies)
+    if claims.movement.time is not None:
+        yield from check.times(claims.movement.time, copies)
 
 
 @dataclass(frozen=True)
@@ -126,10 +138,14 @@ class _MovementCheck:
         names = {self.line.name_of[node]: node for node in copies}
         for name in sorted(listed.keys() ^ names.keys()):
             yield PlanFailure(f"movement lists copies that are not those of the schedule: {name!r}", (name,))
-        readers = self._readers()
+        readers, allowed = self._readers(), Transfers(self.line, self.placing, copies).allowed
         for name, node in names.items():
-            right = self._right(name, node, readers)
-            wrong = [key for key, fact in right.items() if name in listed and getattr(listed[name], key) != fact]
+            right = {**self._right(name, node, readers), **allowed[node]._asdict()}
+            wrong = [
+                key
+                for key, fact in right.items()
+                if name in listed and getattr(listed[name], key) not in {fact, UNSAID}
+            ]
             if wrong:
                 told = f"{wrong[0]} {getattr(listed[name], wrong[0])!r}, not {right[wrong[0]]!r}"
                 yield PlanFailure(f"movement lists the copy {name!r} with {told}", (name,), self.line.step_of[node])
@@ -217,6 +233,54 @@ class _MovementCheck:
             and self.known.shapes.dtype(value) not in _PARAMETERS
         )
 
+    def times(self, time: TransferTimeClaim, copies: Sequence[ir.Node]) -> Iterator[PlanFailure]:
+        """Yield the times that do not follow from the bandwidth, the speed of the kernels, and the rows."""
+        if time.bandwidth < 1 or (time.macs_per_second is not None and time.macs_per_second < 1):
+            yield PlanFailure("the time of the movement is of a speed below 1")
+            return
+        copying = sum(self.known.bytes(node.outputs[0]) or 0 for node in copies) / time.bandwidth
+        right: dict[str, float | None] = {"copying": copying}
+        clocked = None if time.macs_per_second is None else self._clocked(time.bandwidth, time.macs_per_second, copies)
+        if clocked is None:
+            right |= dict.fromkeys(("computing", "without_overlap", "with_overlap"))
+        else:
+            computing, (starts, ends) = clocked
+            right |= {
+                "computing": computing,
+                "without_overlap": copying + computing,
+                "with_overlap": max(ends, default=0),
+            }
+        for name, fact in right.items():
+            if not _is_same(getattr(time, name), fact):
+                yield PlanFailure(f"movement says that {name} takes {getattr(time, name)} seconds, not {fact}")
+        for name, seconds in (("start", starts), ("end", ends)) if clocked else (("start", None), ("end", None)):
+            told = getattr(time, f"{name}s")
+            if (told is None) is not (seconds is None) or len(told or ()) != len(seconds or ()):
+                yield PlanFailure(
+                    f"movement has times of the {name}s of {len(told or ())} nodes, not {len(seconds or ())}"
+                )
+                continue
+            for node, one, fact in zip(self.line.nodes, told or (), seconds or (), strict=True):
+                if not _is_same(one, fact):
+                    text = f"movement says that {self.line.name_of[node]!r} has its {name} at {one} seconds, not {fact}"
+                    yield PlanFailure(text, (), self.line.step_of[node])
+                    break
+
+    def _clocked(
+        self, bandwidth: int, macs_per_second: int, copies: Collection[ir.Node]
+    ) -> tuple[float, Clocked] | None:
+        """Return the seconds of all kernels, and the times of all nodes; None where the MACs of a node are not known."""
+        found = works(self.known.model, self.known.shapes, self.known.constants)
+        macs = [0 if node in copies else found[node].total for node in self.line.nodes]
+        if any(count is None for count in macs):
+            return None
+        seconds = [
+            (self.known.bytes(node.outputs[0]) or 0) / bandwidth if node in copies else (count or 0) / macs_per_second
+            for node, count in zip(self.line.nodes, macs, strict=True)
+        ]
+        computing = sum(count or 0 for count in macs) / macs_per_second
+        return computing, Transfers(self.line, self.placing, copies).clocked(seconds)
+
     def _forced(self, copies: Sequence[ir.Node]) -> int:
         """Return the bytes of inputs and weights that are copied, and of outputs."""
         outputs = [value for value in dict.fromkeys(self.line.graph.outputs) if self._is_handed_out(value)]
@@ -231,3 +295,10 @@ class _MovementCheck:
     def _is_handed_out(self, value: ir.Value) -> bool:
         maker = value.producer()
         return maker is not None and is_copy(maker, self.known.model)
+
+
+def _is_same(told: float | None, fact: float | None) -> bool:
+    """Return whether two times are equal but for rounding."""
+    if told is None or fact is None:
+        return told is fact
+    return math.isclose(told, fact, rel_tol=1e-9, abs_tol=1e-18)
