@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onnxtile.report.table import ResultJson, line, table
+from onnxtile.report.table import reasons as lines_of
 
 _FIGURES = {"nodes": ",", "fused": ",", "tiles": ",", "arena": ",", "error": ".1e"}
 _NONE = {"arena": "unplanned", "error": "∞"}
@@ -28,6 +29,8 @@ def for_run(result: ResultJson) -> list[Table | Text]:
         for model in result["models"]
     ]
     parts: list[Table | Text] = [table(f"pipeline {result['pipeline']}", ("model", "", *used), rows)]
+    for model in result["models"]:
+        parts += lines_of(f"not compared in {model['model']}", model["figures"].get("not_compared", {}))
     failures = [(model["model"], reason) for model in result["models"] for reason in reasons(model)]
     if failures:
         parts.append(table("failed", ("model", "reason"), failures))

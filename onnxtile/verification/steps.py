@@ -62,6 +62,12 @@ def _zero_point(node: ir.Node) -> ir.Value | None:
     return zero if fits else None
 
 
+def makes_quantised(value: ir.Value) -> bool:
+    """Return whether the node that makes `value` rounds it to steps of quantisation."""
+    node = value.producer()
+    return node is not None and node.outputs[0] is value and (quantises(node) or _zero_point(node) is not None)
+
+
 def _put_off(node: ir.Node, zero: ir.Value, seed: int, opset: int) -> None:
     """Let the readers of the first result of `node` read it with random steps added, inside the range of its element type."""
     graph, stored = node.graph, node.outputs[0]

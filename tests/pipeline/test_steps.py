@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +12,13 @@ import pytest
 from onnxtile.cli.commands.run import RunCommand
 from onnxtile.errors import UsageError
 from onnxtile.option import options
+from onnxtile.pipeline.figures import figures
 from onnxtile.pipeline.file import Pipeline, from_file
 from onnxtile.pipeline.place import Destination
 from onnxtile.pipeline.run import run_one
 from onnxtile.pipeline.step import verbs
 from onnxtile.registry import data_folder
+from onnxtile.report.run_tables import for_run
 
 STEPS = verbs()
 NO_STEP = {
@@ -166,3 +169,17 @@ def test_two_steps_for_one_file(pipeline: Callable[[str], Pipeline]) -> None:
     with pytest.raises(UsageError, match=r"p\.toml:6: a step before writes \.plan\.json already") as caught:
         pipeline(plan + plan)
     assert caught.value.hint == 'name it yourself: emit = ["plan2.json"]'
+
+
+def test_outputs_that_are_not_compared_are_figures() -> None:
+    steps: list[dict[str, Any]] = [{"outputs": [{"max_rel": 0.5}], "not_compared": {"y": "it draws"}}, {"outputs": []}]
+    assert figures([("verify", one) for one in steps]) == {"error": 0.5, "not_compared": {"y": "it draws"}}
+    row = {
+        "model": "m.onnx",
+        "passed": True,
+        "figures": {"not_compared": {"y": "it draws"}},
+        "budgets": [],
+        "error": None,
+    }
+    lines = for_run({"pipeline": "p.toml", "models": [row], "passed": 1, "failed": 0})
+    assert "not compared in m.onnx: y: it draws" in [str(line) for line in lines]

@@ -15,7 +15,7 @@ from tests.random_graphs.scope import FLOAT, INT32, Scope, Tensor
 OPSETS = (13, 15, 17, 18, 20, 21)
 """Opsets of models with random operators: onnxruntime has no kernels for most of those of opset 22."""
 
-_RANDOM = {
+RANDOM = {
     "Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
 }  # fmt: skip
 
@@ -111,7 +111,7 @@ DRAWING: tuple[Step, ...] = (
 
 def draws(node: onnx.NodeProto) -> bool:
     """Return whether `node` draws random numbers: here a Dropout does where it has three operands."""
-    return node.op_type in _RANDOM and (node.op_type != "Dropout" or len(node.input) > 2)
+    return node.op_type in RANDOM and (node.op_type != "Dropout" or len(node.input) > 2)
 
 
 def in_order(model: onnx.ModelProto) -> list[tuple[str, float | None]]:

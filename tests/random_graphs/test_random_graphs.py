@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from tests.random_graphs.asking import faults
+from tests.random_graphs.drawing import OPSETS, RANDOM, in_order
 from tests.random_graphs.generator import FURTHER_OPSETS, OLDEST_AND_NEWEST, limits_of_empty_loops, random_model
 from tests.random_graphs.kernels import run_model
 from tests.random_graphs.option_properties import fair_steps
@@ -54,6 +55,19 @@ def test_the_models_over_ranges_are_of_every_kind() -> None:
     operators = {node.op_type for one in made for node in one.model.graph.node}
     assert operators >= {"Slice", "Reshape", "Concat", "Split", "Expand", "CumSum", "MatMul", "Cast"}
     assert made[0].model == ranged_model(0).model
+
+
+def test_properties_of_models_with_random_operators() -> None:
+    found = [fault for seed in range(10) for fault in faults(seed, most=5, opsets=OPSETS, drawing=True)]
+    # Of these fit cuts what is around a random operator, or would change the order of several.
+    found += [fault for seed in (37, 1000, 1005) for fault in faults(seed, "fit", most=8, opsets=OPSETS, drawing=True)]
+    found += [fault for fault in faults(1074, "fit options", most=8, opsets=OPSETS, drawing=True)]
+    assert not found, "\n".join(f"seed {seed}, {name}: {text}" for seed, name, text in found)
+
+
+def test_models_with_random_operators_have_all_of_them() -> None:
+    drawn = {op for seed in range(60) for op, _ in in_order(random_model(seed, opsets=OPSETS, drawing=True).model)}
+    assert drawn == RANDOM
 
 
 @pytest.mark.slow

@@ -18,8 +18,8 @@ from onnxtile.verification.before_last import compare_before
 from onnxtile.verification.bisect import bisect
 from onnxtile.verification.draws import same_draws
 from onnxtile.verification.one_step import within_one_step
+from onnxtile.verification.rounding import excused_by_one_step
 from onnxtile.verification.trials import Trial, Verdict, compare_with, run_edges, run_original
-from onnxtile.verification.values import compare_values
 
 if TYPE_CHECKING:
     from onnxtile.verbs.verify import CompareOptions
@@ -39,10 +39,11 @@ def verify(how: CompareOptions) -> Verdict:
     progress("running the first model")
     trials, assigned, skipped = _run_first(first, how, given, progress)
     progress("running the second model")
-    compared = compare_values if how.tolerance is None else within_one_step(first)
 
-    def judged(_first: ir.Model, other: ir.Model, ran: list[Trial]) -> Verdict:
-        return compare_with(ran, other, assigned, progress, compared)
+    def judged(original: ir.Model, other: ir.Model, ran: list[Trial]) -> Verdict:
+        if how.tolerance is not None:
+            return compare_with(ran, other, assigned, progress, within_one_step(first))
+        return excused_by_one_step(compare_with(ran, other, assigned, progress), original, other, ran)
 
     verdict = compare_before(judged(first, second, trials), trials, first, second, judged)
     verdict = replace(models.judged(verdict), skipped=skipped)
