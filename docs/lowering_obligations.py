@@ -395,6 +395,41 @@ D(q) = s·(q - z) is what the element q of the scale s and the zero point z stan
 Each site is proved by itself, too: its formula, axes, shapes and element types have to be those of the line. Then `fuse`
 runs each different site alone, before and after, and the whole model. Floats round, so results are equal within the
 tolerances of [verify](verify.md).
+
+## Edge rows
+
+A formula over the real numbers says nothing of NaN, infinities, and numbers that leave the range of their type. So `fuse`
+also runs each different site on edge rows, before and after, in onnxruntime. One input at a time has such a number in
+all elements, in a row of its last axis, or in its last element; the other inputs are random. Then several inputs have such
+numbers at random places, always the same.
+
+| number | is |
+|---|---|
+| `0` | 0 and -0 |
+| `denormal`, `tiny` | the smallest number of the type, and the smallest normal one |
+| `large` | random numbers times 10,000, or times the cube root of the largest number where that is less |
+| `huge` | the largest number of the type, of either sign |
+| `inf`, `NaN` | infinities of either sign, and what is no number; a mask that is -inf hides a row |
+| `false`, `true` | of masks of booleans |
+| `lowest`, `middle`, `highest` | of integers of 8 bits |
+
+Sites in bfloat16 run on edge rows in float. Numbers below the smallest normal one count as 0. A finite number may be off
+by the tolerances, or by twice what a change of the inputs by one unit in the last place makes of it.
+
+| effect | what differs | lowered by default |
+|---|---|---|
+| kinder | elements that are NaN or infinite before are the same or finite after, and all others are equal | yes |
+| no number | no element is finite before, and an infinite one became NaN, or the other way round | yes |
+| beyond range | the row has denormal, tiny or huge numbers, whose squares leave the range of the type | yes |
+| worse | anything else | no |
+
+`--edge strict` refuses them all, and `--edge any` none. A result names each lowered site that differs, with its numbers.
+What comes of numbers beyond the range depends on the order of operations. These lowerings of meta-ops may differ, and are
+lowered all the same:
+
+EDGES
+Quantised islands and operators have no differences on the extremes of integers. Products of dynamically quantised floats
+(`DynamicMatMul`, `IntegerMatMul`, `IntegerConv`) have no number where the input or its scale is infinite.
 """
 
 

@@ -1,12 +1,13 @@
 """Edge rows: a site is run before and after it is lowered on values that random draws do not have, and what differs is named.
 
-One input at a time has such a number everywhere, in one row of its last axis, or in one element; the others stay as they were drawn. A mask
-that is all -inf, or all false, is one of these. `docs/lowerings.md` says what each effect means.
+First one input at a time has such a number everywhere, in one row of its last axis, or in one element; the others stay as they were drawn.
+A mask that is all -inf, or all false, is one of these. Then several inputs have such numbers at places that are drawn, always the same ones.
+`docs/lowerings.md` says what each effect means.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -24,6 +25,7 @@ _LARGE = 1e4
 """What large numbers are multiplied by, in types that have the room for a cube of it."""
 _EXTREME = frozenset({"denormal", "tiny", "huge", "-huge"})
 """Numbers whose squares leave the range of their type, upwards or downwards."""
+_NOT_FINITE = frozenset({"+inf", "-inf", "NaN"})
 _FACTOR = 2
 """How much further than rounding explains a number may be off, as in `onnxtile.verification.rounding`."""
 
@@ -33,7 +35,7 @@ class EdgeEffect(Enum):
 
     KINDER: all that was finite is equal; what was NaN or infinite is the same, or finite. NO_NUMBER: nothing was finite, and an infinite
     number became NaN or another one. BEYOND_RANGE: the row has numbers whose squares leave the range of the type, and what comes of it
-    depends on the order of operations. WORSE: anything else.
+    depends on the order of operations, whatever it is. WORSE: anything else.
     """
 
     KINDER = "kinder"
@@ -55,15 +57,32 @@ class EdgeRule(Enum):
 
 
 @dataclass(frozen=True)
-class EdgeDifference:
-    """A difference on one edge row: `number` is what `place` of the input has ("all", "a row of", "one").
+class EdgeRow:
+    """Inputs of which some have numbers at an edge: `numbers` by the name of the input, and `places` ("all", "a row of", "one", "some")."""
 
-    `output` is the result, of which `elements` differ, for example the one at `where`; `refused` is the reason of a run that failed.
+    numbers: Mapping[str, str]
+    places: Mapping[str, str]
+    feeds: Mapping[str, Array]
+
+    @property
+    def text(self) -> str:
+        """What the inputs have, in words."""
+        return ", ".join(f"{self.places[name]} {number} in {name!r}" for name, number in self.numbers.items())
+
+    @property
+    def extremes(self) -> set[str]:
+        """Those of its numbers whose squares leave the range of their type."""
+        return {*self.numbers.values()} & _EXTREME
+
+
+@dataclass(frozen=True)
+class EdgeDifference:
+    """A difference on one edge row: `output` is the result, of which `elements` differ, for example the one at `where`.
+
+    `refused` is the reason of a run that failed.
     """
 
-    input: str
-    number: str
-    place: str
+    row: EdgeRow
     effect: EdgeEffect
     output: str = ""
     elements: int = 0
@@ -71,28 +90,36 @@ class EdgeDifference:
     refused: str = ""
 
     @property
+    def causes(self) -> set[str]:
+        """The numbers of the row that explain the difference, of either sign: the extreme ones, or those infinite or NaN, or all."""
+        numbers = {*self.row.numbers.values()}
+        found = self.row.extremes or numbers & _NOT_FINITE or numbers
+        return {_UNSIGNED.get(number, number) for number in found}
+
+    @property
     def text(self) -> str:
         """What differs, in words."""
-        row = f"with {self.place} {self.number} in {self.input!r}"
         if self.where is None:
-            return f"{row}, {self.refused}"
-        return f"{row}, {self.output!r} has {self.where.got} where it had {self.where.expected}"
+            return f"with {self.row.text}, {self.refused}"
+        return f"with {self.row.text}, {self.output!r} has {self.where.got} where it had {self.where.expected}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of one difference."""
-        row = {"input": self.input, "place": self.place, "number": self.number, "effect": self.effect.value}
+        inputs = {name: f"{self.row.places[name]} {number}" for name, number in self.row.numbers.items()}
         if self.where is None:
-            return {**row, "refused": self.refused}
-        return {**row, "output": self.output, "elements": self.elements, "where": self.where.to_dict()}
+            return {"inputs": inputs, "effect": self.effect.value, "refused": self.refused}
+        found = {"output": self.output, "elements": self.elements, "where": self.where.to_dict()}
+        return {"inputs": inputs, "effect": self.effect.value, **found}
 
 
 def by_effect(differences: Iterable[EdgeDifference]) -> dict[str, list[str]]:
     """Return the numbers of the edge rows that differ, each once, by the worst effect that they have anywhere."""
     worst: dict[str, EdgeEffect] = {}
     for one in differences:
-        worst[one.number] = max(worst.get(one.number, one.effect), one.effect, key=_badness)
+        for number in one.causes:
+            worst[number] = max(worst.get(number, one.effect), one.effect, key=_badness)
     return {
-        effect.value: [number for number, found in worst.items() if found is effect]
+        effect.value: [number for number in _NAMED if worst.get(number) is effect]
         for effect in EdgeEffect
         if effect in worst.values()
     }
@@ -112,36 +139,29 @@ class SiteRuns:
 
         A row that the site as it was does not take is left out.
         """
-        found = []
-        for name in varied:
-            for number, place, array in edge_rows(feeds[name], doubled=name in self.twice):
-                different = self._difference({**feeds, name: array}, number in _EXTREME)
-                if different is not None:
-                    found.append(EdgeDifference(name, number, place, **different))
-        return tuple(found)
+        found = (self._difference(row) for row in edge_rows(feeds, list(varied), self.twice))
+        return tuple(one for one in found if one is not None)
 
-    def _difference(self, feeds: Mapping[str, Array], extreme: bool) -> dict[str, Any] | None:
+    def _difference(self, row: EdgeRow) -> EdgeDifference | None:
         try:
-            expected = self.before.run(feeds)
+            expected = self.before.run(row.feeds)
         except ModelError:
             return None
         try:
-            got = self.after.run(feeds)
+            got = self.after.run(row.feeds)
         except ModelError as error:
-            return {"effect": EdgeEffect.WORSE, "refused": " ".join(str(error).split())}
+            return EdgeDifference(row, EdgeEffect.WORSE, refused=" ".join(str(error).split()))
 
         def reach(output: str) -> float:
-            return _FACTOR * moved_by_rounding(self.before, [Trial(feeds, expected)]).get(output, 0.0)
+            return _FACTOR * moved_by_rounding(self.before, [Trial(row.feeds, expected)]).get(output, 0.0)
 
-        found = [
-            {"effect": effect, "output": name, **_example(value, got[name])}
-            for name, value in expected.items()
-            if (effect := self._effect(name, value, got[name], reach)) is not None
-        ]
-        worst = max(found, key=lambda one: _badness(one["effect"]), default=None)
-        if worst is not None and worst["effect"] is EdgeEffect.WORSE and extreme:
-            return {**worst, "effect": EdgeEffect.BEYOND_RANGE}
-        return worst
+        effects = {name: self._effect(name, value, got[name], reach) for name, value in expected.items()}
+        found = [(effect, name) for name, effect in effects.items() if effect is not None]
+        if not found:
+            return None
+        effect, name = max(found, key=lambda one: _badness(one[0]))
+        effect = EdgeEffect.BEYOND_RANGE if row.extremes else effect
+        return EdgeDifference(row, effect, name, **_example(expected[name], got[name]))
 
     def _effect(self, name: str, expected: Array, got: Array, reach: Callable[[str], float]) -> EdgeEffect | None:
         """Return how a result differs; None where it does not, within what rounding explains."""
@@ -162,42 +182,74 @@ class SiteRuns:
         return None if same[~finite].all() else EdgeEffect.KINDER
 
 
-def edge_rows(array: Array, *, doubled: bool = False) -> Iterator[tuple[str, str, Array]]:
-    """Yield arrays like `array` with a number at its edge, what that is called, and where it is; nothing for types without edges.
-
-    With `doubled`, the last axis of each is one vector twice.
-    """
-    half = array[..., : array.shape[-1] // 2] if doubled else array
-    for number, place, filled in _filled(half):
-        yield number, place, np.concatenate([filled, filled], -1) if doubled else filled
-
-
-_ALL, _ROW, _ONE = "all", "a row of", "one"
+_ALL, _ROW, _ONE, _SOME = "all", "a row of", "one", "some"
 _PLACES: Mapping[str, tuple[str, ...]] = {
-    **{"0": (_ALL, _ROW), "-0": (_ALL,), "denormal": (_ALL,), "tiny": (_ALL,)},
+    **{"0": (_ALL, _ROW), "-0": (_ALL,), "denormal": (_ALL,), "tiny": (_ALL,), "large": (_ALL,)},
+    **{"huge": (_ALL, _ROW, _ONE), "-huge": (_ALL, _ROW, _ONE)},
     **{"+inf": (_ALL, _ROW, _ONE), "-inf": (_ALL, _ROW, _ONE), "NaN": (_ONE,)},
-    **{"huge": (_ALL, _ONE), "-huge": (_ALL, _ONE)},
-    **{"lowest": (_ALL, _ONE), "highest": (_ALL, _ONE), "middle": (_ALL, _ONE)},
+    **{"lowest": (_ALL, _ONE), "middle": (_ALL, _ONE), "highest": (_ALL, _ONE)},
     **{"false": (_ALL, _ROW, _ONE), "true": (_ALL, _ROW, _ONE)},
 }
-"""Where each number is put."""
+"""Where each number is put, one input at a time."""
+_UNSIGNED = {"-0": "0", "-huge": "huge", "+inf": "inf", "-inf": "inf"}
+_NAMED = tuple(dict.fromkeys(_UNSIGNED.get(number, number) for number in _PLACES))
+_TOGETHER = 12
+"""How many rows with numbers at drawn places there are for each input."""
+_SHARE = 0.3
+
+
+def edge_rows(feeds: Mapping[str, Array], varied: Sequence[str], twice: Collection[str] = ()) -> Iterator[EdgeRow]:
+    """Yield `feeds` with numbers at the edges of their types in the inputs `varied`; what counts or indexes has no edges.
+
+    The last axis of the inputs `twice` is one vector twice.
+    """
+    halves = {name: feeds[name][..., : feeds[name].shape[-1] // 2] if name in twice else feeds[name] for name in varied}
+    halves = {name: array for name, array in halves.items() if array.size and _numbers(array.dtype)}
+
+    def row(arrays: Mapping[str, tuple[str, str, Array]]) -> EdgeRow:
+        numbers = {name: number for name, (number, _, _) in arrays.items()}
+        places = {name: place for name, (_, place, _) in arrays.items()}
+        whole = {name: np.concatenate([a, a], -1) if name in twice else a for name, (_, _, a) in arrays.items()}
+        return EdgeRow(numbers, places, {**feeds, **whole})
+
+    for name, array in halves.items():
+        for filled in _filled(array):
+            yield row({name: filled})
+    random = np.random.default_rng(0)
+    for _ in range(_TOGETHER * len(halves)):
+        drawn = {name: _scattered(array, random) for name, array in halves.items() if random.random() < 1 - _SHARE}
+        if drawn:
+            yield row(drawn)
 
 
 def _filled(array: Array) -> Iterator[tuple[str, str, Array]]:
+    """Yield the numbers at the edges, where they are put, and `array` with them there."""
     indices: dict[str, Any] = {_ALL: ...}
     if array.ndim > 1 and array.size > array.shape[-1]:
         indices[_ROW] = (0,) * (array.ndim - 1)
     if array.size > 1:
         indices[_ONE] = (-1,) * array.ndim
-    for number, value in _numbers(array.dtype).items() if array.size else ():
+    for number, value in _numbers(array.dtype).items():
         for place in _PLACES[number]:
             if place in indices:
                 filled = array.copy()
                 filled[indices[place]] = np.asarray(value).astype(array.dtype)
                 yield number, place, filled
-    if is_inexact(array) and array.dtype.kind != "c" and array.size:
+    if is_inexact(array):
         largest = min(_LARGE, float(ml_dtypes.finfo(array.dtype).max) ** (1 / 3))  # type: ignore[no-untyped-call]
         yield "large", _ALL, (array.astype(np.float64) * largest).astype(array.dtype)
+
+
+def _scattered(array: Array, random: np.random.Generator) -> tuple[str, str, Array]:
+    """Return a number at an edge, and `array` with it in some elements, or in all of one index of one axis."""
+    numbers = _numbers(array.dtype)
+    number = list(numbers)[int(random.integers(len(numbers)))]
+    chosen = random.random(array.shape) < _SHARE
+    if array.ndim and random.random() < 1 / 2:
+        axis = int(random.integers(array.ndim))
+        at = np.arange(array.shape[axis]) == random.integers(array.shape[axis])
+        chosen = np.broadcast_to(at.reshape(*(-1 if i == axis else 1 for i in range(array.ndim))), array.shape)
+    return number, _SOME, np.where(chosen, np.asarray(numbers[number]).astype(array.dtype), array)
 
 
 def _numbers(dtype: np.dtype[Any]) -> dict[str, Any]:
