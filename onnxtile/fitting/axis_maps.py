@@ -21,9 +21,9 @@ from onnxtile.tiling.tensors import NotTiled
 AxisRule = Callable[[OperatorFacts, int], AxisLinks]
 
 _UNARY = (
-    "Abs Acos Acosh Asin Asinh Atan Atanh BitCast BitwiseNot Ceil Celu Cos Cosh Dropout Elu Erf Exp Floor Gelu HardSigmoid "
-    "HardSwish Identity IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus "
-    "Softsign Sqrt Swish Tan Tanh ThresholdedRelu Cast CastLike"
+    "Abs Acos Acosh Asin Asinh Atan Atanh BitCast BitwiseNot Cast CastLike Ceil Celu Cos Cosh Dropout Elu Erf Exp Floor Gelu "
+    "HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal Relu Round Selu Shrink Sigmoid Sign "
+    "Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu"
 )
 _BROADCAST = (
     "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Clip Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod Mul Or "

@@ -24,6 +24,7 @@ _MICROSOFT = {
     "MatMulIntegerToFloat": "",
     "MultiHeadAttention": "fuse without --lower leaves MatMuls, which are cut",
     "QAttention": "",
+    "QLinearConv": "the QLinearConv of ONNX is cut",
 }
 _REASONS: Mapping[str, Mapping[str, str]] = {"": _ONNX, "com.microsoft": _MICROSOFT}
 

@@ -245,3 +245,51 @@ def test_an_operator_that_is_not_cut_says_why(name: str) -> None:
     proto.graph.initializer.append(numpy_helper.from_array(np.asarray([1, 6, 10, 12]), "shape"))
     with pytest.raises(Uncut, match=reason):
         links(facts_of(proto), axis)
+
+
+CONTRIBUTED = {
+    "gelu": "i = com.microsoft.Gelu(h)",
+    "biased": "i = com.microsoft.BiasGelu(h, b)",
+    "fast": "i = com.microsoft.FastGelu(h, b)",
+    "quick": "i = com.microsoft.QuickGelu<alpha = 1.702>(h)",
+    "scaled": "i = com.microsoft.ScaledSiLU(h)",
+    "summed": "i = com.microsoft.SkipLayerNormalization(h, h, b, b)",
+    "two results": "k, m, n, l = com.microsoft.SkipSimplifiedLayerNormalization(h, h, b) i = Mul(k, l)",
+    "gated": "g = Tanh(h) i = com.microsoft.GatedRMSNorm(h, b, g)",
+    "rotated": "i = RotaryEmbedding<num_heads = 2>(h, turns, turns)",
+    "accumulated": "i = CumSum(h, last)",
+    "repeated": "i = Tile(h, twice)",
+}
+
+
+@pytest.mark.parametrize("name", CONTRIBUTED)
+def test_operators_of_onnxruntime_are_cut_between_products(name: str) -> None:
+    """Between a product that makes wide rows and one that makes them narrow, so that a part of the rows saves much."""
+    wide = 128 if name == "repeated" else 64
+    text = f"""
+    <ir_version: 11, opset_import: ["" : 23, "com.microsoft" : 1]>
+    g (float[1,96,16] x) => (float[1,96,4] y) <int64 last = {{2}}, int64[3] twice = {{1, 1, 2}}> {{
+      h = MatMul(x, w) {CONTRIBUTED[name]} y = MatMul(i, v)
+    }}"""
+    proto = onnx.parser.parse_model(text)
+    draw = np.random.default_rng(0)
+    shapes = {"w": (16, 64), "v": (wide, 4), "b": (64,), "turns": (1, 96, 16)}
+    used = {one for node in proto.graph.node for one in node.input}
+    for constant in used & shapes.keys():
+        array = draw.standard_normal(shapes[constant]).astype(np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(array, constant))
+    for node in proto.graph.node:
+        node.output[:] = ["" if one in {"m", "n"} else one for one in node.output]
+    fitted = onnxtile.fit(proto, smallest=True)
+    assert fitted.verdict is not None and fitted.verdict.equal
+    assert fitted.after.arena < fitted.before.arena / 2
+
+
+def test_a_transposed_convolution_whose_output_shape_reaches_further_than_its_input_is_not_cut() -> None:
+    text = "g (float[1,1,3,3] x) => (float[n,c,h,v] y) { a = Relu(x) y = ConvTranspose<output_shape = [10, 8], strides = [3, 2]>(a, w) }"
+    proto = model(text, w=(1, 2, 3, 3))
+    made = load(proto)
+    with pytest.raises(Uncut, match="output_shape"):
+        links(OperatorFacts(made.graph[1], resolve(made, run=True), Constants(made), 17), 2)
+    with pytest.raises(onnxtile.Infeasible):
+        onnxtile.fit(proto, capacity=100)
