@@ -391,8 +391,7 @@ def _is_among(value: ir.Value, others: Any, facts: TestContext) -> bool:
     listed = others if isinstance(others, list) else [others]
     if any(other is value for other in listed):
         return True
-    origin = facts.unchanged.origin
-    return any(isinstance(other, ir.Value) and origin(other) is origin(value) for other in listed)
+    return any(isinstance(other, ir.Value) and facts.unchanged.same(other, value) for other in listed)
 
 
 def _content(side: Any, facts: TestContext) -> Any:

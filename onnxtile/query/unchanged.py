@@ -62,18 +62,29 @@ class Unchanged:
             value, node = source, maker
         return value
 
+    def same(self, one: ir.Value, other: ir.Value) -> bool:
+        """Return whether both are copies of one value. Proofs are asked for only where the graph leaves it open."""
+        return self._furthest(one) is self._furthest(other) and self.origin(one) is self.origin(other)
+
+    def _furthest(self, value: ir.Value) -> ir.Value:
+        """Return the value that `value` is a copy of, if all nodes that may change nothing do so."""
+        node = value.producer()
+        while node is not None and self.may(node) and node.inputs[0] is not None:
+            value, node = node.inputs[0], node.inputs[0].producer()
+        return value
+
     def between(self, nodes: Collection[ir.Node]) -> list[ir.Node]:
         """Return the nodes that hand on to `nodes`, and to nothing else, a value that these read or make in another way as well."""
         members = set(nodes)
         read = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None)
-        known: dict[ir.Value, int] = {}
-        for value in (*read, *(value for node in nodes for value in node.outputs)):
-            origin = self.origin(value)
-            known[origin] = known.get(origin, 0) + 1
+        copies: dict[ir.Value, list[ir.Value]] = {}
+        for value in dict.fromkeys((*read, *(value for node in nodes for value in node.outputs))):
+            copies.setdefault(self._furthest(value), []).append(value)
         found: dict[ir.Node, None] = {}
-        for value in read:
-            if known[self.origin(value)] > 1:
-                self._take(value, members, found)
+        for values in copies.values():
+            for value in values if len(values) > 1 else ():
+                if value in read and any(self.same(value, other) for other in values if other is not value):
+                    self._take(value, members, found)
         return list(found)
 
     def _take(self, value: ir.Value, members: set[ir.Node], found: dict[ir.Node, None]) -> None:
@@ -92,15 +103,33 @@ class Unchanged:
     # Proofs
 
     def _keeps_type(self, node: ir.Node) -> bool:
-        before, after = (self._shapes.dtype(value) for value in (node.inputs[0], node.outputs[0]) if value is not None)
-        if node.op_type == "Cast":
-            to = node.attributes.get("to")
-            after = None if to is None or to.is_ref() else ir.DataType(to.as_int())
+        source, to = node.inputs[0], node.attributes.get("to")
+        if source is None or (to is not None and to.is_ref()):
+            return False
+        after = self._shapes.dtype(node.outputs[0]) if to is None else ir.DataType(to.as_int())
+        before = source.dtype or self._shapes.dtype(source)
         return before is not None and before == after
 
     def _keeps_shape(self, node: ir.Node) -> bool:
-        before, after = (self._shapes.dims(value) for value in (node.inputs[0], node.outputs[0]) if value is not None)
+        source, result = node.inputs[0], node.outputs[0]
+        assert source is not None
+        ranks = self._rank(source), self._rank(result)
+        if None not in ranks and ranks[0] != ranks[1]:
+            return False
+        before, after = self._shapes.dims(source), self._shapes.dims(result)
         return before is not None and before == after and None not in before
+
+    def _rank(self, value: ir.Value) -> int | None:
+        """Return the number of axes, where the node that makes `value` says it: cheaper than to infer all shapes."""
+        node = value.producer()
+        if value.shape is not None:
+            return len(value.shape)
+        if node is not None and node.op_type == "Transpose":
+            return len(node.attributes.get_ints("perm", ())) or None
+        if node is not None and node.op_type == "Reshape":
+            target = self._numbers(node, 1, "shape")
+            return None if target is None else len(target)
+        return None
 
     def _is_inference(self, node: ir.Node) -> bool:
         training = node.inputs[2] if len(node.inputs) > 2 else None
