@@ -69,6 +69,11 @@ class Shapes:
         """Return the sizes of `value` as formulas of the dimensions that have a range; None where they are not known."""
         return self._formulas.get(value)
 
+    def at(self, sizes: Mapping[str, int]) -> Shapes:
+        """Return these shapes at sizes of the dimensions that have a range; what has no formula keeps its largest size."""
+        found = {value: tuple(size.at(sizes) for size in formulas) for value, formulas in self._formulas.items()}
+        return replace(self, _dims={**self._dims, **found})
+
     def never(self, value: ir.Value) -> str | None:
         """Return why no run makes `value`, which stands in a branch that cannot be taken; None where one may."""
         return self._never.get(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -17,9 +17,10 @@ from onnxtile.planning.layout.aliases.copies import copies
 from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.layout.bodies import Terms, plan_bodies, with_bodies, with_least_bodies
 from onnxtile.planning.layout.bytes import granule, tensor_bytes
-from onnxtile.planning.layout.graph_layout import layouts
+from onnxtile.planning.layout.graph_layout import Layout, layouts
 from onnxtile.planning.layout.insides import Insides
 from onnxtile.planning.layout.ordering.order_search import ALL_RULES, OrderSearch
+from onnxtile.planning.layout.ordering.schedule import Schedule
 from onnxtile.planning.layout.pins import NO_PINS, Pins
 from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.layout.smallest import smallest
@@ -30,6 +31,7 @@ from onnxtile.planning.offsets.memories import Capacity, allocate, memories
 from onnxtile.planning.offsets.problem import DEFAULT_ALIGNMENT, OffsetPlan, Problem, align
 from onnxtile.planning.order import find_order
 from onnxtile.planning.planner import find_planner
+from onnxtile.planning.range_orders import RangeOrders
 from onnxtile.planning.result import Constant, Excluded, PlanResult
 from onnxtile.planning.rows import (
     Address,
@@ -139,11 +141,19 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     # Neither the order of the file nor those that the search finds take fewer bytes than the latter's peak.
     is_searched = settings.order in _SEARCHED and settings.streams == 1 and not is_moved
     known = search.known_peak({*settings.share, "view"}, needs) if is_searched else 0
+    placings = [partial(place, memories=memories(settings.capacity), planner=chosen, effort=e) for e in efforts]
+    terms_of_layouts = (settings.streams, settings.share, needs)
     layout, allocation = smallest(
-        layouts(search, chosen_order, settings.streams, settings.share, needs, in_parts=in_parts, pins=pins),
-        [partial(place, memories=memories(settings.capacity), planner=chosen, effort=e) for e in efforts],
-        max(least, known),
+        layouts(search, chosen_order, *terms_of_layouts, in_parts=in_parts, pins=pins), placings, max(least, known)
     )
+    if settings.ranges and is_searched and not states.taken and not pins.names:
+
+        def laid_out(schedules: Iterable[Schedule]) -> Iterator[Layout]:
+            given = replace(chosen_order, candidates=lambda _: schedules)
+            return layouts(search, given, *terms_of_layouts, in_parts=in_parts, pins=pins)
+
+        further = RangeOrders(search, settings.ranges, frozenset({*settings.share, "view"}), needs)
+        layout, allocation = further.better((layout, allocation), laid_out, placings[-1])
     problem, schedule, sharing, roles = layout.problem, layout.schedule, layout.sharing, layout.roles
     places = {name: Address(allocation.places[name], offset) for name, offset in allocation.offsets.items()}
     told = all_roles(layout, inside)

@@ -38,7 +38,7 @@ def scaled_arenas(
     """
     if not ranges:
         return ()
-    sizes = _buffer_sizes(layout, shapes, ranges)
+    sizes = buffer_sizes(layout, shapes, ranges)
     if layout.scope.states:
         return tuple(_fixed(arena, sizes, ranges) for arena in allocation.arenas)
     found = tuple(_scaled(arena, sizes, ranges) for arena in allocation.arenas)
@@ -76,7 +76,7 @@ def _in_scaled(body: PlannedBody, workspace: PlannedBuffer) -> PlannedBody:
     return replace(body, buffers=rows, bodies=tuple(_in_scaled(inner, workspace) for inner in body.bodies))
 
 
-def _buffer_sizes(layout: Layout, shapes: Shapes, ranges: SizeRanges) -> dict[str, SizeFormula]:
+def buffer_sizes(layout: Layout, shapes: Shapes, ranges: SizeRanges) -> dict[str, SizeFormula]:
     """Return the bytes of each buffer: the end of the last tensor in it. A tensor without a formula has its largest size throughout."""
     ends: dict[str, dict[SizeFormula, None]] = {}
     alias_sets = layout.sharing.alias_sets

@@ -1,6 +1,7 @@
 """Plans models over ranges of their dimensions, beside plans of their largest sizes: a table in Markdown.
 
     python -m tests.bench.size_ranges [--onnxsim PYTHON] [--docs] NAME=LOW:HIGH ... MODEL.onnx ...
+    python -m tests.bench.size_ranges --random 10 [--docs] NAME=LOW:HIGH NAME=SUM INPUT=SHAPE ... MODEL.onnx ...
 
 Bytes at an alignment of 64; weights and graph inputs outside, outputs live to the end. "largest" is the arena of the model with all
 dimensions at their largest size, "range" that of the plan for all sizes. Two columns have the bytes of its formula, with scaled offsets,
@@ -9,6 +10,9 @@ With a PYTHON that has onnxsim, two figures of it follow, also unaligned. The fi
 the number of tensors without a bound. The second is the arena of the largest sizes after `simplify`; "left out" are tensors that it
 gives no place. Times are seconds of the processor, without reading the model and without runs: shapes and plan of the largest sizes,
 and of the range. With --docs the table replaces the one in docs/benchmarks.md.
+
+With --random, models have those of the given dimensions that their inputs have, and inputs without names of dimensions a shape such as
+x=1x3x48x(32:320). The formula of the arena is compared with a plan of its own at so many random sizes.
 """
 
 from __future__ import annotations
@@ -20,23 +24,30 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from random import Random
 from typing import TypeVar
 
 import onnx_ir as ir
 
+from onnxtile.common_options import SizeOptions
 from onnxtile.model.constants import Constants
-from onnxtile.model.dims import bind
+from onnxtile.model.dims import bind, bind_shapes, formula_names, free_inputs, rename_symbols, symbols
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
 from onnxtile.model.size_formula import SizeRanges
+from onnxtile.planning.equal_dims import with_equal_dims
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.result import PlanResult
-from onnxtile.values import read_dims
+from onnxtile.values import read_dims, read_shapes
 from tests.bench.orders import ONNXSIM
 
 Found = TypeVar("Found")
 DOCS = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- begin of the table of size_ranges.py -->\n", "<!-- end of the table of size_ranges.py -->\n"
+BEGIN_RANDOM, END_RANDOM = (
+    "<!-- begin of the table of random sizes -->\n",
+    "<!-- end of the table of random sizes -->\n",
+)
 ONNXSIM_RANGE = """
 import json, sys, onnx
 from onnxsim.shape_cost import bounds
@@ -51,7 +62,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("given", nargs="+", metavar="NAME=LOW:HIGH|MODEL.onnx")
     parser.add_argument("--onnxsim", metavar="PYTHON")
     parser.add_argument("--docs", action="store_true")
+    parser.add_argument("--random", type=int, default=0)
     told = parser.parse_args(arguments)
+    if told.random:
+        beside_plans(told.given, told.random, writes=told.docs)
+        return
     read = read_dims(dict(one.split("=", 1) for one in told.given if "=" in one))
     ranges = {name: ends for name, ends in read.items() if isinstance(ends, tuple)}
     columns = (
@@ -67,6 +82,47 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if told.docs:
         before, rest = DOCS.read_text().split(BEGIN)
         DOCS.write_text(before + BEGIN + table + END + rest.split(END)[1])
+
+
+def beside_plans(given: Sequence[str], count: int, *, writes: bool) -> None:
+    """Print the table of formulas beside plans at `count` random sizes."""
+    pairs = dict(one.split("=", 1) for one in given if "=" in one)
+    shapes = read_shapes({name: size for name, size in pairs.items() if "x" in size})
+    dims = {name: size for name, size in pairs.items() if name not in shapes}
+    table = "| model | range, of largest | mean | worst |\n|---|---:|---:|---:|\n"
+    print(table, end="")
+    for path in (Path(one) for one in given if "=" not in one):
+        line = _beside_plans(path, dims, shapes, count)
+        print(line, flush=True)
+        table += f"{line}\n"
+    if writes:
+        before, rest = DOCS.read_text().split(BEGIN_RANDOM)
+        DOCS.write_text(before + BEGIN_RANDOM + table + END_RANDOM + rest.split(END_RANDOM)[1])
+
+
+def _beside_plans(
+    path: Path, dims: Mapping[str, str], shapes: Mapping[str, tuple[int | tuple[int, int], ...]], count: int
+) -> str:
+    model = load(path)
+    options = SizeOptions(dims={name: size for name, size in dims.items() if name in symbols(free_inputs(model))})
+    _, found = bind_shapes(model, {name: shape for name, shape in shapes.items() if name in _inputs(model)})
+    rename_symbols(model, options.dim_sums)
+    with_equal_dims(model, {*options.dim_ranges, *options.dim_sums.values()})
+    names = formula_names(model)
+    rename_symbols(model, names)
+    ranges = {names.get(name, name): ends for name, ends in {**options.dim_ranges, **found}.items()}
+    plan, random, ratios = _over(model, ranges), Random(0), []
+    for _ in range(count):
+        sizes = {name: random.randint(*ends) for name, ends in ranges.items()}
+        ratios.append(plan.arena_size_at(sizes) / _largest(model.clone(), sizes).arena_size)
+    high = {name: most for name, (_, most) in ranges.items()}
+    largest = _largest(model, high).arena_size
+    figures = (plan.arena_size / largest, sum(ratios) / count, max(ratios))
+    return f"| {path.stem} | {' | '.join(f'{figure:.2f}' for figure in figures)} |"
+
+
+def _inputs(model: ir.Model) -> set[str]:
+    return {value.name or "" for value in free_inputs(model)}
 
 
 def row(path: Path, ranges: SizeRanges, python: str | None) -> str:

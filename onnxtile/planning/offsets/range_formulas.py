@@ -19,10 +19,12 @@ from onnxtile.planning.offsets.problem import Buffer, Ints, Problem
 from onnxtile.planning.offsets.skyline import Floats
 from onnxtile.planning.offsets.stacking import Stacking
 
-_MOST_PIECES = 12
+_MOST_PIECES = 16
 """Pieces of an offset, at most: a longer formula is of little use."""
 _PARTS = (0.9, 0.1, 0.4, 0.7, 0.2, 0.55, 0.8)
 """Parts of a range, so that the sizes of several dimensions differ."""
+_UNEVEN = 8.0
+"""How much more a large growth at one size counts than small ones at many."""
 _TOO_MANY = 2 * _MOST_PIECES
 """Pieces of an offset that is not scaled."""
 
@@ -45,7 +47,7 @@ class RangeFormulas:
         self._offsets = offsets
         self._ranges = ranges
         self._samples: dict[SizeFormula, tuple[int, ...]] = {}
-        self._points = _points(ranges)
+        self._points = sample_sizes(ranges)
         self._limits: dict[SizeFormula, int] = {}
         self._known: dict[frozenset[SizeFormula], frozenset[SizeFormula]] = {}
         self._buffers = [buffer for buffer in problem.buffers if buffer.name in offsets and buffer.size]
@@ -193,7 +195,8 @@ def _merged(times: Ints, products: Floats, most: int) -> Ints:
         first, second = np.triu_indices(len(times), 1)
         pairs = np.maximum(times[first], times[second])
         values = pairs @ products
-        loss = (np.maximum(values / largest, 1.0) - 1.0).sum(axis=1)
+        grown = np.maximum(values / largest, 1.0) - 1.0
+        loss = (grown + _UNEVEN * grown**2).sum(axis=1)
         loss[values[:, 0] > most] = np.inf
         chosen = int(loss.argmin())
         if not np.isfinite(loss[chosen]):
@@ -210,7 +213,7 @@ def _aligned(size: SizeFormula, alignment: int) -> SizeFormula:
     return (size + (alignment - 1)) // alignment * alignment
 
 
-def _points(ranges: SizeRanges) -> list[dict[str, int]]:
+def sample_sizes(ranges: SizeRanges) -> list[dict[str, int]]:
     """Return some sizes: the largest, the least, some between, and with each dimension at its largest or least."""
     least = {name: low for name, (low, _) in ranges.items()}
     largest = {name: high for name, (_, high) in ranges.items()}
