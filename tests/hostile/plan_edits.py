@@ -365,7 +365,8 @@ def _meet(one: Document, two: Document) -> bool:
     if one["arena"] != two["arena"] or one.get("parts") or two.get("parts") or not one["size"]:
         return False
     is_together = one["first"] <= two["last"] and two["first"] <= one["last"]
-    return is_together and one["offset"] < two["offset"] + two["size"] and two["offset"] < one["offset"] + one["size"]
+    shares = one["offset"] < two["offset"] + two["size"] and two["offset"] < one["offset"] + one["size"]
+    return bool(is_together and shares)
 
 
 def _capacity(edit: Edit) -> bool | None:
@@ -437,8 +438,8 @@ def edited(base_: Base, rng: random.Random) -> Made:
     document = base_.document
     if rng.random() < 0.15:
         copied = copy.deepcopy(document)
-        made = rng.choice(TOGETHER)(copied, rng)
-        return made or (copied, (), None)
+        several = rng.choice(TOGETHER)(copied, rng)
+        return several or (copied, (), None)
     groups: dict[str, list[Way]] = {}
     for way, _ in leaves(document):
         groups.setdefault(group(way), []).append(way)
