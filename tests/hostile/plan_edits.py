@@ -57,7 +57,9 @@ g (float[batch, seq, 16] x, float[batch, 8] h) => (float[batch, seq, 16] y, floa
 CHOICE = """
 g (float[n, 8] x, bool c) => (float[n, 8] y) {
   a = Sin(x)
-  b = If (c) <then_branch = t () => (float[n, 8] o) { k = Constant <value_float = 2.0> () s = Exp(a) r = Mul(s, k) o = Cos(r) }, else_branch = e () => (float[n, 8] q) { q = Neg(a) }>
+  b = If (c) <
+    then_branch = t () => (float[n, 8] o) { k = Constant <value_float = 2.0> () s = Exp(a) r = Mul(s, k) o = Cos(r) },
+    else_branch = e () => (float[n, 8] q) { q = Neg(a) }>
   y = Abs(b)
 }
 """
@@ -281,6 +283,8 @@ def untrue(edit: Edit) -> bool | None:
         return None
     if is_formula(way):
         return _untrue_formula(edit.before, edit.after, way)
+    if group(way) == "arenas.*.name" and not any(row["arena"] == edit.old for row in edit.before["buffers"]):
+        return None  # an arena of no tensor may have any name
     rule = RULES.get(str(way[-1]) if isinstance(way[-1], str) else group(way))
     if way[0] in {"ranges", "pins", "places", "keeps", "states"}:
         rule = RULES.get(str(way[0]), rule)
@@ -339,8 +343,11 @@ def _moved_apart(edited: Document, way: Way, sizes: list[dict[str, int]]) -> boo
 
 def _offset(edit: Edit) -> bool | None:
     """Return whether the row at `way` is on another one, not aligned, or outside of its arena."""
+    if edit.way[0] in {"constants", "bodies"}:
+        is_odd = not isinstance(edit.new, int) or edit.new < 0 or edit.new % edit.after["alignment"] != 0
+        return True if is_odd and edit.around["size"] and not edit.around.get("alias") else None
     if edit.way[0] != "buffers":
-        return None if edit.way[0] in {"constants", "bodies"} else True
+        return True
     document, mine = edit.after, edit.around
     rows = document["buffers"]
     if not mine["size"] or not isinstance(mine["offset"], int):
@@ -358,7 +365,8 @@ def _meet(one: Document, two: Document) -> bool:
     if one["arena"] != two["arena"] or one.get("parts") or two.get("parts") or not one["size"]:
         return False
     is_together = one["first"] <= two["last"] and two["first"] <= one["last"]
-    return is_together and one["offset"] < two["offset"] + two["size"] and two["offset"] < one["offset"] + one["size"]
+    shares = one["offset"] < two["offset"] + two["size"] and two["offset"] < one["offset"] + one["size"]
+    return bool(is_together and shares)
 
 
 def _capacity(edit: Edit) -> bool | None:
@@ -430,8 +438,8 @@ def edited(base_: Base, rng: random.Random) -> Made:
     document = base_.document
     if rng.random() < 0.15:
         copied = copy.deepcopy(document)
-        made = rng.choice(TOGETHER)(copied, rng)
-        return made or (copied, (), None)
+        several = rng.choice(TOGETHER)(copied, rng)
+        return several or (copied, (), None)
     groups: dict[str, list[Way]] = {}
     for way, _ in leaves(document):
         groups.setdefault(group(way), []).append(way)

@@ -199,6 +199,29 @@ def test_figures_that_are_left_out_are_not_checked() -> None:
     assert not audit(case, {**bare, "buffers": bare["buffers"][1:]}).sound
 
 
+def test_an_arena_may_end_with_its_last_byte() -> None:
+    """Peak and lower bound are in whole blocks of the alignment; an arena need not be."""
+    case = Case.of(
+        "g (float[5] x) => (float[3] y) { i = Constant<value = int64[3] {0, 2, 4}>() a = Sin(x) y = Gather(a, i) }"
+    )
+    document = published(case.plan(alignment=8).to_dict())
+    (arena,) = document["arenas"]
+    end = max(row["offset"] + row["size"] for row in document["buffers"])
+    assert end < arena["size"] == document["peak"] == document["lower_bound"]
+    shorter = {**document, "arenas": [{**arena, "size": end}], "totals": {**document["totals"], "arenas": end}}
+    assert audit(case, shorter).failures == ()
+    assert not audit(case, {**shorter, "arenas": [{**arena, "size": end - 1}]}).sound
+
+
+def test_a_field_that_nothing_derives_is_refused_by_name() -> None:
+    case, document = planned("parts, views and in place")
+    for name in ("planner", "optimal_over", "verdict", "note"):
+        (failure,) = audit(case, {**document, name: None}).failures
+        assert failure.reason.startswith(f"{name}: ")
+    document["buffers"][0]["note"] = 1
+    assert [f.reason.partition(":")[0] for f in audit(case, document).failures] == ["buffers.0.note"]
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -27,7 +27,9 @@ def published(plan: PlanJson) -> dict[str, Any]:
     states = [_without(state, {"source"}) for state in plan.get("states", ()) if state["arena"] is not None]
     found.pop("states", None)
     found |= {"states": states} if states else {}
-    return found | {"order": plan["order"] if plan["order"] in _SHOWN_ORDERS else "schedule"}
+    if found.get("order") not in {None, *_SHOWN_ORDERS}:
+        found["order"] = "schedule"
+    return found
 
 
 def _without(fields: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
