@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import onnxtile
 from onnxtile.planning.movement.copies import PlannedMovement
 from onnxtile.planning.proof.arena_run import ArenaVerdict
+from onnxtile.report.formats import to_header, to_trace
 from onnxtile.verbs.flows.planning import PlannedModel
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "plan.schema.json").read_text())
@@ -249,6 +250,28 @@ def test_without_speeds_copies_are_early_too() -> None:
     assert found.time is None
     loads = [copy for copy in found.copies if copy.before is not None]
     assert sum(copy.before - copy.step > len(loads) // 4 for copy in loads) >= 3  # type: ignore[operator]
+
+
+def test_header_and_trace_have_the_windows_and_the_times() -> None:
+    speeds: dict[str, Any] = {"bandwidth": {"dram": "1GB/s"}, "macs_per_second": "4G"}
+    plan = onnxtile.plan(layers(), movement="weights", capacity=RING, verify=False, **speeds).plan.to_dict()
+    copies, time = plan["movement"]["copies"], plan["movement"]["time"]
+    header = to_header.FORMAT.render(plan).decode()
+    assert f"_COPY_COUNT {len(copies)}u" in header
+    for copy in copies:
+        steps = (copy["before"], copy["source_until"])
+        ends = ", ".join(
+            next((end for end in header.split() if end.endswith("_NEVER")), "") if s is None else f"{s}u" for s in steps
+        )
+        assert f"{copy['bytes']}u, {copy['step']}u, {copy['target_free']}u, {copy['source_ready']}u, {ends}}}" in header
+    events = json.loads(to_trace.FORMAT.render(plan))["traceEvents"]
+    last = max(event["pid"] for event in events)
+    timed = {event["name"]: event for event in events if event["pid"] == last and event["ph"] == "X"}
+    windows = {event["name"]: event for event in events if event["pid"] == last - 1 and event["ph"] == "X"}
+    for copy in copies:
+        assert timed[copy["node"]]["ts"] == time["starts"][copy["step"]] * 1e6
+        assert windows[copy["node"]]["ts"] == max(copy["target_free"], copy["source_ready"])
+    assert {event["tid"] for event in timed.values() if event["cat"] == "copy"} == {2}
 
 
 @given(st.integers(0, 10_000))
