@@ -208,7 +208,7 @@ def test_the_run_notices_a_copy_outside_of_its_window() -> None:
     assert movement is not None
     (reused, *_) = (c for c in movement.copies if c.target_free > 1)
     load, store = [c for c in movement.copies if c.before is not None][-1], movement.copies[-1]
-    changes = [
+    changes: list[tuple[Any, dict[str, Any]]] = [
         (reused, {"target_free": reused.target_free - 2}),
         (load, {"before": None}),
         (store, {"source_ready": store.source_ready - 2}),

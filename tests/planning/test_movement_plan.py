@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import onnxtile
 from onnxtile.planning.movement.copies import PlannedMovement
 from onnxtile.planning.proof.arena_run import ArenaVerdict
+from onnxtile.report.formats import to_header, to_trace
 from onnxtile.report.formats.to_json import published
 from onnxtile.verbs.flows.planning import PlannedModel
 
@@ -240,9 +241,10 @@ def test_more_memory_takes_less_time() -> None:
         assert found.time is not None and found.time.with_overlap is not None
         assert found.time.computing is not None
         times.append(found.time.with_overlap)
+        longest = max(found.time.copying, found.time.computing)
     assert times == sorted(times, reverse=True)
     first = max(64 * 64 * 4, 16 * 64 * 4) / 1e9
-    assert max(found.time.copying, found.time.computing) + first < times[-1] < times[0] * 0.6 + first
+    assert longest + first < times[-1] < times[0] * 0.6 + first
 
 
 def test_without_speeds_copies_are_early_too() -> None:
@@ -250,6 +252,28 @@ def test_without_speeds_copies_are_early_too() -> None:
     assert found.time is None
     loads = [copy for copy in found.copies if copy.before is not None]
     assert sum(copy.before - copy.step > len(loads) // 4 for copy in loads) >= 3  # type: ignore[operator]
+
+
+def test_header_and_trace_have_the_windows_and_the_times() -> None:
+    speeds: dict[str, Any] = {"bandwidth": {"dram": "1GB/s"}, "macs_per_second": "4G"}
+    plan = onnxtile.plan(layers(), movement="weights", capacity=RING, verify=False, **speeds).plan.to_dict()
+    copies, time = plan["movement"]["copies"], plan["movement"]["time"]
+    header = to_header.FORMAT.render(plan).decode()
+    assert f"_COPY_COUNT {len(copies)}u" in header
+    for copy in copies:
+        steps = (copy["before"], copy["source_until"])
+        ends = ", ".join(
+            next((end for end in header.split() if end.endswith("_NEVER")), "") if s is None else f"{s}u" for s in steps
+        )
+        assert f"{copy['bytes']}u, {copy['step']}u, {copy['target_free']}u, {copy['source_ready']}u, {ends}}}" in header
+    events = json.loads(to_trace.FORMAT.render(plan))["traceEvents"]
+    last = max(event["pid"] for event in events)
+    timed = {event["name"]: event for event in events if event["pid"] == last and event["ph"] == "X"}
+    windows = {event["name"]: event for event in events if event["pid"] == last - 1 and event["ph"] == "X"}
+    for copy in copies:
+        assert timed[copy["node"]]["ts"] == time["starts"][copy["step"]] * 1e6
+        assert windows[copy["node"]]["ts"] == max(copy["target_free"], copy["source_ready"])
+    assert {event["tid"] for event in timed.values() if event["cat"] == "copy"} == {2}
 
 
 @given(st.integers(0, 10_000))
@@ -263,7 +287,7 @@ def test_random_nets_are_equal_with_copies_at_their_earliest_and_latest(seed: in
     model.graph.output.extend(draw.sample(list(shapes), 2))
     memories = {"sram": draw.choice((25_088, 32_000, 60_000)), "dram": 1 << 20}
     way, speed = draw.choice(("activations", "weights")), draw.choice((None, "10MB/s", "1GB/s"))
-    speeds = {} if speed is None else {"bandwidth": {"dram": speed}, "macs_per_second": "100M"}
+    speeds: dict[str, Any] = {} if speed is None else {"bandwidth": {"dram": speed}, "macs_per_second": "100M"}
     planned = onnxtile.plan(model, movement=way, capacity=memories, **speeds)
     assert isinstance(planned.verdict, ArenaVerdict)
     assert planned.verdict.equal and planned.verdict.copy_runs == 2

@@ -42,7 +42,7 @@ _ORDERS = 16
 """The most orders of the nodes that are tried."""
 _RESERVES = (0.0, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
 """The parts of the fast memory that stay free of early copies; the next one is tried where the offsets do not fit."""
-_LITTLE = 4
+_LITTLE = 10
 """Each of these tries has one in so many steps of the effort."""
 _ROUNDS = 40
 """The most times that a movement is chosen anew because its offsets exceeded the fast memory."""
