@@ -116,6 +116,7 @@ def test_the_command_fuses(installed: Path, transformer: Path, tmp_path: Path) -
 def test_the_demo_runs(installed: Path, tmp_path: Path) -> None:
     content = json.loads(_quiet(_bin(installed, "onnxtile"), "demo", "--json", "-", folder=tmp_path))
     assert len(content["stages"]) == 3
+    assert [one["arena_with_insides"] > one["arena"] for one in content["stages"]] == [False, True, True]
     for name in ("transformer.fused.onnx", "transformer.fused.tiled.plan.json", "transformer.fused.tiled.plan.html"):
         assert (tmp_path / "onnxtile-demo" / name).exists()
 

@@ -14,7 +14,9 @@ from onnxtile.progress import Progress as Hears
 
 @contextmanager
 def bar(console: Console | None = None) -> Iterator[Hears]:
-    """Show what is said while the block runs: the stage, how many of its parts are done where it counts them, and the time."""
+    """Show what is said while the block runs: the stage, how many of its parts are done where it counts them, of how many where that
+    is known, and the time.
+    """
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -28,7 +30,7 @@ def bar(console: Console | None = None) -> Iterator[Hears]:
         line = shown.add_task("starting", total=None, count="")
 
         def show(stage: str, done: int = 0, total: int = 0, /) -> None:
-            count = f"{done:,} of {total:,}" if total else ""
+            count = f"{done:,} of {total:,}" if total else f"{done:,}" if done else ""
             shown.update(line, description=escaped(stage), completed=done, total=total or None, count=count)
 
         yield show

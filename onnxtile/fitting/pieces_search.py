@@ -56,7 +56,6 @@ class PiecesSearch:
         reached: list[dict[PiecesOfTensors, _Reached]] = [{} for _ in range(count + 1)]
         reached[0][()] = _Reached(0.0)
         for place in range(count):
-            self.progress("searching", place, count)
             most = effort.next_share()
             for given, price in self._followed(reached[place]):
                 for one, left in self._edges(place, given, most):
@@ -102,6 +101,7 @@ class PiecesSearch:
             if self.cuts.is_spent:
                 return
             ways: list[RegionCost] = []
+            self.progress("searching", self.regions.counted)
             choices = [parted for parted in self.choices(place, stop) if self._is_worth(place, stop, given, parted)]
             for parted in choices:
                 ways += self.cuts.of(place, stop, Cut(given=given, parted=parted))

@@ -194,7 +194,6 @@ class PathSearch:
         starts = self._starts()
         effort = SearchEffort(self.regions, sum(starts.values()), self.cuts.depth)
         for place in sorted(starts, reverse=True):
-            self.progress("searching", count - 1 - place, count)
             self._enter_whole(place, onward)
             if starts[place]:
                 most = effort.next_share()
@@ -267,6 +266,7 @@ class PathSearch:
                 continue
             if self._is_worth(place, stop):
                 tried += 1
+                self.progress("searching", self.regions.counted)
                 ways = self.cuts.of(place, stop)
                 fitting += bool(ways)
                 for one in ways:

@@ -25,6 +25,8 @@ class Emission:
     ) -> Emission:
         """Return the emission to `paths`. `compare` is the JSON file of a plan to draw beside this one. Raises UsageError."""
         files = {path: format_of(path) for path in paths}
+        for form in files.values():
+            form.require()
         if color_by is not None and color_by not in COLOR_BY:
             raise invalid("color_by", color_by, COLOR_BY)
         given = {"compare": compare, "names": names, "color_by": color_by}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -56,6 +57,13 @@ class Format:
     write: Callable[[PlanJson, RenderOptions], bytes]
     summary: str = ""
     picture: bool = False
+    needs: str = ""
+    """A package that this format alone needs, of the extra "pictures"."""
+
+    def require(self) -> None:
+        """Raise UsageError where the package that this format needs is not installed."""
+        if self.needs and find_spec(self.needs) is None:
+            raise UsageError(f"a {self.suffix} needs {self.needs}", hint="pip install 'onnxtile[pictures]'")
 
     def render(self, plan: PlanJson, options: RenderOptions | None = None) -> bytes:
         """Return the file's content, the same for the same plan and options. Raises UsageError where this format cannot hold the plan."""

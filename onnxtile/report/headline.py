@@ -56,6 +56,9 @@ def _figures(plan: PlanJson) -> Iterator[tuple[str, str]]:
     capacities = [arena.get("capacity") for arena in plan["arenas"]]
     limit = f" of {readable(sum(capacities))}" if capacities and None not in capacities else ""
     yield "arenas" if len(plan["arenas"]) > 1 else "arena", f"{readable(size)}{limit}"
+    held = [row["bytes"] for row in plan.get("insides") or () if not row["in_arena"] and row["bytes"] is not None]
+    if held:
+        yield "inside one meta-op, not in the arena", f"up to {readable(max(held))}"
     unshared = plan.get("activation_bytes")
     if unshared is not None and plan.get("schedule"):
         yield "activations without sharing", readable(unshared)

@@ -159,11 +159,12 @@ def for_tile(result: ResultJson) -> list[Table | Text]:
 def for_demo(result: ResultJson) -> list[Table | Text]:
     """Return the tables of the demo: a row for each model, its live bytes as a line, and the commands that do the same."""
     stages, folder = result["stages"], result["folder"]
-    columns = ("model", "nodes", "meta-ops", "tiles", "activations", "arena", "max error")
+    columns = ("model", "nodes", "meta-ops", "tiles", "activations", "arena", "with insides", "max error")
     rows = [
         (
             *(one["model"], one["nodes"], one["meta_ops"] or "", one["tiles"] or ""),
-            *(readable(one["activations"]), readable(one["arena"]), f"{one['error']:.2g}"),
+            *(readable(one["activations"]), readable(one["arena"]), readable(one["arena_with_insides"])),
+            f"{one['error']:.2g}",
         )
         for one in stages
     ]
@@ -177,7 +178,8 @@ def for_demo(result: ResultJson) -> list[Table | Text]:
     ]
     return [
         table("a small vision transformer: fused, then tiled, each planned and verified", columns, rows),
-        line("activations: bytes without sharing; arena: bytes with sharing"),
+        line("activations: bytes without sharing; arena: bytes with sharing, where a kernel does each whole meta-op"),
+        line("with insides: the arena where the nodes inside meta-ops run one by one, and hold their tensors there"),
         line("max error: largest relative difference of an output from the original's"),
         line(""),
         table("live bytes from the first step to the last, at one scale", ("model", "live bytes", "arena"), lines),

@@ -137,14 +137,15 @@ class FitCommand(WriteOptions, FitStepOptions):
 
     _: KW_ONLY
     curve: Annotated[
-        str | None,
+        tuple[str, ...],
         Option(
             "arena against MACs, nodes and copies, as .html .svg .md ...; - for a table",
             "FILE",
             heading=WRITING,
+            kind=values.TEXTS,
             endings=Choices("onnxtile.report.curve_files:ENDINGS"),
         ),
-    ] = None
+    ] = ()
 
 
 @declared(FitOptions)
@@ -180,7 +181,7 @@ def _run(options: FitStepOptions) -> Outcome:
 
     subject = fitting.read_subject(options)
     curve = None
-    if isinstance(options, FitCommand) and options.curve is not None:
+    if isinstance(options, FitCommand) and options.curve:
         from onnxtile.verbs.flows import fit_curve as flow
 
         curve = flow.curve_of(subject, options)
@@ -198,26 +199,26 @@ def _prepare(options: FitStepOptions, paths: Sequence[Path]) -> Callable[[Conten
     from onnxtile.report.emit import Emission
 
     emission = Emission.of(paths, options.names, color_by=options.color_by)
-    drawn = _curve_file(options)
+    drawn = _curve_files(options)
 
     def rendered(content: Content) -> Mapping[Path, bytes]:
         files = replace(emission, before=content["before"]).content(content["after"]) if paths else {}
-        return files if drawn is None else {**files, drawn[0]: drawn[1](content["curve"], drawn[0])}
+        return {**files, **{path: write(content["curve"], path) for path, write in drawn.items()}}
 
     return rendered
 
 
-def _curve_file(options: FitStepOptions) -> tuple[Path, ResultWriter] | None:
-    """Return the file of the curve, and what writes it. Raises UsageError."""
-    if not isinstance(options, FitCommand) or options.curve in {None, "-"}:
-        return None
+def _curve_files(options: FitStepOptions) -> dict[Path, ResultWriter]:
+    """Return the files of the curve, each with what writes it. Raises UsageError, also where a package is missing that draws it."""
     from onnxtile.model.whole import require_writable
+    from onnxtile.report.curve_files import require_drawable
     from onnxtile.result import writer_of
 
-    path = Path(str(options.curve))
-    writer = writer_of("curve", path)
-    require_writable(path, source=options.model if isinstance(options.model, Path) else None)
-    return path, writer
+    paths = [Path(name) for name in getattr(options, "curve", ()) if name != "-"]
+    for path in paths:
+        require_writable(path, source=options.model if isinstance(options.model, Path) else None)
+        require_drawable(path)
+    return {path: writer_of("curve", path) for path in paths}
 
 
 def _fits_one(options: FitOptions) -> bool:
@@ -226,12 +227,12 @@ def _fits_one(options: FitOptions) -> bool:
 
 
 def _writes(options: FitCommand) -> str | None:
-    return "fitted" if options.curve is None or _fits_one(options) else None
+    return "fitted" if not options.curve or _fits_one(options) else None
 
 
 def _require(options: FitStepOptions) -> None:
     _ = options.limits
-    if not isinstance(options, FitCommand) or options.curve is None or _fits_one(options):
+    if not isinstance(options, FitCommand) or not options.curve or _fits_one(options):
         require_memory(options)
         return
     allowed = names(CurveOptions, ReportOptions) | {"curve", "dry_run"}

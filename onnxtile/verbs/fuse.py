@@ -124,7 +124,11 @@ def _run(options: FuseOptions) -> Outcome:
     if isinstance(options, FuseCommand) and options.explain is not None:
         return Outcome(explaining.explain(narrowed(ExplainOptions, options, pattern=options.explain)), "explain")
     result = fusing.fuse(options)
-    return Outcome(result, "fuse", result.model)
+    # The whole library is an offer; patterns that are named are a wish.
+    if not options.patterns or result.lowered or any(one.matches for one in result.patterns):
+        return Outcome(result, "fuse", result.model)
+    note = "error: no pattern that was named matches (--explain NAME says why)"
+    return Outcome(result, "fuse", result.model, reason="no match", note=note)
 
 
 def _require(options: FuseOptions) -> None:

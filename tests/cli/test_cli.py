@@ -161,6 +161,22 @@ def test_fuse_with_a_set_a_pattern_and_a_file(run: Run, folder: Path) -> None:
     assert fused["Linear"] == fused["Mine"] == 1
 
 
+@pytest.mark.parametrize(
+    ("patterns", "code"),
+    [((), 0), (("Conv->Relu",), 1), (("Conv->Relu", "Gemm->Conv"), 1), (("Conv->Relu", "MatMul-*>Add"), 0)],
+)
+def test_fuse_ends_with_1_where_no_pattern_that_was_named_matches(
+    run: Run, folder: Path, patterns: tuple[str, ...], code: int
+) -> None:
+    done = run("fuse", "m.onnx", *(part for pattern in patterns for part in ("-p", pattern)))
+    assert done.code == code
+    assert ("no pattern that was named matches" in done.err) == (code == 1)
+    assert (folder / "m.fused.onnx").exists()
+    listed = ", ".join(f"'{pattern}'" for pattern in patterns)
+    (folder / "p.toml").write_text("[[steps]]\ndo = 'fuse'\n" + (f"patterns = [{listed}]\n" if patterns else ""))
+    assert run("run", "p.toml", "m.onnx", "--dry-run").code == code
+
+
 def test_fuse_json_has_what_scripts_rely_on(run: Run, folder: Path) -> None:
     content = run("fuse", "m.onnx", "-p", "MatMul-*>Add", "--json", "-").json
     assert (content["nodes_before"], content["nodes_after"]) == (4, 3)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from xml.etree import ElementTree
 
 import onnx
 import pytest
@@ -65,6 +67,33 @@ def test_the_curve_alone_writes_the_file_and_no_model(run: Run, there: Path) -> 
     content = (there / "c.html").read_bytes()
     assert run("fit", "m.onnx", "--curve", "c.html", *BUDGETS, "--no-verify", "-q").code == 0
     assert (there / "c.html").read_bytes() == content
+
+
+def test_the_curve_goes_to_every_file_that_is_named(run: Run, there: Path) -> None:
+    done = run("fit", "m.onnx", "--curve", "a.csv", "--curve", "b.svg", "--curve", "-", *BUDGETS, "--no-verify")
+    assert done.code == 0, done.err
+    assert sorted(file.name for file in there.iterdir()) == ["a.csv", "b.svg", "m.onnx"]
+    picture = ElementTree.parse(there / "b.svg").getroot()
+    points = len((there / "a.csv").read_text().splitlines()) - 1
+    marks = [one for one in picture.iter() if one.tag.endswith("circle")]
+    assert len(marks) == 3 * points
+    assert "arena 20,672 bytes" in (marks[0][0].text or "")
+
+
+@pytest.mark.usefixtures("there")
+def test_a_picture_that_cannot_be_drawn_is_refused_before_any_work(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr(fit_curve, "curve_of", None)
+    for arguments in (("--curve", "c.png"), ("--smallest", "--emit", "p.svg")):
+        done = run("fit", "m.onnx", *arguments)
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert "needs matplotlib" in done.err and "onnxtile[pictures]" in done.err
+
+
+def test_a_page_needs_no_matplotlib(run: Run, there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert run("fit", "m.onnx", "--curve", "c.html", *BUDGETS, "--no-verify").code == 0
+    assert "<circle" in (there / "c.html").read_text()
 
 
 def test_the_curve_beside_a_model_that_fits_is_in_the_json(run: Run, there: Path) -> None:

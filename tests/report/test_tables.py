@@ -251,7 +251,7 @@ def test_a_wide_table_fits_a_narrow_terminal() -> None:
 
 
 def test_demo_shows_each_stage_and_the_chain_of_commands() -> None:
-    plain = {"meta_ops": 0, "tiles": 0, "activations": 4 << 20, "error": 0.0}
+    plain = {"meta_ops": 0, "tiles": 0, "activations": 4 << 20, "arena_with_insides": 2 << 20, "error": 0.0}
     first = {"model": "original", "file": "m.onnx", "command": "", "nodes": 9, "arena": 1 << 20, "live": [0, 1 << 20]}
     fused = {
         "model": "fused",
@@ -262,7 +262,7 @@ def test_demo_shows_each_stage_and_the_chain_of_commands() -> None:
         "live": [1, 9],
     }
     text = rendered("demo", {"folder": "out", "stages": [{**first, **plain}, {**fused, **plain}]})
-    assert "4 MiB" in text and "1 MiB" in text
+    assert "4 MiB" in text and "1 MiB" in text and "2 MiB" in text
     assert [line.split()[1] for line in text.splitlines() if "▁" in line] == ["▁▁"]
     commands = [line.strip() for line in text.splitlines() if line.startswith("  onnxtile")]
     assert commands == [

@@ -10,4 +10,4 @@ def _write(plan: PlanJson, options: RenderOptions) -> bytes:
     return render(plan, options, "png")
 
 
-FORMAT = Format("png", ".png", _write, "an image of the arena over the steps", picture=True)
+FORMAT = Format("png", ".png", _write, "an image of the arena over the steps", picture=True, needs="matplotlib")

@@ -10,4 +10,4 @@ def _write(plan: PlanJson, options: RenderOptions) -> bytes:
     return render(plan, options, "svg")
 
 
-FORMAT = Format("svg", ".svg", _write, "a vector image of the arena over the steps", picture=True)
+FORMAT = Format("svg", ".svg", _write, "a vector image of the arena over the steps", picture=True, needs="matplotlib")
