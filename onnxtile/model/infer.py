@@ -200,8 +200,16 @@ def _infer_symbolic(model: ir.Model, contributed: Collection[tuple[str, str]]) -
         return " ".join(str(error).split())
     finally:
         for tensor, name in named_tensors:
-            tensor.name = name
+            _rename(tensor, name)
     return None
+
+
+def _rename(tensor: ir.TensorProtocol, name: str | None) -> None:
+    """Give `tensor` the name that it had; None where its message had no such field, which an empty name would add."""
+    if name is None and isinstance(tensor, ir.TensorProtoTensor):
+        tensor.raw.ClearField("name")
+    else:
+        tensor.name = name
 
 
 def _constant_tensors(model: ir.Model) -> Iterator[tuple[ir.TensorProtocol, str | None]]:
@@ -209,7 +217,9 @@ def _constant_tensors(model: ir.Model) -> Iterator[tuple[ir.TensorProtocol, str 
     for node in all_nodes(model):
         attribute = node.attributes.get("value")
         if node.op_type == "Constant" and attribute is not None and not attribute.is_ref():
-            yield attribute.value, attribute.value.name
+            tensor = attribute.value
+            nameless = isinstance(tensor, ir.TensorProtoTensor) and not tensor.raw.HasField("name")
+            yield tensor, None if nameless else tensor.name
 
 
 def _require_consistent(proto: onnx.ModelProto, reason: str) -> None:
