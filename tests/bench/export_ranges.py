@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+_Made: TypeAlias = tuple[Any, tuple[Any, ...], tuple[Any, ...], dict[tuple[str, int], str]]
+"""A net, what it is fed, its open dimensions as torch wants them, and their names by input and axis."""
 LAYERS, WIDTH, HEADS = 2, 64, 4
 COMMON = {"vocab_size": 100}
 USUAL = {
@@ -51,7 +54,8 @@ def main() -> None:
     for name in ("nms", "qnms"):
         if not hasattr(torch.ops.torchvision, name):
             declared.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    makers = {**{name: partial(_decoder, name) for name in DECODERS}, "t5": _t5, "gru": _recurrent}
+    makers: dict[str, Callable[[], _Made]] = {"t5": _t5, "gru": _recurrent}
+    makers |= {name: partial(_decoder, name) for name in DECODERS}
     for name, make in makers.items():
         path = folder / f"{name}.onnx"
         if not path.exists():
@@ -59,7 +63,7 @@ def main() -> None:
             print(path.name, flush=True)
 
 
-def _decoder(name: str) -> tuple[Any, tuple[Any, ...], tuple[Any, ...], dict[tuple[str, int], str]]:
+def _decoder(name: str) -> _Made:
     torch, transformers = import_module("torch"), import_module("transformers")
     caching = import_module("transformers.cache_utils")
     kind, heads, settings = DECODERS[name]
@@ -86,7 +90,7 @@ def _decoder(name: str) -> tuple[Any, tuple[Any, ...], tuple[Any, ...], dict[tup
     return step, fed, dims, names
 
 
-def _t5() -> tuple[Any, tuple[Any, ...], tuple[Any, ...], dict[tuple[str, int], str]]:
+def _t5() -> _Made:
     torch, transformers = import_module("torch"), import_module("transformers")
     sizes = {"d_model": WIDTH, "d_kv": WIDTH // HEADS, "d_ff": 128, "num_layers": LAYERS, "num_heads": HEADS}
     net = transformers.T5ForConditionalGeneration(transformers.T5Config(**COMMON, **sizes, decoder_start_token_id=0))
@@ -103,7 +107,7 @@ def _t5() -> tuple[Any, tuple[Any, ...], tuple[Any, ...], dict[tuple[str, int], 
     return step, fed, tuple({0: open_, 1: open_} for _ in fed), names
 
 
-def _recurrent() -> tuple[Any, tuple[Any, ...], tuple[Any, ...], dict[tuple[str, int], str]]:
+def _recurrent() -> _Made:
     torch = import_module("torch")
 
     class Net(torch.nn.Module):  # type: ignore[misc, name-defined]
