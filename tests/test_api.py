@@ -169,7 +169,9 @@ def test_a_bare_problem_is_planned_without_what_models_need(tmp_path: Path) -> N
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout.split() == ["0"]
-    assert (tmp_path / "q.json").read_bytes() == (tmp_path / "p.json").read_bytes()
+    plan, result = (json.loads((tmp_path / name).read_text()) for name in ("p.json", "q.json"))
+    assert plan["buffers"] == result["buffers"]
+    assert plan.keys() <= result.keys()
 
 
 def test_every_name_of_the_library_stands_for_something() -> None:

@@ -56,7 +56,9 @@ def check_plan(options: CheckOptions) -> Audit:
     islands = None if counted is None else KernelClaim(**counted.to_dict())
     # A planned model has its islands already.
     if claims.outside is not None and claims.kernels not in {None, islands}:
-        noted.append(PlanFailure(f"kernels are {claims.kernels and vars(claims.kernels)}, not {islands and vars(islands)}"))
+        noted.append(
+            PlanFailure(f"kernels are {claims.kernels and vars(claims.kernels)}, not {islands and vars(islands)}")
+        )
     largest = {**claims.bounds, **(options.bounds or {})} or None
     wanted = Wanted(given, ranges)
     if claims.ranges:
