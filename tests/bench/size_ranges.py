@@ -105,7 +105,8 @@ def _beside_plans(
 ) -> str:
     model = load(path)
     options = SizeOptions(dims={name: size for name, size in dims.items() if name in symbols(free_inputs(model))})
-    _, found = bind_shapes(model, {name: shape for name, shape in shapes.items() if name in _inputs(model)})
+    ranks = {value.name: len(value.shape or ()) for value in free_inputs(model)}
+    _, found = bind_shapes(model, {name: shape for name, shape in shapes.items() if ranks.get(name) == len(shape)})
     rename_symbols(model, options.dim_sums)
     with_equal_dims(model, {*options.dim_ranges, *options.dim_sums.values()})
     names = formula_names(model)
@@ -119,10 +120,6 @@ def _beside_plans(
     largest = _largest(model, high).arena_size
     figures = (plan.arena_size / largest, sum(ratios) / count, max(ratios))
     return f"| {path.stem} | {' | '.join(f'{figure:.2f}' for figure in figures)} |"
-
-
-def _inputs(model: ir.Model) -> set[str]:
-    return {value.name or "" for value in free_inputs(model)}
 
 
 def row(path: Path, ranges: SizeRanges, python: str | None) -> str:
