@@ -423,13 +423,31 @@ by the tolerances, or by twice what a change of the inputs by one unit in the la
 | beyond range | the row has denormal, tiny or huge numbers, whose squares leave the range of the type | yes |
 | worse | anything else | no |
 
-`--edge strict` refuses them all, and `--edge any` none. A result names each lowered site that differs, with its numbers.
-What comes of numbers beyond the range depends on the order of operations. These lowerings of meta-ops may differ, and are
-lowered all the same:
+`--edge strict` refuses sites of all four effects, and `--edge any` refuses none. A result names each lowered site that
+differs, with its numbers. Beyond the range of a type, the order of operations decides the result.
 
-EDGES
-Quantised islands and operators have no differences on the extremes of integers. Products of dynamically quantised floats
-(`DynamicMatMul`, `IntegerMatMul`, `IntegerConv`) have no number where the input or its scale is infinite.
+The lowerings of the following meta-ops may differ by default:
+
+"""
+EDGE_ROWS: Mapping[str, Mapping[str, str]] = {
+    "L2Norm": {"kinder": "0", "beyond range": "denormal, tiny, huge"},
+    "Softmax": {"kinder": "large", "beyond range": "huge"},
+    "ScaledDotProductAttention": {"kinder": "inf, NaN, large", "beyond range": "denormal, tiny, huge"},
+    **{name: {"beyond range": "huge"} for name in ("GeLU", "GeLUTanh", "HardSwish", "RotaryEmbedding", "RMSNorm")},
+    **{name: {"beyond range": "huge"} for name in ("LayerNorm", "GroupNorm", "InstanceNorm")},
+    **{
+        name: {"no number": "inf", "beyond range": "denormal, tiny, huge"}
+        for name in ("DynamicMatMul", "IntegerMatMul", "IntegerConv")
+    },
+}
+"""The numbers on which lowered sites may differ, by meta-op and effect; `tests/lowering` compares them with what sites name."""
+_EDGE_NOTES = """
+A zero vector has no direction: x / ‖x‖ is NaN, and LpNormalization makes it 0. A mask of -inf that hides a row gives NaN,
+and onnxruntime's Attention makes the row 0; a guard makes it 0 before and after. Such a guard also makes 0 of NaN that
+stands in V. Softmax without a maximum overflows; the operator subtracts one. Where it has infinite elements, and where
+`Where` hides scores, the operators spread NaN further, and the calls stay.
+
+Quantised islands and operators have no differences on the extremes of integers.
 """
 
 
@@ -465,7 +483,16 @@ def page() -> str:
             counts[word] += 1
             lines.append(f"| `{name}` | {obligation.says} | {state} |")
     total = f"\n{counts['proved']} of {sum(counts.values())} lowerings are proved, {counts['tested']} are tested.\n"
-    return _HEAD + total + "\n".join(lines) + "\n"
+    return _HEAD + _edge_rows() + _EDGE_NOTES + total + "\n".join(lines) + "\n"
+
+
+def _edge_rows() -> str:
+    """Return the table of the numbers on which lowerings may differ."""
+    lines = ["| lowering | kinder | no number | beyond range |", "|---|---|---|---|"]
+    for name, effects in sorted(EDGE_ROWS.items()):
+        shown = (effects.get(effect, "") for effect in ("kinder", "no number", "beyond range"))
+        lines.append(f"| `{name}` | {' | '.join(shown)} |")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Edge rows: a site is run before and after it is lowered on values that random draws do not have, and what differs is named.
 
-First one input at a time has such a number everywhere, in one row of its last axis, or in one element; the others stay as they were drawn.
-A mask that is all -inf, or all false, is one of these. Then several inputs have such numbers at places that are drawn, always the same ones.
-`docs/lowerings.md` says what each effect means.
+First one input at a time has such a number everywhere, in one row of its last axis, or in one element; the others stay as they were
+drawn. A mask that is all -inf, or all false, is one of these. Then several inputs have such numbers at places that are drawn, always the
+same ones. `docs/lowerings.md` says what each effect means.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _LARGE = 1e4
 """What large numbers are multiplied by, in types that have the room for a cube of it."""
 _EXTREME = frozenset({"denormal", "tiny", "huge", "-huge"})
 """Numbers whose squares leave the range of their type, upwards or downwards."""
+_SMALL = frozenset({"-0", "denormal", "tiny"})
 _NOT_FINITE = frozenset({"+inf", "-inf", "NaN"})
 _FACTOR = 2
 """How much further than rounding explains a number may be off, as in `onnxtile.verification.rounding`."""
@@ -58,7 +59,7 @@ class EdgeRule(Enum):
 
 @dataclass(frozen=True)
 class EdgeRow:
-    """Inputs of which some have numbers at an edge: `numbers` by the name of the input, and `places` ("all", "a row of", "one", "some")."""
+    """Inputs of which some have numbers at an edge: `numbers` by the name of the input, and `places` ("all", "a row of", "some")."""
 
     numbers: Mapping[str, str]
     places: Mapping[str, str]
@@ -67,7 +68,12 @@ class EdgeRow:
     @property
     def text(self) -> str:
         """What the inputs have, in words."""
-        return ", ".join(f"{self.places[name]} {number} in {name!r}" for name, number in self.numbers.items())
+        return ", ".join(f"{self.words(name)} in {name!r}" for name in self.numbers)
+
+    def words(self, name: str) -> str:
+        """Return which number an input has, and where."""
+        place, number = self.places[name], self.numbers[name]
+        return f"{number} at {place}" if place.startswith(_VECTOR) else f"{place} {number}"
 
     @property
     def extremes(self) -> set[str]:
@@ -105,7 +111,7 @@ class EdgeDifference:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of one difference."""
-        inputs = {name: f"{self.row.places[name]} {number}" for name, number in self.row.numbers.items()}
+        inputs = {name: self.row.words(name) for name in self.row.numbers}
         if self.where is None:
             return {"inputs": inputs, "effect": self.effect.value, "refused": self.refused}
         found = {"output": self.output, "elements": self.elements, "where": self.where.to_dict()}
@@ -182,19 +188,23 @@ class SiteRuns:
         return None if same[~finite].all() else EdgeEffect.KINDER
 
 
-_ALL, _ROW, _ONE, _SOME = "all", "a row of", "one", "some"
+_ALL, _ROW, _ONE, _SOME, _VECTOR = "all", "a row of", "one", "some", "index"
 _PLACES: Mapping[str, tuple[str, ...]] = {
     **{"0": (_ALL, _ROW), "-0": (_ALL,), "denormal": (_ALL,), "tiny": (_ALL,), "large": (_ALL,)},
     **{"huge": (_ALL, _ROW, _ONE), "-huge": (_ALL, _ROW, _ONE)},
-    **{"+inf": (_ALL, _ROW, _ONE), "-inf": (_ALL, _ROW, _ONE), "NaN": (_ONE,)},
+    **{"+inf": (_ALL, _ROW, _ONE, _VECTOR), "-inf": (_ALL, _ROW, _ONE), "NaN": (_ONE, _VECTOR)},
     **{"lowest": (_ALL, _ONE), "middle": (_ALL, _ONE), "highest": (_ALL, _ONE)},
     **{"false": (_ALL, _ROW, _ONE), "true": (_ALL, _ROW, _ONE)},
 }
 """Where each number is put, one input at a time."""
 _UNSIGNED = {"-0": "0", "-huge": "huge", "+inf": "inf", "-inf": "inf"}
 _NAMED = tuple(dict.fromkeys(_UNSIGNED.get(number, number) for number in _PLACES))
-_TOGETHER = 12
-"""How many rows with numbers at drawn places there are for each input."""
+_TOGETHER = 32
+"""How many rows with numbers at drawn places there are for each input, at most."""
+_MOST_ELEMENTS = 2**22
+"""Inputs of more elements than this get one row for each number, and none of these."""
+_VECTORS = 8
+"""How many indices of the last axis but one get a number, each by itself: keys that a mask may hide."""
 _SHARE = 0.3
 
 
@@ -207,49 +217,74 @@ def edge_rows(feeds: Mapping[str, Array], varied: Sequence[str], twice: Collecti
     halves = {name: array for name, array in halves.items() if array.size and _numbers(array.dtype)}
 
     def row(arrays: Mapping[str, tuple[str, str, Array]]) -> EdgeRow:
-        numbers = {name: number for name, (number, _, _) in arrays.items()}
-        places = {name: place for name, (_, place, _) in arrays.items()}
+        numbers = {name: number for name, (number, _, _) in arrays.items() if number}
+        places = {name: place for name, (_, place, _) in arrays.items() if place}
         whole = {name: np.concatenate([a, a], -1) if name in twice else a for name, (_, _, a) in arrays.items()}
         return EdgeRow(numbers, places, {**feeds, **whole})
 
+    elements = sum(array.size for array in feeds.values())
     for name, array in halves.items():
-        for filled in _filled(array):
+        for filled in _filled(array, briefly=elements > _MOST_ELEMENTS):
             yield row({name: filled})
     random = np.random.default_rng(0)
-    for _ in range(_TOGETHER * len(halves)):
-        drawn = {name: _scattered(array, random) for name, array in halves.items() if random.random() < 1 - _SHARE}
+    for _ in range(min(_TOGETHER, _MOST_ELEMENTS // max(elements, 1)) * len(halves)):
+        others = {name: _shuffled(array, random) for name, array in halves.items()}
+        drawn = {name: _scattered(array, random) for name, array in others.items() if random.random() < 1 - _SHARE}
         if drawn:
-            yield row(drawn)
+            yield row({name: drawn.get(name, ("", "", array)) for name, array in others.items()})
 
 
-def _filled(array: Array) -> Iterator[tuple[str, str, Array]]:
-    """Yield the numbers at the edges, where they are put, and `array` with them there."""
-    indices: dict[str, Any] = {_ALL: ...}
-    if array.ndim > 1 and array.size > array.shape[-1]:
-        indices[_ROW] = (0,) * (array.ndim - 1)
-    if array.size > 1:
-        indices[_ONE] = (-1,) * array.ndim
+def _filled(array: Array, *, briefly: bool) -> Iterator[tuple[str, str, Array]]:
+    """Yield the numbers at the edges, where they are put, and `array` with them there; `briefly`, each at one place."""
+    indices = _indices(array)
     for number, value in _numbers(array.dtype).items():
-        for place in _PLACES[number]:
-            if place in indices:
-                filled = array.copy()
-                filled[indices[place]] = np.asarray(value).astype(array.dtype)
-                yield number, place, filled
+        places = [place for place in indices if place.startswith(_PLACES[number])]
+        for place in places[:1] if briefly else places:
+            filled = array.copy()
+            filled[indices[place]] = np.asarray(value).astype(array.dtype)
+            yield number, place, filled
     if is_inexact(array):
         largest = min(_LARGE, float(ml_dtypes.finfo(array.dtype).max) ** (1 / 3))  # type: ignore[no-untyped-call]
         yield "large", _ALL, (array.astype(np.float64) * largest).astype(array.dtype)
 
 
+def _indices(array: Array) -> dict[str, Any]:
+    """Return the index of each place in `array`, by the name of the place."""
+    found: dict[str, Any] = {_ALL: ...}
+    if array.ndim > 1 and array.size > array.shape[-1]:
+        found[_ROW] = (0,) * (array.ndim - 1)
+        size = array.shape[-2]
+        step = -(-size // _VECTORS)
+        found |= {f"{_VECTOR} {at} of axis {array.ndim - 2}": (..., at, slice(None)) for at in range(0, size, step)}
+    if array.size > 1:
+        found[_ONE] = (-1,) * array.ndim
+    return found
+
+
+def _shuffled(array: Array, random: np.random.Generator) -> Array:
+    """Return `array` with its elements in another order, and floats with other signs."""
+    other = random.permutation(array.ravel()).reshape(array.shape)
+    return np.where(random.random(array.shape) < 1 / 2, -other, other) if is_inexact(array) else other
+
+
 def _scattered(array: Array, random: np.random.Generator) -> tuple[str, str, Array]:
-    """Return a number at an edge, and `array` with it in some elements, or in all of one index of one axis."""
+    """Return a number at an edge, and `array` with it in all elements, at an index of an axis, in some elements, or in one."""
     numbers = _numbers(array.dtype)
-    number = list(numbers)[int(random.integers(len(numbers)))]
-    chosen = random.random(array.shape) < _SHARE
-    if array.ndim and random.random() < 1 / 2:
+    among = [number for number in numbers if number not in _SMALL]
+    number = among[int(random.integers(len(among)))]
+    kind = int(random.integers(4))
+    chosen: Array = np.ones(array.shape, bool)
+    if kind == 1 and array.ndim:
         axis = int(random.integers(array.ndim))
-        at = np.arange(array.shape[axis]) == random.integers(array.shape[axis])
-        chosen = np.broadcast_to(at.reshape(*(-1 if i == axis else 1 for i in range(array.ndim))), array.shape)
-    return number, _SOME, np.where(chosen, np.asarray(numbers[number]).astype(array.dtype), array)
+        chosen = np.moveaxis(np.zeros(array.shape, bool), axis, 0)
+        chosen[random.integers(len(chosen))] = True
+        chosen = np.moveaxis(chosen, 0, axis)
+    elif kind == 2:
+        chosen = np.less(random.random(array.shape), _SHARE)
+    elif kind == 3:
+        chosen = np.eye(1, array.size, int(random.integers(array.size)), dtype=bool).reshape(array.shape)
+    place = _ALL if kind == 0 else _SOME
+    return number, place, np.where(chosen, np.asarray(numbers[number]).astype(array.dtype), array)
 
 
 def _numbers(dtype: np.dtype[Any]) -> dict[str, Any]:

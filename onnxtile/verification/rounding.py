@@ -192,7 +192,8 @@ def _distance(expected: Any, got: Any, kinds: str) -> float:
     """Return the largest difference of two arrays that may move; 0 for all others, which must be equal."""
     if not _may_move(expected, kinds) or not _may_move(got, kinds) or expected.shape != got.shape:
         return 0.0
-    off: Array = np.abs(expected.astype(np.float64) - got.astype(np.float64))
+    with np.errstate(invalid="ignore"):  # the difference of two infinities
+        off: Array = np.abs(expected.astype(np.float64) - got.astype(np.float64))
     return float(off[np.isfinite(off)].max(initial=0.0))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -54,7 +55,27 @@ class Bench:
         edge: str = "kinder",
     ) -> FuseResult:
         """Fuse `model` with one pattern of the library, or all, and lower it."""
-        return api.fuse(model, () if pattern is None else (pattern,), lower=target, verify=verify, edge=edge)
+        result = api.fuse(model, () if pattern is None else (pattern,), lower=target, verify=verify, edge=edge)
+        if edge != "any" and (pattern is None or pattern.isidentifier()):
+            require_documented(result)
+        return result
+
+
+def require_documented(result: FuseResult) -> None:
+    """Assert that docs/lowerings.md names each edge row on which a lowered site differs."""
+    page = (Path(__file__).parents[2] / "docs/lowerings.md").read_text(encoding="utf-8")
+    _, kinder, head = page.partition("| lowering | kinder | no number | beyond range |")
+    rows = [
+        [cell.strip(" `") for cell in line.strip("|").split("|")] for line in head.partition("\n\n")[0].splitlines()
+    ]
+    told = {
+        row[0]: dict(zip(("kinder", "no number", "beyond range"), row[1:], strict=True))
+        for row in rows
+        if len(row) == 4
+    }
+    for site in result.lowered:
+        for effect, numbers in site.edges.items():
+            assert kinder and {*numbers} <= {*told[site.meta_op][effect].split(", ")}, (site, told.get(site.meta_op))
 
 
 def retyped(proto: onnx.ModelProto, dtype: int) -> onnx.ModelProto:

@@ -64,7 +64,7 @@ def random_site(seed: int) -> Site:
     dtype = _one(random, ["float", "float", "float16", "double"])
     constants = {key: value for key, value in text.constants.items() if re.search(rf"\b{key}\b", text.body)}
     model = Bench.model(text.body, constants, x=text.x, y=text.y or text.x, inputs=text.inputs)
-    return Site(name, retyped(model, FLOATS[dtype]), _one(random, ["onnx", "ort"]), dtype)
+    return Site(name.partition(":")[0], retyped(model, FLOATS[dtype]), _one(random, ["onnx", "ort"]), dtype)
 
 
 def _one(random: Random, among: Any) -> Any:
@@ -139,8 +139,7 @@ def _linear(random: Random) -> _Text:
 
 
 _TEXTS: dict[str, Callable[[Random], _Text]] = {
-    **{name: _activation(body) for name, body, *_ in activations.SITES},
-    **{name: _activation(body) for name, body, *_ in activations.TWICE},
+    **{f"{name}: {body[:12]}": _activation(body) for name, body, *_ in (*activations.SITES, *activations.TWICE)},
     **{"LayerNorm": _norm, "SkipLayerNorm": _skipped_norm, "Softmax": _softmax, "L2Norm": _length},
     **{"InstanceNorm": _instances, "GroupNorm": _groups, "RotaryEmbedding": _rotary, "Linear": _linear},
 }
@@ -220,9 +219,8 @@ def _dynamic(random: Random) -> Site:
         return Site("MatMulNBits", quantiser.model.model, "qdq", "float")
     rows, width, made = (int(n) for n in random.integers(1, 7, 3))
     is_conv = random.random() < 0.3
-    x, y, w = ((rows, width), (rows, made), (width, made))
-    if is_conv:
-        x, y, w = (1, 3, 5, 5), (1, 4, 3, 3), (4, 3, 3, 3)
+    shapes: tuple[tuple[int, ...], ...] = ((rows, width), (rows, made), (width, made))
+    x, y, w = ((1, 3, 5, 5), (1, 4, 3, 3), (4, 3, 3, 3)) if is_conv else shapes
     weight = random.integers(-120, 120, w).astype(np.int8)
     nodes = [
         helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
