@@ -10,10 +10,13 @@ from onnx import numpy_helper, parser
 
 import onnxtile
 from onnxtile.errors import Infeasible
+from onnxtile.fitting.schedule import WHOLE
 from onnxtile.fitting.unblocking.editing import ModelEdit
 from onnxtile.fitting.unblocking.planned_order import run_as_planned
+from onnxtile.model.constants import Constants
 from onnxtile.model.save import to_bytes
 from onnxtile.model.shapes import resolve
+from onnxtile.verbs.flows.fit_drafts import regions_of
 from tests.random_graphs.drawing import in_order
 from tests.random_graphs.kernels import run_model
 
@@ -111,3 +114,23 @@ def test_random_operators_keep_their_order_in_that_of_a_plan() -> None:
     edit = ModelEdit(model, resolve(model))
     run_as_planned(model, [["b"], ["a"], ["c"], ["y"]], edit.random)
     assert [node.outputs[0].name for node in model.graph] == ["a", "b", "c", "y"]
+
+
+def test_no_region_has_two_random_operators() -> None:
+    """What is not cut runs in the strip that needs it first, so two of them might change places."""
+    model = ir.from_proto(
+        parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]> g (float[4, 4] x) => (float[4, 4] y) {
+            half = Constant <value_float = 0.5> ()
+            yes = Constant <value = bool {1}> ()
+            a = Dropout(x, half, yes)
+            b = Relu(a)
+            n = RandomNormalLike(b)
+            y = Add(b, n)
+          }""")
+    )
+    regions = regions_of(model, resolve(model), Constants(model), exact=False)
+    assert [kernel.is_random for kernel in regions.network.kernels] == [True, False, True, False]
+    assert regions.macs(0, 2, WHOLE) is not None
+    assert regions.macs(1, 4, WHOLE) is not None
+    assert regions.macs(0, 3, WHOLE) is None
+    assert regions.cost(0, 3, WHOLE) is None
