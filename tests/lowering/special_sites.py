@@ -139,7 +139,8 @@ def _linear(random: Random) -> _Text:
 
 
 _TEXTS: dict[str, Callable[[Random], _Text]] = {
-    **{f"{name}: {body[:12]}": _activation(body) for name, body, *_ in (*activations.SITES, *activations.TWICE)},
+    **{f"{name}: {body[:12]}": _activation(body) for name, body, *_ in activations.SITES},
+    **{f"{name}: {body[:12]}": _activation(body) for name, body, *_ in activations.TWICE},
     **{"LayerNorm": _norm, "SkipLayerNorm": _skipped_norm, "Softmax": _softmax, "L2Norm": _length},
     **{"InstanceNorm": _instances, "GroupNorm": _groups, "RotaryEmbedding": _rotary, "Linear": _linear},
 }
