@@ -104,8 +104,8 @@ STAGES = {
     "match": ["reading the model", "matching"],
     "fuse": ["reading the model", "matching", "verifying", "running the original", "comparing", "verifying each different site"],
     "tile": [
-        *("reading the model", "inferring shapes", "planning the arena", "tiling", "verifying"),
-        *("verifying each different product", "running the original", "comparing"),
+        *("reading the model", "inferring shapes", "tiling", "verifying"),
+        *("verifying each different product", "running the original", "comparing", "planning the arena"),
     ],
     "plan": ["reading the model", "inferring shapes", "planning", "running the model", "running inside the arena"],
     "verify": ["reading the models", "running the first model", "running the original", "running the second model", "comparing"],

@@ -204,7 +204,7 @@ def _verdict(result: ResultJson) -> list[Table | Text]:
     where = f" at {dims}" if dims else ""
     # What stands as equal for a reason of its own says so: its relative error alone would look like a mistake.
     explained = [o for o in verdict["outputs"] if o["equal"] and o.get("reason")]
-    left, count = verdict["not_compared"], len(verdict["outputs"])
+    left, count = verdict.get("not_compared", {}), len(verdict["outputs"])
     compared = f" in {count:,} of {count + len(left):,} outputs" if left else ""
     notes = [f"{o['name']} is off by {o['max_abs'] or 0.0:.2g}: {o['reason']}" for o in explained]
     summary = f"verified{compared}: {verdict['runs']} runs{where}{sites}; worst relative error {worst:.2g}"

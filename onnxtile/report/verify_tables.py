@@ -32,7 +32,7 @@ def for_verify(result: ResultJson) -> list[Table | Text]:
     parts += [line(f"tolerance: {why}") for why in dict.fromkeys(one["why"] for one in result["outputs"])]
     dims = ", ".join(f"{name}={size}" for name, size in result["dims"].items())
     parts.append(line(f"{_count(result['runs'])}: {', '.join(result['inputs'])}{f' (at {dims})' if dims else ''}"))
-    parts += reasons("not compared", result["not_compared"])
+    parts += reasons("not compared", result.get("not_compared", {}))
     parts += [line(f"not run on {name}: the first model refuses it ({why})") for name, why in result["skipped"].items()]
     return [*parts, *_bisection(result)]
 

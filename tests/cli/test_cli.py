@@ -517,7 +517,7 @@ def test_a_bad_query_in_a_pattern_file_names_the_file(run: Run, folder: Path) ->
         (("tile", "m.onnx", "--max", "64", "--dim", "M=3"), ("'M'", "N")),
         (("tile", "m.onnx", "--max", "64", "--dim", "N"), ("NAME=N",)),
         (("tile", "m.onnx", "--max", "64", "--dim", "N=0"), ("N",)),
-        (("tile", "m.onnx", "--max", "64", "--dim", "N=x"), ("N=x",)),
+        (("tile", "m.onnx", "--max", "64", "--dim", "N=x"), ("'N' depends on 'x'", "--dim x=N")),
         (("plan", "m.onnx", "--dim", "batch=3"), ("'batch'", "N")),
         (("plan", "m.onnx", "--shape", "z=1x64"), ("'z'", "x")),
         (("plan", "m.onnx", "--shape", "x=1x64x3"), ("'x'",)),

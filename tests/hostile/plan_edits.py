@@ -420,7 +420,7 @@ RULES: Mapping[str, Callable[[Edit], bool | None]] = {
     "bound": _bound,
     "order": _unsure,
     "digest": _unless_null,
-    "model": _unless_null,
+    "model": _unsure,
     "peak": _unless_null,
     "size": _of_a_workspace,
     "arena": _unless_null,

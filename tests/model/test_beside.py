@@ -92,7 +92,7 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-STEPS = range(1, 13)
+STEPS = range(1, 14)
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -293,9 +293,9 @@ def test_the_first_state_is_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
     first: list[Any] = []
     run = ArenaExecutor.run
 
-    def noted(self: ArenaExecutor, feeds: Any, **options: Any) -> Any:
+    def noted(self: ArenaExecutor, feeds: Any, *more: Any, **options: Any) -> Any:
         first.append(feeds["past"].copy())
-        return run(self, feeds, **options)
+        return run(self, feeds, *more, **options)
 
     monkeypatch.setattr(ArenaExecutor, "run", noted)
     planned(scatter(), state="found", state_steps=2)

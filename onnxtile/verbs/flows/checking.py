@@ -10,7 +10,7 @@ from onnxtile.errors import UsageError
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind, formula_names, free_inputs, rename_symbols, symbols
 from onnxtile.model.given import given_shapes, read_inputs
-from onnxtile.model.load import digest, file_name, load
+from onnxtile.model.load import digest, load
 from onnxtile.model.shapes import resolve
 from onnxtile.model.unfold import Unfolded, unfold
 from onnxtile.model.wanted import Wanted
@@ -40,8 +40,6 @@ def check_plan(options: CheckOptions) -> Audit:
     given = None if inputs is None else read_inputs(inputs, checked)
     open_ = set(symbols(free_inputs(checked)))
     wrong, noted = [*_unknown(claims, open_)], []
-    if None not in (claims.model, file_name(model)) and claims.model != file_name(model):
-        noted.append(PlanFailure(f"model is {claims.model!r}, and the file is called {file_name(model)!r}"))
     told = {name: size for name, size in claims.dims.items() if name in open_}
     words: dict[str, str] = {}
     if claims.ranges:

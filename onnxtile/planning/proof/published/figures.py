@@ -146,14 +146,15 @@ def _bound(claims: Claims, placing: Placing, unit: int) -> Iterator[PlanFailure]
 
 
 def _reason(claims: Claims, placing: Placing) -> Iterator[PlanFailure]:
-    """Yield that the lower bound is not what `bound` says. Bodies that may be smaller lower it."""
+    """Yield that the lower bound is not what `bound` says. Bodies, and buffers of several tensors, that may be smaller lower it."""
     bound, peak = claims.lower_bound, claims.peak
     if not claims.bound or peak == UNSAID:
         return
     pinned = max((_pinned_end(holder, claims) for holder in placing.holders), default=0)
     known = {"peak": peak, "pin": pinned}
     right = known.get(claims.bound)
-    is_less = right is not None and bound < right and bool(claims.bodies)
+    may_be_less = bool(claims.bodies) or any(row.alias is not None for row in claims.buffers or ())
+    is_less = right is not None and bound < right and may_be_less
     if right is not None and bound != right and not is_less:
         yield PlanFailure(f"lower_bound is {bound}, but bound says that it is the {claims.bound}, {right}")
     if right is None and bound <= max(known.values()) and not claims.bodies:
