@@ -62,6 +62,7 @@ def _mobilenet(width: float, size: int) -> onnx.ModelProto:
     return model
 
 
+@pytest.mark.filterwarnings("ignore:.*constants alone in the new model")
 @pytest.mark.parametrize(("name", "capacity", "budget"), LINES)
 def test_the_arena_is_what_plan_says_of_the_file(
     name: str, capacity: str, budget: str, light: Callable[[str], Path], tmp_path: Path

@@ -76,9 +76,9 @@ def test_what_the_convolution_reads_as_well_is_not_written_over() -> None:
 def test_a_view_of_the_shortcut_that_the_convolution_reads_is_not_written_over() -> None:
     text = SHORTCUT.replace("h = Neg(x)", "h = Identity(s)").replace("OPERAND", "h")
     case = fused(text, "ConvAddActivation")
-    result = case.plan()
-    assert aliases(result) == {"h": "s"}
-    assert case.run(result).equal
+    # The Identity changes nothing, so it is inside the meta-op, which reads the shortcut twice.
+    assert aliases(case.plan()) == {}
+    assert case.run(case.plan()).equal
 
 
 def test_a_shortcut_that_is_read_later_is_not_written_over() -> None:

@@ -159,7 +159,7 @@ def test_a_wrong_plan_is_refused(document: Document, tmp_path: Path, change: str
 def ring() -> Document:
     """A plan in which weights use the room of the fast memory in turn, with times."""
     planned = onnxtile.plan(layers(), movement="weights", capacity=RING, verify=False, **SPEEDS)
-    found: Document = json.loads(json.dumps(planned.plan.to_dict()))
+    found: Document = json.loads(json.dumps(published(planned.plan.to_dict())))
     return found
 
 

@@ -48,7 +48,7 @@ def test_plans_of_random_models_over_ranges_of_sizes() -> None:
 
 
 def test_the_models_over_ranges_are_of_every_kind() -> None:
-    made = [ranged_model(seed) for seed in range(100)]
+    made = [ranged_model(seed) for seed in range(110)]
     assert {one.options["alignment"] for one in made} == {1, 2, 4, 8, 64}
     assert {len(one.ranges) for one in made} == {1, 2, 3, 4}
     assert any("state" in one.options for one in made)

@@ -44,7 +44,7 @@ def check_plan(options: CheckOptions) -> Audit:
     words: dict[str, str] = {}
     if claims.ranges:
         words = formula_names(checked)
-        ranged = {name for name in told if words.get(name, name) in claims.ranges}
+        ranged = {name for name in told if words.get(name, name) in claims.ranges or name in claims.sums}
         told = {name: size for name, size in told.items() if name not in ranged}
     wrong += wrong_ranges(claims, words)
     if wrong:

@@ -260,7 +260,9 @@ class _MovementCheck:
                     f"movement has times of the {name}s of {len(told or ())} nodes, not {len(seconds or ())}"
                 )
                 continue
-            for node, one, fact in zip(self.line.nodes, told or (), seconds or (), strict=True):
+            if seconds is None:
+                continue
+            for node, one, fact in zip(self.line.nodes, told, seconds, strict=True):
                 if not _is_same(one, fact):
                     text = f"movement says that {self.line.name_of[node]!r} has its {name} at {one} seconds, not {fact}"
                     yield PlanFailure(text, (), self.line.step_of[node])

@@ -227,7 +227,21 @@ def wrong_ranges(claims: Claims, words: Mapping[str, str]) -> Iterator[PlanFailu
             yield PlanFailure(f"ranges: {low} to {high} is no range of {name!r}")
         elif sizes.get(name) != high:
             yield PlanFailure(f"ranges: that of {name!r} ends with {high}, and the plan has {sizes.get(name)}")
+    yield from _wrong_sums(claims, sizes)
     yield from _wrong_formulas(claims)
+
+
+def _wrong_sums(claims: Claims, sizes: SizeOfSymbols) -> Iterator[PlanFailure]:
+    """Yield dimensions that are sums of others, and have another size in `dims` than the sum has at the largest sizes."""
+    for name, text in claims.sums.items():
+        if name in claims.dims:
+            try:
+                right = evaluated(text, sizes)
+            except WrongFormula as error:
+                yield PlanFailure(f"sums: that of {name!r} is wrong: {error}")
+                continue
+            if claims.dims[name] != right:
+                yield PlanFailure(f"dims: {name!r} is {claims.dims[name]}, and the sum {text} is {right}")
 
 
 def _wrong_formulas(claims: Claims) -> Iterator[PlanFailure]:
