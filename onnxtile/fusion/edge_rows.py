@@ -18,7 +18,7 @@ import numpy as np
 from onnxtile.errors import ModelError
 from onnxtile.model.session import AnySession
 from onnxtile.runtime import Array
-from onnxtile.verification import Trial, compare_quantised, compare_values, moved_by_rounding
+from onnxtile.verification import NUDGES, Trial, compare_quantised, compare_values, moved_by_rounding
 from onnxtile.verification.values import ElementError, is_inexact
 
 _LARGE = 1e4
@@ -159,7 +159,7 @@ class SiteRuns:
             return EdgeDifference(row, EdgeEffect.WORSE, refused=" ".join(str(error).split()))
 
         def reach(output: str) -> float:
-            return _FACTOR * moved_by_rounding(self.before, [Trial(row.feeds, expected)]).get(output, 0.0)
+            return _FACTOR * moved_by_rounding([self.before] * NUDGES, [Trial(row.feeds, expected)]).get(output, 0.0)
 
         effects = {name: self._effect(name, value, got[name], reach) for name, value in expected.items()}
         found = [(effect, name) for name, effect in effects.items() if effect is not None]

@@ -17,7 +17,7 @@ from onnxtile.fusion.edge_rows import EdgeDifference
 from onnxtile.fusion.record import NodeRecord, Past, Record, past_of
 from onnxtile.graph import node_id
 from onnxtile.model.constants import Constants
-from onnxtile.model.draws import RandomNodes
+from onnxtile.model.draws import RandomNodes, has_seed, holders
 from onnxtile.model.feeds import draw
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.submodel import Submodels, tensor_type
@@ -93,7 +93,8 @@ class _Sites:
         self._past = past_of(fused)
         self._shapes = shapes
         self._constants = Constants(original)
-        self._random = RandomNodes(original, self._constants)
+        random = RandomNodes(original, self._constants).themselves
+        self._unseeded = holders(original, lambda node: node in random and not has_seed(node))
         self.scopes: dict[tuple[str, ...], ValuesByName] = {}
         for path, graph in _graphs(original.graph):
             made = (value for node in graph for value in node.outputs if value.name)
@@ -116,8 +117,8 @@ class _Sites:
         types = {value.name or "": self._type(value) for value in inputs}
         fed = {value: types[value.name or ""] for value in inputs}
         nodes = _originals(self._past, call, scope)
-        if any(node in self._random for node in nodes):
-            return SiteVerdict(call.name or "", (), also, "it draws random numbers")
+        if any(map(self._unseeded, nodes)):
+            return SiteVerdict(call.name or "", (), also, "it draws random numbers without a seed")
         original = self._cut.session(self._cut.of(nodes, fed, outputs))
         try:
             expected = original.run(feeds)

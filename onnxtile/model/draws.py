@@ -29,6 +29,8 @@ RANDOM: Mapping[tuple[str, str], int | None] = {
 Those of onnx are the ones whose schemas call them not deterministic, but for operators with bodies and for AffineGrid, which has no random
 numbers; those of onnxruntime have a seed (MurmurHash3 has one as well, and is a function of its operands).
 """
+SEED = "seed"
+"""The attribute with the seed of a random operator."""
 _IS_TEST = 7
 """The first opset in which a Dropout has no attribute `is_test`. From it on, training is said by an input, which opset 12 adds."""
 
@@ -63,6 +65,11 @@ def draws(node: ir.Node, opset: int, constants: ConstantElements) -> bool:
     if training is None:
         return False
     return training not in constants or bool(constants.array(training).any())
+
+
+def has_seed(node: ir.Node) -> bool:
+    """Return whether a random operator has a seed, or takes it from elsewhere. Sampling has an operand for it, or starts at 0."""
+    return SEED in node.attributes or node.op_type == "Sampling"
 
 
 def _key(node: ir.Node) -> tuple[str, str]:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from onnxtile.graph import followers
 from onnxtile.model.constants import Constants
-from onnxtile.model.draws import RandomNodes, holders, may_draw
+from onnxtile.model.draws import SEED, RandomNodes, has_seed, holders, may_draw
 from onnxtile.model.walk import all_nodes, bodies_of
 from onnxtile.verification.trials import Verdict
 
@@ -24,11 +24,12 @@ _NAMED = 3
 """Random nodes that a reason names."""
 _MOST = 10_000
 """Runs of random operators in all calls of functions that are paired, at most."""
-_SEED = "seed"
-_STEP = 7919
-"""The distance of two seeds: the numbers of small seeds begin alike, and those of 0 and 1 are the same."""
+_STEP = 104_729
+"""The distance of two seeds: the numbers of small seeds begin alike, and those of 0 and 1 are the same. Steps have other seeds."""
 _WHOLE = frozenset({"BiasDropout", "BitmaskBiasDropout", "BitmaskDropout", "Dropout"})
 """The random operators whose seed is a whole number; it is a float in the others."""
+_CHOOSING = frozenset({"Bernoulli", "Multinomial", "Sampling"})
+"""The random operators that choose by the size of their operands: the least change of one becomes a large change of the result."""
 _SEEDED = "random operators have the same seeds in both models"
 
 
@@ -76,6 +77,19 @@ def drawn_outputs(model: ir.Model, constants: Constants | None = None) -> dict[s
         return {}
     random = RandomNodes(model, Constants(model) if constants is None else constants)
     return {name: f"it {_follows(names)}" for name, names in _followers(model, random.themselves).items()}
+
+
+def unsteady_outputs(model: ir.Model) -> frozenset[str]:
+    """Return the outputs of `model` that change at random, or at once, where its inputs change a little.
+
+    They depend on a random operator without a seed, or on one that chooses by the size of its operands. Behind all others the same
+    numbers are drawn again, so that what an output moves is the effect of the inputs.
+    """
+    if not any(map(may_draw, all_nodes(model))):
+        return frozenset()
+    random = RandomNodes(model, Constants(model)).themselves
+    unsteady = [node for node in random if node.op_type in _CHOOSING or not has_seed(node)]
+    return frozenset(_followers(model, unsteady))
 
 
 def _followers(model: ir.Model, nodes: Iterable[ir.Node]) -> dict[str, dict[str, None]]:
@@ -130,7 +144,7 @@ def _give_seeds(first: list[ir.Node], second: list[ir.Node]) -> tuple[set[ir.Nod
     done: set[ir.Node] = set()
     for node in partners:
         group = _group(node, partners, done)
-        seeds = [_seed(one) for one in group]
+        seeds = [has_seed(one) for one in group]
         if len(group) > 1 and not any(seeds):
             _put_seed(group, _STEP * (len(seeded) + 1))
             seeded.update(group)
@@ -169,13 +183,8 @@ def _by_name(nodes: list[ir.Node]) -> dict[str, ir.Node]:
     return {name: node for node in nodes if (name := node.outputs[0].name) and counts[name] == 1}
 
 
-def _seed(node: ir.Node) -> bool:
-    """Return whether `node` has a seed, or takes it from elsewhere."""
-    return _SEED in node.attributes or node.op_type == "Sampling"
-
-
 def _put_seed(nodes: Iterable[ir.Node], seed: int) -> None:
     for node in nodes:
-        node.attributes[_SEED] = (
-            ir.AttrInt64(_SEED, seed) if node.op_type in _WHOLE else ir.AttrFloat32(_SEED, float(seed))
+        node.attributes[SEED] = (
+            ir.AttrInt64(SEED, seed) if node.op_type in _WHOLE else ir.AttrFloat32(SEED, float(seed))
         )

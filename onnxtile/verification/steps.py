@@ -36,15 +36,15 @@ _ZERO_POINTS = {
 """The place of the result's zero point among the inputs of each operator that quantises its result."""
 
 
-def one_step_off(model: ir.Model) -> ir.Model | None:
+def one_step_off(model: ir.Model, turn: int = 0) -> ir.Model | None:
     """Return a copy of `model` whose quantised tensors are one step off at random elements; None where nothing is quantised.
 
-    The numbers are drawn in the model, anew in each run, from fixed seeds.
+    The numbers are drawn in the model, anew in each run, from fixed seeds: others in each `turn`.
     """
     copy = model.clone()
     found = [(node, zero) for graph in all_graphs(copy) for node in graph if (zero := _zero_point(node)) is not None]
     opset = copy.opset_imports.get("", 1)
-    for seed, (node, zero) in enumerate(found):
+    for seed, (node, zero) in enumerate(found, turn * len(found)):
         _put_off(node, zero, seed, opset)
     return copy if found else None
 

@@ -107,7 +107,7 @@ def test_a_dropout_with_a_seed_that_was_cut_is_a_difference() -> None:
     assert not judge(ir.from_proto(whole), ir.from_proto(cut)).equal
 
 
-def test_no_effect_of_rounding_is_measured_through_a_random_operator() -> None:
+def test_no_effect_of_rounding_is_measured_through_a_choice_by_size() -> None:
     """One unit in the last place of x decides what Bernoulli draws here, so that anything would be excused."""
     steps = "p = Mul(x, z) b = Bernoulli <seed = 7.0> (p) "
     good, bad = (
@@ -116,6 +116,21 @@ def test_no_effect_of_rounding_is_measured_through_a_random_operator() -> None:
     verdict = judge(good, bad)
     assert not verdict.equal
     assert "one unit in the last place" not in verdict.outputs[0].reason
+
+
+@pytest.mark.parametrize("seed", ["<seed = 7>", ""])
+def test_the_effect_of_rounding_is_measured_with_the_same_numbers(seed: str) -> None:
+    """Rounding crosses a step before the Dropout, which doubles the step: no more is let pass."""
+    nodes = f"""s = Constant <value_float = 0.125> () z = Constant <value = int8 {{{{3}}}}> () f = Constant <value_float = 1.01> ()
+        p = {{}} q = QuantizeLinear(p, s, z) d = DequantizeLinear(q, s, z) e = Dropout {seed} (d, half, yes) y = {{}}"""
+    written = [("Identity(x)", "Neg(e)"), ("Mul(x, f)", "Neg(e)"), ("Identity(x)", "Neg(d)")]
+    texts = (onnx.printer.to_text(model(nodes.format(*how))).replace("[4,6]", "[64,64]") for how in written)
+    original, near, far = (ir.from_proto(parser.parse_model(text)) for text in texts)
+    assert not compare(original, near).equal
+    verdict = judge(original, near)
+    assert verdict.equal
+    assert "quantised tensors one step apart" in verdict.outputs[0].reason
+    assert not judge(original, far).equal
 
 
 def test_random_operators_are_paired_by_name_or_by_order() -> None:
