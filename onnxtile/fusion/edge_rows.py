@@ -25,6 +25,8 @@ _LARGE = 1e4
 """What large numbers are multiplied by, in types that have the room for a cube of it."""
 _EXTREME = frozenset({"denormal", "tiny", "huge", "-huge"})
 """Numbers whose squares leave the range of their type, upwards or downwards."""
+_NUDGES = 16
+"""How often inputs change by one unit in the last place: a mask of two elements must move both ways."""
 _SMALL = frozenset({"-0", "denormal", "tiny"})
 _NOT_FINITE = frozenset({"+inf", "-inf", "NaN"})
 _FACTOR = 2
@@ -159,7 +161,8 @@ class SiteRuns:
             return EdgeDifference(row, EdgeEffect.WORSE, refused=" ".join(str(error).split()))
 
         def reach(output: str) -> float:
-            return _FACTOR * moved_by_rounding(self.before, [Trial(row.feeds, expected)]).get(output, 0.0)
+            moved = moved_by_rounding(self.before, [Trial(row.feeds, expected)], nudges=_NUDGES)
+            return _FACTOR * moved.get(output, 0.0)
 
         effects = {name: self._effect(name, value, got[name], reach) for name, value in expected.items()}
         found = [(effect, name) for name, effect in effects.items() if effect is not None]

@@ -113,15 +113,17 @@ def _within(output: OutputError, reach: Mapping[str, float], cause: str) -> Outp
     return replace(output, equal=True, reason=f"{cause} move it by {allowed / _FACTOR:.2g}")
 
 
-def moved_by_rounding(runner: AnySession, trials: Iterable[Trial], kinds: str = "f") -> dict[str, float]:
+def moved_by_rounding(
+    runner: AnySession, trials: Iterable[Trial], kinds: str = "f", *, nudges: int = _NUDGES
+) -> dict[str, float]:
     """Return how far each output moves, at most, when the inputs of the trials change by one unit in the last place.
 
-    `kinds` are those of numpy whose arrays may move; integers of more than 8 bits never do.
+    `kinds` are those of numpy whose arrays may move; integers of more than 8 bits never do. Inputs change so many times as `nudges` says.
     """
     random = np.random.default_rng(0)
     reach: dict[str, float] = {}
     for trial in trials:
-        for _ in range(_NUDGES):
+        for _ in range(nudges):
             got = runner.run({name: _nudged(value, random) for name, value in trial.feeds.items()})
             for name, value in trial.results.items():
                 reach[name] = max(reach.get(name, 0.0), _distance(value, got[name], kinds))
