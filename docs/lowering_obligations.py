@@ -413,8 +413,9 @@ numbers at random places, always the same.
 | `false`, `true` | of masks of booleans |
 | `lowest`, `middle`, `highest` | of integers of 8 bits |
 
-Sites in bfloat16 run on edge rows in float. Numbers below the smallest normal one count as 0. A finite number may be off
-by the tolerances, or by twice what a change of the inputs by one unit in the last place makes of it.
+Sites in bfloat16 run on edge rows in float. A finite number may be off by the tolerances, or by the smallest normal
+number. It may also be off by twice what one unit in the last place of the inputs makes of it. Edge rows are samples: with
+these numbers at other places, a site may differ too. Inputs of more than 4 million elements get one row for each number.
 
 | effect | what differs | lowered by default |
 |---|---|---|

@@ -18,13 +18,15 @@ import numpy as np
 from onnxtile.errors import ModelError
 from onnxtile.model.session import AnySession
 from onnxtile.runtime import Array
-from onnxtile.verification import NUDGES, Trial, compare_quantised, compare_values, moved_by_rounding
+from onnxtile.verification import Trial, compare_quantised, compare_values, moved_by_rounding
 from onnxtile.verification.values import ElementError, is_inexact
 
 _LARGE = 1e4
 """What large numbers are multiplied by, in types that have the room for a cube of it."""
 _EXTREME = frozenset({"denormal", "tiny", "huge", "-huge"})
 """Numbers whose squares leave the range of their type, upwards or downwards."""
+_NUDGES = 16
+"""How often inputs change by one unit in the last place: a mask of two elements must move both ways."""
 _SMALL = frozenset({"-0", "denormal", "tiny"})
 _NOT_FINITE = frozenset({"+inf", "-inf", "NaN"})
 _FACTOR = 2
@@ -159,7 +161,8 @@ class SiteRuns:
             return EdgeDifference(row, EdgeEffect.WORSE, refused=" ".join(str(error).split()))
 
         def reach(output: str) -> float:
-            return _FACTOR * moved_by_rounding([self.before] * NUDGES, [Trial(row.feeds, expected)]).get(output, 0.0)
+            moved = moved_by_rounding([self.before] * _NUDGES, [Trial(row.feeds, expected)])
+            return _FACTOR * moved.get(output, 0.0)
 
         effects = {name: self._effect(name, value, got[name], reach) for name, value in expected.items()}
         found = [(effect, name) for name, effect in effects.items() if effect is not None]
@@ -176,14 +179,15 @@ class SiteRuns:
             return None
         if not is_inexact(expected) or expected.shape != got.shape:
             return EdgeEffect.WORSE
-        before, after = _flushed(expected), _flushed(got)
+        before, after = expected.astype(np.float64), got.astype(np.float64)
         finite = np.isfinite(before)
         same = (before == after) | (np.isnan(before) & np.isnan(after))
         if not (same | np.isfinite(after)).all():
             return EdgeEffect.WORSE if finite.any() else EdgeEffect.NO_NUMBER
         numbers = [np.where(finite, array, 0).astype(expected.dtype) for array in (before, after)]
         error = compared(name, *numbers)
-        if not error.equal and not error.max_abs <= reach(name):
+        smallest = float(ml_dtypes.finfo(expected.dtype).smallest_normal)  # type: ignore[no-untyped-call]
+        if not error.equal and not error.max_abs <= max(smallest, reach(name)):
             return EdgeEffect.WORSE
         return None if same[~finite].all() else EdgeEffect.KINDER
 
@@ -229,7 +233,7 @@ def edge_rows(feeds: Mapping[str, Array], varied: Sequence[str], twice: Collecti
     random = np.random.default_rng(0)
     for _ in range(min(_TOGETHER, _MOST_ELEMENTS // max(elements, 1)) * len(halves)):
         others = {name: _shuffled(array, random) for name, array in halves.items()}
-        drawn = {name: _scattered(array, random) for name, array in others.items() if random.random() < 1 - _SHARE}
+        drawn = {name: _scattered(array, random) for name, array in others.items() if random.random() < 1 / 2}
         if drawn:
             yield row({name: drawn.get(name, ("", "", array)) for name, array in others.items()})
 
@@ -301,13 +305,6 @@ def _numbers(dtype: np.dtype[Any]) -> dict[str, Any]:
         **{"0": 0.0, "-0": -0.0, "denormal": bounds.smallest_subnormal, "tiny": bounds.smallest_normal},
         **{"+inf": np.inf, "-inf": -np.inf, "NaN": np.nan, "huge": bounds.max, "-huge": bounds.min},
     }
-
-
-def _flushed(array: Array) -> Array:
-    """Return floats in float64, and 0 for what is below the smallest normal number of their type."""
-    smallest = float(ml_dtypes.finfo(array.dtype).smallest_normal)  # type: ignore[no-untyped-call]
-    wide = array.astype(np.float64)
-    return np.where(np.abs(wide) < smallest, 0.0, wide)
 
 
 def _example(expected: Array, got: Array) -> dict[str, Any]:

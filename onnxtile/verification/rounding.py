@@ -37,7 +37,7 @@ from onnxtile.verification.values import OutputError, compare_values, precision_
 
 _FACTOR = 2
 _INPUTS = "inputs one unit in the last place apart"
-NUDGES = 3
+_NUDGES = 3
 
 
 def judge(
@@ -170,10 +170,10 @@ def _runners(original: ir.Model, stepping: ir.Model | None) -> list[ModelRunner]
     A model with random operators begins each run anew, to draw the same numbers in all; so its steps have other seeds at each nudge.
     """
     if not drawn_outputs(original):
-        return [session_of(original if stepping is None else stepping)] * NUDGES
+        return [session_of(original if stepping is None else stepping)] * _NUDGES
     if stepping is None:
-        return [repeatable_session(original)] * NUDGES
-    copies = (one_step_off(original, turn) for turn in range(NUDGES))
+        return [repeatable_session(original)] * _NUDGES
+    copies = (one_step_off(original, turn) for turn in range(_NUDGES))
     return [repeatable_session(copy) for copy in copies if copy is not None]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -11,11 +12,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from rich.console import Console
 
 from onnxtile import api
 from onnxtile.errors import UsageError
 from onnxtile.fusion.edge_rows import EdgeEffect, SiteRuns, edge_rows
 from onnxtile.model.session import session_of
+from onnxtile.report.lower_tables import for_lowered
 
 LENGTH = "l = ReduceL2<axes = [-1]>(x) y = Div(x, l)"
 UNSHIFTED = "e = Exp(x) z = ReduceSum(e, axes) y = Div(e, z)"
@@ -195,3 +198,18 @@ def test_rows_that_the_site_as_it_was_does_not_take_are_left_out() -> None:
     session = session_of(ir.from_proto(onnx.parser.parse_model(text)))
     runs = SiteRuns(session, session)
     assert runs.differences({"x": np.ones((2, 2), np.float32)}, ["x"]) == ()
+
+
+def test_large_inputs_get_one_place_for_each_number() -> None:
+    rows = list(edge_rows({"x": np.ones((1024, 4097), np.float32)}, ["x"]))
+    numbers = [row.numbers["x"] for row in rows]
+    assert len(numbers) == len(set(numbers)) == 10
+
+
+def test_what_differs_is_printed(bench: Any) -> None:
+    result = bench.lower(bench.model(LENGTH, {}), "L2Norm")
+    printed = io.StringIO()
+    Console(file=printed, width=200).print(*for_lowered(result.to_dict()))
+    assert "lowered, and different on edge rows" in printed.getvalue()
+    shown = " ".join(printed.getvalue().replace("│", " ").split())
+    assert "L2Norm LpNormalization the operator is kinder: a number where the meta-op has none 0 1" in shown
