@@ -227,6 +227,7 @@ def test_a_field_that_nothing_derives_is_refused_by_name() -> None:
     [
         ("[]", "version is not 1"),
         ('{"version": 2}', "version is not 1"),
+        ('{"version": true}', "version is not 1"),
         ("{", "is not JSON"),
         ("[" * 100_000, "is not JSON"),
         ('{"version": 1, "alignment": 1e3}', "alignment: "),

@@ -26,7 +26,8 @@ def from_json(data: bytes, where: str) -> Claims:
     """Return the plan in the JSON text `data` of the file `where`. Raises UsageError with the first invalid field."""
     try:
         found = json.loads(data, parse_int=_number)
-        if not isinstance(found, dict) or found.get("version") != 1:
+        version = found.get("version") if isinstance(found, dict) else None
+        if version != 1 or isinstance(version, bool):  # in Python true equals 1
             raise UsageError(f"{where} is not a plan: version is not 1", hint=_HINT)
         surplus = _without_surplus(found, data)
         plan = _adapter().validate_json(json.dumps(found) if surplus else data, strict=True)
