@@ -120,7 +120,7 @@ ONCE = Repeat(1, 1)
 
 @dataclass(frozen=True)
 class Node:
-    """One node: its type (or `.` for any), its anchor and its test. One that is only `looked_at` is no part of the match."""
+    """One node: its type (or `.` for any), its anchor and its test. One that is only `looked_at` stays outside the match."""
 
     type: str
     anchor: str | None

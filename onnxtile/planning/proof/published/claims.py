@@ -26,12 +26,12 @@ _Claimed = TypeVar("_Claimed")
 
 def _said(value: Any) -> Any:
     if value is None:
-        raise ValueError("null is no value of this field")
+        raise ValueError("the field cannot be null")
     return value
 
 
 def _unpublished(_: Any) -> Any:
-    raise ValueError("the field is no part of a plan")
+    raise ValueError("a plan has no such field")
 
 
 Told: TypeAlias = Annotated[_Claimed | None, pydantic.AfterValidator(_said)]

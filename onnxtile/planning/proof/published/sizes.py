@@ -51,7 +51,7 @@ _CALLS: Mapping[str, Callable[[Iterable[int]], int]] = {"max": max, "min": min}
 
 
 class WrongFormula(ValueError):  # a fault of the plan that is checked
-    """A text in a plan is no formula of the dimensions of its ranges."""
+    """A text in a plan cannot be read as a formula of the dimensions of its ranges."""
 
 
 def proved_sizes(ranges: Mapping[str, tuple[int, int]]) -> list[dict[str, int]]:
@@ -100,7 +100,7 @@ def evaluated(text: str, sizes: SizeOfSymbols) -> int:
     try:
         return _number(_parsed(text), sizes)
     except (ArithmeticError, RecursionError, ValueError):
-        raise WrongFormula(f"{text!r} is no formula of {', '.join(sizes)}") from None
+        raise WrongFormula(f"{text!r} cannot be read as a formula of {', '.join(sizes)}") from None
 
 
 @lru_cache(maxsize=4096)
@@ -224,7 +224,7 @@ def wrong_ranges(claims: Claims, words: Mapping[str, str]) -> Iterator[PlanFailu
     sizes = {words.get(name, name): size for name, size in claims.dims.items()}
     for name, (low, high) in claims.ranges.items():
         if not 0 <= low <= high:
-            yield PlanFailure(f"ranges: {low} to {high} is no range of {name!r}")
+            yield PlanFailure(f"ranges: {low} to {high} cannot be the range of {name!r}")
         elif sizes.get(name) != high:
             yield PlanFailure(f"ranges: that of {name!r} ends with {high}, and the plan has {sizes.get(name)}")
     yield from _wrong_sums(claims, sizes)
