@@ -17,8 +17,8 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 import onnxtile
+from onnxtile.report.colors import CATEGORIES, EDGE
 from onnxtile.report.curve_files import STYLE, saved
-from onnxtile.report.palette import CATEGORIES, EDGE
 
 FOLDER = Path(__file__).parent / "images"
 FILE = "mobilenet-curve.svg"

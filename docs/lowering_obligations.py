@@ -35,13 +35,13 @@ from index_formulas import is_attention, is_rotary_embedding
 from onnx import helper, numpy_helper
 from opened_calls import is_opened
 
-from onnxtile.fusion.island_lowering import IslandLowering
-from onnxtile.fusion.lowering import Lowering
+from onnxtile.fusion.lower.island_lowering import IslandLowering
+from onnxtile.fusion.lower.lowering import Lowering
+from onnxtile.fusion.lower.operator_lowering import OperatorLowering
+from onnxtile.fusion.lower.terms import Poly, variable
 from onnxtile.fusion.lowerings import gelu, hard_swish, mish, softmax, swish
-from onnxtile.fusion.operator_lowering import OperatorLowering
 from onnxtile.fusion.operator_lowerings.staying import StayingOperator
-from onnxtile.fusion.proofs.terms import Poly, variable
-from onnxtile.registry import discover
+from onnxtile.system.registry import discover
 
 PAGE = Path(__file__).parent / "lowerings.md"
 KINDS: Mapping[str, type] = {

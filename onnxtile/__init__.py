@@ -10,39 +10,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from onnxtile.api import (
-        Explanation,
-        FitCurve,
-        FittedModel,
-        FuseResult,
-        Inspection,
-        MatchResult,
-        OptionNames,
-        PatternDraft,
-        PlannedModel,
-        Source,
-        TiledModel,
-        Trace,
-        UnfuseResult,
-        check_plan,
-        draft_pattern,
-        explain,
-        fit,
-        fit_curve,
-        fuse,
-        inspect,
-        match,
-        option_names,
-        plan,
-        plan_problem,
-        plan_tflite,
-        save,
-        tile,
-        trace,
-        unfuse,
-        verify,
-    )
-    from onnxtile.errors import (
+    from onnxtile.check.audit import Audit
+    from onnxtile.declare.result import VerbResult
+    from onnxtile.fusion.pattern import Pattern
+    from onnxtile.inspection.summary import Inspection
+    from onnxtile.inspection.trace import Trace
+    from onnxtile.model.load import Source
+    from onnxtile.planning.result import PlanResult
+    from onnxtile.system.errors import (
         CheckFailed,
         Infeasible,
         Mismatch,
@@ -54,12 +29,28 @@ if TYPE_CHECKING:
         QueryError,
         UsageError,
     )
-    from onnxtile.fusion.pattern import Pattern
-    from onnxtile.planning.proof.published.audit import Audit
-    from onnxtile.planning.result import PlanResult
-    from onnxtile.result import VerbResult
-    from onnxtile.run_limits import RunLimits
+    from onnxtile.system.limits import RunLimits
     from onnxtile.tiling.limits import Limits
+    from onnxtile.verbs.fit import fit, fit_curve
+    from onnxtile.verbs.flows.drafting import PatternDraft
+    from onnxtile.verbs.flows.explaining import Explanation
+    from onnxtile.verbs.flows.fit_curve import FitCurve
+    from onnxtile.verbs.flows.fitted_model import FittedModel
+    from onnxtile.verbs.flows.fusing import FuseResult
+    from onnxtile.verbs.flows.listing import OptionNames, option_names
+    from onnxtile.verbs.flows.matching import MatchResult
+    from onnxtile.verbs.flows.planning import PlannedModel
+    from onnxtile.verbs.flows.saving import save
+    from onnxtile.verbs.flows.tiling import TiledModel
+    from onnxtile.verbs.flows.unfusing import UnfuseResult
+    from onnxtile.verbs.fuse import explain, fuse
+    from onnxtile.verbs.inspect import inspect, trace
+    from onnxtile.verbs.match import match
+    from onnxtile.verbs.pattern_new import draft_pattern
+    from onnxtile.verbs.plan import check_plan, plan, plan_problem, plan_tflite
+    from onnxtile.verbs.tile import tile
+    from onnxtile.verbs.unfuse import unfuse
+    from onnxtile.verbs.verify import verify
     from onnxtile.verification.trials import Verdict
 
     __version__: str
@@ -120,13 +111,13 @@ _ERRORS = (
     *("PatternError", "QueryError", "UsageError"),
 )
 _PLACES = {
-    **dict.fromkeys(_ERRORS, "onnxtile.errors"),
-    "Audit": "onnxtile.planning.proof.published.audit",
+    **dict.fromkeys(_ERRORS, "onnxtile.system.errors"),
+    "Audit": "onnxtile.check.audit",
     "Limits": "onnxtile.tiling.limits",
     "Pattern": "onnxtile.fusion.pattern",
     "PlanResult": "onnxtile.planning.result",
-    "RunLimits": "onnxtile.run_limits",
-    "VerbResult": "onnxtile.result",
+    "RunLimits": "onnxtile.system.limits",
+    "VerbResult": "onnxtile.declare.result",
     "Verdict": "onnxtile.verification.trials",
 }
 """The modules of those names that `onnxtile.api` does not have."""

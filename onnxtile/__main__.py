@@ -7,7 +7,7 @@ def main() -> None:
     """Run the command line so that Ctrl-C is no traceback either while Python starts or while it ends, and no crash ends it in silence."""
     own = _end_by_interrupts()
     from onnxtile import cli
-    from onnxtile.cli import crashes
+    from onnxtile.cli import streams as crashes
 
     crashes.heed()
     try:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from onnxtile.inspection.summary import Inspection
     from onnxtile.inspection.trace import Trace
     from onnxtile.model.load import Source
+    from onnxtile.system.progress import Progress, silent
     from onnxtile.verbs.fit import fit, fit_curve
     from onnxtile.verbs.flows.drafting import PatternDraft
     from onnxtile.verbs.flows.explaining import Explanation, PartialMatch
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from onnxtile.verbs.flows.matching import MatchResult
     from onnxtile.verbs.flows.planning import PlannedModel
     from onnxtile.verbs.flows.saving import save
-    from onnxtile.verbs.flows.stage import BoundDims, InputShapes, Progress, silent
+    from onnxtile.verbs.flows.stage import BoundDims, InputShapes
     from onnxtile.verbs.flows.tiling import TiledModel
     from onnxtile.verbs.flows.unfusing import UnfuseResult
     from onnxtile.verbs.fuse import explain, fuse

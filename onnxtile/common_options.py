@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from onnxtile import values
-from onnxtile.errors import UsageError
-from onnxtile.option import REPORTING, SIZES, WRITING, Choices, Option, Positional
-from onnxtile.progress import Progress, silent
-from onnxtile.sizes import whole
+from onnxtile.declare import values
+from onnxtile.declare.option import REPORTING, SIZES, WRITING, Choices, Option, Positional
+from onnxtile.system.errors import UsageError
+from onnxtile.system.progress import Progress, silent
+from onnxtile.system.text import whole
 
 if TYPE_CHECKING:
     from onnxtile.model import load

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from onnxtile import api
-from onnxtile.errors import Mismatch, UsageError
-from onnxtile.model.whole import staged
-from onnxtile.registry import data_folder
 from onnxtile.report.format import RenderOptions, format_of
-from onnxtile.report.live_line import live_sizes
+from onnxtile.report.layout import live_sizes
+from onnxtile.system.errors import Mismatch, UsageError
+from onnxtile.system.files import staged
+from onnxtile.system.registry import data_folder
 from onnxtile.tiling.limits import Limits
 
 ORIGINAL, FUSED, TILED = "transformer.onnx", "transformer.fused.onnx", "transformer.fused.tiled.onnx"

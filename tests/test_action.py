@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from onnxtile.registry import data_folder
+from onnxtile.system.registry import data_folder
 
 ROOT = Path(__file__).parent.parent
 

@@ -18,8 +18,8 @@ import pytest
 from onnx import numpy_helper
 
 import onnxtile
-from onnxtile.errors import CheckFailed, ModelError, OnnxtileError, QueryError, UsageError
 from onnxtile.model.save import to_bytes
+from onnxtile.system.errors import CheckFailed, ModelError, OnnxtileError, QueryError, UsageError
 
 TEXT = """<ir_version: 8, opset_import: ["": 17]>
 g (float[4,64] x) => (float[4,8] y) { [product] h = MatMul(x, w)  [sum] i = Add(h, b)  [end] y = Relu(i) }"""

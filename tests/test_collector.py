@@ -9,10 +9,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from onnxtile.collector import collector_paused, cycles_freed
-from onnxtile.model import infer
+from onnxtile.model.known import Known
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
+from onnxtile.shapes import infer
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.process import collector_paused, cycles_freed
 
 
 class Held:
@@ -51,7 +52,7 @@ def test_onnx_infers_when_the_copy_for_the_other_engine_is_gone(monkeypatch: pyt
     def graphs() -> int:
         return sum(type(one) is ir.Graph for one in gc.get_objects())
 
-    def noted(proto: onnx.ModelProto, names: list[list[str]]) -> list[infer.Known]:
+    def noted(proto: onnx.ModelProto, names: list[list[str]]) -> list[Known]:
         seen.append(graphs())
         return inferred(proto, names)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onnxtile.errors import (
+from onnxtile.system.errors import (
     CheckFailed,
     Infeasible,
     Mismatch,

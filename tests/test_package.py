@@ -18,7 +18,7 @@ import pytest
 from packaging.version import Version
 
 import onnxtile
-from onnxtile.registry import data_folder
+from onnxtile.system.registry import data_folder
 
 ROOT = Path(__file__).parent.parent
 
@@ -88,7 +88,7 @@ def test_the_wheel_says_what_the_project_says(wheel: Path) -> None:
 
 def test_the_library_comes_from_the_wheel(installed: Path) -> None:
     script = (
-        "import json, onnxtile; from onnxtile.registry import data_folder; from onnxtile.fusion.library import pattern_set; "
+        "import json, onnxtile; from onnxtile.system.registry import data_folder; from onnxtile.fusion.library import pattern_set; "
         "print(json.dumps([onnxtile.__file__, str(data_folder('patterns')), str(data_folder('models')), "
         "[p.name for p in pattern_set('aidge')]]))"
     )

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from onnxtile import api
-from onnxtile.errors import ModelError, OnnxtileError, UsageError
-from onnxtile.fusion.library import from_file as pattern_file
-from onnxtile.model.given import read_inputs
+from onnxtile.fusion.pattern import from_file as pattern_file
 from onnxtile.model.load import digest, load
-from onnxtile.model.whole import require_writable
-from onnxtile.paths import real, require_readable
+from onnxtile.model.npz_inputs import read_inputs
 from onnxtile.pipeline.file import from_file as pipeline_file
-from onnxtile.report.plan_file import read_plan
+from onnxtile.report.format import read_plan
+from onnxtile.system.errors import ModelError, OnnxtileError, UsageError
+from onnxtile.system.files import real, require_readable, require_writable
 from onnxtile.tiling.target import from_file as limits_file
 
 

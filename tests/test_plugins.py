@@ -12,9 +12,9 @@ import onnx
 import pytest
 
 import onnxtile
-from onnxtile.errors import OnnxtileError
 from onnxtile.planning.planner import planners
-from onnxtile.registry import contributions
+from onnxtile.system.errors import OnnxtileError
+from onnxtile.system.registry import contributions
 
 ROOT = Path(__file__).parent.parent
 
@@ -42,7 +42,7 @@ from onnxtile.planning.order import Order
 FILE = Order("acme-file", "the nodes as they stand in the model", lambda ground: (ground.packed(ground.own),))
 """
 OPERATOR = """
-from onnxtile.tiling.tensors import NotTiled
+from onnxtile.tiling.contraction import NotTiled
 from onnxtile.tiling.tileable import Tileable
 
 class Einsum(Tileable):
@@ -54,7 +54,7 @@ class Einsum(Tileable):
 EINSUM = Einsum()
 """
 LOWERING = """
-from onnxtile.fusion.lowering import Lowering, Replacement
+from onnxtile.fusion.lower.lowering import Lowering, Replacement
 
 class AcmeTwice(Lowering):
     name = "AcmeTwice"
@@ -236,8 +236,8 @@ VERB = '''
 from dataclasses import dataclass
 
 from onnxtile.common_options import ModelArgument, ReportOptions, WatchOptions
-from onnxtile.option import declared
-from onnxtile.verb import Outcome, Verb
+from onnxtile.declare.option import declared
+from onnxtile.declare.verb import Outcome, Verb
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from onnxtile.csv_text import as_csv, text_of
-from onnxtile.errors import caret
-from onnxtile.json_text import as_json, compact
-from onnxtile.printable import MOST, capped, error_line, escaped
+from onnxtile.system.errors import MOST, capped, caret, error_line, escaped
+from onnxtile.system.text import as_csv, as_json, compact, text_of
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from onnxtile.errors import OnnxtileError
-from onnxtile.registry import data_folder, discover
+from onnxtile.system.errors import OnnxtileError
+from onnxtile.system.registry import data_folder, discover
 
 
 @pytest.fixture(name="package")

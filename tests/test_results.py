@@ -16,10 +16,10 @@ import pytest
 from onnx import numpy_helper
 
 import onnxtile
-from onnxtile.registry import discover
+from onnxtile.declare.result import VerbResult
 from onnxtile.report.format import Format
 from onnxtile.report.formats.to_json import published
-from onnxtile.result import VerbResult
+from onnxtile.system.registry import discover
 
 TEXT = """<ir_version: 10, opset_import: ["": 17]>
 g (float[4,64] x) => (float[4,8] y) { [product] h = MatMul(x, w)  [sum] i = Add(h, b)  [end] y = Relu(i) }"""
@@ -205,5 +205,5 @@ def test_results_without_a_model_can_be_pickled(name: str) -> None:
 def test_names_of_the_library_are_those_of_dir() -> None:
     public = {name for name in dir(onnxtile) if not name.startswith("_")}
     assert public == set(onnxtile.__all__) - {"__version__"}
-    assert onnxtile.ModelError.__module__ == "onnxtile.errors"
+    assert onnxtile.ModelError.__module__ == "onnxtile.system.errors"
     assert issubclass(onnxtile.Infeasible, onnxtile.OnnxtileError) and onnxtile.__version__.count(".") == 2

@@ -10,13 +10,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from onnxtile import RunLimits, api
-from onnxtile.errors import ModelError, OnnxtileError, OverLimit, UsageError
-from onnxtile.pipeline.file import from_file
-from onnxtile.pipeline.place import Destination
+from onnxtile import api
+from onnxtile.pipeline.file import Destination, from_file
 from onnxtile.pipeline.run import run_one
-from onnxtile.run_limits import LOOP_SECONDS, SECONDS, Clock, Watch, seconds_of_a_run
-from onnxtile.runtime import Session
+from onnxtile.system.errors import ModelError, OnnxtileError, OverLimit, UsageError
+from onnxtile.system.limits import LOOP_SECONDS, SECONDS, Clock, RunLimits, Watch, seconds_of_a_run
+from onnxtile.system.runtime import Session
 
 Text = Callable[..., onnx.ModelProto]
 ENDLESS = 2**62
@@ -131,7 +130,7 @@ def test_a_model_that_loops_has_less_time_by_default(tmp_path: Path, monkeypatch
         asked.append(iterates)
         return 60.0
 
-    monkeypatch.setattr("onnxtile.runtime.seconds_of_a_run", seconds)
+    monkeypatch.setattr("onnxtile.system.runtime.seconds_of_a_run", seconds)
     feeds = {"x": np.zeros(2, np.float32)}
     for model in (looping(1), filling(2)):
         onnx.save(model, tmp_path / "m.onnx")

@@ -14,8 +14,8 @@ import onnx
 import pytest
 from onnx import helper
 
-from onnxtile.errors import ModelError
-from onnxtile.runtime import Array, Binding, Session, boxed
+from onnxtile.system.errors import ModelError
+from onnxtile.system.runtime import Array, Binding, Session, boxed
 
 
 def model(body: str, *, opset: int = 21) -> bytes:
@@ -156,7 +156,7 @@ def test_strings_go_in_and_out() -> None:
 
 
 REPORT = """import os
-from onnxtile.runtime import Session
+from onnxtile.system.runtime import Session
 Session(bytes.fromhex({model!r}))
 print(os.environ["ORT_DISABLE_TELEMETRY"])"""
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onnxtile.sizes import bytes_of, whole
+from onnxtile.system.text import bytes_of, whole
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onnxtile.values import Unreadable, read_shapes
+from onnxtile.declare.values import Unreadable, read_shapes
 
 
 @pytest.mark.parametrize(("said", "meant"), [("1x3x224x224", (1, 3, 224, 224)), ("7", (7,)), ([1, 3], (1, 3))])

@@ -13,14 +13,12 @@ import typer
 
 from onnxtile.cli.app import build, verbs
 from onnxtile.cli.command import worded
-from onnxtile.cli.signals import Signals
-from onnxtile.cli.streams import leads_nowhere, open_streams, say
+from onnxtile.cli.streams import Signals, leads_nowhere, open_streams, say
 from onnxtile.cli.warned import show_warnings
-from onnxtile.errors import OnnxtileError
-from onnxtile.model.temporary import remove_temporary
-from onnxtile.modules import defer
-from onnxtile.printable import MOST, capped, error_line, escaped
-from onnxtile.quiet import silence_libraries
+from onnxtile.system.errors import MOST, OnnxtileError, capped, error_line, escaped
+from onnxtile.system.files import remove_temporary
+from onnxtile.system.modules import defer
+from onnxtile.system.process import silence_libraries
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as typer gives it and shells have it: 128 and the number of the signal."""

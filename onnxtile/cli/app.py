@@ -8,8 +8,8 @@ import typer
 
 from onnxtile.cli.command import command
 from onnxtile.cli.help import Group, require_command
-from onnxtile.registry import discover, named
-from onnxtile.verb import Verb
+from onnxtile.declare.verb import Verb
+from onnxtile.system.registry import discover, named
 
 _EXAMPLES = """\
 onnxtile demo

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from onnxtile.printable import escaped
-from onnxtile.progress import Progress as Hears
+from onnxtile.system.errors import escaped
+from onnxtile.system.progress import Progress as Hears
 
 
 @contextmanager

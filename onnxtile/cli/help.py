@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from onnxtile.option import OPTIONS, REPORTING, SIZES, WRITING
+from onnxtile.declare.option import OPTIONS, REPORTING, SIZES, WRITING
 
 _LAST = (SIZES, WRITING, REPORTING)
 _ARGUMENTS = "Arguments"

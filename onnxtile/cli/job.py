@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnxtile.json_text import as_json
-from onnxtile.progress import Progress, silent
+from onnxtile.system.progress import Progress, silent
+from onnxtile.system.text import as_json
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from onnxtile.declare.verb import Outcome
     from onnxtile.model.stream import Draft
-    from onnxtile.verb import Outcome
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Job:
         save: Callable[[], None] | None = None,
     ) -> None:
         """Write `files`, what `save` writes, and `content` to where --json says; an error leaves every file as it was."""
-        from onnxtile.model.whole import staged
+        from onnxtile.system.files import staged
 
         text = "" if self.as_json is None else as_json(content)
         asked = {} if self.as_json in {None, "-"} else {Path(str(self.as_json)): text.encode()}

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from onnxtile.errors import OnnxtileError, UsageError
 from onnxtile.planning.result import PlanResult
+from onnxtile.system.errors import OnnxtileError, UsageError
 
 _SWITCHES = (
     *("canonical_only", "section_inference", "dynamic_ordering", "check_dominance", "unallocated_floor"),
@@ -51,7 +51,7 @@ def main() -> None:
         sys.exit(_INTERRUPTED)
     except OnnxtileError as error:
         from onnxtile.cli.streams import say
-        from onnxtile.printable import MOST, error_line
+        from onnxtile.system.errors import MOST, error_line
 
         say(error_line(str(error), error.hint, MOST) + "\n")
         sys.exit(1)
@@ -104,8 +104,8 @@ def _read(path: str) -> str:
 
 def _plan(options: argparse.Namespace) -> PlanResult:
     """Return a plan within the capacity. Raises Infeasible where none was found."""
-    from onnxtile.api import plan_problem
-    from onnxtile.errors import Infeasible
+    from onnxtile.system.errors import Infeasible
+    from onnxtile.verbs.plan import plan_problem
 
     limit = None if options.timeout is None else f"{options.timeout:.6f}s"
     if options.capacity < 0:
@@ -150,7 +150,7 @@ def _solution(text: str, planned: PlanResult) -> str:
 
 
 def _write(path: str, text: str) -> None:
-    from onnxtile.model.whole import require_writable, write_whole
+    from onnxtile.system.files import require_writable, write_whole
 
     if not path:  # MiniMalloc writes nowhere, and succeeds
         return

@@ -6,8 +6,7 @@ import sys
 import warnings
 from typing import TextIO
 
-from onnxtile.errors import ModelWarning
-from onnxtile.printable import error_line
+from onnxtile.system.errors import ModelWarning, error_line
 
 
 def show_warnings() -> None:

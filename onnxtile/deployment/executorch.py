@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from onnxtile.errors import UsageError
 from onnxtile.planning.offsets.problem import Buffer, Problem
 from onnxtile.planning.problem_plan import plan_buffers
+from onnxtile.system.errors import UsageError
 
 _FIRST_MEMORY = 1
 """The number of the memory of tensors that no pass has given another; 0 stands for constants."""

@@ -16,12 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from onnxtile.deployment.tflite_metadata import ONLINE, with_one_operator
-from onnxtile.deployment.tflite_model import MicroGraph
-from onnxtile.deployment.tflite_problem import UNIT
-from onnxtile.errors import ModelError
-from onnxtile.model.temporary import temporary_folder
+from onnxtile.deployment.tflite_model import ONLINE, MicroGraph, with_one_operator
+from onnxtile.deployment.tflite_plan import UNIT
 from onnxtile.planning.offsets.problem import align
+from onnxtile.system.errors import ModelError
+from onnxtile.system.files import temporary_folder
 
 _SECONDS = 600
 _INFERENCES = 2

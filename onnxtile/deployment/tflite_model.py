@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from math import prod
 from typing import Any
 
-from onnxtile.errors import ModelError, UsageError
+from onnxtile.system.errors import ModelError, UsageError
 
 IDENTIFIER = b"TFL3"
 """Bytes 4 to 8 of every TensorFlow Lite file."""
@@ -195,3 +196,210 @@ def _is_closed(graphs: Sequence[MicroGraph]) -> bool:
         if any(not 0 < body < len(graphs) for operator in graph.operators for body in operator.bodies):
             return False
     return True
+
+
+# The offline memory plan in a TensorFlow Lite file: the metadata OfflineMemoryAllocation, read and written.
+#
+# The tables of a flatbuffer refer to what follows them. So the new root table, with its lists of buffers and metadata, goes before the old
+# file, of which no byte changes: weights, options and fields that this code does not know stay as they are. The vtable of the old root says
+# which fields there are. (https://flatbuffers.dev/internals; schema.fbs of TensorFlow Lite.)
+
+NAME = b"OfflineMemoryAllocation"
+ONLINE = -1
+"""The offset of a tensor that TensorFlow Lite Micro places itself."""
+
+_VERSION = 1
+_UNIT = 16
+"""Bytes: the largest alignment in a TensorFlow Lite file, that of weights."""
+_BUFFERS, _METADATA = 4, 6
+"""The fields of the root table that change, by their numbers in the schema."""
+_BUFFER_DATA = 0
+_BUFFER_OUTSIDE = 1
+_NAME_FIELD, _BUFFER_FIELD = 0, 1
+_SUBGRAPHS = 2
+_TENSORS, _INPUTS, _OUTPUTS, _OPERATORS = range(4)
+"""The fields of the root table and of a subgraph, by their numbers in the schema."""
+
+
+def with_offsets(data: bytes, offsets: Sequence[int]) -> bytes:
+    """Return the TensorFlow Lite file `data` with `offsets` as its offline memory plan, instead of one that it may have.
+
+    There is an offset in bytes for each tensor of each subgraph, in their order; ONLINE for one without. Raises ModelError for a file
+    whose weights are at absolute places in it.
+    """
+    with _reading():
+        return _changed(data, offsets, {}, _Front())
+
+
+def with_one_operator(
+    data: bytes, place: int, inputs: Sequence[int], outputs: Sequence[int], offsets: Sequence[int]
+) -> bytes:
+    """Return the TensorFlow Lite file `data` with the operator `place` of its first subgraph alone, and `offsets` as in `with_offsets`.
+
+    `inputs` and `outputs` are the indices of the tensors that become inputs and outputs of the model.
+    """
+    with _reading():
+        return _alone(data, place, (inputs, outputs), offsets)
+
+
+def _alone(data: bytes, place: int, ends: tuple[Sequence[int], Sequence[int]], offsets: Sequence[int]) -> bytes:
+    graphs = _vector(data, _field(data, _uoffset(data, 0), _SUBGRAPHS))
+    front = _Front()
+    inputs, outputs = (front.add(4, struct.pack(f"<I{len(end)}i", len(end), *end)) for end in ends)
+    operators = front.vector([-1 - _vector(data, _field(data, graphs[0], _OPERATORS))[place]])
+    tensors = -1 - _target(data, _field(data, graphs[0], _TENSORS))
+    graph = front.table([(_TENSORS, tensors), (_INPUTS, inputs), (_OUTPUTS, outputs), (_OPERATORS, operators)])
+    changed = {_SUBGRAPHS: front.vector([graph, *(-1 - place for place in graphs[1:])])}
+    return _changed(data, offsets, changed, front)
+
+
+def _changed(data: bytes, offsets: Sequence[int], changed: Mapping[int, int], front: _Front) -> bytes:
+    """Return the file `data` with the offline memory plan `offsets`; `changed` has parts of `front` for other fields of its root."""
+    root = _uoffset(data, 0)
+    buffers = _vector(data, _field(data, root, _BUFFERS))
+    if any(_field(data, buffer, _BUFFER_OUTSIDE) for buffer in buffers):
+        raise ModelError("TensorFlow Lite models with weights outside of their buffers cannot be changed")
+    kept = [entry for entry in _vector(data, _field(data, root, _METADATA)) if _name(data, entry) != NAME]
+    words = (_VERSION, 1, len(offsets), *offsets)
+    plan = front.add(_UNIT, struct.pack("<I", 4 * len(words)) + struct.pack(f"<{len(words)}i", *words), lead=4)
+    plan_buffer = front.table([(_BUFFER_DATA, plan)])
+    name = front.add(4, struct.pack("<I", len(NAME)) + NAME + b"\0")
+    entry = front.table([(_NAME_FIELD, name)], [(_BUFFER_FIELD, len(buffers))])
+    new_buffers = front.vector([*(-1 - place for place in buffers), plan_buffer])
+    new_metadata = front.vector([*(-1 - place for place in kept), entry])
+    changed = {**changed, _BUFFERS: new_buffers, _METADATA: new_metadata}
+    fields = _fields(data, root)
+    links = [(n, changed.get(n, -1 - _target(data, place))) for n, place in fields.items() if n != 0] + [
+        (n, place) for n, place in changed.items() if n not in fields
+    ]
+    version = struct.unpack_from("<I", data, fields[0])[0] if 0 in fields else 0
+    return front.bytes(front.table(sorted(links), [(0, version)]), data)
+
+
+def offsets_in(data: bytes) -> tuple[int, ...] | None:
+    """Return the offline memory plan in the TensorFlow Lite file `data`, an offset for each tensor; None without one.
+
+    Raises ModelError where it has another form.
+    """
+    with _reading():
+        return _offsets(data)
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Raise ModelError where a part of the file leads nowhere."""
+    try:
+        yield
+    except (struct.error, IndexError, AssertionError) as error:
+        raise ModelError("the TensorFlow Lite model is damaged", hint="write or fetch it again") from error
+
+
+def _offsets(data: bytes) -> tuple[int, ...] | None:
+    root = _uoffset(data, 0)
+    for entry in _vector(data, _field(data, root, _METADATA)):
+        if _name(data, entry) != NAME:
+            continue
+        number = struct.unpack_from("<I", data, _field(data, entry, _BUFFER_FIELD) or 0)[0]
+        buffer = _vector(data, _field(data, root, _BUFFERS))[number]
+        start = _target(data, _field(data, buffer, _BUFFER_DATA))
+        (size,) = struct.unpack_from("<I", data, start)
+        words = struct.unpack_from(f"<{size // 4}i", data, start + 4)
+        if len(words) < 3 or words[0] != _VERSION or words[2] != len(words) - 3:
+            raise ModelError("the offline memory plan of the TensorFlow Lite model has another form")
+        return tuple(words[3:])
+    return None
+
+
+class _Front:
+    """What goes before the old file, as parts with links.
+
+    A link is the number of a part or, where it is negative, -1 - the place in the old file.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[int, int, bytes, list[tuple[int, int]]]] = []
+
+    def add(self, unit: int, content: bytes, links: Sequence[tuple[int, int]] = (), lead: int = 0) -> int:
+        """Add a part, of which byte `lead` is aligned to `unit`; `links` are places in it that refer to others. Return its number."""
+        self._parts.append((unit, lead, content, list(links)))
+        return len(self._parts) - 1
+
+    def vector(self, links: Sequence[int]) -> int:
+        """Add a vector of links."""
+        content = struct.pack("<I", len(links)) + bytes(4 * len(links))
+        return self.add(4, content, [(4 + 4 * i, link) for i, link in enumerate(links)])
+
+    def table(self, links: Sequence[tuple[int, int]], numbers: Sequence[tuple[int, int]] = ()) -> int:
+        """Add a table with its vtable before it: fields that are `links` or unsigned `numbers` of 32 bits."""
+        fields = {field: 4 + 4 * i for i, (field, _) in enumerate((*links, *numbers))}
+        places = [fields.get(field, 0) for field in range(max(fields, default=-1) + 1)]
+        head = struct.pack(f"<{2 + len(places)}H", 4 + 2 * len(places), 4 + 4 * len(fields), *places)
+        head += bytes(-len(head) % 4)
+        body = struct.pack("<i", len(head)) + bytes(4 * len(links)) + b"".join(struct.pack("<I", n) for _, n in numbers)
+        starts = [(len(head) + fields[field], link) for field, link in links]
+        return self.add(4, head + body, starts, lead=len(head))
+
+    def bytes(self, root: int, old: bytes) -> bytes:
+        """Return the file with the table `root` as its root, and `old` behind all parts."""
+        # A part may only refer to what follows it: the last made comes first.
+        places: dict[int, int] = {}
+        end = 8
+        for number in reversed(range(len(self._parts))):
+            unit, lead, content, _ = self._parts[number]
+            end += -(end + lead) % unit
+            places[number] = end
+            end += len(content)
+        end += -end % _UNIT
+        written = bytearray(end)
+        for number, (_, _, content, links) in enumerate(self._parts):
+            start = places[number]
+            written[start : start + len(content)] = content
+            for place, link in links:
+                target = end - 1 - link if link < 0 else places[link] + self._of_table(link)
+                struct.pack_into("<I", written, start + place, target - (start + place))
+        struct.pack_into("<I4s", written, 0, places[root] + self._of_table(root), IDENTIFIER)
+        return bytes(written) + old
+
+    def _of_table(self, number: int) -> int:
+        """Return the bytes from the start of a part to what links to it mean: a table is behind its vtable."""
+        unit, lead, _, _ = self._parts[number]
+        return lead if unit == 4 else 0
+
+
+def _uoffset(data: bytes, place: int) -> int:
+    return place + int(struct.unpack_from("<I", data, place)[0])
+
+
+def _target(data: bytes, place: int | None) -> int:
+    assert place is not None
+    return _uoffset(data, place)
+
+
+def _fields(data: bytes, table: int) -> dict[int, int]:
+    """Return the places of the fields of the table at `table`, by their numbers."""
+    vtable = table - int(struct.unpack_from("<i", data, table)[0])
+    (size,) = struct.unpack_from("<H", data, vtable)
+    places = struct.unpack_from(f"<{size // 2 - 2}H", data, vtable + 4)
+    return {number: table + place for number, place in enumerate(places) if place}
+
+
+def _field(data: bytes, table: int, number: int) -> int | None:
+    return _fields(data, table).get(number)
+
+
+def _vector(data: bytes, place: int | None) -> list[int]:
+    """Return the places of the tables in the vector that the field at `place` refers to; none without the field."""
+    if place is None:
+        return []
+    start = _uoffset(data, place)
+    (length,) = struct.unpack_from("<I", data, start)
+    return [_uoffset(data, start + 4 + 4 * i) for i in range(length)]
+
+
+def _name(data: bytes, entry: int) -> bytes:
+    place = _field(data, entry, _NAME_FIELD)
+    if place is None:
+        return b""
+    start = _uoffset(data, place)
+    (length,) = struct.unpack_from("<I", data, start)
+    return data[start + 4 : start + 4 + length]

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from onnxtile.deployment.tflite_metadata import offsets_in
-from onnxtile.deployment.tflite_model import MicroGraph, MicroOperator, read_tflite
-from onnxtile.errors import CheckFailed
+from onnxtile.deployment.tflite_model import MicroGraph, MicroOperator, offsets_in, read_tflite
+from onnxtile.system.errors import CheckFailed
 
 _UNIT = 16
 _NOBODY = -1

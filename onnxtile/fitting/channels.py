@@ -14,13 +14,12 @@ from math import prod
 import onnx_ir as ir
 
 from onnxtile.fitting.axis_maps import AxisLink, AxisLinks, OperatorFacts, Uncut, links
-from onnxtile.fitting.chunked_kernels import ChunkedKernels
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor, Network
 from onnxtile.fitting.read_network import WEIGHTS, KernelSource
-from onnxtile.fitting.strip_ranges import PatchRange, shares
+from onnxtile.fitting.strips import ChunkedKernels, PatchRange, shares
 from onnxtile.model.constants import Constants
 from onnxtile.model.quantising import dequantises
-from onnxtile.model.shapes import Shapes
+from onnxtile.shapes.resolve import Shapes
 
 _CONVOLUTIONS = frozenset({"Conv", "QLinearConv"})
 _COUNTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)

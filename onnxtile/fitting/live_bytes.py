@@ -2,11 +2,296 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from typing import NamedTuple
 
-from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
-from onnxtile.fitting.region_tracer import Patch, PieceOp, RegionTrace
+import numpy as np
+
+from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor, Network
+from onnxtile.fitting.strips import (
+    ChunkedKernels,
+    Cut,
+    PatchRange,
+    PatchRanges,
+    RowNumbers,
+    StripRanges,
+    UncutRegion,
+    macs_of,
+    overlapped,
+    row_pieces,
+)
+
+# The operations of a run of kernels that is cut, in their order, each with the patches that it reads and makes.
+#
+# The same operations are counted by the search and written into the model.
+
+
+class Patch(NamedTuple):
+    """Rows and columns of a tensor."""
+
+    tensor: int
+    rows: PatchRange
+    columns: PatchRange
+
+
+class PieceOp(NamedTuple):
+    """One operation on patches, by their numbers: a `kernel` of the region, or (None) a Slice of one patch or a Concat of several."""
+
+    kernel: int | None
+    reads: tuple[int, ...]
+    makes: tuple[int, ...]
+
+
+@dataclass
+class RegionTrace:
+    """The operations of a region, the patches that they read and make, and the multiply-accumulates."""
+
+    patches: list[Patch] = field(default_factory=list)
+    ops: list[PieceOp] = field(default_factory=list)
+    macs: int = 0
+    whole: dict[int, int] = field(default_factory=dict)
+    """The patches that are whole tensors: those read from outside of the region, and the results for it."""
+    pieces: dict[int, list[int]] = field(default_factory=dict)
+    """The patches of tensors that are handed over in pieces, to the region or by it; only those of a strip in the trace of one strip."""
+    strips: int = 1
+    kept: int = 0
+    """The number of tensors of which rows are kept from strip to strip."""
+
+
+@dataclass(frozen=True)
+class StripTrace:
+    """The operations of one strip: patches `given` from the strips before, and those `left` for later ones."""
+
+    trace: RegionTrace
+    given: tuple[int, ...]
+    left: tuple[int, ...]
+    pieces: dict[tuple[int, int], int]
+    """The patches of the pieces that the strip reads of tensors that were handed over in pieces, by tensor and number."""
+
+
+class RegionTracer:
+    """Lists the operations of one region."""
+
+    def __init__(
+        self,
+        kernels: Sequence[FitKernel],
+        tensors: Sequence[FitTensor],
+        results: Sequence[int],
+        rows: list[StripRanges],
+        cut: Cut,
+    ) -> None:
+        self.kernels, self.tensors, self.results, self.cut = kernels, tensors, frozenset(results), cut
+        self.rows = rows
+        self.given = {tensor: row_pieces(ends) for tensor, ends in cut.given}
+        self.found = RegionTrace()
+        self.made = {made for kernel in kernels for made in kernel.makes}
+        self.readers: dict[int, int] = {}
+        for kernel in kernels:
+            for tensor in kernel.reads:
+                self.readers[tensor] = self.readers.get(tensor, 0) + 1
+        self.makers = {made: number for number, kernel in enumerate(kernels) for made in kernel.makes}
+        self.held: dict[int, int] = {}
+        self.cuts: dict[Patch, int] = {}
+        self.last_read: dict[int, int] = {}
+        self.tails: dict[int, list[PieceOp]] = {}
+        self.given_patches: dict[int, dict[int, int]] = {}
+
+    def trace(self) -> RegionTrace:
+        """Return the operations of all strips."""
+        parts: dict[int, list[int]] = {tensor: [] for tensor in self.results}
+        for strip in range(len(self.rows[0].news)):
+            self._strip(strip, parts)
+            self._keep(strip)
+        for tensor, pieces in parts.items():
+            if tensor in self.cut.parted and len(pieces) > 1:
+                self.found.pieces[tensor] = pieces
+            else:
+                self.found.whole[tensor] = self._join(tensor, pieces)
+        self.found.pieces.update((tensor, list(self._given_all(tensor))) for tensor in self.given)
+        self._put_tails()
+        self.found.macs = macs_of(self.kernels, self.tensors, self.rows)
+        self.found.strips = len(self.rows[0].news)
+        self.found.kept = len({op.makes for tails in self.tails.values() for op in tails})
+        return self.found
+
+    def strip(self, strip: int) -> StripTrace:
+        """Return the operations of one strip."""
+        self.found, self.held, self.cuts, self.last_read, self.tails = RegionTrace(), {}, {}, {}, {}
+        self.given_patches = {}
+        for number, rows in self._kept_before(strip) if strip else ():
+            for made in self.kernels[number].makes:
+                if made in self.readers:
+                    self.held[made] = self._patch(self._patch_of(made, rows))
+                    self.last_read[self.held[made]] = -1
+        held = tuple(self.held.values())
+        parts: dict[int, list[int]] = {tensor: [] for tensor in self.results}
+        self._strip(strip, parts)
+        self._keep(strip)
+        self._put_tails()
+        read = {(t, piece): patch for t, patches in self.given_patches.items() for piece, patch in patches.items()}
+        left = (*self.held.values(), *(piece for pieces in parts.values() for piece in pieces))
+        return StripTrace(self.found, held, left, read)
+
+    @cached_property
+    def last_strips(self) -> dict[int, list[int]]:
+        """The last strip that reads each piece of the tensors that were handed over in pieces; -1 for a piece that none reads."""
+        found = {tensor: [-1] * len(pieces) for tensor, pieces in self.given.items()}
+        for kernel, span in zip(self.kernels, self.rows, strict=True):
+            for place, tensor in enumerate(kernel.reads):
+                for strip, rows in enumerate(span.needs[place].pairs if tensor in found else ()):
+                    for piece in overlapped(self.given[tensor], rows):
+                        found[tensor][piece] = max(found[tensor][piece], strip)
+        return found
+
+    def _kept_before(self, strip: int) -> list[tuple[int, PatchRange]]:
+        """Return the kernels of whose results rows are kept for a strip from the strips before it, with these rows."""
+        found = [(number, pairs[strip]) for number, pairs in self._befores]
+        return [(number, rows) for number, rows in found if rows is not None]
+
+    @cached_property
+    def _befores(self) -> list[tuple[int, list[PatchRange | None]]]:
+        """The kernels of whose results rows are kept from strip to strip, with these rows."""
+        kept = ((number, span.before) for number, span in enumerate(self.rows) if span.windows is not span.news)
+        return [(number, before.pairs) for number, before in kept if before.some.any()]
+
+    def _patch(self, patch: Patch) -> int:
+        self.found.patches.append(patch)
+        return len(self.found.patches) - 1
+
+    def _op(self, kernel: int | None, read: tuple[int, ...], makes: tuple[int, ...]) -> None:
+        at = len(self.found.ops)
+        for patch in read:
+            self.last_read[patch] = at
+        for patch in makes:
+            self.last_read[patch] = at
+        self.found.ops.append(PieceOp(kernel, read, makes))
+
+    def _strip(self, strip: int, parts: dict[int, list[int]]) -> None:
+        self.cuts = {}
+        held, readers = self.held, self.readers
+        for number, (kernel, (rows, *needs)) in enumerate(zip(self.kernels, self._rows_in(strip), strict=True)):
+            if rows is None:
+                continue
+            operands = tuple([self._operand(tensor, need) for tensor, need in zip(kernel.reads, needs, strict=True)])
+            makes = tuple([self._patch(self._made(kernel, made, rows)) for made in kernel.makes])
+            self._op(number, operands, makes)
+            for made, patch in zip(kernel.makes, makes, strict=True):
+                if made in self.results:
+                    parts[made].append(patch)
+                if made in readers:
+                    before = held.get(made)
+                    held[made] = patch if before is None else self._join(made, [before, patch])
+
+    def _rows_in(self, strip: int) -> Iterator[list[PatchRange | None]]:
+        """Yield the rows that each kernel computes in a strip, and those that it reads of each operand."""
+        starts, stops = (table[:, strip].tolist() for table in self._row_table)
+        pairs = ((start, stop) if start < stop else None for start, stop in zip(starts, stops, strict=True))
+        return (list(islice(pairs, 1 + len(span.needs))) for span in self.rows)
+
+    @cached_property
+    def _row_table(self) -> tuple[RowNumbers, RowNumbers]:
+        """The first rows, and the ends of the rows, that each kernel computes and reads: a column for each strip."""
+        ranges = [one for span in self.rows for one in (span.news, *span.needs)]
+        shape = len(ranges), len(self.rows[0].news)
+        return (
+            np.concatenate([one.starts for one in ranges]).reshape(shape),
+            np.concatenate([one.stops for one in ranges]).reshape(shape),
+        )
+
+    def _patch_of(self, tensor: int, rows: PatchRange) -> Patch:
+        """Return rows of a tensor, with all columns."""
+        return Patch(tensor, rows, (0, self.tensors[tensor].extent(COLUMNS)))
+
+    def _made(self, kernel: FitKernel, tensor: int, rows: PatchRange) -> Patch:
+        """Return the patch of one result; the results of a kernel that is not cut may have different sizes."""
+        return self._patch_of(tensor, (0, self.tensors[tensor].extent(ROWS)) if kernel.links[ROWS] is None else rows)
+
+    def _operand(self, tensor: int, rows: PatchRange | None) -> int:
+        assert rows is not None
+        if tensor in self.given:
+            return self._assembled(self._patch_of(tensor, rows))
+        source = self.held[tensor] if tensor in self.made else self._whole(tensor)
+        return self._slice(source, self._patch_of(tensor, rows))
+
+    def _whole(self, tensor: int) -> int:
+        if tensor not in self.found.whole:
+            self.found.whole[tensor] = self._patch(self._patch_of(tensor, (0, self.tensors[tensor].extent(ROWS))))
+        return self.found.whole[tensor]
+
+    def _assembled(self, wanted: Patch) -> int:
+        """Return rows of a tensor that was handed over in pieces: a piece or a part of it, or several joined."""
+        if wanted in self.cuts:
+            return self.cuts[wanted]
+        tensor, rows, columns = wanted
+        pieces = self.given[tensor]
+        parts = [
+            self._slice(
+                self._given(tensor, piece),
+                Patch(tensor, (max(rows[0], pieces[piece][0]), min(rows[1], pieces[piece][1])), columns),
+            )
+            for piece in overlapped(pieces, rows)
+        ]
+        self.cuts[wanted] = self._join(tensor, parts)
+        return self.cuts[wanted]
+
+    def _given(self, tensor: int, piece: int) -> int:
+        """Return the patch of a piece that was handed over."""
+        patches = self.given_patches.setdefault(tensor, {})
+        if piece not in patches:
+            patches[piece] = self._patch(self._patch_of(tensor, self.given[tensor][piece]))
+        return patches[piece]
+
+    def _given_all(self, tensor: int) -> Iterator[int]:
+        return (self._given(tensor, piece) for piece in range(len(self.given[tensor])))
+
+    def _slice(self, source: int, wanted: Patch) -> int:
+        if self.found.patches[source] == wanted:
+            return source
+        if wanted not in self.cuts:
+            self.cuts[wanted] = self._patch(wanted)
+            self._op(None, (source,), (self.cuts[wanted],))
+        return self.cuts[wanted]
+
+    def _join(self, tensor: int, pieces: Sequence[int]) -> int:
+        if len(pieces) == 1:
+            return pieces[0]
+        first, last = self.found.patches[pieces[0]], self.found.patches[pieces[-1]]
+        patch = self._patch(self._patch_of(tensor, (first.rows[0], last.rows[1])))
+        self._op(None, tuple(pieces), (patch,))
+        return patch
+
+    def _keep(self, strip: int) -> None:
+        """Keep the rows that the next strip reads again, from the last operation on that reads the others."""
+        after = strip + 1
+        held: dict[int, int] = {}
+        for number, rows in self._kept_before(after) if after < len(self.rows[0].news) else ():
+            for made in self.kernels[number].makes:
+                if made in self.held:
+                    held[made] = self._tail(made, rows)
+        self.held = held
+
+    def _tail(self, tensor: int, rows: PatchRange) -> int:
+        source = self.held[tensor]
+        patch = self.found.patches[source]
+        if patch.rows == rows:
+            return source
+        tail = self._patch(Patch(tensor, rows, patch.columns))
+        self.tails.setdefault(self.last_read[source], []).append(PieceOp(None, (source,), (tail,)))
+        self.last_read[tail] = self.last_read[source]
+        return tail
+
+    def _put_tails(self) -> None:
+        if not self.tails:
+            return
+        ops: list[PieceOp] = list(self.tails.get(-1, ()))
+        for at, op in enumerate(self.found.ops):
+            ops.append(op)
+            ops.extend(self.tails.get(at, ()))
+        self.found.ops = ops
+
 
 ALIGNMENT = 64
 """Bytes: the default of plan."""
@@ -213,4 +498,294 @@ class _Count:
         return frozenset(found)
 
 
-__all__ = ["ALIGNMENT", "COLUMNS", "LiveBytes", "live_bytes"]
+# The bytes of tensors that were handed to a region in pieces: each piece lives until the last strip that reads it.
+
+
+class GivenPieces:
+    """Pieces that were handed to the region of `about`; those of tensors of `dying` live until their last read in it."""
+
+    def __init__(self, about: RegionTracer, dying: Collection[int]) -> None:
+        self.about = about
+        self.count = len(about.rows[0].news)
+        self.last = {
+            tensor: about.last_strips[tensor] if tensor in dying else [self.count] * len(pieces)
+            for tensor, pieces in about.given.items()
+        }
+
+    @cached_property
+    def living(self) -> list[int]:
+        """The bytes of the pieces that live in each strip; the last number is that behind the last strip."""
+        changes = np.zeros(self.count + 2, np.int64)
+        for tensor, lasts in self.last.items():
+            for piece, last in enumerate(lasts):
+                size = self.size([(tensor, piece)])
+                changes[0] += size
+                changes[last + 1] -= size
+        found: list[int] = np.cumsum(changes[: self.count + 1]).tolist()
+        return found
+
+    def size(self, pieces: Iterable[tuple[int, int]]) -> int:
+        """Return the bytes of pieces, each given by its tensor and number."""
+        return sum(self._size(tensor, piece) for tensor, piece in pieces)
+
+    def _size(self, tensor: int, piece: int) -> int:
+        start, stop = self.about.given[tensor][piece]
+        about = self.about.tensors[tensor]
+        return aligned(about.bytes(stop - start, about.extent(COLUMNS)))
+
+    def lives_after(self, piece: tuple[int, int], strip: int) -> bool:
+        """Return whether a piece, given by its tensor and number, is read after a strip."""
+        return self.last[piece[0]][piece[1]] > strip
+
+    @cached_property
+    def places(self) -> list[bytes]:
+        """The places of the rows that each strip reads in the pieces, and whether they die then; equal for strips that cost the same."""
+        found = [list[object]() for _ in range(self.count)]
+        for kernel, span in zip(self.about.kernels, self.about.rows, strict=True):
+            for place, tensor in enumerate(kernel.reads):
+                if tensor in self.last:
+                    for strip, rows in enumerate(span.needs[place].pairs):
+                        found[strip].append(self._outline(tensor, strip, rows))
+        return [repr(one).encode() if one else b"" for one in found]
+
+    def _outline(self, tensor: int, strip: int, rows: tuple[int, int] | None) -> list[tuple[int, int, bool]]:
+        """Return the ends of each piece that is read, from the first row that is read, and whether it dies then."""
+        pieces, last = self.about.given[tensor], self.last[tensor]
+        first = 0 if rows is None else rows[0]
+        return [
+            (pieces[piece][0] - first, pieces[piece][1] - first, last[piece] > strip)
+            for piece in overlapped(pieces, rows)
+        ]
+
+
+# The bytes that live while a kernel runs as it is.
+
+
+def whole_kernel_bytes(
+    kernel: FitKernel, tensors: Sequence[FitTensor], results: Iterable[int], dying: Collection[int]
+) -> LiveBytes:
+    """Return the live bytes of a kernel that is not cut: operands of `dying` are not read later, `results` are."""
+    numbers = {tensor: number for number, tensor in enumerate(dict.fromkeys((*kernel.reads, *kernel.makes)))}
+    patches = [Patch(t, (0, tensors[t].extent(ROWS)), (0, tensors[t].extent(COLUMNS))) for t in numbers]
+    reads, makes = (tuple(numbers[tensor] for tensor in ends) for ends in (kernel.reads, kernel.makes))
+    lives_on = {tensor: numbers[tensor] for tensor in (*kernel.reads, *results)}
+    trace = RegionTrace(patches, [PieceOp(0, reads, makes)], whole=lives_on)
+    return live_bytes(trace, [kernel], tensors, dying, above=0)
+
+
+def shared_by_island(network: Network, place: int) -> set[int]:
+    """Return the operands of an island whose bytes the result of its last node, at `place`, takes: they die there."""
+    kernel, tensors = network.kernels[place], network.tensors
+    ending = {tensor for tensor in kernel.island_overwrites if network.last_reads[tensor] == place}
+    if kernel.is_island_join:
+        return ending
+    size = aligned(tensors[kernel.makes[0]].size)
+    return set(sorted(tensor for tensor in ending if aligned(tensors[tensor].size) == size)[:1])
+
+
+# The bytes that live at once while a network runs as it is.
+
+
+def uncut_peak(network: Network) -> int:
+    """Return the most bytes that live at once, in one pass over the kernels.
+
+    Views, and results in the place of operands, are followed from kernel to kernel. So it is no more than the largest peak of single
+    kernels, which count every tensor that passes by.
+    """
+    count, whole = len(network.kernels), Cut()
+    results = [made for kernel in network.kernels for made in kernel.makes if network.last_reads[made] >= count]
+    ranges = UncutRegion(network.kernels, network.tensors, results).ranges(whole)
+    trace = RegionTracer(network.kernels, network.tensors, results, ranges, whole).trace()
+    return live_bytes(trace, network.kernels, network.tensors, ()).peak
+
+
+# The costs of a region that is cut: counted on one strip of each kind, since most strips of a region are alike.
+
+_EMPTY = 1 << 40
+"""The place of an empty range."""
+
+
+@dataclass(frozen=True)
+class CutCost:
+    """The largest sum of live bytes, the tensors alive there, and the nodes and copied bytes of all strips.
+
+    `loads` are the largest sums while each kernel runs, `rest` that between two strips.
+    """
+
+    peak: int
+    alive: frozenset[int]
+    nodes: int
+    copied: int
+    loads: tuple[int, ...] = ()
+    rest: int = 0
+
+
+def cut_cost(
+    kernels: Sequence[FitKernel],
+    region: ChunkedKernels,
+    ranges: list[StripRanges],
+    results: Sequence[int],
+    cut: Cut,
+    dying: Collection[int],
+    limit: LoadLimit | None = None,
+) -> CutCost | int:
+    """Return the costs of a region, of whose operands those of `dying` are not read later; `ranges` are those of its whole `kernels`.
+
+    Tensors that were handed over in pieces are counted wherever they live, read by the region or not.
+
+    Where a kernel exceeds the `limit`, only its live bytes are returned.
+    """
+    about = RegionTracer(region.kernels, region.tensors, results, region.ranges(ranges), cut)
+    return _StripCosts(region, about, results, dying).cost(kernels, ranges, limit)
+
+
+@dataclass(frozen=True)
+class LoadLimit:
+    """The bytes that may live at most while each kernel of `fixed` runs, by its number in the region."""
+
+    bytes: int
+    fixed: Sequence[int]
+
+    def exceeding(self, loads: Sequence[int]) -> int:
+        """Return the most bytes of `loads`, of each kernel, where they exceed the limit; else 0."""
+        most = max((loads[number] for number in self.fixed), default=0)
+        return most if most > self.bytes else 0
+
+
+class _StripCosts:
+    def __init__(
+        self,
+        region: ChunkedKernels,
+        about: RegionTracer,
+        results: Sequence[int],
+        dying: Collection[int],
+    ) -> None:
+        self.region, self.about = region, about
+        self.results, self.dying = results, frozenset(dying) - set(about.given)
+        self.count = len(about.rows[0].news)
+        self.pieces = GivenPieces(about, frozenset(dying))
+        self.done = sum((self._row_bytes(tensor) for tensor in results), np.zeros(self.count + 1, np.int64))
+        self.loads = [0] * (1 + max(region.bases))
+        self.counted: dict[int, tuple[StripTrace, LiveBytes]] = {}
+        self.peak, self.rest, self.alive = 0, 0, frozenset[int]()
+        self.nodes = self.copied = 0
+
+    def _row_bytes(self, tensor: int) -> RowNumbers:
+        """Return the bytes of the strips of a result that are complete before each strip."""
+        about = self.region.tensors[tensor]
+        lengths = self.about.rows[self.about.makers[tensor]].news.lengths
+        sizes = -(-lengths * about.bytes(1, about.extent(COLUMNS)) // ALIGNMENT) * ALIGNMENT
+        return np.concatenate(([0], np.cumsum(sizes)))
+
+    def cost(self, kernels: Sequence[FitKernel], ranges: list[StripRanges], limit: LoadLimit | None) -> CutCost | int:
+        """Count one strip of each kind, until a kernel exceeds the limit."""
+        # Late strips, but the last one, have most bytes beside them.
+        self._measure(max(self.count - 2, 0))
+        if limit is not None and limit.exceeding(self.loads):
+            return limit.exceeding(self.loads)
+        kinds: dict[bytes, list[int]] = {}
+        outlines = _outlines(kernels, ranges) if self.count > 1 else np.zeros((1, 0), np.int64)
+        for strip, outline in enumerate(outlines):
+            kinds.setdefault(outline.tobytes() + self.pieces.places[strip], []).append(strip)
+        for strips in sorted(kinds.values(), key=lambda strips: -(strips[-1] % (self.count - 1 or 1))):
+            # Of equal strips the last has most results beside it, unless pieces that were handed over die before.
+            fullest = max(strips, key=lambda strip: (int(self.done[strip]) + self.pieces.living[strip], strip))
+            self._measure(fullest)
+            if limit is not None and limit.exceeding(self.loads):
+                return limit.exceeding(self.loads)
+            self._count(len(strips), fullest)
+        self._join()
+        return CutCost(self.peak, self.alive, self.nodes, self.copied, tuple(self.loads), self.rest)
+
+    def _measure(self, strip: int) -> None:
+        """Count the live bytes of one strip."""
+        if strip in self.counted:
+            return
+        at_end = strip == self.count - 1
+        found = self.about.strip(strip)
+        operands = 0 if at_end else sum(self._size(tensor) for tensor in self.dying)
+        pieces = self.pieces.living[strip] - self.pieces.size(found.pieces)
+        beside = int(self.done[strip]) + operands + pieces + self._kept_of_others(found)
+        live = live_bytes(
+            found.trace,
+            self.about.kernels,
+            self.about.tensors,
+            self.dying if at_end else (),
+            (*found.given, *found.pieces.values()),
+            (*found.left, *(patch for piece, patch in found.pieces.items() if self.pieces.lives_after(piece, strip))),
+            self.peak - beside,
+        )
+        if live.peak + beside > self.peak:
+            self.peak, self.alive = live.peak + beside, live.tensors
+        self.rest = max(self.rest, live.first + beside)
+        running, bases = 0, self.region.bases
+        for op, load in zip(found.trace.ops, live.loads, strict=True):
+            if op.kernel is not None:
+                running = bases[op.kernel]
+            self.loads[running] = max(self.loads[running], load + beside)
+        self.counted[strip] = found, live
+
+    def _count(self, number: int, measured: int) -> None:
+        """Add up the nodes and copied bytes of a number of equal strips, of which one was measured."""
+        found, live = self.counted.pop(measured)
+        weights, makers = self.region.weights, self.about.makers
+        for op in found.trace.ops:
+            tensor = found.trace.patches[op.makes[0]].tensor
+            weight = weights[makers[tensor]] if tensor in makers else 1
+            self.nodes += number * weight
+            if op.kernel is None:
+                self.copied += number * weight * live.sizes[op.makes[0]]
+
+    def _kept_of_others(self, found: StripTrace) -> int:
+        """Return the bytes of the rows that are kept of chunks for which another chunk stands."""
+        makers, weights, patches = self.about.makers, self.region.weights, found.trace.patches
+        kept: dict[int, int] = {}
+        for patch in (*found.given, *found.left):
+            tensor, rows, columns = patches[patch]
+            others = weights[makers[tensor]] - 1 if tensor in makers else 0
+            if others:
+                size = self.region.tensors[tensor].bytes(rows[1] - rows[0], columns[1] - columns[0])
+                kept[tensor] = max(kept.get(tensor, 0), others * aligned(size))
+        return sum(kept.values())
+
+    def _join(self) -> None:
+        """Count the copies of the strips of results into one tensor each."""
+        joined = [
+            tensor
+            for tensor in self.results
+            if not self.region.tensors[tensor].is_contiguous(ROWS)
+            and tensor not in self.about.cut.parted
+            and int(self.about.rows[self.about.makers[tensor]].news.some.sum()) > 1
+        ]
+        whole = sum(self._size_made(tensor) for tensor in self.results) + self.pieces.living[-1]
+        peak = whole + max((self._size(tensor) for tensor in joined), default=0)
+        if joined and peak > self.peak:
+            self.peak, self.alive = peak, frozenset(joined)
+        self.loads[-1] = max(self.loads[-1], peak if joined else 0)
+        self.copied += sum(self._size(tensor) for tensor in joined)
+        self.nodes += len(joined)
+
+    def _size(self, tensor: int) -> int:
+        return aligned(self.region.tensors[tensor].size)
+
+    def _size_made(self, tensor: int) -> int:
+        """Return the bytes of a result, that of its strips where it is handed over in pieces."""
+        return int(self._row_bytes(tensor)[-1]) if tensor in self.about.cut.parted else self._size(tensor)
+
+
+def _outlines(kernels: Sequence[FitKernel], ranges: list[StripRanges]) -> RowNumbers:
+    """Return a row for each strip; strips with equal rows cost the same: the lengths of all ranges, and their places in each other."""
+    anchors: dict[int, RowNumbers] = {}
+    columns: list[RowNumbers] = []
+    for kernel, span in zip(kernels, ranges, strict=True):
+        before, none = span.before, np.full(1, _EMPTY)
+        later = PatchRanges(np.append(before.starts[1:], none), np.append(before.stops[1:], none))
+        anchor = np.where(before.some, before.starts, span.news.starts)
+        anchors.update((made, anchor) for made in kernel.makes)
+        for one in (span.news, before, later):
+            columns += [np.where(one.some, one.starts - anchor, _EMPTY), one.lengths]
+        for tensor, need in zip(kernel.reads, span.needs, strict=True):
+            columns.append(need.lengths)
+            if tensor in anchors:
+                columns.append(np.where(need.some, need.starts - anchors[tensor], _EMPTY))
+    return np.stack(columns, axis=1)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from onnxtile.fitting.live_bytes import RegionTrace
 from onnxtile.fitting.network import ROWS
-from onnxtile.fitting.region_tracer import RegionTrace
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.schedule import RegionCost
-from onnxtile.fitting.unblocking.unblock import ModelRewrite
+from onnxtile.fitting.rewrites.rewrite import ModelRewrite
+from onnxtile.fitting.strips import RegionCost
 from onnxtile.planning.result import PlannedBuffer, PlannedPart, PlanResult
 
 

@@ -3,29 +3,123 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir import convenience
 
-from onnxtile.fitting.axis_links import OperatorFacts
-from onnxtile.fitting.moved_axes import pad_sizes, slice_ranges
+from onnxtile.fitting.axis_maps import OperatorFacts, SourceRows, Uncut, links, pad_sizes, resize_scales, slice_ranges
+from onnxtile.fitting.live_bytes import Patch, PieceOp, RegionTrace
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
 from onnxtile.fitting.read_network import WEIGHTS, WINDOWED, KernelSource
-from onnxtile.fitting.region_tracer import Patch, PieceOp, RegionTrace
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.resized_axes import resize_scales
-from onnxtile.fitting.schedule import FitSchedule, RegionCost
-from onnxtile.fitting.source_rows import SourceRows
-from onnxtile.fitting.written_constants import WrittenConstants
-from onnxtile.model.constants import Constants
-from onnxtile.model.shapes import Shapes
+from onnxtile.fitting.strips import FitSchedule
+from onnxtile.fusion.record import calls_inside, renew_records
+from onnxtile.model import keys
+from onnxtile.model.constants import Constants, made_tensor
+from onnxtile.model.functions import inline_calls
+from onnxtile.model.quantising import dequantises
+from onnxtile.model.topology import node_id
 from onnxtile.model.walk import all_values, dependencies, nodes_inside
-from onnxtile.tiling.names import Names
+from onnxtile.shapes.opened_calls import is_kernel
+from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.runtime import Array
+from onnxtile.tiling.contraction import InputWindow
 from onnxtile.tiling.prune import prune
-from onnxtile.tiling.sliding import InputWindow
+from onnxtile.tiling.writer import Names
+
+# The constants that the pieces of a region read: sizes, scales, weights, and parts of constants of the model.
+
+
+@dataclass
+class WrittenConstants:
+    """The constants of the region `region`, each made once; the graph is not changed.
+
+    `values` are new initializers, `nodes` those that give back floats of parts of integers. `known`, `shapes` and `opset` are those of the
+    model.
+    """
+
+    region: str
+    names: Names
+    shapes: Shapes
+    known: Constants
+    opset: int
+    values: list[ir.Value] = field(default_factory=list)
+    nodes: list[ir.Node] = field(default_factory=list)
+    _made: dict[Hashable, ir.Value] = field(default_factory=dict)
+
+    def sizes(self, numbers: Sequence[int]) -> ir.Value:
+        """Return a constant of 64-bit integers."""
+        return self.array("/".join(["sizes", *map(str, numbers)]), np.asarray(numbers, np.int64))
+
+    def scales(self, scales: Sequence[float]) -> ir.Value:
+        """Return a constant of floats."""
+        return self.array("scales", np.asarray(scales, np.float32))
+
+    def array(self, stem: str, array: Array) -> ir.Value:
+        """Return a constant with these elements, named after `stem`."""
+        key = stem, array.dtype, array.shape, array.tobytes()
+        if key not in self._made:
+            self._made[key] = self._constant(stem, array)
+        return self._made[key]
+
+    def part(self, value: ir.Value, cuts: Sequence[tuple[int, int, int]]) -> ir.Value:
+        """Return the elements of the constant `value` from a start to a stop along axes; those made of integers are made of their parts."""
+        key = (value, *cuts)
+        if key not in self._made:
+            integers = self._integer_parts(value, cuts)
+            self._made[key] = self._part(value, cuts) if integers is None else self._dequantised(value, integers)
+        return self._made[key]
+
+    def _constant(self, stem: str, array: Array) -> ir.Value:
+        name = self.names.fresh(f"{self.region}/{stem}")
+        tensor = made_tensor(array, name)
+        value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+        self.values.append(value)
+        return value
+
+    def _part(self, value: ir.Value, cuts: Iterable[tuple[int, int, int]]) -> ir.Value:
+        """Return a constant with the elements of another from a start to a stop along some axes."""
+        array = self.known.array(value)
+        part = [slice(None)] * array.ndim
+        for axis, start, stop in cuts:
+            part[axis] = slice(start, stop)
+        return self._constant(f"{value.name}", array[tuple(part)])
+
+    def _integer_parts(self, value: ir.Value, cuts: Sequence[tuple[int, int, int]]) -> list[ir.Value | None] | None:
+        """Return the parts of the integers, scales and zero points that a part of a constant is made of; None for other constants."""
+        maker = value.producer()
+        if maker is None or not dequantises(maker):
+            return None
+        facts = OperatorFacts(maker, self.shapes, self.known, self.opset)
+        try:
+            linked = [(links(facts, axis), start, stop) for axis, start, stop in cuts]
+        except Uncut:
+            return None
+        own = [
+            [(each.axis, start, stop) for found, start, stop in linked if (each := found[place]) is not None]
+            for place in range(len(maker.inputs))
+        ]
+        return [
+            operand if operand is None or not some else self._part(operand, some)
+            for operand, some in zip(maker.inputs, own, strict=True)
+        ]
+
+    def _dequantised(self, value: ir.Value, parts: Sequence[ir.Value | None]) -> ir.Value:
+        """Return the result of the node that makes `value` of integers, for parts of its operands."""
+        maker, integers = value.producer(), parts[0]
+        assert maker is not None and integers is not None
+        dtype = self.shapes.dtype(value)
+        assert dtype is not None
+        made = ir.Value(
+            name=self.names.fresh(f"{self.region}/{value.name}"), shape=integers.shape, type=ir.TensorType(dtype)
+        )
+        name, attributes = self.names.fresh(f"{self.region}/{node_id(maker)}"), maker.attributes.values()
+        self.nodes.append(ir.Node(maker.domain, maker.op_type, parts, attributes, outputs=[made], name=name))
+        return made
+
 
 _OPEN = {"auto_pad", "pads", "output_padding", "output_shape", "ceil_mode"}
 _LAST = np.iinfo(np.int64).max
@@ -357,4 +451,96 @@ def _let_bodies_read(node: ir.Node, named: Mapping[str, ir.Value]) -> None:
                 inner.replace_input_with(place, around[value])
 
 
-__all__ = ["RegionCost", "write"]
+# Regions in local functions: the nodes of each region that was cut become the body of a function, which is called once.
+
+_OPSET_VERSION = 1
+_SIZES = frozenset({"Slice", "Reshape", "Resize", "Upsample", "Split", "Pad"})
+"""Operators whose further operands say sizes: compilers need these inline."""
+
+
+def wrap(model: ir.Model, regions: Iterable[Sequence[ir.Node]]) -> None:
+    """Put the nodes of each region of `model` into a function `Region0`, `Region1` ... (in place).
+
+    The inputs of a function are the values that its nodes and their bodies read from outside, weights too. Sizes are Constants inside it.
+    """
+    for nodes in regions:
+        _wrap(model, nodes)
+
+
+def _wrap(model: ir.Model, nodes: Sequence[ir.Node]) -> None:
+    graph = model.graph
+    here = {*nodes, *(inner for node in nodes for inner in nodes_inside(node))}
+    outputs = [value for node in nodes for value in node.outputs if _is_read_outside(value, here)]
+    sizes = {value: _constant(value) for value in _sizes(nodes)}
+    made = {value for node in nodes for value in node.outputs}
+    read = dict.fromkeys(value for node in nodes for value in dependencies(node))
+    operands = [value for value in read if value not in made and value not in sizes]
+    inside = {value: ir.Value(name=value.name, type=value.type, shape=value.shape) for value in operands}
+    inside |= {value: node.outputs[0] for value, node in sizes.items()}
+    name = _name(model)
+    results = [ir.Value(name=value.name, type=value.type, shape=value.shape) for value in outputs]
+    call = ir.Node(keys.DOMAIN, name, operands, outputs=results, name=name)
+    graph.insert_after(nodes[-1], call)
+    for value, result in zip(outputs, results, strict=True):
+        uses = [use for use in value.uses() if use.node in here]
+        convenience.replace_all_uses_with(value, result, replace_graph_outputs=True)
+        for use in uses:
+            use.node.replace_input_with(use.idx, value)
+    graph.remove(nodes)
+    for node in here:
+        for place, operand in enumerate(node.inputs):
+            if operand in inside:
+                node.replace_input_with(place, inside[operand])
+    domains = {node.domain for node in nodes}
+    imports = {domain: version for domain, version in graph.opset_imports.items() if domain in domains or domain == ""}
+    inputs = [inside[value] for value in operands]
+    body = ir.Graph(inputs, outputs, nodes=[*sizes.values(), *nodes], name=name, opset_imports=imports)
+    function = ir.Function(keys.DOMAIN, name, "", graph=body, attributes=())
+    model.functions[function.identifier()] = function
+    model.opset_imports.setdefault(keys.DOMAIN, _OPSET_VERSION)
+
+
+def _is_read_outside(value: ir.Value, here: set[ir.Node]) -> bool:
+    return value.is_graph_output() or any(use.node not in here for use in value.uses())
+
+
+def _sizes(nodes: Iterable[ir.Node]) -> list[ir.Value]:
+    """Return the constants that say sizes, in the order of first use."""
+    found = (value for node in nodes if node.op_type in _SIZES and node.domain == "" for value in node.inputs[1:])
+    return list(dict.fromkeys(value for value in found if value is not None and value.const_value is not None))
+
+
+def _constant(value: ir.Value) -> ir.Node:
+    assert value.const_value is not None
+    held = ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
+    attribute = ir.AttrTensor("value", value.const_value)
+    return ir.Node("", "Constant", [], [attribute], outputs=[held], name=value.name)
+
+
+def _name(model: ir.Model) -> str:
+    """Return a name that no function of `model` has."""
+    number = 0
+    while (keys.DOMAIN, f"Region{number}", "") in model.functions:
+        number += 1
+    return f"Region{number}"
+
+
+# Calls of local functions, written out: what is inside them can be cut then.
+
+
+def inline(model: ir.Model) -> None:
+    """Write out the calls of local functions in `model` (in place); meta-ops that run as one kernel stay.
+
+    A function that imports other operator versions than the model stays, too.
+    """
+    imports = model.graph.opset_imports
+
+    def is_written_out(function: ir.Function) -> bool:
+        same = all(imports.get(domain, version) == version for domain, version in function.opset_imports.items())
+        return same and not is_kernel(function)
+
+    functions = [function for function in model.functions.values() if is_written_out(function)]
+    if functions:
+        inside = calls_inside(model, functions)
+        inline_calls(model, is_written_out)
+        renew_records(model, inside)

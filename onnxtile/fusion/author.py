@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from onnxtile.errors import UsageError
-from onnxtile.graph import node_ids
 from onnxtile.model.constants import Constants
+from onnxtile.model.topology import node_ids
+from onnxtile.system.errors import UsageError
 
 _COMMUTATIVE = {"Add", "Mul", "Max", "Min", "Sum", "Mean", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr"}
 _TELLING = {"axis", "axes", "perm", "group", "kernel_shape", "to", "approximate", "keepdims", "transA", "transB"}

@@ -15,11 +15,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from onnxtile.errors import ModelError
 from onnxtile.model.session import AnySession
-from onnxtile.runtime import Array
-from onnxtile.verification import Trial, compare_quantised, compare_values, moved_by_rounding
-from onnxtile.verification.values import ElementError, is_inexact
+from onnxtile.system.errors import ModelError
+from onnxtile.system.runtime import Array
+from onnxtile.verification.rounding import moved_by_rounding
+from onnxtile.verification.trials import Trial
+from onnxtile.verification.values import ElementError, compare_quantised, compare_values, is_inexact
 
 _LARGE = 1e4
 """What large numbers are multiplied by, in types that have the room for a cube of it."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from onnxtile.errors import PatternError, unknown
 from onnxtile.fusion.pattern import Pattern, from_file, from_query
-from onnxtile.registry import contributed_folders, data_folder
+from onnxtile.system.errors import PatternError, unknown
+from onnxtile.system.registry import contributed_folders, data_folder
 
 __all__ = ["LIBRARY", "Pattern", "from_file", "from_query", "in_order", "pattern_set", "select", "set_names"]
 

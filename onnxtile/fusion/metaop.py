@@ -4,16 +4,204 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile import keys
-from onnxtile.fusion.pattern import Pattern
-from onnxtile.fusion.region import FusedRegion
-from onnxtile.model.constants import constant_attribute
+from onnxtile.fusion.float_view import scales_of
+from onnxtile.fusion.pattern import EVERY_NODE, Pattern
+from onnxtile.model import keys
+from onnxtile.model.constants import Constants, constant_array, constant_attribute
+from onnxtile.model.quantising import dequantises, quantises, quantises_at_run
+from onnxtile.model.topology import node_id
+from onnxtile.model.walk import dependencies, has_body
+from onnxtile.query.match import Match
+
+# The part of a graph that becomes one meta-op: its nodes, what goes in, what comes out, and the constants that stay inside.
+
+SMALL_BYTES = 16
+"""A constant of this size or less (an epsilon, a scale, two axes) is part of what a meta-op is; a larger one is an input."""
+
+_MEASURES = {"Shape", "Size"}
+_NOT_IN_FUNCTIONS = {("com.microsoft", "QLinearConcat", "")}
+"""Operators whose result onnxruntime gives a wrong element type to in a function; it then refuses the model."""
+_MOST_MEASURING = 256
+"""Largest number of examined nodes that compute with the shapes of a region's values."""
+
+
+@dataclass(frozen=True)
+class FusedRegion:
+    """`nodes` in an order that depends on the graph alone, `inputs` in the order of the query's first use, `outputs` likewise.
+
+    Nodes that are `copied` may stay in the graph, too, for others that read them.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    inputs: tuple[ir.Value, ...]
+    outputs: tuple[ir.Value, ...]
+    constants: tuple[ir.Value, ...]
+    copied: frozenset[ir.Node] = frozenset()
+
+    def may_be_copied(self, node: ir.Node) -> bool:
+        """Return whether `node` dequantises for this region, and may do so for others: of the last reader it is no copy any more."""
+        return node in self.copied or (dequantises(node) and node.outputs[0] not in self.outputs)
+
+    @property
+    def own(self) -> tuple[ir.Node, ...]:
+        """The nodes that leave the graph: all but those that others read."""
+        gone = set(self.nodes)
+        # Of a chain of copied nodes, what is read by one that stays has to stay.
+        for node in reversed(self.nodes):
+            if node in self.copied and any(_is_read_outside(value, gone) for value in node.outputs):
+                gone.discard(node)
+        return tuple(node for node in self.nodes if node in gone)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a match does not become a meta-op."""
+
+    reason: str
+
+
+def region(matched: Sequence[ir.Node], constants: Constants) -> FusedRegion | Refusal:
+    """Return the region of the `matched` nodes, which stand in the order of the query.
+
+    Constant nodes among them are left out: a constant belongs to a region as its value, small ones inside, others as inputs. What
+    only measures the region for itself (the Shape of scores, by which a mask is cut for them) belongs to it, too.
+    """
+    nodes = [node for node in matched if not _is_constant(node, constants)]
+    if not nodes:
+        return Refusal("it has nothing but constants")
+    graph = nodes[0].graph
+    if graph is None:
+        return Refusal("it is part of another match")
+    nodes += _measuring(nodes)
+    refusal = next((reason for node in nodes if (reason := _why_not(node, graph)) is not None), None)
+    if refusal is not None:
+        return Refusal(refusal)
+    members = set(nodes)
+    made = {value for node in nodes for value in node.outputs}
+    read = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None and value not in made)
+    inside = tuple(value for value in read if value.graph is graph and _is_small(value, constants))
+    outputs = tuple(value for node in nodes for value in node.outputs if _is_read_outside(value, members))
+    if not outputs:
+        return Refusal("nothing reads what it computes")
+    inputs = tuple(value for value in read if value not in inside)
+    copied = _copied(nodes, outputs)
+    outputs = tuple(value for value in outputs if value.producer() not in copied)
+    return FusedRegion(tuple(_sorted(outputs, nodes)), inputs, outputs, inside, copied)
+
+
+def _why_not(node: ir.Node, graph: ir.Graph | ir.Function) -> str | None:
+    """Return why `node` cannot be a part of a function that is called in `graph`; None where it can."""
+    if node.graph is not graph:
+        return "its nodes lie in different graphs"
+    if node.device_configurations:
+        return f"{node.op_type} is placed on devices, which a function does not say"
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            return f"{node.op_type} takes the attribute {attribute.name!r} from the function around it"
+    if has_body(node):
+        return f"{node.op_type} has a body"
+    if node.op_identifier() in _NOT_IN_FUNCTIONS:
+        return f"onnxruntime takes no {node.op_type} in a function"
+    return None
+
+
+def _copied(nodes: Sequence[ir.Node], outputs: Iterable[ir.Value]) -> frozenset[ir.Node]:
+    """Return the nodes that dequantise for others, too: each reader may have its own, as a kernel dequantises what it reads."""
+    shared = frozenset(maker for value in outputs if (maker := value.producer()) is not None and dequantises(maker))
+    return (
+        shared if len(shared) < len(nodes) and any(value.producer() not in shared for value in outputs) else frozenset()
+    )
+
+
+def overwritable(part: FusedRegion, match: Match, anchors: Collection[str]) -> tuple[int, ...]:
+    """Return the places of the inputs of `part` that only nodes with one of `anchors` read; "*" stands for all nodes."""
+    allowed = set(part.nodes) if EVERY_NODE in anchors else set(match.named(anchors))
+    readers = [{node for node in part.nodes if value in node.inputs} for value in part.inputs]
+    return tuple(place for place, reading in enumerate(readers) if reading <= allowed)
+
+
+def _measuring(nodes: Sequence[ir.Node]) -> list[ir.Node]:
+    """Return the nodes that read shapes of inner values of `nodes`, and later nodes whose results only `nodes` and these read."""
+    members = set(nodes)
+    found = dict.fromkeys(reader for node in nodes for value in node.outputs for reader in _measures(value, members))
+    waiting = list(found)
+    while waiting and len(found) < _MOST_MEASURING:
+        readers = [reader for value in waiting.pop().outputs for reader in value.consumers()]
+        if len(readers) > _MOST_MEASURING:
+            continue
+        new = [reader for reader in dict.fromkeys(readers) if reader not in members and reader not in found]
+        found |= dict.fromkeys(new)
+        waiting += new
+    # Whatever is read elsewhere as well, or by nothing, stays outside, and so does all that leads to it.
+    kept = set(found)
+    while lost := {node for node in kept if not _is_read_within(node, members | kept)}:
+        kept -= lost
+    return [node for node in found if node in kept]
+
+
+def _measures(value: ir.Value, members: set[ir.Node]) -> list[ir.Node]:
+    """Return the nodes outside that read the shape of `value`; none where more than its shape is read outside, or nothing inside."""
+    readers = {reader for reader in value.consumers() if reader not in members}
+    inner = len(readers) < len({*value.consumers()}) and not value.is_graph_output()
+    return sorted(readers, key=node_id) if inner and all(reader.op_type in _MEASURES for reader in readers) else []
+
+
+def _is_read_within(node: ir.Node, members: set[ir.Node]) -> bool:
+    readers = [reader for value in node.outputs for reader in value.consumers()]
+    return bool(readers) and not any(_is_read_outside(value, members) for value in node.outputs)
+
+
+def _is_constant(node: ir.Node, constants: Constants) -> bool:
+    return bool(node.outputs) and all(value in constants for value in node.outputs)
+
+
+def _is_small(value: ir.Value, constants: Constants) -> bool:
+    """Tell whether `value` may move into the function: a small initializer or Constant node, known without computing."""
+    if value not in constants or value.is_graph_output():
+        return False
+    if value.const_value is not None:
+        return value.const_value.dtype != ir.DataType.STRING and value.const_value.nbytes <= SMALL_BYTES
+    node = value.producer()
+    if node is None or node.op_type != "Constant":
+        return False
+    if not node.attributes.keys() & {"value", "value_float", "value_int", "value_floats", "value_ints"}:
+        return False
+    tensor = node.attributes.get("value")
+    if tensor is not None and (tensor.is_ref() or tensor.value.dtype == ir.DataType.STRING):
+        return False
+    return constant_array(node).nbytes <= SMALL_BYTES
+
+
+def _is_read_outside(value: ir.Value, members: set[ir.Node]) -> bool:
+    return value.is_graph_output() or any(reader not in members for reader in value.consumers())
+
+
+def _sorted(outputs: Iterable[ir.Value], nodes: Sequence[ir.Node]) -> list[ir.Node]:
+    """Return `nodes` producers first, in the order in which a walk up from the outputs meets them: the same for any file order."""
+    members = set(nodes)
+    done: dict[ir.Node, None] = {}
+    # What leads to no output (a result without readers) comes last, in the order of the match as far as it can.
+    starts = [*(producer for value in outputs if (producer := value.producer()) is not None), *nodes]
+    stack = [(node, False) for node in reversed(starts)]
+    while stack:
+        node, ready = stack.pop()
+        if node in done:
+            continue
+        if ready:
+            done[node] = None
+            continue
+        stack.append((node, True))
+        above = [value.producer() for value in dependencies(node)]
+        stack.extend((p, False) for p in reversed(above) if p is not None and p in members and p not in done)
+    return list(done)
+
 
 OPSET_VERSION = 1
 
@@ -259,3 +447,61 @@ def _attribute_key(attribute: ir.Attr) -> Hashable:
         tensor = attribute.value
         return attribute.name, attribute.type.value, tensor.dtype.value, tuple(tensor.shape.numpy()), tensor.tobytes()
     return attribute.name, attribute.type.value, ir.to_proto(attribute).SerializeToString(deterministic=True)
+
+
+# Regions of quantised models that a float pattern describes: its nodes, and between them all that quantises and dequantises.
+
+
+def region_through(members: Sequence[ir.Node], constants: Constants) -> FusedRegion | Refusal:
+    """Return the region of `members` and of the nodes that quantise and dequantise between them.
+
+    Scales and zero points are inputs of it, whatever their size. A node that dequantises for others, too, is copied.
+    """
+    between = _between(members)
+    part = region([*members, *between], constants)
+    if isinstance(part, Refusal):
+        return part
+    scales = dict.fromkeys(value for node in part.nodes for value in scales_of(node))
+    read = {*part.inputs, *part.constants}
+    inputs = (*(value for value in part.inputs if value not in scales), *(value for value in scales if value in read))
+    inside = tuple(value for value in part.constants if value not in scales)
+    copied = part.copied | {node for node in between if dequantises(node)}
+    own = replace(part, inputs=inputs, constants=inside, copied=copied)
+    return replace(own, outputs=_outputs(own)) if copied else own
+
+
+def _outputs(part: FusedRegion) -> tuple[ir.Value, ...]:
+    """Return the values of the nodes that leave the graph which others read: a dequantiser that stays reads a stored one."""
+    leaving = set(part.own)
+    read = dict.fromkeys(value for value in part.outputs if value.producer() in leaving)
+    read |= dict.fromkeys(value for node in part.own for value in node.outputs if _is_read_outside_of(value, leaving))
+    return tuple(read)
+
+
+def _is_read_outside_of(value: ir.Value, members: Collection[ir.Node]) -> bool:
+    return value.is_graph_output() or any(reader not in members for reader in value.consumers())
+
+
+def _between(members: Iterable[ir.Node]) -> list[ir.Node]:
+    """Return the nodes that quantise results of `members` for them, that dequantise these, and that quantise for them alone."""
+    own = set(members)
+    found: dict[ir.Node, None] = {}
+    for node in members:
+        for value in node.inputs:
+            found |= dict.fromkeys(_way(None if value is None else value.producer(), own))
+    return list(found)
+
+
+def _way(maker: ir.Node | None, own: Collection[ir.Node]) -> Sequence[ir.Node]:
+    """Return the nodes on the way from one of `own` to the result of `maker`, where all of them quantise or dequantise."""
+    if maker is None or maker in own:
+        return ()
+    if quantises_at_run(maker):
+        readers = (reader for value in maker.outputs for reader in value.consumers())
+        return (maker,) if all(reader in own for reader in readers) else ()
+    way: list[ir.Node] = []
+    for kind in (dequantises, quantises):
+        if maker is not None and maker not in own and kind(maker):
+            way.insert(0, maker)
+            maker = None if maker.inputs[0] is None else maker.inputs[0].producer()
+    return way if maker in own else ()

@@ -8,23 +8,143 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Literal
 
+import onnx
 import pydantic
 
-from onnxtile.errors import PatternError, QueryError, UsageError, caret
-from onnxtile.fusion.declared_operator import Declared, TargetName
-from onnxtile.fusion.fragments import expanded
-from onnxtile.fusion.island_rule import IslandRule
-from onnxtile.model.size_rule import SizeRule
+from onnxtile.fusion.lower.elementwise import value_of
+from onnxtile.fusion.lower.lowering import (
+    CallSite,
+    Lowering,
+    Made,
+    NewNode,
+    NotLowered,
+    Replacement,
+    Setting,
+    known_dtype,
+)
+from onnxtile.query.language import StoredQueries
 from onnxtile.query.program import Program, compile_query
-from onnxtile.query.stored import StoredQueries
 from onnxtile.query.syntax import ANY_NODE, Expression, Query, Span
-from onnxtile.registry import data_folder
-from onnxtile.toml_file import Location, TomlFile, line_of, read
+from onnxtile.shapes.size_rule import SizeRule
+from onnxtile.system.errors import PatternError, QueryError, UsageError, caret, unknown
+from onnxtile.system.registry import data_folder
+from onnxtile.system.runtime import contrib_schemas
+from onnxtile.system.toml_file import Location, TomlFile, line_of, read
 
-if TYPE_CHECKING:
-    from onnxtile.fusion.lowering_driver.declared import DeclaredLowering
+# Fragments: parts of queries that the variants of a pattern file share, each written once and named in braces: `{chain}`.
+
+_REFERENCE = re.compile(r"\{\s*([A-Za-z_]\w*)\s*\}")
+_MAX_LENGTH = 100_000
+"""Characters of a query with all fragments in place; the parser takes less."""
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Characters of an expanded text, and their source: the text itself (None) or a fragment, from `start` on."""
+
+    text: str
+    fragment: str | None
+    start: int
+
+
+@dataclass(frozen=True)
+class Expanded:
+    """A query or condition with its fragments in place."""
+
+    pieces: tuple[_Piece, ...]
+
+    @property
+    def text(self) -> str:
+        """The text that is parsed."""
+        return "".join(piece.text for piece in self.pieces)
+
+    def origin(self, span: Span) -> tuple[str | None, Span]:
+        """Return the fragment in which a span of the text begins (None: no fragment), and the span there, cut at its end."""
+        end = 0
+        for piece in self.pieces:
+            begin, end = end, end + len(piece.text)
+            if span[0] < end:
+                break
+        start = piece.start + span[0] - begin
+        return piece.fragment, (start, piece.start + min(span[1], max(end, span[0] + 1)) - begin)
+
+
+def expanded(text: str, fragments: Mapping[str, str]) -> Expanded:
+    """Return `text` with the `fragments` it names, and those that these name, in place.
+
+    Raises PatternError for an unknown fragment, for one that contains itself, and where the text becomes too long.
+    """
+    pieces: list[_Piece] = []
+    length = 0
+    for piece in _pieces(text, fragments):
+        length += len(piece.text) + 1  # an empty piece takes time as well
+        if length > _MAX_LENGTH:
+            raise PatternError(f"with its fragments this is longer than {_MAX_LENGTH:,} characters")
+        pieces.append(piece)
+    return Expanded(tuple(pieces) or (_Piece("", None, 0),))
+
+
+def _pieces(text: str, fragments: Mapping[str, str]) -> Iterator[_Piece]:
+    """Yield the pieces of `text` in order. Fragments may name one another in any depth, so that what is open stands in a table."""
+    open_: dict[str | None, tuple[str, int]] = {None: (text, 0)}
+    while open_:
+        name, (text, done) = open_.popitem()
+        reference = _REFERENCE.search(text, done)
+        yield _Piece(text[done : None if reference is None else reference.start()], name, done)
+        if reference is None:
+            continue
+        inner = reference[1]
+        open_[name] = text, reference.end()
+        if inner not in fragments:
+            error = unknown("fragment", inner, fragments)
+            raise PatternError(str(error), hint=error.hint if fragments else "name it in a table [fragments]")
+        if inner in open_:
+            above = " > ".join(filter(None, (*open_, inner)))
+            raise PatternError(f"the fragment {inner!r} contains itself: {above}")
+        open_[inner] = fragments[inner], 0
+
+
+# The operator that a pattern file says its meta-op is.
+
+TargetName = Literal["onnx", "ort"]
+
+
+class Declared(pydantic.BaseModel):
+    """The table `[lower.onnx]` or `[lower.ort]` of a pattern file. `inputs` are places among the meta-op's own."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    op: str
+    domain: str = ""
+    since: int = pydantic.Field(default=0, ge=0)
+    inputs: list[int] = [0]
+    attributes: dict[str, int | float | str | list[int]] = {}
+
+
+# The rule of quantised islands in a pattern file.
+
+
+class IslandRule(pydantic.BaseModel):
+    """Operators by what they may be in an island; names alone, of the standard domain or onnxruntime's.
+
+    `epilogues` may follow the operator of an island, `elementwise` compute its operands anew for each reader, `reductions` make
+    a tensor much smaller than their operand, `in_place` write over an operand, `views` change no element, `attention` be between the
+    products of attention. Where `products` are
+    named, only these begin an island, and only with a constant weight as second operand.
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    epilogues: frozenset[str]
+    elementwise: frozenset[str] = frozenset()
+    reductions: frozenset[str] = frozenset()
+    in_place: frozenset[str]
+    views: frozenset[str]
+    attention: frozenset[str] = frozenset()
+    products: frozenset[str] = frozenset()
+
 
 EVERY_NODE = "*"
 """In `in_place`: the operands of every node."""
@@ -171,7 +291,7 @@ def _query(text: str, stored: StoredQueries | None = None) -> Query:
     known = None if stored is None else stored.query(text)
     if known is not None:
         return known
-    from onnxtile.query.parse import parse  # imports lark, which the library's queries do not need
+    from onnxtile.query.language import parse  # imports lark, which the library's queries do not need
 
     return parse(text)
 
@@ -181,13 +301,12 @@ def _condition(text: str, stored: StoredQueries | None) -> Expression:
     known = None if stored is None else stored.condition(text)
     if known is not None:
         return known
-    from onnxtile.query.parse import parse_condition
+    from onnxtile.query.language import parse_condition
 
     return parse_condition(text)
 
 
 def _lowering(file: _PatternFile, source: TomlFile) -> DeclaredLowering | None:
-    from onnxtile.fusion.lowering_driver.declared import checked  # few files declare an operator
 
     return checked(file.name, file.lower, file.outputs, source)
 
@@ -259,3 +378,140 @@ def _line(file: TomlFile, location: Location, text: str, span: Span) -> int:
     # The text may begin on a later line than its key: after three quotes, or in an array.
     lines = enumerate(file.text.splitlines()[start - 1 + inner :], start + inner)
     return next((number for number, line in lines if re.search(rf"(^|['\"\s]){wanted}\s*($|['\"])", line)), start)
+
+
+# Lowerings that a pattern file declares: which operator its meta-op is, checked against the operator's schema when the file is read.
+
+_KINDS = {"FLOAT": float, "INT": int, "STRING": str, "INTS": tuple}
+
+
+@dataclass(frozen=True)
+class _SchemaSignature:
+    """What a schema asks of a node: how many inputs and outputs, its attributes' types, and the element types of each input."""
+
+    since: int
+    inputs: tuple[int, int]
+    outputs: tuple[int, int]
+    attributes: dict[str, str]
+    required: tuple[str, ...]
+    types: tuple[frozenset[str], ...]
+
+
+class DeclaredLowering(Lowering):
+    """A lowering from a file. What it claims is proved by no formula: each different site is run alone beside what it was."""
+
+    def __init__(
+        self, name: str, kinds: dict[TargetName, Declared], signatures: dict[TargetName, _SchemaSignature]
+    ) -> None:
+        self.name = name
+        self._kinds = kinds
+        self._signatures = signatures
+
+    def to_onnx(self, site: CallSite) -> Replacement:
+        """Return the operator of `[lower.onnx]`."""
+        return self._proof("onnx", site)
+
+    def to_ort(self, site: CallSite) -> Replacement:
+        """Return the operator of `[lower.ort]`, or that of `[lower.onnx]`."""
+        return self._proof("ort" if "ort" in self._kinds else "onnx", site)
+
+    def _proof(self, kind: TargetName, site: CallSite) -> Replacement:
+        if kind not in self._kinds:
+            raise NotLowered(f"its pattern declares no [lower.{kind}]")
+        declared, signature = self._kinds[kind], self._signatures[kind]
+        if any(index >= len(site.arguments) for index in declared.inputs):
+            raise NotLowered(
+                f"it has {len(site.arguments)} inputs, and {declared.op} takes input {max(declared.inputs)}"
+            )
+        arguments = [site.arguments[index] for index in declared.inputs]
+        for position, argument in enumerate(arguments):
+            admitted = signature.types[min(position, len(signature.types) - 1)]
+            name = known_dtype(argument).name.lower()
+            if admitted and f"tensor({name})" not in admitted:
+                raise NotLowered(f"{declared.op} does not take the element type {name}")
+        count = len(site.function.outputs)
+        settings = {name: _setting(value) for name, value in declared.attributes.items()}
+        inputs = tuple(value_of(argument) for argument in arguments)
+        since = 1 if declared.domain else max(signature.since, declared.since)
+        step = NewNode(declared.op, inputs, settings, declared.domain, since, outputs=count)
+        return Replacement((step,), tuple(Made(0, i) for i in range(count)))
+
+
+def checked(name: str, kinds: dict[TargetName, Declared], outputs: int, file: TomlFile) -> DeclaredLowering | None:
+    """Return the lowering that a file declares, None where it declares none.
+
+    Raises PatternError with file and line where the operator is unknown, or does not take its inputs, outputs or attributes.
+    """
+    if not kinds:
+        return None
+    signatures = {kind: _signature(declared, file, kind) for kind, declared in kinds.items()}
+    for kind, declared in kinds.items():
+        _require_fit(declared, signatures[kind], outputs, file, kind)
+    return DeclaredLowering(name, kinds, signatures)
+
+
+def _signature(declared: Declared, file: TomlFile, kind: TargetName) -> _SchemaSignature:
+    shown = f"{declared.domain}.{declared.op}" if declared.domain else declared.op
+    schemas: list[Any] = contrib_schemas(declared.op, declared.domain) if declared.domain else _standard(declared)
+    if not schemas:
+        version = f" in opset {declared.since}" if declared.since else ""
+        raise PatternError(f"{file.place(('lower', kind, 'op'))}: lower.{kind}: unknown operator {shown}{version}")
+    schema = max(schemas, key=lambda s: int(s.since_version))
+    constraints = {c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints}
+    own = [str(getattr(formal, "type_str", "") or getattr(formal, "typeStr", "")) for formal in schema.inputs]
+    return _SchemaSignature(
+        int(schema.since_version),
+        (int(schema.min_input), int(schema.max_input)),
+        (int(schema.min_output), int(schema.max_output)),
+        {key: str(attribute.type).rpartition(".")[2] for key, attribute in schema.attributes.items()},
+        tuple(key for key, attribute in schema.attributes.items() if attribute.required),
+        tuple(constraints.get(text, frozenset({text})) for text in own),
+    )
+
+
+def _standard(declared: Declared) -> list[Any]:
+    version = declared.since or onnx.defs.onnx_opset_version()
+    try:
+        return [onnx.defs.get_schema(declared.op, version, "")]
+    except onnx.defs.SchemaError:
+        return []
+
+
+def _require_fit(
+    declared: Declared, signature: _SchemaSignature, outputs: int, file: TomlFile, kind: TargetName
+) -> None:
+    def fail(message: str, *where: str) -> None:
+        raise PatternError(f"{file.place(('lower', kind, *where))}: lower.{kind}: {message}")
+
+    least, most = signature.inputs
+    if not least <= len(declared.inputs) <= most:
+        fail(f"{declared.op} takes {_range(least, most)} inputs, not {len(declared.inputs)}", "inputs")
+    if any(index < 0 for index in declared.inputs):
+        fail("inputs are counted from 0", "inputs")
+    least, most = signature.outputs
+    if not least <= outputs <= most:
+        fail(f"{declared.op} has {_range(least, most)} outputs, the meta-op {outputs}", "op")
+    for name, value in declared.attributes.items():
+        if name not in signature.attributes:
+            fail(f"{declared.op} has no attribute {name!r}", "attributes", name)
+        wanted = _KINDS.get(signature.attributes[name])
+        if wanted is None or not _is_a(value, wanted):
+            text = signature.attributes[name].lower()
+            fail(f"the attribute {name!r} of {declared.op} is of type {text}, not {value!r}", "attributes", name)
+    missing = [name for name in signature.required if name not in declared.attributes]
+    if missing:
+        fail(f"{declared.op} needs the attribute {missing[0]!r}")
+
+
+def _is_a(value: object, wanted: type) -> bool:
+    return isinstance(value, list) if wanted is tuple else type(value) is wanted
+
+
+def _range(least: int, most: int) -> str:
+    if most > 1_000:
+        return f"{least} or more"
+    return str(least) if least == most else f"{least} to {most}"
+
+
+def _setting(value: float | str | list[int]) -> Setting:
+    return tuple(value) if isinstance(value, list) else value

@@ -11,20 +11,20 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxtile import keys
-from onnxtile.errors import ModelError
 from onnxtile.fusion.edge_rows import EdgeDifference
 from onnxtile.fusion.record import NodeRecord, Past, Record, past_of
-from onnxtile.graph import node_id
+from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.draws import RandomNodes, has_seed, holders
 from onnxtile.model.feeds import draw
-from onnxtile.model.shapes import Shapes
 from onnxtile.model.submodel import Submodels, tensor_type
+from onnxtile.model.topology import node_id
 from onnxtile.model.walk import graphs_in
-from onnxtile.progress import Progress, counted, silent
-from onnxtile.runtime import Array
-from onnxtile.verification import OutputError, compare_values
+from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.errors import ModelError
+from onnxtile.system.progress import Progress, counted, silent
+from onnxtile.system.runtime import Array
+from onnxtile.verification.values import OutputError, compare_values
 
 _COUNTS = {ir.DataType.INT64, ir.DataType.INT32}
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from onnxtile.fusion.pattern import STORED, texts_of
-from onnxtile.query.parse import parse, parse_condition
-from onnxtile.query.stored import stored_text
-from onnxtile.registry import data_folder
+from onnxtile.query.language import parse, parse_condition, stored_text
+from onnxtile.system.registry import data_folder
 
 
 def content(folder: Path) -> str:

@@ -10,8 +10,6 @@ from typing import TypeVar
 
 import onnx_ir as ir
 
-from onnxtile import keys
-from onnxtile.errors import ModelError, UsageError
 from onnxtile.fusion.metaop import digest
 from onnxtile.fusion.record import (
     ConstantRecord,
@@ -26,7 +24,9 @@ from onnxtile.fusion.record import (
     restored_tensor,
     take_place,
 )
-from onnxtile.graph import dependencies
+from onnxtile.model import keys
+from onnxtile.model.walk import dependencies
+from onnxtile.system.errors import ModelError, UsageError
 
 _T = TypeVar("_T")
 

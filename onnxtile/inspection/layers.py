@@ -2,21 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 import onnx_ir as ir
 
-from onnxtile.graph import dependencies, node_ids
-from onnxtile.inspection.inlined import NodeWork, works
 from onnxtile.inspection.quantisation import factors
-from onnxtile.inspection.work import operator_name
-from onnxtile.inspection.workspaces import workspaces
-from onnxtile.model.bytes import tensor_bytes
+from onnxtile.inspection.work import NodeWork, SymbolicSize, formula_of, operator_name, works
+from onnxtile.model import keys
+from onnxtile.model.binding import formula_names, free_inputs, rename_symbols, symbols
 from onnxtile.model.constants import Constants
-from onnxtile.model.shapes import Dims, Shapes, resolve
-from onnxtile.model.walk import graphs_in
+from onnxtile.model.formula import SizeFormula, SizeRanges
+from onnxtile.model.known import Dims
+from onnxtile.model.topology import node_ids
+from onnxtile.model.walk import dependencies, graphs_in
+from onnxtile.shapes.resolve import Shapes, resolve, tensor_bytes
+from onnxtile.shapes.size_rule import SizeRule
+from onnxtile.system.errors import ModelError
+from onnxtile.system.text import LARGEST_COUNT
+
+# Workspaces that patterns declare for their meta-ops: the bytes that a kernel needs beside its operands and results.
+
+
+def workspaces(model: ir.Model, shapes: Shapes) -> dict[ir.Node, int | None]:
+    """Return the bytes for each node of all graphs that calls a function with a workspace.
+
+    None where a shape is not known, or where the rule asks for the inside, which only a plan can tell. Raises UsageError for a rule that
+    cannot be read.
+    """
+    texts = {name: one.metadata_props.get(keys.WORKSPACE) for name, one in model.functions.items()}
+    rules = {name: SizeRule(text) for name, text in texts.items() if text is not None}
+    calls = (node for node in model.graph.all_nodes() if node.op_identifier() in rules)
+    return {node: _bytes(rules[node.op_identifier()], node, shapes) for node in calls}
+
+
+def _bytes(rule: SizeRule, node: ir.Node, shapes: Shapes) -> int | None:
+    try:
+        return rule.bytes(node, shapes)
+    except ModelError:
+        return None
+
+
+def summed(found: Iterable[tuple[str, int | None]]) -> Mapping[str, object]:
+    """Return the JSON of the workspaces of nodes, by name: the largest, the sum, and how many are not known."""
+    pairs = list(found)
+    known = [(size, name) for name, size in pairs if size is not None]
+    largest, node = max(known, key=lambda pair: pair[0], default=(0, ""))
+    return {
+        "nodes": len(pairs),
+        "largest": {"node": node, "bytes": largest},
+        "sum": sum(size for size, _ in known),
+        "unknown_nodes": len(pairs) - len(known),
+    }
+
 
 _READS_WHAT_IT_WRITES = {"Gather", "GatherElements", "GatherND", "Slice"}
 """These read of their first input as many elements as they write."""
@@ -156,3 +196,202 @@ def _read(node: ir.Node, inputs: tuple[Tensor, ...], written: int | None, consta
 
 def _sum(sizes: list[int | None]) -> int | None:
     return None if None in sizes else sum(size for size in sizes if size is not None)
+
+
+# Sums over the modules of a model, which exporters leave in the names of nodes: /layer1/0/conv1/Conv or layer1.0.conv1.
+
+Stored: TypeAlias = Mapping[str, Mapping[str, int]]
+"""For each constant that is read the parameters that it is a view of, and how many elements these have."""
+
+
+@dataclass
+class Module:
+    """All nodes of the main graph whose names begin with `name`; sizes in bytes, sums of what is known.
+
+    `unknown` are nodes whose MACs or bytes are not known, `uncounted` those whose FLOPs are not. A parameter that several of the nodes
+    read counts once.
+    """
+
+    name: str
+    depth: int
+    nodes: int = 0
+    macs: int = 0
+    flops: int = 0
+    read: int = 0
+    written: int = 0
+    unknown: int = 0
+    uncounted: int = 0
+    _parameters: dict[str, int] = field(default_factory=dict, repr=False)
+
+    @property
+    def parameters(self) -> int:
+        """How many elements the parameters have that its nodes read."""
+        return sum(self._parameters.values())
+
+    def add(self, layer: LayerCost, stored: Stored) -> None:
+        """Take up a node."""
+        self.nodes += 1
+        self.macs += layer.work.total or 0
+        self.flops += layer.work.operations or 0
+        self.read += layer.read or 0
+        self.written += layer.written or 0
+        self.unknown += None in {layer.work.total, layer.read, layer.written}
+        self.uncounted += layer.work.operations is None
+        for one in layer.inputs:
+            self._parameters.update(stored.get(one.name, {}))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of one module."""
+        return {
+            "module": self.name,
+            "depth": self.depth,
+            "nodes": self.nodes,
+            "parameters": self.parameters,
+            "macs": self.macs,
+            "flops": self.flops,
+            "bytes_read": self.read,
+            "bytes_written": self.written,
+            "unknown_nodes": self.unknown,
+            "uncounted_nodes": self.uncounted,
+        }
+
+
+def modules(layers: Iterable[LayerCost], stored: Stored) -> tuple[Module, ...]:
+    """Return the modules of the nodes of the main graph, each before those inside, in the order in which the nodes stand.
+
+    The first, without a name, is the model. The last part of a node's name is the node itself.
+    """
+    found: dict[tuple[str, ...], Module] = {(): Module("", 0)}
+    inside: dict[tuple[str, ...], list[tuple[str, ...]]] = {(): []}
+    for layer in layers:
+        if layer.body:
+            continue
+        path = _path(layer.node)
+        for depth in range(len(path) + 1):
+            at = path[:depth]
+            if at not in found:
+                found[at] = Module("/".join(at), depth)
+                inside[at] = []
+                inside[at[:-1]].append(at)
+            found[at].add(layer, stored)
+    order: list[Module] = []
+    todo: list[tuple[str, ...]] = [()]
+    while todo:
+        at = todo.pop()
+        order.append(found[at])
+        todo += reversed(inside[at])
+    return tuple(order)
+
+
+def _path(name: str) -> tuple[str, ...]:
+    parts = name.split("/") if "/" in name else name.split(".")
+    return tuple(part for part in parts[:-1] if part)
+
+
+# The work and the traffic of a model as formulas of its open dimensions.
+
+
+@dataclass(frozen=True)
+class FormulaSum:
+    """The sum over nodes as a formula, also by operator, and the names of the nodes of which it is not known."""
+
+    total: SizeFormula
+    by_operator: Mapping[str, SizeFormula]
+    unknown: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the formulas as expressions of Python."""
+        by_operator = {operator: str(formula) for operator, formula in self.by_operator.items()}
+        return {"total": str(self.total), "by_operator": by_operator, "unknown": list(self.unknown)}
+
+
+@dataclass(frozen=True)
+class WorkFormulas:
+    """The MACs and FLOPs of the main graph as formulas of the dimensions in `ranges`, and the bytes that its nodes move.
+
+    `traffic` are the bytes of activations that all nodes read and write, `weights` those of constants that they read. `activations` are
+    the bytes of all activations, each once.
+    """
+
+    ranges: SizeRanges
+    macs: FormulaSum
+    flops: FormulaSum
+    traffic: FormulaSum
+    weights: FormulaSum
+    activations: FormulaSum
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the formulas as expressions of Python; a range without a largest size ends in None."""
+        ranges = {name: [low, None if high == LARGEST_COUNT else high] for name, (low, high) in self.ranges.items()}
+        sums = ("macs", "flops", "traffic", "weights", "activations")
+        return {"ranges": ranges, **{key: getattr(self, key).to_dict() for key in sums}}
+
+
+class _SymbolicShapes(Shapes):
+    """Shapes whose sizes are formulas where they depend on dimensions with a range."""
+
+    ranges: SizeRanges
+
+    @classmethod
+    def of(cls, model: ir.Model, ranges: SizeRanges) -> _SymbolicShapes:
+        """Return the shapes of `model` over `ranges`."""
+        found = cls(**vars(resolve(model, ranges=ranges)))
+        object.__setattr__(found, "ranges", ranges)
+        return found
+
+    def sizes(self, value: ir.Value) -> tuple[int, ...] | None:
+        """Return the sizes of `value`, open ones as formulas with which the rules compute; None where one is not known."""
+        formulas = self.formulas(value)
+        if formulas is None:
+            return None if self.is_bound(value) else super().sizes(value)
+        sizes = (one.constant if one.constant is not None else SymbolicSize(one, self.ranges) for one in formulas)
+        return cast("tuple[int, ...]", tuple(sizes))
+
+
+def work_formulas(model: ir.Model, constants: Constants, ranges: SizeRanges) -> WorkFormulas | None:
+    """Return the work of `model` as formulas of its open dimensions, each at least 1 or in its range; None where no dimension is open."""
+    words = formula_names(model)
+    if words:
+        model = model.clone()
+        rename_symbols(model, words)
+        constants = Constants(model)
+    ranges = {words.get(name, name): ends for name, ends in ranges.items()}
+    names = [name for name in symbols(free_inputs(model)) if re.fullmatch(r"[A-Za-z_]\w*", name)]
+    if not names:
+        return None
+    spans = {name: ranges.get(name, (1, LARGEST_COUNT)) for name in names}
+    shapes = _SymbolicShapes.of(model, spans)
+    found = layers(model, shapes, constants, lambda copy: _SymbolicShapes.of(copy, spans))
+    main = [layer for layer in found if not layer.body]
+    return WorkFormulas(
+        spans,
+        _sum_of_formulas((layer, layer.work.macs if not layer.work.unknown else None) for layer in main),
+        _sum_of_formulas((layer, layer.work.flops if not layer.work.why_uncounted else None) for layer in main),
+        _sum_of_formulas((layer, _own(layer, layer.traffic)) for layer in main),
+        _sum_of_formulas((layer, _own(layer, layer.weights)) for layer in main),
+        _sum_of_formulas((layer, _own(layer, _written(layer))) for layer in main),
+    )
+
+
+def _own(layer: LayerCost, count: int | None) -> dict[str, int] | None:
+    return None if count is None else {layer.op: count}
+
+
+def _written(layer: LayerCost) -> int | None:
+    sizes = [one.bytes for one in layer.outputs]
+    return None if None in sizes else sum(size for size in sizes if size is not None)
+
+
+def _sum_of_formulas(found: Iterable[tuple[LayerCost, Mapping[str, int] | None]]) -> FormulaSum:
+    """Return the sum of the counts by operator of each layer; None is a count that is not known."""
+    total, unknown = SizeFormula.number(0), []
+    sums: dict[str, SizeFormula] = {}
+    for layer, counts in found:
+        if counts is None:
+            unknown.append(layer.node)
+            continue
+        for operator, count in counts.items():
+            formula = formula_of(count)
+            total += formula
+            sums[operator] = sums.get(operator, SizeFormula.number(0)) + formula
+    return FormulaSum(total, {operator: formula for operator, formula in sums.items() if formula.terms}, tuple(unknown))

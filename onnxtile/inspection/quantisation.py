@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
 from onnxtile.model.quantising import FLOAT_MEANINGS, OWN_DOMAINS
-from onnxtile.model.shapes import Shapes
+from onnxtile.shapes.resolve import Shapes
 
 
 class QuantisedPort(NamedTuple):

@@ -2,27 +2,258 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, ClassVar
 
+import onnx
 import onnx_ir as ir
 
-from onnxtile.inspection.formulas import WorkFormulas, work_formulas
-from onnxtile.inspection.inlined import add_up
-from onnxtile.inspection.layers import LayerCost, Tensor, layers, tensor
-from onnxtile.inspection.modules import Module, modules
-from onnxtile.inspection.operators import OperatorUse, operators
-from onnxtile.inspection.parameters import Parameters, parameters, stored_parameters
+from onnxtile.declare.result import VerbResult
+from onnxtile.inspection.layers import (
+    LayerCost,
+    Module,
+    Tensor,
+    WorkFormulas,
+    layers,
+    modules,
+    summed,
+    tensor,
+    work_formulas,
+)
 from onnxtile.inspection.quantisation import Quantisation, quantisations
 from onnxtile.inspection.training import Kept, kept_for_training
-from onnxtile.inspection.workspaces import summed
-from onnxtile.model.constants import Constants
-from onnxtile.model.dims import free_inputs, symbols
-from onnxtile.model.shapes import Shapes, resolve
-from onnxtile.model.size_formula import SizeRanges
-from onnxtile.result import VerbResult
+from onnxtile.inspection.work import add_up, operator_name
+from onnxtile.model.binding import free_inputs, symbols
+from onnxtile.model.constants import Constants, constant_tensor
+from onnxtile.model.formula import SizeRanges
+from onnxtile.model.walk import RESHAPING, dependencies
+from onnxtile.shapes.resolve import Shapes, resolve, tensor_bytes
+
+# The operators of a model: how often each is used, and with which attributes.
+
+_DISTINCT = 16
+"""Different values of an attribute that are listed; beyond, its range has to do."""
+_NUMBERS = {ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.INTS, ir.AttributeType.FLOATS}
+_TEXTS = {ir.AttributeType.STRING, ir.AttributeType.STRINGS}
+
+
+@dataclass(frozen=True)
+class AttributeRange:
+    """The values that an attribute has over all nodes of an operator, the default of its schema included.
+
+    `values` are the different ones in order (None where there are too many, or they are tensors or graphs), `low` and `high` the
+    smallest and the largest number in any of them.
+    """
+
+    name: str
+    nodes: int
+    values: tuple[Any, ...] | None
+    low: float | None
+    high: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of one attribute."""
+        values = None if self.values is None else [list(v) if isinstance(v, tuple) else v for v in self.values]
+        return {"name": self.name, "nodes": self.nodes, "values": values, "min": self.low, "max": self.high}
+
+
+@dataclass(frozen=True)
+class OperatorUse:
+    """How often an operator stands in the graphs of a model, and the ranges of its attributes."""
+
+    op: str
+    count: int
+    attributes: tuple[AttributeRange, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of one operator."""
+        return {"op": self.op, "count": self.count, "attributes": [one.to_dict() for one in self.attributes]}
+
+
+def operators(model: ir.Model) -> tuple[OperatorUse, ...]:
+    """Return the operators of all graphs of `model`, bodies included, the most frequent first.
+
+    A call of a local function counts as one operator; what is in the function's body does not.
+    """
+    nodes: dict[str, list[ir.Node]] = {}
+    for node in model.graph.all_nodes():
+        nodes.setdefault(operator_name(node), []).append(node)
+    opsets = model.graph.opset_imports
+    uses = [OperatorUse(op, len(found), tuple(_ranges(found, opsets))) for op, found in nodes.items()]
+    return tuple(sorted(uses, key=lambda use: (-use.count, use.op)))
+
+
+def _ranges(nodes: list[ir.Node], opsets: Mapping[str, int]) -> Iterable[AttributeRange]:
+    defaults = _defaults(nodes[0].op_type, nodes[0].domain, opsets.get(nodes[0].domain, 1))
+    names = dict.fromkeys(name for node in nodes for name in node.attributes)
+    for name in sorted({*names, *defaults}):
+        given = [node.attributes[name] for node in nodes if name in node.attributes]
+        default = [defaults[name]] if name in defaults and len(given) < len(nodes) else []
+        yield _range(name, len(given), [*given, *default])
+
+
+def _range(name: str, count: int, attributes: list[ir.Attr]) -> AttributeRange:
+    plain = [attribute for attribute in attributes if not attribute.is_ref()]
+    kinds = {attribute.type for attribute in plain}
+    if not kinds or not kinds <= _NUMBERS | _TEXTS:
+        return AttributeRange(name, count, None, None, None)
+    distinct = sorted({_plain(attribute.value) for attribute in plain}, key=_key)
+    numbers = [n for value in distinct for n in (value if isinstance(value, tuple) else (value,))]
+    numeric = kinds <= _NUMBERS and bool(numbers)
+    return AttributeRange(
+        name,
+        count,
+        tuple(distinct) if len(distinct) <= _DISTINCT else None,
+        min(numbers) if numeric else None,
+        max(numbers) if numeric else None,
+    )
+
+
+def _key(value: Any) -> Any:
+    return (len(value), value) if isinstance(value, tuple) else value
+
+
+def _plain(value: Any) -> Any:
+    """Return a number or a text, or a tuple of them; floats as the float32 that the file holds, in its shortest form."""
+    if isinstance(value, list | tuple):
+        return tuple(_plain(item) for item in value)
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return float(f"{value:.7g}") if isinstance(value, float) else value
+
+
+@cache
+def _defaults(op_type: str, domain: str, version: int) -> dict[str, ir.Attr]:
+    """Return the attributes that have a default value in the operator's schema; none where no schema knows it."""
+    try:
+        schema = onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return {}
+    given = {name: one.default_value for name, one in schema.attributes.items() if one.default_value.name}
+    return {name: ir.serde.deserialize_attribute(proto) for name, proto in given.items()}
+
+
+# The parameters of a model: learnt constants, counted apart from constants that only control the computation.
+
+_STEERING = {ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING}
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """How many tensors, how many elements in them and how many bytes these take; elements also by element type.
+
+    `statistics` are elements that batch normalisations gather and no gradient changes: their means and variances.
+    `others` are the bytes of all other constants that are read: scalars, and tensors that steer (shapes, axes, indices).
+    """
+
+    tensors: int
+    elements: int
+    bytes: int
+    by_dtype: dict[str, int]
+    others: int
+    statistics: int = 0
+
+    @property
+    def trainable(self) -> int:
+        """How many elements a gradient changes."""
+        return self.elements - self.statistics
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of the parameters."""
+        return {
+            "tensors": self.tensors,
+            "elements": self.elements,
+            "trainable": self.trainable,
+            "bytes": self.bytes,
+            "by_dtype": self.by_dtype,
+            "other_constant_bytes": self.others,
+        }
+
+
+def parameters(model: ir.Model, shapes: Shapes, constants: Constants) -> Parameters:
+    """Count the constants that computed nodes read, each once, however the exporter wrote them, in the element type that is stored.
+
+    A parameter has at least one dimension and is no int64, boolean or string: those are shapes, axes, indices and masks. What a batch
+    normalisation has gathered (mean, variance) counts, as it is stored and read like the rest.
+    """
+    read = list(dict.fromkeys(stored for value in _read(model, constants) for stored in _stored(value)))
+    own = [value for value in read if _is_own(value, shapes)]
+    by_dtype: Counter[str] = Counter()
+    for value in own:
+        dtype = shapes.dtype(value)
+        by_dtype[dtype.name.lower() if dtype is not None else "?"] += math.prod(shapes.sizes(value) or (0,))
+    sizes = {value: tensor_bytes(value, shapes) or 0 for value in read}
+    mine = sum(sizes[value] for value in own)
+    inner = [tensor for tensor in _in_functions(model) if len(tensor.shape) and tensor.dtype not in _STEERING]
+    for constant in inner:
+        by_dtype[constant.dtype.name.lower()] += constant.size
+    return Parameters(
+        len(own) + len(inner),
+        sum(by_dtype.values()),
+        mine + sum(tensor.nbytes for tensor in inner),
+        dict(sorted(by_dtype.items())),
+        sum(sizes.values()) - mine,
+        sum(math.prod(shapes.sizes(value) or (0,)) for value in _gathered(model).intersection(own)),
+    )
+
+
+def stored_parameters(model: ir.Model, shapes: Shapes, constants: Constants) -> dict[str, dict[str, int]]:
+    """Return for each constant that nodes read, by name, the parameters that it is a view of, with their elements."""
+    return {
+        value.name or "": {
+            one.name or "": math.prod(shapes.sizes(one) or (0,)) for one in _stored(value) if _is_own(one, shapes)
+        }
+        for value in dict.fromkeys(_read(model, constants))
+    }
+
+
+def _is_own(value: ir.Value, shapes: Shapes) -> bool:
+    return shapes.dims(value) != () and shapes.dtype(value) not in _STEERING
+
+
+def _gathered(model: ir.Model) -> set[ir.Value]:
+    """Return the means and variances that batch normalisations read."""
+    norms = (node for node in model.graph.all_nodes() if node.op_type == "BatchNormalization")
+    read = (value for node in norms for value in node.inputs[3:5] if value is not None)
+    return {stored for value in read for stored in _stored(value)}
+
+
+def _read(model: ir.Model, constants: Constants) -> Iterator[ir.Value]:
+    for node in model.graph.all_nodes():
+        if not all(value in constants for value in node.outputs):
+            yield from (value for value in dependencies(node) if value in constants)
+    yield from (value for value in model.graph.outputs if value in constants)
+
+
+_SAME_ELEMENTS = RESHAPING | {"Transpose"}
+_CONVERSIONS = {"Cast", "DequantizeLinear"}
+
+
+def _stored(value: ir.Value) -> Iterator[ir.Value]:
+    """Yield the constants that `value` is a view or a conversion of: weights are often stored in fewer bytes than are read."""
+    todo = [value]
+    while todo:
+        current = todo.pop()
+        node = current.producer()
+        if node is None or node.op_type not in _SAME_ELEMENTS | _CONVERSIONS:
+            yield current
+            continue
+        operands = node.inputs[:1] if node.op_type in _SAME_ELEMENTS else node.inputs
+        todo.extend(operand for operand in operands if operand is not None)
+
+
+def _in_functions(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    """Yield the tensors that functions hold, those of each function once, however often it is called."""
+    for function in model.functions.values():
+        for node in function.all_nodes():
+            held = constant_tensor(node) if node.op_type == "Constant" else None
+            if held is not None:
+                yield held
 
 
 @dataclass(frozen=True)

@@ -2,28 +2,128 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
-from onnxtile.errors import QueryError, UsageError
-from onnxtile.inspection.branches import reachable, with_branches
-from onnxtile.inspection.inlined import write_out_calls
-from onnxtile.inspection.traced_bytes import require_room
-from onnxtile.inspection.work import operator_name
+from onnxtile.declare.result import VerbResult
+from onnxtile.inspection.work import operator_name, write_out_calls
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Ranges, sample_feeds
-from onnxtile.model.given import Feeds, write_arrays
+from onnxtile.model.npz_inputs import Feeds, write_arrays
 from onnxtile.model.submodel import exposing
+from onnxtile.model.topology import node_ids
+from onnxtile.model.validity import skeleton
+from onnxtile.model.walk import bodies_of, nodes_inside
 from onnxtile.query.match import Matcher, compiled
-from onnxtile.result import VerbResult
-from onnxtile.runtime import Array
-from onnxtile.verification.sizes import Assignment
+from onnxtile.system.errors import ModelError, OverLimit, QueryError, UsageError
+from onnxtile.system.limits import memory_of_runs
+from onnxtile.system.runtime import Array
+from onnxtile.verification.open_sizes import Assignment
 from onnxtile.verification.trials import first_that_runs
+
+# Branches of If nodes moved into the main graph: the branches that a run takes, so that their values can be traced.
+
+
+def reachable(graph: ir.Graph, path: str = "") -> Iterator[tuple[ir.Node, str]]:
+    """Yield the nodes of `graph` and of the branches of its If nodes, each with its name, that of a branch before it."""
+    for node, name in node_ids(graph).items():
+        yield node, f"{path}/{name}" if path else name
+        if _is_if(node):
+            for body in bodies_of(node):
+                yield from reachable(body.graph, f"{path}/{name}.{body.key}" if path else f"{name}.{body.key}")
+
+
+def with_branches(
+    model: ir.Model, chosen: Collection[ir.Node], feeds: Feeds
+) -> tuple[ir.Model, dict[ir.Node, ir.Node]]:
+    """Return a model whose main graph has those of `chosen` that a run on `feeds` reaches, and which of its nodes each of them is.
+
+    That is `model` itself where none is in a branch. An If whose branches have one of them gives way to the branch that is taken. Raises
+    ModelError where onnxruntime refuses the model.
+    """
+    if all(node.graph is model.graph for node in chosen):
+        return model, {node: node for node in chosen}
+    copy = model.clone()
+    pairs = zip(model.graph.all_nodes(), copy.graph.all_nodes(), strict=True)
+    copies = {original: made for original, made in pairs if original in chosen}
+    wanted = set(copies.values())
+    while (branching := next((node for node in copy.graph if _is_if(node) and _holds(node, wanted)), None)) is not None:
+        _take(copy, branching, feeds)
+    return copy, {original: made for original, made in copies.items() if made.graph is copy.graph}
+
+
+def _is_if(node: ir.Node) -> bool:
+    return node.op_type == "If" and node.domain in {"", "ai.onnx"}
+
+
+def _holds(node: ir.Node, wanted: Collection[ir.Node]) -> bool:
+    return any(inner in wanted for inner in nodes_inside(node))
+
+
+def _take(model: ir.Model, node: ir.Node, feeds: Feeds) -> None:
+    """Put the branch of `node` that is taken in its place."""
+    condition = node.inputs[0]
+    assert condition is not None and condition.name is not None
+    taken = exposing(model, [condition.name]).run(feeds)[condition.name]
+    if taken.size != 1:
+        raise ModelError(f"the condition {condition.name!r} of an If has {taken.size} elements, and must have one")
+    branch = node.attributes["then_branch" if taken.item() else "else_branch"].as_graph()
+    for value in list(branch.initializers.values()):
+        del branch.initializers[value.name or ""]
+        model.graph.register_initializer(value)
+    inner, results = list(branch), list(branch.outputs)
+    branch.outputs.clear()
+    branch.remove(inner)
+    model.graph.insert_before(node, inner)
+    for old, new in zip(node.outputs, results, strict=False):  # a branch may make more than the node gives
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+    model.graph.remove(node, safe=True)
+
+
+# The bytes of traced values, known before the run: they are in memory at once.
+
+_MOST = 2**30
+"""Bytes of all traced values of a run, unless limits say otherwise."""
+
+
+def require_room(model: ir.Model, names: Iterable[str], feeds: Mapping[str, Any]) -> None:
+    """Raise OverLimit where the values `names` of `model` take more bytes on the inputs `feeds` than a run may.
+
+    Strings, and values whose shape onnx cannot infer, count nothing.
+    """
+    sizes, allowed = dict(_sizes(model, feeds)), memory_of_runs() or _MOST
+    needed = sum(sizes.get(name, 0) for name in names)
+    if needed > allowed:
+        raise OverLimit(
+            f"the traced values take {needed:,} bytes of memory, and {allowed:,} are allowed",
+            hint="choose fewer nodes or smaller sizes (--dim, --shape), or allow more by --run-memory",
+        )
+
+
+def _sizes(model: ir.Model, feeds: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield the name and the bytes of each value of the main graph whose shape onnx infers for these inputs."""
+    proto = skeleton(model)
+    for value in proto.graph.input:
+        if isinstance(feeds.get(value.name), np.ndarray):
+            tensor = value.type.tensor_type
+            tensor.CopyFrom(onnx.helper.make_tensor_type_proto(tensor.elem_type, feeds[value.name].shape).tensor_type)
+    try:
+        graph = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        return  # onnxruntime says what is wrong with the model
+    for value in (*graph.value_info, *graph.output):
+        tensor = value.type.tensor_type
+        dims = tensor.shape.dim
+        has_bytes = tensor.elem_type not in {onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING}
+        if tensor.HasField("shape") and has_bytes and all(dim.HasField("dim_value") for dim in dims):
+            yield value.name, math.prod(dim.dim_value for dim in dims) * ir.DataType(tensor.elem_type).bitwidth // 8
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxtile import keys
-from onnxtile.errors import ModelError
+from onnxtile.model import keys
 from onnxtile.model.draws import may_draw
 from onnxtile.model.submodel import Submodels, tensor_type
 from onnxtile.model.walk import all_nodes, has_body, has_containers, main_graphs
-from onnxtile.runtime import Array, aligned, as_text
+from onnxtile.system.errors import ModelError
+from onnxtile.system.runtime import Array, aligned, as_text
 
 _NUMBERS = frozenset({"value_float", "value_floats", "value_int", "value_ints"})
 """The attributes of a Constant node with numbers that are no tensor."""

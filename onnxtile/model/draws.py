@@ -8,7 +8,7 @@ from typing import Protocol
 import onnx_ir as ir
 
 from onnxtile.model.walk import nodes_in, nodes_inside, roots
-from onnxtile.runtime import Array
+from onnxtile.system.runtime import Array
 
 _CONTRIB = "com.microsoft"
 RANDOM: Mapping[tuple[str, str], int | None] = {

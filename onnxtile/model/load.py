@@ -3,27 +3,251 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import mmap
+import os
 import warnings
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from google.protobuf import json_format, text_format
 from google.protobuf.message import DecodeError
+from onnx import TensorProto, numpy_helper, serialization
 
-from onnxtile.collector import collector_paused
-from onnxtile.errors import ModelError, first_cause
-from onnxtile.model.copied_tensor import copied_tensor, without_second_props
-from onnxtile.model.mapped import MappedModel, read_mapped
-from onnxtile.model.passed_through import note_outputs
-from onnxtile.model.sparse import densely
-from onnxtile.model.training import note_training
+from onnxtile.model.preserved import copied_tensor, note_inline, note_outputs, note_training, without_second_props
 from onnxtile.model.validity import INLINE_BYTES, check, check_proto
 from onnxtile.model.walk import all_nodes, all_values, main_graphs, tensors_of
-from onnxtile.model.weights import straight
-from onnxtile.paths import real, require_readable
+from onnxtile.system.errors import ModelError, ModelWarning, first_cause
+from onnxtile.system.files import real, require_readable, straight
+from onnxtile.system.posix import let_go, open_to_read
+from onnxtile.system.process import collector_paused
+from onnxtile.system.protobuf_wire import GRAPH, INITIALIZER, NAME, RAW_DATA, Unusual, WireField, fields, head
+
+# A model file read without its large constants, whose bytes stay in it until they are asked for.
+
+_LARGE = 2**14
+"""Bytes from which on a constant stays in the file: that is more elements, of any type, than what the checker is shown has."""
+_WORTH = 2**20
+"""Bytes of a file that is not simply read whole."""
+
+
+class _Place(NamedTuple):
+    """Where in the file the bytes of a constant are."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class MappedModel:
+    """A model without the bytes of its large constants, and where in `file` these are, by the names of the initializers."""
+
+    proto: onnx.ModelProto
+    file: MappedFile
+    places: dict[str, _Place]
+
+    def give_bytes(self, model: ir.Model) -> None:
+        """Let the initializers of `model`, which was made of `proto`, read their bytes from the file."""
+        for name, place in self.places.items():
+            value = model.graph.initializers[name]
+            empty = value.const_value
+            assert empty is not None
+            shape = ir.Shape(empty.shape.numpy(), frozen=True)
+            tensor = ir.LazyTensor(
+                partial(self.file.tensor, place, empty.dtype, shape),
+                dtype=empty.dtype,
+                shape=shape,
+                name=name,
+                doc_string=empty.doc_string,
+                metadata_props=dict(empty.metadata_props),
+            )
+            note_inline(tensor, empty)
+            value.const_value = tensor
+
+
+class MappedFile:
+    """A file whose bytes are read where they lie. It may be replaced or removed meanwhile, but not written over."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = open_to_read(path)
+        weakref.finalize(self, os.close, self._descriptor)
+        self._state = self._now()
+        self.data = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
+        self._last = _Place(0, 0)
+
+    def tensor(self, place: _Place, dtype: ir.DataType, shape: ir.Shape) -> ir.TensorProtocol:
+        """Return the constant at `place`. Raises ModelError where somebody has written to the file meanwhile."""
+        if self._now() != self._state:
+            raise ModelError(f"{self._path}: it was written over while its weights were in use", hint="load it again")
+        self._let_go(self._last)
+        self._last = place
+        raw = np.frombuffer(self.data, np.uint8, place.stop - place.start, place.start)
+        return ir.Tensor(raw.view(dtype.numpy()).reshape(shape.numpy()), dtype, shape=shape)
+
+    def _let_go(self, place: _Place) -> None:
+        """Take what was read at `place` out of memory; whoever still reads there has the system read it again."""
+        if place.stop > place.start:
+            let_go(self.data, place.start, place.stop)
+
+    def _now(self) -> tuple[int, int]:
+        state = os.fstat(self._descriptor)
+        return state.st_size, state.st_mtime_ns
+
+
+def read_mapped(path: Path) -> MappedModel | None:
+    """Return the model in the file `path`; None where there is nothing to gain, or protobuf should read it whole and find words for it.
+
+    Raises OSError.
+    """
+    if not path.is_file() or path.stat().st_size < _WORTH or _format_of(path) != "protobuf":
+        return None
+    file = MappedFile(path)
+    try:
+        return _read_parts(file)
+    except (Unusual, IndexError, UnicodeDecodeError, DecodeError):
+        return None
+
+
+def _format_of(path: Path) -> str:
+    return serialization.registry.get_format_from_file_extension(path.suffix) or "protobuf"
+
+
+def _read_parts(file: MappedFile) -> MappedModel | None:
+    data, places = file.data, dict[str, _Place]()
+    parts = list(fields(data, 0, len(data)))
+    graphs = [part for part in parts if part.number == GRAPH]
+    if len(graphs) != 1:
+        return None
+    graph = b"".join(_without_large(data, graphs[0], places))
+    rest = (data[part.start : part.stop] for part in parts if part.number != GRAPH)
+    proto = onnx.ModelProto.FromString(b"".join((*rest, head(GRAPH, len(graph)), graph)))
+    found = {tensor.name: tensor for tensor in proto.graph.initializer if tensor.name in places}
+    if not places or not all(_holds(found[name], place) for name, place in places.items()):
+        return None
+    return MappedModel(proto, file, places)
+
+
+def _without_large(data: mmap.mmap, graph: WireField, places: dict[str, _Place]) -> Iterator[bytes]:
+    """Yield the content of `graph` without the bytes of its large initializers, whose places are noted in `places`."""
+    kept = graph.content
+    for part in fields(data, graph.content, graph.stop):
+        if part.number != INITIALIZER or part.stop - part.content < _LARGE:
+            continue
+        inside = list(fields(data, part.content, part.stop))
+        held = [field for field in inside if field.number == RAW_DATA]
+        if len(held) != 1 or held[0].stop - held[0].content < _LARGE:
+            continue
+        names = [data[field.content : field.stop].decode() for field in inside if field.number == NAME]
+        if len(names) != 1 or names[0] in places:
+            raise Unusual("two names")
+        places[names[0]] = _Place(held[0].content, held[0].stop)
+        tensor = b"".join(data[field.start : field.stop] for field in inside if field.number != RAW_DATA)
+        yield data[kept : part.start] + head(INITIALIZER, len(tensor)) + tensor
+        kept = part.stop
+    yield data[kept : graph.stop]
+
+
+def _holds(tensor: onnx.TensorProto, place: _Place) -> bool:
+    """Return whether the elements of `tensor` are at `place`, one after the other (those smaller than a byte share theirs)."""
+    try:
+        dtype = ir.DataType(tensor.data_type)
+        size = dtype.numpy().itemsize
+    except (TypeError, ValueError):
+        return False
+    is_elsewhere = tensor.data_location == onnx.TensorProto.EXTERNAL
+    return not is_elsewhere and size == dtype.itemsize and math.prod(tensor.dims) * size == place.stop - place.start
+
+
+# Sparse constants, written densely when a model is loaded: onnxruntime does so, too, and onnx_ir does not know them.
+
+MOST_BYTES = 2**28
+"""That the sparse constants of a model may take together when they are dense: few indices may stand among any number of zeros."""
+
+_STANDARD = frozenset({"", "ai.onnx"})
+_HOLDING = frozenset({"Constant", "If", "Loop", "Scan", "SequenceMap"})
+"""Standard operators with attributes that may hold sparse tensors; to look at those of all others takes as long as to load them."""
+
+
+def densely(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return `proto`, or a copy whose sparse initializers, and sparse values of Constant nodes, are dense; that is a ModelWarning.
+
+    Raises ModelError for a sparse tensor that is not valid, of strings, or external, and where all take more than MOST_BYTES.
+    """
+    found = [tensor for place in _places(proto) for tensor in _sparse(place)]
+    if not found:
+        return proto
+    if sum(map(_dense_bytes, found)) > MOST_BYTES:
+        reason = f"the sparse constants take more than {MOST_BYTES / 2**20:.0f} MiB when they are dense"
+        raise ModelError(reason, hint="store them densely")
+    dense = onnx.ModelProto()
+    dense.CopyFrom(proto)
+    for place in _places(dense):
+        tensors = [_dense(tensor) for tensor in _sparse(place)]
+        if isinstance(place, onnx.GraphProto):
+            place.initializer.extend(tensors)
+            place.ClearField("sparse_initializer")
+        elif tensors:
+            place.CopyFrom(onnx.helper.make_attribute("value", tensors[0], place.doc_string))
+    one = "a sparse constant is" if len(found) == 1 else f"{len(found):,} sparse constants are"
+    warnings.warn(f"{one} written densely", ModelWarning, stacklevel=4)
+    return dense
+
+
+def _places(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.AttributeProto]:
+    """Yield what may hold sparse tensors: each graph, and the attributes of Constant nodes."""
+    yield proto.graph
+    left: list[Iterable[onnx.NodeProto]] = [proto.graph.node, *(function.node for function in proto.functions)]
+    while left:
+        for node in left.pop():
+            if node.op_type not in _HOLDING and node.domain in _STANDARD:
+                continue
+            for attribute in node.attribute:
+                if node.op_type == "Constant":
+                    yield attribute
+                graphs = [attribute.g] if attribute.HasField("g") else attribute.graphs
+                left += [graph.node for graph in graphs]
+                yield from graphs
+
+
+def _sparse(place: onnx.GraphProto | onnx.AttributeProto) -> Iterable[onnx.SparseTensorProto]:
+    if isinstance(place, onnx.GraphProto):
+        return place.sparse_initializer
+    return [place.sparse_tensor] if place.HasField("sparse_tensor") else []
+
+
+def _dense_bytes(sparse: onnx.SparseTensorProto) -> int:
+    """Return the bytes of the dense tensor. Raises ModelError for what cannot be made one."""
+    values = sparse.values
+    if values.data_type == TensorProto.STRING or TensorProto.EXTERNAL in (
+        values.data_location,
+        sparse.indices.data_location,
+    ):
+        reason = f"the sparse constant {values.name!r} holds strings, or lies in another file"
+        raise ModelError(reason, hint="store it densely")
+    try:
+        onnx.checker.check_sparse_tensor(sparse)
+    except onnx.checker.ValidationError as error:
+        raise ModelError(f"the model is not valid ONNX: {' '.join(str(error).split())}") from None
+    return math.prod(sparse.dims) * onnx.helper.tensor_dtype_to_np_dtype(values.data_type).itemsize
+
+
+def _dense(sparse: onnx.SparseTensorProto) -> TensorProto:
+    values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+    array = np.zeros(math.prod(sparse.dims), values.dtype)
+    array[indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), tuple(sparse.dims))] = values
+    tensor = numpy_helper.from_array(array.reshape(tuple(sparse.dims)), sparse.values.name)
+    tensor.doc_string = sparse.values.doc_string
+    tensor.metadata_props.extend(sparse.values.metadata_props)
+    return tensor
+
 
 Source: TypeAlias = str | Path | onnx.ModelProto | ir.Model
 

@@ -8,10 +8,10 @@ from operator import attrgetter
 import onnx
 import onnx_ir as ir
 
-from onnxtile.errors import ModelError
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.validity import check, skeleton
 from onnxtile.model.walk import all_nodes, bodies_of
+from onnxtile.system.errors import ModelError
 
 _RESIZE_PLACES = 11
 """The version from which on Resize says which places of its operand it reads."""

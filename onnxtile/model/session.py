@@ -2,20 +2,164 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import onnx
 import onnx_ir as ir
 
-from onnxtile.errors import ModelError
 from onnxtile.model.constants import Constants
 from onnxtile.model.draws import RandomNodes, may_draw
-from onnxtile.model.save import external_folder, inline_bytes, save, to_bytes
-from onnxtile.model.split_session import SplitSession, may_split
-from onnxtile.model.temporary import temporary_folder
-from onnxtile.model.walk import all_nodes
-from onnxtile.runtime import Session
+from onnxtile.model.save import external_folder, inline_bytes, proto_bytes, save, to_bytes
+from onnxtile.model.submodel import Submodels, tensor_type
+from onnxtile.model.walk import all_nodes, has_body
+from onnxtile.system.errors import ModelError
+from onnxtile.system.files import temporary_folder
+from onnxtile.system.runtime import Binding, Feed, Session, boxed, unboxed
+
+# Sessions of a model with many nodes, in pieces that onnxruntime loads one after another.
+#
+# onnxruntime loads n nodes that may all run next in about n² steps, and holds some 4 KB for each node. In pieces the time is linear, and
+# one piece is in memory. The kernels, and the values they read, are those of the whole model.
+
+MOST_WHOLE = 10_000
+"""Nodes of the largest model that is loaded whole."""
+_PIECE = 1_000
+"""Nodes of a piece. Each piece takes about a millisecond besides the time for its nodes."""
+_MOST_COPIED = 2**25
+"""Bytes of the constants in memory that the pieces hold, at most: a constant is in each piece that reads it."""
+_STRING = "tensor(string)"
+_HALVES = frozenset({"tensor(float16)", "tensor(bfloat16)"})
+
+
+@dataclass(frozen=True)
+class _NodeRange:
+    """Consecutive nodes, the values that they read and that leave them, and those of the former that nothing reads later."""
+
+    nodes: Sequence[ir.Node]
+    reads: Sequence[ir.Value]
+    makes: Sequence[ir.Value]
+    last_read: Sequence[ir.Value]
+
+
+@dataclass(frozen=True)
+class _ModelPiece:
+    """A cut as the bytes of a model, and the names of its values."""
+
+    model: bytes
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+    last_read: tuple[str, ...]
+
+
+class SplitSession:
+    """A model in pieces, each of which is loaded here once, to learn the types of its results, and again for each run.
+
+    Raises ModelError where onnxruntime refuses a piece, and for a value between two pieces that is no tensor, whose elements are strings,
+    or have 16 bits: between such nodes in one session onnxruntime rounds nothing. A model for which this raises is to be loaded whole.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._folder = external_folder(model)
+        self._inputs = {value.name or "" for value in model.graph.inputs}
+        self._outputs = [value.name or "" for value in model.graph.outputs]
+        self._found: dict[str, Feed] = {}
+        self._submodels = Submodels(model)
+        types = {v: None if v.type is None else ir.serde.serialize_value(v).type for v in model.graph.inputs}
+        self._pieces = [self._loaded(cut, types) for cut in _cuts(model.graph)]
+
+    def _loaded(self, cut: _NodeRange, types: dict[ir.Value, onnx.TypeProto | None]) -> _ModelPiece:
+        """Return the piece of `cut`, and add to `types` those of its results, as onnxruntime infers them."""
+        read = {value: types[value] if value in types else _type(self._found[value.name or ""]) for value in cut.reads}
+        model = proto_bytes(self._submodels.of(cut.nodes, read, cut.makes))
+        self._found |= {feed.name: feed for feed in Session(model, external=self._folder).results}
+        reads, makes, last_read = (tuple(v.name or "" for v in some) for some in (cut.reads, cut.makes, cut.last_read))
+        return _ModelPiece(model, reads, makes, last_read)
+
+    @property
+    def results(self) -> list[Feed]:
+        """Names, dimensions and types of the outputs, in order, as onnxruntime infers them."""
+        return [self._found[name] for name in self._outputs]
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Run once; return the outputs by name, each in its own element type. Raises as `Session.run` does."""
+        held = self._run({name: boxed(value) for name, value in feeds.items()}, {})
+        return {feed.name: unboxed(held[feed.name], feed.type) for feed in self.results}
+
+    def run_in_place(self, inputs: Mapping[str, Binding], outputs: Mapping[str, Binding]) -> None:
+        """Run once on tensors at given addresses: inputs are read, and outputs written, where the bindings say."""
+        self._run(inputs, outputs)
+
+    def _run(self, inputs: Mapping[str, Any], outputs: Mapping[str, Binding]) -> dict[str, Any]:
+        """Run all pieces; return the values held at the end, the outputs among them."""
+        if inputs.keys() != self._inputs:
+            lists = (", ".join(sorted(names)) or "nothing" for names in (self._inputs, inputs))
+            raise ModelError("onnxruntime cannot run the model: it takes {} and is given {}".format(*lists))
+        held = dict(inputs)
+        for piece in self._pieces:
+            session = Session(piece.model, external=self._folder, pooled=False)
+            made = {name: outputs.get(name) for name in piece.makes}
+            held |= session.run_on({name: held[name] for name in piece.reads}, made)
+            for name in piece.last_read:
+                del held[name]
+        return held
+
+
+def may_split(model: ir.Model) -> bool:
+    """Return whether `model` has more than `MOST_WHOLE` nodes, and operators that compute the same in pieces.
+
+    Those with bodies do not, since the time of their runs is limited as a whole, nor those with random results, which depend on the place
+    in the graph. Besides each output is to be the result of a node, each input a tensor that must be fed.
+    """
+    graph = model.graph
+    return (
+        len(graph) > MOST_WHOLE
+        and all(value.producer() is not None for value in graph.outputs)
+        and not any(value.is_initializer() or value.dtype == ir.DataType.STRING for value in graph.inputs)
+        and all(value.type is None or isinstance(value.type, ir.TensorType) for value in graph.inputs)
+        and not any(has_body(node) or may_draw(node) for node in all_nodes(model))
+        and _copied_bytes(graph) <= _MOST_COPIED
+    )
+
+
+def _copied_bytes(graph: ir.Graph) -> int:
+    """Return the bytes of the constants in memory that all pieces hold together."""
+    constants = (v.const_value for nodes in _batches(graph) for v in _read(nodes) if v.is_initializer())
+    return sum(int(t.nbytes) for t in constants if t is not None and not isinstance(t, ir.ExternalTensor))
+
+
+def _cuts(graph: ir.Graph) -> Iterator[_NodeRange]:
+    """Yield the nodes of `graph` in its order, but for cuts whose results nothing reads."""
+    last = {value: at for at, nodes in enumerate(_batches(graph)) for value in _read(nodes)}
+    last |= dict.fromkeys(graph.outputs, len(graph))
+    for at, nodes in enumerate(_batches(graph)):
+        made = dict.fromkeys(value for node in nodes for value in node.outputs)
+        reads = [value for value in _read(nodes) if value not in made and not value.is_initializer()]
+        makes = [value for value in made if last.get(value, -1) > at]
+        if makes:
+            yield _NodeRange(nodes, reads, makes, [value for value in reads if last[value] == at])
+
+
+def _batches(graph: ir.Graph) -> Iterator[list[ir.Node]]:
+    nodes = list(graph)
+    return (nodes[start : start + _PIECE] for start in range(0, len(nodes), _PIECE))
+
+
+def _read(nodes: Iterable[ir.Node]) -> dict[ir.Value, None]:
+    """Return the values that `nodes` read, each once."""
+    return dict.fromkeys(value for node in nodes for value in node.inputs if value is not None)
+
+
+def _type(found: Feed) -> onnx.TypeProto:
+    """Return the type of a value between two pieces. Raises ModelError for one that stays inside a piece."""
+    if not found.type.startswith("tensor(") or found.type in {_STRING, *_HALVES}:
+        raise ModelError(f"{found.name!r} is a {found.type}, which stays in one session")
+    dtype = ir.DataType[found.type.removeprefix("tensor(").removesuffix(")").upper()]
+    # The shape () means a scalar, or that the rank is not known.
+    return tensor_type(dtype, tuple(size if isinstance(size, int) else None for size in found.shape) or None)
+
 
 AnySession: TypeAlias = Session | SplitSession
 """A model loaded as a whole, or in pieces."""

@@ -17,13 +17,18 @@ from typing import BinaryIO, NamedTuple
 import onnx
 import onnx_ir as ir
 
-from onnxtile.collector import collector_paused
-from onnxtile.errors import ModelError
-from onnxtile.model.copied_tensor import is_stated_inline
-from onnxtile.model.passed_through import add_body_outputs, add_graph_outputs, without_outputs
-from onnxtile.model.training import add_training, warn_of_unlisted
+from onnxtile.model.preserved import (
+    add_body_outputs,
+    add_graph_outputs,
+    add_training,
+    is_stated_inline,
+    warn_of_unlisted,
+    without_outputs,
+)
 from onnxtile.model.validity import INLINE_BYTES
-from onnxtile.model.wire import GRAPH, INITIALIZER, RAW_DATA, head
+from onnxtile.system.errors import ModelError
+from onnxtile.system.process import collector_paused
+from onnxtile.system.protobuf_wire import GRAPH, INITIALIZER, RAW_DATA, head
 
 MOST_BYTES = 2**31 - 1
 """Of one file: what protobuf reads (https://protobuf.dev/programming-guides/proto-limits/)."""

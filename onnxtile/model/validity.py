@@ -4,16 +4,171 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
+from onnx import numpy_helper
 
-from onnxtile.errors import ModelError, ModelWarning, first_cause
-from onnxtile.model.calls import require_bounded_calls
-from onnxtile.model.empty_loops import require_few_empty_turns
-from onnxtile.model.oddities import require_valid, runnable_oddities
+from onnxtile.model.functions import require_bounded_calls
+from onnxtile.system.errors import ModelError, ModelWarning, first_cause
+from onnxtile.system.runtime import inferred_results
+
+# Faults that ONNX's checker finds and onnxruntime accepts: operators and attributes that the opset lacks.
+
+_ELSEWHERE = "pkg.onnxtile.unchecked"
+"""A domain of which the checker knows no operators: it looks at none there."""
+
+_STANDARD = frozenset({"", "ai.onnx"})
+_CHECKED = {"", "ai.onnx.ml", "ai.onnx.preview.training", "ai.onnx.training"}
+"""The domains whose operators the checker knows."""
+
+_FREE_INITIALIZERS = 4
+"""The first IR version in which an initializer need not be an input."""
+
+_CHECKED_FUNCTIONS = 8
+"""The first IR version in which the checker looks at the functions of a model."""
+
+
+def require_valid(proto: onnx.ModelProto) -> None:
+    """Raise onnx.checker.ValidationError where `proto` or a function in it does not keep to the ONNX specification."""
+    onnx.checker.check_model(proto)
+    for function in proto.functions if proto.ir_version < _CHECKED_FUNCTIONS else ():
+        onnx.checker.check_function(function)
+
+
+def runnable_oddities(proto: onnx.ModelProto) -> list[str]:
+    """Return the objections of ONNX's checker to `proto`, a line an operator; none where more is wrong or onnxruntime objects too."""
+    excused = onnx.ModelProto()
+    excused.CopyFrom(proto)
+    found = dict.fromkeys(_excuse(excused))
+    if not found:
+        return []
+    excused.opset_import.append(onnx.helper.make_opsetid(_ELSEWHERE, 1))
+    try:
+        require_valid(excused)
+        inferred_results(proto.SerializeToString())
+    except (onnx.checker.ValidationError, UnicodeDecodeError, ModelError):
+        return []
+    return list(found)
+
+
+def _excuse(model: onnx.ModelProto) -> Iterator[str]:
+    """Put the odd nodes of `model` into a domain of their own, and yield what is odd."""
+    inputs = {one.name for one in model.graph.input}
+    if model.ir_version < _FREE_INITIALIZERS and any(one.name not in inputs for one in model.graph.initializer):
+        yield f"IR version {model.ir_version} wants every initializer among the inputs; onnxruntime does not"
+        model.ir_version = _FREE_INITIALIZERS
+    yield from _excuse_nodes(model.graph.node, _versions(model))
+    for function in model.functions:
+        before = len(function.opset_import)
+        for oddity in _excuse_nodes(function.node, _versions(function)):
+            if len(function.opset_import) == before:
+                function.opset_import.append(onnx.helper.make_opsetid(_ELSEWHERE, 1))
+            yield oddity
+
+
+def _versions(owner: onnx.ModelProto | onnx.FunctionProto) -> Mapping[str, int]:
+    return {"" if one.domain in _STANDARD else one.domain: one.version for one in owner.opset_import}
+
+
+def _excuse_nodes(nodes: Iterable[onnx.NodeProto], versions: Mapping[str, int]) -> Iterator[str]:
+    for node in nodes:
+        oddity = _oddity(node, versions)
+        if oddity is not None:
+            node.domain = _ELSEWHERE
+            yield oddity
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _excuse_nodes(graph.node, versions)
+
+
+def _oddity(node: onnx.NodeProto, versions: Mapping[str, int]) -> str | None:
+    """Return the oddity of `node`; None where its domain is unknown to the checker."""
+    domain = "" if node.domain in _STANDARD else node.domain
+    version = versions.get(domain, 0)
+    if not version or domain not in _CHECKED:
+        return None
+    shown = f"{node.op_type} in opset {version}" + (f" of {domain}" if domain else "")
+    try:
+        schema = onnx.defs.get_schema(node.op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return f"ONNX has no operator {shown}; onnxruntime takes it"
+    if schema.deprecated:
+        return f"ONNX has given up the operator {shown}; onnxruntime takes it"
+    unknown = [one.name for one in node.attribute if one.name not in schema.attributes]
+    if not unknown:
+        return None
+    return f"ONNX knows no attribute {unknown[0]!r} of {shown}; onnxruntime takes it"
+
+
+# Loops without a node in their body: onnxruntime looks between two nodes whether a run is to stop, so it cannot stop these.
+
+MOST_TURNS = 1_000_000
+"""Turns that a Loop with an empty body may take: onnxruntime does these within a second."""
+
+
+def require_few_empty_turns(proto: onnx.ModelProto) -> None:
+    """Raise ModelError where a Loop of `proto` has an empty body, and no constant that keeps it to `MOST_TURNS`."""
+    # Before version 4 of the format, every initializer had to be listed as an input, and no caller overrides it.
+    given = {info.name for info in proto.graph.input} if proto.ir_version >= 4 else set[str]()
+    _require_few(proto.graph.node, [proto.graph], given)
+    for function in proto.functions:
+        _require_few(function.node, [function], set())
+
+
+def _require_few(
+    nodes: Iterable[onnx.NodeProto], around: Sequence[onnx.GraphProto | onnx.FunctionProto], given: Collection[str]
+) -> None:
+    """Look at `nodes`, and the nodes in their bodies; `around` are the graphs whose constants they read, the outermost first.
+
+    The caller may override the numbers with names in `given`.
+    """
+    for node in nodes:
+        for attribute in node.attribute:
+            if not attribute.HasField("g"):
+                continue
+            if node.op_type == "Loop" and node.domain in {"", "ai.onnx"} and not attribute.g.node:
+                _require_few_turns(node, around, given)
+            inner = {info.name for info in attribute.g.input}
+            _require_few(attribute.g.node, [*around, attribute.g], {*given, *inner})
+
+
+def _require_few_turns(
+    loop: onnx.NodeProto, around: Sequence[onnx.GraphProto | onnx.FunctionProto], given: Collection[str]
+) -> None:
+    name = next((name for name in loop.input[:1] if name not in given), "")
+    turns = next((number for graph in reversed(around) for number in _numbers(graph, name)), None) if name else None
+    if turns is None or turns > MOST_TURNS:
+        raise ModelError(
+            "a Loop has an empty body, where onnxruntime cannot be stopped",
+            hint=f"give it a constant number of turns, {MOST_TURNS:,} at most",
+        )
+
+
+def _numbers(graph: onnx.GraphProto | onnx.FunctionProto, name: str) -> Iterator[int]:
+    """Yield the number that `name` is in `graph`, where that is a constant of one element."""
+    for node in graph.node:
+        if node.op_type == "Constant" and name in node.output:
+            yield from (number for attribute in node.attribute for number in _number(attribute))
+    if isinstance(graph, onnx.GraphProto):
+        yield from (number for tensor in graph.initializer if tensor.name == name for number in _element(tensor))
+
+
+def _number(attribute: onnx.AttributeProto) -> Iterable[int]:
+    if attribute.name == "value":
+        return _element(attribute.t)
+    return [attribute.i] if attribute.name == "value_int" else attribute.ints
+
+
+def _element(tensor: onnx.TensorProto) -> Iterable[int]:
+    is_stated = tensor.data_type == onnx.TensorProto.INT64 and not tensor.external_data
+    found: list[int] = (
+        numpy_helper.to_array(tensor).reshape(-1).tolist() if is_stated and max(tensor.dims, default=1) == 1 else []
+    )
+    return found
+
 
 INLINE_BYTES = 1024
 """Constants above this size are left out of what the checker and shape inference see; shape operands are always below it."""

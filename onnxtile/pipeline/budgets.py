@@ -2,13 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import pydantic
 
-from onnxtile.pipeline.fields import CountField, SizeField
+from onnxtile.declare.values import Unreadable, read_count, read_seconds, read_size
+from onnxtile.system.errors import UsageError
+from onnxtile.system.files import require_readable
+
+# The few numbers of each step that a summary shows and budgets bound.
+
+
+def figures(results: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Return the figures of a model from the results of its steps, each with the step's name: a later step's count.
+
+    `arena` is the bytes of all arenas (None where a tensor is unplanned); `error` the worst relative error of all steps that compared
+    (None where that has no bound); `not_compared` the outputs that a step could not compare, by name with the reason.
+    """
+    found: dict[str, Any] = {}
+    fused: Counter[str] = Counter()
+    errors = []
+    left: dict[str, str] = {}
+    for name, result in results:
+        if name == "fuse":
+            fused.update({pattern["name"]: pattern["fused"] for pattern in result["patterns"]})
+        if "nodes_after" in result:
+            found["nodes"] = result["nodes_after"]
+        if name == "tile":
+            found["tiles"] = sum(layer["matmuls"] for layer in result["tiled"])
+        if name == "plan":
+            found["arena"] = None if result["unplanned"] else sum(arena["size"] for arena in result["arenas"])
+            found |= {"optimal": result["optimal"], "optimal_over": result["optimal_over"]}
+        # The verdict of a plan is of another kind: its run is equal bit for bit, or the step has failed.
+        compared = {"verify": result, "plan": None}.get(name, result.get("verdict"))
+        errors += [output.get("max_rel") for output in (compared or {}).get("outputs", ())]
+        left |= (compared or {}).get("not_compared", {})
+    if fused:
+        found["fused"] = fused.total()
+        found["fused_by"] = {name: count for name, count in sorted(fused.items()) if count}
+    if errors:
+        found["error"] = None if None in errors else max(errors)
+    if left:
+        found["not_compared"] = left
+    return found
+
+
+# Types of the fields of a pipeline file outside its steps.
+
+
+def _as_pydantic(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def validated(value: Any) -> Any:
+        try:
+            return read(value)
+        except Unreadable as error:
+            raise ValueError(f"{value!r}: {error.reason}" + (f" ({error.hint})" if error.hint else "")) from None
+
+    return validated
+
+
+SizeField = Annotated[int, pydantic.BeforeValidator(_as_pydantic(read_size))]
+"""Bytes: a number, or text such as "256KiB"."""
+CountField = Annotated[int, pydantic.BeforeValidator(_as_pydantic(read_count))]
+SecondsField = Annotated[float, pydantic.BeforeValidator(_as_pydantic(read_seconds))]
+
 
 _NEEDS = {
     "max_arena": {"plan"},
@@ -62,3 +123,54 @@ class Budgets(pydantic.BaseModel):
         for meta_op, least in self.min_fused.items():
             count = figures.get("fused_by", {}).get(meta_op, 0)
             yield Judged(f"min_fused.{meta_op}", least, count, count >= least)
+
+
+# A baseline: the summary of an earlier run, with which the figures of each model are compared.
+
+_LOWER = ("arena", "tiles", "nodes")
+_HIGHER = ("fused",)
+_HINT = "onnxtile run PIPELINE.toml IN ... --json FILE writes one"
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The figures of an earlier run, by model."""
+
+    figures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def judged(self, model: Path, figures: Mapping[str, Any]) -> Iterator[Judged]:
+        """Judge the `figures` of a model by those of the earlier run: no larger arena, no more tiles or nodes, no fewer fused sites.
+
+        A plan that was proved the smallest has to be so again. A model, or a figure, that the earlier run lacks is not compared.
+        """
+        before = self._of(model) or {}
+        for name in (*_LOWER, *_HIGHER):
+            if isinstance(before.get(name), int) and name in figures:
+                value, limit = figures[name], before[name]
+                met = value is not None and (value <= limit if name in _LOWER else value >= limit)
+                yield Judged(f"baseline.{name}", limit, value, met)
+        if before.get("optimal") is True and "optimal" in figures:
+            yield Judged("baseline.optimal", True, figures["optimal"], figures["optimal"] is True)
+
+    def require(self, models: Sequence[Path]) -> None:
+        """Raise UsageError where the earlier run had none of `models`, so that nothing would be compared."""
+        if self.figures and all(self._of(model) is None for model in models):
+            known = ", ".join(list(self.figures)[:3])
+            raise UsageError("the baseline has none of the models", hint=f"it has {known}")
+
+    def _of(self, model: Path) -> Mapping[str, Any] | None:
+        """Return the figures of a model: of the same path, or of the only one of the same name."""
+        named = [path for path in self.figures if Path(path).name == model.name]
+        return self.figures.get(str(model)) or (self.figures[named[0]] if len(named) == 1 else None)
+
+
+def read_baseline(path: Path) -> Baseline:
+    """Return the baseline in a file that `onnxtile run --json` wrote. Raises UsageError."""
+    require_readable(path, UsageError, hint=_HINT)
+    try:
+        content = json.loads(path.read_bytes())
+        return Baseline({str(Path(model["model"])): dict(model["figures"]) for model in content["models"]})
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise UsageError(f"{path}: this is not the summary of a run", hint=_HINT) from None

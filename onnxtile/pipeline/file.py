@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import json
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import pydantic
 
-from onnxtile.errors import UsageError, nearest
-from onnxtile.paths import is_file_name
-from onnxtile.pipeline.baseline import Baseline
-from onnxtile.pipeline.budgets import Budgets
-from onnxtile.pipeline.fields import SecondsField, SizeField
+from onnxtile.pipeline.budgets import Baseline, Budgets, SecondsField, SizeField
 from onnxtile.pipeline.step import PipelineStep, step_at
-from onnxtile.run_limits import RunLimits
-from onnxtile.toml_file import TomlFile, read
+from onnxtile.system.errors import UsageError, nearest
+from onnxtile.system.files import is_file_name, real
+from onnxtile.system.limits import RunLimits
+from onnxtile.system.toml_file import TomlFile, read
 
 REPORT = ".report.json"
 """The ending of the report beside each model."""
@@ -83,7 +84,7 @@ def _require_meta_ops(source: TomlFile, budgets: Budgets, steps: Sequence[Pipeli
     """Raise UsageError where `min_fused` names a meta-op that no step makes."""
     if not budgets.min_fused:
         return
-    from onnxtile.api import chosen_patterns
+    from onnxtile.verbs.flows.fusing import chosen_patterns
 
     patterns = (chosen_patterns(step.options.patterns) for step in steps if step.name == "fuse")
     made = [pattern.name for chosen in patterns for pattern in chosen]
@@ -120,3 +121,115 @@ def _named(source: TomlFile, pattern: str) -> list[Path]:
     if not found:
         raise UsageError(f"{source.place(('models',))}: {pattern!r} names no file")
     return found
+
+
+# Chooses the files of a run, and refuses two models with one output.
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where files go: a folder (None: beside each model), whether what is there may be replaced, whether anything is written.
+
+    With a `root`, models keep in the folder the folders that they have below it.
+    """
+
+    folder: Path | None = None
+    force: bool = False
+    dry_run: bool = False
+    root: Path | None = None
+
+    def files(self, pipeline: Pipeline, source: Path) -> tuple[Path, ...]:
+        """Return all files that `pipeline` makes of the model `source`: a model, its report, and those that steps emit."""
+        model = self.model(pipeline, source)
+        endings = [ending for step in pipeline.steps for ending in step.emitted]
+        return (model, *(model.with_suffix(ending) for ending in (REPORT, *endings)))
+
+    def model(self, pipeline: Pipeline, source: Path) -> Path:
+        """Return the file that `pipeline` makes of the model `source`."""
+        name = pipeline.output.replace("{name}", source.stem)
+        if self.folder is None:
+            return source.parent / name
+        below = Path() if self.root is None else _folder_of(source).relative_to(self.root)
+        return self.folder / below / name
+
+
+def apart(place: Destination, pipeline: Pipeline, models: Sequence[Path], reserved: Iterable[Path] = ()) -> Destination:
+    """Return `place` such that each of `models` is written to files of its own.
+
+    Models of one name from several folders keep these folders. Raises UsageError where that does not help, and where a file is written over
+    another model that is to be read, over a file that a step reads, or over one that is `reserved`.
+    """
+    if place.folder is not None and _clash(place, pipeline, models) is not None:
+        place = replace(place, root=Path(os.path.commonpath([_folder_of(model) for model in models])))
+    clash = _clash(place, pipeline, models)
+    if clash is not None:
+        raise UsageError(f"{clash[0]} and {clash[1]} would be written to one file", hint="rename one of them")
+    sources = {real(model): model for model in models}
+    taken = {real(file): file for file in (*reserved, *_read_by_steps(pipeline))}
+    written = [(source, file) for source in models for file in place.files(pipeline, source)]
+    for source, file in written:
+        other = sources.get(real(file))
+        if other is not None and other != source:
+            raise UsageError(
+                f"{other} is to be read, and is what {source} would be written to",
+                hint="leave it out, or write to another folder with -o",
+            )
+        if real(file) in taken:
+            raise UsageError(
+                f"{taken[real(file)]} has another use, and is what {source} would be written to",
+                hint="name another file, or write to another folder with -o",
+            )
+    return place
+
+
+def _read_by_steps(pipeline: Pipeline) -> list[Path]:
+    return [value for step in pipeline.steps for value in vars(step.options).values() if isinstance(value, Path)]
+
+
+def make_folders(place: Destination, pipeline: Pipeline, models: Sequence[Path]) -> None:
+    """Make the folders that the files go to. Raises UsageError."""
+    if place.folder is None or place.dry_run:
+        return
+    for folder in {place.model(pipeline, model).parent for model in models}:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"{folder}: {error.strerror}", hint="-o names a folder") from None
+
+
+def _clash(place: Destination, pipeline: Pipeline, models: Sequence[Path]) -> tuple[Path, Path] | None:
+    targets: dict[Path, int] = {}
+    for position, model in enumerate(models):
+        for file in place.files(pipeline, model):
+            other = targets.setdefault(real(file), position)
+            if other != position:
+                return models[other], model
+    return None
+
+
+def _folder_of(model: Path) -> Path:
+    return real(model).parent
+
+
+# Files of an earlier run, which must not be taken for those of this one.
+
+
+def remove_stale(files: Sequence[Path], source: Path) -> None:
+    """Remove those of `files` that an earlier run wrote for the model `source`: its report, the second of `files`, says which.
+
+    Weights that lie in a file beside a removed model go with it.
+    """
+    target, report, *_ = files
+    written = {real(path) for path in _written(report)}
+    for path in (target, *files[2:]):
+        if real(path) in written and real(path) != real(source):
+            path.unlink(missing_ok=True)
+            for weights in path.parent.glob(f"{path.name}.data*") if path == target else ():
+                weights.unlink(missing_ok=True)
+
+
+def _written(report: Path) -> list[Path]:
+    """Return the files that a report says were written; none where it cannot be read."""
+    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        return [Path(name) for name in json.loads(report.read_bytes())["written"]]
+    return []

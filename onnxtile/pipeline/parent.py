@@ -9,9 +9,9 @@ import time
 from types import FrameType
 from typing import NoReturn
 
-from onnxtile.model.temporary import remove_temporary
-from onnxtile.quiet import imports_compiled, silence_finalisers
-from onnxtile.run_limits import stop_runs
+from onnxtile.system.files import remove_temporary
+from onnxtile.system.limits import stop_runs
+from onnxtile.system.process import imports_compiled, silence_finalisers
 
 _EVERY = 0.5
 """Seconds between two looks."""

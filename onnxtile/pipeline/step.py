@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from onnxtile.common_options import Source
-from onnxtile.errors import NAME_ONLY, Entry, OnnxtileError, UsageError, nearest
-from onnxtile.option import options, read, with_progress
-from onnxtile.pipeline.emitted import asked_for
-from onnxtile.progress import Progress
-from onnxtile.registry import discover
-from onnxtile.toml_file import Location, TomlFile
-from onnxtile.verb import Verb
-from onnxtile.wording import reword, reworded
+from onnxtile.declare.option import options, read, reword, reworded, with_progress
+from onnxtile.declare.verb import Verb
+from onnxtile.system.errors import NAME_ONLY, Entry, OnnxtileError, UsageError, invalid, nearest
+from onnxtile.system.files import is_file_name
+from onnxtile.system.progress import Progress
+from onnxtile.system.registry import discover
+from onnxtile.system.toml_file import Location, TomlFile
+
+# The files that a step writes beside the model, by what its `emit` says.
+
+
+def asked_for(emit: Iterable[str], step: str, known: Collection[str]) -> dict[str, str]:
+    """Return the ending of each file, with the format of `known` (".json" ...) that it is in.
+
+    "json" stands for ".plan.json" where the `step` is plan; what has a name of its own, as "before.json" has, keeps it. Raises UsageError.
+    """
+    found = {}
+    for entry in emit:
+        name = f".{entry.removeprefix('.')}"
+        fitting = [ending for ending in known if name.endswith(ending)]
+        if not fitting or not is_file_name(name):
+            endings = ", ".join(ending.removeprefix(".") for ending in sorted(known))
+            raise invalid("emit", entry, hint=f"choose {endings}, or a name before one of them")
+        found[f".{step}{name}" if name in known else name] = max(fitting, key=len)
+    return found
+
 
 DO = "do"
 """The key of a step that names its verb."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
-from typing import Any
+from itertools import chain, combinations, count, pairwise
+from typing import Any, NamedTuple, TypeAlias
 
 import onnx
 import onnx_ir as ir
@@ -12,11 +12,282 @@ import onnx_ir as ir
 from onnxtile.model.validity import skeleton
 from onnxtile.planning.byte_graph import ByteGraph
 from onnxtile.planning.check_account import UNITS, account_of, body_of, graph_of, held_steps, lives_of, moved, refusal
-from onnxtile.planning.check_bound import MOST_SETS, Account, is_proved
-from onnxtile.planning.movement_certificate import bounds
-from onnxtile.planning.offset_tree import FixedRow, offset_tree
+from onnxtile.planning.check_bound import MOST_SETS, Account
+from onnxtile.planning.check_bound import is_proved as is_bound_proved
+from onnxtile.planning.check_movement import CLAIMS, Copies, is_proved
+from onnxtile.planning.movement.eviction import UNIT, Gap, MovementProblem, choose_evictions, prices
 from onnxtile.planning.offsets.problem import align
-from onnxtile.planning.result import PlannedBody, PlannedPart, PlanResult
+from onnxtile.planning.result import PlannedBody, PlannedMovement, PlannedPart, PlanResult
+
+# The proofs in a certificate that no plan copies fewer bytes between two memories than its bounds say.
+
+_MOST_BRANCHES = 2_000
+"""Branches, at most, of the proof of a bound."""
+_DEEPEST = 200
+"""Waits that are decided one in the other, at most: Python and readers of JSON limit how deep a proof may be."""
+_MOST_WORK = 1_000_000
+"""The same times the kernels and the waiting tensors of the graph: each branch has prices of its own."""
+
+_MOST_RUNS = 12
+"""Runs of full kernels, at most, of which one part of a proof is looked for."""
+_MOST_SUMS = 20_000_000
+"""The same for a proof in parts, of which each has few prices."""
+
+MovementProof = dict[str, Any]
+"""{"prices": by kernel}, {"wait": number, "stays": the proof where it stays, "leaves": the proof where it leaves}, or {"parts": of the
+kernels up to each `end`, their `bytes` and their `proof`}."""
+
+
+def bounds(said: Mapping[str, Any], movement: PlannedMovement) -> dict[str, dict[str, Any]]:
+    """Return for each bound of `movement` the most bytes that `planning.check_movement` accepts, with their proof, up to those it says.
+
+    `said` has the account of the bytes. The `reason` of a bound that is proved says nothing; else it has the bytes that the plan says.
+    """
+    return {name: _bound(said, name, getattr(movement, name)) for name in CLAIMS}
+
+
+def _bound(said: Mapping[str, Any], name: str, claimed: int) -> dict[str, Any]:
+    copies = Copies(said, in_parts=name != "lower_bound")
+    proved, proof = min(claimed, copies.forced), None
+    if claimed > proved and name != "any_order_bound":
+        kernels = range(len(copies.over))
+        problem, _ = _problem(copies, {}, kernels)
+        found = prices(problem)
+        if found is not None:
+            proof = {"prices": found}
+            proved = min(claimed, copies.forced + max(0, copies.priced(found, UNIT, {}, kernels)))
+        if name == "lower_bound" and proved < claimed and min(problem.free) >= 0:
+            # The account may allow a choice that copies fewer bytes than the plan says.
+            target = min(claimed, copies.forced + choose_evictions(problem).cost)
+            longer = proof_of(copies, target - copies.forced - 1) if proved < target else None
+            proved, proof = (proved, proof) if longer is None else (target, longer)
+    entry = {"bytes": proved, "reason": None} | ({} if proof is None else {"proof": proof, "unit": UNIT})
+    assert is_proved({**said, "bounds": {name: entry}}, name)
+    if proved < claimed:
+        entry["reason"] = f"the plan says {claimed} bytes, of which the scripts prove fewer"
+    return entry
+
+
+def proof_of(copies: Copies, limit: int, most: int = _MOST_BRANCHES) -> MovementProof | None:
+    """Return the proof that every choice copies more than `limit` bytes; None where it has more than `most` branches, for each part."""
+    whole, size = range(len(copies.over)), len(copies.over) + len(copies.waits)
+    parts = _parts(copies, limit)
+    counted = count(1 - min(most * len(parts), _MOST_SUMS // size))
+    proofs = [_branches(copies, bytes_ - 1, {}, counted, kernels) for kernels, bytes_ in parts]
+    if parts and None not in proofs:
+        rows = ((kernels.stop, bytes_) for kernels, bytes_ in parts)
+        return {"parts": [{"end": e, "bytes": b, "proof": one} for (e, b), one in zip(rows, proofs, strict=True)]}
+    return _branches(copies, limit, {}, count(1 - min(most, _MOST_WORK // size)), whole)
+
+
+def _parts(copies: Copies, limit: int) -> list[tuple[range, int]]:
+    """Return runs of kernels, several, and the bytes that are copied for each alone, which sum to more than `limit`; none without any."""
+    full = [at for at, over in enumerate(copies.over) if over > 0]
+    ends = [*(before + 1 for before, at in pairwise(full) if at > before + 1), len(copies.over)]
+    if len(ends) * _MOST_RUNS * len(copies.waits) > _MOST_SUMS:
+        return []
+    best: dict[int, tuple[int, list[tuple[range, int]]]] = {0: (0, [])}
+    for number, end in enumerate(ends):
+        for start in reversed([0, *ends[:number]][-_MOST_RUNS:]):
+            found = choose_evictions(_problem(copies, {}, range(start, end))[0])
+            total = best[start][0] + found.cost * found.exact
+            if end not in best or total > best[end][0]:
+                best[end] = total, [*best[start][1], (range(start, end), found.cost * found.exact)]
+    total, parts = best[ends[-1]]
+    return parts if total > limit and len(parts) > 1 else []
+
+
+def _problem(copies: Copies, leaves: Mapping[int, bool], kernels: range) -> tuple[MovementProblem, list[int]]:
+    """Return what is left to choose beside `kernels` where tensors leave or stay as `leaves` says, and the numbers of its waits.
+
+    Only what begins at `kernels` is copied.
+    """
+    low, high = kernels.start, kernels.stop
+    stored = {copies.waits[number].tensor for number, leave in leaves.items() if leave}
+    numbers = [n for n, wait in enumerate(copies.waits) if wait.first < high and wait.end > low]
+    gaps = {}
+    for number in numbers:
+        tensor, first, end, size, again = copies.waits[number]
+        store = tensor if copies.begins[tensor] in kernels and copies.stores[tensor] and tensor not in stored else None
+        gaps[number] = Gap(max(first, low) - low, min(end, high) - 1 - low, size, again * (first in kernels), store)
+    over = tuple(copies.over[low:high])
+    can_leave = MovementProblem(
+        over, tuple(gap for n, gap in gaps.items() if leaves.get(n, True)), tuple(copies.stores)
+    )
+    free = tuple(held - more for held, more in zip(can_leave.held(range(len(can_leave.gaps))), over, strict=True))
+    left = [number for number in numbers if number not in leaves]
+    return MovementProblem(free, tuple(gaps[number] for number in left), can_leave.stores), left
+
+
+def _branches(
+    copies: Copies, limit: int, leaves: Mapping[int, bool], counted: count[int], kernels: range
+) -> MovementProof | None:
+    """Return the proof for the choices in which tensors leave or stay as `leaves` says; None where it is too long or too deep."""
+    if next(counted) > 0 or len(leaves) > _DEEPEST:
+        return None
+    problem, numbers = _problem(copies, leaves, kernels)
+    full = next((at for at, free in enumerate(problem.free) if free < 0), None)
+    # Beside a kernel where those that stay do not fit, a byte has the price of more bytes than the limit.
+    found = prices(problem) if full is None else {str(full): UNIT * (limit + 1)}
+    if found is None:
+        return None
+    at_kernels = {str(kernels[int(at)]): price for at, price in found.items()}
+    if copies.priced(at_kernels, UNIT, leaves, kernels) > limit:
+        return {"prices": at_kernels}
+    wait = _next_wait(problem, found, numbers)
+    if wait is None:
+        return None
+    sides = {}
+    for side, leave in (("stays", False), ("leaves", True)):
+        proof = _branches(copies, limit, {**leaves, wait: leave}, counted, kernels)
+        if proof is None:
+            return None
+        sides[side] = proof
+    return {"wait": wait, **sides}
+
+
+def _next_wait(problem: MovementProblem, found: Mapping[str, int], numbers: Sequence[int]) -> int | None:
+    """Return the one of `numbers`, those of the gaps, of which prices say least whether it is to stay; None where no step is full."""
+    full = problem.full_steps
+
+    def doubt(pair: tuple[int, Gap]) -> tuple[int, int, int]:
+        number, gap = pair
+        price = sum(found.get(str(at), 0) for at in full if gap.first <= at <= gap.last)
+        stored = 0 if gap.store is None else problem.stores[gap.store]
+        return abs(UNIT * (gap.loaded + stored) - gap.size * price), -gap.size, number
+
+    pairs = zip(numbers, problem.gaps, strict=True)
+    left = [pair for pair in pairs if any(pair[1].first <= at <= pair[1].last for at in full)]
+    return min(left, key=doubt)[0] if left else None
+
+
+# Proofs that rows do not fit into an arena: trees of decisions, each of which puts one of two rows below the other.
+
+OffsetTree: TypeAlias = dict[str, Any]
+"""{"chain": rows, each above the last} or {"pair": [a, b], "sides": [the tree with a below b, the tree with b below a]}."""
+
+
+class FixedRow(NamedTuple):
+    """A row of `size` bytes that is live in the steps from `first` to `last`; `pin` is its offset, where that is given."""
+
+    size: int
+    first: int
+    last: int
+    pin: int | None = None
+
+
+class _Ends(NamedTuple):
+    """The chains of rows, each above the last, that end in a row, and that begin in it: their bytes and rows."""
+
+    bottom: dict[str, tuple[int, list[str]]]
+    top: dict[str, tuple[int, list[str]]]
+
+
+def offset_tree(rows: Mapping[str, FixedRow], limit: int, steps: int) -> OffsetTree | None:
+    """Return the tree that proves that `rows` need more than `limit` bytes; None where `steps` decisions do not find it."""
+    pairs = [(a, b) for a, b in combinations(sorted(rows), 2) if _meet(rows[a], rows[b])]
+    budget = [steps]
+    return _tree(rows, pairs, limit, {}, budget)
+
+
+def _meet(one: FixedRow, other: FixedRow) -> bool:
+    return max(one.first, other.first) <= min(one.last, other.last)
+
+
+def _tree(
+    rows: Mapping[str, FixedRow],
+    pairs: list[tuple[str, str]],
+    limit: int,
+    above: dict[str, set[str]],
+    budget: list[int],
+) -> OffsetTree | None:
+    budget[0] -= 1
+    if budget[0] < 0:
+        return None
+    ends = _ends(rows, above)
+    chain = next(_too_long(rows, ends, limit), None)
+    if chain is not None:
+        return {"chain": chain}
+    pair = _next_pair(pairs, ends, above, limit)
+    if pair is None:
+        return None
+    low, high = pair
+    sides = []
+    for below, over in ((low, high), (high, low)):
+        tree = _tree(rows, pairs, limit, {**above, below: above.get(below, set()) | {over}}, budget)
+        if tree is None:
+            return None
+        sides.append(tree)
+    return {"pair": [low, high], "sides": sides}
+
+
+def _ends(rows: Mapping[str, FixedRow], above: Mapping[str, set[str]]) -> _Ends:
+    below: dict[str, set[str]] = {}
+    for low, highs in above.items():
+        for high in highs:
+            below.setdefault(high, set()).add(low)
+    return _Ends(_longest(rows, below, bottom=True), _longest(rows, above, bottom=False))
+
+
+def _longest(
+    rows: Mapping[str, FixedRow], beside: Mapping[str, set[str]], *, bottom: bool
+) -> dict[str, tuple[int, list[str]]]:
+    """Return the longest chain of each row; pins at the bottom count as bytes below."""
+    found: dict[str, tuple[int, list[str]]] = {}
+
+    def longest(name: str) -> tuple[int, list[str]]:
+        if name not in found:
+            size, chain = max((longest(other) for other in sorted(beside.get(name, ()))), default=(0, []))
+            pin = rows[name].pin
+            if bottom and pin is not None and pin >= size:
+                size, chain = pin, []
+            found[name] = size + rows[name].size, [*chain, name] if bottom else [name, *chain]
+        return found[name]
+
+    for name in rows:
+        longest(name)
+    return found
+
+
+def _too_long(rows: Mapping[str, FixedRow], ends: _Ends, limit: int) -> Iterator[list[str]]:
+    """Yield the chains that end above the limit, or above the offset of a pinned row."""
+    for name, (size, stacked) in ends.bottom.items():
+        pin = rows[name].pin
+        if size > limit or (pin is not None and size - rows[name].size > pin):
+            yield stacked
+
+
+def _all_above(above: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """Return the rows above each row, directly or not."""
+    found: dict[str, set[str]] = {}
+
+    def over(name: str) -> set[str]:
+        if name not in found:
+            direct = above.get(name, set())
+            found[name] = direct.union(*map(over, sorted(direct)))
+        return found[name]
+
+    for name in above:
+        over(name)
+    return found
+
+
+def _next_pair(
+    pairs: list[tuple[str, str]], ends: _Ends, above: Mapping[str, set[str]], limit: int
+) -> tuple[str, str] | None:
+    """Return the pair to decide next: one of which both sides are impossible at once, or one, or which leaves the least room."""
+    best, most = None, (-1, 0)
+    over = _all_above(above)
+    for low, high in pairs:
+        # A pair that other pairs have decided closes no circle, and lengthens no chain.
+        if high in over.get(low, ()) or low in over.get(high, ()):
+            continue
+        sides = [ends.bottom[a][0] + ends.top[b][0] for a, b in ((low, high), (high, low))]
+        room = (sum(side > limit for side in sides), min(sides) if max(sides) <= limit else sum(sides))
+        if room > most:
+            best, most = (low, high), room
+    return best
+
 
 CertificateJson = dict[str, Any]
 
@@ -24,8 +295,6 @@ _MOST_NODES = 20_000
 """Nodes of a graph, at most: the checker takes a bit for each node in each set."""
 _MOST_PEAKS = 8
 """Steps with the most live bytes, at most, at which the bytes of every order are counted."""
-_MOST_BRANCHES = 2_000
-"""Decisions, at most, in the tree of a proof about offsets."""
 _MOST_ROWS = 60
 """Rows, at most, of which such a tree is looked for."""
 _MOST_IN_BODY = 400
@@ -48,7 +317,7 @@ def certificate(model: ir.Model, plan: PlanResult) -> CertificateJson:
         said["order"], said["steps"] = _order(problem, plan)
         said["bodies"] = list(_of_bodies(problem, said, plan))
         for proved in chain(_of_accounts(problem, said), _of_rows(problem, said, plan)):
-            if is_proved(proved) and not refusal(problem, proved):
+            if is_bound_proved(proved) and not refusal(problem, proved):
                 return proved
         reason = _not_found(plan)
     return said | {"proof": None, "reason": reason}
@@ -64,7 +333,9 @@ def problem_certificate(plan: Mapping[str, Any]) -> CertificateJson:
     for row in plan["buffers"]:
         parts = row.get("parts") or [{"start": 0, **row}]
         rows |= _rows(row["name"], [PlannedPart(*(part[key] for key in _PART)) for part in parts], said)
-    proved = next((one for one in _about_rows(said, rows, one_arena=len(plan["arenas"]) == 1) if is_proved(one)), None)
+    proved = next(
+        (one for one in _about_rows(said, rows, one_arena=len(plan["arenas"]) == 1) if is_bound_proved(one)), None
+    )
     return proved or said | {"proof": None, "reason": _TOO_LONG}
 
 
@@ -163,7 +434,7 @@ def _largest(whole: CertificateJson, least: CertificateJson) -> Iterator[Certifi
     while low < high - 1 and len(whole["order"]) <= _MOST_IN_BODY:
         proofs = ({"backward": backward, "most": _SETS_OF_BODY} for backward in (False, True))
         tried = (whole | {"arena": size * unit, "proof": proof} for proof in proofs)
-        found = next(filter(is_proved, tried), None)
+        found = next(filter(is_bound_proved, tried), None)
         best, low, high = (found, size, high) if found else (best, low, size)
         size = (low + high) // 2
     if best["arena"]:

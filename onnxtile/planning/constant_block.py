@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.errors import UsageError
 from onnxtile.model.constants import Constants
 from onnxtile.model.walk import all_values
 from onnxtile.planning.result import Constant, PlanResult
+from onnxtile.system.errors import UsageError
 
 
 def constant_block(model: ir.Model, plan: PlanResult) -> bytes:

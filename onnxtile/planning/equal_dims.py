@@ -7,11 +7,11 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from onnxtile.model.dims import free_inputs, rename_symbols, symbols
-from onnxtile.model.infer import values
-from onnxtile.model.shapes import Shapes, resolve
-from onnxtile.model.size_formula import Extreme, SizeFormula
-from onnxtile.planning.states.state_operators import operands_of_state
+from onnxtile.model.binding import free_inputs, rename_symbols, symbols
+from onnxtile.model.formula import Extreme, SizeFormula
+from onnxtile.planning.aliases import operands_of_state
+from onnxtile.shapes.infer import values
+from onnxtile.shapes.resolve import Shapes, resolve
 
 _JoinedSizes: TypeAlias = Iterator[tuple[SizeFormula, SizeFormula]]
 _ANY = (1, 2**15)

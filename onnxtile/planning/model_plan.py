@@ -8,30 +8,20 @@ from functools import partial
 
 import onnx_ir as ir
 
-from onnxtile.errors import Infeasible
 from onnxtile.model.constants import Constants
-from onnxtile.model.shapes import Shapes
-from onnxtile.model.size_formula import SizeRanges
-from onnxtile.model.unfold import unfold
-from onnxtile.planning.layout.aliases.copies import copies
-from onnxtile.planning.layout.aliases.find import LayoutFacts
-from onnxtile.planning.layout.bodies import Terms, plan_bodies, with_bodies, with_least_bodies
-from onnxtile.planning.layout.bytes import granule, tensor_bytes
-from onnxtile.planning.layout.graph_layout import Layout, layouts
-from onnxtile.planning.layout.insides import Insides
-from onnxtile.planning.layout.ordering.order_search import ALL_RULES, OrderSearch
-from onnxtile.planning.layout.ordering.schedule import Schedule
-from onnxtile.planning.layout.pins import NO_PINS, Pins
-from onnxtile.planning.layout.scope import PlanScope
-from onnxtile.planning.layout.smallest import smallest
-from onnxtile.planning.layout.workspaces import NO_RULES, Needs, WorkspaceRules
+from onnxtile.model.formula import SizeRanges
+from onnxtile.planning.aliases import LayoutFacts
+from onnxtile.planning.bodies import Insides, Terms, plan_bodies, with_bodies, with_least_bodies
+from onnxtile.planning.layout import NO_PINS, Layout, Pins, layouts, smallest
 from onnxtile.planning.movement.placement import SlowTensors, allocate_apart
-from onnxtile.planning.offsets.effort import NORMAL, Effort
-from onnxtile.planning.offsets.memories import Capacity, allocate, memories
+from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort
+from onnxtile.planning.offsets.memories import Allocation, Capacity, allocate, memories
 from onnxtile.planning.offsets.problem import DEFAULT_ALIGNMENT, OffsetPlan, Problem, align
 from onnxtile.planning.order import find_order
+from onnxtile.planning.ordering.order_search import ALL_RULES, OrderSearch
 from onnxtile.planning.planner import find_planner
 from onnxtile.planning.range_orders import RangeOrders
+from onnxtile.planning.ranges import scaled_arenas, with_scaled, with_scaled_bodies
 from onnxtile.planning.result import Constant, Excluded, PlanResult
 from onnxtile.planning.rows import (
     Address,
@@ -45,12 +35,19 @@ from onnxtile.planning.rows import (
     outputs,
     planned,
     planned_bodies,
+    planned_states,
     results,
+    with_states,
+    with_strides,
 )
-from onnxtile.planning.scaled_arenas import scaled_arenas, with_scaled, with_scaled_bodies
-from onnxtile.planning.states.find_states import StateChoice, states_of
-from onnxtile.planning.states.state_layout import with_states
-from onnxtile.planning.states.state_rows import planned_states, with_strides
+from onnxtile.planning.schedule import Schedule
+from onnxtile.planning.scope import PlanScope
+from onnxtile.planning.sharing import copies
+from onnxtile.planning.states import StateChoice, states_of
+from onnxtile.planning.workspaces import NO_RULES, Needs, WorkspaceRules
+from onnxtile.shapes.opened_calls import Unfolded, unfold
+from onnxtile.shapes.resolve import Shapes, granule, tensor_bytes
+from onnxtile.system.errors import Infeasible
 
 NO_STATES = StateChoice()
 """No input and output are one state."""
@@ -271,3 +268,32 @@ def _bytes(value: ir.Value, shapes: Shapes) -> int:
     size = tensor_bytes(value, shapes)
     assert size is not None
     return size
+
+
+# The arena of a model in the order of its file, planned with little effort: an upper bound of the arena of its plan.
+
+
+def quick_allocation(opened: Unfolded, settings: PlanSettings) -> Allocation:
+    """Return the offsets of an opened model in the order of its file, in one memory without a limit.
+
+    `plan_model` tries this order with this effort, too, so its arena is no larger, unless the graph is too wide to search its orders.
+    """
+    facts = LayoutFacts(opened.model, opened.shapes, opened.constants)
+    scope = PlanScope(opened.model.graph, settings.io, settings.overwrite_inputs)
+    own, planner, effort = find_order("model"), find_planner(settings.planner), LEVELS["low"]
+    insides = Insides(facts, settings.alignment, settings.share)
+    solve = partial(planner.plan, effort=effort)
+    terms = Terms(
+        facts,
+        own,
+        settings.alignment,
+        settings.share,
+        solve,
+        settings.workspaces,
+        insides.of,
+        not settings.whole_buffers,
+    )
+    needs = terms.needs(opened.model.graph, plan_bodies(opened.model.graph, terms))
+    search = OrderSearch(facts, scope, settings.alignment)
+    found = layouts(search, own, settings.streams, settings.share, needs, in_parts=not settings.whole_buffers)
+    return allocate(next(found).problem, memories(None), planner, effort)

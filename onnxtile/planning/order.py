@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from onnxtile.errors import unknown
-from onnxtile.planning.layout.ordering.schedule import Schedule, in_streams
-from onnxtile.registry import discover
+from onnxtile.planning.schedule import Schedule, in_streams
+from onnxtile.system.errors import unknown
+from onnxtile.system.registry import discover
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from onnxtile.errors import unknown
 from onnxtile.planning.offsets.effort import NORMAL, Effort
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, OptimalityProof, PinOverlap, Problem, size_of
-from onnxtile.registry import discover
+from onnxtile.system.errors import unknown
+from onnxtile.system.registry import discover
 
 
 @dataclass(frozen=True)

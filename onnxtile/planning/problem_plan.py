@@ -5,10 +5,9 @@ from __future__ import annotations
 from onnxtile.planning.offsets.effort import NORMAL, Effort
 from onnxtile.planning.offsets.memories import Capacity, allocate, memories
 from onnxtile.planning.offsets.problem import Problem, align
-from onnxtile.planning.planned_parts import planned_parts
 from onnxtile.planning.planner import find_planner
-from onnxtile.planning.proof.offsets_check import require
-from onnxtile.planning.result import CopyCount, PlannedBuffer, PlanResult
+from onnxtile.planning.problem_check import require
+from onnxtile.planning.result import CopyCount, PlannedBuffer, PlanResult, planned_parts
 
 
 def plan_buffers(

@@ -8,16 +8,16 @@ from itertools import islice
 
 import numpy as np
 
-from onnxtile.errors import Infeasible
-from onnxtile.model.size_formula import SizeRanges
-from onnxtile.planning.layout.graph_layout import Layout
-from onnxtile.planning.layout.ordering.order_search import OrderSearch
-from onnxtile.planning.layout.ordering.schedule import Schedule
-from onnxtile.planning.layout.workspaces import Needs
+from onnxtile.model.formula import SizeRanges
+from onnxtile.planning.layout import Layout
 from onnxtile.planning.offsets.memories import Allocation
 from onnxtile.planning.offsets.problem import Ints, Problem
 from onnxtile.planning.offsets.range_formulas import sample_sizes
-from onnxtile.planning.scaled_arenas import buffer_sizes
+from onnxtile.planning.ordering.order_search import OrderSearch
+from onnxtile.planning.ranges import buffer_sizes
+from onnxtile.planning.schedule import Schedule
+from onnxtile.planning.workspaces import Needs
+from onnxtile.system.errors import Infeasible
 
 _SEARCHED = 4
 """Sizes at which orders are searched, at most."""

@@ -6,11 +6,141 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
-from onnxtile.model.size_formula import SizeFormula, SizeRanges
-from onnxtile.model.size_pieces import SizePieces
-from onnxtile.planning.arena_formula import ArenaFormula, require_sizes
-from onnxtile.planning.movement.copies import PlannedMovement
-from onnxtile.result import VerbResult
+from onnxtile.declare.result import VerbResult
+from onnxtile.model.formula import SizeFormula, SizePieces, SizeRanges
+from onnxtile.planning.offsets.problem import Buffer
+from onnxtile.system.errors import UsageError
+
+# The bytes of an arena as formulas of the dimensions that have a range.
+
+
+@dataclass(frozen=True)
+class ArenaFormula:
+    """The bytes of an arena as formulas of the dimensions that have a range.
+
+    `fixed` is the size with the offsets of the plan, `scaled` that with the scaled offsets of its buffers (None without such offsets).
+    `peak` is the largest sum of live bytes in one step; None where buffers are live in parts, a state keeps
+    its largest size, or the bytes of a tensor have no formula.
+    """
+
+    name: str
+    fixed: SizePieces
+    scaled: SizePieces | None
+    peak: SizePieces | None
+
+    @property
+    def least(self) -> SizePieces:
+        """The smaller of the sizes: with scaled offsets where there are some."""
+        return self.fixed if self.scaled is None else self.scaled
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the formulas as Python expressions, and the pieces of which each is the largest."""
+        forms = {"fixed": self.fixed, "scaled": self.scaled, "peak": self.peak}
+        told = {
+            key: form and {"bytes": str(form), "pieces": list(map(str, form.pieces))} for key, form in forms.items()
+        }
+        return {"name": self.name, **told}
+
+
+def require_sizes(ranges: SizeRanges, sizes: Mapping[str, int]) -> None:
+    """Raise UsageError unless `sizes` has a size in its range for each dimension of `ranges`, and no other dimension."""
+    for name in sizes:
+        if name not in ranges:
+            listed = ", ".join(ranges) or "none"
+            raise UsageError(f"the plan has no range of a dimension {name!r}", hint=f"those with a range: {listed}")
+    for name, (low, high) in ranges.items():
+        if name not in sizes:
+            raise UsageError(f"the size of {name!r} is missing", hint=f"give one from {low} to {high}")
+        if not low <= sizes[name] <= high:
+            raise UsageError(
+                f"the size {sizes[name]} of {name!r} is out of its range", hint=f"it is from {low} to {high}"
+            )
+
+
+# The copies between memories in a published plan, as plain data.
+
+MOVEMENTS = ("none", "activations", "weights")
+"""The tensors that are copied between two memories: none, activations, or weights too."""
+OUTSIDE, CONSTANTS = "outside", "constants"
+"""Where a copy may read or write beside the arenas: memory of the caller, and the block of constants."""
+
+
+@dataclass(frozen=True)
+class MemoryCopy:
+    """The node `node` copies `bytes` bytes of `tensor` in its `step`, before the kernel of the step `before` reads them (None: no kernel).
+
+    It reads `source`, which is at `source_offset` of the memory `source_memory`, and makes `result`, at `offset` of `memory`. A memory is
+    the name of an arena, "constants", or "outside", where offsets are None.
+
+    Copies are made in the order of the schedule, one at a time, beside the kernels. This one may write its target from the step
+    `target_free` on: only kernels of earlier steps use what was there. Kernels of steps before `source_ready` make its source. The kernel
+    of the step `before` waits for it. The one after the step `source_until` does, too (None: none), because it writes over its source.
+    """
+
+    node: str
+    tensor: str
+    source: str
+    source_memory: str
+    source_offset: int | None
+    result: str
+    memory: str
+    offset: int | None
+    bytes: int
+    step: int
+    before: int | None
+    target_free: int = 0
+    source_ready: int = 0
+    source_until: int | None = None
+
+
+@dataclass(frozen=True)
+class TransferTime:
+    """Times in seconds that follow from the given bandwidth of the slow memory, and from the given MACs per second.
+
+    `copying` is the time of all copies one after the other. `computing` is that of the MACs, `without_overlap` the sum, and `with_overlap`
+    the time until all is done where copies run beside kernels, one at a time, as early as the bytes that they read and write allow. Then
+    the nodes of the schedule start and end at `starts` and `ends`. The last five are None where no speed of the kernels is given.
+    """
+
+    bandwidth: int
+    copying: float
+    macs_per_second: int | None = None
+    computing: float | None = None
+    without_overlap: float | None = None
+    with_overlap: float | None = None
+    starts: tuple[float, ...] | None = None
+    ends: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class PlannedMovement:
+    """The copies of a plan between the memory `fast` and the memory `slow`.
+
+    They move `bytes` bytes, of which `forced` are the first copies of inputs and weights, and the only ones of outputs. No choice of whole
+    tensors moves fewer than `lower_bound` bytes in this order of the kernels, each tensor with bytes of its own but for the
+    views, overwritten operands and parts of Concats of this plan. `bound` says whether an exact "search" or a "relaxation" (parts of
+    tensors may stay) proves this. With the same order, the same shared bytes, and any bytes of a tensor that stay, at least `parts_bound`
+    bytes are copied.
+    Every order copies at least `any_order_bound` bytes: those of inputs and weights that kernels read, and of outputs.
+    """
+
+    fast: str
+    slow: str
+    weights: bool
+    bytes: int
+    forced: int
+    lower_bound: int
+    bound: str
+    parts_bound: int
+    any_order_bound: int
+    copies: tuple[MemoryCopy, ...]
+    time: TransferTime | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the movement as the schema describes it."""
+        rows: list[Mapping[str, Any]] = [dict(vars(copy)) for copy in self.copies]
+        return {**vars(self), "copies": rows, "time": None if self.time is None else dict(vars(self.time))}
+
 
 VERSION = 1
 """The version of the JSON of `PlanResult.to_dict`; docs/plan.schema.json describes it."""
@@ -405,3 +535,11 @@ class PlanResult(VerbResult):
             plain["ranges"] = {name: list(ends) for name, ends in self.ranges.items()}
             plain["formulas"] = [arena.to_dict() for arena in self.formulas]
         return {"version": VERSION, **plain, **{key: [dict(vars(row)) for row in getattr(self, key)] for key in rows}}
+
+
+# The parts of a buffer in a result.
+
+
+def planned_parts(buffer: Buffer) -> tuple[PlannedPart, ...]:
+    """Return the parts of the outline of `buffer`."""
+    return tuple(PlannedPart(p.start, p.end - p.start, p.lower, p.upper - 1) for p in buffer.outline)

@@ -8,13 +8,12 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxtile import keys
-from onnxtile.query.machine import MatchFailure, to_anyone
-from onnxtile.query.match import Matcher
+from onnxtile.model import keys
+from onnxtile.query.graph import Surroundings, Vertex, identify, outputs_of
+from onnxtile.query.match import Matcher, MatchFailure, to_anyone
 from onnxtile.query.program import Check, Follow, Goto, Grown, Program, Stop
-from onnxtile.query.reasons import why_not
 from onnxtile.query.syntax import PRODUCER, Edge, Node, Query, Span
-from onnxtile.query.vertex import Surroundings, Vertex, identify, outputs_of
+from onnxtile.query.tests import why_not
 
 _LISTED = 3
 

@@ -2,25 +2,603 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
+import onnx
 import onnx_ir as ir
 
+from onnxtile.model import keys
 from onnxtile.model.constants import Constants
+from onnxtile.model.known import Dims
 from onnxtile.model.opset import Opsets
 from onnxtile.model.quantising import dequantises
-from onnxtile.model.shapes import Dims, Shapes
-from onnxtile.query.evaluate import TestContext, holds
-from onnxtile.query.index import Scan, VertexIndex
-from onnxtile.query.late_shapes import LateShapes
-from onnxtile.query.machine import Machine, MatchFailure, RawMatch, StepBudget
-from onnxtile.query.names import require_known
-from onnxtile.query.program import Check, Program, compile_query
-from onnxtile.query.syntax import ANY_NODE, PRODUCER, Node
-from onnxtile.query.unchanged import Unchanged
-from onnxtile.query.vertex import Surroundings, Vertex, identify, is_constant
+from onnxtile.model.walk import bodies_of
+from onnxtile.query.graph import Beyond, Surroundings, Vertex, identify, is_constant
+from onnxtile.query.names import OpType, in_any_domain, meanings, require_known
+from onnxtile.query.program import (
+    Accept,
+    Check,
+    Follow,
+    Forget,
+    Fork,
+    Goto,
+    Grown,
+    Instruction,
+    Jump,
+    Mark,
+    Measure,
+    Program,
+    Return,
+    Stop,
+    compile_query,
+)
+from onnxtile.query.syntax import ANY_NODE, PRODUCER, Edge, Node
+from onnxtile.query.tests import LateShapes, TestContext, Unchanged, holds
+from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.errors import QueryError
+
+# The backtracking machine that runs a program at one root.
+#
+# No recursion, and every step is counted: a search ends, if need be with an error that says so.
+
+
+class Neighbours(Protocol):
+    """Gives the vertices to which an edge leads from a vertex; with `anyone`, inputs of graphs as well."""
+
+    def __call__(self, vertex: Vertex, edge: Edge, *, anyone: bool = False) -> Sequence[Vertex]:
+        """Return the vertices to which `edge` leads from `vertex`."""
+
+
+FurtherOn: TypeAlias = Callable[[Vertex, Edge], Sequence[Beyond]]
+Changes: TypeAlias = Callable[[ir.Node], bool]
+Accepts: TypeAlias = Callable[[Vertex, Node], bool]
+Holds: TypeAlias = Callable[[Check, Mapping[str, Vertex]], bool]
+
+MAX_NODES = 10_000
+"""Vertices in one match; a query that takes in more says too little."""
+
+
+@dataclass(frozen=True)
+class MatchFailure:
+    """The point at which a way through the program ended: the instruction at `place`, at vertex `at` (None: at the root).
+
+    `matched` are the vertices taken in until then, in the order of the query; `looked_at` those that it only looks at.
+    """
+
+    root: Vertex
+    place: int
+    instruction: Instruction
+    at: Vertex | None
+    matched: tuple[Vertex, ...]
+    looked_at: tuple[Vertex, ...]
+    bound: Mapping[str, Vertex]
+
+
+@dataclass(frozen=True)
+class RawMatch:
+    """A match: its vertices in the order in which the query names them, those it sees through, and what each anchor is bound to."""
+
+    vertices: tuple[Vertex, ...]
+    bound: Mapping[str, Vertex]
+
+
+@dataclass
+class StepBudget:
+    """Steps that a search may still take, over all roots. A step is an instruction, or one vertex looked at."""
+
+    steps: int
+
+
+class _Choice(NamedTuple):
+    """What to try when the search comes back: a place in the program, or a vertex to adopt there.
+
+    With a number of matches in `until`, it counts only as long as no more are found: then a greedier way has led to one.
+    """
+
+    place: int
+    at: Vertex | None
+    stack: Any
+    log: int
+    adopt: Beyond | None
+    until: int | None
+
+
+_FAIL = -1
+
+
+class Machine:
+    """Runs a program at one root after the other.
+
+    `neighbours`, `accepts` and `holds` say what the graph is, `further_on` what lies beyond nodes that may change nothing, and
+    `changes_nothing` which of these do not; `observe` is called where a search that leads to no match ends.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        neighbours: Neighbours,
+        accepts: Accepts,
+        holds: Holds,
+        budget: StepBudget,
+        further_on: FurtherOn,
+        changes_nothing: Changes,
+        observe: Callable[[MatchFailure], None] | None = None,
+    ) -> None:
+        self._program = program
+        self._neighbours = neighbours
+        self._accepts = accepts
+        self._holds = holds
+        self._further_on = further_on
+        self._changes_nothing = changes_nothing
+        self._budget = budget
+        self._observe = observe
+        carry_out: Mapping[type, Callable[[Any, int], int]] = {
+            Follow: self._step,
+            Fork: self._fork,
+            Jump: self._jump,
+            Goto: self._goto,
+            Stop: self._stop,
+            Check: self._check,
+            Mark: self._mark,
+            Return: self._return,
+            Measure: self._measure,
+            Grown: self._grown,
+            Forget: self._forget,
+        }
+        self._code = [(i, carry_out.get(type(i))) for i in program.instructions]
+
+    def run(self, root: Vertex) -> Iterator[RawMatch]:
+        """Yield every match whose first node is `root`, greedy ones first."""
+        self._root = root
+        self._order: list[Vertex] = []
+        self._looked_at: list[Vertex] = []
+        self._passed: list[Vertex] = []
+        self._named: set[Vertex] = set()
+        self._bound: dict[str, Vertex] = {}
+        self._log: list[tuple[str | None, Vertex | None]] = []
+        self._choices: list[_Choice] = []
+        self._found = 0
+        self._at: Vertex | None = None
+        self._stack: Any = None
+        place = 0
+        while place != _FAIL:
+            self._spend(1)
+            instruction, carry_out = self._code[place]
+            if carry_out is None:
+                assert isinstance(instruction, Accept)
+                # Where everything could be skipped, nothing matched.
+                if self._order:
+                    self._spend(len(self._order))
+                    self._found += 1
+                    yield RawMatch((*self._order, *self._passed), dict(self._bound))
+                place = self._resume()
+                continue
+            following = carry_out(instruction, place)
+            if following == _FAIL:
+                if self._observe is not None:
+                    matched, looked_at, bound = tuple(self._order), tuple(self._looked_at), dict(self._bound)
+                    self._observe(MatchFailure(root, place, instruction, self._at, matched, looked_at, bound))
+                following = self._resume()
+            place = following
+
+    def _spend(self, steps: int) -> None:
+        self._budget.steps -= steps
+        if self._budget.steps < 0:
+            raise self._too_open("the search takes too many steps")
+
+    def _too_open(self, what: str) -> QueryError:
+        text = self._program.query.text
+        return QueryError(f"{what}: the query leaves too much open", text, (0, len(text)))
+
+    # Instructions: each returns the place of the next, or _FAIL.
+
+    def _step(self, step: Follow, place: int) -> int:
+        if self._at is None or step.edge is None:
+            ways: Sequence[Vertex] = [self._root]
+        else:
+            ways = self._neighbours(self._at, step.edge, anyone=step.node.looked_at)
+        self._spend(len(ways))
+        candidates: list[Beyond] = [(vertex, ()) for vertex in ways if self._fits(vertex, step.node)]
+        candidates += self._seen_through(step)
+        if not candidates:
+            return _FAIL
+        if len(candidates) > 1:
+            # Every consumer that fits makes a match of its own; of several inputs that fit, the first that leads to a match counts.
+            until = self._found if step.edge is None or not step.edge.forward else None
+            for way in reversed(candidates[1:]):
+                self._choices.append(_Choice(place, self._at, self._stack, len(self._log), way, until))
+        return self._adopt(candidates[0], step.node, place)
+
+    def _seen_through(self, step: Follow) -> list[Beyond]:
+        """Return the vertices that fit beyond nodes that change nothing; any node at all is the nearest one."""
+        if self._at is None or step.edge is None or (step.node.type == ANY_NODE and not step.node.looked_at):
+            return []
+        ways = self._further_on(self._at, step.edge)
+        self._spend(len(ways))
+        fitting = (way for way in ways if self._fits(way[0], step.node))
+        return [way for way in fitting if all(map(self._changes_nothing, way[1]))]
+
+    def _fork(self, fork: Fork, _place: int) -> int:
+        until = self._found if fork.soft else None
+        self._choices.append(_Choice(fork.second, self._at, self._stack, len(self._log), None, until))
+        return fork.first
+
+    def _jump(self, jump: Jump, _place: int) -> int:
+        return jump.to
+
+    def _goto(self, goto: Goto, place: int) -> int:
+        vertex = self._bound.get(goto.node.key or "")
+        if vertex is None or not self._passes_test(vertex, goto.node):
+            return _FAIL
+        self._at = vertex
+        return place + 1
+
+    def _stop(self, stop: Stop, place: int) -> int:
+        assert self._at is not None
+        further = self._neighbours(self._at, to_anyone(stop.edge))
+        self._spend(len(further))
+        return place + 1 if self._named.issuperset(further) else _FAIL
+
+    def _check(self, check: Check, place: int) -> int:
+        return place + 1 if self._holds(check, self._bound) else _FAIL
+
+    def _mark(self, _mark: Mark, place: int) -> int:
+        self._stack = (self._at, self._stack)
+        return place + 1
+
+    def _return(self, back: Return, place: int) -> int:
+        self._at = self._stack[0]
+        if not back.keep:
+            self._stack = self._stack[1]
+        return place + 1
+
+    def _measure(self, _measure: Measure, place: int) -> int:
+        self._stack = (len(self._named), self._stack)
+        return place + 1
+
+    def _grown(self, _grown: Grown, place: int) -> int:
+        before, self._stack = self._stack
+        return _FAIL if len(self._named) == before else place + 1
+
+    def _forget(self, forget: Forget, place: int) -> int:
+        for key in sorted(forget.anchors & self._bound.keys()):
+            self._log.append((key, self._bound.pop(key)))
+        return place + 1
+
+    # Where we are
+
+    def _fits(self, vertex: Vertex, node: Node) -> bool:
+        bound = self._bound.get(node.key or "") if node.anchor is not None else None
+        if bound is not None:
+            return vertex is bound and self._passes_test(vertex, node)
+        return vertex not in self._named and self._accepts(vertex, node)
+
+    def _passes_test(self, vertex: Vertex, node: Node) -> bool:
+        return node.test is None or self._accepts(vertex, node)
+
+    def _adopt(self, way: Beyond, node: Node, place: int) -> int:
+        vertex, passed = way
+        if not node.looked_at and self._at not in self._looked_at:
+            for between in passed:
+                if between not in self._named:
+                    self._take_in(between, self._passed)
+        if vertex not in self._named:
+            if len(self._named) == MAX_NODES:
+                raise self._too_open(f"a match has more than {MAX_NODES:,} nodes")
+            self._take_in(vertex, self._looked_at if node.looked_at else self._order)
+        key = node.key
+        if key is not None and key not in self._bound:
+            self._bound[key] = vertex
+            self._log.append((key, None))
+        self._at = vertex
+        return place + 1
+
+    def _take_in(self, vertex: Vertex, among: list[Vertex]) -> None:
+        self._named.add(vertex)
+        among.append(vertex)
+        self._log.append((None, vertex))
+
+    def _resume(self) -> int:
+        """Go back to the last choice that still counts; return the place to go on at, or _FAIL where there is none."""
+        while self._choices:
+            choice = self._choices.pop()
+            if choice.until is None or choice.until == self._found:
+                return self._take(choice)
+        return _FAIL
+
+    def _take(self, choice: _Choice) -> int:
+        while len(self._log) > choice.log:
+            key, vertex = self._log.pop()
+            if key is None:
+                assert vertex is not None
+                self._named.discard(vertex)
+                lists = (self._order, self._passed, self._looked_at)
+                next(one for one in lists if one and one[-1] is vertex).pop()
+            elif vertex is None:
+                del self._bound[key]
+            else:
+                self._bound[key] = vertex
+        self._at, self._stack = choice.at, choice.stack
+        if choice.adopt is None:
+            return choice.place
+        step = self._program.instructions[choice.place]
+        assert isinstance(step, Follow)
+        return self._adopt(choice.adopt, step.node, choice.place)
+
+
+def to_anyone(edge: Edge) -> Edge:
+    """Return `edge` as `$` means it: it asks what is there, not whether it is there alone."""
+    return replace(edge, exclusive=False)
+
+
+# The part that every match of a program must have: its nodes outside alternatives and optional parts, and how they hang together.
+#
+# A search need only begin where the rarest of them can be reached from.
+
+
+@dataclass(frozen=True)
+class RequiredNode:
+    """A node that every match has: the types of which it has one, and the edge that leads to it from the node at position `parent`.
+
+    The first node is the root. Any other without a parent is reached from something that a match need not have. What is only
+    `looked_at` may be an input of the graph.
+    """
+
+    types: tuple[str, ...]
+    parent: int | None
+    edge: Edge | None
+    looked_at: bool = False
+
+
+def required_nodes(instructions: Sequence[Instruction]) -> tuple[RequiredNode, ...]:
+    """Return the required nodes of a program, in its order; none where matches can begin in several ways."""
+    if not isinstance(instructions[0], Follow) and not _alternatives(0, instructions):
+        return ()
+    required: list[RequiredNode] = []
+    anchors: dict[str, int] = {}
+    at: int | None = None
+    marks: list[int | None] = []
+    place = 0
+    while place < len(instructions):
+        instruction = instructions[place]
+        place += 1
+        match instruction:
+            case Follow():
+                at = _required(instruction, at, required, anchors)
+            case Goto():
+                at = anchors.get(instruction.node.key or "")
+            case Fork():
+                end = _end(instruction, instructions)
+                ways = _alternatives(place - 1, instructions)
+                for skipped in instructions[place:end]:
+                    if isinstance(skipped, Follow) and skipped.node.key is not None:
+                        anchors.pop(skipped.node.key, None)
+                at = _alternative(ways, at, required, anchors) if ways else None
+                place = end
+            case Mark():
+                marks.append(at)
+            case Return():
+                at = marks[-1] if instruction.keep else marks.pop()
+            case _:
+                pass
+    return tuple(required)
+
+
+def _required(step: Follow, at: int | None, required: list[RequiredNode], anchors: dict[str, int]) -> int:
+    key = step.node.key
+    if key is not None and key in anchors:
+        return anchors[key]
+    required.append(RequiredNode((step.node.type,), at, step.edge, step.node.looked_at))
+    if key is not None:
+        anchors[key] = len(required) - 1
+    return len(required) - 1
+
+
+def _alternative(
+    ways: Sequence[Follow], at: int | None, required: list[RequiredNode], anchors: dict[str, int]
+) -> int | None:
+    """Add the node of which there is one of several kinds; None where an anchor may say which vertex it is."""
+    if any(step.node.key in anchors for step in ways):
+        return None
+    types = tuple(dict.fromkeys(step.node.type for step in ways))
+    required.append(RequiredNode(types, at, ways[0].edge, any(step.node.looked_at for step in ways)))
+    return len(required) - 1
+
+
+def _alternatives(place: int, instructions: Sequence[Instruction]) -> list[Follow]:
+    """Return the alternatives between which the fork at `place` chooses, where each is a single node; else none."""
+    ways: list[Follow] = []
+    fork = instructions[place]
+    if not isinstance(fork, Fork) or fork.soft:
+        return []
+    end = _end(fork, instructions)
+    while isinstance(fork, Fork):
+        step = instructions[fork.first]
+        if fork.soft or fork.second != fork.first + 2 or not isinstance(step, Follow):
+            return []
+        ways.append(step)
+        place, fork = fork.second, instructions[fork.second]
+    if not isinstance(fork, Follow) or place + 1 != end:
+        return []
+    return [*ways, fork]
+
+
+def _end(fork: Fork, instructions: Sequence[Instruction]) -> int:
+    """Return where the ways that part at `fork` meet again: after the optional part, or after the last alternative."""
+    if fork.soft:
+        return fork.second
+    last = instructions[fork.second - 1]
+    assert isinstance(last, Jump)
+    return last.to
+
+
+# The vertices of a model by operator, and at which of them a search for a program must begin.
+
+
+class Scan:
+    """Lists the vertices of a model, in all its graphs; of a graph that is as it was, the bodies in it are not looked for again.
+
+    The graphs in `closed` are left out.
+    """
+
+    def __init__(self, model: ir.Model, constants: Constants, closed: Container[ir.Graph] = ()) -> None:
+        self._model = model
+        self._constants = constants
+        self._closed = closed
+        self._graphs: dict[ir.Graph, tuple[list[ir.Node], list[ir.Graph]]] = {}
+
+    def vertices(self) -> list[Vertex]:
+        """Return the vertices of the model as it is now, in the order of the file; a body follows the graph that contains it."""
+        found: list[Vertex] = []
+        functions = (function.graph for function in self._model.functions.values())
+        todo = [self._model.graph, *(graph for graph in functions if graph not in self._closed)]
+        todo.reverse()
+        while todo:
+            graph = todo.pop()
+            nodes, bodies = self._graphs.get(graph, ([], []))
+            current = list(graph)
+            if current != nodes:
+                nodes, bodies = current, [body for node in current for body in _bodies(node)]
+                self._graphs[graph] = nodes, bodies
+            found += (value for value in graph.initializers.values() if value in self._constants)
+            found += nodes
+            todo += reversed(bodies)
+        return found
+
+
+def _bodies(node: ir.Node) -> list[ir.Graph]:
+    return [body.graph for body in bodies_of(node)] if _may_have_bodies(node.domain, node.op_type) else []
+
+
+@cache
+def _may_have_bodies(domain: str, op_type: str) -> bool:
+    """Tell whether an operator may hold graphs; where no schema knows it, it may."""
+    try:
+        schema = onnx.defs.get_schema(op_type, domain=domain)
+    except onnx.defs.SchemaError:
+        return True
+    kinds = {onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS}
+    return any(attribute.type in kinds for attribute in schema.attributes.values())
+
+
+def _operator(node: ir.Node) -> OpType:
+    return (node.domain, keys.meta_op(node.op_type) if node.domain == keys.DOMAIN else node.op_type)
+
+
+class VertexIndex:
+    """All vertices of a model in the order of the file, and those of each operator."""
+
+    def __init__(self, vertices: Sequence[Vertex], constants: Constants) -> None:
+        self.vertices = vertices
+        self._constants = constants
+        self._producers: list[Vertex] | None = None
+        self._operators: dict[Vertex, OpType] = {v: _operator(v) for v in vertices if isinstance(v, ir.Node)}
+        by_operator: defaultdict[OpType, list[Vertex]] = defaultdict(list)
+        for node, operator in self._operators.items():
+            by_operator[operator].append(node)
+        self._by_operator = by_operator
+        self._meanings: dict[str, frozenset[OpType]] = {}
+
+    def matches(self, vertex: Vertex, type_: str) -> bool:
+        """Tell whether a node of a query that is called `type_` can stand for `vertex`."""
+        if type_ == ANY_NODE:
+            return True
+        if type_ == PRODUCER:
+            return is_constant(vertex, self._constants)
+        operator = self._operators.get(vertex)
+        return operator is not None and operator in self._meant(type_)
+
+    def of(self, type_: str) -> Sequence[Vertex]:
+        """Return the vertices for which a node called `type_` can stand; in the order of the file within each operator."""
+        if type_ == ANY_NODE:
+            return self.vertices
+        if type_ == PRODUCER:
+            if self._producers is None:
+                self._producers = [vertex for vertex in self.vertices if is_constant(vertex, self._constants)]
+            return self._producers
+        lists = [self._by_operator[meaning] for meaning in self._meant(type_)]
+        return lists[0] if len(lists) == 1 else [vertex for vertices in lists for vertex in vertices]
+
+    def _meant(self, type_: str) -> frozenset[OpType]:
+        """Return the operators of the model that `type_` stands for."""
+        meant = self._meanings.get(type_)
+        if meant is None:
+            named = {key for key in self._by_operator if key[1] == type_} if in_any_domain(type_) else set()
+            meant = self._meanings[type_] = meanings(type_) & self._by_operator.keys() | named
+        return meant
+
+    def roots(self, program: Program) -> Sequence[Vertex]:
+        """Return the vertices with which a match of `program` can begin, by their operator, in the order of the file."""
+        types = {node.type for node in program.roots}
+        inputs = self._from_outside() if any(node.looked_at and node.type == ANY_NODE for node in program.roots) else []
+        if len(types) == 1 and len(self._meant(*types)) < 2:
+            return [*inputs, *self.of(*types)]
+        roots = {vertex for type_ in types for vertex in self.of(type_)}
+        return [*inputs, *(vertex for vertex in self.vertices if vertex in roots)]
+
+    def _from_outside(self) -> list[Vertex]:
+        """Return what nodes read that no node of their graph makes, in the order of the first readers: inputs, and what bodies capture."""
+        nodes = [node for node in self._operators if isinstance(node, ir.Node)]
+        read = ((node, value) for node in nodes for value in node.inputs if value is not None)
+        return list(dict.fromkeys(v for node, v in read if v not in self._constants and _is_from_outside(node, v)))
+
+    def candidates(self, program: Program, around: Surroundings) -> Sequence[Vertex]:
+        """Return those of the roots from which the rarest node that every match has can be reached."""
+        required = required_nodes(program.instructions)
+        roots = self.roots(program)
+        counts = [sum(map(self._count, node.types)) for node in required]
+        if not roots or 0 in counts:
+            return []
+        rarest = min((i for i in range(len(required)) if _path(required, i)), key=counts.__getitem__, default=0)
+        if rarest == 0 or 2 * counts[rarest] > len(roots):
+            return roots
+        reached = self._walk_back(required, rarest, around, limit=4 * len(roots))
+        return roots if reached is None else [root for root in roots if root in reached]
+
+    def _count(self, type_: str) -> int:
+        # That there are constants goes without saying; to count them would take longer than it saves.
+        return len(self.vertices) if type_ == PRODUCER else len(self.of(type_))
+
+    def _walk_back(
+        self, required: Sequence[RequiredNode], start: int, around: Surroundings, limit: int
+    ) -> set[Vertex] | None:
+        """Return the roots from which the node at `start` can be reached; None where that takes more than `limit` steps."""
+        here = {vertex for type_ in required[start].types for vertex in self.of(type_)}
+        for node, parent in _path(required, start):
+            assert node.edge is not None
+            back = replace(node.edge, forward=not node.edge.forward)
+            before: set[Vertex] = set()
+            for vertex in here:
+                found = [
+                    *around.along(vertex, back, anyone=parent.looked_at),
+                    *(b for b, _ in around.beyond(vertex, back)),
+                ]
+                limit -= 1 + len(found)
+                if limit < 0:
+                    return None
+                before.update(other for other in found if any(self.matches(other, type_) for type_ in parent.types))
+            here = before
+        return here
+
+
+def _is_from_outside(node: ir.Node, value: ir.Value) -> bool:
+    producer = value.producer()
+    return producer is None or producer.graph is not node.graph
+
+
+def _path(required: Sequence[RequiredNode], start: int) -> list[tuple[RequiredNode, RequiredNode]]:
+    """Return the pairs of a node and its parent from `start` to the root; none where nothing certain leads there."""
+    pairs: list[tuple[RequiredNode, RequiredNode]] = []
+    place = start
+    while (parent := required[place].parent) is not None:
+        pairs.append((required[place], required[parent]))
+        place = parent
+    return pairs if place == 0 else []
+
 
 _STEPS_PER_VERTEX = 20
 _STEPS = 1_000_000
@@ -57,7 +635,7 @@ class Match:
 
 def compiled(query: str, known: Collection[str] = ()) -> Program:
     """Return the program of a query's text. Raises QueryError; `known` are operator names beside those of schemas and aliases."""
-    from onnxtile.query.parse import parse  # imports lark, which the pattern library does not need
+    from onnxtile.query.language import parse  # imports lark, which the pattern library does not need
 
     parsed = parse(query)
     require_known(parsed, known)

@@ -9,9 +9,7 @@ from typing import TypeAlias
 
 import onnx
 
-from onnxtile import keys
-from onnxtile.errors import QueryError
-from onnxtile.query.evaluate import WORDS, names_of
+from onnxtile.model import keys
 from onnxtile.query.syntax import (
     ANY_NODE,
     PRODUCER,
@@ -26,6 +24,8 @@ from onnxtile.query.syntax import (
     PropertyOf,
     Query,
 )
+from onnxtile.query.tests import WORDS, names_of
+from onnxtile.system.errors import QueryError
 
 OpType: TypeAlias = tuple[str, str]
 """Domain and operator; the standard domain is ""."""

@@ -10,12 +10,11 @@ from math import ceil, floor, log2, log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from onnxtile.csv_text import as_csv
-from onnxtile.errors import UsageError
-from onnxtile.json_text import as_json
-from onnxtile.report.curve_tables import COLUMNS, curve_rows
-from onnxtile.report.palette import EDGE
+from onnxtile.report.colors import EDGE
+from onnxtile.report.fit_tables import COLUMNS, curve_rows
 from onnxtile.report.table import ResultJson
+from onnxtile.system.errors import UsageError
+from onnxtile.system.text import as_csv, as_json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, Self, TypeAlias
 
-from onnxtile.errors import UsageError
-from onnxtile.registry import discover
+import pydantic
+
+from onnxtile.system.errors import NAME_ONLY, UsageError, invalid
+from onnxtile.system.files import require_readable
+from onnxtile.system.registry import discover
 
 PlanJson: TypeAlias = Mapping[str, Any]
 """A plan as docs/plan.schema.json describes it."""
@@ -87,3 +91,147 @@ def format_of(path: Path) -> Format:
         return max(fitting, key=lambda form: len(form.suffix))
     endings = ", ".join(sorted(form.suffix for form in formats))
     raise UsageError(f"{path}: no format has this ending", hint=f"the endings are {endings}")
+
+
+# Files to write a plan to: the format of each, and a check of the options before anything is planned.
+
+
+@dataclass(frozen=True)
+class Emission:
+    """The files that a plan is to be written to, each with its format, and how pictures are drawn."""
+
+    files: Mapping[Path, Format]
+    names: bool | None
+    before: PlanJson | None
+    color_by: str | None = None
+
+    @classmethod
+    def of(
+        cls, paths: Iterable[Path], names: bool | None = None, compare: Path | None = None, color_by: str | None = None
+    ) -> Emission:
+        """Return the emission to `paths`. `compare` is the JSON file of a plan to draw beside this one. Raises UsageError."""
+        files = {path: format_of(path) for path in paths}
+        for form in files.values():
+            form.require()
+        if color_by is not None and color_by not in COLOR_BY:
+            raise invalid("color_by", color_by, COLOR_BY)
+        given = {"compare": compare, "names": names, "color_by": color_by}
+        asked = next((option for option, value in given.items() if value is not None), None)
+        if asked is not None and not any(form.picture for form in files.values()):
+            message, hint = (
+                f"{{{asked}}} is about pictures, and {{emit}} names none",
+                "add {emit} plan.html, .svg or .png",
+            )
+            raise UsageError(message, hint=hint, given={asked: NAME_ONLY, "emit": NAME_ONLY})
+        return cls(files, names, None if compare is None else _read(compare), color_by)
+
+    def content(self, plan: PlanJson) -> dict[Path, bytes]:
+        """Return the content of each file."""
+        return {
+            path: form.render(plan, RenderOptions(form.title(path), self.names, self.before, self.color_by))
+            for path, form in self.files.items()
+        }
+
+
+def _read(path: Path) -> PlanJson:
+
+    return read_plan(path)
+
+
+# A plan read back from its JSON, with a check of the fields that a picture needs.
+
+_HINT = "write one by: onnxtile plan MODEL --emit before.json"
+
+_Bytes = Annotated[int, pydantic.Field(ge=0, le=2**53)]
+"""No larger, as steps: so far a page counts exactly."""
+_Step = Annotated[int, pydantic.Field(ge=0, le=2**53)]
+
+
+class _StrictJson(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(strict=True)
+
+
+class _PartJson(_StrictJson):
+    start: _Bytes
+    size: _Bytes
+    first: _Step
+    last: _Step
+
+
+class _BufferRowJson(_StrictJson):
+    name: str
+    arena: str
+    offset: _Bytes
+    size: _Bytes
+    first: _Step
+    last: _Step
+    kind: str
+    alias: str | None = None
+    node: str | None = None
+    dtype: str | None = None
+    shape: list[int] | None = None
+    parts: list[_PartJson] | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _lives(self) -> Self:
+        if self.last < self.first:
+            raise ValueError("the last step of its life is before the first")
+        return self
+
+
+class _ArenaJson(_StrictJson):
+    name: str
+    size: _Bytes
+    capacity: _Bytes | None = None
+
+
+class _ScheduledJson(_StrictJson):
+    buffers: list[_BufferRowJson]
+    schedule: list[str] | None = None
+    steps: list[_Step] | None = None
+    operators: list[str] | None = None
+    constant_nodes: list[str] | None = None
+    bodies: list[_BodyJson] | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _has_a_step_and_an_operator_for_each_node(self) -> Self:
+        for name, entries in (("steps", self.steps), ("operators", self.operators)):
+            if entries is not None and len(entries) != len(self.schedule or ()):
+                raise ValueError(f"{name} and schedule have different lengths")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _has_the_nodes_of_its_bodies(self) -> Self:
+        for body in self.bodies or ():
+            if body.node not in (self.schedule or ()):
+                raise ValueError(f"a body belongs to the node {body.node!r}, which is not in the schedule")
+        return self
+
+
+class _BodyJson(_ScheduledJson):
+    node: str
+    attribute: str | None
+
+
+class _WholePlanJson(_ScheduledJson):
+    arenas: list[_ArenaJson]
+    alignment: Annotated[int, pydantic.Field(ge=1, le=2**53)] | None = None
+
+
+def read_plan(path: Path) -> PlanJson:
+    """Return the plan in the JSON file `path`. Raises UsageError with the first field that is wrong."""
+    require_readable(path, UsageError, hint=_HINT)
+    try:
+        found: Any = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}", hint=_HINT) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is no JSON: {error}", hint=_HINT) from error
+    try:
+        _WholePlanJson.model_validate(found)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise UsageError(f"{path} is no plan: {field + ': ' if field else ''}{first['msg']}", hint=_HINT) from None
+    plan: PlanJson = found
+    return plan

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from onnxtile.csv_text import as_csv
 from onnxtile.report.table import ResultJson
+from onnxtile.system.text import as_csv
 
 _COLUMNS = (
     *("node", "operator", "body", "inputs", "outputs", "macs", "flops", "bias_additions"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from onnxtile.json_text import as_json
 from onnxtile.report.table import ResultJson
+from onnxtile.system.text import as_json
 
 
 def render(result: ResultJson) -> bytes:

@@ -9,8 +9,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from onnxtile.report.formula_words import in_words
 from onnxtile.report.table import ResultJson, line, table
+from onnxtile.report.words import in_words
 
 _ROWS = 20
 """Rows of unknown sizes and of kept activations that are shown; --json has them all."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from functools import partial
+from itertools import accumulate, pairwise, repeat, takewhile
+from operator import add
 from typing import Any, TypeAlias
 
-from onnxtile.planning.offsets.outline import LivePart, rounded
+from onnxtile.planning.offsets.problem import LivePart, rounded
 from onnxtile.report.format import PlanJson
 
 BufferJson: TypeAlias = Mapping[str, Any]
@@ -137,3 +141,244 @@ def _live(rows: list[BufferJson], end: int, unit: int) -> tuple[tuple[int, int],
     order = sorted(changes)
     sums = accumulate(changes[step] for step in order)
     return tuple(zip(order, sums, strict=True))
+
+
+# Bodies of If, Loop, Scan and functions, for formats that cannot hold a plan within a plan.
+#
+# A tensor of a body is named by its path: the node, the attribute that holds the body (none for a function), and its own name. It lies in
+# the workspace of its node.
+
+PlanOrBodyJson: TypeAlias = Mapping[str, Any]
+"""A whole plan, or the plan of a body: both have buffers, a schedule, steps, and bodies."""
+
+
+def rows_with_bodies(plan: PlanJson) -> list[BufferJson]:
+    """Return the rows of `plan` and of its bodies, which are alive in the step of the main graph's node that they belong to."""
+    start = {node: step for step, node in runs(plan)}
+    found = list(plan["buffers"])
+    for body in plan.get("bodies") or ():
+        step = start[body["node"]]
+        lodged = _lodged(body, unrolled(body)["buffers"], plan)
+        found += [{**row, "first": step, "last": step, "parts": []} for row in lodged]
+    return found
+
+
+def unrolled(plan: PlanOrBodyJson) -> PlanJson:
+    """Return `plan` on one line of time: a step whose node has bodies is as long as these, one behind the other, each run once.
+
+    A plan without bodies stays as it is.
+    """
+    if not plan.get("bodies"):
+        return plan
+    inside: dict[str, list[tuple[PlanOrBodyJson, PlanJson]]] = {}
+    for body in plan["bodies"]:
+        inside.setdefault(body["node"], []).append((body, unrolled(body)))
+    widths: dict[int, int] = {}
+    for step, node in runs(plan):
+        if node in inside:
+            widths[step] = max(widths.get(step, 1), sum(steps(inner) for _, inner in inside[node]))
+    wide = sorted(widths)
+    added = list(accumulate((widths[step] - 1 for step in wide), initial=0))
+
+    def start_of(step: int) -> int:
+        return step + added[bisect_left(wide, step)]
+
+    rows = [retimed(row, start_of) for row in plan["buffers"]]
+    nodes = [(start_of(step), node, operator) for step, node, operator in _nodes(plan)]
+    constant = list(plan.get("constant_nodes") or ())
+    for step, node in runs(plan):
+        start = start_of(step)
+        for body, inner in inside.get(node, ()):
+            lodged = _lodged(body, inner["buffers"], plan)
+            rows += [retimed(row, partial(add, start)) for row in lodged]
+            nodes += [(start + at, _called(body, name), operator) for at, name, operator in _nodes(inner)]
+            constant += [_called(body, name) for name in inner.get("constant_nodes") or ()]
+            start += steps(inner)
+    nodes.sort(key=lambda entry: entry[0])
+    fields: dict[str, Any] = dict(
+        zip(("steps", "schedule", "operators"), map(list, zip(*nodes, strict=True)), strict=True)
+    )
+    timed = {**fields, "constant_nodes": constant}
+    return {**plan, "buffers": rows, **timed, "bodies": []}
+
+
+def _nodes(plan: PlanOrBodyJson) -> Iterator[tuple[int, str, str | None]]:
+    """Yield the step, the name and the operator of each node of `plan`, as far as that is known."""
+    operators = plan.get("operators") or repeat(None)
+    for (step, node), operator in zip(runs(plan), operators, strict=False):
+        yield step, node, operator
+
+
+def flat(plan: PlanJson) -> PlanJson:
+    """Return `plan` unrolled, with the buffers of bodies in place of their workspaces, as one graph."""
+    rows = unrolled(plan)["buffers"]
+    workspaces = {row["name"] for row in rows if row["kind"] == "workspace"} & {row.get("alias") for row in rows}
+    return (
+        {**unrolled(plan), "buffers": list(_without(workspaces, rows, plan.get("alignment") or 1))}
+        if workspaces
+        else plan
+    )
+
+
+def _without(workspaces: set[str], rows: list[BufferJson], unit: int) -> Iterator[BufferJson]:
+    ends: dict[str, int] = {}
+    for row in rows:
+        if row.get("alias") in workspaces:
+            end = -(-(row["offset"] + row["size"]) // unit) * unit
+            ends[row["alias"]] = max(ends.get(row["alias"], 0), end)
+    for row in rows:
+        own = {**row, "alias": None} if row.get("alias") in workspaces else row
+        rest = row["offset"] + row["size"] - ends.get(row["name"], 0)
+        if row["name"] not in workspaces:
+            yield own
+        elif rest > 0:  # what the kernel needs besides lies behind its bodies
+            yield {**own, "offset": ends[row["name"]], "size": rest}
+
+
+def _lodged(body: PlanOrBodyJson, rows: list[BufferJson], around: PlanOrBodyJson) -> Iterator[BufferJson]:
+    """Yield the rows of `body` with the path to it in their names; owners become aliases of the workspace of the node in `around`."""
+    workspaces = (
+        row["name"] for row in around["buffers"] if row["kind"] == "workspace" and row.get("node") == body["node"]
+    )
+    workspace = next(workspaces, None)
+    for row in rows:
+        owner, maker = row.get("alias"), row.get("node")
+        yield {
+            **row,
+            "name": _called(body, row["name"]),
+            "alias": workspace if owner is None else _called(body, owner),
+            "node": None if maker is None else _called(body, maker),
+        }
+
+
+def _called(body: PlanOrBodyJson, name: str) -> str:
+    return "/".join(part for part in (body["node"], body["attribute"], name) if part is not None)
+
+
+# The layer of each node, read from its name: exporters write the path of modules before the operator.
+
+_NUMBERED = re.compile(r"(.*[._])?\d+")
+"""A module that is one of several: `layers.3`, `h_2`, or `5`."""
+_NUMBERED_INSIDE = re.compile(r"(.*\.)?\d+")
+"""The same right inside such a module, where `norm_1` is a part of the layer."""
+
+
+def layer_names(nodes: Iterable[str]) -> dict[str, str]:
+    """Return the layer of each of `nodes` by its name; empty where the names tell no two layers apart.
+
+    A layer is the path to the first counted module, with counted modules right inside it: `/m/encoder/layers.0/blocks.1/attn/MatMul` is of
+    `layers.0/blocks.1`. A node outside of counted modules is of its outermost module; one outside of all is of "model".
+    """
+    paths = {node: tuple(part for part in node.split("/")[:-1] if part) for node in nodes}
+    shared = _shared([path for path in paths.values() if path])
+    layers = {node: _layer(path[shared:]) for node, path in paths.items()}
+    return layers if len(set(layers.values())) > 1 else {}
+
+
+def _shared(paths: Sequence[tuple[str, ...]]) -> int:
+    """Return how many modules all of `paths` begin with: as many as the first and the last of them in alphabetical order."""
+    if not paths:
+        return 0
+    pairs = zip(min(paths), max(paths), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _layer(path: Sequence[str]) -> str:
+    start = next((i for i, part in enumerate(path) if _NUMBERED.fullmatch(part)), None)
+    if start is None:
+        return path[0] if path else "model"
+    end = start + 1
+    while end < len(path) and _NUMBERED_INSIDE.fullmatch(path[end]):
+        end += 1
+    counted = path[start:end]
+    # `blocks.3/blocks.3.0` says it twice.
+    return "/".join(
+        part for i, part in enumerate(counted) if not "".join(counted[i + 1 : i + 2]).startswith(f"{part}.")
+    )
+
+
+# A plan as pictures show it: on one line of time, without steps that only make constants, each row with its operator and layer.
+
+_STEP_FIELDS = ("steps", "schedule", "operators")
+
+
+def shown(plan: PlanJson) -> PlanJson:
+    """Return `plan` with bodies unrolled, without steps that only make constants, and with `operator` and `layer` in each row.
+
+    Either is None for a row that no node makes. Steps are counted anew: they are those of the picture.
+    """
+    whole = _without_constant_steps(unrolled(plan))
+    nodes = [node for _, node in runs(whole)]
+    operators = dict(zip(nodes, whole.get("operators") or (), strict=False))
+    layers = layer_names(nodes)
+    return {**whole, "buffers": [_described(row, operators, layers) for row in whole["buffers"]]}
+
+
+def _described(row: BufferJson, operators: dict[str, str], layers: dict[str, str]) -> BufferJson:
+    node = row.get("node")
+    return {**row, "operator": operators.get(node or ""), "layer": layers.get(node or "")}
+
+
+def _without_constant_steps(plan: PlanJson) -> PlanJson:
+    """Return `plan` without the steps in which every node makes constants only, unless all of a buffer's life is in them."""
+    constant = frozenset(plan.get("constant_nodes") or ())
+    if not constant:
+        return plan
+    busy = {step for step, node in runs(plan) if node not in constant}
+    free = sorted({step for step, _ in runs(plan)} - busy)
+    lives = {(row["first"], row["last"] + 1) for row in plan["buffers"]}
+    needed = {first for first, end in lives if _counted(first, free) == _counted(end, free)}
+    free = [step for step in free if step not in needed]
+    rows = [retimed(row, lambda step: _counted(step, free)) for row in plan["buffers"]]
+    return {**plan, "buffers": rows, **_kept_nodes(plan, free)}
+
+
+def _counted(step: int, free: list[int]) -> int:
+    """Return how many steps before `step` are not in the sorted list `free`."""
+    return step - bisect_left(free, step)
+
+
+def _kept_nodes(plan: PlanJson, free: Iterable[int]) -> dict[str, Any]:
+    """Return the schedule of `plan`, with steps and operators, without its steps in `free`."""
+    left_out = sorted(free)
+    without = frozenset(left_out)
+    entries = [(_counted(step, left_out), step, at) for at, (step, _) in enumerate(runs(plan)) if step not in without]
+    columns: dict[str, Any] = {key: plan.get(key) or () for key in ("schedule", "operators")}
+    return {
+        "steps": [number for number, _, _ in entries],
+        **{key: [column[at] for _, _, at in entries] for key, column in columns.items() if column},
+    }
+
+
+# The live bytes of a plan over its steps, in a line of text.
+
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+
+
+def live_line(sizes: Sequence[int], top: int) -> str:
+    """Return a bar for each of `sizes` (bytes), the highest for `top`; none is for 0 only."""
+    return "".join(_BLOCKS[-(-size * (len(_BLOCKS) - 1) // top) if top else 0] for size in sizes)
+
+
+def live_sizes(plan: PlanJson, count: int) -> list[int]:
+    """Return the most live bytes of all arenas in each of `count` spans of the steps of `plan`, those that only make constants left out."""
+    counted = shown(plan)
+    start, end = first_step(counted), max(steps(counted), 1)
+    edges = [start + (end - start) * i // count for i in range(count + 1)]
+    changes: dict[int, int] = {}
+    for arena in arenas(counted):
+        before = 0
+        for step, live in arena.live:
+            changes[step] = changes.get(step, 0) + live - before
+            before = live
+    sums, live = [], 0
+    for step in sorted(changes):
+        live += changes[step]
+        sums.append((step, live))
+    return [_most(sums, first, max(last, first + 1)) for first, last in pairwise(edges)]
+
+
+def _most(sums: Sequence[tuple[int, int]], first: int, end: int) -> int:
+    """Return the largest of the sums that hold from their steps on, from the step `first` to before `end`."""
+    before = max((at for at, (step, _) in enumerate(sums) if step <= first), default=0)
+    return max((live for step, live in sums[before:] if step < end), default=0)

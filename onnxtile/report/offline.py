@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxtile.errors import UsageError
 from onnxtile.report.format import PlanJson
+from onnxtile.system.errors import UsageError
 
 NAME = "OfflineMemoryAllocation"
 """The name of the metadata."""

@@ -12,14 +12,13 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
-from onnxtile.json_text import compact
-from onnxtile.printable import escaped
-from onnxtile.report.coloring import Coloring, colorings
-from onnxtile.report.fixed_rules import fixed_rules
+from onnxtile.report.colors import Coloring, colorings
 from onnxtile.report.format import PlanJson, RenderOptions
-from onnxtile.report.headline import element, headline
-from onnxtile.report.layout import ArenaLayout, BufferJson, arenas_in_use, first_step, pieces, step_names, steps
-from onnxtile.report.shown import shown
+from onnxtile.report.layout import ArenaLayout, BufferJson, arenas_in_use, first_step, pieces, shown, step_names, steps
+from onnxtile.report.plan_tables import fixed_rules
+from onnxtile.report.words import element, headline
+from onnxtile.system.errors import escaped
+from onnxtile.system.text import compact
 
 _PART = re.compile(r"@([a-z.]+)@")
 

@@ -7,13 +7,106 @@ from collections.abc import Iterator
 from rich.table import Table
 from rich.text import Text
 
-from onnxtile.report.fixed_rules import fixed_rules
-from onnxtile.report.formula_words import in_words
-from onnxtile.report.headline import smallest_of
+from onnxtile.report.format import PlanJson
 from onnxtile.report.layout import step_names
-from onnxtile.report.movement_tables import movement_rows
-from onnxtile.report.state_tables import for_states, run_of_states
 from onnxtile.report.table import ResultJson, line, reasons, table
+from onnxtile.report.words import in_words, is_kept, smallest_of
+
+# The states of a plan, as a table and in words.
+
+_FOUND = {"given": "given", "names": "their names", "operator": "the operator between them"}
+
+
+def for_states(result: ResultJson) -> Iterator[Table]:
+    """Yield the table of the states of a plan, if it has some: where each is kept, or that it is only listed."""
+    states = result.get("states") or ()
+    if states:
+        rows = [
+            (
+                state["input"],
+                state["output"],
+                _FOUND.get(state["source"], state["source"]),
+                _place(state),
+                _after(state),
+            )
+            for state in states
+        ]
+        title = "state" if any(map(is_kept, states)) else "state, not kept in place (--state found keeps it)"
+        yield table(title, ("input", "output", "known by", "bytes", "between runs"), rows)
+
+
+def run_of_states(verdict: ResultJson) -> str:
+    """Return how many runs followed each other, the sizes of the first and the last, and runs from a random state; empty for other runs."""
+    verdict = verdict.get("state") or verdict
+    if "states" not in verdict:
+        return ""
+    sizes = [" ".join(f"{name}={size}" for name, size in one.items()) for one in verdict["sizes"]]
+    between = f" from {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else ""
+    drawn = f", then {verdict['drawn_runs']:,} from a random state" if verdict["drawn_runs"] else ""
+    return f"runs one after the other, with the state kept in the arena: {verdict['runs']:,}{between}{drawn}"
+
+
+def _place(state: ResultJson) -> str:
+    return f"{state['size']:,} at {state['offset']:,} of {state['arena']!r}" if is_kept(state) else "listed only"
+
+
+def _after(state: ResultJson) -> str:
+    if not is_kept(state):
+        return ""
+    if state["copied"]:
+        return f"copied: {state['copied']:,} bytes"
+    return "in place" if state["axis"] is None else "in place, appended; strides as at the largest size"
+
+
+# The rows of a plan's table about copies between two memories.
+
+_PROOFS = {"search": "by exact search", "relaxation": "parts of tensors may stay"}
+
+
+def movement_rows(result: ResultJson) -> Iterator[tuple[str, str]]:
+    """Yield the bytes that are copied between two memories, the bound and the times; nothing for a plan without copies."""
+    movement = result.get("movement")
+    if movement is None:
+        return
+    bound, moved = movement["lower_bound"], movement["bytes"]
+    above = f"{(moved - bound) / bound:.1%} above the bound" if bound and moved > bound else "at the bound"
+    copies = f"{len(movement['copies']):,} copies of {moved:,} bytes, {above}"
+    yield f"{movement['fast']} and {movement['slow']}", copies
+    proof = _PROOFS[movement["bound"]]
+    wide = f"{movement['parts_bound']:,} in parts, {movement['any_order_bound']:,} in any order"
+    yield "lower bound of the copies", f"{bound:,} bytes in this order ({proof}), {wide}"
+    yield "first copies and outputs", f"{movement['forced']:,} bytes"
+    time = movement["time"]
+    if time is not None:
+        yield "time of the copies", f"{_milliseconds(time['copying'])} at {time['bandwidth']:,} bytes per second"
+    if time is not None and time["with_overlap"] is not None:
+        yield (
+            "time of the kernels",
+            f"{_milliseconds(time['computing'])} at {time['macs_per_second']:,} MACs per second",
+        )
+        together, alone = (_milliseconds(time[key]) for key in ("with_overlap", "without_overlap"))
+        yield "time of both", f"{together} side by side, {alone} one after the other"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:,.4g} ms"
+
+
+# The tensors of a plan that are pinned, placed or kept.
+
+
+def fixed_rules(plan: PlanJson) -> dict[str, str]:
+    """Return by name of the tensor: "pinned", "placed", "kept", or several of these.
+
+    >>> fixed_rules({"pins": {"x": 0}, "keeps": ["x", "y"]})
+    {'x': 'pinned, kept', 'y': 'kept'}
+    """
+    found: dict[str, list[str]] = {}
+    for title, key in (("pinned", "pins"), ("placed", "places"), ("kept", "keeps")):
+        for name in plan.get(key) or ():
+            found.setdefault(name, []).append(title)
+    return {name: ", ".join(titles) for name, titles in found.items()}
+
 
 _BOUNDS = {
     "peak": "the peak",

@@ -15,7 +15,7 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from onnxtile.printable import escaped
+from onnxtile.system.errors import escaped
 
 ResultJson: TypeAlias = Mapping[str, Any]
 

@@ -8,17 +8,16 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from onnxtile.report.curve_tables import for_curve
-from onnxtile.report.fit_tables import for_fitted
+from onnxtile.report.fit_tables import for_curve, for_fitted
+from onnxtile.report.fuse_tables import for_lowered
 from onnxtile.report.inspect_tables import for_inspect, for_trace
-from onnxtile.report.live_line import live_line
-from onnxtile.report.lower_tables import for_lowered
+from onnxtile.report.layout import live_line
 from onnxtile.report.plan_tables import for_arena_run, for_check, for_plan
 from onnxtile.report.run_tables import for_run
 from onnxtile.report.table import ResultJson, line, plain, reasons, table
 from onnxtile.report.tile_tables import for_tiled
-from onnxtile.report.units import readable
 from onnxtile.report.verify_tables import for_verify
+from onnxtile.report.words import readable
 
 __all__ = [
     "for_check",

@@ -7,16 +7,279 @@ times the elements of the kernel, and its groups are so many products side by si
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import gcd, lcm, prod
+from typing import Protocol
 
 import onnx_ir as ir
 
-from onnxtile.tiling.axis_bounds import AxisBounds
-from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.sliding import SlidingAxis
-from onnxtile.tiling.tensors import AxisSize, NotTiled, TensorDims
+from onnxtile.system.runtime import Array
+from onnxtile.tiling.limits import Limits, WindowBounds
+
+# The limits of one contraction, axis by axis.
+
+
+@dataclass(frozen=True)
+class AxisBounds:
+    """Bounds and multiples in elements; None means no bound.
+
+    `pixels` bounds the product of all `sliding` axes. `multiples` are for those axes, channels and filters. With `fills`, zeros fill up
+    the last stretch of an axis to a multiple.
+    """
+
+    pixels: int | None = None
+    sliding: tuple[int | None, ...] = (None,)
+    channels: int | None = None
+    filters: int | None = None
+    multiples: tuple[int, int, int] = (1, 1, 1)
+    fills: bool = False
+    channels_in_all: int | None = None
+    """The bound on the input channels of all groups of a tile."""
+    filters_in_all: int | None = None
+
+    @classmethod
+    def of(cls, limits: Limits, *, kernel: int = 1, rank: int = 1, windows: bool = False) -> AxisBounds:
+        """Return the bounds of a contraction with a kernel of so many elements, which slides along `rank` axes.
+
+        Only one that reads `windows` has the limits of windows. A K too small for the kernel leaves no channel.
+        """
+        window = (limits.window if windows else None) or WindowBounds()
+        m, k, n = limits.multiples
+        if limits.pad:
+            m, k, n = (bound or each for bound, each in zip(limits.bounds, limits.multiples, strict=True))
+        channels = None if limits.k is None else limits.k // kernel
+        return cls(
+            pixels=limits.m,
+            sliding=(window.rows, window.columns)[-rank:],
+            channels=_lesser(channels, window.channels),
+            filters=_lesser(limits.n, window.filters),
+            multiples=(m, k // gcd(k, kernel), n),
+            fills=limits.pad,
+            channels_in_all=window.channels,
+            filters_in_all=window.filters,
+        )
+
+    def in_units(self, units: tuple[int, int]) -> AxisBounds:
+        """Return the bounds with multiples of so many channels and filters, too."""
+        m, k, n = self.multiples
+        return self if units == (1, 1) else replace(self, multiples=(m, lcm(k, units[0]), lcm(n, units[1])))
+
+    @property
+    def quanta(self) -> tuple[int, int, int]:
+        """The numbers of elements to a multiple of which zeros fill up the last stretch along sliding axes, K and N."""
+        return self.multiples if self.fills else (1, 1, 1)
+
+    def groups(self, groups: int, channels: int, filters: int) -> int:
+        """Return how many of `groups`, each of `channels` and `filters`, one tile may have; 1 where a group is cut."""
+        pairs = [(self.channels, channels), (self.filters, filters)]
+        if any(bound is not None and bound < size for bound, size in pairs):
+            return 1
+        most = [groups]
+        most += [] if self.channels_in_all is None else [self.channels_in_all // channels]
+        most += [] if self.filters_in_all is None else [self.filters_in_all // filters]
+        return max(min(most), 1)
+
+
+def _lesser(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else min(one, other)
+
+
+# Sizes of tensors, known and unknown, and the tables of shapes and constants that tiling reads.
+
+AxisSize = int | str | None
+"""A size in elements, the symbols of a size known only when the model runs, or None where nothing is known."""
+TensorDims = tuple[AxisSize, ...]
+WITHIN = "within the limits"
+"""The reason why a node that no limit asks to be cut is left as it is."""
+
+
+class NotTiled(Exception):
+    """Why a node is left as it is; the reason is one line for the user."""
+
+
+class ShapeTable(Protocol):
+    """Element types and shapes of values, beside the model (onnxtile.shapes.resolve.Shapes)."""
+
+    def dtype(self, value: ir.Value) -> ir.DataType | None:
+        """Return the element type, None where it is unknown."""
+
+    def dims(self, value: ir.Value) -> TensorDims | None:
+        """Return the dimensions: a number, a symbol's name, or None; None as a whole where the rank is unknown."""
+
+
+class ConstantTable(Protocol):
+    """Which values are constant, and the elements of each (onnxtile.model.constants.Constants)."""
+
+    def __contains__(self, value: ir.Value | None) -> bool: ...
+
+    def array(self, value: ir.Value) -> Array:
+        """Return the elements of a constant value, which must not be written to."""
+
+
+class NoConstants:
+    """The constants inside a function body, whose weights are inputs of the function: none."""
+
+    def __contains__(self, value: ir.Value | None) -> bool:
+        return False
+
+    def array(self, value: ir.Value) -> Array:
+        """Raise KeyError."""
+        raise KeyError(value.name)
+
+
+def broadcast(first: TensorDims, second: TensorDims) -> TensorDims:
+    """Return the dimensions that two batches broadcast to, as in numpy. Raises NotTiled where they do not."""
+    rank = max(len(first), len(second))
+    pairs = zip(*((1,) * (rank - len(dims)) + dims for dims in (first, second)), strict=True)
+    return tuple(_broadcast(a, b, first, second) for a, b in pairs)
+
+
+def times_sign(dims: TensorDims) -> str:
+    """Return dimensions as a reader sees them: 3×seq×8."""
+    return "×".join("?" if dim is None else str(dim) for dim in dims)
+
+
+def _broadcast(a: AxisSize, b: AxisSize, first: TensorDims, second: TensorDims) -> AxisSize:
+    if b in {a, 1}:
+        return a
+    if a == 1:
+        return b
+    if isinstance(a, int) and isinstance(b, int):
+        raise NotTiled(f"its batches {times_sign(first)} and {times_sign(second)} do not broadcast")
+    # A symbol beside a number above 1 is that number or 1; two symbols may each be 1.
+    return a if isinstance(a, int) else b if isinstance(b, int) else None
+
+
+# The windows of a kernel along one axis of the output, and the inputs that they read. A matrix product has a kernel of 1.
+
+
+@dataclass(frozen=True)
+class InputWindow:
+    """The inputs that one stretch of the output reads: elements from `start` to `stop` with `before` and `after` of padding.
+
+    `extra` is ConvTranspose's output_padding: elements at the end of the output that no input reaches.
+    """
+
+    start: int
+    stop: int
+    before: int
+    after: int
+    extra: int = 0
+
+    @property
+    def width(self) -> int:
+        """The number of input elements."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class SlidingAxis:
+    """One axis of the output: sizes of input and output in elements, where they are known, kernel, stride, dilation and padding.
+
+    The defaults are the rows of a matrix product: a kernel of 1, which reads as many inputs as there are outputs.
+    Conv (https://onnx.ai/onnx/operators/onnx__Conv.html): output o reads inputs o·stride - before + j·dilation, j < kernel.
+    ConvTranspose (https://onnx.ai/onnx/operators/onnx__ConvTranspose.html): input i adds to outputs i·stride - before + j·dilation.
+    """
+
+    kernel: int = 1
+    stride: int = 1
+    dilation: int = 1
+    before: int = 0
+    after: int = 0
+    output_padding: int = 0
+    auto: str = "NOTSET"
+    wanted: int | None = None
+    """The size in ConvTranspose's output_shape."""
+    transposed: bool = False
+    size: AxisSize = None
+    out: AxisSize = None
+
+    @property
+    def reach(self) -> int:
+        """How many elements lie under the kernel, from the first that it touches to the last."""
+        return (self.kernel - 1) * self.dilation + 1
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether output i reads input i and no other, as in a matrix product."""
+        return (self.kernel, self.stride) == (1, 1) and self.size == self.out
+
+    @property
+    def is_known(self) -> bool:
+        """Whether both sizes are numbers, without which the axis cannot be cut."""
+        return isinstance(self.size, int) and isinstance(self.out, int)
+
+    def over(self, size: AxisSize) -> SlidingAxis:
+        """Return the same over an input of `size`, with the padding and the size of the output that follow where that is a number.
+
+        Raises NotTiled where output_shape is larger than the input reaches.
+        """
+        if not isinstance(size, int):
+            return replace(self, size=size, out=self.wanted)
+        return self._transposed_over(size) if self.transposed else self._over(size)
+
+    def _over(self, size: int) -> SlidingAxis:
+        before, after = (0, 0) if self.auto == "VALID" else (self.before, self.after)
+        if self.auto.startswith("SAME"):
+            total = max((-(-size // self.stride) - 1) * self.stride + self.reach - size, 0)
+            before, after = self._halves(total, small_first=self.auto == "SAME_UPPER")
+        out = (size + before + after - self.reach) // self.stride + 1
+        return replace(self, size=size, out=out, before=before, after=after)
+
+    def _transposed_over(self, size: int) -> SlidingAxis:
+        full = (size - 1) * self.stride + self.reach + self.output_padding
+        before, after = (0, 0) if self.auto == "VALID" else (self.before, self.after)
+        wanted = size * self.stride if self.wanted is None and self.auto.startswith("SAME") else self.wanted
+        if self.wanted is not None and self.wanted > full:
+            raise NotTiled(f"its output_shape asks for {self.wanted} elements where its input reaches {full}")
+        if wanted is not None:
+            before, after = self._halves(max(full - wanted, 0), small_first=self.auto == "SAME_UPPER")
+        return replace(self, size=size, out=full - before - after, before=before, after=after)
+
+    @staticmethod
+    def _halves(total: int, *, small_first: bool) -> tuple[int, int]:
+        small, large = total // 2, total - total // 2
+        return (small, large) if small_first else (large, small)
+
+    def longest(self, outputs: int) -> int:
+        """Return the input elements that so many neighbouring outputs need at most, padding included."""
+        if self.transposed:
+            # Where strides leave gaps, the input before a gap is read too.
+            return (outputs + max(self.reach, self.stride) - 2) // self.stride + 1
+        return (outputs - 1) * self.stride + self.reach
+
+    def window(self, stretch: slice) -> InputWindow:
+        """Return the inputs that the outputs of a stretch read. Both sizes must be known."""
+        assert isinstance(self.size, int)
+        return self._scattered(stretch, self.size) if self.transposed else self._gathered(stretch, self.size)
+
+    def _gathered(self, stretch: slice, size: int) -> InputWindow:
+        start = stretch.start * self.stride - self.before
+        stop = (stretch.stop - 1) * self.stride - self.before + self.reach
+        return InputWindow(max(start, 0), min(stop, size), max(-start, 0), max(stop - size, 0))
+
+    def _scattered(self, stretch: slice, size: int) -> InputWindow:
+        # Counted from the first element that input 0 adds to; where strides leave gaps, the input before a gap is read too.
+        first, last = stretch.start + self.before, stretch.stop - 1 + self.before
+        start = min(-(-(first - self.reach + 1) // self.stride), first // self.stride)
+        start = min(max(start, 0), size - 1)
+        stop = max(min(last // self.stride + 1, size), start + 1)
+        spare = (stop - 1) * self.stride + self.reach - 1 - last
+        return InputWindow(start, stop, first - start * self.stride, max(spare, 0), max(-spare, 0))
+
+    def require_reachable(self) -> None:
+        """Raise NotTiled where a stretch of the output could read padding only."""
+        if not self.transposed and max(self.before, self.after) >= self.reach:
+            raise NotTiled(
+                f"a tile could read padding only: its padding is {max(self.before, self.after)}, its kernel reaches over {self.reach}"
+            )
+
+    def require_input(self, stretches: Iterable[slice]) -> None:
+        """Raise NotTiled where one of these stretches of the output reads padding only."""
+        if any(self.window(stretch).width < 1 for stretch in stretches):
+            self.require_reachable()
+
 
 Axes = tuple[int | None, int | None]
 """The axes of a tensor along which a matrix's rows and columns lie; None for a vector, which lacks one of the two."""

@@ -15,16 +15,16 @@ from math import lcm
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile import keys
-from onnxtile.errors import Infeasible
-from onnxtile.runtime import Array
+from onnxtile.model import keys
+from onnxtile.system.errors import Infeasible
+from onnxtile.system.runtime import Array
+from onnxtile.tiling.accumulate import TilingPolicy
+from onnxtile.tiling.contraction import ConstantTable, NotTiled
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.names import Names
-from onnxtile.tiling.options import TilingPolicy
 from onnxtile.tiling.prune import prune
 from onnxtile.tiling.result import SkippedNode, TiledExperts
-from onnxtile.tiling.tensors import ConstantTable, NotTiled
 from onnxtile.tiling.tileable import TilingFacts, required_input
+from onnxtile.tiling.writer import Names
 
 _DOMAIN = "com.microsoft"
 

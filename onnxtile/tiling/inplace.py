@@ -2,25 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import gc
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 import onnx
 import onnx_ir as ir
 
-from onnxtile.tiling.accumulate import fitting
+from onnxtile.model import keys
+from onnxtile.model.stream import Written
+from onnxtile.tiling.accumulate import TilingPolicy, fitting
 from onnxtile.tiling.blocks import BlockCache
-from onnxtile.tiling.constant_reader import ConstantReader
-from onnxtile.tiling.contraction import Contraction
-from onnxtile.tiling.names import Names
-from onnxtile.tiling.options import TilingPolicy
+from onnxtile.tiling.choose import TileSite
+from onnxtile.tiling.contraction import ConstantTable, Contraction, NoConstants
 from onnxtile.tiling.prune import prune
 from onnxtile.tiling.result import SkippedNode, TiledNode
-from onnxtile.tiling.sites import TileSite
-from onnxtile.tiling.tensors import ConstantTable, NoConstants
-from onnxtile.tiling.wrap import wrap
-from onnxtile.tiling.write_tiles import write_tiles
-from onnxtile.tiling.writer import Writer
+from onnxtile.tiling.write import write_tiles
+from onnxtile.tiling.writer import ConstantReader, Names, Writer
+
+# A tiled layer in a local function of its own, so that no converter merges its tiles.
+#
+# The function has the inputs of the tiles: operands, blocks of constants, bias. The sizes for Split, Pad and Slice are Constants inside it,
+# since hardware compilers need them inline.
+
+OPSET_VERSION = 1
+
+
+def wrap(model: ir.Model, writer: Writer, result: ir.Value) -> tuple[ir.Node, list[ir.Value]]:
+    """Move the nodes of `writer` into a function of `model`; return its call, and the constants that stay outside."""
+    sizes = {value: _constant(value) for value in writer.sizes}
+    outer = _read(writer.nodes, sizes)
+    inner = {value: _inside(value) for value in outer}
+    inner |= {value: node.outputs[0] for value, node in sizes.items()}
+    for node in writer.nodes:
+        for index, value in enumerate(node.inputs):
+            if value in inner:
+                node.replace_input_with(index, inner[value])
+    body = [*sizes.values(), *writer.nodes]
+    name = _name(model, writer)
+    opsets = {"": writer.opset, **{node.domain: OPSET_VERSION for node in writer.nodes if node.domain}}
+    graph = ir.Graph([inner[value] for value in outer], [result], nodes=body, name=name, opset_imports=opsets)
+    function = ir.Function(keys.DOMAIN, name, "", graph=graph, attributes=())
+    function.metadata_props[keys.TILE] = mark = writer.mark("layer", {})
+    model.functions[function.identifier()] = function
+    model.opset_imports.setdefault(keys.DOMAIN, OPSET_VERSION)
+    made = ir.Value(name=result.name, type=result.type, shape=result.shape)
+    call = ir.Node(
+        keys.DOMAIN, name, outer, outputs=[made], name=writer.fresh("layer"), metadata_props={keys.TILE: mark}
+    )
+    return call, [value for value in writer.constants if value not in sizes]
+
+
+def _read(nodes: Sequence[ir.Node], sizes: dict[ir.Value, ir.Node]) -> list[ir.Value]:
+    """Return the values that `nodes` read from outside, in the order of first use."""
+    made = {value for node in nodes for value in node.outputs}
+    read = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None)
+    return [value for value in read if value not in made and value not in sizes]
+
+
+def _inside(value: ir.Value) -> ir.Value:
+    """Return the input of the function for `value`. It keeps the elements of a constant, since the function is called once."""
+    return ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
+
+
+def _constant(value: ir.Value) -> ir.Node:
+    assert value.const_value is not None
+    held = ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
+    attribute = ir.AttrTensor("value", value.const_value)
+    return ir.Node("", "Constant", [], [attribute], outputs=[held], name=value.name)
+
+
+def _name(model: ir.Model, writer: Writer) -> str:
+    """Return a name for the function: the operator and the node, as an identifier."""
+    stem = re.sub(r"\W+", "_", f"Tiled_{writer.op}_{writer.site}").strip("_")
+    name, number = stem, 1
+    while (keys.DOMAIN, name, "") in model.functions:
+        number += 1
+        name = f"{stem}_{number}"
+    return name
 
 
 @dataclass(frozen=True)
@@ -145,3 +207,84 @@ def _take_over(old: ir.Node, last: ir.Node, result: ir.Value) -> None:
     describe(old, last, result)
     old.outputs[0].replace_all_uses_with(result, replace_graph_outputs=True)
     result.name = old.outputs[0].name
+
+
+# Tiles that are made when they are written and then freed: one takes kilobytes, and a large model has hundreds of thousands.
+
+
+@dataclass(frozen=True)
+class LateSite:
+    """A node whose tiles are not made yet. It stays in the graph, without the constants that only it reads."""
+
+    site: TileSite
+    writing: Writing
+    originals: tuple[onnx.NodeProto, ...]
+
+    @contextmanager
+    def __call__(self) -> Iterator[Written]:
+        """Make the tiles, the same each time, and let them go afterwards."""
+        node, cache = self.site.node, BlockCache()
+        writer, result = emitted(self.site, replace(self.writing, names=self.writing.names.apart(), cache=cache))
+        describe(node, writer.nodes[-1], result)
+        if node.outputs[0].is_graph_output():  # which says it of itself
+            result.type = result.shape = result.doc_string = None
+            result.metadata_props.clear()
+            result.meta.clear()
+        result.name = node.outputs[0].name
+        del result
+        try:
+            yield Written(writer.nodes, writer.constants)
+        finally:
+            _let_go(writer, cache)
+
+    def rewrite(self) -> TiledNode | SkippedNode:
+        """Put the tiles into the graph."""
+        return rewrite(self.site, self.writing, self.originals)
+
+
+def _let_go(writer: Writer, cache: BlockCache) -> None:
+    """Free the nodes and constants, although a caller may still hold one of the constants."""
+    for node in writer.nodes:
+        node.resize_inputs(0)
+    writer.nodes.clear()
+    writer.constants.clear()
+    for blocks in cache.values():
+        blocks.clear()
+    del node
+    gc.collect(0)  # a node and its outputs hold each other; the youngest generation holds them
+
+
+def may_wait(sites: Sequence[TileSite], writing: Writing) -> list[ir.Node]:
+    """Return the nodes whose tiles can be made late: of the main graph, whose constants are held and read by no other site.
+
+    Names of new values begin with the unique name of their node, so that no node depends on the others.
+    """
+    graph, constants = writing.model.graph, writing.constants
+    if writing.options.wrap or any(node.op_type == "If" for node in graph.all_nodes()):
+        return []  # wrappers are functions of the model; shapes inside branches are removed afterwards
+    names = Counter(site.name for site in sites)
+    held = [{value for value in site.contraction.values if value in constants} for site in sites]
+    readers = Counter(value for values in held for value in values)
+    return [
+        site.node
+        for site, values in zip(sites, held, strict=True)
+        if site.node.graph is graph
+        and site.node.outputs[0] not in constants
+        and names[site.name] == 1
+        and not site.contraction.island
+        and all(value.is_initializer() and readers[value] == 1 for value in values)
+    ]
+
+
+def defer(site: TileSite, writing: Writing) -> tuple[TiledNode, LateSite]:
+    """Take from the graph the constants that only the tiles of `site` need; return the report on the node, and its tiles to make."""
+    late = LateSite(site, writing, (ir.to_proto(site.node),))
+    with late() as written:
+        count = len(written.nodes)
+        own = {value for value in site.node.inputs if value in writing.constants}
+        own -= {value for node in written.nodes for value in node.inputs if value in own}
+    for index, value in enumerate(site.node.inputs):
+        if value in own:
+            site.node.replace_input_with(index, None)
+    prune(site.contraction.values, writing.constants)
+    return report(site, writing, late.originals, (), count), late

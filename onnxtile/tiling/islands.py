@@ -13,15 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.tiling.contraction import Contraction, Parameter, Requantize, TensorOperand
-from onnxtile.tiling.element_types import BYTES
+from onnxtile.tiling.contraction import Contraction, NotTiled, Parameter, Requantize, TensorOperand
 from onnxtile.tiling.operators.conv_integer import integer_convolution
 from onnxtile.tiling.operators.matmul_integer import integer_product
 from onnxtile.tiling.operators.qgemm import integer_gemm
 from onnxtile.tiling.operators.qlinear_conv import channel_bias
 from onnxtile.tiling.operators.qlinear_matmul import parameter
-from onnxtile.tiling.tensors import NotTiled
-from onnxtile.tiling.tileable import TilingFacts
+from onnxtile.tiling.tileable import BYTES, TilingFacts
 
 _ROUNDING = 1e-6
 """How far the scale of a bias may be from the product of the other two scales, relative to it: some digits of float32."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from onnxtile.errors import UsageError
+from onnxtile.system.errors import UsageError
 
 LARGEST = 2**31 - 1
 """Above this a bound is a slip of the keyboard: no hardware multiplies matrices of that size, and no tensor axis reaches it."""

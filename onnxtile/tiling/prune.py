@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from onnxtile.tiling.tensors import ConstantTable
+from onnxtile.tiling.contraction import ConstantTable
 
 
 def prune(values: Iterable[ir.Value], constants: ConstantTable) -> None:

@@ -8,12 +8,12 @@ from typing import Annotated, Literal
 
 import pydantic
 
-from onnxtile.errors import OnnxtileError, UsageError
-from onnxtile.registry import data_folder, discover
-from onnxtile.sizes import bytes_of
+from onnxtile.system.errors import OnnxtileError, UsageError
+from onnxtile.system.registry import data_folder, discover
+from onnxtile.system.text import bytes_of
+from onnxtile.system.toml_file import TomlFile, read
 from onnxtile.tiling.limits import LARGEST, MOST_MEMORY, Limits, WindowBounds
 from onnxtile.tiling.tileable import Tileable
-from onnxtile.toml_file import TomlFile, read
 
 _ENDING = ".toml"
 _OF_CONVOLUTIONS = {"conv", "rows", "columns", "channels", "filters"}

@@ -3,19 +3,170 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 
 import onnx_ir as ir
 
-from onnxtile import keys
-from onnxtile.tiling.constant_reader import ConstantReader
-from onnxtile.tiling.contraction import Contraction
-from onnxtile.tiling.copies import keeps_copies
-from onnxtile.tiling.grid import TileGrid
-from onnxtile.tiling.names import Names
-from onnxtile.tiling.tensors import TensorDims
+from onnxtile.model import keys
+from onnxtile.model.walk import all_nodes, all_values
+from onnxtile.system.runtime import Array
+from onnxtile.tiling.contraction import Contraction, TensorDims, TensorOperand
+from onnxtile.tiling.grid import TileGrid, Workload, is_contiguous
+
+# Names for the nodes and values that tile writes, and for the nodes that it reports.
+
+
+class Names:
+    """The names of a model: the name of each node, and the names that are still free.
+
+    Values and nodes of all graphs count, since a body sees the values of the graphs around it.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._nodes = Counter(node.name for node in all_nodes(model))
+        self._there = {name for name in self._nodes if name}
+        self._there.update(value.name for value in all_values(model) if value.name)
+        self._taken: set[str] = set()
+        self._numbers: dict[str, int] = {}
+
+    def apart(self) -> Names:
+        """Return names of the same model of which none is taken that it did not have at first."""
+        other = copy(self)
+        other._taken, other._numbers = set(), {}
+        return other
+
+    def of(self, node: ir.Node) -> str:
+        """Return the name of `node`, or its first output where the name is empty or repeated."""
+        if node.name and self._nodes[node.name] == 1:
+            return node.name
+        return next((value.name for value in node.outputs if value.name), "")
+
+    def within(self, node: ir.Node) -> str:
+        """Return the name of `node` within its function."""
+        return node.name or next((value.name for value in node.outputs if value.name), "")
+
+    def fresh(self, wanted: str) -> str:
+        """Return `wanted`, with a number behind it where the model uses that name already, and take it."""
+        # All numbers up to the last one given for `wanted` are taken: a search from 1 would grow with each name.
+        number = self._numbers.get(wanted, 0)
+        name = f"{wanted}_{number}" if number else wanted
+        while name in self._taken or name in self._there:
+            number += 1
+            name = f"{wanted}_{number}"
+        self._numbers[wanted] = number
+        self._taken.add(name)
+        return name
+
+
+# Constants read one after another, so that the bytes of one only are in memory.
+
+
+class ConstantReader:
+    """The one constant whose bytes are at hand: blocks are read when they are written, one constant after another."""
+
+    def __init__(self) -> None:
+        self._tensor: ir.TensorProtocol | None = None
+        self._array: Array | None = None
+
+    def array(self, tensor: ir.TensorProtocol) -> Array:
+        """Return the elements of `tensor`, and keep them until another constant is read; the mapped file of the last one is closed."""
+        if self._array is None or self._tensor is not tensor:
+            self._let_go()
+            self._tensor, self._array = tensor, tensor.numpy()
+        return self._array
+
+    def _let_go(self) -> None:
+        self._array = None
+        if isinstance(self._tensor, ir.ExternalTensor):
+            # A mapped file with other readers stays open until the last of them ends.
+            with suppress(BufferError):
+                self._tensor.release()
+
+
+# The copies that tiles make of their operands and of their result, and whether the arena has room for them.
+#
+# A Concat along the first axis that is not 1 takes no copy, since its parts lie one after another in memory. Any other Concat has all its
+# parts alive beside its result. A ScatterND that overwrites its data takes one block at a time. A block of an operand that does not lie in
+# one piece is copied by Slice; kept until the last tile reads it, it is copied once.
+
+SCATTER_OPSET = 11
+"""ScatterND came with it."""
+
+
+def may_scatter(contraction: Contraction, opset: int) -> bool:
+    """Return whether ScatterND can join the blocks: where all dimensions are known, of types that onnxruntime's Pad takes."""
+    known = all(isinstance(size, int) for size in contraction.dims)
+    return opset >= SCATTER_OPSET and contraction.result_dtype is not ir.DataType.BFLOAT16 and known
+
+
+def scatters(contraction: Contraction, grid: TileGrid, opset: int) -> bool:
+    """Return whether Concat would keep more bytes beside its result than one tile holds, and than the arena has free.
+
+    Sizes that are not known count as small.
+    """
+    if not may_scatter(contraction, opset) or contraction.column_axis is None or None in contraction.row_axes:
+        return False
+    sizes = (*contraction.left.dims, *contraction.right.dims)
+    copied = _joined_bytes(contraction, grid)
+    if not copied or not all(isinstance(size, int) for size in sizes):
+        return False  # the bytes of a tile are not known
+    return bool(copied > Workload.of(contraction).held(*_steps(contraction, grid))) and copied > contraction.free()
+
+
+def may_copy_result(contraction: Contraction) -> bool:
+    """Return whether the arena has room for a copy of the whole result, so that Concat joins blocks of any cuts."""
+    sizes = [size for size in contraction.dims if isinstance(size, int)]
+    return prod(sizes) * contraction.result_dtype.itemsize <= contraction.free()
+
+
+def keeps_copies(contraction: Contraction, grid: TileGrid, opset: int) -> bool:
+    """Return whether the arena has room for copies of all blocks of both operands, beside that of the result where Concat joins it."""
+    operands = (contraction.left, contraction.right)
+    if any(not isinstance(size, int) for operand in operands for size in operand.dims):
+        return False
+    copied = _window_bytes(contraction, grid) + sum(_bytes(one) for one in operands if not one.constant)
+    joined = 0 if scatters(contraction, grid, opset) else _joined_bytes(contraction, grid)
+    return copied + joined <= contraction.free()
+
+
+def _joined_bytes(contraction: Contraction, grid: TileGrid) -> int:
+    """Return the bytes that a Concat of blocks copies, as far as sizes are known."""
+    rows, columns = grid.cuts_rows, grid.outputs.is_cut
+    whole = prod(size for size in contraction.dims if isinstance(size, int))
+    copied = whole if rows or columns else 0
+    (first, *others) = contraction.row_axes
+    if rows and not others and first is not None and is_contiguous(contraction.dims, first):
+        copied = whole // (grid.rows.size or 1) * (grid.rows.step or 1) if columns else 0
+    elif columns and not rows and is_contiguous(contraction.dims, contraction.column_axis or 0):
+        copied = 0
+    return int(copied * contraction.result_dtype.itemsize)
+
+
+def _window_bytes(contraction: Contraction, grid: TileGrid) -> int:
+    """Return the bytes of all windows of the left operand; 0 where tiles read none."""
+    if not contraction.windows:
+        return 0
+    work = Workload.of(contraction)
+    window = work.blocks(*_steps(contraction, grid))[0] * contraction.left.element_bytes
+    return int(window) * grid.groups.count * grid.shape[0] * grid.k.count
+
+
+def _bytes(operand: TensorOperand) -> int:
+    return int(prod(size for size in operand.dims if isinstance(size, int)) * operand.element_bytes)
+
+
+def _steps(contraction: Contraction, grid: TileGrid) -> tuple[int, list[int], int, int]:
+    """Return the groups, outputs along each sliding axis, channels and filters of a full tile."""
+    work = Workload.of(contraction)
+    steps = [axis.step or out for axis, out in zip(grid.sliding, work.outs, strict=True)]
+    return grid.groups.step or 1, steps, grid.k.step or work.channels, grid.n.step or work.filters
+
 
 SplitPart = tuple[str, TensorDims]
 """The stem of an output's name, and its dimensions."""

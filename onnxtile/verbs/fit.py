@@ -8,7 +8,6 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from onnxtile import values
 from onnxtile.common_options import (
     EmitOptions,
     ModelArgument,
@@ -17,12 +16,13 @@ from onnxtile.common_options import (
     VerifyOptions,
     WriteOptions,
 )
-from onnxtile.errors import NAME_ONLY, UsageError
-from onnxtile.option import WRITING, Choices, Option, declared, names, require_within
-from onnxtile.verb import Content, Outcome, Verb
+from onnxtile.declare import values
+from onnxtile.declare.option import WRITING, Choices, Option, declared, names, require_within
+from onnxtile.declare.verb import Content, Outcome, Verb
+from onnxtile.system.errors import NAME_ONLY, UsageError
 
 if TYPE_CHECKING:
-    from onnxtile.result import ResultWriter
+    from onnxtile.declare.result import ResultWriter
     from onnxtile.tiling.limits import Limits
     from onnxtile.verbs.flows.fit_curve import FitCurve
     from onnxtile.verbs.flows.fitted_model import FittedModel
@@ -196,7 +196,7 @@ def _run(options: FitStepOptions) -> Outcome:
 
 def _prepare(options: FitStepOptions, paths: Sequence[Path]) -> Callable[[Content], Mapping[Path, bytes]]:
     """Return what renders the plan, in pictures beside the plan before; and the curve."""
-    from onnxtile.report.emit import Emission
+    from onnxtile.report.format import Emission
 
     emission = Emission.of(paths, options.names, color_by=options.color_by)
     drawn = _curve_files(options)
@@ -210,9 +210,9 @@ def _prepare(options: FitStepOptions, paths: Sequence[Path]) -> Callable[[Conten
 
 def _curve_files(options: FitStepOptions) -> dict[Path, ResultWriter]:
     """Return the files of the curve, each with what writes it. Raises UsageError, also where a package is missing that draws it."""
-    from onnxtile.model.whole import require_writable
+    from onnxtile.declare.result import writer_of
     from onnxtile.report.curve_files import require_drawable
-    from onnxtile.result import writer_of
+    from onnxtile.system.files import require_writable
 
     paths = [Path(name) for name in getattr(options, "curve", ()) if name != "-"]
     for path in paths:

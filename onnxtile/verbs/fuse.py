@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from onnxtile import values
 from onnxtile.common_options import ModelArgument, VerifyOptions, WatchOptions, WriteOptions
-from onnxtile.option import Choices, Option, Positional, declared, narrowed
-from onnxtile.verb import Outcome, Verb
+from onnxtile.declare import values
+from onnxtile.declare.option import Choices, Option, Positional, declared, narrowed
+from onnxtile.declare.verb import Outcome, Verb
 
 if TYPE_CHECKING:
-    from onnxtile.fusion.library import Pattern
+    from onnxtile.fusion.pattern import Pattern
     from onnxtile.verbs.flows.explaining import Explanation
     from onnxtile.verbs.flows.fusing import FuseResult
 else:
@@ -46,7 +46,7 @@ class FuseOptions(VerifyOptions):
         Option(
             "replace meta-ops by operators that mean the same",
             "none|onnx|ort|qdq",
-            choices=Choices("onnxtile.fusion.lowering:Target", also=("none",)),
+            choices=Choices("onnxtile.fusion.lower.lowering:Target", also=("none",)),
         ),
     ] = "none"
     edge: Annotated[

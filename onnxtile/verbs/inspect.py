@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from onnxtile import values
 from onnxtile.common_options import InputOptions, ModelArgument, ReportOptions, SizeOptions
-from onnxtile.errors import NAME_ONLY, UsageError
-from onnxtile.option import WRITING, Choices, Option, Positional, declared, names, narrowed, require_within
-from onnxtile.verb import Content, Outcome, Verb
+from onnxtile.declare import values
+from onnxtile.declare.option import WRITING, Choices, Option, Positional, declared, names, narrowed, require_within
+from onnxtile.declare.verb import Content, Outcome, Verb
+from onnxtile.system.errors import NAME_ONLY, UsageError
 
 if TYPE_CHECKING:
     from onnxtile.inspection.summary import Inspection
@@ -97,7 +97,7 @@ def trace(options: TraceOptions) -> Trace:
 
 
 def _run(options: InspectStep) -> Outcome:
-    from onnxtile.model.given import write_arrays
+    from onnxtile.model.npz_inputs import write_arrays
     from onnxtile.verbs.flows import inspecting, tracing
 
     if isinstance(options, InspectCommand) and options.trace:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from onnxtile import values
 from onnxtile.common_options import ReportOptions
-from onnxtile.option import Choices, Positional
-from onnxtile.verb import Outcome, Verb
+from onnxtile.declare import values
+from onnxtile.declare.option import Choices, Positional
+from onnxtile.declare.verb import Outcome, Verb
 
 
 @dataclass(frozen=True)

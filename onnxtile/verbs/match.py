@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from onnxtile import values
 from onnxtile.common_options import ModelArgument, ReportOptions, WatchOptions
-from onnxtile.option import Positional, declared
-from onnxtile.verb import Outcome, Verb
+from onnxtile.declare import values
+from onnxtile.declare.option import Positional, declared
+from onnxtile.declare.verb import Outcome, Verb
 
 if TYPE_CHECKING:
     from onnxtile.verbs.flows.matching import MatchResult

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from onnxtile import values
 from onnxtile.common_options import ModelArgument, ReportOptions, Source, WatchOptions
-from onnxtile.errors import invalid
-from onnxtile.option import WRITING, Option, Positional, declared, narrowed
-from onnxtile.verb import Outcome, Verb
+from onnxtile.declare import values
+from onnxtile.declare.option import WRITING, Option, Positional, declared, narrowed
+from onnxtile.declare.verb import Outcome, Verb
+from onnxtile.system.errors import invalid
 
 if TYPE_CHECKING:
     from onnxtile.verbs.flows.drafting import PatternDraft

@@ -7,7 +7,6 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from onnxtile import values
 from onnxtile.common_options import (
     BoundOptions,
     EmitOptions,
@@ -18,15 +17,16 @@ from onnxtile.common_options import (
     WatchOptions,
     WriteOptions,
 )
-from onnxtile.errors import NAME_ONLY, UsageError
-from onnxtile.option import WRITING, Choices, Option, Positional, declared, names, narrowed, require_within
-from onnxtile.sizes import whole
-from onnxtile.verb import Content, Outcome, Verb
+from onnxtile.declare import values
+from onnxtile.declare.option import WRITING, Choices, Option, Positional, declared, names, narrowed, require_within
+from onnxtile.declare.verb import Content, Outcome, Verb
+from onnxtile.system.errors import NAME_ONLY, UsageError
+from onnxtile.system.text import whole
 
 if TYPE_CHECKING:
+    from onnxtile.check.audit import Audit
     from onnxtile.planning.offsets.effort import Effort
     from onnxtile.planning.offsets.memories import Capacity
-    from onnxtile.planning.proof.published.audit import Audit
     from onnxtile.planning.result import PlanResult
     from onnxtile.verbs.flows.micro import PlannedTflite
     from onnxtile.verbs.flows.planning import PlannedModel
@@ -147,7 +147,7 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
         Option(
             "place graph inputs and outputs inside or outside the arena",
             "outputs|inside|outside",
-            choices=Choices("onnxtile.planning.layout.scope:PLACINGS"),
+            choices=Choices("onnxtile.planning.scope:PLACINGS"),
         ),
     ] = "outputs"
     overwrite_inputs: Annotated[bool, Option("reuse the bytes of inputs inside the arena")] = False
@@ -189,7 +189,7 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
         Option(
             "copy tensors, or weights too, to the first of two memories while kernels use them",
             "none|activations|weights",
-            choices=Choices("onnxtile.planning.movement.copies:MOVEMENTS"),
+            choices=Choices("onnxtile.planning.result:MOVEMENTS"),
         ),
     ] = "none"
     bandwidth: Annotated[
@@ -312,7 +312,7 @@ def _run(options: PlanStep) -> Outcome:
         audit = checking.check_plan(narrowed(CheckOptions, options, plan=options.check))
         return Outcome(audit, "check", reason=None if audit.sound else "the plan is wrong")
     if _is_bare(options):
-        from onnxtile.collector import collector_paused
+        from onnxtile.system.process import collector_paused
         from onnxtile.verbs.flows import placing
 
         with collector_paused():
@@ -332,7 +332,7 @@ def _require(options: PlanStep) -> None:
     if isinstance(options, PlanCommand):
         _require_one_mode(options)
     if not _is_bare(options) and options.workspaces:
-        from onnxtile.planning.layout.workspaces import WorkspaceRules
+        from onnxtile.planning.workspaces import WorkspaceRules
 
         WorkspaceRules.of(options.workspaces, options.share_workspaces)
 
@@ -367,7 +367,7 @@ def _require_tflite_files(options: PlanCommand) -> None:
 
 
 def _prepare(options: PlanStep, paths: Sequence[Path]) -> Callable[[Content], Mapping[Path, bytes]]:
-    from onnxtile.report.emit import Emission
+    from onnxtile.report.format import Emission
 
     return Emission.of(paths, options.names, options.compare, options.color_by).content
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from onnxtile import values
 from onnxtile.common_options import ModelArgument, SizeOptions, VerifyOptions, WriteOptions
-from onnxtile.option import Choices, Option, declared
-from onnxtile.verb import Outcome, Verb
+from onnxtile.declare import values
+from onnxtile.declare.option import Choices, Option, declared
+from onnxtile.declare.verb import Outcome, Verb
 
 if TYPE_CHECKING:
+    from onnxtile.tiling.accumulate import TilingPolicy
     from onnxtile.tiling.limits import Limits
-    from onnxtile.tiling.options import TilingPolicy
     from onnxtile.verbs.flows.tiling import TiledModel
 else:
     Limits: TypeAlias = Any
@@ -76,7 +76,7 @@ class TileOptions(VerifyOptions, SizeOptions):
         Option(
             "element type in which float16 partial sums are added",
             "float32",
-            choices=Choices("onnxtile.tiling.options:SUM_TYPES"),
+            choices=Choices("onnxtile.tiling.accumulate:SUM_TYPES"),
         ),
     ] = None
     wrap: Annotated[bool, Option("put each tiled layer into a local function")] = False
@@ -113,7 +113,7 @@ class TileOptions(VerifyOptions, SizeOptions):
     @property
     def manner(self) -> TilingPolicy:
         """How tiles are written and judged. Raises UsageError."""
-        from onnxtile.tiling.options import TilingPolicy
+        from onnxtile.tiling.accumulate import TilingPolicy
 
         return TilingPolicy.of(
             accumulate=self.accumulate,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from onnxtile.common_options import ModelArgument, VerifyOptions, WriteOptions
-from onnxtile.option import declared
-from onnxtile.verb import Outcome, Verb
+from onnxtile.declare.option import declared
+from onnxtile.declare.verb import Outcome, Verb
 
 if TYPE_CHECKING:
     from onnxtile.verbs.flows.unfusing import UnfuseResult

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from onnxtile import values
 from onnxtile.common_options import InputOptions, ModelArgument, ReportOptions, Source
-from onnxtile.option import Option, Positional, declared
-from onnxtile.verb import Outcome, Verb
+from onnxtile.declare import values
+from onnxtile.declare.option import Option, Positional, declared
+from onnxtile.declare.verb import Outcome, Verb
 
 if TYPE_CHECKING:
-    from onnxtile.verification import Verdict
+    from onnxtile.verification.trials import Verdict
 
 
 @dataclass(frozen=True)

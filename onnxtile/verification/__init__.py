@@ -1,9 +1,8 @@
 """Comparison of two models: both run in onnxruntime on the same inputs, and every output is compared."""
 
 from onnxtile.verification.draws import SameDraws, drawn_outputs, same_draws
-from onnxtile.verification.one_step import within_one_step
-from onnxtile.verification.rounding import compare, excused, judge, moved_by_rounding
-from onnxtile.verification.sizes import bound_copy, bound_form
+from onnxtile.verification.open_sizes import bound_copy, bound_form
+from onnxtile.verification.rounding import compare, excused, judge, moved_by_rounding, within_one_step
 from onnxtile.verification.trials import Trial, Verdict, compare_with, run_original
 from onnxtile.verification.values import OutputError, compare_quantised, compare_values
 

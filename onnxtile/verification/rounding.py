@@ -15,7 +15,7 @@ operator without a seed, or on one that chooses by the size of its operands, has
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,17 +23,349 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.errors import ModelError
+from onnxtile.model.constants import Constants
+from onnxtile.model.quantising import OWN_DOMAINS, dequantises, quantises
 from onnxtile.model.session import ModelRunner, repeatable_session, session_of
-from onnxtile.model.widen import HALVES, halves, widened
-from onnxtile.progress import Progress, silent
-from onnxtile.runtime import Array
-from onnxtile.verification.before_last import compare_before
+from onnxtile.model.walk import RESHAPING, all_graphs
+from onnxtile.system.errors import ModelError
+from onnxtile.system.progress import Progress, silent
+from onnxtile.system.runtime import Array
 from onnxtile.verification.draws import drawn_outputs, same_draws, unsteady_outputs
-from onnxtile.verification.one_step import of_last_quantisation
-from onnxtile.verification.steps import one_step_off
 from onnxtile.verification.trials import OutputComparison, Trial, Verdict, compare_with, run_original
-from onnxtile.verification.values import OutputError, compare_values, precision_of
+from onnxtile.verification.values import OutputError, compare_quantised, compare_values, is_inexact, precision_of
+from onnxtile.verification.widen import HALVES, halves, widened
+
+# Comparison before the last Sigmoid or Softmax of an output that is the same number everywhere, whatever the model computes.
+#
+# On noise many detection heads give 0 everywhere: a wrong model gives the same zeros. Then both models run once more without these
+# operators, and their operands are compared.
+
+_LAST = frozenset({"Sigmoid", "Softmax"})
+_MOVING = RESHAPING | {"Concat", "Expand", "Pad", "Slice", "Split", "Transpose"}
+"""Operators whose results have the elements of their first operand, or of all operands for Concat."""
+_FLAT = 1e-3
+"""The range of an output between 0 and 1 below which its elements tell nothing."""
+_SATURATED = 1e-6
+"""The distance from 0 and 1 within which a Sigmoid or Softmax has lost its operand."""
+
+Compared = Callable[[ir.Model, ir.Model, list[Trial]], Verdict]
+"""Returns the verdict of the second model on trials of the first."""
+
+
+def compare_before(
+    verdict: Verdict, trials: Sequence[Trial], original: ir.Model, other: ir.Model, compare: Compared
+) -> Verdict:
+    """Return `verdict` with the operands of the last Sigmoid or Softmax compared where an output on all `trials` tells nothing.
+
+    The reason of such an output says what was compared. Both models must have these operators.
+    """
+    names = {name for name in _names(trials) if _tells_nothing([trial.results[name] for trial in trials])}
+    copies = [_without_last(model, names) for model in (original, other)] if names else []
+    both = {name for name in names if all(name in found for _, found in copies)}
+    if not both:
+        return verdict
+    operators = copies[0][1]
+    first, second = (_without_last(model, both)[0] for model in (original, other))
+    runner = repeatable_session(first)
+    before = [replace(trial, results=runner.run(trial.feeds)) for trial in trials]
+    inner = {output.name: output for output in compare(first, second, before).outputs}
+    outputs = tuple(
+        _merged(output, inner[output.name], operators[output.name]) if output.name in both else output
+        for output in verdict.outputs
+    )
+    return replace(verdict, outputs=outputs)
+
+
+def _merged(output: OutputError, before: OutputError, operators: str) -> OutputError:
+    """Return the error `before` the operators with the remark of where it was; the output's own where that is wrong already."""
+    if not output.equal:
+        return output
+    said = f"compared before the last {operators}: the output is flat on these inputs"
+    return replace(before, reason=f"{said}; {before.reason}" if before.reason else said)
+
+
+def _names(trials: Sequence[Trial]) -> Iterator[str]:
+    return iter(trials[0].results) if trials else iter(())
+
+
+def _tells_nothing(results: Sequence[Any]) -> bool:
+    """Return whether all elements are nearly one number, or all at 0 and 1."""
+    if not all(isinstance(one, np.ndarray) and is_inexact(one) and one.size for one in results):
+        return False
+    flat = np.concatenate([one.astype(np.float64).ravel() for one in results])
+    if not np.isfinite(flat).all() or flat.min() < -_SATURATED or flat.max() > 1 + _SATURATED:
+        return False
+    at_ends = np.minimum(np.abs(flat), np.abs(1 - flat)) <= _SATURATED
+    return bool(flat.max() - flat.min() <= _FLAT or at_ends.all())
+
+
+def _without_last(model: ir.Model, names: set[str]) -> tuple[ir.Model, Mapping[str, str]]:
+    """Return a copy of `model` whose outputs `names` come from the operands of their last Sigmoids and Softmaxes.
+
+    Beside it, for each output that has such operators, their types.
+    """
+    copy = model.clone()
+    found: dict[str, str] = {}
+    for output in [output for output in copy.graph.outputs if output.name in names]:
+        last = _last(output)
+        if last:
+            found[output.name or ""] = " or ".join(sorted({node.op_type for node in last}))
+        for node in last:
+            _bypass(copy.graph, node)
+    return copy, found
+
+
+def _bypass(graph: ir.Graph, node: ir.Node) -> None:
+    """Let the operand of `node` take the place and the name of its result (in place)."""
+    identity, value = ir.node("Identity", [node.inputs[0]]), node.outputs[0]
+    graph.insert_before(node, identity)
+    made, name = identity.outputs[0], value.name
+    made.type, made.shape = value.type, value.shape
+    value.replace_all_uses_with(made, replace_graph_outputs=True)
+    value.name, made.name = f"{name}/last", name
+
+
+def _last(output: ir.Value) -> list[ir.Node]:
+    """Return the Sigmoids and Softmaxes whose results are only moved on the way to `output`."""
+    found: dict[ir.Node, None] = {}
+    seen: set[ir.Node] = set()
+    pending = [output]
+    while pending:
+        node = pending.pop().producer()
+        if node is None or node in seen or node.domain not in OWN_DOMAINS:
+            continue
+        seen.add(node)
+        if node.op_type in _LAST:
+            found[node] = None
+        elif node.op_type in _MOVING:
+            pending += [value for value in node.inputs[: None if node.op_type == "Concat" else 1] if value is not None]
+    return list(found)
+
+
+# A quantised model in which some elements of every quantised tensor are one step of quantisation off.
+#
+# Rounding before a quantisation is of any size after it: a sum in another order crosses from one step to the next. The copy shows how far
+# such steps lead in the outputs of a model.
+
+_SHARE = 1 / 64
+"""The share of the elements that are one step off, half of them up and half of them down."""
+
+_NO_RANDOM_KERNELS = 22
+"""The first opset in which onnxruntime's CPU runs no operator of random numbers, but for Dropout."""
+
+_ZERO_POINTS = {
+    "QuantizeLinear": 2,
+    "QGemm": 8,
+    "QLinearAdd": 7,
+    "QLinearAveragePool": 4,
+    "QLinearConcat": 1,
+    "QLinearConv": 7,
+    "QLinearGlobalAveragePool": 4,
+    "QLinearLeakyRelu": 4,
+    "QLinearMatMul": 7,
+    "QLinearMul": 7,
+    "QLinearReduceMean": 4,
+    "QLinearSigmoid": 4,
+    "QLinearSoftmax": 4,
+    "QLinearWhere": 8,
+}
+"""The place of the result's zero point among the inputs of each operator that quantises its result."""
+
+
+def one_step_off(model: ir.Model, turn: int = 0) -> ir.Model | None:
+    """Return a copy of `model` whose quantised tensors are one step off at random elements; None where nothing is quantised.
+
+    The numbers are drawn in the model, anew in each run, from fixed seeds: others in each `turn`.
+    """
+    copy = model.clone()
+    found = [(node, zero) for graph in all_graphs(copy) for node in graph if (zero := _zero_point(node)) is not None]
+    opset = copy.opset_imports.get("", 1)
+    for seed, (node, zero) in enumerate(found, turn * len(found)):
+        _put_off(node, zero, seed, opset)
+    return copy if found else None
+
+
+def _zero_point(node: ir.Node) -> ir.Value | None:
+    """Return the zero point of the first result of `node`; None where that is not quantised to integers."""
+    if node.domain not in OWN_DOMAINS:
+        return None
+    if node.op_type == "DynamicQuantizeLinear":
+        return node.outputs[2]
+    place = _ZERO_POINTS.get(node.op_type, len(node.inputs))
+    zero = node.inputs[place] if place < len(node.inputs) else None
+    tensor = None if zero is None else zero.const_value
+    fits = tensor is None or (tensor.dtype.is_integer() and tensor.size == 1)
+    return zero if fits else None
+
+
+def makes_quantised(value: ir.Value) -> bool:
+    """Return whether the node that makes `value` rounds it to steps of quantisation."""
+    node = value.producer()
+    return node is not None and node.outputs[0] is value and (quantises(node) or _zero_point(node) is not None)
+
+
+def _put_off(node: ir.Node, zero: ir.Value, seed: int, opset: int) -> None:
+    """Let the readers of the first result of `node` read it with random steps added, inside the range of its element type."""
+    graph, stored = node.graph, node.outputs[0]
+    assert isinstance(graph, ir.Graph)
+    one = ir.node("Constant", [], {"value": ir.tensor(1.0, dtype=ir.DataType.FLOAT)})
+    as_float = ir.node("Cast", [stored], {"to": ir.DataType.FLOAT.value})
+    draw = _by_dropout if opset >= _NO_RANDOM_KERNELS else _by_uniform_numbers
+    steps = draw(as_float.outputs[0], seed)
+    moved = ir.node("Add", [as_float.outputs[0], steps[-1].outputs[0]])
+    origin = ir.node("Cast", [zero], {"to": ir.DataType.FLOAT.value})
+    shifted = ir.node("Sub", [moved.outputs[0], origin.outputs[0]])
+    domain = node.domain if quantises(node) else ""
+    again = ir.node("QuantizeLinear", [shifted.outputs[0], one.outputs[0], zero], domain=domain)
+    nodes = [one, as_float, *steps, moved, origin, shifted, again]
+    for i, value in enumerate(value for new in nodes for value in new.outputs):
+        value.name = f"{stored.name}/one step off/{i}"
+    made = again.outputs[0]
+    made.type, made.shape = stored.type, stored.shape
+    stored.replace_all_uses_with(made, replace_graph_outputs=True)
+    as_float.replace_input_with(0, stored)
+    if made.is_graph_output():
+        stored.name, made.name = made.name, stored.name
+    graph.insert_after(node, nodes)
+
+
+def _by_uniform_numbers(like: ir.Value, seed: int) -> list[ir.Node]:
+    """Return nodes; the last one makes -1, 0 or 1 for each element of `like`."""
+    reach = 1 + _SHARE
+    drawn = ir.node("RandomUniformLike", [like], {"low": -reach, "high": reach, "seed": float(seed)})
+    # The cast drops the fraction: -1, 0 or 1.
+    whole = ir.node("Cast", [drawn.outputs[0]], {"to": ir.DataType.INT32.value})
+    return [drawn, whole, ir.node("Cast", [whole.outputs[0]], {"to": ir.DataType.FLOAT.value})]
+
+
+def _by_dropout(like: ir.Value, seed: int) -> list[ir.Node]:
+    """Return nodes as above, for opsets in which onnxruntime has no kernel of random numbers: the masks of two Dropouts that train."""
+    dropped = ir.node("Constant", [], {"value": ir.tensor(1 - _SHARE / 2, dtype=ir.DataType.FLOAT)})
+    trains = ir.node("Constant", [], {"value": ir.tensor(True, dtype=ir.DataType.BOOL)})
+    inputs = [like, dropped.outputs[0], trains.outputs[0]]
+    # The seeds 0 and 1 give the same numbers, and those of small seeds begin alike.
+    seeds = [7919 * (2 * seed + i) for i in (1, 2)]
+    drawn = [ir.node("Dropout", inputs, {"seed": one}, num_outputs=2) for one in seeds]
+    masks = [ir.node("Cast", [one.outputs[1]], {"to": ir.DataType.FLOAT.value}) for one in drawn]
+    return [dropped, trains, *drawn, *masks, ir.node("Sub", [mask.outputs[0] for mask in masks])]
+
+
+# Comparison of quantised outputs that lets each element be one step of quantisation off.
+#
+# A product in another order, or by another kernel, rounds otherwise before it is quantised. An element whose exact value lies near the
+# border of two steps then becomes the one or the other.
+
+_MOVING_QUANTISED = RESHAPING | {"Slice", "Transpose"}
+"""Operators whose results have elements of their first operand."""
+_JOINING = frozenset({"Concat"})
+"""Operators whose results have the elements of all operands."""
+
+
+def within_one_step(original: ir.Model) -> OutputComparison:
+    """Return a comparison with the outputs of `original`: those that are quantised may be one step off.
+
+    A step is 1 in an output of 8-bit integers, and the scale in an output that DequantizeLinear makes. All other outputs are compared as
+    usual.
+    """
+    steps = _steps(original)
+
+    def compared(name: str, expected: Any, got: Any) -> OutputError:
+        if name in steps:
+            return _compare_floats(name, expected, got, steps[name])
+        return compare_quantised(name, expected, got)
+
+    return compared
+
+
+def of_last_quantisation(original: ir.Model) -> tuple[frozenset[str], OutputComparison]:
+    """Return the outputs of `original` that a quantisation makes, and a comparison in which these may be one step off.
+
+    Their elements are stored numbers, or dequantised ones, which nodes only move after the quantisation.
+    """
+    outputs = {value.name: value for value in original.graph.outputs if value.name}
+    stored = frozenset(name for name, value in outputs.items() if _are_all(value, makes_quantised))
+    steps = {name: step for name, step in _steps(original).items() if name in outputs}
+    dequantised = frozenset(name for name in steps if _are_all(outputs[name], _is_dequantised))
+
+    def compared(name: str, expected: Any, got: Any) -> OutputError:
+        error = compare_values(name, expected, got)
+        if name not in stored | dequantised or error.equal or not np.isfinite(error.max_abs):
+            return error
+        allowed = error.tolerance * np.abs(expected.astype(np.float64)) + error.floor
+        off = np.abs(expected.astype(np.float64) - got.astype(np.float64)) > allowed
+        if name in dequantised:
+            error = _compare_floats(name, expected, got, steps[name])
+        else:
+            why = f"{expected.dtype}: one step of quantisation"
+            error = replace(error, equal=error.max_abs <= 1, floor=1.0, why=why)
+        count = f"{int(off.sum()):,} of {off.size:,} elements are one step of quantisation off"
+        return replace(error, reason=count) if error.equal else error
+
+    return stored | dequantised, compared
+
+
+def _is_dequantised(value: ir.Value) -> bool:
+    """Return whether `value` is dequantised from what a quantisation makes."""
+    node = value.producer()
+    first = None if node is None or not dequantises(node) else node.inputs[0]
+    return first is not None and _are_all(first, makes_quantised)
+
+
+def _are_all(value: ir.Value, wanted: Callable[[ir.Value], bool]) -> bool:
+    """Return whether all elements of `value` come from `wanted` values, by nodes that only move them."""
+    seen: set[ir.Value] = set()
+    pending = [value]
+    while pending:
+        one = pending.pop()
+        node = one.producer()
+        if one in seen or wanted(one):
+            continue
+        if node is None or node.op_type not in _MOVING_QUANTISED | _JOINING or node.domain not in {"", "ai.onnx"}:
+            return False
+        seen.add(one)
+        pending += [read for read in node.inputs[: None if node.op_type in _JOINING else 1] if read is not None]
+    return True
+
+
+def _steps(model: ir.Model) -> Mapping[str, Array]:
+    """Return the step of each output that is dequantised, in a shape that broadcasts with the output."""
+    constants = Constants(model)
+    found = {value.name or "": _step(value, constants) for value in model.graph.outputs}
+    return {name: step for name, step in found.items() if step is not None}
+
+
+def _step(value: ir.Value, constants: Constants) -> Array | None:
+    node, is_moved = value.producer(), False
+    while node is not None and node.op_type in _MOVING_QUANTISED and node.domain in {"", "ai.onnx"}:
+        first = node.inputs[0]
+        node, is_moved = None if first is None else first.producer(), True
+    if node is None or not dequantises(node):
+        return None
+    scale = node.inputs[1]
+    if scale is None or scale not in constants:
+        return None
+    step = np.abs(constants.array(scale).astype(np.float64))
+    if step.size == 1:
+        return step.reshape(())
+    rank = None if node.outputs[0].shape is None else len(node.outputs[0].shape)
+    if is_moved or step.ndim != 1 or rank is None:
+        return None
+    dims = [1] * rank
+    dims[node.attributes.get_int("axis", 1)] = step.size
+    return step.reshape(dims)
+
+
+def _compare_floats(name: str, expected: Any, got: Any, step: Array) -> OutputError:
+    """Compare a dequantised output: each element may be off by `step`, and by the rounding of a float besides."""
+    error = compare_values(name, expected, got)
+    if error.equal or not isinstance(expected, np.ndarray) or not np.isfinite(error.max_abs):
+        return error
+    before, after = expected.astype(np.float64), got.astype(np.float64)
+    allowed = step + error.tolerance * np.abs(before) + error.floor
+    is_within = bool((np.abs(before - after) <= allowed).all())
+    why = f"{error.why}, and one step of quantisation"
+    return replace(error, equal=is_within, floor=error.floor + float(step.max()), why=why)
+
 
 _FACTOR = 2
 _INPUTS = "inputs one unit in the last place apart"

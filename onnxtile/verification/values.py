@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxtile.runtime import Array
+from onnxtile.system.runtime import Array
 
 RELATIVE = 1e-4
 """Relative tolerance of a float32.

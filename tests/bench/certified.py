@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import onnxtile
-from onnxtile.errors import OnnxtileError
 from onnxtile.planning import check_account, check_bound, check_movement
+from onnxtile.system.errors import OnnxtileError
 from tests.bench.movement import MovedModel, largest_operator
 from tests.bench.plan_sweep import small
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from onnxtile.query.parse import parse
+from onnxtile.query.language import parse
 from onnxtile.query.syntax import ONCE, Alternative, Clause, Edge, Node, Parallel, QueryBlock, Sequence
 
 _INPUTS = 8

@@ -25,12 +25,12 @@ from typing import Any, TypeAlias
 import onnx
 import onnx_ir as ir
 
-from onnxtile.errors import QueryError
 from onnxtile.model.constants import Constants
+from onnxtile.query.graph import Surroundings, Vertex, identify, is_constant
+from onnxtile.query.language import parse
 from onnxtile.query.match import Match, Matcher, compiled
-from onnxtile.query.parse import parse
 from onnxtile.query.syntax import Alternative, Clause, Edge, Node, Parallel, QueryBlock, Sequence
-from onnxtile.query.vertex import Surroundings, Vertex, identify, is_constant
+from onnxtile.system.errors import QueryError
 from tests.bench.choices import written_out
 from tests.bench.neighbourhoods import Neighbourhoods
 

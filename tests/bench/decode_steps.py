@@ -21,8 +21,8 @@ from typing import Any
 import onnx
 
 import onnxtile
+from onnxtile.declare.values import number_or_text
 from onnxtile.planning.result import PlannedState
-from onnxtile.values import number_or_text
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- begin of the table of decode_steps.py -->\n", "<!-- end of the table of decode_steps.py -->\n"

@@ -25,8 +25,8 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
+from onnxtile.fusion.fuse import fuse
 from onnxtile.fusion.library import pattern_set
-from onnxtile.fusion.rewrite import fuse
 from onnxtile.model.load import load
 
 MODEL_TYPES = {"gpt2": "gpt2", "t5": "t5", "vit": "vit", "swin": "swin", "clip": "clip", "whisper": "bart"}

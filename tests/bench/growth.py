@@ -21,8 +21,9 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.fusion.library import Pattern, pattern_set
-from onnxtile.fusion.rewrite import fuse
+from onnxtile.fusion.fuse import fuse
+from onnxtile.fusion.library import pattern_set
+from onnxtile.fusion.pattern import Pattern
 from onnxtile.model.constants import Constants
 from onnxtile.query.match import Matcher, compiled
 from onnxtile.query.program import Program

@@ -4,7 +4,7 @@
 
 Products of N x N by N x N in float32, K in steps of 1. The simulation walks every grid of at most so many tiles that fill three quarters of
 the memory, in each of the six orders of loops, and counts the blocks that move: once with loops that all run upwards, once as a
-serpentine. It shares no formula with `onnxtile.tiling.cost`. "chosen" are the fewest bytes that the search of `tile` finds in all grids.
+serpentine. It shares no formula with `onnxtile.tiling.grid`. "chosen" are the fewest bytes that the search of `tile` finds in all grids.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from collections.abc import Iterator, Sequence
 from itertools import permutations, product
 from math import prod
 
-from onnxtile.tiling.axis_bounds import AxisBounds
-from onnxtile.tiling.cost import Workload
+from onnxtile.tiling.choose import front
+from onnxtile.tiling.contraction import AxisBounds, SlidingAxis
+from onnxtile.tiling.grid import Workload
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.search import front
-from onnxtile.tiling.sliding import SlidingAxis
 
 BYTES = 4
 

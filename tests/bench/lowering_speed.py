@@ -28,7 +28,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxtile import api
 from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
-from onnxtile.verification import run_original
+from onnxtile.verification.trials import run_original
 
 
 @dataclass(frozen=True)

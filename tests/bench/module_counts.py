@@ -21,7 +21,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxtile import api
-from onnxtile.errors import OnnxtileError
+from onnxtile.system.errors import OnnxtileError
 
 MODELS = {
     **{

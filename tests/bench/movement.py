@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnxtile
-from onnxtile.errors import Infeasible
+from onnxtile.system.errors import Infeasible
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs" / "benchmarks.md"

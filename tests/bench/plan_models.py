@@ -25,10 +25,10 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
+from onnxtile.model.binding import bind
 from onnxtile.model.constants import Constants
-from onnxtile.model.dims import bind
 from onnxtile.model.load import load
-from onnxtile.model.shapes import Shapes, resolve
+from onnxtile.shapes.resolve import Shapes, resolve
 
 LIGHT = (
     *("resnet50", "densenet121", "squeezenet", "inception_v1", "inception_v2", "shufflenet", "vgg19", "zfnet512"),

@@ -22,10 +22,10 @@ from typing import Any
 import onnx
 
 import onnxtile
-from onnxtile.errors import OnnxtileError
-from onnxtile.model.dims import free_inputs
+from onnxtile.model.binding import free_inputs
 from onnxtile.model.load import load
-from onnxtile.verification.sizes import bound_copy, open_inputs
+from onnxtile.system.errors import OnnxtileError
+from onnxtile.verification.open_sizes import bound_copy, open_inputs
 from onnxtile.verification.trials import run_original
 from tests.bench.plan_models import for_onnxsim
 

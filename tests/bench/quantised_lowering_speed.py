@@ -17,7 +17,7 @@ from pathlib import Path
 from onnxtile import api
 from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
-from onnxtile.verification import run_original
+from onnxtile.verification.trials import run_original
 from tests.bench.lowering_speed import runner
 
 _WARM_UP = 3

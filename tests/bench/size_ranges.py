@@ -30,15 +30,15 @@ from typing import TypeVar
 import onnx_ir as ir
 
 from onnxtile.common_options import SizeOptions
+from onnxtile.declare.values import read_dims, read_shapes
+from onnxtile.model.binding import bind, bind_shapes, formula_names, free_inputs, rename_symbols, symbols
 from onnxtile.model.constants import Constants
-from onnxtile.model.dims import bind, bind_shapes, formula_names, free_inputs, rename_symbols, symbols
+from onnxtile.model.formula import SizeRanges
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
-from onnxtile.model.size_formula import SizeRanges
 from onnxtile.planning.equal_dims import with_equal_dims
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.result import PlanResult
-from onnxtile.values import read_dims, read_shapes
+from onnxtile.shapes.resolve import resolve
 from tests.bench.orders import ONNXSIM
 
 Found = TypeVar("Found")

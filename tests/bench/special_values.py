@@ -25,8 +25,8 @@ import onnxruntime as ort
 from onnx import TensorProto
 
 from onnxtile import api
-from onnxtile.api import FuseResult
-from onnxtile.errors import NoKernel
+from onnxtile.system.errors import NoKernel
+from onnxtile.verbs.flows.fusing import FuseResult
 from tests.lowering.conftest import require_documented, retyped
 from tests.lowering.special_sites import FLOATS, Site, draws, random_site
 from tests.random_graphs.kernels import Kernels, session_of

@@ -6,7 +6,7 @@ import json
 import sys
 
 import onnxtile
-from onnxtile.errors import OnnxtileError
+from onnxtile.system.errors import OnnxtileError
 
 
 def verdict(before: str, after: str) -> str:

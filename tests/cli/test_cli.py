@@ -576,7 +576,7 @@ def test_no_space_is_left(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_debug_shows_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    from onnxtile.errors import ModelError
+    from onnxtile.system.errors import ModelError
 
     monkeypatch.setattr(sys, "argv", ["onnxtile", "fuse", "absent.onnx", "--debug"])
     with pytest.raises(ModelError):

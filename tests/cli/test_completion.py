@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxtile.cli.completion import endings
+from onnxtile.cli.command import endings
 
 
 def complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str) -> list[str]:

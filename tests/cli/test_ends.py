@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from onnxtile.errors import UsageError
-from onnxtile.report.emit import Emission
+from onnxtile.report.format import Emission
+from onnxtile.system.errors import UsageError
 
 Run = Callable[..., Any]
 FUSE = "fuse m.onnx -p LayerNorm --no-verify -o out.onnx"
@@ -32,7 +32,7 @@ def test_a_signal_after_the_work_is_an_exit_code_and_no_traceback(name: str) -> 
     """It comes while Python takes itself down, where an exception would be printed and forgotten."""
     done = python(
         "import atexit, os, signal\n"
-        "from onnxtile.cli.signals import Signals\n"
+        "from onnxtile.cli.streams import Signals\n"
         f"atexit.register(lambda: os.kill(os.getpid(), signal.{name}))\n"
         "signals = Signals()\nsignals.heed()\nsignals.finish()\n"
     )
@@ -43,7 +43,7 @@ def test_a_signal_in_a_finaliser_is_not_lost() -> None:
     """Python cannot raise there: the work goes on to its end, and the exit code says what was asked."""
     done = python(
         "import os, signal, sys\n"
-        "from onnxtile.cli.signals import Signals\n"
+        "from onnxtile.cli.streams import Signals\n"
         "class Last:\n"
         "    def __del__(self):\n"
         "        os.kill(os.getpid(), signal.SIGTERM)\n"
@@ -56,7 +56,7 @@ def test_a_signal_in_a_finaliser_is_not_lost() -> None:
 def test_a_lack_of_memory_in_a_finaliser_is_not_printed() -> None:
     """The next piece of memory that is asked for is refused, too, and that ends the command in one line."""
     done = python(
-        "from onnxtile.quiet import silence_finalisers\nsilence_finalisers()\n"
+        "from onnxtile.system.process import silence_finalisers\nsilence_finalisers()\n"
         "class Last:\n    def __del__(self):\n        raise MemoryError\n"
         "Last()\n"
     )
@@ -66,7 +66,7 @@ def test_a_lack_of_memory_in_a_finaliser_is_not_printed() -> None:
 def test_the_first_of_several_signals_counts() -> None:
     done = python(
         "import os, signal, sys\n"
-        "from onnxtile.cli.signals import Signals\n"
+        "from onnxtile.cli.streams import Signals\n"
         "signals = Signals()\nsignals.heed()\n"
         "try:\n    os.kill(os.getpid(), signal.SIGHUP)\n"
         "finally:\n    os.kill(os.getpid(), signal.SIGTERM)\n    print('cleaned')\n"
@@ -78,7 +78,7 @@ def test_signals_that_the_caller_ignores_stay_ignored() -> None:
     """As nohup does."""
     done = python(
         "import os, signal\n"
-        "from onnxtile.cli.signals import Signals\n"
+        "from onnxtile.cli.streams import Signals\n"
         "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
         "Signals().heed()\nos.kill(os.getpid(), signal.SIGHUP)\nprint('on')\n"
     )
@@ -254,7 +254,7 @@ def test_an_interrupt_of_the_other_command_is_no_traceback(tmp_path: Path) -> No
 
 IN_A_RUN = """
 import onnx
-from onnxtile.runtime import Session
+from onnxtile.system.runtime import Session
 model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["": 17]>
   g (float[64, 64] x) => (float[64, 64] y) <int64 n = {1000000000}, bool go = {1}> {
     y = Loop (n, go, x) <body = l (int64 turn, bool on, float[64, 64] v) => (bool o, float[64, 64] w)
@@ -267,7 +267,7 @@ with RunLimits(seconds=100).held():
 """
 IN_A_LIBRARY = """
 import hashlib
-from onnxtile.model.temporary import temporary_file, temporary_folder
+from onnxtile.system.files import temporary_file, temporary_folder
 with temporary_file(Path()), temporary_folder() as folder:
     (folder / "m").write_bytes(b"m")
     print("ready", flush=True)
@@ -287,8 +287,8 @@ time.sleep(100)
 def test_a_signal_ends_a_call_of_a_library_that_takes_minutes(tmp_path: Path, work: str, name: str) -> None:
     """Python alone would call the handler after the call; nor does it end while another thread works."""
     script = (
-        "import sys, threading, time\nfrom pathlib import Path\nimport numpy as np\nfrom onnxtile.cli.signals import Signals\n"
-        "from onnxtile.run_limits import RunLimits\nsignals = Signals()\nsignals.heed()\n"
+        "import sys, threading, time\nfrom pathlib import Path\nimport numpy as np\nfrom onnxtile.cli.streams import Signals\n"
+        "from onnxtile.system.limits import RunLimits\nsignals = Signals()\nsignals.heed()\n"
         f"try:\n    exec({work!r}, globals())\nexcept BaseException as error:\n"
         "    if not signals.code: raise\nsys.exit(signals.code)\n"
     )
@@ -310,8 +310,8 @@ def test_a_signal_raises_nothing_while_a_compiled_module_is_imported(tmp_path: P
         "import os, signal\n"
         "from importlib.machinery import ExtensionFileLoader\n"
         "from pathlib import Path\n"
-        "from onnxtile.cli.signals import Signals\n"
-        "from onnxtile.model.temporary import temporary_file\n"
+        "from onnxtile.cli.streams import Signals\n"
+        "from onnxtile.system.files import temporary_file\n"
         "class Compiled(ExtensionFileLoader):\n"
         "    def create_module(self, spec):\n"
         f"        try: os.kill(os.getpid(), signal.{name})\n"

@@ -10,7 +10,7 @@ import pytest
 import typer.main
 
 from onnxtile.cli.app import build, verbs
-from onnxtile.option import parameters
+from onnxtile.declare.option import parameters
 
 COLUMNS = 80
 CLAUSE = 16

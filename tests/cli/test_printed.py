@@ -18,8 +18,8 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from onnxtile.registry import discover
 from onnxtile.report.format import Format
+from onnxtile.system.registry import discover
 
 Run = Callable[..., Any]
 
@@ -183,7 +183,7 @@ def test_what_a_library_logs_or_warns_is_for_programmers(silent: bool) -> None:
     """In a process of its own: here, pytest listens. What is asked for by -W still comes."""
     script = (
         "import logging, warnings\n"
-        "from onnxtile.quiet import silence_libraries\n"
+        "from onnxtile.system.process import silence_libraries\n"
         "silence_libraries()\n"
         "logging.getLogger('onnx_ir.serde').warning('logged')\n"
         "warnings.warn('warned')\n"

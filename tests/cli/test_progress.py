@@ -15,7 +15,7 @@ from rich.console import Console
 
 from onnxtile.cli.bar import bar
 from onnxtile.cli.job import Job
-from onnxtile.progress import counted, silent
+from onnxtile.system.progress import counted, silent
 
 
 def _shown(file: io.StringIO) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from onnxtile.deployment.executorch import memory_planning_algo
-from onnxtile.errors import UsageError
+from onnxtile.system.errors import UsageError
 
 
 @dataclass(eq=False)

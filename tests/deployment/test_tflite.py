@@ -15,12 +15,19 @@ import onnxtile
 from onnxtile import cli
 from onnxtile.deployment import micro_run, tflite_model
 from onnxtile.deployment.micro_run import micro_runs
-from onnxtile.deployment.tflite_metadata import ONLINE, offsets_in, with_offsets
-from onnxtile.deployment.tflite_model import MicroGraph, MicroOperator, MicroTensor, read_tflite
-from onnxtile.deployment.tflite_problem import problem_of
+from onnxtile.deployment.tflite_model import (
+    ONLINE,
+    MicroGraph,
+    MicroOperator,
+    MicroTensor,
+    offsets_in,
+    read_tflite,
+    with_offsets,
+)
+from onnxtile.deployment.tflite_plan import problem_of
 from onnxtile.deployment.tflite_replay import require_sound
-from onnxtile.errors import CheckFailed, Infeasible, Mismatch, ModelError, UsageError
 from onnxtile.planning.problem_plan import plan_buffers
+from onnxtile.system.errors import CheckFailed, Infeasible, Mismatch, ModelError, UsageError
 from onnxtile.verbs.flows import micro
 from tests.deployment.networks import SCHEMA, Network, network
 

@@ -12,14 +12,13 @@ from onnx import numpy_helper
 
 from onnxtile.fitting.channels import HiddenGroups
 from onnxtile.fitting.read_network import read_network
-from onnxtile.fitting.region import Cut
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.schedule import FitSchedule, RegionCost
-from onnxtile.fitting.unblocking.unblock import UnblockedModel, unblock
+from onnxtile.fitting.rewrites.rewrite import UnblockedModel, unblock
+from onnxtile.fitting.strips import Cut, FitSchedule, RegionCost
 from onnxtile.fitting.write import write
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
+from onnxtile.shapes.resolve import resolve
 
 HEAD = '<ir_version: 10, opset_import: ["": 17]>\n'
 

@@ -18,7 +18,7 @@ import onnxtile
 from onnxtile.fitting.axis_maps import AxisLink, OperatorFacts, Uncut, links
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
+from onnxtile.shapes.resolve import resolve
 from tests.fitting.networks import model
 
 

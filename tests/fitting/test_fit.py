@@ -12,22 +12,21 @@ import onnx_ir
 import pytest
 
 import onnxtile
+from onnxtile.arena.run import ArenaVerdict
 from onnxtile.fitting.read_network import read_network
-from onnxtile.fitting.region import Cut
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.schedule import FitSchedule
 from onnxtile.fitting.search import FitTarget, search
+from onnxtile.fitting.strips import Cut, FitSchedule
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
-from onnxtile.planning.proof.arena_run import ArenaVerdict
-from onnxtile.progress import Progress, silent
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.progress import Progress, silent
 from onnxtile.verbs.fit import FitOptions
-from onnxtile.verbs.flows import fit_attempts
+from onnxtile.verbs.flows import fit_drafts as fit_attempts
 from onnxtile.verbs.flows.fit_drafts import DraftedSchedule, drafted
 from onnxtile.verbs.flows.fitted_model import ModelPlan
 from onnxtile.verbs.flows.fitting import attempt, read_subject
-from onnxtile.verification import judge
+from onnxtile.verification.rounding import judge
 from tests.fitting.networks import branches, inverted_residuals, model
 from tests.fitting.test_quantised import quantised
 

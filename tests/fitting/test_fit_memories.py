@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import onnxtile
-from onnxtile.errors import Infeasible
+from onnxtile.system.errors import Infeasible
 from tests.fitting.networks import inverted_residuals, model
 
 MODEL = inverted_residuals()

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.schedule import FitSchedule
 from onnxtile.fitting.search import FitTarget, search
+from onnxtile.fitting.strips import FitSchedule
 from tests.fitting.test_search import regions
 
 _BUDGET = 0.6

@@ -13,7 +13,7 @@ from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.regions import Regions
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
+from onnxtile.shapes.resolve import resolve
 from tests.fitting.networks import model
 
 

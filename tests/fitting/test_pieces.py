@@ -12,17 +12,14 @@ from hypothesis import strategies as st
 
 import onnxtile
 from onnxtile.fitting.live_bytes import live_bytes
-from onnxtile.fitting.pieces_search import PiecesSearch
-from onnxtile.fitting.region import Cut, PiecesOfTensors, overlapped, row_pieces
-from onnxtile.fitting.region_cuts import RegionCuts
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.schedule import FitSchedule, Prices, RegionCost
-from onnxtile.fitting.search import FitTarget, PathSearch, search
-from onnxtile.progress import silent
+from onnxtile.fitting.search import FitTarget, PathSearch, PiecesSearch, RegionCuts, search
+from onnxtile.fitting.strips import Cut, FitSchedule, PiecesOfTensors, Prices, RegionCost, overlapped, row_pieces
+from onnxtile.system.progress import silent
 from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows.fit_drafts import FitSubject, drafted
 from onnxtile.verbs.flows.fitting import read_subject
-from onnxtile.verification import judge
+from onnxtile.verification.rounding import judge
 from tests.fitting.networks import inverted_residuals, model
 
 

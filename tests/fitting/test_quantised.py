@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 import onnxtile
-from onnxtile.fitting.schedule import FitSchedule
+from onnxtile.fitting.strips import FitSchedule
 from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows.fitting import read_subject
 from tests.fitting.networks import HEAD

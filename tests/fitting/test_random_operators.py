@@ -9,13 +9,13 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnxtile
-from onnxtile.errors import Infeasible
-from onnxtile.fitting.schedule import WHOLE
-from onnxtile.fitting.unblocking.editing import ModelEdit
-from onnxtile.fitting.unblocking.planned_order import run_as_planned
+from onnxtile.fitting.rewrites.editing import ModelEdit
+from onnxtile.fitting.rewrites.order import run_as_planned
+from onnxtile.fitting.strips import WHOLE
 from onnxtile.model.constants import Constants
 from onnxtile.model.save import to_bytes
-from onnxtile.model.shapes import resolve
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.errors import Infeasible
 from onnxtile.verbs.flows.fit_drafts import regions_of
 from tests.random_graphs.drawing import in_order
 from tests.random_graphs.kernels import run_model

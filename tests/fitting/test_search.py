@@ -8,21 +8,26 @@ import onnx
 import pytest
 
 from models.make_mobilenet_v2 import mobilenet_v2
-from onnxtile.api import fit
 from onnxtile.fitting.live_bytes import live_bytes
 from onnxtile.fitting.read_network import read_network
-from onnxtile.fitting.region import Cut
-from onnxtile.fitting.region_cuts import ChunkLoad, RegionCuts
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.schedule import FitSchedule, Prices, RegionCost
-from onnxtile.fitting.search import FitTarget, PathSearch, _priced, search, search_soon
-from onnxtile.fitting.search_effort import all_effort
-from onnxtile.fitting.strip_ranges import paced, shares
+from onnxtile.fitting.search import (
+    ChunkLoad,
+    FitTarget,
+    PathSearch,
+    RegionCuts,
+    _priced,
+    all_effort,
+    search,
+    search_soon,
+)
+from onnxtile.fitting.strips import Cut, FitSchedule, Prices, RegionCost, paced, shares
+from onnxtile.model.binding import bind
 from onnxtile.model.constants import Constants
-from onnxtile.model.dims import bind
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
-from onnxtile.progress import Progress, silent
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.progress import Progress, silent
+from onnxtile.verbs.fit import fit
 from onnxtile.verbs.flows.fit_drafts import regions_of
 from tests.bench.large_graphs import wide
 from tests.counted import calls

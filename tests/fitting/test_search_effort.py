@@ -8,18 +8,15 @@ import onnx
 import pytest
 
 import onnxtile
-from onnxtile.errors import Infeasible
-from onnxtile.fitting import search_effort
-from onnxtile.fitting.pieces_search import PiecesSearch
+from onnxtile.fitting import search as search_effort
 from onnxtile.fitting.read_network import read_network
-from onnxtile.fitting.region_cuts import RegionCuts
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.schedule import Prices
-from onnxtile.fitting.search import FitTarget, PathSearch, search, search_within
-from onnxtile.fitting.search_effort import SearchEffort
+from onnxtile.fitting.search import FitTarget, PathSearch, PiecesSearch, RegionCuts, SearchEffort, search, search_within
+from onnxtile.fitting.strips import Prices
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.errors import Infeasible
 from tests.bench.large_graphs import wide
 from tests.counted import calls
 from tests.fitting.networks import inverted_residuals, model
@@ -144,7 +141,7 @@ def test_items_of_a_batch_run_one_by_one_where_their_nodes_are_few(monkeypatch: 
     peak = _arena(made)
     apart = onnxtile.fit(made, capacity=peak * 2 // 3)
     assert apart.steps[0].kind == "batch"
-    monkeypatch.setattr("onnxtile.fitting.unblocking.items._NODES", 4 * len(made.graph.node) - 1)
+    monkeypatch.setattr("onnxtile.fitting.rewrites.sink_concats._NODES", 4 * len(made.graph.node) - 1)
     assert onnxtile.fit(made, capacity=peak * 2 // 3).steps[0].kind != "batch"
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from onnxtile.api import plan
+from onnxtile.fitting.live_bytes import uncut_peak
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.uncut_peak import uncut_peak
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
+from onnxtile.shapes.resolve import resolve
 from onnxtile.verbs.flows.fit_drafts import regions_of
+from onnxtile.verbs.plan import plan
 from tests.fitting.networks import inverted_residuals
 
 _VIEWS = """<ir_version: 10, opset_import: ["": 17]> g (float[4, 64] x) => (float[4, 64] y)

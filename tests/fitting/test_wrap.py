@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 import onnxtile
-from onnxtile.fitting.wrap import wrap
+from onnxtile.fitting.write import wrap
 from tests.fitting.networks import inverted_residuals
 from tests.fitting.test_quantised import quantised
 

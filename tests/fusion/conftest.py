@@ -13,13 +13,13 @@ import onnx_ir as ir
 import pytest
 
 from onnxtile import api
-from onnxtile.fusion.library import Pattern, from_file
-from onnxtile.fusion.outcome import PatternResult
+from onnxtile.fusion.fuse import PatternResult
+from onnxtile.fusion.pattern import Pattern, from_file
 from onnxtile.model.load import external_tensors, load
-from onnxtile.model.passed_through import note_outputs
+from onnxtile.model.preserved import note_outputs
 from onnxtile.model.save import to_bytes
 from onnxtile.model.session import session_of
-from onnxtile.verification import run_original
+from onnxtile.verification.trials import run_original
 
 AIDGE = Path(__file__).parent.parent.parent / "patterns" / "aidge"
 LINEAR = from_file(AIDGE / "linear.toml")

@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxtile import api
-from onnxtile.errors import UsageError
+from onnxtile.system.errors import UsageError
 from onnxtile.verbs.flows import memory_choice
 from tests.patterns.conftest import Tiny
 

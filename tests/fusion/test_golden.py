@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from onnxtile.fusion.library import from_file
+from onnxtile.fusion.pattern import from_file
 
 if TYPE_CHECKING:
     from tests.fusion.conftest import Lab

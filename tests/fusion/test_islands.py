@@ -9,12 +9,13 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxtile import api, keys
+from onnxtile import api
+from onnxtile.fusion.fuse import fuse
 from onnxtile.fusion.library import pattern_set
-from onnxtile.fusion.rewrite import fuse
 from onnxtile.fusion.unfuse import unfuse
+from onnxtile.model import keys
 from onnxtile.model.load import load
-from onnxtile.runtime import Array, Session
+from onnxtile.system.runtime import Array, Session
 
 
 class _Quantised:

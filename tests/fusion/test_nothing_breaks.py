@@ -16,11 +16,12 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxtile import api, keys
-from onnxtile.errors import ModelError
-from onnxtile.fusion.library import from_query
+from onnxtile import api
+from onnxtile.fusion.pattern import from_query
+from onnxtile.model import keys
 from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
+from onnxtile.system.errors import ModelError
 
 if TYPE_CHECKING:
     from tests.fusion.conftest import Lab

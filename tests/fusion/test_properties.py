@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxtile import api
-from onnxtile.fusion.library import from_query
+from onnxtile.fusion.pattern import from_query
 from onnxtile.model.load import load
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _cases(draw: st.DrawFn) -> Case:
 
 
 # What is made of scalars alone is declared as a matrix, too.
-pytestmark = pytest.mark.filterwarnings("ignore::onnxtile.errors.ModelWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::onnxtile.system.errors.ModelWarning")
 
 RUNS = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 

@@ -10,9 +10,9 @@ import onnx
 import onnxruntime
 import pytest
 
-from onnxtile import keys
+from onnxtile.model import keys
 from onnxtile.model.save import to_bytes
-from onnxtile.verification import run_original
+from onnxtile.verification.trials import run_original
 
 if TYPE_CHECKING:
     from tests.fusion.conftest import Fused, Lab

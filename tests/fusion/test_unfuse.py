@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import pytest
 
-from onnxtile import api, keys
-from onnxtile.errors import ModelError, UsageError
-from onnxtile.fusion import packed as packing
-from onnxtile.fusion.library import from_query
-from onnxtile.fusion.packed import packed, unpacked
-from onnxtile.fusion.record import dumps, loads, past_of
+from onnxtile import api
+from onnxtile.fusion import record as packing
+from onnxtile.fusion.pattern import from_query
+from onnxtile.fusion.record import dumps, loads, packed, past_of, unpacked
+from onnxtile.model import keys
 from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
+from onnxtile.system.errors import ModelError, UsageError
 from tests.conftest import LIGHT
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from onnxtile.registry import data_folder
+from onnxtile.system.registry import data_folder
 from tests.conftest import LIGHT, ZOO
 from tests.hostile.models import bases
 from tests.hostile.mutate import mutated_bytes, mutated_model, mutated_text

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 import onnxtile
 from onnxtile import __main__
-from onnxtile.runtime import contrib_schemas
+from onnxtile.system.runtime import contrib_schemas
 
 _ADDRESSES = 12 * 2**30
 """Bytes of address space of one command: a guard for the machine, above what a command may take."""

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import onnx
 
-from onnxtile.registry import data_folder
+from onnxtile.system.registry import data_folder
 
 SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 COMMANDS = (

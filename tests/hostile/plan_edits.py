@@ -25,7 +25,7 @@ import onnx
 import onnx.parser
 
 import onnxtile
-from onnxtile.errors import OnnxtileError
+from onnxtile.system.errors import OnnxtileError
 from tests.planning.test_bodies import IN_A_LOOP
 from tests.planning.test_functions import GRAPHS
 from tests.planning.test_functions import model as calling

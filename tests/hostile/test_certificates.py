@@ -20,7 +20,7 @@ import pytest
 import onnxtile
 from onnxtile.planning import check_account, check_bound, check_movement
 from onnxtile.planning.check_account import assumed, graph_of, moved
-from onnxtile.registry import data_folder
+from onnxtile.system.registry import data_folder
 
 _GRAPHS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "node": (

@@ -13,13 +13,13 @@ import onnx
 import pytest
 
 from onnxtile import api
-from onnxtile.errors import OnnxtileError
 from onnxtile.fusion.pattern import from_file as pattern_file
-from onnxtile.model.given import read_inputs
 from onnxtile.model.load import load
+from onnxtile.model.npz_inputs import read_inputs
 from onnxtile.pipeline.file import from_file as pipeline_file
-from onnxtile.registry import data_folder
-from onnxtile.run_limits import RunLimits
+from onnxtile.system.errors import OnnxtileError
+from onnxtile.system.limits import RunLimits
+from onnxtile.system.registry import data_folder
 from onnxtile.tiling.target import from_file as limits_file
 from tests.hostile import forked
 from tests.hostile.mutants import judged

@@ -10,7 +10,7 @@ import pytest
 from onnxtile import api
 from onnxtile.inspection.summary import Inspection
 from onnxtile.inspection.work import FlopRule, Rule
-from onnxtile.registry import discover
+from onnxtile.system.registry import discover
 
 Graph = Callable[..., Inspection]
 

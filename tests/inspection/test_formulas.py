@@ -12,8 +12,8 @@ import onnx.parser
 import pytest
 
 import onnxtile
-from onnxtile.inspection.symbolic_size import SymbolicSize
-from onnxtile.model.size_formula import SizeFormula
+from onnxtile.inspection.work import SymbolicSize
+from onnxtile.model.formula import SizeFormula
 
 WEIGHT = "{" + ", ".join(["0.5"] * 64) + "}"
 ATTENTION = f"""

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxtile import api
-from onnxtile.inspection.modules import Module
+from onnxtile.inspection.layers import Module
 
 
 def model(names: tuple[str, ...]) -> onnx.ModelProto:

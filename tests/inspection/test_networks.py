@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from onnxtile import api
-from onnxtile.errors import UsageError
+from onnxtile.system.errors import UsageError
 
 Light = Callable[[str], Path]
 

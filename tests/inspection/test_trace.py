@@ -13,11 +13,11 @@ import onnxruntime as ort
 import pytest
 
 from onnxtile import api
-from onnxtile.errors import ModelError, OverLimit, QueryError, UsageError
-from onnxtile.inspection import traced_bytes
+from onnxtile.inspection import trace as traced_bytes
 from onnxtile.model import submodel
-from onnxtile.model.given import write_arrays
-from onnxtile.runtime import Session
+from onnxtile.model.npz_inputs import write_arrays
+from onnxtile.system.errors import ModelError, OverLimit, QueryError, UsageError
+from onnxtile.system.runtime import Session
 
 
 def text(graph: str, *, opset: int = 17) -> onnx.ModelProto:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onnxtile.api import FuseResult
+from onnxtile.verbs.flows.fusing import FuseResult
 
 Names = Callable[[FuseResult], list[str]]
 

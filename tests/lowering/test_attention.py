@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from onnxtile.api import FuseResult
 from onnxtile.model.session import session_of
+from onnxtile.verbs.flows.fusing import FuseResult
 
 Names = Callable[[FuseResult], list[str]]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from onnxtile.api import FuseResult
-from onnxtile.errors import Mismatch, PatternError
-from onnxtile.fusion.library import from_file
+from onnxtile.fusion.pattern import from_file
+from onnxtile.system.errors import Mismatch, PatternError
+from onnxtile.verbs.flows.fusing import FuseResult
 
 Names = Callable[[FuseResult], list[str]]
 

@@ -15,10 +15,10 @@ import pytest
 from rich.console import Console
 
 from onnxtile import api
-from onnxtile.errors import UsageError
 from onnxtile.fusion.edge_rows import EdgeEffect, SiteRuns, edge_rows
 from onnxtile.model.session import session_of
-from onnxtile.report.lower_tables import for_lowered
+from onnxtile.report.fuse_tables import for_lowered
+from onnxtile.system.errors import UsageError
 
 LENGTH = "l = ReduceL2<axes = [-1]>(x) y = Div(x, l)"
 UNSHIFTED = "e = Exp(x) z = ReduceSum(e, axes) y = Div(e, z)"
@@ -128,7 +128,7 @@ def test_strict_needs_a_lowering_and_runs(bench: Any, options: dict[str, Any]) -
 
 
 def test_a_site_that_cannot_be_run_is_refused_by_strict_alone(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from onnxtile.fusion.lowering_driver import lowered_site_check
+    from onnxtile.fusion.lower import site_check as lowered_site_check
     from onnxtile.fusion.site_check import SiteVerdict
 
     skipped = SiteVerdict("y", (), 0, "its shape is not known")

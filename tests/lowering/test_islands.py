@@ -14,12 +14,17 @@ from onnxruntime.quantization import QuantFormat
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
 from onnxtile import api
-from onnxtile.api import FuseResult
-from onnxtile.fusion.island_lowering import IslandSite
 from onnxtile.fusion.island_lowerings.unary import UnaryIsland
-from onnxtile.fusion.lowering import Replacement
-from onnxtile.fusion.proofs.blocks import packed_weight, packed_zeros, unpacked_weight, unpacked_zeros
-from onnxtile.runtime import Array
+from onnxtile.fusion.lower.island_lowering import (
+    IslandSite,
+    packed_weight,
+    packed_zeros,
+    unpacked_weight,
+    unpacked_zeros,
+)
+from onnxtile.fusion.lower.lowering import Replacement
+from onnxtile.system.runtime import Array
+from onnxtile.verbs.flows.fusing import FuseResult
 
 STEP, ZERO = 0.05, 3
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxtile.api import FuseResult
-from onnxtile.fusion.proofs.means import in_means
-from onnxtile.fusion.proofs.terms import atom, mean, number, power, product, total, variable
+from onnxtile.fusion.lower.norms import in_means
+from onnxtile.fusion.lower.terms import atom, mean, number, power, product, total, variable
+from onnxtile.verbs.flows.fusing import FuseResult
 
 END = "e = Add (v, eps) r = Sqrt (e) n = Div (c, r) k = Mul (n, scale) y = Add (k, bias)"
 FORMS = {

@@ -11,14 +11,15 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from onnxtile import api, keys
-from onnxtile.errors import Mismatch, UsageError
-from onnxtile.fusion.library import Pattern, from_query
-from onnxtile.fusion.lowering_driver.lowered_site_check import LoweredSites
+from onnxtile import api
+from onnxtile.fusion.lower.site_check import LoweredSites
+from onnxtile.fusion.pattern import Pattern, from_query
 from onnxtile.fusion.site_check import SiteVerdict
-from onnxtile.model import infer
+from onnxtile.model import keys
 from onnxtile.model.save import to_bytes
-from onnxtile.verification import compare
+from onnxtile.shapes import infer
+from onnxtile.system.errors import Mismatch, UsageError
+from onnxtile.verification.rounding import compare
 
 # How many layer norms, RMS norms, activations and attentions become operators.
 COUNTS = {
@@ -160,7 +161,7 @@ def test_shapes_are_inferred_once_where_all_sizes_are_known(
         inferred.append(model)
         return infer.ShapeEngines(model)
 
-    monkeypatch.setattr("onnxtile.model.shapes.ShapeEngines", noted)
+    monkeypatch.setattr("onnxtile.shapes.resolve.ShapeEngines", noted)
     result = api.fuse(transformer, lower=target)
     assert any(site.operator for site in result.lowered)
     assert len(inferred) == 1

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
-from onnxtile.api import FuseResult
 from onnxtile.model.session import session_of
+from onnxtile.verbs.flows.fusing import FuseResult
 
 Names = Callable[[FuseResult], list[str]]
 

@@ -14,8 +14,8 @@ from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
 from onnxtile import api
-from onnxtile.api import FuseResult
 from onnxtile.model.save import to_bytes
+from onnxtile.verbs.flows.fusing import FuseResult
 from tests.random_graphs.drawing import in_order
 
 

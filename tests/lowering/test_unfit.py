@@ -10,10 +10,10 @@ import onnx
 import pytest
 
 from onnxtile import api
-from onnxtile.api import FuseResult
-from onnxtile.errors import Mismatch
-from onnxtile.fusion.lowering import CallSite, Lowering, Replacement
+from onnxtile.fusion.lower.lowering import CallSite, Lowering, Replacement
 from onnxtile.fusion.lowerings.swish import SILU
+from onnxtile.system.errors import Mismatch
+from onnxtile.verbs.flows.fusing import FuseResult
 
 SHAPE = "[1,2,4,8]"
 SCORES = "t = Transpose <perm=[0,1,3,2]> (x) p = MatMul (x, t) s = Mul (p, scale)"
@@ -97,7 +97,7 @@ def test_a_site_that_fails_alone_stays_a_call(
     bench: Any, monkeypatch: pytest.MonkeyPatch, operator: str, reason: str
 ) -> None:
     """Both sites are of one kind, of which one is run: both stay."""
-    monkeypatch.setattr("onnxtile.fusion.lowering_driver.plug_ins.discover", only(Wrong(operator)))
+    monkeypatch.setattr("onnxtile.fusion.lower.driver.discover", only(Wrong(operator)))
     body = "s = Sigmoid (x) a = Mul (x, s) t = Sigmoid (a) y = Mul (a, t)"
     result = bench.lower(bench.model(body, {}), "SiLU")
     assert [site.operator for site in result.lowered] == ["", ""]
@@ -107,14 +107,14 @@ def test_a_site_that_fails_alone_stays_a_call(
 
 
 def test_without_verification_nothing_is_run(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onnxtile.fusion.lowering_driver.plug_ins.discover", only(Wrong("Softsign")))
+    monkeypatch.setattr("onnxtile.fusion.lower.driver.discover", only(Wrong("Softsign")))
     model = bench.model("s = Sigmoid (x) y = Mul (x, s)", {})
     assert bench.lower(model, "SiLU", verify=False).lowered[0].operator == "Softsign"
 
 
 def test_a_fused_model_that_differs_is_still_refused(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only sites are given up: where every site agrees and the whole does not, the model is not written."""
-    monkeypatch.setattr("onnxtile.fusion.lowering_driver.plug_ins.discover", only(Wrong("Softsign")))
+    monkeypatch.setattr("onnxtile.fusion.lower.driver.discover", only(Wrong("Softsign")))
     monkeypatch.setattr("onnxtile.verbs.flows.lowering._why_unfit", lambda *_: "")
     monkeypatch.setattr("onnxtile.verbs.flows.lowering.require_sites", lambda *_: None)
     with pytest.raises(Mismatch, match="lowered model"):

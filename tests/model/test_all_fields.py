@@ -15,11 +15,11 @@ from google.protobuf.message import Message
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxtile import api
-from onnxtile.errors import ModelWarning
-from onnxtile.fusion.rewrite import fuse
+from onnxtile.fusion.fuse import fuse
 from onnxtile.model.load import load
 from onnxtile.model.opset import raised
 from onnxtile.model.save import save
+from onnxtile.system.errors import ModelWarning
 from onnxtile.tiling.limits import Limits
 
 TEXT = """<ir_version: 11, opset_import: ["" : 17, "local" : 1]>

@@ -19,10 +19,12 @@ import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 
-from onnxtile.errors import ModelError, UsageError
-from onnxtile.model import beside, stream, weights
+from onnxtile.model import save as beside
+from onnxtile.model import stream
 from onnxtile.model.load import external_tensors, load
 from onnxtile.model.save import save
+from onnxtile.system import files as weights
+from onnxtile.system.errors import ModelError, UsageError
 
 MOVES = ("replace", "rename", "unlink", "chmod")
 """The methods of Path by which files come and go; the other steps are functions of tempfile, shutil and onnx_ir."""

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxtile.model.load import load
-from onnxtile.model.shapes import Shapes, resolve
+from onnxtile.shapes.resolve import Shapes, resolve
 
 Text = Callable[..., onnx.ModelProto]
 

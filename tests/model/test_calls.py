@@ -6,9 +6,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from onnxtile.errors import ModelError
-from onnxtile.model.calls import MOST_NESTED, require_bounded_calls
+from onnxtile.model.functions import MOST_NESTED, require_bounded_calls
 from onnxtile.model.load import load
+from onnxtile.system.errors import ModelError
 
 
 def calling(bodies: Sequence[Sequence[int | str]], main: Sequence[int]) -> onnx.ModelProto:

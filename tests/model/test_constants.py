@@ -11,11 +11,11 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxtile import runtime
 from onnxtile.model.constants import Constants, constant_attribute, made_tensor
-from onnxtile.model.copied_tensor import copied_tensor
 from onnxtile.model.load import load
-from onnxtile.runtime import Array
+from onnxtile.model.preserved import copied_tensor
+from onnxtile.system import runtime
+from onnxtile.system.runtime import Array
 
 Text = Callable[..., onnx.ModelProto]
 ValueOf = Callable[[ir.Model, str], ir.Value]

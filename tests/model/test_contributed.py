@@ -12,13 +12,13 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxtile.errors import ModelWarning
-from onnxtile.model import infer as engines
-from onnxtile.model.dims import bind
-from onnxtile.model.infer import values
+from onnxtile.model.binding import bind
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
-from onnxtile.runtime import Array, Session
+from onnxtile.shapes import infer as engines
+from onnxtile.shapes.infer import values
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.errors import ModelWarning
+from onnxtile.system.runtime import Array, Session
 
 Text = Callable[..., onnx.ModelProto]
 _RANDOM = np.random.default_rng(0)
@@ -296,7 +296,7 @@ def test_nothing_of_the_runtime_is_needed_for_operators_of_onnx(monkeypatch: pyt
     def refuse(*_: object) -> None:
         raise AssertionError("the runtime was asked")
 
-    monkeypatch.setattr("onnxtile.model.contributed.inferred_results", refuse)
-    monkeypatch.setattr("onnxtile.model.contributed.contrib_schemas", refuse)
+    monkeypatch.setattr("onnxtile.shapes.contributed.inferred_results", refuse)
+    monkeypatch.setattr("onnxtile.shapes.contributed.contrib_schemas", refuse)
     model = load(text("g (float[2, 3] x) => (float[A, B] y) { h = Relu(x) y = LayerNormalization(h, h) }"))
     assert all(resolve(model).sizes(value) == (2, 3) for value in values(model) if value.name in {"h", "y"})

@@ -8,10 +8,10 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from onnxtile.errors import UsageError
-from onnxtile.model.dims import bind, free_inputs, symbols
+from onnxtile.model.binding import bind, free_inputs, symbols
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.errors import UsageError
 
 Text = Callable[..., onnx.ModelProto]
 ValueOf = Callable[[ir.Model, str], ir.Value]

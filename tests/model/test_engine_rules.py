@@ -13,9 +13,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from onnxtile.model.engine_rules import _largest_of, _symbol_names
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
+from onnxtile.shapes.infer import _largest_of, _symbol_names
+from onnxtile.shapes.resolve import resolve
 
 Text = Callable[..., onnx.ModelProto]
 
@@ -41,7 +41,7 @@ def test_a_plan_of_fixed_sizes_executes_no_sympy(tmp_path: Path, text: Text) -> 
     code = (
         "import sys, onnxtile.cli as cli\n"
         "try: cli.main()\n"
-        "finally: print('sympy.core' in sys.modules, 'onnxtile.model.engine_rules' in sys.modules)"
+        "finally: print('sympy.core' in sys.modules, 'onnxtile.shapes.infer' in sys.modules)"
     )
     command = [sys.executable, "-c", code, "plan", str(file), "--no-verify", "--dry-run", "-q"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

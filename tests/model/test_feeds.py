@@ -12,11 +12,11 @@ import pytest
 from onnx import TensorProto, helper
 
 import onnxtile
-from onnxtile.errors import ModelError, OverLimit
 from onnxtile.model.feeds import draw, sample_feeds
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
-from onnxtile.runtime import Array
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.errors import ModelError, OverLimit
+from onnxtile.system.runtime import Array
 
 Text = Callable[..., onnx.ModelProto]
 

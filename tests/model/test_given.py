@@ -14,9 +14,9 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxtile.errors import UsageError
-from onnxtile.model.given import given_shapes, read_inputs
 from onnxtile.model.load import load
+from onnxtile.model.npz_inputs import given_shapes, read_inputs
+from onnxtile.system.errors import UsageError
 
 Text = Callable[..., onnx.ModelProto]
 GRAPH = "g (float[N, 3] x, int64[N] i) => (float[N, 3] y) { h = Relu(x) y = Identity(h) }"

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 from onnx_ir.passes.common import InlinePass
 
-from onnxtile.model.inlining import inline_calls
+from onnxtile.model.functions import inline_calls
 from tests.bench.large_graphs import functions
 
 

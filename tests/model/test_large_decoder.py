@@ -15,7 +15,7 @@ from onnxtile import api
 from onnxtile.model import stream
 from onnxtile.model.feeds import sample_feeds
 from onnxtile.model.load import load
-from onnxtile.runtime import Session
+from onnxtile.system.runtime import Session
 from tests.bench.large_decoder import DecoderSize, make
 
 MOST_MEMORY, MOST_SECONDS = 1_000_000_000, 60

@@ -17,11 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxtile.errors import ModelError, OnnxtileError
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import digest, external_tensors, load
 from onnxtile.model.save import to_bytes
-from onnxtile.model.shapes import resolve
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.errors import ModelError, OnnxtileError
 
 Text = Callable[..., onnx.ModelProto]
 

@@ -14,11 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxtile.errors import ModelError
-from onnxtile.model.load import load
-from onnxtile.model.mapped import read_mapped
+from onnxtile.model.load import load, read_mapped
 from onnxtile.model.save import save, to_bytes
-from onnxtile.model.wire import Unusual, fields, head
+from onnxtile.system.errors import ModelError
+from onnxtile.system.protobuf_wire import Unusual, fields, head
 
 LARGE = np.arange(300_000, dtype=np.float32)
 

@@ -9,11 +9,10 @@ import pytest
 from onnx import helper, numpy_helper
 from onnxruntime import InferenceSession
 
-from onnxtile.errors import ModelError
 from onnxtile.model.constants import Constants
 from onnxtile.model.opset import raised
-from onnxtile.model.raised_shapes import shapes_of_raised
-from onnxtile.model.shapes import resolve
+from onnxtile.shapes.resolve import resolve, shapes_of_raised
+from onnxtile.system.errors import ModelError
 
 
 def old_model() -> ir.Model:

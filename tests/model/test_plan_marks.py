@@ -10,13 +10,13 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from onnxtile import api, keys
+from onnxtile import api
 from onnxtile.fusion.unfuse import unfuse
+from onnxtile.model import keys
 from onnxtile.model.load import load
-from onnxtile.model.plan_marks import clear_plan
-from onnxtile.pipeline.file import from_file
-from onnxtile.pipeline.place import Destination
+from onnxtile.pipeline.file import Destination, from_file
 from onnxtile.pipeline.run import run_one
+from onnxtile.planning.annotate import clear_plan
 from onnxtile.tiling.limits import Limits
 
 MARKS = {keys.ARENA, keys.OFFSET, keys.SIZE, keys.ALIAS_OF, keys.STEP, keys.PLAN}
@@ -111,8 +111,8 @@ def test_unfuse_gives_back_the_users_metadata_and_no_plan(source: ir.Model) -> N
 
 def test_marks_in_the_record_of_a_call_are_not_brought_back(source: ir.Model) -> None:
     """The graph was planned before the pattern was applied to it, without the verb."""
+    from onnxtile.fusion.fuse import fuse
     from onnxtile.fusion.library import select
-    from onnxtile.fusion.rewrite import fuse
 
     model = marked_everywhere(source)
     fuse(model, select(["MatMul->Add"]))

@@ -19,14 +19,15 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from onnxtile import api
-from onnxtile.errors import ModelError, ModelWarning, UsageError
 from onnxtile.model import save as room
-from onnxtile.model import stream, weights
+from onnxtile.model import stream
 from onnxtile.model.load import external_tensors, load
 from onnxtile.model.save import external_folder, raise_ir_version, save, to_bytes
 from onnxtile.model.stream import write_model
-from onnxtile.model.whole import require_writable, write_whole
-from onnxtile.runtime import Session
+from onnxtile.system import files as weights
+from onnxtile.system.errors import ModelError, ModelWarning, UsageError
+from onnxtile.system.files import require_writable, write_whole
+from onnxtile.system.runtime import Session
 
 Text = Callable[..., onnx.ModelProto]
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"

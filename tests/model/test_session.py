@@ -8,11 +8,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from onnxtile.errors import ModelError
 from onnxtile.model import session
 from onnxtile.model.load import load
 from onnxtile.model.save import save
 from onnxtile.model.session import session_of
+from onnxtile.system.errors import ModelError
 
 
 def product(size: int, op: str = "MatMul", layers: int = 1) -> ir.Model:

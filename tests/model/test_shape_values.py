@@ -9,11 +9,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from onnxtile.model.dims import bind, free_inputs, symbols
+from onnxtile.model.binding import bind, free_inputs, symbols
 from onnxtile.model.feeds import sample_feeds
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
 from onnxtile.model.submodel import exposing
+from onnxtile.shapes.resolve import resolve
 
 Text = Callable[..., onnx.ModelProto]
 

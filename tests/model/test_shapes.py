@@ -12,13 +12,14 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxtile.errors import ModelError, ModelWarning
-from onnxtile.model import infer as engines
-from onnxtile.model.dims import bind
-from onnxtile.model.engine_rules import ENGINE
+from onnxtile.model.binding import bind
+from onnxtile.model.known import NOTHING
 from onnxtile.model.load import load
-from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.walk import main_graphs
+from onnxtile.shapes import infer as engines
+from onnxtile.shapes.infer import ENGINE
+from onnxtile.shapes.resolve import Shapes, resolve
+from onnxtile.system.errors import ModelError, ModelWarning
 
 Text = Callable[..., onnx.ModelProto]
 ValueOf = Callable[[ir.Model, str], ir.Value]
@@ -103,10 +104,10 @@ def test_of_engines_that_contradict_each_other_none_is_believed(text: Text, monk
 
 def test_a_declaration_that_a_run_contradicts_is_not_believed(text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
     """No engine follows it; without a run it is all that is known, with one it is a warning."""
-    nothing = lambda _, graphs: [engines.NOTHING for values in graphs for _ in values]  # noqa: E731
+    nothing = lambda _, graphs: [NOTHING for values in graphs for _ in values]  # noqa: E731
     monkeypatch.setattr(engines, "_infer_symbolic", lambda *_: None)
     monkeypatch.setattr(engines, "_infer_onnx", nothing)
-    monkeypatch.setattr("onnxtile.model.shapes._with_computed", lambda _, shapes, __=(): shapes)
+    monkeypatch.setattr("onnxtile.shapes.resolve._with_computed", lambda _, shapes, __=(): shapes)
     model = load(text("g (float[2, 3] x) => (float[2, 4] y) { y = Relu(x) }"))
     assert resolve(model).sizes(model.graph.outputs[0]) == (2, 4)
     with pytest.warns(ModelWarning, match=r"declares the output 'y' as \[2, 4\], and it is \[2, 3\]"):
@@ -257,7 +258,7 @@ def test_shapes_that_depend_on_the_data_stay_unknown_with_the_reason(text: Text,
 
 def test_runs_that_disagree_are_told(monkeypatch: pytest.MonkeyPatch, text: Text) -> None:
     # As an operator of a domain that nobody looks into would.
-    monkeypatch.setattr("onnxtile.model.sample.data_dependent", lambda _: {})
+    monkeypatch.setattr("onnxtile.shapes.resolve.data_dependent", lambda _: {})
     model = load(text("g (bool[4, 4] x) => (int64[2, A] y) { y = NonZero(x) }"))
     shapes = resolve(model, run=True)
     assert "runs gave" in shapes.reason(model.graph.outputs[0])
@@ -345,9 +346,7 @@ def test_sizes_computed_in_one_body_are_not_those_of_a_name_in_another(text: Tex
 def test_external_weights_are_read_for_a_run(external: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load(external)
     monkeypatch.setattr(engines, "_infer_symbolic", lambda *_: None)
-    monkeypatch.setattr(
-        engines, "_infer_onnx", lambda _, graphs: [engines.NOTHING for values in graphs for _ in values]
-    )
+    monkeypatch.setattr(engines, "_infer_onnx", lambda _, graphs: [NOTHING for values in graphs for _ in values])
     model.graph.outputs[0].shape = None
     assert resolve(model, run=True).sizes(model.graph.outputs[0]) == (1000,)
 

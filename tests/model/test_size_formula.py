@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnxtile.model.size_expression import read_size, read_sizes
-from onnxtile.model.size_formula import SizeFormula, extreme, is_at_least, product_of
-from onnxtile.model.size_pieces import SizePieces
+from onnxtile.model.formula import SizeFormula, SizePieces, extreme, is_at_least, product_of, read_size, read_sizes
 
 RANGES = {"batch": (1, 8), "seq": (2, 512)}
 BATCH, SEQ = SizeFormula.symbol("batch"), SizeFormula.symbol("seq")

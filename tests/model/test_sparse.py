@@ -12,10 +12,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxtile
-from onnxtile.errors import ModelError, ModelWarning
-from onnxtile.model.load import load
-from onnxtile.model.sparse import MOST_BYTES, densely
-from onnxtile.runtime import Session
+from onnxtile.model.load import MOST_BYTES, densely, load
+from onnxtile.system.errors import ModelError, ModelWarning
+from onnxtile.system.runtime import Session
 
 FEEDS = {"x": np.ones((2, 3), np.float32), "go": np.array(True)}
 

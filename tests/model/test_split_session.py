@@ -9,13 +9,12 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from onnxtile.errors import ModelError
-from onnxtile.model import split_session
+from onnxtile.arena.memory import TensorMemory
+from onnxtile.model import session as split_session
 from onnxtile.model.feeds import sample_feeds
-from onnxtile.model.session import session_of
-from onnxtile.model.split_session import SplitSession, may_split
-from onnxtile.planning.proof.memory import TensorMemory
-from onnxtile.runtime import Array, Session
+from onnxtile.model.session import SplitSession, may_split, session_of
+from onnxtile.system.errors import ModelError
+from onnxtile.system.runtime import Array, Session
 from tests.bench.large_graphs import MAKERS
 
 

@@ -7,8 +7,8 @@ import onnx_ir as ir
 import pytest
 
 import onnxtile
-from onnxtile.errors import ModelError
 from onnxtile.model.submodel import Submodels, bare_node, exposing, tensor_type
+from onnxtile.system.errors import ModelError
 
 MODEL = """<ir_version: 8, opset_import: ["": 17, "f": 1]>
 whole (float[2] x, bool c) => (float[2] y)
@@ -126,7 +126,7 @@ def test_no_other_module_makes_models_of_nodes() -> None:
         "model/submodel.py",
         "model/validity.py",
         "model/stream.py",
-        "model/unfold.py",
-        "model/contributed.py",
-        "tiling/function_table.py",
+        "shapes/opened_calls.py",
+        "shapes/contributed.py",
+        "tiling/functions.py",
     }

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from onnxtile.model import temporary
-from onnxtile.model.temporary import temporary_file, temporary_folder
-from onnxtile.posix import hold
+from onnxtile.system import files as temporary
+from onnxtile.system.files import temporary_file, temporary_folder
+from onnxtile.system.posix import hold
 
 WRITER = """
 import os, sys, time
 from pathlib import Path
-from onnxtile.model.temporary import temporary_file, temporary_folder
-from onnxtile.posix import hold
+from onnxtile.system.files import temporary_file, temporary_folder
+from onnxtile.system.posix import hold
 with temporary_file(Path(".")) as path:
     path.write_bytes(b"half")
     print(path.name, flush=True)
@@ -103,7 +103,7 @@ def test_a_file_that_another_took_before_it_was_locked_is_made_again(
 FOLDER = """
 import tempfile
 import time
-from onnxtile.model.temporary import temporary_folder
+from onnxtile.system.files import temporary_folder
 with temporary_folder() as path:
     (path / "model.onnx").write_bytes(b"half")
     print(path.name, flush=True)

@@ -5,10 +5,9 @@ import onnx_ir as ir
 import pytest
 
 from onnxtile.common_options import SizeOptions
-from onnxtile.errors import ModelError
-from onnxtile.model.dims import bind
+from onnxtile.model.binding import Unbound, bind, example, missing_sizes
 from onnxtile.model.feeds import sample_feeds
-from onnxtile.model.unbound import Unbound, example, missing_sizes
+from onnxtile.system.errors import ModelError
 
 
 def unbound(**shapes: list[int | str | None]) -> Unbound:

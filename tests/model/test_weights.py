@@ -12,11 +12,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 from onnxtile import api
-from onnxtile.errors import UsageError
 from onnxtile.model.load import external_tensors, load
 from onnxtile.model.save import save
-from onnxtile.model.weights import weights_beside
-from onnxtile.model.whole import require_writable
+from onnxtile.system.errors import UsageError
+from onnxtile.system.files import require_writable, weights_beside
 
 Locate = Callable[[str], None]
 

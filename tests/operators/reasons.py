@@ -71,7 +71,7 @@ _DRAWN = No("its numbers are drawn anew in each run: no comparison of two runs s
 _BODY = No("what it reads and writes is what its bodies do: each has a plan of its own", "docs/plan.md")
 _SMALL = No("classical machine learning reads a row of features, of a few bytes", ONNX)
 _GONE = No("ONNX removed it before version 1.6; only onnxruntime still takes it", "onnxruntime's contrib_defs.cc")
-_BY_DATA = No("how many elements its result has depends on the data", "onnxtile/model/dependence.py")
+_BY_DATA = No("how many elements its result has depends on the data", "onnxtile/shapes/value.py")
 
 OVER: Mapping[No, str] = {
     _NO_TENSOR: _CONTAINERS,
@@ -114,7 +114,7 @@ OVER: Mapping[No, str] = {
     ): ("RotaryEmbedding com.microsoft::MRotaryEmbedding com.microsoft::RotaryEmbedding"),
     No("it is for training; it has a second result that is as large as the operand", ONNX): _LOSSES,
 }
-"""Why no result of an operator may be written over an operand (onnxtile/planning/layout/aliases/lawful.py)."""
+"""Why no result of an operator may be written over an operand (onnxtile/planning/aliases.py)."""
 
 AXES: Mapping[No, str] = {
     _NO_TENSOR: _CONTAINERS,
@@ -196,7 +196,7 @@ SAVES: Mapping[No, str] = {
         "CausalConvWithState MaxRoiPool RoiAlign Unique"
     ),
 }
-"""Why it is not known what the gradient of a standard operator reads (onnxtile/inspection/gradients.py)."""
+"""Why it is not known what the gradient of a standard operator reads (onnxtile/inspection/training.py)."""
 
 QUANTISED: Mapping[No, str] = {
     No("its scale multiplies floats", ONNX): (

@@ -11,14 +11,14 @@ import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 
-from onnxtile.errors import OnnxtileError
 from onnxtile.fitting.axis_maps import OperatorFacts, Uncut, links
 from onnxtile.model.constants import Constants
-from onnxtile.model.dependence import shape_operands
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
-from onnxtile.planning.layout.aliases.lawful import IN_PLACE, VIEWS
-from onnxtile.runtime import Binding, Session
+from onnxtile.planning.aliases import IN_PLACE, VIEWS
+from onnxtile.shapes.resolve import resolve
+from onnxtile.shapes.value import shape_operands
+from onnxtile.system.errors import OnnxtileError
+from onnxtile.system.runtime import Binding, Session
 from tests.operators.reasons import reasons
 from tests.operators.schemas import Example, Tensor, examples
 

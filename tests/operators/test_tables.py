@@ -9,27 +9,31 @@ from collections.abc import Callable, Collection
 import onnx
 import pytest
 
-from onnxtile.deployment import tflite_problem, tflite_replay
+from onnxtile.check import operators as published
+from onnxtile.deployment import tflite_plan as tflite_problem
+from onnxtile.deployment import tflite_replay
 from onnxtile.fitting import axis_maps
-from onnxtile.fitting.unblocking import packed
+from onnxtile.fitting.rewrites import split_packed_products as packed
 from onnxtile.fusion import islands
-from onnxtile.fusion.operator_lowering import OperatorLowering
-from onnxtile.inspection import gradients, parameters, training, work
+from onnxtile.fusion.lower.operator_lowering import OperatorLowering
+from onnxtile.inspection import summary as parameters
+from onnxtile.inspection import training, work
+from onnxtile.inspection import training as gradients
 from onnxtile.inspection.quantisation import _BLOCKS, _PORTS
-from onnxtile.model import operands
-from onnxtile.model.body_shapes import CONTROL_FLOW
+from onnxtile.model import feeds as operands
 from onnxtile.model.draws import RANDOM
+from onnxtile.model.load import _HOLDING
 from onnxtile.model.quantising import DEQUANTISING, FLOAT_MEANINGS, QUANTISING
-from onnxtile.model.sparse import _HOLDING
 from onnxtile.model.walk import RESHAPING
+from onnxtile.planning import aliases as lawful
+from onnxtile.planning import aliases as state_operators
 from onnxtile.planning import byte_graph
-from onnxtile.planning.layout.aliases import lawful
-from onnxtile.planning.proof.published import operators as published
-from onnxtile.planning.states import state_operators
-from onnxtile.registry import discover
-from onnxtile.tiling import untiled
+from onnxtile.shapes.value import CONTROL_FLOW
+from onnxtile.system.registry import discover
+from onnxtile.tiling import tile as untiled
 from onnxtile.tiling.tileable import Tileable
-from onnxtile.verification import before_last, one_step
+from onnxtile.verification import rounding as before_last
+from onnxtile.verification import rounding as one_step
 from tests.conftest import ROOT
 from tests.operators.reasons import ALL, ONNX, doubled, reasons
 from tests.operators.schemas import operators, schemas, with_kernel
@@ -129,7 +133,7 @@ def test_the_certificate_lets_operators_write_over_as_many_operands_as_the_plann
 
 
 NO_KERNEL_OF_TENSORS = {
-    no.reason for no in ALL["over"] if no.source in {ONNX, "docs/plan.md", "onnxtile/model/dependence.py"}
+    no.reason for no in ALL["over"] if no.source in {ONNX, "docs/plan.md", "onnxtile/shapes/value.py"}
 }
 _LOOSE = (
     "Affine Crop ImageScaler MaxUnpool MemcpyFromHost MemcpyToHost ParametricSoftplus ReverseSequence STFT Scale ScaledTanh "

@@ -16,8 +16,9 @@ import pytest
 from onnx import numpy_helper
 
 from onnxtile import api
-from onnxtile.fusion.library import Pattern, pattern_set
-from onnxtile.fusion.outcome import PatternResult
+from onnxtile.fusion.fuse import PatternResult
+from onnxtile.fusion.library import pattern_set
+from onnxtile.fusion.pattern import Pattern
 
 LIBRARY = {pattern.name: pattern for pattern in pattern_set()}
 ZOO = Path(__file__).parents[3] / "shared" / "zoo"

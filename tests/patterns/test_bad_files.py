@@ -10,10 +10,10 @@ import onnx_ir as ir
 import pytest
 
 from onnxtile import api
-from onnxtile.errors import PatternError, QueryError
-from onnxtile.fusion.library import from_file
-from onnxtile.fusion.rewrite import fuse
+from onnxtile.fusion.fuse import fuse
+from onnxtile.fusion.pattern import from_file
 from onnxtile.model.load import load
+from onnxtile.system.errors import PatternError, QueryError
 
 HEAD = 'name = "Mine"\ndoc = "x"\n'
 MODEL = """<ir_version: 10, opset_import: ["": 17]> g (float[2, 4] x, float[2, 4] z) => (float[2, 4] y) {

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from onnxtile.errors import PatternError
-from onnxtile.fusion.fragments import expanded
-from onnxtile.fusion.pattern import from_file
+from onnxtile.fusion.pattern import expanded, from_file
+from onnxtile.system.errors import PatternError
 
 HEAD = 'name = "Op"\ndoc = "an operator"\n'
 

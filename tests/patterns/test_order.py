@@ -9,8 +9,8 @@ import pytest
 from rich.text import Text
 
 from onnxtile import api
-from onnxtile.errors import PatternError
 from onnxtile.report.tables import for_explain
+from onnxtile.system.errors import PatternError
 from onnxtile.verbs.flows.fusing import chosen_patterns
 
 if TYPE_CHECKING:

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from onnxtile.errors import PatternError
 from onnxtile.fusion.pattern import STORED, from_file, texts_of
 from onnxtile.fusion.store_queries import content
-from onnxtile.query.parse import parse, parse_condition
-from onnxtile.query.stored import StoredQueries
+from onnxtile.query.language import StoredQueries, parse, parse_condition
 from onnxtile.query.syntax import Query
-from onnxtile.registry import data_folder
+from onnxtile.system.errors import PatternError
+from onnxtile.system.registry import data_folder
 
 FOLDER = data_folder("patterns")
 FILES = sorted(FOLDER.rglob("*.toml"))
@@ -61,7 +60,7 @@ def test_the_pattern_of_a_user_is_parsed_even_where_its_text_is_stored(
         parsed.append(text)
         return parse(text)
 
-    monkeypatch.setattr("onnxtile.query.parse.parse", noted)
+    monkeypatch.setattr("onnxtile.query.language.parse", noted)
     own = Path(shutil.copy(FOLDER / "linear.toml", tmp_path / "linear.toml"))
     assert [program.query for program in from_file(own).programs] == [
         program.query for program in from_file(FOLDER / "linear.toml").programs

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from onnxtile.registry import data_folder
+from onnxtile.system.registry import data_folder
 from tests.cli.conftest import run
 
 __all__ = ["run"]

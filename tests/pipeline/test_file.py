@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from onnxtile.errors import UsageError
 from onnxtile.pipeline.file import Pipeline, from_file
 from onnxtile.pipeline.step import verbs
+from onnxtile.system.errors import UsageError
 
 GOOD = """
 doc = "what it is for"

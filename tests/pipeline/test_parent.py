@@ -14,7 +14,7 @@ from tests.hostile.kills import patience
 WORKER = """
 import os, sys, time
 from pathlib import Path
-from onnxtile.model.whole import staged
+from onnxtile.system.files import staged
 from onnxtile.pipeline.parent import end_with
 end_with(os.getppid())
 with staged({Path("result"): b"half"}):
@@ -84,7 +84,7 @@ def test_workers_that_are_being_started_say_nothing_of_ctrl_c(tmp_path: Path, mo
     """A terminal sends it to all of them, also while they import modules."""
     (tmp_path / "p.toml").write_text(PIPELINE)
     script = (
-        "import os, threading, time\nfrom onnxtile.cli.signals import Signals\n"
+        "import os, threading, time\nfrom onnxtile.cli.streams import Signals\n"
         "from onnxtile.pipeline.workers import Workers\nsignals = Signals()\nsignals.heed()\n"
         "threading.Timer(0.1, print, ['started'], {'flush': True}).start()\n"
         "try:\n    list(Workers(2).each(time.sleep, [60, 60]))\nexcept KeyboardInterrupt:\n    os._exit(130)\n"

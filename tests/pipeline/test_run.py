@@ -18,17 +18,15 @@ import onnx.parser
 import pytest
 from rich.table import Table
 
-from onnxtile.errors import UsageError
+from onnxtile.declare.verb import Outcome, Verb
 from onnxtile.pipeline.budgets import Budgets
-from onnxtile.pipeline.file import Pipeline, from_file
-from onnxtile.pipeline.many import run
-from onnxtile.pipeline.place import Destination
-from onnxtile.pipeline.run import run_one
+from onnxtile.pipeline.file import Destination, Pipeline, from_file
+from onnxtile.pipeline.run import run, run_one
 from onnxtile.pipeline.step import PipelineStep
 from onnxtile.pipeline.workers import Workers, _own_handlers
-from onnxtile.registry import data_folder
 from onnxtile.report.run_tables import for_run
-from onnxtile.verb import Outcome, Verb
+from onnxtile.system.errors import UsageError
+from onnxtile.system.registry import data_folder
 from onnxtile.verbs.flows.listing import OptionNames
 from onnxtile.verbs.unfuse import UnfuseOptions
 

@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 
 from onnxtile.cli.commands.run import RunCommand
-from onnxtile.errors import UsageError
-from onnxtile.option import options
-from onnxtile.pipeline.figures import figures
-from onnxtile.pipeline.file import Pipeline, from_file
-from onnxtile.pipeline.place import Destination
+from onnxtile.declare.option import options
+from onnxtile.pipeline.budgets import figures
+from onnxtile.pipeline.file import Destination, Pipeline, from_file
 from onnxtile.pipeline.run import run_one
 from onnxtile.pipeline.step import verbs
-from onnxtile.registry import data_folder
 from onnxtile.report.run_tables import for_run
+from onnxtile.system.errors import UsageError
+from onnxtile.system.registry import data_folder
 
 STEPS = verbs()
 NO_STEP = {

@@ -9,15 +9,15 @@ import onnx.parser
 import onnx_ir as ir
 from hypothesis import strategies as st
 
+from onnxtile.arena.run import ArenaVerdict, arena_run
+from onnxtile.check.audit import Audit, check, require
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
-from onnxtile.model.shapes import Shapes, resolve
-from onnxtile.planning.layout.aliases.find import LayoutFacts
+from onnxtile.planning.aliases import LayoutFacts
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.offsets.problem import Buffer, Problem
-from onnxtile.planning.proof.arena_run import ArenaVerdict, arena_run
-from onnxtile.planning.proof.published.audit import Audit, check, require
 from onnxtile.planning.result import PlannedBuffer, PlanResult
+from onnxtile.shapes.resolve import Shapes, resolve
 
 
 @st.composite

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile.planning.layout.aliases.alias_sets import AliasSets, Contents
-from onnxtile.planning.layout.aliases.find import Alias
-from onnxtile.planning.layout.ordering.precedence import InSteps
+from onnxtile.planning.aliases import Alias
+from onnxtile.planning.live_ranges import InSteps
+from onnxtile.planning.sharing import AliasSets, Contents
 from tests.planning.conftest import Case
 from tests.planning.test_random_graphs import models
 
@@ -49,7 +49,7 @@ def test_the_work_of_a_long_stream_grows_linearly(order: str) -> None:
 
         def trace(frame: FrameType, event: str, _argument: Any) -> Any:
             nonlocal found
-            if "/layout/aliases/" not in frame.f_code.co_filename:
+            if not frame.f_code.co_filename.endswith("/planning/sharing.py"):
                 return None
             found += event == "line"
             return trace

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile.errors import Infeasible
-from onnxtile.planning.layout.aliases.find import LayoutFacts
-from onnxtile.planning.layout.graph_layout import Layout, layouts
-from onnxtile.planning.layout.ordering.order_search import OrderSearch
-from onnxtile.planning.layout.ordering.schedule import Schedule, predecessors
-from onnxtile.planning.layout.scope import PlanScope
-from onnxtile.planning.layout.workspaces import NO_NEEDS, Needs, WorkspaceRules
+from onnxtile.planning.aliases import LayoutFacts
+from onnxtile.planning.layout import Layout, layouts
 from onnxtile.planning.model_plan import SHARING
 from onnxtile.planning.order import Order, SchedulingContext
+from onnxtile.planning.ordering.order_search import OrderSearch
+from onnxtile.planning.schedule import Schedule, predecessors
+from onnxtile.planning.scope import PlanScope
+from onnxtile.planning.workspaces import NO_NEEDS, Needs, WorkspaceRules
+from onnxtile.system.errors import Infeasible
 from tests.planning.conftest import Case
 from tests.planning.test_random_graphs import models
 

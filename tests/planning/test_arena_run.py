@@ -12,14 +12,14 @@ from onnx import helper
 from onnxruntime import InferenceSession
 
 from onnxtile import api
-from onnxtile.errors import CheckFailed, ModelError
-from onnxtile.planning.layout.aliases import find
-from onnxtile.planning.layout.aliases.lawful import VIEWS
-from onnxtile.planning.proof.executor import ArenaExecutor, Corruption
-from onnxtile.planning.proof.memory import ArenaMemory, tensor_to_bytes, to_array
-from onnxtile.planning.proof.plain import PlainRun
+from onnxtile.arena.kernel import Corruption
+from onnxtile.arena.memory import ArenaMemory, tensor_to_bytes, to_array
+from onnxtile.arena.run import ArenaExecutor, PlainRun
+from onnxtile.planning import aliases as find
+from onnxtile.planning.aliases import VIEWS
 from onnxtile.planning.result import PlanResult
-from onnxtile.runtime import Array, Binding, Session, as_text
+from onnxtile.system.errors import CheckFailed, ModelError
+from onnxtile.system.runtime import Array, Binding, Session, as_text
 from tests.planning.conftest import Case, aliases, outside, rows
 from tests.planning.test_live import IF, LOOP, NESTED, RESIDUAL, UNREAD
 

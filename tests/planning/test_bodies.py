@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile import api, errors, keys
-from onnxtile.model.plan_marks import clear_plan
-from onnxtile.planning.annotate import annotate
-from onnxtile.planning.layout.workspaces import WorkspaceRules
-from onnxtile.planning.proof.published.audit import require
-from onnxtile.planning.proof.published.reading import from_marks
+from onnxtile import api
+from onnxtile.check.audit import from_marks, require
+from onnxtile.model import keys
+from onnxtile.planning.annotate import annotate, clear_plan
 from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlanResult
+from onnxtile.planning.workspaces import WorkspaceRules
+from onnxtile.system import errors
 from tests.planning.conftest import Case, outside, rows
 from tests.planning.test_live import IF, LOOP, NESTED
 

@@ -7,12 +7,12 @@ import onnx.parser
 import pytest
 
 from onnxtile import api
-from onnxtile.errors import CheckFailed, UsageError
+from onnxtile.check.graph import GraphFacts
+from onnxtile.check.sharing import links
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
-from onnxtile.planning.proof.published.evidence import GraphFacts
-from onnxtile.planning.proof.published.links import links
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.errors import CheckFailed, UsageError
 from tests.planning.conftest import Case, aliases, rows
 
 NONZERO = """

@@ -21,10 +21,9 @@ from onnx import TensorProto, helper, parser
 
 import onnxtile
 from onnxtile.planning import byte_graph, check_account, check_bound
-from onnxtile.planning.certificate import certificate, problem_certificate
+from onnxtile.planning.certificate import FixedRow, certificate, offset_tree, problem_certificate
 from onnxtile.planning.check_account import graph_of
 from onnxtile.planning.check_bound import Account, is_proved
-from onnxtile.planning.offset_tree import FixedRow, offset_tree
 
 NOT_PROVED = "the proof does not hold"
 SCRIPTS = [Path(name) for name in (check_account.__file__, byte_graph.__file__, check_bound.__file__)]

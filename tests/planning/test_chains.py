@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from onnxtile import api
-from onnxtile.errors import UsageError
 from onnxtile.model.load import load
-from onnxtile.planning.layout.graph_layout import layouts
-from onnxtile.planning.layout.ordering import chains, every_order
-from onnxtile.planning.layout.ordering.chains import Chains, require_narrow
-from onnxtile.planning.layout.ordering.every_order import InEveryOrder
-from onnxtile.planning.layout.ordering.order_search import OrderSearch
-from onnxtile.planning.layout.scope import PlanScope
+from onnxtile.planning.layout import layouts
 from onnxtile.planning.model_plan import SHARING
 from onnxtile.planning.order import find_order
+from onnxtile.planning.ordering import every_order
+from onnxtile.planning.ordering import every_order as chains
+from onnxtile.planning.ordering.every_order import Chains, InEveryOrder, require_narrow
+from onnxtile.planning.ordering.order_search import OrderSearch
+from onnxtile.planning.scope import PlanScope
+from onnxtile.system.errors import UsageError
 from tests.bench.large_graphs import MAKERS
 from tests.planning.conftest import Case
 from tests.planning.test_random_graphs import models

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnxtile.errors import CheckFailed
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem
 from onnxtile.planning.planner import find_planner
-from onnxtile.planning.proof.offsets_check import check, require
+from onnxtile.planning.problem_check import check, require
+from onnxtile.system.errors import CheckFailed
 from tests.planning.conftest import problems
 
 PROBLEM = Problem((Buffer("a", 100, 0, 3), Buffer("b", 64, 2, 4), Buffer("c", 10, 3, 5)))

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxtile import api
-from onnxtile.errors import CheckFailed, ModelWarning
+from onnxtile.system.errors import CheckFailed, ModelWarning
 
 HEADS, GROUPS, HEAD, WIDTH = 4, 2, 16, 32
 SIZES = {"batch": 1, "length": 4, "total": 12, "past": 8}

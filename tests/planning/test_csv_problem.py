@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import onnxtile
-from onnxtile.errors import UsageError
 from onnxtile.planning.offsets import csv_problem
 from onnxtile.planning.offsets.csv_problem import read_problem
 from onnxtile.planning.offsets.problem import Buffer, Problem
+from onnxtile.system.errors import UsageError
 
 
 def test_columns_in_any_order_and_one_that_is_not_asked_for() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from onnxtile.errors import CheckFailed, UsageError
-from onnxtile.planning.layout.ordering.schedule import own_order, predecessors, shuffled
+from onnxtile.planning.schedule import own_order, predecessors, shuffled
+from onnxtile.system.errors import CheckFailed, UsageError
 from tests.planning.conftest import Case, aliases, rows
 from tests.planning.test_arena_run import SOUND
 from tests.planning.test_schedules import BRANCHES, PARALLEL
@@ -107,7 +107,7 @@ def test_tensors_that_share_bytes_as_aliases_are_kept_apart_too() -> None:
 
 
 def test_a_planner_that_forgets_conflicts_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onnxtile.planning.layout.graph_layout.conflicts", lambda *_: frozenset())
+    monkeypatch.setattr("onnxtile.planning.layout.conflicts", lambda *_: frozenset())
     with pytest.raises(CheckFailed, match="share bytes, and the graph does not say which is first"):
         Case.of(TURNS).plan(order="any")
 

@@ -22,9 +22,9 @@ from onnxtile.planning.offsets.exact.solve import Solution, solve
 from onnxtile.planning.offsets.exact.state import as_arrays, groups, state_of
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem
 from onnxtile.planning.planner import find_planner
+from onnxtile.planning.problem_check import check
 from onnxtile.planning.problem_plan import plan_buffers
-from onnxtile.planning.proof.offsets_check import check
-from onnxtile.progress import Progress
+from onnxtile.system.progress import Progress
 from tests.bench.hard_problems import cut, variants
 
 HARD = Path(__file__).parents[3] / "shared" / "minimalloc"

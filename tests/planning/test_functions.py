@@ -15,16 +15,17 @@ import pytest
 from hypothesis import given, settings
 from onnx import helper, numpy_helper
 
-from onnxtile import api, keys
-from onnxtile.errors import CheckFailed, ModelError
-from onnxtile.model import unfold as unfolding
-from onnxtile.model.shapes import Shapes
-from onnxtile.model.unfold import unfold
-from onnxtile.planning.layout.aliases import find
-from onnxtile.planning.layout.non_tensors import containers
+from onnxtile import api
+from onnxtile.model import keys
+from onnxtile.planning import aliases as find
+from onnxtile.planning.aliases import containers
 from onnxtile.planning.result import PlannedBody, PlanResult
-from onnxtile.report.emit import Emission
+from onnxtile.report.format import Emission
 from onnxtile.report.formats.to_json import published
+from onnxtile.shapes import opened_calls as unfolding
+from onnxtile.shapes.opened_calls import unfold
+from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.errors import CheckFailed, ModelError
 from onnxtile.tiling.limits import Limits
 from tests.bench.large_graphs import functions
 from tests.planning.conftest import Case, rows

@@ -8,10 +8,9 @@ import onnx.parser
 import pytest
 
 from onnxtile import api
-from onnxtile.errors import ModelError, OnnxtileError
-from onnxtile.model.feeds import sample_feeds
+from onnxtile.model.feeds import Wanted, sample_feeds
 from onnxtile.model.load import load
-from onnxtile.model.wanted import Wanted
+from onnxtile.system.errors import ModelError, OnnxtileError
 
 Find = Callable[[str], Path]
 SHAPES = {"input": (1, 576), "state": (2, 1, 128)}

@@ -12,16 +12,16 @@ import onnx_ir as ir
 import pytest
 
 import onnxtile
-from onnxtile.errors import UsageError
-from onnxtile.model.unfold import Unfolded
-from onnxtile.model.wanted import ANYTHING
-from onnxtile.planning.proof.executor import ArenaExecutor
-from onnxtile.planning.proof.memory import StateRows, TensorMemory
-from onnxtile.planning.proof.prepared import Moves
-from onnxtile.planning.proof.published.audit import check
-from onnxtile.planning.proof.published.claims import UNSAID, Claims
-from onnxtile.planning.proof.state_run import same_plan, state_run
-from onnxtile.planning.states.find_states import StateChoice
+from onnxtile.arena.kernel import Moves
+from onnxtile.arena.memory import StateRows, TensorMemory
+from onnxtile.arena.run import ArenaExecutor
+from onnxtile.arena.state_run import same_plan, state_run
+from onnxtile.check.audit import check
+from onnxtile.check.document import UNSAID, Claims
+from onnxtile.model.feeds import ANYTHING
+from onnxtile.planning.states import StateChoice
+from onnxtile.shapes.opened_calls import Unfolded
+from onnxtile.system.errors import UsageError
 from tests.planning.conftest import Case, rows
 from tests.planning.test_states import ATTENTION, GROWING, MULTI_HEAD, model, planned, state
 

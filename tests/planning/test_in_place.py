@@ -9,9 +9,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from onnxtile.planning.layout.aliases.lawful import IN_PLACE
-from onnxtile.planning.proof.memory import ByteArray
-from onnxtile.runtime import Array, Binding, Session
+from onnxtile.arena.memory import ByteArray
+from onnxtile.planning.aliases import IN_PLACE
+from onnxtile.system.runtime import Array, Binding, Session
 from tests.planning.conftest import Case, aliases, rows
 
 SHAPES = [(3,), (2, 5, 7), (1, 8, 28, 28), (37, 500)]

@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxtile import api
-from onnxtile.errors import UsageError
 from onnxtile.report.formats.to_json import published
+from onnxtile.system.errors import UsageError
 from tests.bench.ideal_arena import ideal, tensor_sizes
 from tests.fusion.test_islands import quantised_attention
 

@@ -3,11 +3,11 @@
 import onnx_ir as ir
 import pytest
 
-from onnxtile.errors import ModelError
-from onnxtile.planning.layout.live_ranges import find_live_ranges
-from onnxtile.planning.layout.ordering.schedule import own_order
-from onnxtile.planning.layout.scope import PlanScope
-from onnxtile.planning.proof.published.timeline import RunOrder, timeline
+from onnxtile.check.graph import RunOrder, timeline
+from onnxtile.planning.live_ranges import find_live_ranges
+from onnxtile.planning.schedule import own_order
+from onnxtile.planning.scope import PlanScope
+from onnxtile.system.errors import ModelError
 from tests.planning.conftest import Case, lives, outside, rows
 
 RESIDUAL = """

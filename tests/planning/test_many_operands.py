@@ -8,9 +8,9 @@ from functools import partial
 import onnx_ir as ir
 import pytest
 
-from onnxtile.planning.layout.aliases.find import overwrites
-from onnxtile.planning.proof.published.evidence import GraphFacts
-from onnxtile.planning.proof.published.links import links
+from onnxtile.check.graph import GraphFacts
+from onnxtile.check.sharing import links
+from onnxtile.planning.aliases import overwrites
 from tests.bench.large_graphs import wide
 from tests.counted import calls
 from tests.planning.conftest import Case

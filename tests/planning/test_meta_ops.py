@@ -13,15 +13,16 @@ import onnx_ir as ir
 import pytest
 from rich.console import Console
 
-from onnxtile import api, keys
-from onnxtile.errors import ModelError
-from onnxtile.graph import node_id
-from onnxtile.planning.layout.aliases.find import overwritable
-from onnxtile.planning.layout.insides import Insides
-from onnxtile.planning.layout.workspaces import WorkspaceRules
+from onnxtile import api
+from onnxtile.model import keys
+from onnxtile.model.topology import node_id
+from onnxtile.planning.aliases import overwritable
+from onnxtile.planning.bodies import Insides
 from onnxtile.planning.result import Inside, PlanResult
+from onnxtile.planning.workspaces import WorkspaceRules
 from onnxtile.report.formats.to_json import published
 from onnxtile.report.plan_tables import for_plan
+from onnxtile.system.errors import ModelError
 from tests.planning.conftest import Case, aliases, rows
 
 Find = Callable[[str], Path]

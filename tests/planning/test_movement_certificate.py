@@ -19,15 +19,13 @@ from hypothesis import strategies as st
 
 import onnxtile
 from onnxtile.model.constants import Constants
-from onnxtile.model.shapes import resolve
 from onnxtile.planning import check_account, check_movement
-from onnxtile.planning.certificate import certificate
+from onnxtile.planning.certificate import certificate, proof_of
 from onnxtile.planning.check_movement import CLAIMS, Copies, is_proved
 from onnxtile.planning.model_plan import PlanSettings
-from onnxtile.planning.movement.gaps import Gap, MovementProblem
+from onnxtile.planning.movement.eviction import UNIT, Gap, MovementProblem, least_bytes, prices
 from onnxtile.planning.movement.plan import plan_with_movement
-from onnxtile.planning.movement.relaxation import UNIT, least_bytes, prices
-from onnxtile.planning.movement_certificate import proof_of
+from onnxtile.shapes.resolve import resolve
 from tests.planning.movement_optimum import SmallMovement
 from tests.planning.test_movement_choice import movements
 from tests.planning.test_movement_optimum import UNIT as BYTES
@@ -169,7 +167,7 @@ def test_both_sides_of_a_branch_are_proved() -> None:
 def test_a_proof_is_not_deeper_than_readers_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
     copies = as_copies(MovementProblem((4,), (Gap(0, 0, 3, 3), Gap(0, 0, 3, 3))))
     assert proof_of(copies, 2, 10) is not None
-    monkeypatch.setattr("onnxtile.planning.movement_certificate._DEEPEST", 0)
+    monkeypatch.setattr("onnxtile.planning.certificate._DEEPEST", 0)
     assert proof_of(copies, 2, 10) is None
 
 

@@ -14,11 +14,11 @@ import onnx
 import pytest
 
 import onnxtile
+from onnxtile.arena.run import ArenaVerdict, arena_run
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
-from onnxtile.planning.proof.arena_run import ArenaVerdict, arena_run
 from onnxtile.report.formats.to_json import published
+from onnxtile.shapes.resolve import resolve
 from tests.planning.test_movement_plan import BODY, PARTS, RING, SKIP, graph, layers, moved
 
 Document = dict[str, Any]

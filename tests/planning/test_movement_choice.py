@@ -10,11 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxtile.planning.movement import eviction
-from onnxtile.planning.movement.copies import TransferTime
-from onnxtile.planning.movement.eviction import Eviction, choose_evictions, proved_evictions
-from onnxtile.planning.movement.gaps import Gap, MovementProblem
-from onnxtile.planning.movement.relaxation import least_bytes
-from onnxtile.planning.movement.times import ByteAccess, Speeds, TimedStep, transfer_time
+from onnxtile.planning.movement.eviction import (
+    Eviction,
+    Gap,
+    MovementProblem,
+    choose_evictions,
+    least_bytes,
+    proved_evictions,
+)
+from onnxtile.planning.movement.plan import ByteAccess, Speeds, TimedStep, transfer_time
+from onnxtile.planning.result import TransferTime
 
 
 @st.composite

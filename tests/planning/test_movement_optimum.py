@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxtile.model.constants import Constants
-from onnxtile.model.shapes import resolve
 from onnxtile.planning.model_plan import PlanSettings
-from onnxtile.planning.movement.copies import PlannedMovement
 from onnxtile.planning.movement.plan import plan_with_movement
-from onnxtile.planning.movement.wide_bounds import covered
+from onnxtile.planning.movement.uses import covered
+from onnxtile.planning.result import PlannedMovement
+from onnxtile.shapes.resolve import resolve
 from tests.planning.movement_optimum import SmallKernel, SmallMovement
 
 UNIT = 64

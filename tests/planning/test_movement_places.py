@@ -10,10 +10,10 @@ import onnx
 import pytest
 
 import onnxtile
-from onnxtile import keys
-from onnxtile.errors import Infeasible, UsageError
-from onnxtile.planning.proof.state_run import StateVerdict
+from onnxtile.arena.state_run import StateVerdict
+from onnxtile.model import keys
 from onnxtile.report.formats.to_json import published
+from onnxtile.system.errors import Infeasible, UsageError
 from onnxtile.verbs.flows.planning import PlannedModel
 from tests.planning.test_movement_plan import SKIP, graph, moved, movement_of, ways
 

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import onnxtile
-from onnxtile.planning.movement.copies import PlannedMovement
-from onnxtile.planning.proof.arena_run import ArenaVerdict
+from onnxtile.arena.run import ArenaVerdict
+from onnxtile.planning.result import PlannedMovement
 from onnxtile.report.formats import to_header, to_trace
 from onnxtile.report.formats.to_json import published
 from onnxtile.verbs.flows.planning import PlannedModel

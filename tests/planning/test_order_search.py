@@ -7,12 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile.planning.layout.ordering import refine
-from onnxtile.planning.layout.ordering import search as searching
-from onnxtile.planning.layout.ordering.ideals import Effect, Ideals
-from onnxtile.planning.layout.ordering.ordering_problem import OrderingProblem
-from onnxtile.planning.layout.ordering.refine import refined
-from onnxtile.planning.layout.ordering.search import FoundOrder, bound_of, heights, search
+from onnxtile.planning.ordering import search as refine
+from onnxtile.planning.ordering import search as searching
+from onnxtile.planning.ordering.search import (
+    Effect,
+    FoundOrder,
+    Ideals,
+    OrderingProblem,
+    bound_of,
+    heights,
+    refined,
+    search,
+)
 from tests.planning.conftest import Case
 
 WIDE_FIRST = OrderingProblem(

@@ -8,16 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile.errors import CheckFailed, UsageError
 from onnxtile.planning.offsets.csv_problem import read_problem
 from onnxtile.planning.offsets.effort import Effort
-from onnxtile.planning.offsets.outline import LivePart, rounded, union
-from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, OverCapacity, Problem, require_capacity
+from onnxtile.planning.offsets.problem import (
+    Buffer,
+    LivePart,
+    OffsetPlan,
+    OverCapacity,
+    Problem,
+    require_capacity,
+    rounded,
+    union,
+)
 from onnxtile.planning.planner import planners
+from onnxtile.planning.problem_check import check, require
 from onnxtile.planning.problem_plan import plan_buffers
-from onnxtile.planning.proof.offsets_check import check, require
 from onnxtile.report.format import RenderOptions
 from onnxtile.report.formats.to_csv import FORMAT
+from onnxtile.system.errors import CheckFailed, UsageError
 
 BRIEF = Effort(100_000, 100_000)
 

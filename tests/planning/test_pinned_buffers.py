@@ -7,14 +7,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from onnxtile.errors import UsageError
 from onnxtile.planning.offsets.effort import Effort
 from onnxtile.planning.offsets.exact.solve import solve
 from onnxtile.planning.offsets.memories import Memory, allocate
-from onnxtile.planning.offsets.outline import LivePart
-from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, OverCapacity, PinOverlap, Problem
+from onnxtile.planning.offsets.problem import Buffer, LivePart, OffsetPlan, OverCapacity, PinOverlap, Problem
 from onnxtile.planning.planner import Planner, find_planner, planners
-from onnxtile.planning.proof.offsets_check import check
+from onnxtile.planning.problem_check import check
+from onnxtile.system.errors import UsageError
 from tests.planning.conftest import problems
 
 LITTLE = Effort(20_000, 20_000)

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import onnxtile
-from onnxtile.errors import Infeasible, UsageError
-from onnxtile.planning.layout.pins import Pins
+from onnxtile.planning.layout import Pins
 from onnxtile.planning.offsets.effort import Effort
 from onnxtile.planning.offsets.problem import PinOverlap
 from onnxtile.planning.planner import planners
@@ -21,7 +20,8 @@ from onnxtile.planning.result import PlannedBuffer, PlanResult
 from onnxtile.report.format import RenderOptions
 from onnxtile.report.page import content
 from onnxtile.report.plan_tables import for_plan
-from onnxtile.report.tables import plain
+from onnxtile.report.table import plain
+from onnxtile.system.errors import Infeasible, UsageError
 from tests.planning.conftest import Case
 
 BLOCK = """

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile.errors import UsageError
 from onnxtile.planning.offsets import compiled, repeated_skyline, skyline
 from onnxtile.planning.offsets.effort import LEVELS, Effort
+from onnxtile.planning.offsets.gaps import by_breadth
 from onnxtile.planning.offsets.problem import Buffer, Ints, OffsetPlan, Problem
-from onnxtile.planning.offsets.ranking import by_breadth
 from onnxtile.planning.offsets.repeated_skyline import fillings
 from onnxtile.planning.offsets.skyline import Strip
 from onnxtile.planning.planner import Planner, find_planner, planners
-from onnxtile.planning.proof.offsets_check import check
+from onnxtile.planning.problem_check import check
+from onnxtile.system.errors import UsageError
 from tests.planning.conftest import problems
 
 LITTLE = Effort(20_000, 20_000)

@@ -8,18 +8,17 @@ import jsonschema
 import onnx
 import pytest
 
-from onnxtile import keys
-from onnxtile.errors import Infeasible, UsageError
+from onnxtile.model import keys
 from onnxtile.model.load import load
-from onnxtile.model.plan_marks import clear_plan
 from onnxtile.model.save import raise_ir_version, to_bytes
-from onnxtile.planning.annotate import annotate
+from onnxtile.planning.annotate import annotate, clear_plan
 from onnxtile.planning.offsets.effort import NORMAL
 from onnxtile.planning.offsets.memories import allocate, memories
 from onnxtile.planning.offsets.problem import Buffer, Problem
 from onnxtile.planning.planner import find_planner, planners
 from onnxtile.planning.result import PlanResult
 from onnxtile.report.formats.to_json import published
+from onnxtile.system.errors import Infeasible, UsageError
 from tests.planning.conftest import Case, rows
 from tests.planning.test_arena_run import SOUND
 from tests.planning.test_live import RESIDUAL

@@ -5,9 +5,9 @@ import re
 import pytest
 from hypothesis import given
 
-from onnxtile.errors import Infeasible, UsageError
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, OverCapacity, Problem, align, require_capacity
 from onnxtile.planning.planner import find_planner
+from onnxtile.system.errors import Infeasible, UsageError
 from tests.planning.conftest import problems
 
 

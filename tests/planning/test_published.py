@@ -14,20 +14,19 @@ import onnx_ir as ir
 import pytest
 
 import onnxtile
-from onnxtile.errors import CheckFailed, UsageError
+from onnxtile.check.audit import Audit, check, from_json, from_marks, require
+from onnxtile.check.document import Claims
+from onnxtile.planning import aliases as find
+from onnxtile.planning import layout as graph_layout
 from onnxtile.planning import result, rows
+from onnxtile.planning.aliases import IN_PLACE, VIEWS
 from onnxtile.planning.annotate import annotate
-from onnxtile.planning.layout import graph_layout
-from onnxtile.planning.layout.aliases import find
-from onnxtile.planning.layout.aliases.lawful import IN_PLACE, VIEWS
-from onnxtile.planning.layout.ordering import order_search
-from onnxtile.planning.layout.roles import Roles, assign
-from onnxtile.planning.layout.workspaces import Needs, WorkspaceRules
 from onnxtile.planning.model_plan import PlanSettings, plan_model
-from onnxtile.planning.proof.published.audit import Audit, check, require
-from onnxtile.planning.proof.published.claims import Claims
-from onnxtile.planning.proof.published.reading import from_json, from_marks
+from onnxtile.planning.ordering import order_search
+from onnxtile.planning.scope import Roles, assign
+from onnxtile.planning.workspaces import Needs, WorkspaceRules
 from onnxtile.report.formats.to_json import published
+from onnxtile.system.errors import CheckFailed, UsageError
 from tests.planning.conftest import Case
 from tests.planning.test_bodies import IN_A_LOOP, SCAN
 from tests.planning.test_functions import GRAPHS
@@ -323,7 +322,7 @@ def test_a_planner_without_lives_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def _short_lives(scope: Any, schedule: Any) -> dict[ir.Value, tuple[int, int]]:
-    from onnxtile.planning.layout.live_ranges import find_live_ranges
+    from onnxtile.planning.live_ranges import find_live_ranges
 
     found = find_live_ranges(scope, schedule)
     return {value: (first, first + 1) for value, (first, _) in found.items()}
@@ -350,14 +349,12 @@ def test_no_rows_at_all_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 PACKAGE = Path(onnxtile.__file__).parent
 SHARED = {
-    "onnxtile.errors",
-    "onnxtile.inspection.inlined",  # multiply-accumulates, which are facts of a model as its shapes are
-    "onnxtile.keys",
-    "onnxtile.planning.arena_formula",
-    "onnxtile.planning.movement.copies",
+    "onnxtile.system.errors",
+    "onnxtile.inspection.work",  # multiply-accumulates, which are facts of a model as its shapes are
+    "onnxtile.model.keys",
     "onnxtile.planning.result",
-    "onnxtile.planning.proof.failure",
-    "onnxtile.result",
+    "onnxtile.planning.problem_check",
+    "onnxtile.declare.result",
 }
 
 
@@ -373,13 +370,13 @@ def _imports(file: Path) -> Iterator[str]:
 
 
 def test_the_check_shares_no_code_with_what_it_checks() -> None:
-    todo, seen = sorted((PACKAGE / "planning" / "proof" / "published").glob("*.py")), set()
+    todo, seen = sorted((PACKAGE / "check").glob("*.py")), set()
     assert len(todo) > 8
     while todo:
         file = todo.pop()
         seen.add(file)
         for module in (name for name in _imports(file) if name.split(".")[0] == "onnxtile"):
-            is_own = module.startswith("onnxtile.planning.proof.published.")
+            is_own = module.startswith("onnxtile.check.")
             assert is_own or module in SHARED or module.startswith("onnxtile.model."), f"{file.name} imports {module}"
             path = PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
             if module.startswith("onnxtile.planning.") and path not in seen:

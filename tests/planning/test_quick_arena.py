@@ -6,13 +6,11 @@ import pytest
 
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
-from onnxtile.model.unfold import unfold
-from onnxtile.planning.layout.ordering import order_search
-from onnxtile.planning.layout.ordering.ordering_problem import OrderingProblem
-from onnxtile.planning.layout.ordering.search import FoundOrder, heights
-from onnxtile.planning.model_plan import PlanSettings, plan_model
-from onnxtile.planning.quick_arena import quick_allocation
+from onnxtile.planning.model_plan import PlanSettings, plan_model, quick_allocation
+from onnxtile.planning.ordering import order_search
+from onnxtile.planning.ordering.search import FoundOrder, OrderingProblem, heights
+from onnxtile.shapes.opened_calls import unfold
+from onnxtile.shapes.resolve import resolve
 from tests.fitting.networks import inverted_residuals
 
 

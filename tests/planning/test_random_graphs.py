@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from onnxtile import plan
-from onnxtile.planning.layout.graph_layout import Layout
-from onnxtile.planning.layout.smallest import _Smallest
+from onnxtile.planning.layout import Layout, _Smallest
+from onnxtile.verbs.plan import plan
 
 Shape = tuple[int, ...]
 

@@ -17,19 +17,19 @@ import pytest
 from rich.console import Console
 
 import onnxtile
-from onnxtile.errors import CheckFailed, Infeasible, ModelError, ModelWarning, UsageError
+from onnxtile.arena.at_sizes import at_sizes
+from onnxtile.check.audit import check, require
+from onnxtile.check.ranges import proved_sizes
+from onnxtile.model.binding import bind
 from onnxtile.model.constants import Constants
-from onnxtile.model.dims import bind
+from onnxtile.model.formula import read_sizes
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
-from onnxtile.model.size_expression import read_sizes
 from onnxtile.planning.model_plan import PlanSettings, plan_model
-from onnxtile.planning.proof.at_sizes import at_sizes
-from onnxtile.planning.proof.published.audit import check, require
-from onnxtile.planning.proof.published.sizes import proved_sizes
-from onnxtile.planning.range_limits import does_not_fit, smallest_over
+from onnxtile.planning.ranges import does_not_fit, smallest_over
 from onnxtile.planning.result import PlanResult
 from onnxtile.report.plan_tables import for_plan
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.errors import CheckFailed, Infeasible, ModelError, ModelWarning, UsageError
 from tests.planning.conftest import Case
 
 ATTENTION = """
@@ -237,11 +237,11 @@ def test_every_dimension_of_an_input_has_a_size_or_a_range() -> None:
 
 def test_a_tensor_without_a_formula_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "onnxtile.model.symbolic_sizes.read_sizes",
+        "onnxtile.shapes.resolve.read_sizes",
         lambda dims, ranges: None if dims == ("batch", "seq", "seq") else read_sizes(dims, ranges),
     )
-    monkeypatch.setattr("onnxtile.model.shapes.propagated", lambda *_: None)
-    monkeypatch.setattr("onnxtile.model.symbolic_sizes.FormulaPropagation.run", lambda _: None)
+    monkeypatch.setattr("onnxtile.shapes.resolve.propagated", lambda *_: None)
+    monkeypatch.setattr("onnxtile.shapes.resolve.FormulaPropagation.run", lambda _: None)
     with pytest.raises(ModelError, match="the size of 'scores' over the ranges is not known"):
         onnxtile.plan(parsed(ATTENTION), dims={"batch": (1, 3), "seq": (1, 4)})
 

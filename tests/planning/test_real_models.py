@@ -16,12 +16,12 @@ import onnx
 import pytest
 from onnx import helper
 
-from onnxtile.errors import Infeasible
+from onnxtile.model.binding import bind
 from onnxtile.model.constants import Constants
-from onnxtile.model.dims import bind
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
-from onnxtile.runtime import Array, Session
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.errors import Infeasible
+from onnxtile.system.runtime import Array, Session
 from tests.planning.conftest import Case
 
 Find = Callable[[str], Path]

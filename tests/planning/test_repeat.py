@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnxtile.planning.proof import graph_run, repeat
-from onnxtile.planning.proof.arena_run import SEVERAL
-from onnxtile.planning.proof.kernel import Kernel
-from onnxtile.planning.proof.memory import TensorMemory
-from onnxtile.planning.proof.prepared import ValueTable
+from onnxtile.arena import graph_run
+from onnxtile.arena import kernel as repeat
+from onnxtile.arena.kernel import Kernel, ValueTable
+from onnxtile.arena.memory import TensorMemory
+from onnxtile.arena.run import SEVERAL
 from tests.counted import calls
 from tests.planning.conftest import Case
 

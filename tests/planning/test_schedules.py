@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from onnxtile.errors import UsageError
-from onnxtile.planning.layout.ordering.schedule import in_streams, own_order, predecessors
 from onnxtile.planning.order import orders
+from onnxtile.planning.schedule import in_streams, own_order, predecessors
+from onnxtile.system.errors import UsageError
 from tests.planning.conftest import Case, aliases, rows
 from tests.planning.test_arena_run import SOUND
 

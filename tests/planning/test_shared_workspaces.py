@@ -7,10 +7,10 @@ import onnx.parser
 import pytest
 
 import onnxtile
-from onnxtile.errors import UsageError
-from onnxtile.planning.layout.workspaces import WorkspaceRules
 from onnxtile.planning.planner import planners
 from onnxtile.planning.result import PlannedBuffer, PlanResult
+from onnxtile.planning.workspaces import WorkspaceRules
+from onnxtile.system.errors import UsageError
 from tests.planning.conftest import Case
 
 CHAIN = """

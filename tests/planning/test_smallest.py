@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from onnxtile.planning.layout.smallest import smallest
+from onnxtile.planning.layout import smallest
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL
 from onnxtile.planning.offsets.problem import OptimalityProof
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import onnxtile
-from onnxtile.model.size_expression import read_size
-from onnxtile.model.size_formula import SizeFormula, exact_quotient
+from onnxtile.model.formula import SizeFormula, exact_quotient, read_size
 from onnxtile.planning.offsets.effort import NORMAL
 from onnxtile.planning.offsets.problem import Buffer, Problem
 from onnxtile.planning.offsets.range_formulas import RangeFormulas

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
+from onnxtile.check.audit import check, from_marks
 from onnxtile.planning.annotate import annotate
 from onnxtile.planning.offsets.effort import NORMAL, Effort
 from onnxtile.planning.offsets.problem import Problem
 from onnxtile.planning.planner import Placement, Planner
 from onnxtile.planning.planners.best import BEST
 from onnxtile.planning.planners.naive import NAIVE
-from onnxtile.planning.proof.published.audit import check
-from onnxtile.planning.proof.published.reading import from_marks
 from onnxtile.planning.result import PlannedPart, PlanResult
 from onnxtile.report.formats.to_html import FORMAT as HTML
 from onnxtile.report.formats.to_svg import FORMAT as SVG

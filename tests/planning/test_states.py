@@ -17,18 +17,16 @@ from rich.console import Console
 
 import onnxtile
 from onnxtile import cli
-from onnxtile.errors import CheckFailed, UsageError
-from onnxtile.model.unfold import Unfolded
-from onnxtile.model.wanted import ANYTHING
-from onnxtile.pipeline.file import from_file
-from onnxtile.pipeline.place import Destination
+from onnxtile.arena.run import ArenaExecutor
+from onnxtile.arena.state_run import same_plan, state_run
+from onnxtile.model.feeds import ANYTHING
+from onnxtile.pipeline.file import Destination, from_file
 from onnxtile.pipeline.run import run_one
-from onnxtile.planning.proof.executor import ArenaExecutor
-from onnxtile.planning.proof.state_run import same_plan, state_run
 from onnxtile.planning.result import PlannedState, PlanResult
-from onnxtile.planning.states.find_states import StateChoice
-from onnxtile.planning.states.state_names import matching_names
+from onnxtile.planning.states import StateChoice, matching_names
 from onnxtile.report.plan_tables import for_plan
+from onnxtile.shapes.opened_calls import Unfolded
+from onnxtile.system.errors import CheckFailed, UsageError
 from tests.planning.conftest import Case, rows
 
 SCATTER = """

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 import onnxtile
-from onnxtile.errors import NoKernel
 from onnxtile.report import tables
+from onnxtile.system.errors import NoKernel
 from tests import contributed_models as models
 
 Make = Callable[[], onnx.ModelProto]

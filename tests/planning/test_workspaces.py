@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxtile import api
-from onnxtile.errors import CheckFailed, ModelError, PatternError, UsageError
-from onnxtile.model.size_rule import SizeRule
-from onnxtile.planning.layout.workspaces import WorkspaceRules
 from onnxtile.planning.model_plan import SHARING
+from onnxtile.planning.workspaces import WorkspaceRules
+from onnxtile.shapes.size_rule import SizeRule
+from onnxtile.system.errors import CheckFailed, ModelError, PatternError, UsageError
 from tests.planning.conftest import Case
 from tests.planning.test_random_graphs import models
 

@@ -14,9 +14,9 @@ import pytest
 from onnx import helper, numpy_helper
 
 from onnxtile.model.constants import Constants
+from onnxtile.query.graph import identify
 from onnxtile.query.match import Match, Matcher, compiled
-from onnxtile.query.vertex import identify
-from onnxtile.runtime import Array
+from onnxtile.system.runtime import Array
 
 _NODE = re.compile(r"\s*([\w,]*)=([\w.:]+)\(([^)]*)\)\s*(?:\{(.*)\})?\s*$")
 

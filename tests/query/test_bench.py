@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from onnxtile.query.graph import identify
+from onnxtile.query.language import parse
 from onnxtile.query.match import Matcher, compiled
-from onnxtile.query.parse import parse
-from onnxtile.query.vertex import identify
 from tests.bench.choices import written_out
 from tests.bench.neighbourhoods import KINDS, Neighbourhoods
 from tests.query.conftest import Graphs, model_from

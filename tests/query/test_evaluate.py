@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from onnxtile.errors import QueryError
-from onnxtile.runtime import Array
+from onnxtile.system.errors import QueryError
+from onnxtile.system.runtime import Array
 from tests.query.conftest import Graphs, Small
 
 TEXT = (

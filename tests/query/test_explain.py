@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from onnxtile.query.explain import Stopped, explain
+from onnxtile.query.language import parse, parse_condition
 from onnxtile.query.match import Matcher, compiled
-from onnxtile.query.parse import parse, parse_condition
 from onnxtile.query.program import compile_query
 from tests.query.conftest import Graphs, Small
 

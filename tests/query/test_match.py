@@ -9,9 +9,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from onnxtile.errors import QueryError
 from onnxtile.query.match import disjoint
 from onnxtile.query.names import ALIASES
+from onnxtile.system.errors import QueryError
 from tests.query.conftest import Graphs, model_from, nodes_from, shown
 
 CHAIN = "a=Relu(x);b=Relu(a);c=Relu(b);d=Tanh(c)"

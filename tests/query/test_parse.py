@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile.errors import QueryError
-from onnxtile.query.parse import parse, parse_condition
+from onnxtile.query.language import parse, parse_condition
 from onnxtile.query.program import compile_query
 from onnxtile.query.syntax import (
     ONCE,
@@ -33,6 +32,7 @@ from onnxtile.query.syntax import (
     Sequence,
     Text,
 )
+from onnxtile.system.errors import QueryError
 
 
 def only(text: str) -> Clause:

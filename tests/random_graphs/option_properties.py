@@ -13,10 +13,9 @@ import numpy as np
 import onnx
 
 import onnxtile
-from onnxtile.errors import Infeasible
-from onnxtile.pipeline.file import from_file
-from onnxtile.pipeline.place import Destination
+from onnxtile.pipeline.file import Destination, from_file
 from onnxtile.pipeline.run import Report, run_one
+from onnxtile.system.errors import Infeasible
 from tests.random_graphs.carried_out import Run
 from tests.random_graphs.kernels import Array, Kernels, run_model, session_of
 from tests.random_graphs.properties import (

@@ -10,9 +10,9 @@ from typing import Any
 import onnx
 
 import onnxtile
-from onnxtile.errors import Infeasible, ModelError
 from onnxtile.planning import check_account, check_bound, check_movement
 from onnxtile.planning.offsets.problem import PinOverlap
+from onnxtile.system.errors import Infeasible, ModelError
 from tests.random_graphs.carried_out import Run
 from tests.random_graphs.kernels import Kernels, run_model
 from tests.random_graphs.properties import Case, require_equal, without_addresses, written

@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 
 import onnxtile
-from onnxtile.errors import Infeasible, Mismatch, ModelError
 from onnxtile.model.save import to_bytes
+from onnxtile.system.errors import Infeasible, Mismatch, ModelError
 from tests.random_graphs.carried_out import Run
 from tests.random_graphs.drawing import OPSETS, in_order
 from tests.random_graphs.generator import RandomModel

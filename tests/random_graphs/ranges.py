@@ -22,15 +22,15 @@ import onnx
 from onnx import TensorProto, helper
 
 import onnxtile
-from onnxtile.errors import Infeasible
+from onnxtile.arena.at_sizes import at_sizes
+from onnxtile.arena.run import arena_run
+from onnxtile.check.audit import require
+from onnxtile.model.binding import bind
 from onnxtile.model.constants import Constants
-from onnxtile.model.dims import bind
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
-from onnxtile.model.unfold import unfold
-from onnxtile.planning.proof.arena_run import arena_run
-from onnxtile.planning.proof.at_sizes import at_sizes
-from onnxtile.planning.proof.published.audit import require
+from onnxtile.shapes.opened_calls import unfold
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.errors import Infeasible
 
 RangeFault: TypeAlias = tuple[int, str, str]
 """The seed, the kind of model, and what was wrong."""

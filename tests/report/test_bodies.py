@@ -14,13 +14,12 @@ import onnx.parser
 import pytest
 
 from onnxtile import api
-from onnxtile.errors import UsageError
 from onnxtile.planning.offsets.csv_problem import read_problem
-from onnxtile.registry import discover
-from onnxtile.report.bodies import flat, rows_with_bodies, unrolled
-from onnxtile.report.format import Format, RenderOptions
+from onnxtile.report.format import Format, RenderOptions, read_plan
+from onnxtile.report.layout import flat, rows_with_bodies, unrolled
 from onnxtile.report.page import content
-from onnxtile.report.plan_file import read_plan
+from onnxtile.system.errors import UsageError
+from onnxtile.system.registry import discover
 from tests.report.conftest import Plan
 from tests.report.test_header import compiled
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from onnxtile.report.c_text import comment, literal
+from onnxtile.report.c_header import comment, literal
 
 NAMES = ("*/ canary /*", "/*", "*/", "/*/", "**//", "*/0", "a\x1bb", 'say "x"', "??/", "\\", "é\u202e", "\udcff")
 

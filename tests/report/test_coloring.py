@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 
-from onnxtile.report.coloring import colorings
-from onnxtile.report.layer_names import layer_names
-from onnxtile.report.palette import CATEGORIES, OTHER, ramp
-from onnxtile.report.shown import shown
+from onnxtile.report.colors import CATEGORIES, OTHER, colorings, ramp
+from onnxtile.report.layout import layer_names, shown
 from tests.report.conftest import Plan, bare, row
 
 

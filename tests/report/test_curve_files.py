@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from onnxtile.errors import UsageError
+from onnxtile.declare.result import write_result
 from onnxtile.report.curve_files import ENDINGS
-from onnxtile.result import write_result
+from onnxtile.system.errors import UsageError
 
 POINTS = {
     "curve": [

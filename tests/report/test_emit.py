@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from onnxtile.errors import UsageError
-from onnxtile.report.emit import Emission
+from onnxtile.report.format import Emission
+from onnxtile.system.errors import UsageError
 from tests.report.conftest import Plan
 
 

@@ -13,10 +13,10 @@ import pytest
 from onnx import numpy_helper
 
 from onnxtile import api
-from onnxtile.errors import UsageError
-from onnxtile.registry import discover
-from onnxtile.report.bodies import unrolled
 from onnxtile.report.format import Format, RenderOptions, format_of
+from onnxtile.report.layout import unrolled
+from onnxtile.system.errors import UsageError
+from onnxtile.system.registry import discover
 from tests.report.conftest import Plan, bare, row
 
 FORMATS = discover("onnxtile.report.formats", Format)

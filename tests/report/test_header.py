@@ -11,10 +11,9 @@ import onnx.parser
 import pytest
 
 from onnxtile import api
+from onnxtile.report.c_header import TYPES, identifiers
 from onnxtile.report.format import RenderOptions
 from onnxtile.report.formats.to_header import FORMAT
-from onnxtile.report.header_tables import TYPES
-from onnxtile.report.identifiers import identifiers
 from tests.planning.test_bodies import ODD
 from tests.report.conftest import Plan, bare, row
 

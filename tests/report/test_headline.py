@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onnxtile.report.headline import headline, proved, tensor_type
+from onnxtile.report.words import headline, proved, tensor_type
 from tests.report.conftest import bare, row
 
 MODEL = {"schedule": ["n"], "operators": ["Conv"], "unplanned": [], "order": "model"}

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from onnxtile.report.live_line import live_line, live_sizes
+from onnxtile.report.layout import live_line, live_sizes
 from tests.report.conftest import Plan, bare, row, stacked
 
 

@@ -7,9 +7,9 @@ import struct
 
 import pytest
 
-from onnxtile.errors import UsageError
 from onnxtile.report.format import Format
 from onnxtile.report.formats import to_tflm, to_tflm_json
+from onnxtile.system.errors import UsageError
 from tests.report.conftest import Plan, bare, row
 
 

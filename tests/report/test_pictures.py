@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxtile.errors import UsageError
 from onnxtile.report.format import Format, RenderOptions
 from onnxtile.report.formats import to_png, to_svg
-from onnxtile.report.labels import Box, fitting, shortened
-from onnxtile.report.units import readable
+from onnxtile.report.picture import Box, fitting, shortened
+from onnxtile.report.words import readable
+from onnxtile.system.errors import UsageError
 from tests.report.conftest import Plan, bare, row, stacked
 
 SVG = "{http://www.w3.org/2000/svg}"

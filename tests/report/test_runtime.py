@@ -14,10 +14,10 @@ import onnx.parser
 import pytest
 
 import onnxtile
+from onnxtile.report.c_header import run_table
 from onnxtile.report.format import PlanJson, RenderOptions
 from onnxtile.report.formats.to_header import FORMAT
-from onnxtile.report.run_table import run_table
-from onnxtile.runtime import Array, Session
+from onnxtile.system.runtime import Array, Session
 from onnxtile.verbs.flows.planning import PlannedModel
 from tests.conftest import ROOT
 

@@ -12,21 +12,21 @@ import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 
-from onnxtile import keys
+from onnxtile.model import keys
 from onnxtile.model.constants import Constants
-from onnxtile.model.infer import declared
+from onnxtile.model.known import declared
 from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
-from onnxtile.model.shapes import resolve
 from onnxtile.model.validity import check
 from onnxtile.model.walk import all_nodes
-from onnxtile.runtime import Array, Session
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.runtime import Array, Session
+from onnxtile.tiling.accumulate import TilingPolicy
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.options import TilingPolicy
 from onnxtile.tiling.result import TiledNode, TileResult
-from onnxtile.tiling.rewrite import tile
-from onnxtile.tiling.tiled_site_check import TileVerdict, check_tiles
-from onnxtile.tiling.write_tiles import most_nodes
+from onnxtile.tiling.site_check import TileVerdict, check_tiles
+from onnxtile.tiling.tile import tile
+from onnxtile.tiling.write import most_nodes
 
 NAMES = ("a", "b", "c")
 TILES = {"MatMul", "MatMulInteger", "MatMulNBits", "Gemm"}

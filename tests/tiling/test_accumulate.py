@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile.errors import UsageError
-from onnxtile.tiling.accumulate import Accumulation
+from onnxtile.system.errors import UsageError
+from onnxtile.tiling.accumulate import Accumulation, TilingPolicy
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.options import TilingPolicy
-from onnxtile.tiling.write_tiles import most_nodes
+from onnxtile.tiling.write import most_nodes
 
 if TYPE_CHECKING:
     from tests.tiling.conftest import Bench, Tiled

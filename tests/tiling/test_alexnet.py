@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxtile.runtime import Array, Session
+from onnxtile.system.runtime import Array, Session
 from onnxtile.tiling.limits import Limits
 from tests.bench.alexnet import make
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from onnxtile.model.load import load
-from onnxtile.runtime import Array
+from onnxtile.system.runtime import Array
+from onnxtile.tiling.contraction import NotTiled, broadcast
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.tensors import NotTiled, broadcast
 
 if TYPE_CHECKING:
     from tests.tiling.conftest import Bench, Tiled

@@ -12,9 +12,9 @@ import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 
-from onnxtile.errors import ModelError
+from onnxtile.system.errors import ModelError
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.tiled_site_check import check_tiles
+from onnxtile.tiling.site_check import check_tiles
 
 if TYPE_CHECKING:
     from tests.tiling.conftest import Bench, Tiled

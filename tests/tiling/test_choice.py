@@ -13,14 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxtile import api
-from onnxtile.errors import Infeasible
-from onnxtile.tiling import search
-from onnxtile.tiling.axis_bounds import AxisBounds
-from onnxtile.tiling.choice import Counts, TileChoice, share, trade, within_slack
-from onnxtile.tiling.cost import Workload
-from onnxtile.tiling.grid import ORDERS
+from onnxtile.system.errors import Infeasible
+from onnxtile.tiling import choose as search
+from onnxtile.tiling.contraction import AxisBounds, SlidingAxis
+from onnxtile.tiling.grid import ORDERS, Workload
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.sliding import SlidingAxis
+from onnxtile.tiling.result import Counts, TileChoice, share, trade, within_slack
 
 
 def tiles(groups: Counts, m: Counts, k: Counts, n: Counts, order: str) -> Counts:  # noqa: ARG001 - any order has as many

@@ -9,12 +9,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile.tiling.axis_bounds import AxisBounds
-from onnxtile.tiling.cost import Workload
-from onnxtile.tiling.grid import ORDERS
+from onnxtile.tiling.choose import front
+from onnxtile.tiling.contraction import AxisBounds, SlidingAxis
+from onnxtile.tiling.grid import ORDERS, Workload
 from onnxtile.tiling.limits import Limits, WindowBounds
-from onnxtile.tiling.search import front
-from onnxtile.tiling.sliding import SlidingAxis
 from tests.tiling.test_choice import serpentine
 
 SIZE = st.integers(1, 5)

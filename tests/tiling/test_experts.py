@@ -8,8 +8,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 import onnxtile
-from onnxtile.errors import Infeasible, UsageError
-from onnxtile.runtime import Session
+from onnxtile.system.errors import Infeasible, UsageError
+from onnxtile.system.runtime import Session
 from tests.contributed_models import DOMAIN, EXPERTS, INNER, ROWS, WIDTH, Weights, contributed, experts, info, model
 
 

@@ -13,7 +13,7 @@ from onnx import parser
 
 from onnxtile import api
 from onnxtile.model import stream
-from onnxtile.runtime import Session
+from onnxtile.system.runtime import Session
 from onnxtile.tiling.limits import Limits
 from tests.tiling.conftest import Case
 from tests.tiling.decoder_layer import TOKENS, make

@@ -11,9 +11,9 @@ from onnx import parser
 
 from onnxtile import api
 from onnxtile.model.save import to_bytes
-from onnxtile.runtime import Session
+from onnxtile.system.runtime import Session
+from onnxtile.tiling.accumulate import TilingPolicy
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.options import TilingPolicy
 
 if TYPE_CHECKING:
     from tests.tiling.conftest import Bench

@@ -12,11 +12,10 @@ import pytest
 from onnx import numpy_helper
 
 from onnxtile import api
-from onnxtile.errors import Mismatch, UsageError
-from onnxtile.runtime import Array
-from onnxtile.tiling.accumulate import Accumulation
+from onnxtile.system.errors import Mismatch, UsageError
+from onnxtile.system.runtime import Array
+from onnxtile.tiling.accumulate import Accumulation, TilingPolicy
 from onnxtile.tiling.limits import Limits, WindowBounds
-from onnxtile.tiling.options import TilingPolicy
 from tests.tiling.conftest import Bench, Case
 
 WAYS = list(Accumulation)
@@ -51,7 +50,7 @@ def test_partial_sums_are_what_16_bits_hold(bench: Bench, way: Accumulation, fac
     case = bench.case(m=4, k=2048, n=16, op="MatMul", constants="b", dtype=np.float16)
     model = scaled(case, factor)
     (site,) = bench.tile(model, Limits.of(k=32), TilingPolicy(way)).result.tiled
-    from onnxtile.tiling.node_run import NodeRun
+    from onnxtile.tiling.site_check import NodeRun
 
     a = case.arrays()[0]
     b = numpy_helper.to_array(model.graph.initializer[0])

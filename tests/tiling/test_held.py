@@ -10,9 +10,9 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxtile.model.infer import declared
-from onnxtile.model.shapes import resolve
-from onnxtile.runtime import Array
+from onnxtile.model.known import declared
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.runtime import Array
 from onnxtile.tiling.limits import Limits, WindowBounds
 from tests.tiling.conftest import CONVOLUTIONS, TILES, Bench, Case, Tiled
 

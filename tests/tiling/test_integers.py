@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from onnxtile.runtime import Array, Session
+from onnxtile.system.runtime import Array, Session
 from onnxtile.tiling.limits import Limits
 
 if TYPE_CHECKING:

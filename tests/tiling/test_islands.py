@@ -19,11 +19,11 @@ from onnxtile import api
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
-from onnxtile.model.shapes import resolve
-from onnxtile.runtime import Array, Session
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.runtime import Array, Session
+from onnxtile.tiling.accumulate import TilingPolicy
 from onnxtile.tiling.limits import Limits, WindowBounds
-from onnxtile.tiling.options import TilingPolicy
-from onnxtile.tiling.rewrite import tile
+from onnxtile.tiling.tile import tile
 
 if TYPE_CHECKING:
     from tests.tiling.conftest import Bench

@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 
 from onnxtile import api
 from onnxtile.model.save import to_bytes
-from onnxtile.runtime import Session
+from onnxtile.system.runtime import Session
 from onnxtile.tiling.limits import Limits, WindowBounds
 from tests.tiling.conftest import Case
 

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from onnxtile.errors import UsageError
+from onnxtile.system.errors import UsageError
 from onnxtile.tiling.limits import LARGEST, Limits
 
 

@@ -10,11 +10,11 @@ import onnx
 import pytest
 
 from onnxtile import api
-from onnxtile.model.dims import bind
+from onnxtile.model.binding import bind
 from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
-from onnxtile.model.shapes import resolve
-from onnxtile.runtime import Array, Feed, Session
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.runtime import Array, Feed, Session
 from onnxtile.tiling.limits import Limits
 
 if TYPE_CHECKING:

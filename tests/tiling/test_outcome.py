@@ -11,7 +11,7 @@ import pytest
 from onnx import parser
 
 from onnxtile import api
-from onnxtile.errors import Infeasible, ModelError, UsageError
+from onnxtile.system.errors import Infeasible, ModelError, UsageError
 from onnxtile.tiling.limits import Limits
 from onnxtile.verbs.flows import peaks
 from onnxtile.verbs.flows.tiling import TiledModel

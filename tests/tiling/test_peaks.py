@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onnxtile import api
-from onnxtile.errors import Infeasible
+from onnxtile.system.errors import Infeasible
 from onnxtile.tiling.limits import Limits
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxtile import api
-from onnxtile.runtime import Session
+from onnxtile.system.runtime import Session
 from onnxtile.tiling.limits import Limits, WindowBounds
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from onnxtile import api
-from onnxtile.runtime import Array, Session
+from onnxtile.system.runtime import Array, Session
+from onnxtile.tiling.accumulate import TilingPolicy
 from onnxtile.tiling.limits import Limits, WindowBounds
-from onnxtile.tiling.options import TilingPolicy
 
 if TYPE_CHECKING:
     from tests.tiling.conftest import Bench, Tiled

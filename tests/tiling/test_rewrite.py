@@ -12,17 +12,17 @@ import onnx_ir as ir
 import pytest
 from onnx import parser
 
-from onnxtile import keys
-from onnxtile.errors import UsageError
+from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
-from onnxtile.model.shapes import resolve
-from onnxtile.runtime import Array, Session
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.errors import UsageError
+from onnxtile.system.runtime import Array, Session
+from onnxtile.tiling.accumulate import TilingPolicy
+from onnxtile.tiling.choose import MOST_NODES
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.options import TilingPolicy
-from onnxtile.tiling.rewrite import tile
-from onnxtile.tiling.sites import MOST_NODES
+from onnxtile.tiling.tile import tile
 
 if TYPE_CHECKING:
     from tests.tiling.conftest import Bench, Tiled
@@ -394,7 +394,7 @@ def test_a_tiling_of_too_many_nodes_is_refused_before_anything_changes() -> None
 
 
 def test_more_nodes_are_written_where_the_options_allow_them(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onnxtile.tiling.rewrite.MOST_NODES", 3)
+    monkeypatch.setattr("onnxtile.tiling.tile.MOST_NODES", 3)
     source = model("g (float[8,8] x) => (float[8,8] y) <float[8,8] w> { y = MatMul(x, w) }")
     with pytest.raises(UsageError, match="the most is 3") as refusal:
         bench.tile(source, Limits(m=2))
@@ -403,7 +403,7 @@ def test_more_nodes_are_written_where_the_options_allow_them(bench: Bench, monke
 
 
 def test_the_number_of_nodes_is_foreseen(bench: Bench) -> None:
-    from onnxtile.tiling.write_tiles import most_nodes
+    from onnxtile.tiling.write import most_nodes
 
     for constants in ("", "a", "b", "ab", "c", "abc"):
         for alpha, beta, bias in ((1.0, 1.0, None), (0.5, 0.5, (5,)), (0.5, 0.0, (5,)), (1.0, 2.0, (7, 1))):

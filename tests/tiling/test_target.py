@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile.errors import Infeasible, UsageError
+from onnxtile.system.errors import Infeasible, UsageError
+from onnxtile.tiling.accumulate import TilingPolicy
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.options import TilingPolicy
 from onnxtile.tiling.target import find, from_file, ready_made
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import pytest
 from onnx import parser
 
 from onnxtile import api
-from onnxtile.registry import discover
-from onnxtile.tiling import untiled
+from onnxtile.system.registry import discover
+from onnxtile.tiling import tile as untiled
 from onnxtile.tiling.contraction import Contraction, matrix_product
 from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.operators.gemm import factor
@@ -30,7 +30,7 @@ class FusedMatMul(Tileable):
 @pytest.mark.parametrize("limits", [Limits.of(max=4), Limits(memory=200)])
 def test_an_operator_more_is_one_class(monkeypatch: pytest.MonkeyPatch, limits: Limits) -> None:
     shipped = discover("onnxtile.tiling.operators", Tileable)  # type: ignore[type-abstract]
-    monkeypatch.setattr("onnxtile.tiling.rewrite.discover", lambda *_: {**shipped, "FusedMatMul": FusedMatMul()})
+    monkeypatch.setattr("onnxtile.tiling.tile.discover", lambda *_: {**shipped, "FusedMatMul": FusedMatMul()})
     monkeypatch.delitem(untiled._MICROSOFT, "FusedMatMul")
     model = parser.parse_model(
         """<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]> g (float[9,7] x, float[5,7] w) => (float[9,5] y)

@@ -9,9 +9,9 @@ import pytest
 from onnx import parser
 
 from onnxtile import api
-from onnxtile.errors import UsageError
-from onnxtile.registry import discover
-from onnxtile.tiling import untiled
+from onnxtile.system.errors import UsageError
+from onnxtile.system.registry import discover
+from onnxtile.tiling import tile as untiled
 from onnxtile.tiling.limits import Limits, WindowBounds
 from onnxtile.tiling.tileable import Tileable
 

@@ -11,9 +11,9 @@ import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 
-from onnxtile import keys
+from onnxtile.model import keys
+from onnxtile.tiling.accumulate import TilingPolicy
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.options import TilingPolicy
 
 if TYPE_CHECKING:
     from tests.tiling.conftest import Bench, Tiled

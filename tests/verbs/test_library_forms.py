@@ -11,7 +11,7 @@ import pytest
 
 import onnxtile
 from onnxtile import api
-from onnxtile.errors import UsageError
+from onnxtile.system.errors import UsageError
 from onnxtile.tiling.limits import Limits
 
 GRAPH = '<ir_version: 10, opset_import: ["": 17]> g (float[N, 64] x, float[64, 64] w) => (float[N, 64] y) '
@@ -128,7 +128,7 @@ def test_a_script_of_a_user_passes_mypy(tmp_path: Path) -> None:
 
 def test_every_keyword_of_the_library_is_an_option_of_its_command() -> None:
     from onnxtile.cli.app import verbs
-    from onnxtile.option import options
+    from onnxtile.declare.option import options
 
     for name in ("fuse", "unfuse", "tile", "plan", "inspect", "verify"):
         keywords = set(inspect.signature(getattr(api, name)).parameters) - {"model", "other", "limits", "progress"}

@@ -22,8 +22,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
 
 from onnxtile.common_options import ModelArgument, ReportOptions, WatchOptions
-from onnxtile.option import Option, declared
-from onnxtile.verb import Outcome, Verb
+from onnxtile.declare.option import Option, declared
+from onnxtile.declare.verb import Outcome, Verb
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ print(onnxtile.count("m.onnx", times=2).nodes // onnxtile.count("m.onnx").nodes)
 print("dummy: colour of the plan [red]" in onnxtile.plan.__doc__)
 try:
     onnxtile.plan("m.onnx", dummy="green")
-except onnxtile.errors.UsageError as error:
+except onnxtile.system.errors.UsageError as error:
     print(error, error.hint)
 print(filled("<!-- options of plan -->\\n<!-- end of options -->\\n"))
 print(filled("<!-- options of count -->\\n<!-- end of options -->\\n"))

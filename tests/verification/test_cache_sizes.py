@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxtile.model.load import load
-from onnxtile.verification.sizes import assignments
+from onnxtile.verification.open_sizes import assignments
 from onnxtile.verification.trials import run_original
 
 HEAD = 24

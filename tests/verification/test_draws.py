@@ -10,12 +10,14 @@ from onnx import helper, parser
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 import onnxtile
-from onnxtile.errors import Mismatch
 from onnxtile.model.constants import Constants
 from onnxtile.model.draws import RANDOM, RandomNodes
 from onnxtile.model.session import repeatable_session
+from onnxtile.system.errors import Mismatch
 from onnxtile.verbs.flows.stage import agreeing
-from onnxtile.verification import Verdict, compare, drawn_outputs, judge, same_draws
+from onnxtile.verification.draws import drawn_outputs, same_draws
+from onnxtile.verification.rounding import compare, judge
+from onnxtile.verification.trials import Verdict
 
 
 def model(nodes: str, *, outputs: str = "float[4, 6] y", more: str = "", functions: str = "") -> onnx.ModelProto:

@@ -12,8 +12,9 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxtile import api, runtime
-from onnxtile.errors import ModelError, UsageError
+from onnxtile import api
+from onnxtile.system import runtime
+from onnxtile.system.errors import ModelError, UsageError
 
 INF = float("inf")
 
@@ -178,7 +179,7 @@ def test_nans_in_both_are_equal_and_said() -> None:
 
 
 def test_integers_have_relative_errors_and_none_is_lost() -> None:
-    from onnxtile.verification import compare_values
+    from onnxtile.verification.values import compare_values
 
     error = compare_values("y", np.asarray([4, 100], np.int8), np.asarray([5, 98], np.int8))
     assert (error.max_abs, error.max_rel, error.equal) == (2, 0.25, False)
@@ -212,7 +213,7 @@ def test_outputs_that_differ_in_number() -> None:
     ],
 )  # fmt: skip
 def test_the_place_of_the_worst_element(expected: Any, got: Any, index: tuple[int, ...]) -> None:
-    from onnxtile.verification import compare_values
+    from onnxtile.verification.values import compare_values
 
     error = compare_values("y", expected, got)
     assert not error.equal
@@ -223,7 +224,7 @@ def test_the_place_of_the_worst_element(expected: Any, got: Any, index: tuple[in
 
 
 def test_the_tolerance_says_why() -> None:
-    from onnxtile.verification import compare_values
+    from onnxtile.verification.values import compare_values
 
     half = compare_values("y", np.ones(2, np.float16), np.ones(2, np.float16))
     assert half.why.startswith("float16: 0.009")

@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 import onnxtile
 from onnxtile.model.load import load
-from onnxtile.verification import judge
+from onnxtile.verification.rounding import judge
 
 HEAD = '<ir_version: 10, opset_import: ["": 17]>\n'
 

@@ -11,8 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxtile.model.load import load
 from onnxtile.model.session import session_of
-from onnxtile.verification import compare, judge
-from onnxtile.verification.steps import one_step_off
+from onnxtile.verification.rounding import compare, judge, one_step_off
 
 
 def model(scale: float, shift: float = -10.0) -> onnx.ModelProto:

@@ -15,15 +15,18 @@ import pytest
 from onnx import numpy_helper
 
 from onnxtile import api
-from onnxtile.errors import Mismatch, ModelError
-from onnxtile.fusion.library import Pattern, from_query
-from onnxtile.fusion.outcome import PatternResult
-from onnxtile.fusion.rewrite import fuse as fuse_graph
+from onnxtile.fusion.fuse import PatternResult
+from onnxtile.fusion.fuse import fuse as fuse_graph
+from onnxtile.fusion.pattern import Pattern, from_query
 from onnxtile.fusion.site_check import check_sites
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.errors import Mismatch, ModelError
 from onnxtile.verbs.flows import fusing
-from onnxtile.verification import bound_copy, bound_form, compare, compare_values, compare_with, run_original
+from onnxtile.verification.open_sizes import bound_copy, bound_form
+from onnxtile.verification.rounding import compare
+from onnxtile.verification.trials import compare_with, run_original
+from onnxtile.verification.values import compare_values
 
 INF = float("inf")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 from onnxtile.common_options import ReportOptions
-from onnxtile.option import Positional
-from onnxtile.verb import Outcome, Verb
+from onnxtile.declare.option import Positional
+from onnxtile.declare.verb import Outcome, Verb
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from onnxtile import values
 from onnxtile.common_options import ReportOptions
-from onnxtile.option import REPORTING, WRITING, Choices, Option, Positional
-from onnxtile.run_limits import RunLimits
-from onnxtile.verb import Content, Outcome, Verb
+from onnxtile.declare import values
+from onnxtile.declare.option import REPORTING, WRITING, Choices, Option, Positional
+from onnxtile.declare.verb import Content, Outcome, Verb
+from onnxtile.system.limits import RunLimits
 
 _WORKERS = "Workers"
 _CHECKS = "Checks"
@@ -59,10 +59,9 @@ class RunCommand(ReportOptions):
 
 
 def _run(options: RunCommand) -> Outcome:
-    from onnxtile.pipeline.baseline import Baseline, read_baseline
-    from onnxtile.pipeline.file import from_file
-    from onnxtile.pipeline.many import run as run_all
-    from onnxtile.pipeline.place import Destination
+    from onnxtile.pipeline.budgets import Baseline, read_baseline
+    from onnxtile.pipeline.file import Destination, from_file
+    from onnxtile.pipeline.run import run as run_all
     from onnxtile.pipeline.workers import Workers
 
     steps = from_file(options.pipeline)
@@ -80,8 +79,8 @@ def _run(options: RunCommand) -> Outcome:
 
 def _prepare(options: RunCommand, _paths: Sequence[Path]) -> Callable[[Content], Mapping[Path, bytes]]:
     """Return the function that renders the summaries; a dry run writes them, too."""
-    from onnxtile.model.whole import require_writable
-    from onnxtile.report.run_files import to_junit, to_markdown
+    from onnxtile.report.run_tables import to_junit, to_markdown
+    from onnxtile.system.files import require_writable
 
     asked = {path: render for path, render in ((options.junit, to_junit), (options.markdown, to_markdown)) if path}
     for path in asked:

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxtile.fusion.island_lowering import IslandLowering, IslandSite
-from onnxtile.fusion.lowering import ORT_DOMAIN, Argument, Made, NewNode, NotLowered, Operand, Replacement, operand_of
-from onnxtile.fusion.lowering_driver.inline import settings
-from onnxtile.fusion.proofs.quantised import require_alone, scale_pair, stored_triple
+from onnxtile.fusion.lower.island_lowering import IslandLowering, IslandSite, require_alone, scale_pair, stored_triple
+from onnxtile.fusion.lower.lowering import (
+    ORT_DOMAIN,
+    Argument,
+    Made,
+    NewNode,
+    NotLowered,
+    Operand,
+    Replacement,
+    operand_of,
+    settings,
+)
 
 _TAKEN = {"num_heads", "unidirectional", "mask_filter_value", "scale", "do_rotary", "past_present_share_buffer"}
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from onnxtile.fusion.island_lowering import IslandLowering, IslandSite
 from onnxtile.fusion.island_lowerings.moved import moves
-from onnxtile.fusion.lowering import ORT_DOMAIN, NewNode, NotLowered, Replacement
-from onnxtile.fusion.lowering_driver.inline import settings
-from onnxtile.fusion.proofs.quantised import clamped, require_alike, scale_pair, stored_triple
+from onnxtile.fusion.lower.island_lowering import (
+    IslandLowering,
+    IslandSite,
+    clamped,
+    require_alike,
+    scale_pair,
+    stored_triple,
+)
+from onnxtile.fusion.lower.lowering import ORT_DOMAIN, NewNode, NotLowered, Replacement, settings
 
 
 class ConcatIsland(IslandLowering):

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from onnxtile.fusion.island_lowering import IslandLowering, IslandSite, StoredTensor
-from onnxtile.fusion.lowering import NewNode, NotLowered, Replacement
-from onnxtile.fusion.lowering_driver.inline import settings
-from onnxtile.fusion.proofs.quantised import clamped, require_alike, scale_pair, stored_bias, stored_triple
+from onnxtile.fusion.lower.island_lowering import (
+    IslandLowering,
+    IslandSite,
+    StoredTensor,
+    clamped,
+    require_alike,
+    scale_pair,
+    stored_bias,
+    stored_triple,
+)
+from onnxtile.fusion.lower.lowering import NewNode, NotLowered, Replacement, settings
 
 
 class ConvIsland(IslandLowering):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from onnxtile.fusion.island_lowering import IslandLowering, IslandSite, StoredTensor
 from onnxtile.fusion.island_lowerings.matmul import quantised_gemm
-from onnxtile.fusion.lowering import NotLowered, Replacement
-from onnxtile.fusion.lowering_driver.inline import settings
-from onnxtile.fusion.proofs.blocks import product_by_blocks
+from onnxtile.fusion.lower.island_lowering import IslandLowering, IslandSite, StoredTensor, product_by_blocks
+from onnxtile.fusion.lower.lowering import NotLowered, Replacement, settings
 
 
 class GemmIsland(IslandLowering):

@@ -5,9 +5,15 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.fusion.island_lowering import IslandLowering, IslandSite
-from onnxtile.fusion.lowering import ORT_DOMAIN, Literal, NewNode, NotLowered, Operand, Replacement
-from onnxtile.fusion.proofs.quantised import clamped, require_alike, scale_pair, stored_triple
+from onnxtile.fusion.lower.island_lowering import (
+    IslandLowering,
+    IslandSite,
+    clamped,
+    require_alike,
+    scale_pair,
+    stored_triple,
+)
+from onnxtile.fusion.lower.lowering import ORT_DOMAIN, Literal, NewNode, NotLowered, Operand, Replacement
 
 
 class HardSigmoidIsland(IslandLowering):

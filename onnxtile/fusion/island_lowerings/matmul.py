@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from onnxtile.fusion.island_lowering import (
+from onnxtile.fusion.lower.island_lowering import (
     STANDARD,
     IslandLowering,
     IslandOperand,
     IslandOutput,
     IslandSite,
     StoredTensor,
+    clamped,
+    product_by_blocks,
+    require_alike,
+    require_alone,
+    scale_pair,
+    stored_bias,
+    stored_triple,
 )
-from onnxtile.fusion.lowering import (
+from onnxtile.fusion.lower.lowering import (
     ORT_DOMAIN,
     Argument,
     Literal,
@@ -20,15 +27,6 @@ from onnxtile.fusion.lowering import (
     Operand,
     Replacement,
     Setting,
-)
-from onnxtile.fusion.proofs.blocks import product_by_blocks
-from onnxtile.fusion.proofs.quantised import (
-    clamped,
-    require_alike,
-    require_alone,
-    scale_pair,
-    stored_bias,
-    stored_triple,
 )
 from onnxtile.model.known import Dims
 

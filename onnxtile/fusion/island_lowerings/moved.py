@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from onnxtile.fusion.island_lowering import IslandLowering, IslandSite, StoredTensor
-from onnxtile.fusion.lowering import Argument, Made, NewNode, NotLowered, Operand, Replacement
-from onnxtile.fusion.lowering_driver.inline import settings
-from onnxtile.fusion.proofs.quantised import require_alone
+from onnxtile.fusion.lower.island_lowering import IslandLowering, IslandSite, StoredTensor, require_alone
+from onnxtile.fusion.lower.lowering import Argument, Made, NewNode, NotLowered, Operand, Replacement, settings
 
 
 def moves(island: IslandSite, inputs: tuple[Operand, ...], *, since: int) -> Replacement:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from onnxtile.fusion.island_lowering import IslandLowering, IslandSite, elements_of
-from onnxtile.fusion.lowering import ORT_DOMAIN, Argument, NewNode, NotLowered, Replacement
-from onnxtile.fusion.proofs.quantised import clamped, require_alike, scale_pair, stored_triple
+from onnxtile.fusion.lower.island_lowering import (
+    IslandLowering,
+    IslandSite,
+    clamped,
+    elements_of,
+    require_alike,
+    scale_pair,
+    stored_triple,
+)
+from onnxtile.fusion.lower.lowering import ORT_DOMAIN, Argument, NewNode, NotLowered, Replacement
 
 
 class ReduceMeanIsland(IslandLowering):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from onnxtile.fusion.island_lowering import IslandSite
 from onnxtile.fusion.island_lowerings.moved import MovedIsland
-from onnxtile.fusion.lowering import NotLowered, Replacement
+from onnxtile.fusion.lower.island_lowering import IslandSite
+from onnxtile.fusion.lower.lowering import NotLowered, Replacement
 
 
 class ResizeIsland(MovedIsland):

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from onnxtile.fusion.island_lowering import IslandLowering, IslandSite, limits
-from onnxtile.fusion.lowering import ORT_DOMAIN, NewNode, NotLowered, Replacement
-from onnxtile.fusion.lowering_driver.inline import settings
-from onnxtile.fusion.proofs.quantised import clamped, require_alike, scale_pair, stored_triple
+from onnxtile.fusion.lower.island_lowering import (
+    IslandLowering,
+    IslandSite,
+    clamped,
+    limits,
+    require_alike,
+    scale_pair,
+    stored_triple,
+)
+from onnxtile.fusion.lower.lowering import ORT_DOMAIN, NewNode, NotLowered, Replacement, settings
 
 
 class UnaryIsland(IslandLowering):

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from onnxtile.fusion.lowering import (
+from onnxtile.fusion.lower.elementwise import require_formula, times, value_of
+from onnxtile.fusion.lower.lowering import (
     FLOATS,
     ORT_DOMAIN,
     CallSite,
@@ -18,8 +19,7 @@ from onnxtile.fusion.lowering import (
     Setting,
     require_type,
 )
-from onnxtile.fusion.proofs.elementwise import require_formula, times, value_of
-from onnxtile.fusion.proofs.terms import Poly, atom, number, power, product, total
+from onnxtile.fusion.lower.terms import Poly, atom, number, power, product, total
 
 
 def _exact(x: Poly) -> Poly:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from onnxtile.fusion.lowering import CallSite, Lowering, NotLowered, Replacement
-from onnxtile.fusion.proofs.elementwise import value_of
-from onnxtile.fusion.proofs.instances import proved_instances
+from onnxtile.fusion.lower.elementwise import value_of
+from onnxtile.fusion.lower.lowering import CallSite, Lowering, NotLowered, Replacement
+from onnxtile.fusion.lower.norms import proved_instances
 
 
 class GroupNorm(Lowering):

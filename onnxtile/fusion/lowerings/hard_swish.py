@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxtile.fusion.lowering import CallSite, Lowering, Replacement, require_type
-from onnxtile.fusion.proofs.elementwise import require_formula, times, value_of
-from onnxtile.fusion.proofs.terms import Poly, clip, number, product, total
+from onnxtile.fusion.lower.elementwise import require_formula, times, value_of
+from onnxtile.fusion.lower.lowering import CallSite, Lowering, Replacement, require_type
+from onnxtile.fusion.lower.terms import Poly, clip, number, product, total
 
 _TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16})
 """The standard takes double as well, but onnxruntime 1.31 has no kernel for it."""

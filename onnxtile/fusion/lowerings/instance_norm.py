@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from onnxtile.fusion.lowering import CallSite, Lowering, Replacement
-from onnxtile.fusion.proofs.elementwise import value_of
-from onnxtile.fusion.proofs.instances import proved_instances
-from onnxtile.fusion.proofs.norms import proved_spatial
+from onnxtile.fusion.lower.elementwise import value_of
+from onnxtile.fusion.lower.lowering import CallSite, Lowering, Replacement
+from onnxtile.fusion.lower.norms import proved_instances, proved_spatial
 
 _OPERATOR = "InstanceNormalization"
 

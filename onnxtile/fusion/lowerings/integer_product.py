@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from onnxtile.fusion.lowering import (
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnxtile.fusion.lower.lowering import (
     ORT_DOMAIN,
+    Argument,
     CallSite,
     Lowering,
     Made,
@@ -11,11 +17,123 @@ from onnxtile.fusion.lowering import (
     NotLowered,
     Operand,
     Replacement,
+    held,
     known_dims,
     operand_of,
+    settings,
 )
-from onnxtile.fusion.lowering_driver.inline import settings
-from onnxtile.fusion.proofs.integers import IntegerProduct, dequantised, read_integer_product
+
+# Reading of products of integers that are scaled to floats: what dynamic quantisation writes.
+
+
+@dataclass(frozen=True)
+class IntegerProduct:
+    """bias + a_scale · b_scale · ((a - a_zero) ∘ (b - b_zero)), where `node` is ∘: MatMulInteger or ConvInteger.
+
+    Where `source` is given, a, its scale and its zero point are the results of a DynamicQuantizeLinear of it.
+    """
+
+    node: ir.Node
+    source: Argument | None
+    a: Argument | None
+    a_scale: Argument | None
+    a_zero: Argument | None
+    b: Argument
+    b_scale: Argument
+    b_zero: Argument | None
+    bias: Argument | None
+
+    def require_columns(self) -> int:
+        """Return the number of columns of b, a matrix, whose scale and zero point fit. Raises NotLowered."""
+        dims = known_dims(self.b)
+        columns = dims[-1]
+        if len(dims) != 2 or not isinstance(columns, int):
+            raise NotLowered("its second operand must be a matrix of known size")
+        for argument in (self.b_scale, self.b_zero):
+            if argument is not None and known_dims(argument) not in {(), (1,), (columns,)}:
+                raise NotLowered("a scale or a zero point of its weight is neither one number nor one for each column")
+        if self.bias is not None and known_dims(self.bias) != (columns,):
+            raise NotLowered("its bias has not one element for each column")
+        return columns
+
+
+def read_integer_product(site: CallSite) -> IntegerProduct:
+    """Return what the body of `site` computes. Raises NotLowered unless the body scales a product of integers."""
+    reader = _ProductReader(site)
+    top = reader.maker(site.function.outputs[0], "Mul", "Add")
+    bias = None
+    if top.op_type == "Add":
+        top, bias = reader.split(top, lambda node: node.op_type == "Mul")
+    cast, scales = reader.inner_pair(top)
+    product = reader.maker(cast.inputs[0], "MatMulInteger", "ConvInteger")
+    if cast.attributes["to"].as_int() != ir.DataType.FLOAT.value or len(site.function.outputs) != 1:
+        raise NotLowered("its body must scale a product of integers to float32")
+    zeros = [*product.inputs[2:], None, None][:2]
+    quantise = product.inputs[0].producer() if product.inputs[0] is not None else None
+    b, b_zero = reader.argument(product.inputs[1]), reader.optional(zeros[1])
+    if quantise is None:
+        a, a_zero = reader.argument(product.inputs[0]), reader.optional(zeros[0])
+        a_scale, b_scale = _ordered(a, *(reader.argument(value) for value in scales.inputs))
+        return IntegerProduct(product, None, a, a_scale, a_zero, b, b_scale, b_zero, bias)
+    others = [value for value in scales.inputs if value is not quantise.outputs[1]]
+    if quantise.op_type != "DynamicQuantizeLinear" or zeros[0] is not quantise.outputs[2] or len(others) != 1:
+        raise NotLowered("its operand is not scaled as it was quantised")
+    source, b_scale = reader.argument(quantise.inputs[0]), reader.argument(others[0])
+    return IntegerProduct(product, source, None, None, None, b, b_scale, b_zero, bias)
+
+
+def _ordered(a: Argument, first: Argument, second: Argument) -> tuple[Argument, Argument]:
+    """Return two scales, that of `a` first. Raises NotLowered where neither is known to be."""
+    maker = None if a.value is None else a.value.producer()
+    for mine, other in ((first, second), (second, first)):
+        own = maker is not None and len(maker.outputs) > 1 and mine.value is maker.outputs[1]
+        if (own or (other.constant and not mine.constant)) and known_dims(mine) in {(), (1,)}:
+            return mine, other
+    raise NotLowered("it is not known which of its scales is that of its first operand")
+
+
+class _ProductReader:
+    def __init__(self, site: CallSite) -> None:
+        self._known = dict(zip(site.function.inputs, site.arguments, strict=True))
+        self._known |= {node.outputs[0]: held(node) for node in site.function if node.op_type == "Constant"}
+
+    def maker(self, value: ir.Value | None, *operators: str) -> ir.Node:
+        """Return the node of one of `operators` that makes `value`. Raises NotLowered."""
+        node = None if value is None else value.producer()
+        if node is None or node.op_type not in operators:
+            raise NotLowered(f"its body has no {' or '.join(operators)} where one was expected")
+        return node
+
+    def argument(self, value: ir.Value | None) -> Argument:
+        """Return the input of the call that `value` is. Raises NotLowered."""
+        if value is None or value not in self._known:
+            raise NotLowered("an operand of its product is computed in it")
+        return self._known[value]
+
+    def optional(self, value: ir.Value | None) -> Argument | None:
+        """Return the input of the call that `value` is, None where it is left out. Raises NotLowered."""
+        return None if value is None else self.argument(value)
+
+    def split(self, node: ir.Node, inner: Callable[[ir.Node], bool]) -> tuple[ir.Node, Argument]:
+        """Return the operand of `node` that an `inner` node makes, and the other one. Raises NotLowered."""
+        for one, other in (node.inputs, tuple(node.inputs)[::-1]):
+            maker = None if one is None else one.producer()
+            if maker is not None and inner(maker):
+                return maker, self.argument(other)
+        raise NotLowered(f"its {node.op_type} adds no bias")
+
+    def inner_pair(self, node: ir.Node) -> tuple[ir.Node, ir.Node]:
+        """Return the Cast and the Mul of scales that `node` multiplies. Raises NotLowered."""
+        makers = {maker.op_type: maker for value in node.inputs if value is not None and (maker := value.producer())}
+        if makers.keys() != {"Cast", "Mul"}:
+            raise NotLowered("its body is no product of integers and scales")
+        return makers["Cast"], makers["Mul"]
+
+
+def dequantised(tensor: Operand, scale: Operand, zero: Operand, *, axis: int | None = None) -> NewNode:
+    """Return the DequantizeLinear of a stored tensor; `axis` is that of a scale with several elements."""
+    inputs = (tensor, scale) if zero is None else (tensor, scale, zero)
+    return NewNode("DequantizeLinear", inputs, {} if axis is None else {"axis": axis}, since=10 if axis is None else 13)
 
 
 class IntegerProductLowering(Lowering):

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxtile.fusion.lowering import (
+from onnxtile.fusion.lower.elementwise import value_of
+from onnxtile.fusion.lower.lowering import (
     FLOATS,
     Argument,
     CallSite,
     Lowering,
     NotLowered,
     Replacement,
+    inlined,
     known_dims,
     require_type,
 )
-from onnxtile.fusion.lowering_driver.inline import inlined
-from onnxtile.fusion.proofs.elementwise import value_of
-from onnxtile.fusion.proofs.terms import atom_of, matmul, operands, same, total, variable
+from onnxtile.fusion.lower.terms import atom_of, matmul, operands, same, total, variable
 
 _TYPES = FLOATS | {ir.DataType.DOUBLE}
 _SINCE = {"Gemm": 7, "Reshape": 5, "MatMul": 1, "Add": 7}

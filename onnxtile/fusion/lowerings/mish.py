@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxtile.fusion.lowering import CallSite, Lowering, Replacement, require_type
-from onnxtile.fusion.proofs.elementwise import require_formula, value_of
-from onnxtile.fusion.proofs.terms import Poly, atom, product
+from onnxtile.fusion.lower.elementwise import require_formula, value_of
+from onnxtile.fusion.lower.lowering import CallSite, Lowering, Replacement, require_type
+from onnxtile.fusion.lower.terms import Poly, atom, product
 
 _TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16})
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from onnxtile.fusion.lowering import CallSite, Lowering, NotLowered, Replacement
-from onnxtile.fusion.proofs.norms import normalised, proved_norm, scale_of
+from onnxtile.fusion.lower.lowering import CallSite, Lowering, NotLowered, Replacement
+from onnxtile.fusion.lower.norms import normalised, proved_norm, scale_of
 
 
 class RMSNorm(Lowering):

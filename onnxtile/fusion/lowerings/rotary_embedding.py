@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.fusion.lowering import (
+from onnxtile.fusion.lower.attention import NewNodes
+from onnxtile.fusion.lower.elementwise import value_of
+from onnxtile.fusion.lower.lowering import (
     HALVES,
     Argument,
     CallSite,
@@ -23,11 +25,9 @@ from onnxtile.fusion.lowering import (
     require_type,
     shown,
 )
-from onnxtile.fusion.proofs.elementwise import value_of
-from onnxtile.fusion.proofs.new_nodes import NewNodes
-from onnxtile.fusion.proofs.terms import Atom, Monomial, Poly, atom, number, operands, product
-from onnxtile.fusion.proofs.terms import value_of as number_of
-from onnxtile.model.infer import Dims
+from onnxtile.fusion.lower.terms import Atom, Monomial, Poly, atom, number, operands, product
+from onnxtile.fusion.lower.terms import value_of as number_of
+from onnxtile.model.known import Dims
 
 _TYPES = HALVES | {ir.DataType.FLOAT}
 _POINTWISE = {"Cos", "Sin", "Cast", "Identity"}

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from onnxtile.fusion.lowering import (
+from onnxtile.fusion.lower.attention import (
+    EXCHANGED,
+    SWAPPED,
+    Heads,
+    NewNodes,
+    hides_a_row,
+    known_dims_or,
+    may_be_lowest,
+    proved_attention,
+)
+from onnxtile.fusion.lower.lowering import (
     ORT_DOMAIN,
     CallSite,
     Literal,
@@ -14,9 +24,6 @@ from onnxtile.fusion.lowering import (
     Replacement,
     Setting,
 )
-from onnxtile.fusion.proofs.attention import EXCHANGED, SWAPPED, Heads, proved_attention
-from onnxtile.fusion.proofs.masks import hides_a_row, may_be_lowest
-from onnxtile.fusion.proofs.new_nodes import NewNodes, known_dims_or
 
 _AS_IS = (0, 1, 2, 3)
 

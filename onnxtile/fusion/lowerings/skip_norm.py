@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxtile.fusion.lowering import CallSite, Lowering, NotLowered, Replacement
-from onnxtile.fusion.lowering_driver.inline import inlined
+from onnxtile.fusion.lower.lowering import CallSite, Lowering, NotLowered, Replacement, inlined
 
 _SINCE = {"LayerNormalization": 17, "RMSNormalization": 23}
 

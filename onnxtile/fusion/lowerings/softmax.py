@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxtile.fusion.lowering import FLOATS, CallSite, Lowering, NotLowered, Replacement, require_shape, require_type
-from onnxtile.fusion.proofs.axes import only_axis
-from onnxtile.fusion.proofs.elementwise import value_of
-from onnxtile.fusion.proofs.terms import Poly, atom, inputs_of, number, power, product, same, total, variable
+from onnxtile.fusion.lower.elementwise import value_of
+from onnxtile.fusion.lower.lowering import (
+    FLOATS,
+    CallSite,
+    Lowering,
+    NotLowered,
+    Replacement,
+    require_shape,
+    require_type,
+)
+from onnxtile.fusion.lower.norms import only_axis
+from onnxtile.fusion.lower.terms import Poly, atom, inputs_of, number, power, product, same, total, variable
 
 _TYPES = FLOATS | {ir.DataType.DOUBLE}
 

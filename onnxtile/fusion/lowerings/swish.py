@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from onnxtile.fusion.lowering import FLOATS, ORT_DOMAIN, CallSite, Lowering, Replacement, require_type
-from onnxtile.fusion.proofs.elementwise import require_formula, times, value_of
-from onnxtile.fusion.proofs.terms import Poly, atom, product
+from onnxtile.fusion.lower.elementwise import require_formula, times, value_of
+from onnxtile.fusion.lower.lowering import FLOATS, ORT_DOMAIN, CallSite, Lowering, Replacement, require_type
+from onnxtile.fusion.lower.terms import Poly, atom, product
 
 
 class Swish(Lowering):

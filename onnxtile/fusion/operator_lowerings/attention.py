@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from onnxtile.fusion.lowering import ORT_DOMAIN, NotLowered, Replacement
-from onnxtile.fusion.lowering_driver.inline import settings
-from onnxtile.fusion.operator_lowering import OperatorLowering, OperatorSite
-from onnxtile.fusion.proofs.qdq import QdqSteps
+from onnxtile.fusion.lower.lowering import ORT_DOMAIN, NotLowered, Replacement, settings
+from onnxtile.fusion.lower.operator_lowering import OperatorLowering, OperatorSite, QdqSteps
 
 
 class QAttentionToQdq(OperatorLowering):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.fusion.lowering import Literal, NotLowered, Operand, Replacement
-from onnxtile.fusion.operator_lowering import OperatorLowering, OperatorSite
-from onnxtile.fusion.proofs.blocks import unpacked_weight, unpacked_zeros
-from onnxtile.fusion.proofs.qdq import QdqSteps
-from onnxtile.runtime import Array
+from onnxtile.fusion.lower.island_lowering import unpacked_weight, unpacked_zeros
+from onnxtile.fusion.lower.lowering import Literal, NotLowered, Operand, Replacement
+from onnxtile.fusion.lower.operator_lowering import OperatorLowering, OperatorSite, QdqSteps
+from onnxtile.system.runtime import Array
 
 _STORED = {4: ir.DataType.UINT4, 8: ir.DataType.UINT8}
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from onnxtile.fusion.lowering import NotLowered, Replacement
-from onnxtile.fusion.operator_lowering import OperatorLowering, OperatorSite
+from onnxtile.fusion.lower.lowering import NotLowered, Replacement
+from onnxtile.fusion.lower.operator_lowering import OperatorLowering, OperatorSite
 
 
 class StayingOperator(OperatorLowering):

@@ -8,15 +8,126 @@ number of ways is cut. Belady (A study of replacement algorithms, 1966) is the c
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from functools import cached_property
+from itertools import accumulate, islice, pairwise
 from typing import TypeAlias
 
 import numpy as np
 
-from onnxtile.planning.movement.gaps import MovementProblem
-from onnxtile.planning.movement.relaxation import least_bytes
+from onnxtile.model.topology import least_cost_flow
+
+# The problem of movement as plain data: tensors between two uses, and the bytes that are free in each step meanwhile.
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The steps from `first` to `last` inclusive between two uses of a tensor, which takes `size` bytes if it stays in the fast memory.
+
+    If it does not stay, `loaded` bytes are copied back before the next use. Its bytes are copied out once for all gaps with its `store`, a
+    number of `MovementProblem.stores`; None for a tensor that is in the slow memory already.
+    """
+
+    first: int
+    last: int
+    size: int
+    loaded: int
+    store: int | None = None
+
+
+@dataclass(frozen=True)
+class MovementProblem:
+    """The gaps of all tensors, of which those that stay in the fast memory fit the bytes that are `free` in each step.
+
+    `stores` has the bytes of each copy into the slow memory.
+    """
+
+    free: tuple[int, ...]
+    gaps: tuple[Gap, ...]
+    stores: tuple[int, ...] = ()
+
+    @cached_property
+    def full_steps(self) -> tuple[int, ...]:
+        """The steps in which not all tensors can stay."""
+        return tuple(step for step, held in enumerate(self.held(range(len(self.gaps)))) if held > self.free[step])
+
+    def held(self, kept: Collection[int]) -> list[int]:
+        """Return for each step the bytes of the gaps numbered `kept`."""
+        change = [0] * (len(self.free) + 1)
+        for number in kept:
+            gap = self.gaps[number]
+            change[gap.first] += gap.size
+            change[gap.last + 1] -= gap.size
+        return list(accumulate(change))[:-1]
+
+    def cost(self, evicted: Collection[int]) -> int:
+        """Return the bytes that are copied if the gaps numbered `evicted` do not stay."""
+        stores = {self.gaps[number].store for number in evicted} - {None}
+        loaded = sum(self.gaps[number].loaded for number in evicted)
+        return loaded + sum(self.stores[store] for store in stores if store is not None)
+
+
+# A lower bound on the bytes copied: tensors may stay in the fast memory in part, which makes the choice a flow of least cost.
+#
+# Each byte that stays flows from the first full step of its gap to the step after the last. All bytes that a step has free flow through it.
+# Source: Carlisle and Lloyd, On the k-coloring of intervals (1995), with the bytes of a gap as intervals. A copy into the slow memory that
+# several gaps share is divided among them, so that the bound stays a lower bound.
+
+UNIT = 1 << 12
+"""Costs of a byte are whole numbers of this part of a copied byte, rounded down."""
+_MOST = 4_000
+"""The most full steps and gaps: the flow takes a time that grows with their product."""
+
+
+def least_bytes(problem: MovementProblem) -> int | None:
+    """Return bytes that every choice of gaps copies; None for a problem that is too large."""
+    found = _relaxed(problem)
+    return None if found is None else found[0]
+
+
+def prices(problem: MovementProblem) -> dict[str, int] | None:
+    """Return what a byte costs in steps, in parts of a copied byte, where all that is saved by tensors that stay is worth the most.
+
+    None for a problem that is too large.
+    """
+    found = _relaxed(problem)
+    if found is None:
+        return None
+    costs = zip(problem.full_steps, pairwise(found[1]), strict=False)
+    return {str(step): before - after for step, (before, after) in costs if before > after}
+
+
+def _relaxed(problem: MovementProblem) -> tuple[int, list[int]] | None:
+    """Return the least bytes, and the potential of each full step and of the end."""
+    steps = problem.full_steps
+    spells = [(bisect_left(steps, g.first), bisect_right(steps, g.last), g) for g in problem.gaps]
+    spells = [spell for spell in spells if spell[0] < spell[1]]
+    if len(steps) + len(spells) > _MOST:
+        return None
+    if not spells:
+        return 0, []
+    shares = Counter(gap.store for *_, gap in spells)
+    free = [problem.free[step] for step in steps]
+    most = max(free)
+    demand = [0] * (len(steps) + 1)
+    demand[0], demand[-1] = -most, most
+    edges = []
+    # Of the bytes that flow through a step, at least those above its free ones take the edge that costs nothing.
+    for place, room in enumerate(free):
+        demand[place] += most - room
+        demand[place + 1] -= most - room
+        edges.append((place, place + 1, most, 0))
+    total = 0
+    for low, high, gap in spells:
+        stored = 0 if gap.store is None else problem.stores[gap.store] // shares[gap.store]
+        price = (gap.loaded + stored) * UNIT // gap.size
+        total += price * gap.size
+        edges.append((low, high, gap.size, -price))
+    saved, potentials = least_cost_flow(demand, edges)
+    return max(0, -(-(total + saved) // UNIT)), potentials
+
 
 _WAYS = 300
 """The most ways that are kept from one step to the next, and the most sets of tensors that are tried in one step of one way."""

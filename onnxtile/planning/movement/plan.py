@@ -6,37 +6,479 @@ tensors exceed the fast memory, more tensors leave it at the steps at fault.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
+from typing import NamedTuple
 
+import numpy as np
 import onnx_ir as ir
 
-from onnxtile import keys
-from onnxtile.errors import Infeasible, UsageError
+from onnxtile.inspection.work import works
+from onnxtile.model import keys
 from onnxtile.model.constants import Constants
-from onnxtile.model.shapes import Shapes
-from onnxtile.model.unfold import Unfolded, unfold
-from onnxtile.planning.layout.aliases.find import LayoutFacts
-from onnxtile.planning.layout.bodies import Terms, plan_bodies
-from onnxtile.planning.layout.graph_layout import Layout, layouts
-from onnxtile.planning.layout.insides import Insides
-from onnxtile.planning.layout.ordering.order_search import OrderSearch
-from onnxtile.planning.layout.scope import PlanScope
-from onnxtile.planning.model_plan import PlanSettings
-from onnxtile.planning.movement.choice import MovementChoice
-from onnxtile.planning.movement.eviction import choose_evictions, proved_evictions
-from onnxtile.planning.movement.placed import MovedPlan, MovementBound, PlacedCopies, PlanWriter
-from onnxtile.planning.movement.relaxation import least_bytes
-from onnxtile.planning.movement.residence import Residence, require_residence
-from onnxtile.planning.movement.times import Speeds
-from onnxtile.planning.movement.uses import RULES, TensorUses
-from onnxtile.planning.movement.wide_bounds import WideBounds
+from onnxtile.model.topology import node_ids
+from onnxtile.model.walk import dependencies
+from onnxtile.planning.aliases import LayoutFacts
+from onnxtile.planning.bodies import Insides, Terms, plan_bodies
+from onnxtile.planning.layout import Layout, layouts
+from onnxtile.planning.model_plan import PlanSettings, plan_model
+from onnxtile.planning.movement.eviction import (
+    Eviction,
+    MovementProblem,
+    choose_evictions,
+    least_bytes,
+    proved_evictions,
+)
+from onnxtile.planning.movement.placement import SlowTensors
+from onnxtile.planning.movement.timetable import KernelPlace, Timetable, WantedCopy, timetable
+from onnxtile.planning.movement.uses import (
+    RULES,
+    GapOfTensor,
+    Residence,
+    TensorUses,
+    WideBounds,
+    moved_pins,
+    require_residence,
+    without_marks,
+)
+from onnxtile.planning.movement.write import CopyToWrite, MovementOrder, WrittenCopies, write_copies
 from onnxtile.planning.offsets.memories import Memory, memories
-from onnxtile.planning.offsets.problem import align
+from onnxtile.planning.offsets.problem import OverCapacity, align
 from onnxtile.planning.order import find_order
+from onnxtile.planning.ordering.order_search import OrderSearch
 from onnxtile.planning.planner import find_planner
-from onnxtile.planning.states.find_states import states_of
+from onnxtile.planning.result import CONSTANTS, OUTSIDE, MemoryCopy, PlannedMovement, PlanResult, TransferTime
+from onnxtile.planning.schedule import named
+from onnxtile.planning.scope import PlanScope
+from onnxtile.planning.states import states_of
+from onnxtile.shapes.infer import values
+from onnxtile.shapes.opened_calls import Unfolded, unfold
+from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.errors import Infeasible, UsageError
+
+# The choice of copies for one order of the kernels: which values are copied, and between which kernels that is possible.
+
+
+class ChosenCopy(NamedTuple):
+    """A copy of `value` between the memories; `part` is the Slice that copies it as a part of an input."""
+
+    value: ir.Value
+    wanted: WantedCopy
+    part: ir.Node | None = None
+
+
+@dataclass(frozen=True)
+class MovementChoice:
+    """An order of the kernels with the gaps in which tensors leave the fast memory of `capacity` bytes."""
+
+    uses: TensorUses
+    problem: MovementProblem
+    eviction: Eviction
+    capacity: int
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all copies."""
+        return self.uses.forced + self.uses.placed + self.eviction.cost
+
+    @cached_property
+    def _left(self) -> tuple[GapOfTensor, ...]:
+        """The gaps in which tensors leave the fast memory."""
+        return (*(self.uses.gaps[number] for number in sorted(self.eviction.evicted)), *self.uses.absences)
+
+    @cached_property
+    def room(self) -> tuple[int, ...]:
+        """The bytes of the fast memory at each place that neither its kernel nor tensors which stay take."""
+        kept = set(range(len(self.problem.gaps))) - self.eviction.evicted
+        return tuple(free - held for free, held in zip(self.problem.free, self.problem.held(kept), strict=True))
+
+    @cached_property
+    def copies(self) -> tuple[ChosenCopy, ...]:
+        """All copies: those to the slow memory, each value once, then those to the fast one, by the place of their kernel."""
+        stores = list(self._stores())
+        number_of = {copy.value: number for number, copy in enumerate(stores)}
+        return (*stores, *self._loads(number_of))
+
+    def _stores(self) -> Iterator[ChosenCopy]:
+        """Yield the copies to the slow memory; outputs are copied anyway."""
+        uses, found = self.uses, dict[ir.Value, int]()
+        for node, place in self._places.items():
+            found.update((value, place) for value in node.outputs if value in uses.outputs)
+        found.update((value, place) for value, place in uses.stored.items() if value not in found)
+        for gap in sorted(self._left, key=lambda gap: gap.before):
+            found.update((v, gap.before) for v in gap.values if not uses.is_backed(v) and v not in found)
+        for value, place in sorted(found.items(), key=lambda item: item[1]):
+            after = None if (value, place) in self._left_after else uses.next_use(value, place)
+            is_constant = value in uses.facts.constants and value.name not in uses.residence.stay
+            # A tensor that is used later takes its bytes anyway, and may be overwritten then.
+            size = 0 if is_constant or after is not None else self._size(value)
+            yield ChosenCopy(value, WantedCopy(False, size, uses.bytes(value), place, after))
+
+    def _loads(self, number_of: Mapping[ir.Value, int]) -> Iterator[ChosenCopy]:
+        """Yield the copies to the fast memory. Those of values that are copied out before read what the store in `number_of` wrote."""
+        uses = self.uses
+        for place, loaded in sorted(self._loaded.items()):
+            for value in loaded:
+                after = max(self._left_before.get((value, place), -1), self._made_at(value))
+                source = None if value in uses.inputs or value in uses.weights else number_of.get(value)
+                wanted = WantedCopy(True, self._size(value), uses.bytes(value), after, place, source)
+                yield ChosenCopy(value, wanted)
+        for node in uses.part_copies:
+            value, place = node.outputs[0], self._places[node]
+            is_early = all(one is None or one in uses.facts.constants for one in node.inputs[1:])
+            wanted = WantedCopy(True, self._size(value), uses.bytes(value), -1 if is_early else place - 1, place)
+            yield ChosenCopy(value, wanted, node)
+
+    @cached_property
+    def _loaded(self) -> dict[int, tuple[ir.Value, ...]]:
+        """The values that are copied to the fast memory for a kernel, by its place."""
+        uses = self.uses
+        found: dict[int, dict[ir.Value, None]] = {}
+        for value in (*uses.layout.scope.graph.inputs, *uses.weights):
+            if value in uses.reads and (value in uses.inputs or value in uses.weights):
+                found.setdefault(uses.reads[value][0], {})[value] = None
+        for gap in self._left:
+            found.setdefault(gap.after, {}).update(dict.fromkeys(gap.values))
+        return {place: tuple(values) for place, values in found.items()}
+
+    @cached_property
+    def _left_before(self) -> dict[tuple[ir.Value, int], int]:
+        """The place of the last kernel that uses a value before it leaves, by value and by the place of the one that uses it again."""
+        return {(value, gap.after): gap.before for gap in self._left for value in gap.values}
+
+    @cached_property
+    def _left_after(self) -> frozenset[tuple[ir.Value, int]]:
+        """The values that leave the fast memory, with the place of the last kernel that uses them before."""
+        return frozenset((value, gap.before) for gap in self._left for value in gap.values)
+
+    @cached_property
+    def _places(self) -> dict[ir.Node, int]:
+        """The place of each node in the schedule, also of those that make constants."""
+        return {node: place for place, node in enumerate(self.uses.layout.schedule.nodes)}
+
+    def _made_at(self, value: ir.Value) -> int:
+        """Return the place of the node that makes the constant `value`; -1 for other values."""
+        maker = value.producer()
+        return -1 if maker is None or value not in self.uses.weights else self._places.get(maker, -1)
+
+    def _size(self, value: ir.Value) -> int:
+        return align(self.uses.bytes(value), self.uses.layout.alignment)
+
+
+# The time of a plan with copies, from a given bandwidth and speed of the kernels, and the steps between which copies may run.
+#
+# Kernels run one after the other, and so do copies; both run side by side. A kernel or copy starts when it has come to its turn, and all
+# earlier ones are done that write bytes which it reads, or touch bytes which it writes.
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """Bytes per second of the slow memory, and MACs per second of the kernels (None: not given)."""
+
+    bandwidth: int
+    macs_per_second: int | None = None
+
+
+class ByteAccess(NamedTuple):
+    """The bytes from `start` to `end` of `memory` are read, or written."""
+
+    memory: str
+    start: int
+    end: int
+    is_write: bool
+
+
+@dataclass(frozen=True)
+class TimedStep:
+    """A step: the bytes that it copies (None for a kernel), its MACs, and the bytes in arenas that it touches."""
+
+    copied: int | None
+    macs: int
+    accesses: tuple[ByteAccess, ...]
+
+
+def transfer_time(steps: Sequence[TimedStep], speeds: Speeds, *, knows_macs: bool = True) -> TransferTime:
+    """Return the times of `steps` in their order. Without `knows_macs`, the MACs of a kernel are not known, nor times that need them."""
+    copying = sum(step.copied or 0 for step in steps) / speeds.bandwidth
+    if speeds.macs_per_second is None or not knows_macs:
+        return TransferTime(speeds.bandwidth, copying, speeds.macs_per_second)
+    computing = sum(step.macs for step in steps) / speeds.macs_per_second
+    starts, ends = _side_by_side(steps, speeds.bandwidth, speeds.macs_per_second)
+    given = (speeds.bandwidth, copying, speeds.macs_per_second)
+    return TransferTime(*given, computing, copying + computing, max(ends, default=0.0), starts, ends)
+
+
+def _side_by_side(
+    steps: Iterable[TimedStep], bandwidth: int, macs_per_second: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the seconds at which each step starts, and those at which it ends."""
+    clocks = {True: 0.0, False: 0.0}
+    open_: list[tuple[float, ByteAccess]] = []
+    starts, ends = [], []
+    for step in steps:
+        is_copy = step.copied is not None
+        seconds = step.copied / bandwidth if step.copied is not None else step.macs / macs_per_second
+        waits = (end for end, other in open_ if any(_conflict(one, other) for one in step.accesses))
+        starts.append(max(clocks[is_copy], *waits, 0.0))
+        clocks[is_copy] = starts[-1] + seconds
+        ends.append(clocks[is_copy])
+        # Nothing that starts later waits for what was done before both come to their turn.
+        done = min(clocks.values())
+        open_ = [known for known in open_ if known[0] > done]
+        open_ += ((clocks[is_copy], access) for access in step.accesses)
+    return tuple(starts), tuple(ends)
+
+
+class CopyWindow(NamedTuple):
+    """The steps between which a copy may run: see MemoryCopy."""
+
+    target_free: int
+    source_ready: int
+    source_until: int | None
+
+
+def copy_windows(steps: Sequence[TimedStep]) -> dict[int, CopyWindow]:
+    """Return the window of each copy of `steps`, by its step. Copies are made in their order, one at a time."""
+    numbers = {memory: n for n, memory in enumerate(dict.fromkeys(a.memory for step in steps for a in step.accesses))}
+    rows = [
+        (number, numbers[one.memory], one.start, one.end, one.is_write)
+        for number, step in enumerate(steps)
+        if step.copied is None
+        for one in step.accesses
+    ]
+    step, memory, start, end, is_write = np.array(rows, np.int64).reshape(-1, 5).T
+    found = {}
+    for number, copy in enumerate(steps):
+        if copy.copied is None:
+            continue
+        touched, written, following = -1, -1, None
+        for one in copy.accesses:
+            shares = (memory == numbers[one.memory]) & (start < one.end) & (one.start < end)
+            if one.is_write:
+                touched = max(touched, int(step[shares & (step < number)].max(initial=-1)))
+                continue
+            writes = step[shares & (is_write == 1)]
+            written = max(written, int(writes[writes < number].max(initial=-1)))
+            following = min((int(later) for later in writes[writes > number][:1]), default=following)
+        found[number] = CopyWindow(touched + 1, written + 1, None if following is None else following - 1)
+    return found
+
+
+def _conflict(one: ByteAccess, other: ByteAccess) -> bool:
+    shares = one.memory == other.memory and one.start < other.end and other.start < one.end
+    return shares and (one.is_write or other.is_write)
+
+
+# Plans the offsets of a model with a choice of copies, and describes its copies.
+
+
+class MovementBound(NamedTuple):
+    """A lower bound on the copied bytes of whole tensors, and its proof: "search" or "relaxation".
+
+    `parts` is the bound where any bytes of a tensor may stay, `any_order` that of every order.
+    """
+
+    bytes: int
+    proof: str
+    parts: int
+    any_order: int
+
+
+@dataclass(frozen=True)
+class MovedPlan:
+    """A model with copies between its memories, the same with its calls open, and its plan."""
+
+    model: ir.Model
+    opened: Unfolded
+    result: PlanResult
+
+
+@dataclass(frozen=True)
+class FullMemory:
+    """A choice whose offsets do not fit: the error, and the place at fault in the schedule without copies."""
+
+    error: OverCapacity
+    place: int
+
+
+@dataclass(frozen=True)
+class PlanWriter:
+    """Plans copies of `model`, of which `shapes` are known, with the memories called `names`, the fast one first.
+
+    `states` are the names of inputs that hold a state from run to run.
+    """
+
+    model: ir.Model
+    shapes: Shapes
+    settings: PlanSettings
+    names: tuple[str, str]
+    states: frozenset[str] = frozenset()
+
+    def timetable(self, choice: MovementChoice, speeds: Speeds | None, reserve: int | None) -> Timetable:
+        """Return when the copies of `choice` are made: see movement.timetable.
+
+        Without speeds, all kernels take equally long, and together as long as the copies.
+        """
+        seconds, pace = self._pace(choice, speeds)
+        kernels = [KernelPlace(*one) for one in zip(seconds, choice.room, strict=True)]
+        return timetable(kernels, [copy.wanted for copy in choice.copies], pace, reserve)
+
+    def _pace(self, choice: MovementChoice, speeds: Speeds | None) -> tuple[list[float], float]:
+        """Return the seconds of the kernel at each place, and those to copy a byte."""
+        schedule = choice.uses.layout.schedule
+        if speeds is not None and speeds.macs_per_second is not None:
+            macs = [self._macs.get(name) for name in schedule.ids]
+            if None not in macs:
+                return [(count or 0) / speeds.macs_per_second for count in macs], 1 / speeds.bandwidth
+        kernels = set(choice.uses.kernels.values()) - {choice.uses.kernels[node] for node in choice.uses.part_copies}
+        copied = sum(copy.wanted.copied for copy in choice.copies)
+        return [float(place in kernels) for place in range(len(schedule.nodes))], len(kernels) / max(copied, 1)
+
+    @cached_property
+    def _macs(self) -> dict[str, int | None]:
+        """The MACs of each node of the model, by name; None where they are not known."""
+        names = node_ids(self.model.graph)
+        found = works(self.model, self.shapes, Constants(self.model))
+        return {names[node]: work.total for node, work in found.items() if node in names}
+
+    def write(self, choice: MovementChoice, table: Timetable) -> PlacedCopies | FullMemory:
+        """Return the plan of a copy of the model with the copies of `choice`, which are made as `table` says."""
+        model = self.model.clone()
+        without_marks(model)
+        known = self.shapes.of_copies(dict(zip(values(self.model), values(model), strict=True)))
+        graph = choice.uses.layout.scope.graph
+        node_of, value_of = dict(zip(graph, model.graph, strict=True)), {v.name or "": v for v in values(model)}
+
+        def written_as(number: int) -> CopyToWrite:
+            copy = choice.copies[number]
+            part = None if copy.part is None else node_of[copy.part]
+            return CopyToWrite(value_of[copy.value.name or ""], copy.wanted.is_load, part, table.held.get(number))
+
+        order = MovementOrder(
+            tuple(node_of[node] for node in choice.uses.layout.schedule.nodes),
+            {place: list(map(written_as, numbers)) for place, numbers in table.copies.items()},
+            frozenset(value_of[value.name or ""] for value in choice.uses.outputs),
+            frozenset(node_of[node] for node in choice.uses.part_copies),
+            frozenset(node_of[node] for node in graph if choice.uses.makes_constants(node)),
+        )
+        written = write_copies(model, known, order, *self.names)
+        of_copies: dict[ir.Value, list[ir.Value]] = {}
+        for value, origin in written.origin.items():
+            of_copies.setdefault(origin, []).append(value)
+        opened = unfold(model, known.with_those_of(known.of_copies(of_copies)), Constants(model))
+        inputs = {value.name or "" for value in model.graph.inputs} if self.settings.io == "inside" else set()
+        residence = choice.uses.residence
+        pins = moved_pins(self.settings.pins, residence, written)
+        slow = SlowTensors(frozenset((written.slow | inputs | self.states) - residence.stay), written.held)
+        apart = replace(self.settings, order="model", slow=slow, pins=pins)
+        try:
+            result = replace(plan_model(*opened, apart), order=self.settings.order)
+        except OverCapacity as error:
+            return FullMemory(error, written.places[min(error.step, len(written.places) - 1)])
+        return PlacedCopies(MovedPlan(model, opened, result), written, choice, self.names)
+
+
+@dataclass(frozen=True)
+class PlacedCopies:
+    """The plan of a model with the copies `written` for `choice` between the memories `names`."""
+
+    plan: MovedPlan
+    written: WrittenCopies
+    choice: MovementChoice
+    names: tuple[str, str]
+
+    def result(self, bound: MovementBound, speeds: Speeds | None) -> MovedPlan:
+        """Return the plan with its movement."""
+        uses, found = self.choice.uses, tuple(self._copies())
+        movement = PlannedMovement(
+            *self.names,
+            weights=uses.streams_weights,
+            bytes=sum(copy.bytes for copy in found),
+            forced=uses.forced,
+            lower_bound=bound.bytes,
+            bound=bound.proof,
+            parts_bound=bound.parts,
+            any_order_bound=bound.any_order,
+            copies=found,
+            time=None if speeds is None else self._time(speeds),
+        )
+        return replace(self.plan, result=replace(self.plan.result, movement=movement))
+
+    @cached_property
+    def _reads(self) -> list[list[str]]:
+        """The names of the values that each node of the schedule reads, also in its bodies."""
+        nodes = named(self.plan.model.graph, self.plan.result.schedule, self.plan.result.steps).nodes
+        return [[value.name or "" for value in dependencies(node)] for node in nodes]
+
+    def _copies(self) -> Iterator[MemoryCopy]:
+        """Yield the copies in the order of the schedule."""
+        result, tensor = self.plan.result, self.written.tensor
+        # The constants of the graph stand before those of its bodies, which may have equal names.
+        constants = reversed(result.constants)
+        sites: dict[str, tuple[str, int | None]] = {row.name: (CONSTANTS, row.offset) for row in constants}
+        sites.update((row.name, (row.arena, row.offset)) for row in result.buffers)
+        windows = copy_windows(self._timed)
+        readers: dict[str, int] = {}
+        makers: dict[str, int] = {}
+        for step, (reads, results) in enumerate(zip(self._reads, result.results, strict=True)):
+            if results[0] not in tensor:
+                readers.update((name, step) for name in reads if name not in readers)
+                makers.update(dict.fromkeys(results, step))
+        for step, (node, operands, results) in enumerate(
+            zip(result.schedule, result.operands, result.results, strict=True)
+        ):
+            name = results[0]
+            if name not in tensor:
+                continue
+            source = operands[0]
+            places = [sites.get(one, (OUTSIDE, None)) for one in (source, name)]
+            copied = (node, tensor[name], source, *places[0], name, *places[1], self._copied(step), step)
+            window = windows[step]
+            ready = max(window.source_ready, makers.get(source, -1) + 1)
+            yield MemoryCopy(*copied, readers.get(name), window.target_free, ready, window.source_until)
+
+    @cached_property
+    def _timed(self) -> list[TimedStep]:
+        """The steps with the bytes that they touch, yet without MACs. A kernel touches its operands, results and workspaces."""
+        result, tensor = self.plan.result, self.written.tensor
+        rows = {row.name: row for row in result.buffers}
+        workspaces = [row for row in result.buffers if row.kind == "workspace" and row.size]
+        found = []
+        for step, (reads, results) in enumerate(zip(self._reads, result.results, strict=True)):
+            is_copy = results[0] in tensor
+            touched = [(rows[name], False) for name in (reads[:1] if is_copy else reads) if name in rows]
+            touched += [(rows[name], True) for name in results if name in rows]
+            if not is_copy:
+                touched += [(row, True) for row in workspaces if row.first <= step <= row.last]
+            accesses = (
+                ByteAccess(row.arena, row.offset, row.offset + row.size, write) for row, write in touched if row.size
+            )
+            found.append(TimedStep(self._copied(step) if is_copy else None, 0, tuple(accesses)))
+        return found
+
+    def _copied(self, step: int) -> int:
+        """Return the bytes that the copy of `step` copies."""
+        result, (name, *_) = self.plan.result, self.plan.result.results[step]
+        sizes = self._sizes
+        return sizes[name] if name in sizes else sizes[result.operands[step][0]]
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        return {row.name: row.size for row in self.plan.result.buffers}
+
+    def _time(self, speeds: Speeds) -> TransferTime:
+        """Return the time of the plan."""
+        model, result = self.plan.model, self.plan.result
+        names = node_ids(model.graph)
+        found = works(model, self.plan.opened.shapes, self.plan.opened.constants) if speeds.macs_per_second else {}
+        macs = {names[node]: work.total for node, work in found.items() if node in names}
+        steps = [
+            replace(step, macs=macs.get(node) or 0) for node, step in zip(result.schedule, self._timed, strict=True)
+        ]
+        return transfer_time(steps, speeds, knows_macs=all(macs.get(node) is not None for node in result.schedule))
+
 
 _ORDERS = 16
 """The most orders of the nodes that are tried."""

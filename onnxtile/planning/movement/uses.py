@@ -7,22 +7,90 @@ overwrites an operand, or an operand that lies in the result of a Concat, takes 
 from __future__ import annotations
 
 import itertools
+import math
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise, product
+from typing import TypeAlias
 
 import onnx_ir as ir
 
-from onnxtile.errors import Infeasible
-from onnxtile.graph import dependencies
 from onnxtile.inspection.work import operator_name
-from onnxtile.planning.layout.aliases.find import LayoutFacts
-from onnxtile.planning.layout.bytes import tensor_bytes
-from onnxtile.planning.layout.graph_layout import Layout
-from onnxtile.planning.movement.gaps import Gap, MovementProblem
-from onnxtile.planning.movement.residence import NO_RESIDENCE, Residence
+from onnxtile.model import keys
+from onnxtile.model.walk import all_values, dependencies
+from onnxtile.planning.aliases import LayoutFacts, sliced
+from onnxtile.planning.layout import NO_PINS, Layout, Pins
+from onnxtile.planning.movement.eviction import Gap, MovementProblem, least_bytes
+from onnxtile.planning.movement.write import WrittenCopies
 from onnxtile.planning.offsets.problem import align
+from onnxtile.shapes.resolve import tensor_bytes
+from onnxtile.system.errors import Infeasible, UsageError
+
+# Residence: tensors that a user places in the fast or the slow memory, or keeps, in a plan with copies between both.
+#
+# A tensor placed in the fast memory never leaves it. One placed in the slow memory is copied there when it is made, and copied in for its
+# uses. A kept tensor without a place has its bytes in the slow memory to the end of the run.
+
+
+@dataclass(frozen=True)
+class Residence:
+    """The names of tensors that `stay` in the fast memory, that `leave` it between uses, and that are `held` there for the whole run.
+
+    Those in `stored` have bytes in the slow memory as soon as they are made.
+    """
+
+    stay: frozenset[str] = frozenset()
+    leave: frozenset[str] = frozenset()
+    stored: frozenset[str] = frozenset()
+    held: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, pins: Pins, fast: str, slow: str, lasting: Iterable[str] = ()) -> Residence:
+        """Return the residence that `pins` ask for, in the memories with these names; `lasting` inputs are not overwritten."""
+        stay = frozenset(name for name, place in pins.places.items() if place == fast)
+        leave = frozenset(name for name, place in pins.places.items() if place == slow)
+        return cls(stay, leave, leave | (pins.kept - stay), pins.kept.union(lasting) & stay)
+
+
+NO_RESIDENCE = Residence()
+"""No tensor is placed or kept."""
+
+
+def require_residence(pins: Pins, slow: str, inputs: Iterable[str], workspaces: Iterable[str], io: str) -> None:
+    """Raise UsageError for a placed or kept input outside the memories, and for a workspace in the `slow` one."""
+    outside = set() if io == "inside" else set(inputs)
+    for name in pins.names:
+        if name in outside:
+            raise UsageError(f"{name!r} has no address in an arena: a graph input", hint="add --io inside")
+    for name in workspaces:
+        if pins.places.get(name) == slow:
+            raise UsageError(f"the workspace {name!r} is used by a kernel, so it cannot be in the slow memory {slow!r}")
+
+
+def moved_pins(pins: Pins, residence: Residence, written: WrittenCopies) -> Pins:
+    """Return `pins` for a model with the copies `written`: those of tensors in the slow memory are for the values there."""
+    if not pins.names:
+        return NO_PINS
+
+    def named(found: Iterable[str]) -> dict[str, str]:
+        return {name: written.stored.get(name, name) if name in residence.stored else name for name in found}
+
+    def of(wanted: Mapping[str, str]) -> dict[str, str]:
+        return {new: wanted[old] for old, new in named(wanted).items()}
+
+    names = named(pins.offsets)
+    offsets = {names[name]: offset for name, offset in pins.offsets.items()}
+    return Pins(offsets, of(pins.places), tuple(named(pins.keeps).values()), pins.capacities)
+
+
+def without_marks(model: ir.Model) -> None:
+    """Remove pins, places and marks to keep a tensor from the metadata of `model` (in place)."""
+    for value in all_values(model):
+        for key in (keys.PIN, keys.PLACE_IN, keys.KEEP):
+            value.metadata_props.pop(key, None)
+
 
 RULES = frozenset({"view", "in place", "join"})
 """The rules of aliases by which kernels need fewer bytes. Parts of a tensor that are read in place would need the whole tensor."""
@@ -317,3 +385,75 @@ def _covered(spans: Collection[tuple[int, int]], unit: int) -> int:
 
 def _rounded(spans: Iterable[tuple[int, int]], unit: int) -> Iterator[tuple[int, int]]:
     return ((low // unit * unit, align(high, unit)) for low, high in spans if low < high)
+
+
+# Lower bounds on the bytes copied that hold for more than whole tensors in one order.
+#
+# Both count the bytes of outputs, of weights, and of inputs as far as kernels read them, once each. The bound for parts adds what must
+# leave the fast memory between two uses if any bytes of a tensor may stay.
+
+ElementBox: TypeAlias = "tuple[tuple[int, int], ...]"
+"""The elements of a tensor from a start to an end on each axis."""
+_MOST_CELLS = 1 << 16
+
+
+@dataclass(frozen=True)
+class WideBounds:
+    """The bounds for the order of `uses` and a fast memory of `capacity` bytes, and for any order."""
+
+    uses: TensorUses
+    capacity: int
+
+    @cached_property
+    def any_order(self) -> int:
+        """The bytes that every plan of every order copies."""
+        uses = replace(self.uses, cuts_inputs=True)
+        read = [value for value in (*uses.inputs, *uses.weights) if value in uses.reads]
+        sliced_inputs: dict[ir.Value, list[ir.Node]] = {}
+        for node in uses.part_copies:
+            source = node.inputs[0]
+            assert source is not None
+            sliced_inputs.setdefault(source, []).append(node)
+        parts = (self._bytes_read(value, nodes) for value, nodes in sliced_inputs.items())
+        return sum(map(uses.bytes, (*read, *uses.outputs))) + sum(parts)
+
+    @cached_property
+    def parts(self) -> int:
+        """The bytes that every plan of this order copies, also where any bytes of a tensor stay and the others leave."""
+        # An input that is cut needs no bytes of its own, so the bound holds for inputs as a whole, too.
+        problem = replace(self.uses, cuts_inputs=True).problem(self.capacity)
+        gaps = tuple(replace(gap, size=gap.loaded) for gap in problem.gaps if gap.loaded)
+        return (
+            self.any_order + self.uses.placed + (least_bytes(MovementProblem(problem.free, gaps, problem.stores)) or 0)
+        )
+
+    def _bytes_read(self, value: ir.Value, nodes: Iterable[ir.Node]) -> int:
+        """Return the bytes of the input `value` that the Slices `nodes` read, at least."""
+        sizes, nodes = self.uses.facts.shapes.sizes(value), list(nodes)
+        boxes = [box for node in nodes if (box := self._box(node)) is not None]
+        if sizes is None or len(boxes) < len(nodes):
+            return max(self.uses.bytes(node.outputs[0]) for node in nodes)
+        total = math.prod(sizes)
+        return self.uses.bytes(value) * covered(boxes) // total if total else 0
+
+    def _box(self, node: ir.Node) -> ElementBox | None:
+        """Return the elements that a Slice reads; None where its steps are not all 1, or its bounds not known."""
+        facts = self.uses.facts
+        for result, starts in sliced(node, facts):
+            lengths = facts.shapes.sizes(result)
+            if lengths is not None:
+                return tuple((start, start + length) for start, length in zip(starts, lengths, strict=True))
+        return None
+
+
+def covered(boxes: Sequence[ElementBox]) -> int:
+    """Return the elements that are in at least one of `boxes`; those of the largest box where the boxes are too many."""
+    cuts = [sorted({end for box in boxes for end in box[axis]}) for axis in range(len(boxes[0]))]
+    if math.prod(len(ends) for ends in cuts) * len(boxes) > _MOST_CELLS:
+        return max(math.prod(high - low for low, high in box) for box in boxes)
+    cells = product(*(tuple(pairwise(ends)) for ends in cuts))
+    return sum(math.prod(high - low for low, high in cell) for cell in cells if any(_holds(box, cell) for box in boxes))
+
+
+def _holds(box: ElementBox, cell: Sequence[tuple[int, int]]) -> bool:
+    return all(low <= first and last <= high for (low, high), (first, last) in zip(box, cell, strict=True))

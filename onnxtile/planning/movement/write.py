@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from onnxtile import keys
-from onnxtile.graph import dependencies
-from onnxtile.model.shapes import Shapes
-from onnxtile.model.walk import all_values, bodies_of
+from onnxtile.model import keys
+from onnxtile.model.walk import all_values, bodies_of, dependencies
+from onnxtile.shapes.resolve import Shapes
 
 COPY = "Copy"
 """The name of the function."""

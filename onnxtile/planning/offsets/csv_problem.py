@@ -12,11 +12,9 @@ from dataclasses import replace
 from operator import ge
 from typing import TYPE_CHECKING
 
-from onnxtile.csv_text import text_of
-from onnxtile.errors import UsageError
-from onnxtile.planning.offsets.outline import LivePart, union
-from onnxtile.planning.offsets.problem import Buffer, Problem
-from onnxtile.sizes import whole
+from onnxtile.planning.offsets.problem import Buffer, LivePart, Problem, union
+from onnxtile.system.errors import UsageError
+from onnxtile.system.text import text_of, whole
 
 if TYPE_CHECKING:
     from _csv import Reader

@@ -6,9 +6,9 @@ import re
 import time
 from dataclasses import dataclass, field, replace
 
-from onnxtile.errors import UsageError
-from onnxtile.progress import Progress, silent
-from onnxtile.sizes import whole
+from onnxtile.system.errors import UsageError
+from onnxtile.system.progress import Progress, silent
+from onnxtile.system.text import whole
 
 
 @dataclass(frozen=True)

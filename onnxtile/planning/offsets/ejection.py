@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from onnxtile.planning.offsets.conflicts import LiveIndex
 from onnxtile.planning.offsets.effort import SearchBudget
+from onnxtile.planning.offsets.gaps import LiveIndex
 from onnxtile.planning.offsets.problem import Ints, Problem, size_of
 
 STEPS_OF_A_MOVE = 20

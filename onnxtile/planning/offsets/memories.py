@@ -12,7 +12,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from onnxtile.errors import UsageError
 from onnxtile.planning.offsets.effort import Effort
 from onnxtile.planning.offsets.problem import (
     Buffer,
@@ -24,6 +23,7 @@ from onnxtile.planning.offsets.problem import (
 )
 from onnxtile.planning.planner import Planner
 from onnxtile.planning.result import Arena
+from onnxtile.system.errors import UsageError
 
 ARENA = "arena"
 """The name of a single arena without a name."""

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from onnxtile.model.size_formula import SizeFormula, SizeProduct, SizeRanges, is_at_least
-from onnxtile.model.size_pieces import SizePieces
+from onnxtile.model.formula import SizeFormula, SizePieces, SizeProduct, SizeRanges, is_at_least
 from onnxtile.planning.offsets.problem import Buffer, Ints, Problem
 from onnxtile.planning.offsets.skyline import Floats
 from onnxtile.planning.offsets.stacking import Stacking

@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onnxtile.planning.offsets.gaps import Fitter, tightest
+from onnxtile.planning.offsets.gaps import Fitter, by_breadth, by_size, tightest
 from onnxtile.planning.offsets.problem import Ints, Problem
-from onnxtile.planning.offsets.ranking import by_breadth, by_size
 
 _WORK = 120_000
 """Buffers that the search puts into an arena, at most, in all orders together."""

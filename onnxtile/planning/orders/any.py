@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from onnxtile.planning.layout.ordering.schedule import Schedule
 from onnxtile.planning.order import Order, SchedulingContext
+from onnxtile.planning.schedule import Schedule
 
 
 def candidates(context: SchedulingContext) -> tuple[Schedule, ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from onnxtile.planning.layout.ordering.schedule import Schedule
 from onnxtile.planning.order import Order, SchedulingContext
 from onnxtile.planning.orders import min_peak, model
+from onnxtile.planning.schedule import Schedule
 
 
 def candidates(context: SchedulingContext) -> Iterable[Schedule]:

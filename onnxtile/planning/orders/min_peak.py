@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxtile.planning.layout.ordering.schedule import Schedule
 from onnxtile.planning.order import Order, SchedulingContext
+from onnxtile.planning.schedule import Schedule
 
 
 def candidates(context: SchedulingContext) -> Iterator[Schedule]:

@@ -6,9 +6,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 from onnxtile.planning.offsets.effort import Effort
 from onnxtile.planning.offsets.ejection import EjectionSearch
-from onnxtile.planning.offsets.gaps import Fitter, tightest
+from onnxtile.planning.offsets.gaps import Fitter, by_breadth, by_size, tightest
 from onnxtile.planning.offsets.problem import OptimalityProof, Problem, size_of
-from onnxtile.planning.offsets.ranking import by_breadth, by_size
 from onnxtile.planning.offsets.repeated_skyline import fillings
 from onnxtile.planning.planner import Placement, Planner
 from onnxtile.planning.planners.exact import improve

@@ -11,9 +11,17 @@ from functools import partial
 
 from onnxtile.planning.offsets.effort import Effort
 from onnxtile.planning.offsets.exact.solve import How, solve
-from onnxtile.planning.offsets.outline import LivePart, by_steps, rounded
-from onnxtile.planning.offsets.problem import Buffer, Ended, OptimalityProof, Problem, size_of
-from onnxtile.planning.offsets.repeated_fit import placings
+from onnxtile.planning.offsets.gaps import placings
+from onnxtile.planning.offsets.problem import (
+    Buffer,
+    Ended,
+    LivePart,
+    OptimalityProof,
+    Problem,
+    by_steps,
+    rounded,
+    size_of,
+)
 from onnxtile.planning.planner import Placement, Planner
 from onnxtile.planning.planners.greedy_by_size import GREEDY_BY_SIZE
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from onnxtile.planning.offsets.gaps import Fitter, lowest
+from onnxtile.planning.offsets.gaps import Fitter, by_birth, lowest
 from onnxtile.planning.offsets.problem import Problem
-from onnxtile.planning.offsets.ranking import by_birth
 from onnxtile.planning.planner import Planner, heuristic
 
 

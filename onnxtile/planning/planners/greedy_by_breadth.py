@@ -5,9 +5,8 @@ Algorithm 2 of Pisarchyk and Lee, "Efficient Memory Management for Deep Neural N
 
 from __future__ import annotations
 
-from onnxtile.planning.offsets.gaps import Fitter, tightest
+from onnxtile.planning.offsets.gaps import Fitter, by_breadth, tightest
 from onnxtile.planning.offsets.problem import Problem
-from onnxtile.planning.offsets.ranking import by_breadth
 from onnxtile.planning.planner import Planner, heuristic
 
 

@@ -5,9 +5,8 @@ Algorithm 3 of Pisarchyk and Lee, "Efficient Memory Management for Deep Neural N
 
 from __future__ import annotations
 
-from onnxtile.planning.offsets.gaps import Fitter, tightest
+from onnxtile.planning.offsets.gaps import Fitter, by_size, tightest
 from onnxtile.planning.offsets.problem import Problem
-from onnxtile.planning.offsets.ranking import by_size
 from onnxtile.planning.planner import Planner, heuristic
 
 

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from onnxtile.planning.offsets.conflicts import ConflictIndex
+from onnxtile.planning.offsets.gaps import ConflictIndex, by_birth, by_size
 from onnxtile.planning.offsets.problem import Ints, Problem, align, size_of
-from onnxtile.planning.offsets.ranking import by_birth, by_size
 from onnxtile.planning.planner import Planner, heuristic
 
 Slots = list[list[int]]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from onnxtile.errors import UsageError
-from onnxtile.json_text import as_json
 from onnxtile.report.format import Format, PlanDocument, PlanJson, RenderOptions
+from onnxtile.system.errors import UsageError
+from onnxtile.system.text import as_json
 
 
 def _write(plan: PlanJson, _options: RenderOptions) -> bytes:

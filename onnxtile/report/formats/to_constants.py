@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from onnxtile.errors import UsageError
 from onnxtile.report.format import Format, PlanDocument, PlanJson, RenderOptions
+from onnxtile.system.errors import UsageError
 
 
 def _write(plan: PlanJson, _options: RenderOptions) -> bytes:

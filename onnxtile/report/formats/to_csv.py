@@ -10,10 +10,9 @@ its byte at which the part begins.
 
 from __future__ import annotations
 
-from onnxtile.csv_text import as_csv
-from onnxtile.report.bodies import flat
 from onnxtile.report.format import Format, PlanJson, RenderOptions
-from onnxtile.report.layout import owners, pieces
+from onnxtile.report.layout import flat, owners, pieces
+from onnxtile.system.text import as_csv
 
 
 def _write(given: PlanJson, _options: RenderOptions) -> bytes:

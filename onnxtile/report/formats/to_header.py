@@ -11,14 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from onnxtile.model.size_expression import read_size
-from onnxtile.report.c_text import comment
+from onnxtile.model.formula import read_size
+from onnxtile.report.c_header import (
+    ELEMENT_BYTES,
+    RunTable,
+    TableValue,
+    comment,
+    element_bits,
+    element_bytes,
+    identifier,
+    identifiers,
+    run_table,
+    tables,
+)
 from onnxtile.report.format import Format, PlanJson, RenderOptions
-from onnxtile.report.header_tables import ELEMENT_BYTES, element_bits, tables
-from onnxtile.report.headline import tensor_type
-from onnxtile.report.identifiers import identifier, identifiers
 from onnxtile.report.layout import arenas
-from onnxtile.report.run_table import RunTable, TableValue, element_bytes, run_table
+from onnxtile.report.words import tensor_type
 
 _LANGUAGE = """\
 #if defined(__cplusplus)

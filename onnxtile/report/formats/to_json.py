@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from onnxtile.json_text import as_json
 from onnxtile.report.format import Format, PlanJson, RenderOptions
+from onnxtile.system.text import as_json
 
 _SEARCHED = frozenset({"planner", "ended", "optimal_over", "any_order_bound", "insides", "verdict", "not_run"})
 _SEARCHED_MOVEMENT = frozenset({"bound", "lower_bound", "parts_bound", "any_order_bound"})

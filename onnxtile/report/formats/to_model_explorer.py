@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from onnxtile.json_text import as_json
 from onnxtile.report.format import Format, PlanJson, RenderOptions
+from onnxtile.system.text import as_json
 
 _GRADIENT = ((0, "#edf8fb", "black"), (0.5, "#8c96c6", "black"), (1, "#6e016b", "white"))
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from onnxtile.json_text import as_json
 from onnxtile.report.format import Format, PlanJson, RenderOptions
 from onnxtile.report.offline import NAME, tensors, words
+from onnxtile.system.text import as_json
 
 
 def _write(plan: PlanJson, _options: RenderOptions) -> bytes:

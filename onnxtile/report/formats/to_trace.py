@@ -13,10 +13,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from onnxtile.json_text import compact
-from onnxtile.report.bodies import unrolled
 from onnxtile.report.format import Format, PlanJson, RenderOptions
-from onnxtile.report.layout import ArenaLayout, BufferJson, arenas, runs, steps
+from onnxtile.report.layout import ArenaLayout, BufferJson, arenas, runs, steps, unrolled
+from onnxtile.system.text import compact
 
 _SCHEDULE = 1
 _SAID = ("offset", "size", "kind", "alias", "node", "dtype", "shape")

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from onnxtile.declare.result import ResultView, ResultWriter
 from onnxtile.report.curve_files import WRITERS
-from onnxtile.report.curve_tables import for_curve
+from onnxtile.report.fit_tables import for_curve
 from onnxtile.report.notebook import as_html
 from onnxtile.report.table import ResultJson
-from onnxtile.result import ResultView, ResultWriter
 
 
 def _writers() -> Mapping[str, ResultWriter]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from onnxtile.json_text import as_json
+from onnxtile.declare.result import ResultView, ResultWriter
 from onnxtile.report.notebook import preformatted
-from onnxtile.result import ResultView, ResultWriter
+from onnxtile.system.text import as_json
 
 
 def _writers() -> Mapping[str, ResultWriter]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from onnxtile.declare.result import ResultView, ResultWriter
 from onnxtile.report import inspect_csv, inspect_json
 from onnxtile.report.inspect_tables import for_inspect
 from onnxtile.report.notebook import as_html
-from onnxtile.result import ResultView, ResultWriter
 
 
 def _writers() -> Mapping[str, ResultWriter]:

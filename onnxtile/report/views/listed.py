@@ -9,10 +9,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from onnxtile.json_text import as_json
+from onnxtile.declare.result import ResultView, ResultWriter
 from onnxtile.report import tables
 from onnxtile.report.notebook import as_html
-from onnxtile.result import ResultView, ResultWriter
+from onnxtile.system.text import as_json
 
 
 def _json(content: Mapping[str, Any], _path: Path) -> bytes:

@@ -7,12 +7,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from onnxtile.registry import discover
+from onnxtile.declare.result import ResultView, ResultWriter
 from onnxtile.report.format import Format, RenderOptions
 from onnxtile.report.notebook import as_html
 from onnxtile.report.picture import render
 from onnxtile.report.plan_tables import for_plan
-from onnxtile.result import ResultView, ResultWriter
+from onnxtile.system.registry import discover
 
 _MOST_BUFFERS = 400
 """Of a plan whose picture stands in a notebook: some 100 KiB."""

@@ -6,11 +6,8 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.tiling.contraction import Contraction, TensorOperand
-from onnxtile.tiling.element_types import FLOATS
-from onnxtile.tiling.sliding import SlidingAxis
-from onnxtile.tiling.tensors import NotTiled, TensorDims, times_sign
-from onnxtile.tiling.tileable import Tileable, TilingFacts, required_input
+from onnxtile.tiling.contraction import Contraction, NotTiled, SlidingAxis, TensorDims, TensorOperand, times_sign
+from onnxtile.tiling.tileable import FLOATS, Tileable, TilingFacts, required_input
 
 _PADDING = ("auto_pad", "pads", "output_padding", "output_shape")
 _SPATIAL_AXES = (1, 2)

@@ -6,12 +6,10 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.tiling.contraction import Contraction, Parameter, TensorOperand
-from onnxtile.tiling.element_types import BYTES
+from onnxtile.tiling.contraction import Contraction, NotTiled, Parameter, TensorOperand
 from onnxtile.tiling.operators.conv import sliding_product
 from onnxtile.tiling.operators.matmul_integer import zero_point
-from onnxtile.tiling.tensors import NotTiled
-from onnxtile.tiling.tileable import Tileable, TilingFacts, required_input
+from onnxtile.tiling.tileable import BYTES, Tileable, TilingFacts, required_input
 
 
 class ConvInteger(Tileable):

@@ -6,10 +6,16 @@ from collections.abc import Set
 
 import onnx_ir as ir
 
-from onnxtile.tiling.contraction import Bias, Contraction, TensorOperand, matrix_product
-from onnxtile.tiling.element_types import FLOATS, INTEGERS
-from onnxtile.tiling.tensors import NotTiled, TensorDims, times_sign
-from onnxtile.tiling.tileable import Tileable, TilingFacts, require_factor, required_input
+from onnxtile.tiling.contraction import (
+    Bias,
+    Contraction,
+    NotTiled,
+    TensorDims,
+    TensorOperand,
+    matrix_product,
+    times_sign,
+)
+from onnxtile.tiling.tileable import FLOATS, INTEGERS, Tileable, TilingFacts, require_factor, required_input
 
 
 class Gemm(Tileable):

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxtile.tiling.contraction import Axes, Contraction, TensorOperand, matrix_product
-from onnxtile.tiling.tensors import NotTiled, TensorDims, broadcast
+from onnxtile.tiling.contraction import (
+    Axes,
+    Contraction,
+    NotTiled,
+    TensorDims,
+    TensorOperand,
+    broadcast,
+    matrix_product,
+)
 from onnxtile.tiling.tileable import Tileable, TilingFacts, required_input
 
 

@@ -6,11 +6,18 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.tiling.contraction import Bias, Contraction, PackedFactor, Parameter, TensorOperand, matrix_product
-from onnxtile.tiling.element_types import FLOATS
+from onnxtile.tiling.contraction import (
+    Bias,
+    Contraction,
+    NotTiled,
+    PackedFactor,
+    Parameter,
+    TensorOperand,
+    matrix_product,
+    times_sign,
+)
 from onnxtile.tiling.operators.matmul import factor, placed
-from onnxtile.tiling.tensors import NotTiled, times_sign
-from onnxtile.tiling.tileable import Tileable, TilingFacts, required_input
+from onnxtile.tiling.tileable import FLOATS, Tileable, TilingFacts, required_input
 
 _SIZES = {"K", "N"}
 _TYPES = {2: ir.DataType.UINT2, 4: ir.DataType.UINT4, 8: ir.DataType.UINT8}

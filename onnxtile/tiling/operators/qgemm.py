@@ -6,13 +6,11 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.tiling.contraction import Contraction, Requantize, matrix_product
-from onnxtile.tiling.element_types import BYTES
+from onnxtile.tiling.contraction import Contraction, NotTiled, Requantize, matrix_product
 from onnxtile.tiling.operators.gemm import bias, matrix_factor
 from onnxtile.tiling.operators.matmul_integer import zero_point
 from onnxtile.tiling.operators.qlinear_matmul import parameter
-from onnxtile.tiling.tensors import NotTiled
-from onnxtile.tiling.tileable import Tileable, TilingFacts, required_input
+from onnxtile.tiling.tileable import BYTES, Tileable, TilingFacts, required_input
 
 
 class QGemm(Tileable):

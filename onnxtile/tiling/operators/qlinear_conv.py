@@ -6,13 +6,11 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.tiling.contraction import Bias, Contraction, Requantize
-from onnxtile.tiling.element_types import BYTES
+from onnxtile.tiling.contraction import Bias, Contraction, NotTiled, Requantize, times_sign
 from onnxtile.tiling.operators.conv import filters_of
 from onnxtile.tiling.operators.conv_integer import integer_convolution
 from onnxtile.tiling.operators.qlinear_matmul import parameter
-from onnxtile.tiling.tensors import NotTiled, times_sign
-from onnxtile.tiling.tileable import Tileable, TilingFacts, required_input
+from onnxtile.tiling.tileable import BYTES, Tileable, TilingFacts, required_input
 
 
 class QLinearConv(Tileable):

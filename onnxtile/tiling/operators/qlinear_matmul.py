@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.tiling.contraction import Contraction, Parameter, Requantize, TensorOperand
-from onnxtile.tiling.element_types import BYTES
+from onnxtile.tiling.contraction import Contraction, NotTiled, Parameter, Requantize, TensorOperand, times_sign
 from onnxtile.tiling.operators.matmul_integer import integer_product
-from onnxtile.tiling.tensors import NotTiled, times_sign
-from onnxtile.tiling.tileable import Tileable, TilingFacts, required_input
+from onnxtile.tiling.tileable import BYTES, Tileable, TilingFacts, required_input
 
 
 class QLinearMatMul(Tileable):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import onnx_ir as ir
 
+from onnxtile.declare.result import VerbResult
 from onnxtile.model.load import Source
 from onnxtile.model.stream import Draft
-from onnxtile.result import VerbResult
 
 if TYPE_CHECKING:
     from onnxtile.inspection.summary import Inspection
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from onnxtile.verbs.flows.tiling import TiledModel
     from onnxtile.verbs.flows.unfusing import UnfuseResult
     from onnxtile.verbs.fuse import Patterns
-    from onnxtile.verification import Verdict
+    from onnxtile.verification.trials import Verdict
 
 
 def file_of(model: Source) -> Path | None:

@@ -6,30 +6,30 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnxtile.errors import UsageError
+from onnxtile.model.binding import bind, formula_names, free_inputs, rename_symbols, symbols
 from onnxtile.model.constants import Constants
-from onnxtile.model.dims import bind, formula_names, free_inputs, rename_symbols, symbols
-from onnxtile.model.given import given_shapes, read_inputs
+from onnxtile.model.feeds import Wanted
 from onnxtile.model.load import digest, load
-from onnxtile.model.shapes import resolve
-from onnxtile.model.unfold import Unfolded, unfold
-from onnxtile.model.wanted import Wanted
+from onnxtile.model.npz_inputs import given_shapes, read_inputs
+from onnxtile.shapes.opened_calls import Unfolded, unfold
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.errors import UsageError
 from onnxtile.verbs.flows.kernels import KernelChoice, choose_kernels
 
 if TYPE_CHECKING:
-    from onnxtile.planning.proof.failure import PlanFailure
-    from onnxtile.planning.proof.published.audit import Audit
-    from onnxtile.planning.proof.published.claims import Claims
+    from onnxtile.check.audit import Audit
+    from onnxtile.check.document import Claims
+    from onnxtile.planning.problem_check import PlanFailure
     from onnxtile.verbs.plan import CheckOptions
 
 
 def check_plan(options: CheckOptions) -> Audit:
     """Check a plan as `onnxtile.check_plan` says."""
-    from onnxtile.planning.proof.failure import PlanFailure
-    from onnxtile.planning.proof.published.audit import Audit, check, check_ranges
-    from onnxtile.planning.proof.published.claims import Claims, KernelClaim
-    from onnxtile.planning.proof.published.copied_model import with_claimed_copies
-    from onnxtile.planning.proof.published.sizes import listed, wrong_ranges
+    from onnxtile.check.audit import Audit, check, check_ranges
+    from onnxtile.check.document import Claims, KernelClaim
+    from onnxtile.check.movement import with_claimed_copies
+    from onnxtile.check.ranges import listed, wrong_ranges
+    from onnxtile.planning.problem_check import PlanFailure
 
     progress, model, plan = options.progress, options.model, options.plan
     inputs, ranges = options.inputs, options.ranges
@@ -85,7 +85,7 @@ def check_plan(options: CheckOptions) -> Audit:
 
 def _unknown(claims: Claims, known: Collection[str]) -> Iterator[PlanFailure]:
     """Yield the dimensions of `claims` that are not in `known`, those of the model."""
-    from onnxtile.planning.proof.failure import PlanFailure
+    from onnxtile.planning.problem_check import PlanFailure
 
     for kind, names in (("dims", claims.dims), ("sums", claims.sums)):
         for name in names:
@@ -94,7 +94,7 @@ def _unknown(claims: Claims, known: Collection[str]) -> Iterator[PlanFailure]:
 
 
 def _read(file: Path | str) -> Claims:
-    from onnxtile.planning.proof.published.reading import from_json, from_marks
+    from onnxtile.check.audit import from_json, from_marks
 
     path = Path(file)
     if path.suffix.lower() != ".json":

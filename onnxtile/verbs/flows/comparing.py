@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxtile.model.dims import bind, free_inputs, symbols
-from onnxtile.model.given import Feeds, read_inputs
+from onnxtile.model.binding import bind, free_inputs, symbols
 from onnxtile.model.load import load
+from onnxtile.model.npz_inputs import Feeds, read_inputs
 from onnxtile.model.session import repeatable_session
-from onnxtile.verbs.flows.stage import BoundDims, InputShapes, Progress, not_both
-from onnxtile.verification.before_last import compare_before
+from onnxtile.system.progress import Progress
+from onnxtile.verbs.flows.stage import BoundDims, InputShapes, not_both
 from onnxtile.verification.bisect import bisect
 from onnxtile.verification.draws import same_draws
-from onnxtile.verification.one_step import within_one_step
-from onnxtile.verification.rounding import excused_by_one_step
+from onnxtile.verification.rounding import compare_before, excused_by_one_step, within_one_step
 from onnxtile.verification.trials import Trial, Verdict, compare_with, run_edges, run_original
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from onnxtile.declare.result import VerbResult
 from onnxtile.fusion import author
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.query.match import Matcher, compiled
-from onnxtile.result import VerbResult
 
 if TYPE_CHECKING:
     from onnxtile.verbs.pattern_new import DraftOptions

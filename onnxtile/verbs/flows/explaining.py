@@ -7,19 +7,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from onnxtile.fusion.library import Pattern
-from onnxtile.fusion.outcome import FUSED, Fate, PatternResult, Refused
-from onnxtile.fusion.rewrite import FusionRun
+from onnxtile.declare.result import VerbResult
+from onnxtile.fusion.fuse import FUSED, Fate, FusionRun, PatternResult, Refused
+from onnxtile.fusion.pattern import Pattern
 from onnxtile.model.load import load
 from onnxtile.query.explain import Stopped
 from onnxtile.query.explain import explain as explain_program
-from onnxtile.query.index import VertexIndex
-from onnxtile.query.match import Match, Matcher
+from onnxtile.query.graph import Vertex, identify
+from onnxtile.query.match import Match, Matcher, VertexIndex, required_nodes
 from onnxtile.query.program import Program
-from onnxtile.query.required import required_nodes
 from onnxtile.query.syntax import ANY_NODE, PRODUCER
-from onnxtile.query.vertex import Vertex, identify
-from onnxtile.result import VerbResult
 from onnxtile.verbs.flows.fusing import chosen_patterns
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from onnxtile.declare.result import VerbResult
 from onnxtile.fitting.result import ModelCost
 from onnxtile.fitting.search import FitTarget, search
-from onnxtile.progress import Progress
-from onnxtile.result import VerbResult
+from onnxtile.system.progress import Progress
 from onnxtile.verbs.flows.fit_drafts import FitSubject, written
 from onnxtile.verbs.flows.fitting import cost, extra_left, read_subject, unblocked_subject
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import onnx_ir as ir
 
+from onnxtile.arena.run import ArenaVerdict
 from onnxtile.fitting.result import FitStep, ModelCost, Obstacle
-from onnxtile.model.unfold import Unfolded
-from onnxtile.planning.proof.arena_run import ArenaVerdict
 from onnxtile.planning.result import PlanResult
 from onnxtile.report.format import PlanDocument
+from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.verbs.flows.chain import RewrittenModel, verified
-from onnxtile.verification import Verdict
+from onnxtile.verification.trials import Verdict
 
 if TYPE_CHECKING:
-    from onnxtile.progress import Progress
+    from onnxtile.system.progress import Progress
     from onnxtile.tiling.result import TileResult
     from onnxtile.verbs.flows.fit_curve import FitCurve
 
@@ -37,7 +37,7 @@ class ModelPlan:
 
     def run(self, progress: Progress) -> ArenaVerdict:
         """Run the model inside its arena and outside it, and compare every tensor bit for bit."""
-        from onnxtile.planning.proof.arena_run import arena_run
+        from onnxtile.arena.run import arena_run
 
         opened = self.opened
         return arena_run(opened.model, self.plan, opened.shapes, opened.constants, progress=progress)

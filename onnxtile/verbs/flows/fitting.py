@@ -7,15 +7,10 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxtile.errors import Infeasible, Mismatch, ModelError
-from onnxtile.fitting.inline import inline
-from onnxtile.fitting.quantised import separate
+from onnxtile.fitting.read_network import separate
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.result import ModelCost, obstacle_of, steps_before, steps_of
-from onnxtile.fitting.schedule import FitSchedule
-from onnxtile.fitting.search import FitTarget
-from onnxtile.fitting.search_effort import is_too_large
-from onnxtile.fitting.unblocking.unblock import (
+from onnxtile.fitting.rewrites.rewrite import (
     ModelRewrite,
     UnblockedModel,
     batch_apart,
@@ -24,19 +19,21 @@ from onnxtile.fitting.unblocking.unblock import (
     sizes_written,
     unblock,
 )
+from onnxtile.fitting.search import FitTarget, is_too_large
+from onnxtile.fitting.strips import FitSchedule
+from onnxtile.fitting.write import inline
+from onnxtile.model.binding import bind, free_inputs, missing_sizes
 from onnxtile.model.constants import Constants
-from onnxtile.model.dims import bind, free_inputs
-from onnxtile.model.infer import values
 from onnxtile.model.load import file_name, load
-from onnxtile.model.plan_marks import clear_plan
-from onnxtile.model.shapes import Shapes, resolve
-from onnxtile.model.unbound import missing_sizes
 from onnxtile.model.validity import check
-from onnxtile.planning.annotate import annotate
-from onnxtile.planning.layout.non_tensors import containers, kind_name
+from onnxtile.planning.aliases import containers, kind_name
+from onnxtile.planning.annotate import annotate, clear_plan
+from onnxtile.shapes.infer import values
+from onnxtile.shapes.resolve import Shapes, resolve
+from onnxtile.system.errors import Infeasible, Mismatch, ModelError
 from onnxtile.verbs.flows.chain import file_of
-from onnxtile.verbs.flows.fit_attempts import FitAttempts
 from onnxtile.verbs.flows.fit_drafts import (
+    FitAttempts,
     FitSubject,
     PlanSubject,
     WrittenSchedule,
@@ -45,16 +42,17 @@ from onnxtile.verbs.flows.fit_drafts import (
     planned_model,
     regions_of,
     running_nodes,
+    tokens_cut,
     written,
 )
 from onnxtile.verbs.flows.fitted_model import FittedModel, ModelPlan
-from onnxtile.verbs.flows.fitting_tokens import tokens_cut
 from onnxtile.verbs.flows.planning import require_equal
 from onnxtile.verbs.flows.stage import agreeing
-from onnxtile.verification import Verdict, judge, within_one_step
+from onnxtile.verification.rounding import judge, within_one_step
+from onnxtile.verification.trials import Verdict
 
 if TYPE_CHECKING:
-    from onnxtile.planning.proof.arena_run import ArenaVerdict
+    from onnxtile.arena.run import ArenaVerdict
     from onnxtile.verbs.fit import CurveOptions, FitOptions
 
 _NEGLIGIBLE = 1e-4

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.fitting.schedule import Prices
-from onnxtile.fitting.unblocking.editing import known_shapes
-from onnxtile.fitting.unblocking.unblock import ModelRewrite
-from onnxtile.fusion.rewrite import fuse
-from onnxtile.model.infer import values
-from onnxtile.model.shapes import Shapes, resolve
-from onnxtile.model.unfold import is_kernel
+from onnxtile.fitting.rewrites.editing import known_shapes
+from onnxtile.fitting.rewrites.rewrite import ModelRewrite
+from onnxtile.fitting.strips import Prices
+from onnxtile.fusion.fuse import fuse
+from onnxtile.shapes.infer import values
+from onnxtile.shapes.opened_calls import is_kernel
+from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows.fit_drafts import FitSubject
 from onnxtile.verbs.flows.fitting import FitCandidate, candidate, planned_subject

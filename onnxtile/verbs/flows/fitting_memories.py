@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from onnxtile.errors import Infeasible
+from onnxtile.check.audit import require
 from onnxtile.fitting.result import steps_before, steps_of
+from onnxtile.fitting.rewrites.rewrite import ModelRewrite
 from onnxtile.fitting.search import FitTarget
-from onnxtile.fitting.unblocking.unblock import ModelRewrite
 from onnxtile.model.constants import Constants
 from onnxtile.model.quantising import is_quantised
-from onnxtile.model.shapes import resolve
 from onnxtile.planning.annotate import annotate
-from onnxtile.planning.movement.copies import PlannedMovement
 from onnxtile.planning.movement.plan import plan_with_movement
-from onnxtile.planning.proof.published.audit import require
+from onnxtile.planning.result import PlannedMovement
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.errors import Infeasible
 from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows.chain import file_of
 from onnxtile.verbs.flows.fit_drafts import FitSubject, WrittenSchedule, as_it_is

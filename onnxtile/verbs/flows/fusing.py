@@ -10,28 +10,29 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import onnx_ir as ir
 
-from onnxtile.errors import NAME_ONLY, UsageError, invalid
 from onnxtile.fusion import library as pattern_files
 from onnxtile.fusion.edge_rows import EdgeRule
-from onnxtile.fusion.fuser import Site
-from onnxtile.fusion.island_rule import IslandRule
-from onnxtile.fusion.library import Pattern
-from onnxtile.fusion.outcome import PatternResult
-from onnxtile.fusion.rewrite import fuse as fuse_graph
+from onnxtile.fusion.fuse import PatternResult, Site
+from onnxtile.fusion.fuse import fuse as fuse_graph
+from onnxtile.fusion.pattern import IslandRule, Pattern
 from onnxtile.fusion.site_check import SiteVerdict, check_sites
-from onnxtile.model.dims import free_inputs
-from onnxtile.model.infer import values
+from onnxtile.model.binding import free_inputs
 from onnxtile.model.load import load
-from onnxtile.model.plan_marks import clear_plan
-from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.validity import check
-from onnxtile.model.widen import is_narrow, resolved
+from onnxtile.planning.annotate import clear_plan
+from onnxtile.shapes.infer import values
+from onnxtile.shapes.resolve import Shapes, resolve
+from onnxtile.system.errors import NAME_ONLY, UsageError, invalid
+from onnxtile.system.progress import Progress
 from onnxtile.verbs.flows.chain import RewrittenModel, file_of, verified
-from onnxtile.verbs.flows.stage import BoundDims, Progress, agreeing, require_sites
-from onnxtile.verification import Verdict, bound_form, compare, run_original
+from onnxtile.verbs.flows.stage import BoundDims, agreeing, require_sites
+from onnxtile.verification.open_sizes import bound_form
+from onnxtile.verification.rounding import compare
+from onnxtile.verification.trials import Verdict, run_original
+from onnxtile.verification.widen import is_narrow, resolved
 
 if TYPE_CHECKING:
-    from onnxtile.fusion.lowering_driver.lower import LoweredSite
+    from onnxtile.fusion.lower.driver import LoweredSite
     from onnxtile.verbs.flows.peaks import ArenaChange
     from onnxtile.verbs.fuse import FuseOptions, Patterns
 

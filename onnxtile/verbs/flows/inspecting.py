@@ -8,9 +8,9 @@ import onnx_ir as ir
 
 from onnxtile.inspection.summary import Inspection, summarise
 from onnxtile.model.load import load
+from onnxtile.system.progress import Progress
+from onnxtile.verbs.flows.kernels import require_sizes_from_1
 from onnxtile.verbs.flows.range_planning import bind_ranges
-from onnxtile.verbs.flows.stage import Progress
-from onnxtile.verbs.flows.state import require_sizes_from_1
 
 if TYPE_CHECKING:
     from onnxtile.verbs.inspect import InspectOptions
@@ -31,9 +31,9 @@ def inspect(options: InspectOptions) -> Inspection:
 def _as_trained(graph: ir.Model, progress: Progress) -> ir.Model:
     """Return `graph` with those meta-ops that frameworks have as one operator: exporters take them apart, and their parts keep more."""
     # The patterns take a second to read.
+    from onnxtile.fusion.fuse import fuse
     from onnxtile.fusion.library import in_order, select
-    from onnxtile.fusion.rewrite import fuse
-    from onnxtile.inspection.gradients import ONE_OPERATOR
+    from onnxtile.inspection.training import ONE_OPERATOR
 
     trained = graph.clone()
     fuse(trained, in_order(select(sorted(ONE_OPERATOR))), progress)

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxtile.fusion.quantised_operators import float_meaning
+from onnxtile.fusion.float_view import float_meaning
+from onnxtile.model.feeds import Wanted
+from onnxtile.model.formula import SizeFormula, SizeRanges
 from onnxtile.model.quantising import is_quantised, quantises, quantises_at_run, sums_integers
+from onnxtile.shapes.opened_calls import Unfolded
+from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.errors import UsageError
+
+if TYPE_CHECKING:
+    from onnxtile.arena.state_run import StateVerdict
+    from onnxtile.planning.result import PlannedState, PlanResult
+    from onnxtile.planning.states import StateChoice
+    from onnxtile.verbs.plan import PlanOptions
+
 
 _TRUTHS = frozenset(
     {"And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not", "Or", "Xor"}
@@ -43,8 +58,8 @@ def choose_kernels(model: ir.Model, kernels: str) -> KernelCount | None:
     """Make each quantised island of `model` a meta-op where `kernels` is "islands" (in place), and count; None where no island is there."""
     if kernels == KernelChoice.NODES or not is_quantised(model):
         return None
+    from onnxtile.fusion.fuse import fuse
     from onnxtile.fusion.library import select
-    from onnxtile.fusion.rewrite import fuse
 
     before = _made(model)
     results = fuse(model, select(["quantised"]))
@@ -73,3 +88,92 @@ def _is_float(node: ir.Node, value: ir.Value) -> bool:
     if quantises(node) or sums_integers(node) or float_meaning(node) is not None or node.op_type in _TRUTHS:
         return False
     return not quantises_at_run(node) or value is node.outputs[1]
+
+
+# The states that the options of `plan` choose, and the runs that prove them.
+
+
+def state_choice(option: Mapping[str, str] | str | None) -> StateChoice:
+    """Return the choice that the option `state` names: pairs, "found", "none", or None for a search that only lists states."""
+    from onnxtile.planning.states import StateChoice
+
+    if isinstance(option, Mapping):
+        return StateChoice(option, finds=True)
+    return StateChoice(finds=option != "none", takes_found=option == "found")
+
+
+def state_verdict(opened: Unfolded, result: PlanResult, wanted: Wanted, options: PlanOptions) -> StateVerdict:
+    """Return the verdict of runs that follow each other at one size; of one run where a state grows, and the next needs a larger size."""
+    from onnxtile.arena.state_run import same_plan, state_run
+
+    runs = 1 if any(state.axis is not None for state in result.kept_states) else options.state_steps
+    return state_run(same_plan(opened, result, runs), wanted, progress=options.progress)
+
+
+def sizes_of_runs(plan: PlanResult, opened: Unfolded, runs: int) -> list[dict[str, int]]:
+    """Return the sizes of up to `runs` runs that follow each other: each is longer than the one before by what that appended.
+
+    A length begins with the least of its range. What a run appends is as short as its range allows; other dimensions are at their largest.
+    Raises UsageError for a growing state whose length is not one dimension with a range.
+    """
+    lengths = {name: step for state in plan.kept_states for name, step in _growth(plan, state, opened)}
+    appended = {name for step in lengths.values() for name in step.symbols}
+    sizes = {name: low if name in lengths or name in appended else high for name, (low, high) in plan.ranges.items()}
+    return list(islice(_following(sizes, lengths, plan), runs))
+
+
+def _following(sizes: dict[str, int], lengths: Mapping[str, SizeFormula], plan: PlanResult) -> Iterator[dict[str, int]]:
+    while all(size <= plan.ranges[name][1] for name, size in sizes.items()):
+        yield sizes
+        sizes = {**sizes, **{name: sizes[name] + step.at(sizes) for name, step in lengths.items()}}
+
+
+def _growth(plan: PlanResult, state: PlannedState, opened: Unfolded) -> Iterator[tuple[str, SizeFormula]]:
+    """Yield the dimension that is the length of `state`, with the number of elements that a run appends.
+
+    Of an output whose sizes have no formula, it is the number at the largest sizes; the runs show whether it is that at others.
+    """
+    if state.axis is None:
+        return
+    values = {value.name: value for value in (*opened.model.graph.inputs, *opened.model.graph.outputs)}
+    before, after = values[state.input], values[state.output]
+    known = [opened.shapes.formulas(value) for value in (before, after)]
+    sizes = [(opened.shapes.sizes(value) or ())[state.axis] for value in (before, after)]
+    if known[0] is None or known[0] == known[1]:
+        return
+    length = known[0][state.axis]
+    name = next(iter(length.symbols), "")
+    if name not in plan.ranges or length != SizeFormula.symbol(name):
+        raise UsageError(
+            f"the length of the state {state.input!r} is {length}, not one dimension with a range",
+            hint="write one name for it in the file",
+        )
+    yield name, SizeFormula.number(sizes[1] - sizes[0]) if known[1] is None else known[1][state.axis] - length
+
+
+def require_lengths(plan: PlanResult, opened: Unfolded) -> None:
+    """Raise UsageError for a range that begins with 0, unless it is that of the length of a state that grows."""
+    grown = {state.input: state.axis for state in plan.states if state.axis is not None}
+    lengths = {
+        name
+        for value in opened.model.graph.inputs
+        for name, axis in _axes(opened.shapes, value)
+        if grown.get(value.name or "") == axis
+    }
+    require_sizes_from_1({name: ends for name, ends in plan.ranges.items() if name not in lengths})
+
+
+def require_sizes_from_1(ranges: SizeRanges) -> None:
+    """Raise UsageError for a range that begins with 0."""
+    for name, (low, _) in ranges.items():
+        if low == 0:
+            raise UsageError(
+                f"a size is at least 1, but the range of {name!r} begins with 0, and is not the length of a state that grows",
+                hint="begin with 1",
+            )
+
+
+def _axes(shapes: Shapes, value: ir.Value) -> Iterator[tuple[str, int]]:
+    """Yield the dimensions that are the size of an axis of `value`, each with the axis."""
+    for axis, size in enumerate(shapes.formulas(value) or ()):
+        yield from ((name, axis) for name in size.symbols if size == SizeFormula.symbol(name))

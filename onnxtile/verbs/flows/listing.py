@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from onnxtile.errors import invalid
-from onnxtile.result import VerbResult
+from onnxtile.declare.result import VerbResult
+from onnxtile.system.errors import invalid
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ def _targets() -> Iterator[OptionName]:
 
 
 def _formats() -> Iterator[OptionName]:
-    from onnxtile.registry import discover
     from onnxtile.report.format import Format
+    from onnxtile.system.registry import discover
 
     formats = discover("onnxtile.report.formats", Format).values()
     yield from (OptionName(form.suffix, form.summary) for form in sorted(formats, key=lambda form: form.suffix))

@@ -8,20 +8,23 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from onnxtile.fusion.edge_rows import EdgeRule, by_effect
-from onnxtile.fusion.library import Pattern
-from onnxtile.fusion.lowering import Target
-from onnxtile.fusion.lowering_driver.evidence import SitePair
-from onnxtile.fusion.lowering_driver.facts import LoweringFacts
-from onnxtile.fusion.lowering_driver.lower import Lowered
-from onnxtile.fusion.lowering_driver.lower import lower as lower_graph
-from onnxtile.fusion.lowering_driver.lowered_site_check import LoweredSites
+from onnxtile.fusion.lower.driver import Lowered, SitePair
+from onnxtile.fusion.lower.driver import lower as lower_graph
+from onnxtile.fusion.lower.facts import LoweringFacts
+from onnxtile.fusion.lower.lowering import Target
+from onnxtile.fusion.lower.site_check import LoweredSites
+from onnxtile.fusion.pattern import Pattern
 from onnxtile.fusion.site_check import SiteVerdict, check_sites
-from onnxtile.model.shapes import resolve
 from onnxtile.model.validity import check
-from onnxtile.model.widen import is_narrow, widened
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.progress import Progress
 from onnxtile.verbs.flows.fusing import FuseResult, bound_shapes
-from onnxtile.verbs.flows.stage import BoundDims, Progress, agreeing, require_sites
-from onnxtile.verification import Verdict, bound_form, compare_with, excused, run_original, same_draws
+from onnxtile.verbs.flows.stage import BoundDims, agreeing, require_sites
+from onnxtile.verification.draws import same_draws
+from onnxtile.verification.open_sizes import bound_form
+from onnxtile.verification.rounding import excused
+from onnxtile.verification.trials import Verdict, compare_with, run_original
+from onnxtile.verification.widen import is_narrow, widened
 
 
 def lower_patterns(

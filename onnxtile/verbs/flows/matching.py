@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from onnxtile.declare.result import VerbResult
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.query.match import Match, Matcher, compiled
-from onnxtile.result import VerbResult
 
 if TYPE_CHECKING:
     from onnxtile.verbs.match import MatchOptions

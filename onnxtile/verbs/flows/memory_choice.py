@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import onnx_ir as ir
 
-from onnxtile import keys
-from onnxtile.fusion.fuser import Site
-from onnxtile.fusion.outcome import PatternResult
-from onnxtile.graph import node_ids
+from onnxtile.fusion.fuse import PatternResult, Site
+from onnxtile.model import keys
+from onnxtile.model.topology import node_ids
 from onnxtile.model.walk import all_values
-from onnxtile.progress import Progress
+from onnxtile.system.progress import Progress
 from onnxtile.verbs.flows.peaks import ArenaChange
-from onnxtile.verification import bound_copy
+from onnxtile.verification.open_sizes import bound_copy
 
 if TYPE_CHECKING:
     from onnxtile.planning.result import PlanResult

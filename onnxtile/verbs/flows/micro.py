@@ -8,18 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from onnxtile.declare.result import VerbResult
 from onnxtile.deployment.micro_run import is_installed, micro_runs, scratch_bytes
-from onnxtile.deployment.tflite_metadata import ONLINE, with_offsets
-from onnxtile.deployment.tflite_model import MicroGraph, read_tflite
-from onnxtile.deployment.tflite_plan import plan_rows
-from onnxtile.deployment.tflite_problem import UNIT, MicroProblem, problem_of
+from onnxtile.deployment.tflite_model import ONLINE, MicroGraph, read_tflite, with_offsets
+from onnxtile.deployment.tflite_plan import UNIT, MicroProblem, plan_rows, problem_of
 from onnxtile.deployment.tflite_replay import require_sound
-from onnxtile.errors import Mismatch, ModelError, UsageError
-from onnxtile.model.whole import require_writable, write_whole
-from onnxtile.paths import require_readable
 from onnxtile.planning.problem_plan import plan_buffers
 from onnxtile.planning.result import PlanResult
-from onnxtile.result import VerbResult
+from onnxtile.system.errors import Mismatch, ModelError, UsageError
+from onnxtile.system.files import require_readable, require_writable, write_whole
 
 if TYPE_CHECKING:
     from onnxtile.verbs.plan import TfliteOptions

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxtile import values
-from onnxtile.errors import NAME_ONLY, UsageError, invalid
+from onnxtile.declare import values
 from onnxtile.model.constants import Constants
-from onnxtile.model.shapes import Shapes
+from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.errors import NAME_ONLY, UsageError, invalid
 
 if TYPE_CHECKING:
-    from onnxtile.model.unfold import Unfolded
     from onnxtile.planning.model_plan import PlanSettings
     from onnxtile.planning.result import PlanResult
+    from onnxtile.shapes.opened_calls import Unfolded
     from onnxtile.verbs.plan import PlanOptions
 
 
@@ -63,8 +63,7 @@ def plan_moved(
     planned: ir.Model, known: Shapes, settings: PlanSettings, options: PlanOptions
 ) -> tuple[ir.Model, Unfolded, PlanResult]:
     """Return a copy of `planned` with copies between memories, the same with its calls open, and its plan."""
-    from onnxtile.planning.movement.plan import plan_with_movement
-    from onnxtile.planning.movement.times import Speeds
+    from onnxtile.planning.movement.plan import Speeds, plan_with_movement
 
     rates = list(values.read_rates(options.bandwidth or {}).values())
     macs = None if options.macs_per_second is None else values.read_speed(options.macs_per_second)

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnxtile import keys
-from onnxtile.errors import OnnxtileError
-from onnxtile.graph import node_id
+from onnxtile.model import keys
 from onnxtile.model.constants import Constants
-from onnxtile.model.infer import values
-from onnxtile.model.shapes import Shapes, resolve
-from onnxtile.tiling.accumulate import Accumulation
+from onnxtile.model.topology import node_id
+from onnxtile.shapes.infer import values
+from onnxtile.shapes.resolve import Shapes, resolve
+from onnxtile.system.errors import OnnxtileError
+from onnxtile.system.progress import Progress
+from onnxtile.tiling.accumulate import Accumulation, TilingPolicy
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.options import TilingPolicy
-from onnxtile.tiling.rewrite import tile
+from onnxtile.tiling.tile import tile
 from onnxtile.tiling.tileable import FreeAt
-from onnxtile.verbs.flows.stage import Progress
 
 if TYPE_CHECKING:
     from onnxtile.planning.result import PlanResult
@@ -128,8 +127,8 @@ def arena_change(before: int | str, after: int | str) -> ArenaChange:
 
 
 def _peak(model: ir.Model, limits: Limits, options: TilingPolicy, free: FreeAt, run: bool) -> dict[str, int]:
+    from onnxtile.check.audit import require
     from onnxtile.planning.model_plan import PlanSettings, plan_model
-    from onnxtile.planning.proof.published.audit import require
 
     known = resolve(model, run=run)
     tile(model, limits, known, Constants(model), options, free=free)

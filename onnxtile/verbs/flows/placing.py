@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnxtile.errors import UsageError
-from onnxtile.paths import require_readable
+from onnxtile.system.errors import UsageError
+from onnxtile.system.files import require_readable
 
 if TYPE_CHECKING:
     from onnxtile.planning.result import PlanResult

@@ -8,25 +8,24 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import onnx_ir as ir
 
-from onnxtile import values
-from onnxtile.errors import Mismatch, NoKernel
+from onnxtile.declare import values
+from onnxtile.declare.result import write_result
+from onnxtile.model.binding import bind
 from onnxtile.model.constants import Constants
-from onnxtile.model.dims import bind
-from onnxtile.model.given import given_shapes, read_inputs
+from onnxtile.model.feeds import Wanted
 from onnxtile.model.load import digest, file_name, load
-from onnxtile.model.shapes import resolve
-from onnxtile.model.unfold import Unfolded, unfold
-from onnxtile.model.wanted import Wanted
+from onnxtile.model.npz_inputs import given_shapes, read_inputs
 from onnxtile.report.format import PlanDocument
-from onnxtile.result import write_result
+from onnxtile.shapes.opened_calls import Unfolded, unfold
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.errors import Mismatch, NoKernel
 from onnxtile.verbs.flows.chain import ModelResult, file_of
-from onnxtile.verbs.flows.kernels import choose_kernels
-from onnxtile.verbs.flows.state import state_choice, state_verdict
+from onnxtile.verbs.flows.kernels import choose_kernels, state_choice, state_verdict
 
 if TYPE_CHECKING:
+    from onnxtile.arena.run import ArenaVerdict
+    from onnxtile.arena.state_run import StateVerdict
     from onnxtile.planning.model_plan import PlanSettings
-    from onnxtile.planning.proof.arena_run import ArenaVerdict
-    from onnxtile.planning.proof.state_run import StateVerdict
     from onnxtile.planning.result import PlanResult
     from onnxtile.verbs.flows.range_planning import RangeVerdict
     from onnxtile.verbs.plan import PlanOptions
@@ -95,11 +94,11 @@ def plan(options: PlanOptions) -> PlannedModel:
 
 
 def _planned(options: PlanOptions) -> PlannedModel:
+    from onnxtile.check.audit import require
     from onnxtile.planning.annotate import annotate
-    from onnxtile.planning.layout.ordering.every_order import require_orderable
     from onnxtile.planning.model_plan import plan_model
     from onnxtile.planning.order import find_order
-    from onnxtile.planning.proof.published.audit import require
+    from onnxtile.planning.ordering.every_order import require_orderable
     from onnxtile.verbs.flows.moving import plan_moved, require_movement
     from onnxtile.verbs.flows.range_planning import plan_range
 
@@ -143,7 +142,7 @@ def _planned(options: PlanOptions) -> PlannedModel:
 
 def _ran(opened: Unfolded, result: PlanResult, wanted: Wanted, options: PlanOptions) -> ArenaVerdict | StateVerdict:
     """Run `opened` inside its arena: many times where the plan keeps states, else once."""
-    from onnxtile.planning.proof.arena_run import arena_run
+    from onnxtile.arena.run import arena_run
 
     if result.kept_states:
         return state_verdict(opened, result, wanted, options)
@@ -162,9 +161,9 @@ def require_equal(verdict: ArenaVerdict | StateVerdict) -> None:
 
 def settings_of(options: PlanOptions) -> PlanSettings:
     """Return the settings of the planner that the options of `plan` name, without those of one model."""
-    from onnxtile.planning.layout.pins import Pins
-    from onnxtile.planning.layout.workspaces import WorkspaceRules
+    from onnxtile.planning.layout import Pins
     from onnxtile.planning.model_plan import PlanSettings
+    from onnxtile.planning.workspaces import WorkspaceRules
 
     offsets = values.read_offsets(options.pins or {})
     return PlanSettings(

@@ -9,27 +9,33 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnxtile.errors import Infeasible, Mismatch, ModelError, ModelWarning, NoKernel, UsageError
+from onnxtile.model.binding import (
+    bind,
+    bind_shapes,
+    formula_names,
+    free_inputs,
+    missing_sizes,
+    rename_symbols,
+    require_symbols,
+    symbols,
+)
 from onnxtile.model.constants import Constants
-from onnxtile.model.dims import bind, bind_shapes, formula_names, free_inputs, rename_symbols, require_symbols, symbols
-from onnxtile.model.infer import values
+from onnxtile.model.feeds import Wanted
+from onnxtile.model.formula import SizeRanges, read_size
 from onnxtile.model.load import digest, file_name, load
-from onnxtile.model.shapes import resolve
-from onnxtile.model.size_expression import read_size
-from onnxtile.model.size_formula import SizeRanges
-from onnxtile.model.unbound import missing_sizes
-from onnxtile.model.unfold import Unfolded, unfold
-from onnxtile.model.wanted import Wanted
-from onnxtile.sizes import LARGEST_COUNT
+from onnxtile.shapes.infer import values
+from onnxtile.shapes.opened_calls import Unfolded, unfold
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.errors import Infeasible, Mismatch, ModelError, ModelWarning, NoKernel, UsageError
+from onnxtile.system.text import LARGEST_COUNT
 from onnxtile.verbs.flows.chain import file_of
-from onnxtile.verbs.flows.kernels import choose_kernels
-from onnxtile.verbs.flows.state import require_lengths, require_sizes_from_1, sizes_of_runs
+from onnxtile.verbs.flows.kernels import choose_kernels, require_lengths, require_sizes_from_1, sizes_of_runs
 
 if TYPE_CHECKING:
+    from onnxtile.arena.run import ArenaVerdict
+    from onnxtile.arena.state_run import StateVerdict
     from onnxtile.common_options import SizeOptions
     from onnxtile.planning.model_plan import PlanSettings
-    from onnxtile.planning.proof.arena_run import ArenaVerdict
-    from onnxtile.planning.proof.state_run import StateVerdict
     from onnxtile.planning.result import PlanResult
     from onnxtile.verbs.flows.planning import PlannedModel
     from onnxtile.verbs.plan import PlanOptions
@@ -173,7 +179,7 @@ def _fitting(
     """Return the plan of the model. Raises Infeasible with the smallest sizes at which it exceeds the capacity."""
     from onnxtile.planning.model_plan import plan_model
     from onnxtile.planning.offsets.problem import OverCapacity
-    from onnxtile.planning.range_limits import does_not_fit, none_fits
+    from onnxtile.planning.ranges import does_not_fit, none_fits
 
     try:
         return plan_model(*opened, settings)
@@ -208,10 +214,10 @@ def _proved(model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOpt
 
     Raises CheckFailed where the check says no, and Mismatch where a run differs.
     """
-    from onnxtile.planning.proof.arena_run import arena_run
-    from onnxtile.planning.proof.at_sizes import at_sizes
-    from onnxtile.planning.proof.published.audit import require
-    from onnxtile.planning.proof.published.sizes import listed, proved_sizes
+    from onnxtile.arena.at_sizes import at_sizes
+    from onnxtile.arena.run import arena_run
+    from onnxtile.check.audit import require
+    from onnxtile.check.ranges import listed, proved_sizes
 
     sizes = proved_sizes(plan.ranges)
     wanted = Wanted(None, options.ranges)
@@ -245,8 +251,8 @@ def _proved(model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOpt
 
 def _with_states(model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOptions) -> StateVerdict:
     """Run `plan` at one size after the other in one arena. Raises Mismatch where a run differs."""
-    from onnxtile.planning.proof.at_sizes import at_sizes
-    from onnxtile.planning.proof.state_run import SizedPlan, state_run
+    from onnxtile.arena.at_sizes import at_sizes
+    from onnxtile.arena.state_run import SizedPlan, state_run
     from onnxtile.verbs.flows.planning import require_equal
 
     def plans() -> Iterator[SizedPlan]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from onnxtile.errors import NAME_ONLY, Mismatch, UsageError
-from onnxtile.progress import Progress, counted, silent
-from onnxtile.verification import Verdict
+from onnxtile.system.errors import NAME_ONLY, Mismatch, UsageError
+from onnxtile.system.progress import Progress, counted, silent
+from onnxtile.verification.trials import Verdict
 
 __all__ = [
     "BoundDims",

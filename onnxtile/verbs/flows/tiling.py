@@ -12,33 +12,81 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import onnx_ir as ir
 
-from onnxtile.errors import ModelWarning, OnnxtileError
-from onnxtile.graph import node_id
+from onnxtile.model.binding import bind
 from onnxtile.model.constants import Constants
-from onnxtile.model.dims import bind
-from onnxtile.model.infer import values
 from onnxtile.model.load import Source, load
-from onnxtile.model.opset import raised
-from onnxtile.model.plan_marks import clear_plan
-from onnxtile.model.shapes import Shapes, resolve
+from onnxtile.model.opset import opset_of, raised
 from onnxtile.model.stream import Draft
+from onnxtile.model.topology import node_id
 from onnxtile.model.validity import check
 from onnxtile.model.walk import all_nodes
-from onnxtile.tiling.accumulate import Accumulation
-from onnxtile.tiling.element_types import HALVES
-from onnxtile.tiling.options import TilingPolicy
+from onnxtile.planning.annotate import clear_plan
+from onnxtile.shapes.infer import values
+from onnxtile.shapes.resolve import Shapes, resolve, shapes_of_raised
+from onnxtile.system.errors import ModelError, ModelWarning, OnnxtileError
+from onnxtile.system.progress import Progress
+from onnxtile.tiling.accumulate import Accumulation, TilingPolicy
+from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.result import TileResult
-from onnxtile.tiling.rewrite import tile as tile_graph
-from onnxtile.tiling.tiled_site_check import TileVerdict, check_tiles
+from onnxtile.tiling.site_check import TileVerdict, check_tiles
+from onnxtile.tiling.tile import opset_to_join
+from onnxtile.tiling.tile import tile as tile_graph
+from onnxtile.tiling.tileable import HALVES, FreeAt
 from onnxtile.verbs.flows.chain import RewrittenModel, file_of, verified
 from onnxtile.verbs.flows.peaks import ArenaChange, UntiledPlan, arena_change, arena_size
 from onnxtile.verbs.flows.peaks import peaks as _peaks
-from onnxtile.verbs.flows.raising import OpsetChange, raised_to_join
-from onnxtile.verbs.flows.stage import BoundDims, InputShapes, Progress, agreeing, require_sites
-from onnxtile.verification import Verdict, judge
+from onnxtile.verbs.flows.stage import BoundDims, InputShapes, agreeing, require_sites
+from onnxtile.verification.rounding import judge
+from onnxtile.verification.trials import Verdict
 
 if TYPE_CHECKING:
     from onnxtile.verbs.tile import TileOptions
+
+
+# Raises an old model to the opset in which its tiles can be joined in place.
+
+
+@dataclass(frozen=True)
+class OpsetChange:
+    """The opset of a model before and after tiling, and why it could not be raised where that was needed."""
+
+    before: int = 0
+    after: int = 0
+    reason: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class ModelToTile:
+    """A model with its shapes and constants, in the opset in which it is tiled."""
+
+    model: ir.Model
+    known: Shapes
+    constants: Constants
+    opset: OpsetChange
+
+
+def raised_to_join(
+    model: ir.Model, known: Shapes, limits: Limits, options: TilingPolicy, free: FreeAt, *, run: bool
+) -> ModelToTile:
+    """Return `model` in the opset in which its tiles can be joined in place: a copy where that is newer than its own.
+
+    `known` are its shapes. With `run`, new values get theirs from a run, too. Where onnx's converter refuses, the model keeps its opset.
+    """
+    constants, before = Constants(model), opset_of(model)
+    version = opset_to_join(model, limits, known, constants, options, free=free)
+    if version <= before:
+        return ModelToTile(model, known, constants, OpsetChange(before, before))
+    try:
+        copy = raised(model, version)
+    except ModelError as error:
+        return ModelToTile(model, known, constants, OpsetChange(before, before, str(error)))
+    shapes = shapes_of_raised(model, known, copy) or resolve(copy, run=run)
+    return ModelToTile(copy, shapes, Constants(copy), OpsetChange(before, version))
+
 
 _ValuePlace = tuple[ir.Graph | None, str | None]
 """The graph and the name of a value."""

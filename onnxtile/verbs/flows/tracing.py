@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from onnxtile.inspection.trace import Trace, choose_anywhere
 from onnxtile.inspection.trace import trace as trace_nodes
-from onnxtile.model.dims import bind
-from onnxtile.model.given import read_inputs
+from onnxtile.model.binding import bind
 from onnxtile.model.load import load
+from onnxtile.model.npz_inputs import read_inputs
 from onnxtile.verbs.flows.stage import not_both
 
 if TYPE_CHECKING:

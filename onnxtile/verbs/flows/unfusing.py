@@ -10,11 +10,12 @@ import onnx_ir as ir
 from onnxtile.fusion.unfuse import Unfused
 from onnxtile.fusion.unfuse import unfuse as unfuse_graph
 from onnxtile.model.load import load
-from onnxtile.model.plan_marks import clear_plan
 from onnxtile.model.validity import check
+from onnxtile.planning.annotate import clear_plan
 from onnxtile.verbs.flows.chain import RewrittenModel, file_of, verified
 from onnxtile.verbs.flows.stage import agreeing
-from onnxtile.verification import Verdict, compare
+from onnxtile.verification.rounding import compare
+from onnxtile.verification.trials import Verdict
 
 if TYPE_CHECKING:
     from onnxtile.verbs.unfuse import UnfuseOptions

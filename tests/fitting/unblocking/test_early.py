@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import onnx
 
-from onnxtile.fitting.unblocking.early import run_early
-from onnxtile.fitting.unblocking.editing import ModelEdit
+from onnxtile.fitting.rewrites.editing import ModelEdit
+from onnxtile.fitting.rewrites.order import run_early
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
+from onnxtile.shapes.resolve import resolve
 from tests.fitting.networks import model
 
 

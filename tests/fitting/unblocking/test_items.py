@@ -7,10 +7,10 @@ import onnx
 from onnx import numpy_helper
 
 import onnxtile
-from onnxtile.fitting.unblocking.editing import ModelEdit
-from onnxtile.fitting.unblocking.items import items_apart
+from onnxtile.fitting.rewrites.editing import ModelEdit
+from onnxtile.fitting.rewrites.sink_concats import items_apart
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
+from onnxtile.shapes.resolve import resolve
 from tests.fitting.networks import model
 
 

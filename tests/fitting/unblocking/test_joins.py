@@ -8,10 +8,10 @@ import pytest
 from onnx import numpy_helper
 
 import onnxtile
-from onnxtile.fitting.unblocking.editing import ModelEdit
-from onnxtile.fitting.unblocking.joins import join_late
+from onnxtile.fitting.rewrites.editing import ModelEdit
+from onnxtile.fitting.rewrites.sink_concats import join_late
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
+from onnxtile.shapes.resolve import resolve
 from tests.fitting.networks import model
 
 

@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import onnxtile
-from onnxtile.fitting.unblocking.early import run_early
-from onnxtile.fitting.unblocking.editing import ModelEdit
-from onnxtile.fitting.unblocking.late import run_late
+from onnxtile.fitting.rewrites.editing import ModelEdit
+from onnxtile.fitting.rewrites.order import run_early, run_late
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
+from onnxtile.shapes.resolve import resolve
 from tests.counted import calls
 from tests.fitting.networks import model
 

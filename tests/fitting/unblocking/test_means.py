@@ -9,10 +9,10 @@ import pytest
 from onnx import numpy_helper
 
 import onnxtile
-from onnxtile.fitting.unblocking.editing import ModelEdit
-from onnxtile.fitting.unblocking.means import mean_early
+from onnxtile.fitting.rewrites.editing import ModelEdit
+from onnxtile.fitting.rewrites.means import mean_early
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
+from onnxtile.shapes.resolve import resolve
 from tests.fitting.networks import model, run
 
 ADDED = "[sum] s = Add(a, b)\n [total] u = Sum(s, a)\n [mean] m = GlobalAveragePool(u)\n"

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 import onnxtile
-from onnxtile.fitting.unblocking.planned_order import run_as_planned
+from onnxtile.fitting.rewrites.order import run_as_planned
 from onnxtile.model.load import load
 from tests.fitting.networks import run
 

@@ -11,19 +11,18 @@ import pytest
 from onnx import numpy_helper
 
 import onnxtile
-from onnxtile.errors import Infeasible
+from onnxtile.fitting.live_bytes import uncut_peak
 from onnxtile.fitting.network import Network
-from onnxtile.fitting.region import Cut
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.schedule import RegionCost
-from onnxtile.fitting.unblocking.editing import ModelEdit, known_shapes
-from onnxtile.fitting.unblocking.heads import heads_apart
-from onnxtile.fitting.unblocking.packed import unpack_products
-from onnxtile.fitting.unblocking.tokens import tokens_in_pieces
-from onnxtile.fitting.uncut_peak import uncut_peak
+from onnxtile.fitting.rewrites.editing import ModelEdit, known_shapes
+from onnxtile.fitting.rewrites.split_heads import heads_apart
+from onnxtile.fitting.rewrites.split_packed_products import unpack_products
+from onnxtile.fitting.rewrites.split_tokens import tokens_in_pieces
+from onnxtile.fitting.strips import Cut, RegionCost
 from onnxtile.model.load import load
-from onnxtile.model.shapes import resolve
-from onnxtile.verbs.flows import fitting_tokens
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.errors import Infeasible
+from onnxtile.verbs.flows import fit_drafts as fitting_tokens
 from tests.fitting.networks import model
 
 TOKENS, WIDTH = 37, 24

@@ -1,0 +1,666 @@
+"""Runs the nodes of one graph twice in lockstep: with every tensor at its planned address, and with memory of its own for each.
+
+An overwritten tensor is noticed at once, also where it would not change an output: a softmax of equal numbers hides differences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.arena.kernel import (
+    Controlled,
+    Corruption,
+    Draws,
+    GrowingStates,
+    Kernel,
+    Kernels,
+    Moves,
+    PairedValues,
+    PreparedNode,
+    SpansRead,
+    ValueTable,
+    View,
+    begun_in_place,
+    is_appended,
+    missing_ranges,
+    other_values,
+    placement,
+    shares_bytes,
+)
+from onnxtile.arena.memory import ArenaMemory, TensorMemory, planned_sites, same, workspaces
+from onnxtile.model.topology import followers
+from onnxtile.model.walk import dependencies, nodes_inside
+from onnxtile.planning.aliases import Alias, LayoutFacts, parts, views
+from onnxtile.planning.live_ranges import spans_read
+from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlannedState
+from onnxtile.planning.schedule import named
+from onnxtile.shapes.opened_calls import inside_of
+from onnxtile.shapes.resolve import tensor_bytes
+from onnxtile.system.errors import CheckFailed, ModelError
+from onnxtile.system.limits import Clock
+from onnxtile.system.runtime import Array
+from onnxtile.verification.draws import drawn_outputs
+
+# The common part of the runs of all graphs of a model.
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """The facts of a model, the arenas by name, and the kernels.
+
+    Without `shows_views` every node runs, also one whose results the plan takes for views. With `repeats`, each different kernel that
+    shares bytes runs on other values first.
+    """
+
+    facts: LayoutFacts
+    blocks: Mapping[str, ArenaMemory]
+    kernels: Kernels
+    shows_views: bool = True
+    repeats: bool = False
+
+    def held(self, found: Any, value: ir.Value) -> Any:
+        """Return `found` as the copy of `value` outside the arena: a TensorMemory, unless `value` has no fixed bytes.
+
+        It starts at a multiple of 64, like onnxruntime's own tensors; one that is a TensorMemory stays as it is.
+        """
+        if isinstance(found, TensorMemory):
+            return found
+        held = found if value in self.kernels.containers else TensorMemory.of(found, self.facts.shapes.dtype(value))
+        return held.at(0) if isinstance(held, TensorMemory) else held
+
+
+_UNWRITTEN = 0xA5
+"""A byte that memory of a tensor alone, which is zero at first, does not have."""
+
+
+class GraphRun:
+    """The nodes of `graph`, prepared to run at the addresses of the plan.
+
+    `buffers` are its tensors, `schedule` and `numbers` its nodes and their steps, `bodies` the plans of their bodies, `states` those kept
+    in the arena. Raises CheckFailed
+    where the plan leaves the arena or gives a tensor another size, ModelError where onnxruntime has no kernel for a node.
+    """
+
+    def __init__(
+        self,
+        graph: ir.Graph,
+        context: RunContext,
+        buffers: Iterable[PlannedBuffer],
+        schedule: Sequence[str],
+        numbers: Sequence[int],
+        bodies: Iterable[PlannedBody],
+        states: Iterable[PlannedState] = (),
+    ) -> None:
+        self.graph = graph
+        self._context = context
+        self._facts = context.facts
+        self._shapes = context.facts.shapes
+        buffers = tuple(buffers)
+        self.sites = planned_sites(graph, buffers, context.blocks, self._shapes)
+        self.growing = GrowingStates.of(graph, states, self.sites, context.blocks, self._facts)
+        self.sites.update({value: _new_like(self.sites[value]) for value in self.growing.rows})
+        self._constants: dict[ir.Value, None] = {}
+        self.steps: dict[int, PreparedNode] = {}
+        self.numbers = numbers
+        self._spans: dict[int, SpansRead] = {}
+        self._repeated: set[Hashable] = set()
+        self._lent: set[ir.Value] = set()
+        of_node: dict[str, list[PlannedBody]] = {}
+        for body in bodies:
+            of_node.setdefault(body.node, []).append(body)
+        self._workspaces = workspaces(schedule, numbers, buffers, of_node, context.blocks)
+        for place, node in enumerate(named(graph, schedule, numbers).nodes):
+            self._prepare(place, node, of_node.get(schedule[place], []))
+        self._hold(graph.outputs)
+
+    @cached_property
+    def held(self) -> ValueTable:
+        """The constants outside the arena, read at the first run; those that operators compute are computed together."""
+        constants = self._facts.constants
+        constants.prepare(self._constants)
+        return {value: TensorMemory.of(constants.array(value), self._shapes.dtype(value)) for value in self._constants}
+
+    @property
+    def views(self) -> int:
+        """The number of nodes that do not run, because their results are in place."""
+        moves = (step for step in self.steps.values() if isinstance(step, Moves))
+        return sum(isinstance(s, View) for s in self.steps.values()) + sum(m.is_needless(self.sites) for m in moves)
+
+    @property
+    def repeated(self) -> int:
+        """The number of different kernels that have run on other values as well."""
+        return len(self._repeated)
+
+    def run(
+        self, paired: PairedValues, places: Iterable[int], dead_after: Mapping[int, list[ir.Value]] | None = None
+    ) -> Corruption | None:
+        """Run the steps at `places`; return the first corruption. The reference run releases the values `dead_after` a step.
+
+        Raises ModelError where a kernel refuses its inputs outside the arena, too.
+        """
+        for place in places:
+            corruption = self._run_step(place, paired)
+            if corruption is not None:
+                return corruption
+            for value in (dead_after or {}).get(place, ()):
+                paired.reference.pop(value, None)
+        return None
+
+    def _run_step(self, place: int, paired: PairedValues) -> Corruption | None:
+        """Run the step at `place`, with canaries in its workspaces that only its bodies may overwrite."""
+        number, step, used = self.numbers[place], self.steps[place], self._workspaces.get(place, [])
+        for workspace in used:
+            workspace.fill()
+        corruption = (
+            self._lockstep(number, step, paired, self._spans.get(place, {}))
+            if isinstance(step, Kernel | Moves | Draws | View)
+            else self._control(step, paired)
+        )
+        return corruption or next(
+            (Corruption(workspace.name, number) for workspace in used if not workspace.is_intact), None
+        )
+
+    def _control(self, step: Controlled, paired: PairedValues) -> Corruption | None:
+        self.growing.read(step.reads, paired)
+        return step.run(paired)
+
+    def _lockstep(
+        self, number: int, step: Kernel | Moves | Draws | View, paired: PairedValues, spans: SpansRead
+    ) -> Corruption | None:
+        kernel = step if isinstance(step, Kernel) else step.kernel
+        self.growing.read(kernel.reads, paired)
+        for _, value in kernel.inputs:
+            if not paired.agree(value, spans.get(value)):
+                return Corruption(value.name or "", number)
+        if isinstance(step, View):
+            self._link(step, paired.arena)
+        if isinstance(step, Kernel) and not spans and self._is_repeated(step):
+            corruption = self._repeat(number, step, paired)
+            if corruption is not None:
+                return corruption
+        self._run(
+            kernel,
+            paired.reference,
+            {value: self._reference_memory(step, value, paired.arena) for _, value in kernel.outputs},
+        )
+        try:
+            self._run_inside(step, paired)
+        except ModelError:
+            # The kernel has just run on the same inputs outside the arena, so the addresses are at fault.
+            return Corruption(kernel.outputs[0][1].name or "", number)
+        self.growing.write((value for _, value in kernel.outputs), paired.arena)
+        wrong = next((value for _, value in kernel.outputs if not paired.agree(value)), None)
+        if wrong is None:
+            return None
+        self._require_written(kernel, wrong, paired.reference)
+        return Corruption(wrong.name or "", number)
+
+    def _require_written(self, kernel: Kernel, value: ir.Value, reference: ValueTable) -> None:
+        """Raise CheckFailed where `kernel`, outside the arena, leaves bytes of its result `value` as they were before."""
+        targets = {made: self.own_memory(made) for _, made in kernel.outputs}
+        memory = targets[value]
+        if memory is None:
+            return
+        memory.data[:] = _UNWRITTEN
+        again = dict(reference)
+        self._run(kernel, again, targets)
+        if not same(again[value], reference[value]):
+            maker = value.producer()
+            raise CheckFailed(
+                f"{value.name!r} has no fixed bits: with these sizes {'its node' if maker is None else maker.op_type} leaves some of its "
+                "bytes unwritten",
+                hint="bind sizes that fill it, or add --no-verify",
+            )
+
+    def _is_repeated(self, kernel: Kernel) -> bool:
+        """Return whether `kernel` runs on other values first; never one that reads a part of an operand: the rest may be another's."""
+        if not self._context.repeats or not shares_bytes(kernel, self.sites):
+            return False
+        return not any(self._shapes.is_bound(value) for value in (*kernel.reads, *(made for _, made in kernel.outputs)))
+
+    def _repeat(self, number: int, kernel: Kernel, paired: PairedValues) -> Corruption | None:
+        """Run `kernel` on other values of its operands, in the arena and outside, unless an equal one has run on such.
+
+        The values in the arena are put back.
+        """
+        read = {value: paired.reference[value] for value in kernel.reads}
+        key = placement(kernel, self.sites, read)
+        if key in self._repeated:
+            return None
+        self._repeated.add(key)
+        for fed in other_values(kernel, self.sites, read):
+            trial = PairedValues({value: paired.arena[value] for value in read}, read | fed)
+            for value, moved in fed.items():
+                self.sites[value].data[:] = moved.data
+            self._run(kernel, trial.reference, {value: self.own_memory(value) for _, value in kernel.outputs})
+            self._run(kernel, trial.arena, {value: self.sites.get(value) for _, value in kernel.outputs})
+            wrong = next((value for _, value in kernel.outputs if not trial.agree(value)), None)
+            # Also operands that kept their values may have been written over.
+            for value in (value for value in read if value in self.sites):
+                self.sites[value].data[:] = read[value].data
+            if wrong is not None:
+                return Corruption(wrong.name or "", number)
+        return None
+
+    def _reference_memory(
+        self, step: Kernel | Moves | Draws | View, value: ir.Value, arena: ValueTable
+    ) -> TensorMemory | None:
+        """Return memory for `value` in the reference run, at the same distance from a multiple of 64 as in the arena."""
+        if not isinstance(step, View):
+            return self.own_memory(value)
+        shown = arena[value]
+        return TensorMemory.empty(shown.dtype, shown.shape, len(shown.data), shown.address)
+
+    def _run_inside(self, step: Kernel | Moves | Draws | View, paired: PairedValues) -> None:
+        if isinstance(step, Kernel):
+            self._run(step, paired.arena, {value: self.sites.get(value) for _, value in step.outputs})
+        elif isinstance(step, Moves):
+            self._move(step, paired.arena)
+        elif isinstance(step, Draws):
+            self._copy(step.kernel, paired)
+
+    def _move(self, step: Moves, arena: ValueTable) -> None:
+        outputs = [value for _, value in step.kernel.outputs]
+        elsewhere = dict(arena)
+        self._run(step.kernel, elsewhere, {value: self.own_memory(value) for value in outputs})
+        for value in outputs:
+            site = self.sites.get(value)
+            if site is None:
+                arena[value] = elsewhere[value]
+                continue
+            for start, end in missing_ranges(step.there.get(value, ()), len(site.data)):
+                site.data[start:end] = elsewhere[value].data[start:end]
+            arena[value] = site
+
+    def _copy(self, kernel: Kernel, paired: PairedValues) -> None:
+        for _, value in kernel.outputs:
+            drawn, site = paired.reference[value], self.sites.get(value)
+            paired.arena[value] = drawn if site is None else site.filled(drawn.array())
+
+    def _link(self, view: View, arena: ValueTable) -> None:
+        for alias in view.aliases:
+            value = alias.value
+            shape, size = self._shapes.sizes(value), tensor_bytes(value, self._shapes)
+            assert shape is not None
+            assert size is not None
+            site = self.sites.get(value)
+            arena[value] = arena[alias.source].part(alias.at, size, shape) if site is None else site
+
+    def _run(self, kernel: Kernel, values: ValueTable, targets: Mapping[ir.Value, TensorMemory | None]) -> None:
+        """Run `kernel` on `values`, and put its results into `targets` and `values`."""
+        inputs = {name: values[value] for name, value in kernel.inputs}
+        is_fixed = not any(self._shapes.is_bound(value) for _, value in kernel.outputs)
+        if is_fixed and all(isinstance(site, TensorMemory) for site in (*inputs.values(), *targets.values())):
+            outputs = {name: target.binding for name, value in kernel.outputs if (target := targets[value]) is not None}
+            kernel.session.run_in_place({name: site.binding for name, site in inputs.items()}, outputs)
+            values.update(targets)
+            return
+        feeds = {name: value.array() if isinstance(value, TensorMemory) else value for name, value in inputs.items()}
+        results = kernel.session.run(feeds)
+        for name, value in kernel.outputs:
+            target, result = targets[value], results[name]
+            values[value] = self.held_as(result, value) if target is None else self.filled(target, result, value)
+
+    def filled(self, target: TensorMemory, result: Any, value: ir.Value) -> TensorMemory:
+        """Put `result` into `target`, the place of `value`. Raises CheckFailed where it is larger."""
+        try:
+            return target.filled(result)
+        except ValueError as error:
+            raise CheckFailed(
+                f"{value.name!r} is larger in a run than its bound: {error}", hint="give a larger --bound"
+            ) from error
+
+    def held_as(self, result: Any, value: ir.Value) -> Any:
+        """Return `result` as the copy of `value` outside the arena."""
+        return self._context.held(result, value)
+
+    def own_memory(self, value: ir.Value) -> TensorMemory | None:
+        """Return new memory for `value`, if it has an address in the arena."""
+        site = self.sites.get(value)
+        return None if site is None else _new_like(site)
+
+    def lend(self, value: ir.Value, start: int, number: int = 0) -> None:
+        """Let `value` be made as far from a multiple of 64 as row `number` of a tensor at `start`, in a run without planned addresses.
+
+        onnxruntime writes what a body hands out right into the results of the node that has the body.
+        """
+        dtype, shape, size = self._shapes.dtype(value), self._shapes.sizes(value), tensor_bytes(value, self._shapes)
+        is_made = value.producer() is not None and value not in self._constants
+        if self._context.shows_views or not is_made or (value in self.sites and value not in self._lent):
+            return
+        if dtype is None or shape is None or size is None or self._shapes.is_bound(value):
+            return
+        self._lent.add(value)
+        self.sites[value] = TensorMemory.empty(dtype, shape, size, start + number * size)
+
+    def _prepare(self, place: int, node: ir.Node, bodies: Sequence[PlannedBody]) -> None:
+        """Prepare the run of `node`, unless it is computed before the run."""
+        outputs = [value for value in node.outputs if value.name]
+        if all(value in self._facts.constants and value not in self.sites for value in outputs):
+            return
+        if bodies and self._is_typed(node, bodies):
+            self.steps[place] = self._controlled(node, bodies)
+            self._hold(dependencies(node))
+            return
+        cuts = (a for a in parts(node, self._facts) if a.rule == "cut" and a.value not in self.sites)
+        shared = {a.value: a for a in (*views(node, self._facts), *cuts) if self._shares(a)}
+        if not self._context.shows_views or any(self._shapes.is_bound(value) for value in outputs):
+            shared = {}  # the shape of a bounded view is known only in a run
+        kernel = self._context.kernels.of(node)
+        self._hold(kernel.reads)
+        spans = {value: spans_read(node, value, self._facts) for value in kernel.reads}
+        self._spans[place] = {value: found for value, found in spans.items() if found is not None}
+        if shared.keys() == set(outputs):
+            self.steps[place] = View(kernel, tuple(shared.values()))
+        elif node in self._facts.random:
+            self.steps[place] = Draws(kernel)
+        else:
+            there = self._there(node)
+            is_apart = is_appended(node, self.sites, self._shapes)
+            self.steps[place] = (
+                Moves(kernel, there or begun_in_place(node, self.sites)) if there or is_apart else kernel
+            )
+
+    def _is_typed(self, node: ir.Node, bodies: Sequence[PlannedBody]) -> bool:
+        """Return whether all values in the bodies of `node` are tensors; otherwise it runs as one kernel."""
+        graphs = [body_of(node, body.attribute) for body in bodies if body.attribute is not None]
+        made = (value for graph in graphs for inner in graph.all_nodes() for value in inner.outputs if value.name)
+        return all(self._shapes.dtype(value) is not None for value in made)
+
+    def _controlled(self, node: ir.Node, bodies: Sequence[PlannedBody]) -> Controlled:
+
+        def prepared(body: PlannedBody) -> GraphRun:
+            graph = body_of(node, body.attribute)
+            return GraphRun(graph, self._context, body.buffers, body.schedule, body.steps, body.bodies)
+
+        return controlled(node, self, {body.attribute: body for body in bodies}, prepared)
+
+    def _there(self, node: ir.Node) -> dict[ir.Value, tuple[tuple[int, int], ...]]:
+        """Return the ranges of bytes, by output, that `node` need not move."""
+        found: dict[ir.Value, tuple[tuple[int, int], ...]] = {}
+        if any(self._shapes.is_bound(value) for value in node.outputs):
+            return found  # the bytes in place are known only in a run
+        for alias in parts(node, self._facts):
+            if alias.value in self.sites and alias.source in self.sites and self._shares(alias):
+                start = max(0, -alias.at)
+                end = min(len(self.sites[alias.value].data), len(self.sites[alias.source].data) - alias.at)
+                found[alias.value] = (*found.get(alias.value, ()), (start, end))
+        return found
+
+    def _shares(self, alias: Alias) -> bool:
+        """Return whether the plan keeps the alias: both at matching addresses in the arena, or both outside."""
+        sites = self.sites
+        if alias.value not in sites:
+            return alias.source not in sites
+        return alias.source in sites and sites[alias.value].address == sites[alias.source].address + alias.at
+
+    def _hold(self, values: Iterable[ir.Value]) -> None:
+        """Note the constants among `values`; they stay in memory for all runs."""
+        constants = self._facts.constants
+        self._constants.update((value, None) for value in values if value in constants and value not in self.sites)
+
+
+def body_of(node: ir.Node, attribute: str | None) -> ir.Graph:
+    """Return the body in `attribute` of `node`; for None, the body of the function that it calls."""
+    graph = inside_of(node) if attribute is None else node.attributes[attribute].as_graph()
+    assert graph is not None
+    return graph
+
+
+def _new_like(site: TensorMemory) -> TensorMemory:
+    """Return new memory for the tensor of `site`, outside the arena."""
+    return TensorMemory.empty(site.dtype, site.shape, len(site.data), site.address)
+
+
+# Runs If, Loop, Scan and calls of functions body by body, each tensor of a body at its planned address.
+#
+# Values that enter and leave a body are moved, in both runs. The semantics are those of the ONNX specification. The plain run of the whole
+# model, in which onnxruntime runs the bodies, verifies them.
+
+PlannedBodies: TypeAlias = Mapping[str | None, PlannedBody]
+"""The planned bodies of one node, by attribute; None is the function that it calls."""
+Prepare: TypeAlias = Callable[[PlannedBody], GraphRun]
+_ArrayPair: TypeAlias = tuple[Any, Any]
+"""A value in the arena, and in the reference run."""
+
+
+def controlled(node: ir.Node, around: GraphRun, bodies: PlannedBodies, prepare: Prepare) -> Controlled:
+    """Return the runner of `node`, an If, Loop, Scan or call in the graph of `around`; bodies are prepared at their first run."""
+    kinds: dict[str, type[_Control]] = {"If": _If, "Loop": _Loop, "Scan": _ScanRun}
+    kind = _Call if None in bodies else kinds[node.op_type]
+    return kind(node, around, bodies, prepare)
+
+
+@dataclass
+class _Control:
+    node: ir.Node
+    around: GraphRun
+    bodies: PlannedBodies
+    prepare: Prepare
+    _prepared: dict[str | None, GraphRun] = field(default_factory=dict)
+
+    @property
+    def reads(self) -> tuple[ir.Value, ...]:
+        return tuple(dict.fromkeys(dependencies(self.node)))
+
+    def run(self, paired: PairedValues) -> Corruption | None:
+        raise NotImplementedError
+
+    def _body(self, attribute: str | None) -> GraphRun:
+        if attribute not in self._prepared:
+            self._prepared[attribute] = self.prepare(self.bodies[attribute])
+        return self._prepared[attribute]
+
+    def _once(self, body: GraphRun, given: Sequence[_ArrayPair], paired: PairedValues) -> Corruption | None:
+        """Run `body` once on the values `given`."""
+        for values in (paired.arena, paired.reference):
+            values.update(body.held)
+        for value, pair in zip(body.graph.inputs, given, strict=True):
+            _put(value, pair, body, paired)
+        corruption = body.run(paired, body.steps)
+        if corruption is not None:
+            return corruption
+        return next((Corruption(v.name or "", None) for v in body.graph.outputs if not paired.agree(v)), None)
+
+    def _lend(self, body: GraphRun) -> None:
+        """Let `body` make its outputs where those of the node are."""
+        for inner, outer in zip(body.graph.outputs, self.node.outputs, strict=False):
+            body.lend(inner, _address(self.around.sites.get(outer)))
+
+    def _hand_out(self, results: Sequence[_ArrayPair], paired: PairedValues) -> Corruption | None:
+        for value, pair in zip(self.node.outputs, results, strict=False):
+            if value.name:
+                _put(value, pair, self.around, paired)
+        made = (value for value in self.node.outputs if value.name)
+        return next((Corruption(value.name or "", None) for value in made if not paired.agree(value)), None)
+
+
+class _Call(_Control):
+    def run(self, paired: PairedValues) -> Corruption | None:
+        body = self._body(None)
+        self._lend(body)
+        corruption = self._once(body, (), paired)
+        return corruption or self._hand_out([_copy_of(value, paired) for value in body.graph.outputs], paired)
+
+
+class _If(_Control):
+    def run(self, paired: PairedValues) -> Corruption | None:
+        condition = self.node.inputs[0]
+        assert condition is not None
+        body = self._body("then_branch" if _array(paired.reference[condition]).all() else "else_branch")
+        self._lend(body)
+        corruption = self._once(body, (), paired)
+        return corruption or self._hand_out([_copy_of(value, paired) for value in body.graph.outputs], paired)
+
+
+class _Loop(_Control):
+    def run(self, paired: PairedValues) -> Corruption | None:
+        body = self._body("body")
+        most, condition = (None if v is None else _array(paired.reference[v]) for v in self.node.inputs[:2])
+        limit = None if most is None else int(most.reshape(()))
+        goes_on = condition is None or bool(condition.all())
+        carried = [_copy_of(value, paired) for value in self.node.inputs[2:] if value is not None]
+        collected: list[list[_ArrayPair]] = [[] for _ in body.graph.outputs[1 + len(carried) :]]
+        turn, clock = 0, Clock()
+        while goes_on and (limit is None or turn < limit):
+            clock.check()
+            number, go = np.asarray(turn, np.int64), np.asarray(True)
+            corruption = self._once(body, [(number, number), (go, go), *carried], paired)
+            if corruption is not None:
+                return corruption
+            first, *others = (_copy_of(value, paired) for value in body.graph.outputs)
+            goes_on, carried = bool(_array(first[1]).all()), others[: len(carried)]
+            for rows, pair in zip(collected, others[len(carried) :], strict=True):
+                rows.append(pair)
+            turn += 1
+        inner = body.graph.outputs[1 + len(carried) :]
+        return self._hand_out([*carried, *map(_stacked, collected, inner, self.node.outputs[len(carried) :])], paired)
+
+
+class _ScanRun(_Control):
+    def run(self, paired: PairedValues) -> Corruption | None:
+        body, count = self._body("body"), self.node.attributes.get_int("num_scan_inputs", 0)
+        given = [_copy_of(value, paired) for value in self.node.inputs if value is not None]
+        states, scanned = (
+            given[: len(given) - count],
+            [tuple(map(_array, pair)) for pair in given[len(given) - count :]],
+        )
+        starts = [_address(paired.reference[v]) for v in self.node.inputs[len(states) :] if v is not None]
+        rows_in = body.graph.inputs[len(states) :]
+        axes = self._ints("scan_input_axes", count)
+        backwards = self._ints("scan_input_directions", count)
+        length = scanned[0][0].shape[axes[0]]
+        handed_out = body.graph.outputs[len(states) :]
+        collected: list[list[_ArrayPair]] = [[] for _ in handed_out]
+        clock = Clock()
+        for turn in range(length):
+            clock.check()
+            numbers = [length - 1 - turn if back else turn for back in backwards]
+            slices = [
+                (_row(a, inner, number, axis, start, body), _row(b, inner, number, axis, start, body))
+                for (a, b), inner, number, axis, start in zip(scanned, rows_in, numbers, axes, starts, strict=True)
+            ]
+            self._lend_rows(body, len(states), turn, length)
+            corruption = self._once(body, [*states, *slices], paired)
+            if corruption is not None:
+                return corruption
+            pairs = [_copy_of(value, paired) for value in body.graph.outputs]
+            states = pairs[: len(states)]
+            for rows, pair in zip(collected, pairs[len(states) :], strict=True):
+                rows.append(pair)
+        axes = self._ints("scan_output_axes", len(handed_out))
+        backwards = self._ints("scan_output_directions", len(handed_out))
+        stacks = [
+            tuple(np.stack([_array(pair[side]) for pair in (rows[::-1] if back else rows)], axis) for side in (0, 1))
+            for rows, axis, back in zip(collected, axes, backwards, strict=True)
+        ]
+        return self._hand_out([*states, *((a, b) for a, b in stacks)], paired)
+
+    def _lend_rows(self, body: GraphRun, states: int, turn: int, length: int) -> None:
+        """Let `body` make the rows that it hands out where they are in the wholes."""
+        rows, wholes = body.graph.outputs[states:], self.node.outputs[states:]
+        backwards = self._ints("scan_output_directions", len(rows))
+        for row, whole, axis, back in zip(
+            rows, wholes, self._ints("scan_output_axes", len(rows)), backwards, strict=True
+        ):
+            start = 0 if axis else _address(self.around.sites.get(whole))
+            body.lend(row, start, length - 1 - turn if back else turn)
+
+    def _ints(self, name: str, count: int) -> list[int]:
+        return list(self.node.attributes.get_ints(name, [0] * count))
+
+
+def _row(array: Array, value: ir.Value, number: int, axis: int, start: int, body: GraphRun) -> Any:
+    """Return a row of a whole as the input `value` of `body`: where it is in the whole at `start`, which onnxruntime copies for an `axis`.
+
+    A kernel may round it differently at another distance from a multiple of 64 bytes.
+    """
+    row = body.held_as(array.take(number, axis), value)
+    return row.at((0 if axis else start) + number * len(row.data)) if isinstance(row, TensorMemory) else row
+
+
+def _stacked(rows: Sequence[_ArrayPair], inner: ir.Value, outer: ir.Value) -> _ArrayPair:
+    """Return the values that a Loop collected, stacked."""
+    if rows:
+        return np.stack([_array(pair[0]) for pair in rows]), np.stack([_array(pair[1]) for pair in rows])
+    dtype = next((v.dtype for v in (inner, outer) if v.dtype is not None), ir.DataType.FLOAT)
+    shape = [d if isinstance(d, int) else 0 for d in inner.shape or ()]
+    empty = np.empty((0, *shape), dtype.numpy())
+    return empty, empty
+
+
+def _array(value: Any) -> Array:
+    return value.array() if isinstance(value, TensorMemory) else np.asarray(value)
+
+
+def _address(value: Any) -> int:
+    return value.address if isinstance(value, TensorMemory) else 0
+
+
+def _copy_of(value: ir.Value, paired: PairedValues) -> _ArrayPair:
+    """Return a copy of `value`, so that moving one value cannot overwrite another that is still to be moved."""
+    return _copied(paired.arena[value]), _copied(paired.reference[value])
+
+
+def _copied(value: Any) -> Any:
+    if not isinstance(value, TensorMemory):
+        return value
+    copy = TensorMemory.empty(value.dtype, value.shape, len(value.data))
+    copy.data[:] = value.data
+    return copy
+
+
+def _put(value: ir.Value, pair: _ArrayPair, run: GraphRun, paired: PairedValues) -> None:
+    """Set `value` of the graph of `run` to `pair`: at its address in the arena, if it has one."""
+    targets = (run.sites.get(value), run.own_memory(value))
+    for values, found, target in zip((paired.arena, paired.reference), pair, targets, strict=True):
+        _write(values, value, found, target, run)
+
+
+def _write(values: ValueTable, value: ir.Value, found: Any, target: TensorMemory | None, run: GraphRun) -> None:
+    if target is None:
+        values[value] = run.held_as(found, value)
+    elif isinstance(found, TensorMemory) and len(found.data) == len(target.data):
+        target.data[:] = found.data
+        values[value] = TensorMemory(target.data, target.address, target.dtype, found.shape)
+    else:
+        values[value] = run.filled(target, found.array() if isinstance(found, TensorMemory) else found, value)
+
+
+# Outputs of a model that may have other bits in a second run, with the reason.
+
+_HALVES = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+
+WIDER = "onnxruntime keeps more than 16 bits of a float between two nodes"
+
+
+@dataclass(frozen=True)
+class Unsure:
+    """Outputs that may differ between a run of the whole model and a run of its nodes, by name with the reason.
+
+    `drawn` outputs depend on a random operator, `wider` outputs on a float of 16 bits.
+    """
+
+    drawn: Mapping[str, str]
+    wider: Mapping[str, str]
+
+    @classmethod
+    def of(cls, facts: LayoutFacts) -> Unsure:
+        """Return the unsure outputs of the model of `facts`."""
+        graph = facts.model.graph
+        halves = followers(graph, set(_with_halves(facts)), 1)
+        wider = {value.name: WIDER for value in graph.outputs if value.name and value in halves}
+        return cls(drawn_outputs(facts.model, facts.constants), wider)
+
+
+def _with_halves(facts: LayoutFacts) -> Iterator[ir.Node]:
+    for node in facts.model.graph:
+        inner = (value for one in nodes_inside(node) for value in one.outputs)
+        if any(facts.shapes.dtype(value) in _HALVES for value in (*dependencies(node), *node.outputs, *inner)):
+            yield node

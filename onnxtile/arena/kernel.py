@@ -1,0 +1,428 @@
+"""Each node as a model of its own, loaded into onnxruntime once for all equal nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onnxtile.arena.memory import VECTOR, ArenaMemory, StateRows, TensorMemory, same
+from onnxtile.model.known import Dims
+from onnxtile.model.session import AnySession
+from onnxtile.model.submodel import Submodels, tensor_type
+from onnxtile.model.walk import dependencies, has_body
+from onnxtile.planning.aliases import Alias, LayoutFacts, containers, views
+from onnxtile.planning.live_ranges import ByteSpan
+from onnxtile.planning.result import PlannedState
+from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.runtime import Session
+
+_PLAIN = (
+    *(ir.AttributeType.INT, ir.AttributeType.INTS, ir.AttributeType.FLOAT),
+    *(ir.AttributeType.FLOATS, ir.AttributeType.STRING, ir.AttributeType.STRINGS),
+)
+"""The types of attributes whose values are plain Python values."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A node prepared to run: its session, and the names of its inputs and outputs there, each with its value."""
+
+    session: Session
+    inputs: tuple[tuple[str, ir.Value], ...]
+    outputs: tuple[tuple[str, ir.Value], ...]
+
+    @property
+    def reads(self) -> tuple[ir.Value, ...]:
+        """The values that the node reads."""
+        return tuple(value for _, value in self.inputs)
+
+
+class Kernels:
+    """Makes a Kernel of each node of the main graph of `model`. Equal nodes (operator, attributes, types, shapes) share a session."""
+
+    def __init__(self, model: ir.Model, shapes: Shapes) -> None:
+        self._submodels = Submodels(model)
+        self._shapes = shapes
+        self.containers = containers(model, shapes)
+        self._functions = model.functions
+        self._sessions: dict[bytes, Session] = {}
+        self._known: dict[Hashable, Session] = {}
+
+    @property
+    def sessions(self) -> int:
+        """The number of sessions so far."""
+        return len(self._sessions)
+
+    def of(self, node: ir.Node) -> Kernel:
+        """Return `node` prepared to run; its inputs include captured values. Raises ModelError where onnxruntime refuses it."""
+        inputs = list(dict.fromkeys(dependencies(node)))
+        outputs = [value for value in node.outputs if value.name]
+        names = self._names(node, inputs, outputs)
+        signature = self._signature(node, inputs, names)
+        session = None if signature is None else self._known.get(signature)
+        if session is None:
+            session = self._session(node, inputs, outputs, names)
+        if signature is not None:
+            self._known[signature] = session
+        return Kernel(
+            session,
+            tuple((names[value], value) for value in inputs),
+            tuple((names[value], value) for value in outputs),
+        )
+
+    def _session(
+        self, node: ir.Node, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], names: Mapping[ir.Value, str]
+    ) -> Session:
+        types = {value: self._type(value) for value in inputs}
+        proto = self._submodels.of([node], types, outputs, names=names)
+        key = proto.SerializeToString(deterministic=True)
+        if key not in self._sessions:
+            self._sessions[key] = self._loaded(proto, {names[value]: value for value in outputs})
+        return self._sessions[key]
+
+    def _signature(self, node: ir.Node, inputs: Sequence[ir.Value], names: Mapping[ir.Value, str]) -> Hashable | None:
+        """Return a key that only nodes with equal models have; None where making that model tells sooner.
+
+        The model of a node takes several times as long to make.
+        """
+        is_called = node.op_identifier() in self._functions
+        if is_called or any(value in self.containers for value in inputs):
+            return None
+        attributes = []
+        for attribute in node.attributes.data.values():
+            if attribute.type not in _PLAIN or attribute.is_ref():
+                return None
+            attributes.append((attribute.name, attribute.type.value, repr(attribute.value)))
+        read = tuple("" if value is None else names[value] for value in node.inputs)
+        made = tuple(names.get(value, "") for value in node.outputs)
+        types = tuple((self._shapes.dtype(value), self._dims(value)) for value in inputs)
+        return node.op_identifier(), node.graph, tuple(attributes), read, made, types
+
+    def _loaded(self, proto: onnx.ModelProto, outputs: dict[str, ir.Value]) -> Session:
+        session = self._submodels.session(proto)
+        if not contradicts(session, outputs, self._shapes):
+            return session
+        for dim in (dim for one in proto.graph.input for dim in one.type.tensor_type.shape.dim):
+            dim.Clear()
+        return self._submodels.session(proto)
+
+    def _names(self, node: ir.Node, inputs: list[ir.Value], outputs: list[ir.Value]) -> dict[ir.Value, str]:
+        # Bodies refer to outer values by name; without them the names are free, and equal nodes become equal bytes.
+        if has_body(node):
+            return {value: value.name or "" for value in (*inputs, *outputs)}
+        names = {value: f"i{place}" for place, value in enumerate(inputs)}
+        return names | {value: f"o{place}" for place, value in enumerate(outputs)}
+
+    def _type(self, value: ir.Value) -> onnx.TypeProto:
+        if value in self.containers:
+            return ir.serde.serialize_type(self.containers[value])
+        return tensor_type(self._shapes.dtype(value), self._dims(value))
+
+    def _dims(self, value: ir.Value) -> Dims | None:
+        dims = self._shapes.dims(value)
+        return (None,) * len(dims) if dims is not None and self._shapes.is_bound(value) else dims
+
+
+def contradicts(session: AnySession, outputs: dict[str, ir.Value], shapes: Shapes) -> bool:
+    """Return whether onnxruntime infers a size for one of `outputs` (by name) that is not the known one: it takes no other in place.
+
+    Of GroupQueryAttention it infers the length of the past for the present keys, however long a run makes them.
+    """
+    for found in session.results:
+        sizes = shapes.sizes(outputs[found.name]) if found.name in outputs else None
+        if sizes is not None and any(isinstance(a, int) and a != b for a, b in zip(found.shape, sizes, strict=False)):
+            return True
+    return False
+
+
+# Nodes that are prepared to run in the arena and outside of it, and the values of both runs.
+
+ValueTable: TypeAlias = dict[ir.Value, Any]
+"""The TensorMemory of each value; a Python value where it has no fixed bytes."""
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """A tensor whose bytes differ from the reference run.
+
+    `step` is the step of the node that reads it, or that has just written it; None after the last one.
+    """
+
+    name: str
+    step: int | None
+
+
+@dataclass(frozen=True)
+class PairedValues:
+    """The values of both runs: in the `arena`, and of the `reference` run."""
+
+    arena: ValueTable
+    reference: ValueTable
+
+    def agree(self, value: ir.Value, spans: Sequence[ByteSpan] | None = None) -> bool:
+        """Return whether `value`, or its bytes `spans`, are the same bits in both runs; one that is not made yet has none."""
+        if value not in self.reference:
+            return False
+        found, expected = self.arena[value], self.reference[value]
+        if found is expected:
+            return True
+        if spans is None or not (isinstance(found, TensorMemory) and isinstance(expected, TensorMemory)):
+            return same(found, expected)
+        return all(np.array_equal(found.data[start:end], expected.data[start:end]) for start, end in spans)
+
+
+class Controlled(Protocol):
+    """A node whose bodies are run node by node."""
+
+    @property
+    def reads(self) -> tuple[ir.Value, ...]:
+        """The values of the graph around it that the node and its bodies read."""
+        ...
+
+    def run(self, paired: PairedValues) -> Corruption | None:
+        """Run once; return the first corruption in a body."""
+        ...
+
+
+@dataclass(frozen=True)
+class View:
+    """A node that does not run in the arena: each output is an input with another shape, or a part of it.
+
+    In the reference run its kernel runs, which proves that.
+    """
+
+    kernel: Kernel
+    aliases: tuple[Alias, ...]
+
+    @property
+    def reads(self) -> tuple[ir.Value, ...]:
+        """The values that it reads."""
+        return self.kernel.reads
+
+
+@dataclass(frozen=True)
+class Moves:
+    """A node that moves bytes, some of which are in place: in the arena only the others are copied.
+
+    `there` has the ranges of bytes in place, from start to end, by output.
+    """
+
+    kernel: Kernel
+    there: Mapping[ir.Value, tuple[tuple[int, int], ...]]
+
+    @property
+    def reads(self) -> tuple[ir.Value, ...]:
+        """The values that it reads."""
+        return self.kernel.reads
+
+    def is_needless(self, sites: Mapping[ir.Value, TensorMemory]) -> bool:
+        """Return whether every byte is in place."""
+        return all(
+            not missing_ranges(self.there.get(v, ()), len(sites[v].data)) for _, v in self.kernel.outputs if v in sites
+        )
+
+
+@dataclass(frozen=True)
+class Draws:
+    """A node with random results: it runs once, in the reference run, and its results are copied into the arena."""
+
+    kernel: Kernel
+
+    @property
+    def reads(self) -> tuple[ir.Value, ...]:
+        """The values that it reads."""
+        return self.kernel.reads
+
+
+SpansRead: TypeAlias = Mapping[ir.Value, Sequence[ByteSpan]]
+"""The bytes that a node reads, of operands of which it reads only some."""
+PreparedNode: TypeAlias = Kernel | View | Moves | Draws | Controlled
+
+
+def missing_ranges(there: Iterable[tuple[int, int]], size: int) -> list[tuple[int, int]]:
+    """Return the ranges of `size` bytes that are not in `there`."""
+    found, at = [], 0
+    for start, end in (*sorted(there), (size, size)):
+        if at < start:
+            found.append((at, start))
+        at = max(at, end)
+    return found
+
+
+# Further runs of one kernel that shares bytes: on other values of the operands that are in the arena.
+#
+# A kernel that reads and writes different bytes needs one run: every tensor is compared when it is written, and whenever it is read.
+
+FURTHER_RUNS = 2
+"""The further runs of a kernel that shares bytes."""
+
+
+def shares_bytes(kernel: Kernel, sites: Mapping[ir.Value, TensorMemory]) -> bool:
+    """Return whether an output of `kernel` has bytes of one of its operands."""
+    made = [sites[value] for _, value in kernel.outputs if value in sites]
+    read = [sites[value] for value in kernel.reads if value in sites]
+    return any(_overlap(one, other) for one in made for other in read)
+
+
+def placement(
+    kernel: Kernel, sites: Mapping[ir.Value, TensorMemory], values: Mapping[ir.Value, TensorMemory]
+) -> Hashable:
+    """Return the same key for kernels of one session whose operands and results have the same distances in the arena.
+
+    One of them on other values stands for all. An operand that keeps its values, such as indices, is in the key itself.
+    """
+    places = [sites[value].address if value in sites else None for value in kernel.reads]
+    places += [sites[value].address if value in sites else None for _, value in kernel.outputs]
+    base = min(place for place in places if place is not None)
+    kept = tuple(value for value in kernel.reads if not _is_movable(values[value]))
+    return kernel.session, base % VECTOR, tuple(None if place is None else place - base for place in places), kept
+
+
+def other_values(
+    kernel: Kernel, sites: Mapping[ir.Value, TensorMemory], values: Mapping[ir.Value, TensorMemory]
+) -> Iterator[dict[ir.Value, TensorMemory]]:
+    """Yield the operands of `kernel` with their elements moved around, once for each further run.
+
+    Only operands in the arena change, and no integers of more than 8 bits: these may be indices or sizes. Nothing is yielded where
+    two such operands share bytes.
+    """
+    moved = [value for value in dict.fromkeys(kernel.reads) if value in sites and _is_movable(values[value])]
+    if _share_bytes([sites[value] for value in moved]):
+        return
+    for turn in range(1, FURTHER_RUNS + 1 if moved else 1):
+        yield {value: _moved(values[value], turn) for value in moved}
+
+
+def _is_movable(tensor: object) -> bool:
+    if not isinstance(tensor, TensorMemory):
+        return False
+    bits = tensor.dtype.bitwidth
+    return len(tensor.data) > 1 and (bits == 8 or (bits > 8 and tensor.dtype.is_floating_point()))
+
+
+def _moved(tensor: TensorMemory, turn: int) -> TensorMemory:
+    elements = tensor.data.reshape(-1, tensor.dtype.bitwidth // 8)
+    copy = TensorMemory.empty(tensor.dtype, tensor.shape, len(tensor.data), tensor.address)
+    copy.data[:] = np.roll(elements, turn * (len(elements) // 3) + 1, axis=0).reshape(-1)
+    return copy
+
+
+def _share_bytes(tensors: Iterable[TensorMemory]) -> bool:
+    """Return whether two of `tensors`, which all have bytes, share one: then two do whose first bytes are neighbours."""
+    ranges = sorted((tensor.address, tensor.address + len(tensor.data)) for tensor in tensors)
+    return any(start < end for (_, end), (start, _) in pairwise(ranges))
+
+
+def _overlap(one: TensorMemory, other: TensorMemory) -> bool:
+    return one.address < other.address + len(other.data) and other.address < one.address + len(one.data)
+
+
+# The tensors of states that grow in a run: rows in the arena, at the distance that they have at the largest length.
+#
+# onnxruntime reads and writes contiguous tensors only. So each has a contiguous copy outside the arena, which is read from the arena before
+# every use. Of a result, only the elements that are new go back: those of the operand must be in place.
+
+_APPENDS = frozenset({"Attention", "Concat", "MultiHeadAttention"})
+"""Operators whose result begins with all elements of the operand, unchanged."""
+
+
+@dataclass(frozen=True)
+class GrowingStates:
+    """The rows of each tensor of a growing state, and the operand, if any, that each result begins with."""
+
+    rows: Mapping[ir.Value, StateRows] = field(default_factory=dict)
+    begun: Mapping[ir.Value, ir.Value] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        graph: ir.Graph,
+        states: Iterable[PlannedState],
+        sites: Mapping[ir.Value, TensorMemory],
+        blocks: Mapping[str, ArenaMemory],
+        facts: LayoutFacts,
+    ) -> GrowingStates:
+        """Return those of `states` of `graph`, whose values have `sites` in the arenas `blocks`."""
+        ends = {value.name: value for value in graph.inputs}, {value.name: value for value in graph.outputs}
+        rows: dict[ir.Value, StateRows] = {}
+        for state in states:
+            before, after = ends[0][state.input], ends[1][state.output]
+            found = rows_of_state(state, blocks, facts.shapes.sizes(before) or ())
+            if found is not None:
+                rows.update(dict.fromkeys(_tensors(before, facts.root(after), len(found.data), sites, facts), found))
+        begun = {value: operand for value in rows for operand in _begun(value, rows)}
+        return cls(rows, begun)
+
+    def read(self, values: Iterable[ir.Value], paired: PairedValues) -> None:
+        """Read those of `values` that are such tensors from the arena."""
+        for value in values:
+            if value in self.rows:
+                self.rows[value].read(paired.arena[value])
+
+    def write(self, values: Iterable[ir.Value], arena: ValueTable) -> None:
+        """Write the new elements of those of `values` that are such tensors into the arena, and read all again."""
+        for value in values:
+            if value in self.rows:
+                rows, operand = self.rows[value], self.begun.get(value)
+                rows.write(arena[value], 0 if operand is None else len(arena[operand].data) // rows.rows)
+                rows.read(arena[value])
+
+
+def rows_of_state(state: PlannedState, blocks: Mapping[str, ArenaMemory], shape: tuple[int, ...]) -> StateRows | None:
+    """Return the rows of `state`, whose input has `shape`; None where it is one row, or has one shape."""
+    if state.strides is None or not state.axis or math.prod(shape[: state.axis]) < 2:
+        return None
+    data = blocks[state.arena or ""].part(state.offset or 0, state.size or 0)
+    pitch = state.strides[state.axis - 1]
+    return None if data is None or not pitch else StateRows(data, len(data) // pitch, pitch)
+
+
+def _tensors(
+    before: ir.Value, root: ir.Value, size: int, sites: Mapping[ir.Value, TensorMemory], facts: LayoutFacts
+) -> Iterator[ir.Value]:
+    """Yield both ends of a state of `size` bytes, and the views of those that are shorter."""
+    todo = [value for value in (before, root) if value in sites and len(sites[value].data)]
+    while todo:
+        value = todo.pop()
+        yield value
+        if len(sites[value].data) == size and not facts.shapes.is_bound(value):
+            continue
+        shown = (alias for node in value.consumers() for alias in views(node, facts) if alias.source is value)
+        here = (one.value for one in shown if one.value in sites)
+        todo += (one for one in here if sites[one].address == sites[value].address)
+
+
+def _begun(value: ir.Value, rows: Mapping[ir.Value, StateRows]) -> Iterator[ir.Value]:
+    maker = value.producer()
+    if maker is not None and maker.op_type in _APPENDS:
+        yield from (operand for operand in dependencies(maker) if rows.get(operand) is rows[value])
+
+
+def is_appended(node: ir.Node, sites: Mapping[ir.Value, TensorMemory], shapes: Shapes) -> bool:
+    """Return whether a result of `node` begins at the address of a shorter operand, a state that grows, or of one that its bodies read.
+
+    Kernels of onnxruntime do not append to their operand. Such a node runs beside the arena, and its result is put there.
+    """
+    made = [sites[value] for value in node.outputs if value in sites and not shapes.is_bound(value)]
+    read = [sites[value] for value in dict.fromkeys(dependencies(node)) if value in sites]
+    together = [(one, other) for one in made for other in read if one.address == other.address and len(other.data)]
+    return any(len(one.data) > len(other.data) for one, other in together) or (bool(together) and has_body(node))
+
+
+def begun_in_place(
+    node: ir.Node, sites: Mapping[ir.Value, TensorMemory]
+) -> dict[ir.Value, tuple[tuple[int, int], ...]]:
+    """Return the bytes, by result of `node`, that are in place because the node appends to the operand there, which is one row."""
+    if node.op_type not in _APPENDS:
+        return {}
+    made = {value: sites[value] for value in node.outputs if value in sites}
+    read = [sites[value] for value in dict.fromkeys(dependencies(node)) if value in sites]
+    found = ((value, len(one.data)) for value, site in made.items() for one in read if one.address == site.address)
+    return {value: ((0, size),) for value, size in found if size < len(made[value].data)}

@@ -1,0 +1,396 @@
+"""The proof of a plan by execution: inside the arena the model must give the same bits as outside.
+
+It is evidence beside the check and the table of lawful aliases. A wrong plan can pass by luck, so kernels that share bytes run on
+several values; a whole run is repeated, with other inputs and another pattern in the bytes of the arena, where runs may differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.arena.graph_run import GraphRun, RunContext, Unsure
+from onnxtile.arena.kernel import Corruption, Draws, Kernel, Kernels, Moves, PairedValues, ValueTable, View, contradicts
+from onnxtile.arena.memory import ArenaMemory, TensorMemory, same
+from onnxtile.model.constants import Constants
+from onnxtile.model.feeds import ANYTHING, Wanted
+from onnxtile.model.save import raise_ir_version
+from onnxtile.model.session import session_of
+from onnxtile.model.walk import has_body
+from onnxtile.planning.aliases import LayoutFacts
+from onnxtile.planning.order import find_order
+from onnxtile.planning.result import PlannedBody, PlannedMovement, PlanResult
+from onnxtile.planning.schedule import named, shuffled
+from onnxtile.shapes.opened_calls import fold, unfold
+from onnxtile.shapes.resolve import Shapes, tensor_bytes
+from onnxtile.system.posix import return_free_memory
+from onnxtile.system.progress import Progress, counted, silent
+from onnxtile.system.runtime import Array
+
+# Runs a model inside its arena node by node, together with a reference run in which every tensor has memory of its own.
+
+
+class ArenaExecutor:
+    """`model`, prepared to run inside the arena of `result`.
+
+    `blocks` are the arenas by name. Tensors with a planned address are read and written only there; other graph inputs and constants have
+    memory of their own; values without fixed bytes are Python values. Raises CheckFailed where the plan leaves the arena or gives a tensor
+    another size, ModelError where onnxruntime has no kernel for a node. `blocks` are those of another run, whose states it goes on with.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        result: PlanResult,
+        shapes: Shapes,
+        constants: Constants,
+        *,
+        repeats: bool = False,
+        blocks: Mapping[str, ArenaMemory] | None = None,
+    ) -> None:
+        self._model = model
+        self._shapes = shapes
+        self._constants = constants
+        self._kernels = Kernels(model, shapes)
+        self.blocks = blocks or {arena.name: ArenaMemory(arena.size, result.alignment) for arena in result.arenas}
+        self._result = result
+        self._context = RunContext(LayoutFacts(model, shapes, constants), self.blocks, self._kernels, repeats=repeats)
+        parts = (result.buffers, result.schedule, result.steps, result.bodies, result.kept_states)
+        self._run = GraphRun(model.graph, self._context, *parts)
+        states = {state.input for state in result.kept_states}
+        inside = [value for value in model.graph.inputs if value in self._run.sites and value.name not in states]
+        names = frozenset(result.keeps)
+        made = (value for node in model.graph for value in node.outputs) if names else ()
+        kept = (value for value in made if value.name in names and value in self._run.sites)
+        self._kept = [*(() if result.overwrite_inputs else inside), *kept]
+
+    @property
+    def addresses(self) -> dict[str, int]:
+        """The addresses of the model's inputs in the arena, by name."""
+        sites = self._run.sites
+        return {value.name or "": sites[value].address for value in self._model.graph.inputs if value in sites}
+
+    @property
+    def may_differ(self) -> bool:
+        """Whether one run may differ from another: in the order of its nodes, in the bodies that run, or in the size of a tensor."""
+        result = self._result
+        is_free = find_order(result.order).every or len(set(result.steps)) < len(result.steps)
+        return is_free or bool(result.bodies or result.bounds) or any(has_body(node) for node in self._model.graph)
+
+    @property
+    def repeated(self) -> int:
+        """The number of different kernels of the main graph that share bytes, and have run on other values as well."""
+        return self._run.repeated
+
+    @property
+    def kernels(self) -> int:
+        """The number of nodes of the main graph that run."""
+        return len(self._run.steps) - self.views
+
+    @property
+    def views(self) -> int:
+        """The number of nodes that do not run, because their results are in place."""
+        return self._run.views
+
+    @property
+    def sessions(self) -> int:
+        """The number of different kernels."""
+        return self._kernels.sessions
+
+    def run(
+        self, feeds: Mapping[str, Array], order: Iterable[int] | None = None, carried: Collection[str] = ()
+    ) -> dict[str, Any] | Corruption:
+        """Run once; return each graph output by name (a TensorMemory, or an ordinary value), or the first corruption.
+
+        `order` has the nodes in another order than the plan's, by their places in it. Inputs that are `carried` lie in the arena since
+        the run before; of these, `feeds` has the values of the reference run.
+
+        Raises ModelError where a kernel refuses its inputs outside the arena, too.
+        """
+        run, graph = self._run, self._model.graph
+        reference: ValueTable = {**self._fed(feeds), **run.held}
+        paired = PairedValues({**reference, **run.sites}, reference)
+        for value in graph.inputs:
+            if value in run.sites and value.name not in carried:
+                run.sites[value].data[:] = reference[value].data
+                run.growing.write([value], paired.arena)
+        places = [place for place in order if place in run.steps] if order is not None else list(run.steps)
+        corruption = run.run(paired, places, self._last_reads(places))
+        if corruption is not None:
+            return corruption
+        run.growing.read(graph.outputs, paired)
+        wrong = next((value for value in (*graph.outputs, *self._kept) if not paired.agree(value)), None)
+        if wrong is not None:
+            return Corruption(wrong.name or "", None)
+        return {output.name or "": paired.arena[output] for output in graph.outputs}
+
+    def elsewhere(self, feeds: Mapping[str, Array]) -> dict[str, Any] | Corruption:
+        """Run the nodes one by one outside the arena; return each graph output by name, or the first difference of two such runs."""
+        graph, result = self._model.graph, self._result
+        bodies = [_nowhere(body) for body in result.bodies]
+        context = replace(self._context, shows_views=False, repeats=False)
+        run = GraphRun(graph, context, (), result.schedule, result.steps, bodies)
+        values: ValueTable = {**self._fed(feeds), **run.held}
+        corruption = run.run(PairedValues(dict(values), values), run.steps)
+        return corruption or {output.name or "": values[output] for output in graph.outputs}
+
+    def _fed(self, feeds: Mapping[str, Array]) -> ValueTable:
+        values: ValueTable = {}
+        for value in self._model.graph.inputs:
+            if value not in self._constants:
+                default = value.const_value.numpy() if value.const_value is not None else None
+                values[value] = self._fed_value(value, feeds.get(value.name or "", default))
+        return values
+
+    def _fed_value(self, value: ir.Value, fed: Any) -> Any:
+        """Return the input `fed` outside the arena, at the same distance from a multiple of 64 as inside."""
+        found, site = self._context.held(fed, value), self._run.sites.get(value)
+        return found.at(site.address if site is not None else 0) if isinstance(found, TensorMemory) else found
+
+    def _last_reads(self, places: Iterable[int]) -> dict[int, list[ir.Value]]:
+        """Return by place the values read there for the last time, which the reference run can release."""
+        last: dict[ir.Value, int] = {}
+        for number in places:
+            step = self._run.steps[number]
+            last.update(dict.fromkeys(step.reads, number))
+            kernel = step.kernel if isinstance(step, Moves | Draws | View) else step
+            if isinstance(kernel, Kernel):
+                last.update({value: number for _, value in kernel.outputs})
+        found: dict[int, list[ir.Value]] = {}
+        for value, number in last.items():
+            if value not in self._run.held and not value.is_graph_output() and value not in self._kept:
+                found.setdefault(number, []).append(value)
+        return found
+
+
+def _nowhere(body: PlannedBody) -> PlannedBody:
+    """Return `body` without any address."""
+    return replace(body, buffers=(), bodies=tuple(map(_nowhere, body.bodies)))
+
+
+# The plain run of the whole model in onnxruntime's own memory, to compare a run inside the arena with.
+
+
+class PlainRun:
+    """`model`, which stays unchanged, loaded as a whole. Raises ModelError where onnxruntime refuses it.
+
+    Some kernels round differently at another distance from a multiple of 64 bytes. `addresses` are those of inputs in the arena, by name:
+    such an input has the same distance here, all others are at a multiple.
+    """
+
+    def __init__(self, model: ir.Model, shapes: Shapes, addresses: Mapping[str, int] | None = None) -> None:
+        copy = model.clone()
+        fold(copy)
+        raise_ir_version(copy)
+        for value in copy.graph.outputs:
+            value.shape = None  # which may be declared wrongly: onnxruntime warns of that, but does not write in place
+        self._session = session_of(copy)
+        if contradicts(self._session, {value.name or "": value for value in model.graph.outputs}, shapes):
+            for value in copy.graph.inputs:
+                value.shape = None if value.shape is None else ir.Shape([None] * len(value.shape))
+            self._session = session_of(copy)
+        self._inputs = {value.name or "": shapes.dtype(value) for value in model.graph.inputs}
+        self._outputs = dict.fromkeys(model.graph.outputs)
+        self._shapes = shapes
+        self._addresses = addresses or {}
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
+        """Run once; return each graph output by name: a TensorMemory, or an ordinary value where it has no fixed bytes.
+
+        Where a node makes each output and all bytes are known they are written in place: elements of less than a byte have no
+        other way out of onnxruntime.
+        """
+        inputs = {name: self._placed(name, TensorMemory.of(array, self._inputs[name])) for name, array in feeds.items()}
+        outputs = {value.name or "": self._workspace_row(value) for value in self._outputs}
+        if all(isinstance(site, TensorMemory) for site in (*inputs.values(), *outputs.values())):
+            self._session.run_in_place(
+                {name: site.binding for name, site in inputs.items()},
+                {name: site.binding for name, site in outputs.items() if site is not None},
+            )
+            return dict(outputs)
+        dtypes = {value.name or "": self._shapes.dtype(value) for value in self._outputs}
+        return {name: TensorMemory.of(value, dtypes[name]) for name, value in self._session.run(feeds).items()}
+
+    def _placed(self, name: str, value: Any) -> Any:
+        """Return the input `value` at the distance from a multiple of 64 that it has in the arena, if it lies there."""
+        return value.at(self._addresses.get(name, 0)) if isinstance(value, TensorMemory) else value
+
+    def _workspace_row(self, value: ir.Value) -> TensorMemory | None:
+        """Return memory for the output `value`; None where its bytes are not known, or no node writes them."""
+        dtype, shape, size = self._shapes.dtype(value), self._shapes.sizes(value), tensor_bytes(value, self._shapes)
+        if dtype is None or shape is None or size is None or value.producer() is None or self._shapes.is_bound(value):
+            return None
+        return TensorMemory.empty(dtype, shape, size)
+
+
+# The orders in which the copies of a plan are made as early, and as late, as the plan allows.
+#
+# A runtime whose copies run beside its kernels makes each somewhere between the two. Copies stay in their own order: one engine makes them.
+
+
+def copy_orders(movement: PlannedMovement, nodes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the places of the `nodes` of a schedule with the copies of `movement` at their earliest and at their latest."""
+    early, late = dict[int, int](), dict[int, int]()
+    at = 0
+    for copy in movement.copies:
+        at = early[copy.step] = max(at, copy.target_free, copy.source_ready)
+    at = nodes
+    for copy in reversed(movement.copies):
+        ends = [
+            end
+            for end in (copy.before, None if copy.source_until is None else copy.source_until + 1)
+            if end is not None
+        ]
+        at = late[copy.step] = min(at, *ends, nodes)
+    return _ordered(early, nodes), _ordered(late, nodes)
+
+
+def _ordered(before: Mapping[int, int], nodes: int) -> tuple[int, ...]:
+    """Return the places of all nodes; the copies that are keys of `before` come before the kernel at the place there."""
+    return tuple(sorted(range(nodes), key=lambda place: (before.get(place, place), place not in before, place)))
+
+
+SEVERAL = 3
+"""The whole runs where one run may differ from another."""
+
+_PATTERNS = (0xFF, 0xA5, 0x5A)
+"""The bytes of the arena before a run. As floats: NaN, a small negative number, a large positive one."""
+
+
+_ROUNDED = "kernels round differently for a tensor not at a multiple of 64 bytes; at such addresses the nodes give the same bits"
+
+
+@dataclass(frozen=True)
+class ArenaVerdict:
+    """Whether a model gives the same bits in its arena as in a plain run.
+
+    `runs` runs on different inputs compared all `outputs`, and every tensor of the arena whenever it was written or read; they end with
+    the first difference. `differing` is the first tensor with another bit, noticed at `step` (None: at the end). `red_zones` is true if
+    nothing was written around the arena. `kernels` nodes ran in the arena, in `sessions` different sessions; `views` did not run, because
+    their bytes are in place. `repeated` different kernels, which share bytes, ran on other values as well. Every tensor is compared with
+    a run of the nodes one by one in memory of their own. `excused` outputs need not have the bits of the run of the whole model: by name,
+    with the reason. `copy_runs` more runs made the copies between memories as early as the plan allows, and as late.
+    """
+
+    runs: int
+    outputs: tuple[str, ...]
+    differing: str | None
+    step: int | None
+    red_zones: bool
+    kernels: int
+    repeated: int
+    sessions: int
+    views: int
+    excused: Mapping[str, str] = field(default_factory=dict)
+    copy_runs: int = 0
+
+    @property
+    def equal(self) -> bool:
+        """Whether every bit was as in the plain run, and nothing was written around the arena."""
+        return self.differing is None and self.red_zones
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return {"equal": self.equal, **vars(self), "outputs": list(self.outputs), "excused": dict(self.excused)}
+
+
+def arena_run(  # noqa: PLR0913 - what a run can be asked for
+    model: ir.Model,
+    result: PlanResult,
+    shapes: Shapes,
+    constants: Constants,
+    *,
+    feeds: Sequence[Mapping[str, Array]] | None = None,
+    wanted: Wanted = ANYTHING,
+    repeats: int | None = None,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> ArenaVerdict:
+    """Run `model` in the arena of `result` and outside it, on the same inputs, and compare all outputs bit for bit.
+
+    `feeds` are the inputs of each run; by default `repeats` random sets, as `wanted`. By default there is one run in which kernels that
+    share bytes are repeated on other values; several where the plan allows another order of the nodes, or data decide which nodes run
+    or how large a tensor is. All use unoptimised kernels on one thread. Raises ModelError where onnxruntime cannot run the model or
+    one of its nodes, CheckFailed where the plan leaves the arena.
+    """
+    model, shapes, constants = unfold(model, shapes, constants)
+    executor = ArenaExecutor(model, result, shapes, constants, repeats=repeats is None)
+    counted_runs = repeats if repeats is not None else SEVERAL if executor.may_differ else 1
+    inputs = feeds if feeds is not None else wanted.feeds(model, shapes.sizes, counted_runs, seed=seed)
+    prepared = [_arrays(fed) for fed in inputs]
+    # The session of the whole model is gone before the nodes run, which read the weights once more.
+    expected = _plain_runs(PlainRun(model, shapes, executor.addresses), prepared, progress)
+    return_free_memory()
+    schedule = named(model.graph, result.schedule, result.steps)
+    every = find_order(result.order).every
+    corruption, intact, runs = None, True, 0
+    unsure = Unsure.of(LayoutFacts(model, shapes, constants))
+    excused = dict(unsure.drawn)
+    trials: list[tuple[int, Iterable[int] | None]] = [
+        (number, shuffled(schedule, freely=every, seed=seed + number + 1) if number else None)
+        for number in range(len(prepared))
+    ]
+    trials += [(0, order) for order in copy_orders(result.movement, len(result.schedule))] if result.movement else []
+    for runs, (number, order) in enumerate(counted(trials, "running inside the arena", progress), start=1):
+        fed, pattern = prepared[number], _PATTERNS[(runs - 1) % len(_PATTERNS)]
+        for block in executor.blocks.values():
+            block.fill(pattern)
+        found = executor.run(fed, order)
+        if isinstance(found, Corruption):
+            corruption = found
+        else:
+            told = differences(found, expected[number], unsure, partial(executor.elsewhere, fed))
+            corruption = next((Corruption(name, None) for name, reason in told.items() if reason is None), None)
+            excused |= {name: reason for name, reason in told.items() if reason is not None}
+        intact = all(block.is_intact(pattern) for block in executor.blocks.values())
+        if corruption is not None or not intact:
+            break
+    return ArenaVerdict(
+        runs=min(runs, len(prepared)),
+        outputs=tuple(value.name or "" for value in model.graph.outputs),
+        differing=corruption.name if corruption is not None else None,
+        step=corruption.step if corruption is not None else None,
+        red_zones=intact,
+        kernels=executor.kernels,
+        repeated=executor.repeated,
+        sessions=executor.sessions,
+        views=executor.views,
+        excused=excused,
+        copy_runs=max(0, runs - len(prepared)),
+    )
+
+
+def _plain_runs(plain: PlainRun, inputs: Sequence[Mapping[str, Array]], progress: Progress) -> list[dict[str, Any]]:
+    """Return the outputs of a plain run on each of the inputs."""
+    return [plain.run(fed) for fed in counted(inputs, "running the model", progress)]
+
+
+def _arrays(feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `feeds` with numpy scalars, which onnxruntime does not accept, as arrays of rank 0."""
+    return {name: np.asarray(value) if isinstance(value, np.generic) else value for name, value in feeds.items()}
+
+
+def differences(
+    found: Mapping[str, Any],
+    expected: Mapping[str, Any],
+    unsure: Unsure,
+    elsewhere: Callable[[], Mapping[str, Any] | Corruption],
+) -> dict[str, str | None]:
+    """Return the outputs that differ from `expected`, the run of the whole model, each with its excuse or None.
+
+    Outputs that depend on random numbers are not compared. Floats of 16 bits may have more bits in the whole run. The others must have the
+    bits of `expected` in a run of the nodes `elsewhere`, outside the arena.
+    """
+    differing = [name for name, value in found.items() if name not in unsure.drawn and not same(value, expected[name])]
+    if all(name in unsure.wider for name in differing):
+        return {name: unsure.wider[name] for name in differing}
+    nodes = elsewhere()
+    if isinstance(nodes, Corruption):
+        return dict.fromkeys(differing)
+    rounded = {name: _ROUNDED for name in differing if same(nodes[name], expected[name])}
+    return {name: unsure.wider.get(name) or rounded.get(name) for name in differing}

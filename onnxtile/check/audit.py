@@ -1,0 +1,468 @@
+"""The check of a published plan against its model: every value, every row, every body and every figure.
+
+It uses the graph and the published plan. It shares no code with the planner, except reading models and their shapes, and the type of a
+result. It takes about as many steps as the graph has nodes and values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, ClassVar
+
+import onnx_ir as ir
+import pydantic
+
+from onnxtile.check.addresses import (
+    SHARED,
+    UNIQUE,
+    WORKSPACE,
+    CheckTerms,
+    FixedPlaces,
+    Placing,
+    aligned_to_bodies,
+    overlaps,
+    placing,
+)
+from onnxtile.check.document import NO_SHAPE, UNSAID, BodyClaim, ClaimedPart, ClaimedRow, Claims
+from onnxtile.check.figures import figures
+from onnxtile.check.graph import GraphFacts, RunOrder, entered_bodies, names_of, timeline
+from onnxtile.check.lists import ExpectedLists, compare, mislabelled, note, wrong_ends, wrong_types
+from onnxtile.check.movement import wrong_movement
+from onnxtile.check.ranges import SizeOfSymbols, WrongFormula, claimed_at, listed, proved_sizes, wrong_between
+from onnxtile.check.replay import Shared, disorders, replay
+from onnxtile.check.states import (
+    CheckedStates,
+    carried_states,
+    found_states,
+    spread_tensors,
+    wrong_row_strides,
+    wrong_states,
+)
+from onnxtile.declare.result import VerbResult
+from onnxtile.model import keys
+from onnxtile.model.constants import Constants
+from onnxtile.planning.problem_check import PlanFailure
+from onnxtile.planning.result import PlanResult
+from onnxtile.shapes.opened_calls import Unfolded, unfold
+from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.errors import CheckFailed, UsageError
+
+
+@dataclass(frozen=True, repr=False)
+class Audit(VerbResult):
+    """The result of the check: the `failures`, none for a sound plan, and the numbers of things checked.
+
+    `values` have an address or are listed, `tensors` have an address, `aliases` lie in the bytes of another tensor.
+    """
+
+    verb: ClassVar[str] = "check"
+
+    failures: tuple[PlanFailure, ...]
+    values: int
+    tensors: int
+    aliases: int
+    workspaces: int
+    bodies: int
+    arenas: int
+
+    @classmethod
+    def refused(cls, *failures: PlanFailure) -> Audit:
+        """Return the result for a plan of which nothing else is checked."""
+        return cls(failures, 0, 0, 0, 0, 0, 0)
+
+    def with_failures(self, failures: Sequence[PlanFailure]) -> Audit:
+        """Return the result with more failures, which come last."""
+        return replace(self, failures=(*self.failures, *failures))
+
+    @property
+    def sound(self) -> bool:
+        """Whether the plan has no fault."""
+        return not self.failures
+
+    @property
+    def summary(self) -> str:
+        """Whether the plan is sound, and how many tensors were looked at."""
+        state = "sound" if self.sound else f"{len(self.failures):,} failures"
+        return f"{state}, {self.tensors:,} tensors, {self.aliases:,} aliases"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return {"sound": self.sound, **vars(self), "failures": [failure.to_dict() for failure in self.failures]}
+
+
+def check(
+    model: ir.Model, plan: PlanResult | Claims, shapes: Shapes, constants: Constants, digest: str | None = None
+) -> Audit:
+    """Return the faults of `plan`, the published plan of `model` with these `shapes` and `constants`.
+
+    `digest` is the digest of the model's file, compared where the plan has one, too.
+    """
+    claims = plan if isinstance(plan, Claims) else Claims.of(plan)
+    known = GraphFacts(*unfold(model, shapes, constants))
+    if claims.surplus:
+        reasons = (f"{name}: the model shows no such field, so that nothing can check it" for name in claims.surplus)
+        return Audit(tuple(map(PlanFailure, reasons)), 0, 0, 0, 0, 0, 0)
+    if claims.alignment < 1 or claims.alignment & (claims.alignment - 1):
+        return Audit.refused(PlanFailure(f"the alignment must be a power of two, not {claims.alignment}"))
+    if claims.overwrite_inputs and claims.io != "inside":
+        return Audit.refused(PlanFailure(f"inputs cannot be overwritten with io {claims.io!r}"))
+    stated = found_states(claims.states, claims.buffers, known.model.graph)
+    known = replace(known, next_states=dict(stated.states.next_of))
+    known = replace(known, spread=spread_tensors(stated.states, known))
+    arenas = {arena.name: arena for arena in claims.arenas}
+    terms = CheckTerms(known, claims.alignment, arenas, every_order=claims.order == "any")
+    fixed = FixedPlaces.of(claims, known.model.graph)
+    walk = _Walk(terms, stated.states, is_whole=claims.outside is not None, apart=fixed.keeps)
+    walk.over_ranges = claims.is_at_sizes or bool(claims.ranges)
+    main = BodyClaim(
+        node="",
+        attribute=None,
+        schedule=claims.schedule,
+        steps=claims.steps,
+        buffers=claims.buffers,
+        bodies=claims.bodies,
+        operators=claims.operators,
+        constant_nodes=claims.constant_nodes,
+        operands=claims.operands,
+        results=claims.results,
+        attributes=claims.attributes,
+    )
+    seen = walk.graph(known.model.graph, main, claims.io, claims.overwrite_inputs, "")
+    failures = walk.failures
+    failures += fixed.failures(claims)
+    failures += stated.failures
+    if seen is not None:
+        failures += wrong_states(stated.states, seen.placing.rows, seen.line.kept, known)
+    if None not in (digest, claims.digest) and digest != claims.digest:
+        failures.insert(
+            0, PlanFailure(f"the plan belongs to another file: its digest is {claims.digest}, not {digest}")
+        )
+    walk.listing.settle()
+    if seen is not None and not walk.is_partial:
+        failures += [*compare(walk.listing, claims, known), *wrong_ends(claims, known)]
+        failures += wrong_types(walk.listing, claims, known)
+        used = None if seen.shared is None else seen.shared.links
+        failures += figures(claims, seen.placing, used, seen.line, known)
+        failures += wrong_movement(claims, seen.placing, seen.line, known)
+    listed = len(walk.listing.constants) + len(walk.listing.outside) + len(walk.listing.unplanned)
+    counts = (walk.tensors + listed, walk.tensors, walk.aliases, walk.workspaces, walk.bodies, len(claims.arenas))
+    return Audit(tuple(failures), *counts)
+
+
+def check_ranges(claims: Claims, at: Callable[[SizeOfSymbols | None], Unfolded], digest: str | None = None) -> Audit:
+    """Return the faults of `claims`, a plan over ranges, at the sizes at which it is proved, and then those between.
+
+    `at` returns the model at sizes, and over the ranges for None.
+
+    Faults are those of the first sizes that have some. At the largest sizes, all figures are checked.
+    """
+    found: Audit | None = None
+    for sizes in proved_sizes(claims.ranges):
+        opened = at(sizes)
+        if found is None:
+            found = check(opened.model, claims, opened.shapes, opened.constants, digest)
+            if not found.sound:
+                return found
+        for scaled in (False, True):
+            try:
+                one = claimed_at(claims, sizes, scaled=scaled)
+            except WrongFormula as error:
+                return replace(found, failures=(PlanFailure(str(error)),))
+            failures = check(opened.model, one, opened.shapes, opened.constants).failures
+            if failures:
+                where = f"at {listed(sizes)}{' with scaled offsets' if scaled else ''}: "
+                return replace(found, failures=tuple(replace(one, reason=where + one.reason) for one in failures))
+    assert found is not None
+    try:
+        return found.with_failures([*wrong_between(claims, at(None))])
+    except WrongFormula as error:
+        return replace(found, failures=(PlanFailure(str(error)),))
+
+
+def require(
+    model: ir.Model, plan: PlanResult | Claims, shapes: Shapes, constants: Constants, digest: str | None = None
+) -> Audit:
+    """Return the result of the check. Raises CheckFailed with the first fault of `plan`, if it has one."""
+    audit = check(model, plan, shapes, constants, digest)
+    if audit.failures:
+        more = f", and {len(audit.failures) - 1} more" if len(audit.failures) > 1 else ""
+        raise CheckFailed(f"the plan is not sound: {audit.failures[0]}{more}", hint="please report it with the model")
+    return audit
+
+
+@dataclass(frozen=True)
+class _Seen:
+    line: RunOrder
+    placing: Placing
+    shared: Shared | None
+
+
+@dataclass
+class _Walk:
+    """Checks the graphs of a model one by one; `is_partial` says that one has an invalid schedule, and was left out.
+
+    A plan that is not `is_whole`, as in metadata, has no plans of called functions. Tensors of the main graph named in `apart` share bytes
+    with nothing.
+    """
+
+    terms: CheckTerms
+    states: CheckedStates
+    is_whole: bool
+    apart: frozenset[str] = frozenset()
+    failures: list[PlanFailure] = field(default_factory=list)
+    listing: ExpectedLists = field(default_factory=ExpectedLists)
+    is_partial: bool = False
+    over_ranges: bool = False
+    tensors: int = 0
+    aliases: int = 0
+    workspaces: int = 0
+    bodies: int = 0
+    units: dict[ir.Node, int] = field(default_factory=dict)
+    """The alignment of the bodies of each node, in bytes."""
+
+    def graph(
+        self,
+        graph: ir.Graph,
+        claim: BodyClaim,
+        io: str,
+        overwrite: bool,
+        path: str,
+        states: CheckedStates | None = None,
+    ) -> _Seen | None:
+        """Check one graph and its bodies; return the values and addresses found, None for an invalid schedule.
+
+        `states` are those of a body; those of the main graph by default.
+        """
+        states = self.states if states is None else states
+        outputs = states.outputs if io == "outside" else graph.outputs
+        given = tuple(graph.inputs) if io == "inside" else states.inputs
+        left = () if overwrite else (value for value in given if value not in states.inputs)
+        kept = frozenset((*outputs, *left))
+        names = self.apart if not path else frozenset()
+        made = (value for node in graph for value in node.outputs) if names else ()
+        apart = frozenset(value for value in (*given, *made) if value.name in names)
+        line = timeline(graph, claim.schedule, claim.steps, kept, given, apart, states.throughout)
+        if not isinstance(line, RunOrder):
+            self.is_partial = True
+            self._note(line, path)
+            return None
+        found, wrong = placing(claim.buffers, line, self.terms)
+        self._note(wrong, path)
+        self._note(overlaps(found.holders), path)
+        if self.is_whole:
+            self._note(wrong_row_strides(self.states, found.rows, self.terms.known, over_ranges=self.over_ranges), path)
+        shared = None
+        if not wrong:
+            shared = replay(found, line, self.terms)
+            self._note(shared.failures, path)
+            if self.terms.every_order and not shared.failures:
+                self._note(disorders(found.holders, shared.links, shared.rules, line), path)
+        self._count(found)
+        claimed = self._bodies(line, found, claim, path)
+        found = aligned_to_bodies(found, self.units)
+        self._note(note(line, found, io, claimed, self.terms.known, self.listing), path)
+        self._note(mislabelled(line, claim, self.terms.known), path)
+        return _Seen(line, found, shared)
+
+    def _note(self, failures: Sequence[PlanFailure] | Iterator[PlanFailure], path: str) -> None:
+        self.failures += (replace(failure, body=path) if path else failure for failure in failures)
+
+    def _count(self, found: Placing) -> None:
+        self.tensors += len(found.rows)
+        self.aliases += sum(row.alias is not None for row in found.rows.values())
+        self.workspaces += sum(not holder.members for holder in found.holders)
+
+    def _bodies(self, line: RunOrder, found: Placing, claim: BodyClaim, path: str) -> set[ir.Node]:
+        """Check the bodies of the nodes of `line`; return the nodes with bodies in the plan."""
+        open_: dict[tuple[str, str | None], list[BodyClaim]] = {}
+        for body in claim.bodies:
+            open_.setdefault((body.node, body.attribute), []).append(body)
+        planned = set()
+        for node, name in line.name_of.items():
+            for attribute, graph in entered_bodies(node, self.terms.known.model).items():
+                at = f"{path}/" * bool(path) + name + (f"/{attribute}" if attribute is not None else "")
+                if not open_.get((name, attribute)):
+                    if attribute is not None or self.is_whole:
+                        self._note([PlanFailure(f"the plan of {at!r} is missing", (name,))], path)
+                    self._align(node, self._unit_of(graph))
+                    continue
+                planned.add(node)
+                self.bodies += 1
+                inner = open_[name, attribute].pop(0)
+                states = carried_states(node, graph, inner.buffers)
+                self.terms.known.next_states.update(states.next_of)
+                seen = self.graph(graph, inner, "inside", overwrite=False, path=at, states=states)
+                rows = inner.buffers if seen is None else seen.placing.all_rows
+                self._note(_outside_workspace(inner, rows, found.workspaces.get(node), self.terms.alignment), at)
+                if seen is not None:
+                    self._align(node, max((holder.unit for holder in seen.placing.holders), default=1))
+        for body in (body for left in open_.values() for body in left):
+            reason = (
+                f"there is a plan of {body.attribute or 'the body'!r} of {body.node!r}, which has none, or only one"
+            )
+            self._note([PlanFailure(reason, (body.node,))], path)
+        return planned
+
+    def _align(self, node: ir.Node, unit: int) -> None:
+        self.units[node] = max(unit, self.units.get(node, 1))
+
+    def _unit_of(self, graph: ir.Graph) -> int:
+        """Return the alignment of the tensors in `graph` and in its bodies, of which the plan says nothing."""
+        known = self.terms.known
+        made = (value for node in graph for value in node.outputs if value not in known.constants)
+        inner = (self._unit_of(body) for node in graph for body in entered_bodies(node, known.model).values())
+        return max((*map(known.alignment, made), *inner), default=1)
+
+
+def _outside_workspace(
+    body: BodyClaim, rows: Sequence[ClaimedRow], workspace: ClaimedRow | None, alignment: int
+) -> Iterator[PlanFailure]:
+    """Yield each of the `rows` of `body` outside the workspace of its node, and a size of the body larger than that."""
+    rows = [row for row in rows if row.size]
+    if not rows:
+        if body.size not in {UNSAID, 0}:
+            yield PlanFailure(f"the body has no bytes, and a size of {body.size}")
+        return
+    if workspace is None:
+        yield PlanFailure(f"{body.node!r} has no workspace for this body", (body.node,))
+        return
+    size = workspace.size if body.size == UNSAID else body.size
+    for row in rows:
+        if row.arena != workspace.arena or not workspace.offset <= row.offset <= row.end <= workspace.offset + size:
+            what = f"the {size} bytes of the body at {workspace.offset} of {workspace.arena!r}"
+            yield PlanFailure(f"{row.place} of {row.arena!r} is not inside of {what}", (row.name, workspace.name))
+    if size > workspace.size:
+        yield PlanFailure(f"{workspace.place} is too small for the {size} bytes of the body", (workspace.name,))
+    units = {alignment, *(unit for unit in _ELEMENTS if unit > alignment)}
+    owners = [row for row in rows if row.alias is None] or rows
+    ends = {max(row.offset - workspace.offset - -row.size // unit * unit for row in owners) for unit in units}
+    if body.size != UNSAID and size not in ends:
+        yield PlanFailure(f"the body is said to take {size} bytes, and takes {min(ends)}")
+
+
+_ELEMENTS = (2, 4, 8, 16)
+"""Element sizes in bytes, to which buffers may be rounded up where the alignment of the plan is smaller."""
+
+
+# A published plan read back: from its JSON, or from the metadata of a planned model.
+
+_HINT = "onnxtile plan MODEL --emit plan.json writes a plan; docs/plan.schema.json describes it"
+
+_LARGEST = 2**53
+"""The largest number that every reader of JSON keeps exact."""
+
+
+def from_json(data: bytes, where: str) -> Claims:
+    """Return the plan in the JSON text `data` of the file `where`. Raises UsageError with the first invalid field."""
+    try:
+        found = json.loads(data, parse_int=_number)
+        version = found.get("version") if isinstance(found, dict) else None
+        if version != 1 or isinstance(version, bool):  # in Python true equals 1
+            raise UsageError(f"{where} is not a plan: version is not 1", hint=_HINT)
+        surplus = _without_surplus(found, data)
+        plan = _adapter().validate_json(json.dumps(found) if surplus else data, strict=True)
+        return replace(plan, surplus=surplus)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise UsageError(f"{where} is not a plan: {field + ': ' if field else ''}{first['msg']}", hint=_HINT) from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{where} is not JSON: {error}", hint=_HINT) from None
+
+
+def _without_surplus(found: Any, data: bytes) -> tuple[str, ...]:
+    """Remove from the plan `found`, the JSON in `data`, the fields that are no claims; return their names."""
+    try:
+        _adapter().validate_json(data, strict=True)
+    except pydantic.ValidationError as error:
+        faults = [fault["loc"] for fault in error.errors() if fault["type"] == "unexpected_keyword_argument"]
+    else:
+        return ()
+    for place in faults:
+        inner = found
+        for key in place[:-1]:
+            inner = inner[key]
+        del inner[place[-1]]
+    return tuple(".".join(map(str, place)) for place in faults)
+
+
+@cache
+def _adapter() -> pydantic.TypeAdapter[Claims]:
+    return pydantic.TypeAdapter(Claims)
+
+
+def _number(text: str) -> int:
+    number = int(text) if len(text) < 20 else _LARGEST + 1
+    if abs(number) > _LARGEST:
+        raise ValueError(f"a number is larger than {_LARGEST}")
+    return number
+
+
+def from_marks(model: ir.Model, where: str) -> Claims:
+    """Return the plan in the metadata of `model`, of the file `where`.
+
+    It has addresses, aliases, steps and arenas; other claims are missing. Raises UsageError for a model without a plan.
+    """
+    text = model.graph.metadata_props.get(keys.PLAN)
+    if text is None:
+        raise UsageError(f"{where} is not a planned model: its graph has no {keys.PLAN!r}", hint=_HINT)
+    try:
+        summary = dict(json.loads(text, parse_int=_number))
+        main = _marked(model, model.graph, "", None)
+        rows = (*main.buffers, *(_workspace_row(SHARED, workspace) for workspace in summary.get("workspaces", ())))
+        whole = {
+            **{name: summary[name] for name in ("alignment", "arenas", "io", "overwrite_inputs")},
+            "order": summary["order"] if summary["order"] in {"any", "model"} else "schedule",
+            **{"schedule": main.schedule, "steps": main.steps, "buffers": rows, "bodies": main.bodies},
+            "peak": summary["peak"],
+            **{name: summary[name] for name in ("pins", "places", "keeps", "movement") if name in summary},
+            "states": summary.get("states", ()),
+            "kernels": summary.get("kernels"),
+        }
+        return _adapter().validate_python(whole)
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"{where} is not a planned model: its metadata is not a plan ({_short(error)})") from None
+
+
+def _short(error: Exception) -> str:
+    if isinstance(error, pydantic.ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return str(error)
+
+
+def _marked(model: ir.Model, graph: ir.Graph, name: str, attribute: str | None) -> BodyClaim:
+    """Return the claims in the metadata of `graph` and of its bodies."""
+    rows = [row for value in graph.inputs if (row := _row_of_marks(value)) is not None]
+    rows += [row for node in graph for value in node.outputs if (row := _row_of_marks(value)) is not None]
+    order = sorted(graph, key=lambda node: int(node.metadata_props[keys.STEP]))
+    bodies, names = [], names_of(graph)
+    for node in order:
+        if keys.WORKSPACE_AT in node.metadata_props:
+            workspace = json.loads(node.metadata_props[keys.WORKSPACE_AT], parse_int=_number)
+            rows.append(_workspace_row(f"{names[node]} {SHARED}", workspace))
+        if keys.UNIQUE_WORKSPACE_AT in node.metadata_props:
+            workspace = json.loads(node.metadata_props[keys.UNIQUE_WORKSPACE_AT], parse_int=_number)
+            rows.append(_workspace_row(f"{names[node]} {UNIQUE}", workspace))
+        bodies += [
+            _marked(model, body, names[node], at) for at, body in entered_bodies(node, model).items() if at is not None
+        ]
+    steps = tuple(int(node.metadata_props[keys.STEP]) for node in order)
+    return BodyClaim(name, attribute, tuple(names[node] for node in order), steps, tuple(rows), tuple(bodies))
+
+
+def _row_of_marks(value: ir.Value) -> ClaimedRow | None:
+    marks = value.metadata_props
+    if keys.ARENA not in marks:
+        return None
+    place = (marks[keys.ARENA], int(marks[keys.OFFSET]), int(marks[keys.SIZE]))
+    parts = tuple(ClaimedPart(**part) for part in json.loads(marks.get(keys.PARTS, "[]"), parse_int=_number))
+    return ClaimedRow(value.name or "", *place, alias=marks.get(keys.ALIAS_OF), parts=parts, strides=NO_SHAPE)
+
+
+def _workspace_row(name: str, workspace: dict[str, Any]) -> ClaimedRow:
+    live_range = {key: workspace[key] for key in ("first", "last") if key in workspace}
+    return ClaimedRow(name, workspace["arena"], workspace["offset"], workspace["size"], kind=WORKSPACE, **live_range)

@@ -1,0 +1,453 @@
+"""Results of a node that may share bytes with its operands, by the definition of the operator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import onnx_ir as ir
+
+from onnxtile.check.graph import GraphFacts, reads
+from onnxtile.check.operators import (
+    APPENDS,
+    CONTRIBUTED_OVER,
+    JOINS,
+    SAME_ELEMENTS,
+    STANDARD,
+    SUMMING,
+    TAKES_PARTS,
+    WITH_BODIES,
+    WRITES_OVER,
+)
+
+# Whether a meta-op only joins or cuts quantised tensors, or gives one another shape, read from its body and the numbers of its scales.
+
+_EIGHT_BITS = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
+_LEAST_SCALE = 2.0**-126
+"""The smallest normal float32: of a subnormal scale a quotient may round to another step."""
+
+
+def moves_quantised(node: ir.Node, known: GraphFacts) -> bool:
+    """Return whether the body of the meta-op `node` dequantises operand 0, at most reshapes it, and quantises it as it was.
+
+    Quotient and product of one normal scale differ by less than half a step from the whole number, so every element comes back.
+    """
+    function = known.model.functions.get(node.op_identifier())
+    if function is None or len(function.inputs) != len(node.inputs) or len(function.outputs) != 1:
+        return False
+    body = list(function)
+    if not 2 <= len(body) <= 3 or [body[0].op_type, body[-1].op_type] != ["DequantizeLinear", "QuantizeLinear"]:
+        return False
+    first, last, between = body[0], body[-1], body[1:-1]
+    if any(one.op_type not in SAME_ELEMENTS - {"Cast", "CastLike", "Dropout"} for one in between):
+        return False
+    chain = [function.inputs[0], *(one.outputs[0] for one in body)]
+    wired = all(one.inputs[0] is value for one, value in zip(body, chain, strict=False))
+    return (
+        wired
+        and function.outputs[0] is chain[-1]
+        and _are_alike(first, last, dict(zip(function.inputs, node.inputs, strict=True)), known)
+    )
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """A Concat of `operands`, or a Split of the first of them, along `axis`."""
+
+    operator: str
+    operands: tuple[ir.Value | None, ...]
+    results: tuple[ir.Value, ...]
+    axis: int
+
+
+def boxes_of_quantised(node: ir.Node, known: GraphFacts) -> Boxes | None:
+    """Return the operands and results that the meta-op `node` joins or cuts, each dequantised before and quantised as it was after."""
+    function = known.model.functions.get(node.op_identifier())
+    if function is None or len(function.inputs) != len(node.inputs) or len(function.outputs) != len(node.outputs):
+        return None
+    between = [one for one in function if one.op_type not in {"DequantizeLinear", "QuantizeLinear"}]
+    if len(between) != 1 or between[0].op_type not in JOINS | {"Split"} or between[0].domain not in STANDARD:
+        return None
+    (moving,) = between
+    read = moving.inputs if moving.op_type in JOINS else moving.inputs[:1]
+    before = [None if value is None else value.producer() for value in read]
+    after = [next((user for user in function if user.inputs[0] is value), None) for value in moving.outputs]
+    if len(function) != len({*before, *after, moving}) or None in before or None in after:
+        return None
+    first, last = [one for one in before if one is not None], [one for one in after if one is not None]
+    given = dict(zip(function.inputs, node.inputs, strict=True))
+    made = dict(zip(function.outputs, node.outputs, strict=True))
+    if any(one.op_type != "DequantizeLinear" for one in first) or any(one.op_type != "QuantizeLinear" for one in last):
+        return None
+    alike = all(_are_alike(one, other, given, known) for one in first for other in last)
+    if not alike or any(one.inputs[0] not in given for one in first) or any(one.outputs[0] not in made for one in last):
+        return None
+    operands = tuple(given[one.inputs[0]] for one in first if one.inputs[0] is not None)
+    results = tuple(made[one.outputs[0]] for one in last)
+    axis = moving.attributes.get_int("axis", 1 if moving.op_type in JOINS else 0)
+    return Boxes(moving.op_type, operands, results, axis)
+
+
+def boxes_of_joined(node: ir.Node, known: GraphFacts) -> Boxes | None:
+    """Return the operands that `node`, a QLinearConcat of onnxruntime, joins where each is quantised as the result is.
+
+    Its inputs are the scale and the zero point of the result, then an operand, its scale and its zero point, and so on.
+    """
+    if (node.domain, node.op_type) != ("com.microsoft", "QLinearConcat"):
+        return None
+    scales, zeros, operands = (
+        [*node.inputs[0:1], *node.inputs[3::3]],
+        [*node.inputs[1:2], *node.inputs[4::3]],
+        node.inputs[2::3],
+    )
+    if node.op_identifier() in known.model.functions or not len(scales) == len(zeros) == len(operands) + 1:
+        return None
+    pairs = [_scale_and_zero(scale, zero, known) for scale, zero in zip(scales, zeros, strict=True)]
+    if pairs[0] is None or any(pair != pairs[0] for pair in pairs):
+        return None
+    return Boxes("Concat", tuple(operands), (node.outputs[0],), node.attributes.get_int("axis", 1))
+
+
+def _scale_and_zero(scale: ir.Value | None, zero: ir.Value | None, known: GraphFacts) -> tuple[float, int] | None:
+    if scale is None or zero is None or scale not in known.constants or zero not in known.constants:
+        return None
+    factor, origin = known.constants.array(scale), known.constants.array(zero)
+    if factor.size != 1 or origin.size != 1 or not _LEAST_SCALE <= factor.item() < float("inf"):
+        return None
+    return float(factor.item()), int(origin.item())
+
+
+def _are_alike(first: ir.Node, last: ir.Node, operands: dict[ir.Value, ir.Value | None], known: GraphFacts) -> bool:
+    """Return whether both have one scale and one zero point, known numbers, for the whole tensor."""
+    if len(first.inputs) != 3 or len(last.inputs) != 3:
+        return False
+    arrays = []
+    for inner in (*first.inputs[1:], *last.inputs[1:]):
+        value = None if inner is None else operands.get(inner)
+        if value is None or value not in known.constants or known.constants.array(value).size != 1:
+            return False
+        arrays.append(known.constants.array(value))
+    scale, zero, other_scale, other_zero = (array.ravel()[0] for array in arrays)
+    is_same = scale == other_scale and zero == other_zero and arrays[0].dtype == arrays[2].dtype
+    same_type = arrays[1].dtype == arrays[3].dtype and ir.DataType.from_numpy(arrays[1].dtype) in _EIGHT_BITS
+    return bool(is_same and same_type and _LEAST_SCALE <= float(scale) < float("inf"))
+
+
+@dataclass(frozen=True)
+class Link:
+    """`result` may lie `at` bytes behind the start of `operand`: as a "view" or "part" of it, "joined" of it, or written "over" it.
+
+    A view, a part, or a joined operand holds the bytes of the operand: nothing is written there.
+    """
+
+    result: ir.Value
+    operand: ir.Value
+    rule: str
+    at: int = 0
+
+    @property
+    def holds(self) -> bool:
+        """Whether both hold the same bytes."""
+        return self.rule != "over"
+
+
+def links(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
+    """Yield every way in which `node` may share bytes."""
+    if not node.inputs or not node.outputs:
+        return
+    yield from held(node, known)
+    yield from _written_over(node, known)
+    yield from _appended(node, known)
+
+
+def held(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
+    """Yield the ways in which a result of `node` has the bytes of an operand, or a part of them.
+
+    Rows that are further apart than they are long are no part of a contiguous tensor, only of a view with these rows.
+    """
+    for link in _contiguous(node, known):
+        spread = [value in known.spread for value in (link.operand, link.result)]
+        if not any(spread) or (all(spread) and link.rule == "view"):
+            yield link
+
+
+def _contiguous(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
+    """Yield what `held` yields where all tensors are contiguous."""
+    if moves_quantised(node, known) and node.inputs[0] is not None:
+        yield from _seen(node.outputs[0], node.inputs[0], known)
+    is_open = known.is_bound((*node.inputs, *node.outputs))
+    if is_open:
+        yield from _first_joined(node, known)
+    box = None if is_open else boxes_of_quantised(node, known) or boxes_of_joined(node, known)
+    if box is not None:
+        yield from _boxes(box, known)
+    if not known.is_standard(node) or not node.inputs or node.inputs[0] is None or not node.outputs:
+        return
+    operator = node.op_type
+    if operator in JOINS and len(node.inputs) == 1:
+        yield from _seen(node.outputs[0], node.inputs[0], known)
+    if operator in SAME_ELEMENTS and not (operator == "Dropout" and _may_drop(node, known)):
+        yield from _seen(node.outputs[0], node.inputs[0], known)
+    elif known.is_bound((*node.inputs, *node.outputs)):
+        return  # the start of a box is known only in a run
+    elif operator == "Slice":
+        yield from _parts(node.inputs[0], _sliced(node, known), known)
+    elif operator in TAKES_PARTS | JOINS:
+        axis = node.attributes.get_int("axis", 1 if operator in JOINS else 0)
+        yield from _boxes(Boxes(operator, tuple(node.inputs), tuple(node.outputs), axis), known)
+
+
+def _first_joined(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
+    """Yield the first operand of a Concat of data-dependent sizes: it begins the result in every run, if it is one row of it."""
+    boxes = boxes_of_quantised(node, known) or boxes_of_joined(node, known)
+    if known.is_standard(node) and node.op_type in JOINS and node.inputs and node.outputs:
+        boxes = Boxes(node.op_type, tuple(node.inputs), tuple(node.outputs), node.attributes.get_int("axis", 1))
+    if boxes is None or boxes.operator not in JOINS or boxes.operands[0] is None or not boxes.results[0].name:
+        return
+    result, operand = boxes.results[0], boxes.operands[0]
+    sizes, parts = known.shapes.sizes(result), known.shapes.sizes(operand)
+    axis = _axis(boxes.axis, sizes)
+    if sizes is None or parts is None or axis is None or len(parts) != len(sizes):
+        return
+    if len(boxes.operands) > 1 and math.prod(sizes[:axis]) > 1:
+        return
+    if known.bytes(operand) and _is_within(operand, result, known):
+        yield Link(result, operand, "joined")
+
+
+def _boxes(boxes: Boxes, known: GraphFacts) -> Iterator[Link]:
+    """Yield the operands of a Concat, or the results of a Split, where they are contiguous in the whole."""
+    if boxes.operator in JOINS:
+        yield from _joined(boxes, known)
+    elif boxes.operands[0] is not None:
+        yield from _parts(boxes.operands[0], _split(boxes, known), known)
+
+
+def _parts(operand: ir.Value, corners: Iterable[tuple[ir.Value, list[int]]], known: GraphFacts) -> Iterator[Link]:
+    for result, corner in corners:
+        at = _distance(operand, result, corner, known)
+        if at is not None and result.name:
+            yield Link(result, operand, "part", at)
+
+
+def _seen(result: ir.Value, operand: ir.Value, known: GraphFacts) -> Iterator[Link]:
+    size = known.bytes(result)
+    has_type = known.shapes.dtype(result) == known.shapes.dtype(operand)
+    if result.name and has_type and size is not None and size == known.bytes(operand):
+        yield Link(result, operand, "view")
+
+
+def _may_drop(node: ir.Node, known: GraphFacts) -> bool:
+    """Return whether a Dropout may train: `is_test` says no before opset 7, an input says yes from 12 on."""
+    if known.opset < 7:
+        return node.attributes.get_int("is_test", 0) != 1
+    training = node.inputs[2] if len(node.inputs) > 2 else None
+    return training is not None and known.numbers(training) not in ([0], [])
+
+
+def _written_over(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
+    places = _places_over(node, known)
+    if not places:
+        return
+    read_elsewhere = {value for place, value in enumerate(node.inputs) if place not in places}
+    stable = _stable(node, places, known)
+    for operand in dict.fromkeys(value for value in node.inputs if value is not None):
+        if operand in read_elsewhere or operand not in stable:
+            continue
+        for result in node.outputs:
+            if result.name and _is_as_large(result, operand, known):
+                yield Link(result, operand, "over")
+
+
+def _appended(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
+    """Yield the results of `node` that begin with an operand, where both are one state of the model, through views."""
+    if not known.next_states or node.op_identifier() in known.model.functions:
+        return
+    if node.op_type in WITH_BODIES and known.is_standard(node):
+        yield from _left_behind(node, known)
+        return
+    name = node.op_type if known.is_standard(node) else f"{node.domain}::{node.op_type}"
+    for output, index in APPENDS.get(name, {}).items():
+        if output >= len(node.outputs) or index >= len(node.inputs):
+            continue
+        result, operand = node.outputs[output], node.inputs[index]
+        if operand is None or not result.name or sum(value is operand for value in node.inputs) > 1:
+            continue
+        after = known.next_states.get(root_of(operand, known))
+        if after is not None and root_of(after, known) is result and _is_within(operand, result, known):
+            yield Link(result, operand, "over")
+
+
+def _left_behind(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
+    """Yield the results of bodies, which leave them at their end, over a state that the bodies read: both are one state of the model."""
+    for operand in reads(node):
+        after = known.next_states.get(root_of(operand, known))
+        for result in node.outputs:
+            if (
+                after is not None
+                and result.name
+                and root_of(after, known) is result
+                and _is_within(operand, result, known)
+            ):
+                yield Link(result, operand, "over")
+
+
+def root_of(value: ir.Value, known: GraphFacts) -> ir.Value:
+    """Return the tensor that `value` is a view of, at any depth."""
+    seen = value
+    while (maker := seen.producer()) is not None:
+        views = [link.operand for link in held(maker, known) if link.rule == "view" and link.result is seen]
+        if not views:
+            break
+        seen = views[0]
+    return seen
+
+
+def _is_within(operand: ir.Value, result: ir.Value, known: GraphFacts) -> bool:
+    small, large, dtype = known.bytes(operand), known.bytes(result), known.shapes.dtype(result)
+    if small is None or large is None or dtype is None or dtype != known.shapes.dtype(operand):
+        return False
+    return small <= large and dtype.bitwidth >= 8
+
+
+def _places_over(node: ir.Node, known: GraphFacts) -> frozenset[int]:
+    """Return the indices of the operands that `node` may write over."""
+    is_alone = [value for value in node.outputs if value.name] == [*node.outputs[:1]]
+    if node.domain == "com.microsoft" and node.op_identifier() not in known.model.functions:
+        return CONTRIBUTED_OVER.get(node.op_type, frozenset()) if is_alone or node.op_type in SUMMING else frozenset()
+    if not known.is_standard(node):
+        return known.declared_over(node)
+    if node.op_type not in WRITES_OVER or not is_alone or not _is_by_element(node, known):
+        return frozenset()
+    places = WRITES_OVER[node.op_type]
+    return frozenset(range(len(node.inputs))) if places is None else places
+
+
+def _is_by_element(node: ir.Node, known: GraphFacts) -> bool:
+    """Return whether the attributes of `node` choose the form that is in the table."""
+    if node.op_type == "Gelu":  # kernels of the tanh form read elements that they have written
+        return node.attributes.get_string("approximate", "none") == "none"
+    if node.op_type == "BatchNormalization":
+        name, wanted = ("is_test", 1) if known.opset < 7 else ("training_mode", 0)
+        return node.attributes.get_int(name, 0) == wanted
+    return True
+
+
+def _is_as_large(result: ir.Value, operand: ir.Value, known: GraphFacts) -> bool:
+    """Return whether both have one shape, and elements of one size that is whole bytes."""
+    shapes = known.shapes
+    if known.bytes(result) is None or known.bytes(operand) is None or shapes.sizes(result) != shapes.sizes(operand):
+        return False
+    first, second = shapes.dtype(result), shapes.dtype(operand)
+    return first is not None and second is not None and first.bitwidth == second.bitwidth and first.bitwidth >= 8
+
+
+def _stable(node: ir.Node, places: frozenset[int], known: GraphFacts) -> frozenset[ir.Value]:
+    """Return the operands that have the shape of the result in every run, also with data-dependent sizes, if they have it in one.
+
+    Two sizes with one bound may differ in a run, and one be broadcast to the other. An operand of one element never changes a shape.
+    """
+    operands = frozenset(value for value in node.inputs if value is not None)
+    if not known.is_bound((*node.inputs, *node.outputs)):
+        return operands
+    if not known.is_standard(node):
+        return frozenset()
+    several = frozenset(value for value in operands if not _is_one_element(value, known))
+    if places == {0} or not several:
+        return operands
+    return several if len(several) == 1 else frozenset()
+
+
+def _is_one_element(value: ir.Value, known: GraphFacts) -> bool:
+    sizes = known.shapes.sizes(value)
+    return sizes is not None and math.prod(sizes) == 1 and not known.shapes.is_bound(value)
+
+
+def _joined(boxes: Boxes, known: GraphFacts) -> Iterator[Link]:
+    result = boxes.results[0]
+    whole = known.shapes.sizes(result)
+    axis = _axis(boxes.axis, whole)
+    if whole is None or axis is None or not result.name:
+        return
+    start = 0
+    for operand in boxes.operands:
+        sizes = None if operand is None else known.shapes.sizes(operand)
+        if operand is None or sizes is None or len(sizes) != len(whole):
+            return
+        at = _distance(result, operand, [start if place == axis else 0 for place in range(len(whole))], known)
+        if at is not None:
+            yield Link(result, operand, "joined", -at)
+        start += sizes[axis]
+
+
+def _sliced(node: ir.Node, known: GraphFacts) -> Iterator[tuple[ir.Value, list[int]]]:
+    """Yield the result of a Slice with the indices of its first element in operand 0."""
+    whole = None if node.inputs[0] is None else known.shapes.sizes(node.inputs[0])
+    corner = None if whole is None else _slice_corner(node, whole, known)
+    if corner is not None:
+        yield node.outputs[0], corner
+
+
+def _split(boxes: Boxes, known: GraphFacts) -> Iterator[tuple[ir.Value, list[int]]]:
+    """Yield each result of a Split with the indices of its first element in operand 0."""
+    whole = None if boxes.operands[0] is None else known.shapes.sizes(boxes.operands[0])
+    axis = _axis(boxes.axis, whole)
+    parts = [known.shapes.sizes(value) for value in boxes.results]
+    if whole is None or axis is None or any(sizes is None or len(sizes) != len(whole) for sizes in parts):
+        return
+    lengths = [sizes[axis] for sizes in parts if sizes is not None]
+    if sum(lengths) != whole[axis]:
+        return
+    for value, start in zip(boxes.results, accumulate(lengths, initial=0), strict=False):
+        yield value, [start if place == axis else 0 for place in range(len(whole))]
+
+
+def _axis(axis: int, sizes: Sequence[int] | None) -> int | None:
+    return None if sizes is None or not -len(sizes) <= axis < len(sizes) else axis % len(sizes)
+
+
+def _slice_corner(node: ir.Node, whole: Sequence[int], known: GraphFacts) -> list[int] | None:
+    """Return the start of a Slice with steps of 1; None for other steps, or where starts, axes or steps are not constant."""
+    if known.opset < 10:
+        starts = [*node.attributes.get_ints("starts", [])]
+        axes: list[int] | None = [*node.attributes.get_ints("axes", range(len(starts)))]
+        steps: list[int] | None = []
+    else:
+        given = [*node.inputs[1:], None, None, None]
+        found = known.numbers(given[0])
+        if found is None:
+            return None
+        starts = found
+        axes = list(range(len(starts))) if given[2] is None else known.numbers(given[2])
+        steps = [] if given[3] is None else known.numbers(given[3])
+    if axes is None or steps is None or len(axes) != len(starts) or set(steps) - {1}:
+        return None
+    corner = [0] * len(whole)
+    for start, axis in zip(starts, axes, strict=True):
+        if not -len(whole) <= axis < len(whole):
+            return None
+        length = whole[axis]
+        corner[axis] = max(0, min(start + length if start < 0 else start, length))
+    return corner
+
+
+def _distance(whole: ir.Value, box: ir.Value, corner: Sequence[int], known: GraphFacts) -> int | None:
+    """Return the start in bytes of the `box` with that first element in `whole`; None where it is not contiguous.
+
+    It is contiguous if the distance from its first to its last element equals their number.
+    """
+    outer, inner, dtype = known.shapes.sizes(whole), known.shapes.sizes(box), known.shapes.dtype(whole)
+    if outer is None or inner is None or dtype is None or dtype != known.shapes.dtype(box) or len(outer) != len(inner):
+        return None
+    if known.bytes(box) is None or dtype.bitwidth < 8:
+        return None
+    if any(start + length > size for start, length, size in zip(corner, inner, outer, strict=True)):
+        return None
+    strides = [math.prod(outer[axis + 1 :]) for axis in range(len(outer))]
+    count = math.prod(inner)
+    reach = 1 + sum((length - 1) * stride for length, stride in zip(inner, strides, strict=True))
+    if not count or reach != count:
+        return None
+    return sum(start * stride for start, stride in zip(corner, strides, strict=True)) * dtype.bitwidth // 8

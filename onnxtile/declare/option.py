@@ -1,0 +1,351 @@
+"""The declaration of a verb: a frozen dataclass whose fields are its arguments and options; all else is derived from it.
+
+```python
+@dataclass(frozen=True)
+class TrimOptions(SizeOptions):
+    model: Annotated[Source, Positional("IN", "an ONNX model")]
+    _: KW_ONLY
+    passes: Annotated[int, Option("how often to trim", "N")] = 2
+```
+
+A field annotated with an Option is `--passes N` on the command line, `passes = N` in a pipeline, `passes=N` in Python, and a row of the
+tables in docs/. The type of the field says how its value is read; an Option may name another `kind`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
+from enum import Enum
+from functools import cache, wraps
+from importlib import import_module
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, get_args, get_origin, get_type_hints
+
+from onnxtile.declare.values import ANY, COUNT, FILE, FLAG, TEXT, Unreadable, ValueKind
+from onnxtile.system.errors import NAME_ONLY, Entry, OnnxtileError, QueryError, UsageError, Wording, in_python, invalid
+from onnxtile.system.text import whole
+
+# Messages in the words of their reader: what the code calls `--max-k 64` is `max_k=64` in Python, and `max_k = 64` in a pipeline.
+
+_FLAG = re.compile(r"(--[a-z][a-z-]*)(?:[ =]((?:[^\s,;()]|\([^()]*\))+))?")
+"""An option in a message, and the word behind it, which may be its value."""
+
+
+class NamedOption(Protocol):
+    """An option of a declaration (onnxtile.declare.option.VerbParameter)."""
+
+    @property
+    def name(self) -> str:
+        """Its keyword in Python."""
+        ...
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Its names on the command line."""
+        ...
+
+    @property
+    def kind(self) -> ValueKind:
+        """How its value is read."""
+        ...
+
+    def has_choice(self, text: str) -> bool:
+        """Return whether `text` is one of the names that it takes."""
+        ...
+
+
+class _Dots:
+    """Stands for a number that the reader knows."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+def reword(error: OnnxtileError, known: Mapping[str, NamedOption], wording: Wording) -> None:
+    """Let `error` say each of the `known` parameters as `wording` has it. A query error shows the query as it is."""
+    if isinstance(error, QueryError):
+        return
+    message, hint = error.worded(wording)
+    error.say(reworded(message, known, wording), None if hint is None else reworded(hint, known, wording))
+
+
+def reworded(text: str, known: Mapping[str, NamedOption], wording: Wording) -> str:
+    """Return `text` with each option of the command line as `wording` has it."""
+    flags = {flag: one for one in known.values() for flag in _flags(one)}
+
+    def shown(found: re.Match[str]) -> str:
+        flag, word = found[1], found[2] or ""
+        if flag not in flags:
+            return found[0]
+        parameter = flags[flag]
+        if parameter.kind.flag:
+            return wording(parameter.name, not flag.startswith("--no-")) + found[0][len(flag) :]
+        value = _value(parameter, word)
+        return wording(parameter.name, value) + (found[0][len(flag) :] if value is NAME_ONLY else "")
+
+    return _FLAG.sub(shown, text)
+
+
+def _flags(parameter: NamedOption) -> list[str]:
+    return [one for flag in parameter.flags for one in flag.split("/") if one.startswith("--")]
+
+
+def _value(parameter: NamedOption, word: str) -> object:
+    """Return the value that a word is; NAME_ONLY where it belongs to the sentence."""
+    bare = word.strip("'")
+    if parameter.kind.pair and "=" in bare:
+        key, _, value = bare.rpartition("=")
+        return Entry(key, _number(value) if parameter.kind.from_text("0") == 0 else value)
+    if whole(word) is not None:
+        return int(word)
+    return bare if parameter.has_choice(bare) else NAME_ONLY
+
+
+def _number(text: str) -> object:
+    number = whole(text)
+    return _Dots() if number is None else number
+
+
+OPTIONS = "Options"
+SIZES = "Sizes and inputs"
+WRITING = "Writing"
+REPORTING = "Reporting"
+"""Headings of options: the first for those that name none, the others behind those that a verb has of its own."""
+
+P = ParamSpec("P")
+O = TypeVar("O")  # noqa: E741 - options
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Names that an option takes, known elsewhere and loaded only when they are asked for.
+
+    `home` is "module:name" of an iterable, a mapping, an enum, or a function that returns one; `also` are names besides. Where the set is
+    `open`, they are completed, and other texts are taken too.
+    """
+
+    home: str = ""
+    also: tuple[str, ...] = ()
+    open: bool = False
+
+    def names(self) -> list[str]:
+        """Return the names."""
+        if not self.home:
+            return list(self.also)
+        module, _, name = self.home.partition(":")
+        found = getattr(import_module(module), name)
+        found = found() if callable(found) and not isinstance(found, type) else found
+        return [*self.also, *(str(one.value if isinstance(one, Enum) else one) for one in found)]
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option: its help, how its value is shown, and what its field's name and type do not say.
+
+    `flags` are its names on the command line, where these are not `--` and the field's name; one that begins with `--no-` turns a flag off.
+    `default` tells the default where the value in the declaration does not. `endings` are those of the files that it names.
+    """
+
+    help: str
+    metavar: str = ""
+    flags: tuple[str, ...] = ()
+    heading: str = OPTIONS
+    default: str = ""
+    kind: ValueKind | None = None
+    choices: Choices | None = None
+    endings: Choices | None = None
+
+
+@dataclass(frozen=True)
+class Positional:
+    """An argument: how it is shown, and its help."""
+
+    metavar: str
+    help: str
+    kind: ValueKind = FILE
+    choices: Choices | None = None
+    default: str = ""
+
+
+@dataclass(frozen=True)
+class VerbParameter:
+    """A field of a declaration: an argument or an option, with all that was derived."""
+
+    name: str
+    about: Option | Positional
+    kind: ValueKind
+    default: Any
+    choices: Choices | None = None
+    optional: bool = False
+
+    @property
+    def is_required(self) -> bool:
+        """Whether it has no default."""
+        return self.default is MISSING
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Its names on the command line, the long one last."""
+        own = self.about.flags if isinstance(self.about, Option) else ()
+        return own or (f"--{self.name.replace('_', '-')}",)
+
+    @property
+    def metavar(self) -> str:
+        """Its value as help shows it."""
+        listed = "|".join(self.choices.names()) if self.choices is not None and not self.choices.home else ""
+        return self.about.metavar or listed or self.kind.pair
+
+    @property
+    def endings(self) -> list[str]:
+        """The endings of the files that it names, where these are known."""
+        known = self.about.endings if isinstance(self.about, Option) else None
+        return [] if known is None else known.names()
+
+    def has_choice(self, text: str) -> bool:
+        """Return whether `text` is one of the names that it takes."""
+        return self.choices is not None and text in self.choices.names()
+
+    @property
+    def shown_default(self) -> str:
+        """Its default as help shows it; empty where it is not said."""
+        told = self.about.default
+        if told or self.default is MISSING or self.default is None or isinstance(self.default, bool):
+            return told
+        return "" if self.default == () else str(self.default)
+
+    def read(self, value: Any) -> Any:
+        """Return the value that `value` stands for. Raises UsageError that names the parameter."""
+        if value is None and self.optional:
+            return None
+        try:
+            found = self.kind.read(value)
+        except Unreadable as error:
+            shown = value if error.key is None else Entry(error.key, value[error.key])
+            raise invalid(self.name, shown, reason=error.reason, hint=error.hint or "") from None
+        if self.choices is not None and not self.choices.open:
+            for one in found if isinstance(found, tuple) else (found,):
+                if one not in (names := self.choices.names()):
+                    raise invalid(self.name, one, names)
+        return found
+
+
+@cache
+def parameters(declaration: type) -> dict[str, VerbParameter]:
+    """Return the arguments and options that a declaration has, by the names of its fields."""
+    hints = get_type_hints(declaration, include_extras=True)
+    found = {}
+    for field in fields(declaration):
+        about = next(
+            (one for one in getattr(hints[field.name], "__metadata__", ()) if isinstance(one, Option | Positional)),
+            None,
+        )
+        if about is not None:
+            hint = get_args(hints[field.name])[0]
+            kind, choices = _kind(hint)
+            optional = hint is Any or NoneType in get_args(hint)
+            found[field.name] = VerbParameter(
+                field.name, about, about.kind or kind, field.default, about.choices or choices, optional
+            )
+    return found
+
+
+def options(declaration: type) -> dict[str, VerbParameter]:
+    """Return the options that a declaration has, without its arguments."""
+    return {name: one for name, one in parameters(declaration).items() if isinstance(one.about, Option)}
+
+
+def _kind(hint: Any) -> tuple[ValueKind, Choices | None]:
+    """Return how values of a type are read, and the choices that it names."""
+    plain = [one for one in get_args(hint) if one is not NoneType] if NoneType in get_args(hint) else [hint]
+    first = plain[0]
+    if get_origin(first) is Literal:
+        return TEXT, Choices(also=get_args(first))
+    kinds = {bool: FLAG, int: COUNT, str: TEXT, Path: FILE}
+    return kinds.get(first, ANY), None
+
+
+def read(declaration: Callable[P, O], given: Mapping[str, Any]) -> O:
+    """Return the options of a `declaration` that has the values `given`, each read as its kind says. Raises UsageError."""
+    known = parameters(declaration)
+    values = {name: known[name].read(value) if name in known else value for name, value in given.items()}
+    return declaration(**values)  # type: ignore[call-arg]
+
+
+def narrowed(declaration: type[O], settings: Any, **given: Any) -> O:
+    """Return the options of a `declaration` that takes from `settings` what both have, and the rest from `given`."""
+    shared = {field.name for field in fields(declaration)} & vars(settings).keys()  # type: ignore[arg-type]
+    return declaration(**{**{name: getattr(settings, name) for name in shared}, **given})
+
+
+def changed(settings: Any) -> list[str]:
+    """Return the names of the options that differ from their defaults."""
+    known = options(type(settings))
+    return [name for name, one in known.items() if getattr(settings, name) != one.default]
+
+
+def names(*declarations: type) -> set[str]:
+    """Return the names of all arguments and options of some declarations."""
+    return {name for declaration in declarations for name in parameters(declaration)}
+
+
+def require_within(settings: Any, allowed: Collection[str], message: str, hint: str, **given: object) -> None:
+    """Raise UsageError for an option of `settings` that differs from its default and is not `allowed`.
+
+    `message` names it as {option}, and what was `given` besides by name.
+    """
+    alien = next((name for name in changed(settings) if name not in allowed), None)
+    if alien is not None:
+        said = message.replace("{option}", f"{{{alien}}}")
+        raise UsageError(said, hint=hint, given={alien: NAME_ONLY, **given})
+
+
+def declared(declaration: Callable[P, O]) -> Callable[[Callable[[O], R]], Callable[P, R]]:
+    """Return a decorator: the function takes the arguments and options of `declaration` as a call in Python has them."""
+    own = inspect.signature(declaration)
+
+    def decorate(body: Callable[[O], R]) -> Callable[P, R]:
+        @wraps(body)
+        def call(*args: P.args, **given: P.kwargs) -> R:
+            try:
+                bound = own.bind(*args, **given)
+            except TypeError as error:
+                raise TypeError(f"{body.__name__}() {error}") from None
+            settings = read(declaration, bound.arguments)
+            try:
+                return body(settings)
+            except OnnxtileError as error:
+                reword(error, options(declaration), in_python)  # type: ignore[arg-type]
+                raise
+
+        returned = body.__annotations__.get("return", own.empty)
+        call.__signature__ = own.replace(return_annotation=returned)  # type: ignore[attr-defined]
+        call.__doc__ = _doc(body.__doc__ or "", declaration)
+        return call
+
+    return decorate
+
+
+def _doc(text: str, declaration: Any) -> str:
+    """Return the docstring of a function with a line for each option."""
+    rows = [f"    {name}: {_meaning(one)}{_said_default(one)}" for name, one in parameters(declaration).items()]
+    return inspect.cleandoc(text) + "\n\nArguments and options:\n" + "\n".join(rows) + "\n"
+
+
+def _meaning(parameter: VerbParameter) -> str:
+    """Return the help of a parameter; that of a flag such as --no-verify describes the parameter `verify` when it is False."""
+    negated = any(flag == f"--no-{parameter.name}" for flag in parameter.flags)
+    return f"if False, {parameter.about.help}" if negated else parameter.about.help
+
+
+def _said_default(parameter: VerbParameter) -> str:
+    return f" [{parameter.shown_default}]" if parameter.shown_default else ""
+
+
+def with_progress(settings: O, progress: Any) -> O:
+    """Return `settings` with the receiver of the stages of long work, where its verb takes one."""
+    return replace(settings, progress=progress) if hasattr(settings, "progress") else settings  # type: ignore[type-var]

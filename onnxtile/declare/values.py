@@ -1,0 +1,364 @@
+"""Values of options: one reader for each kind of value, shared by the command line, pipeline files and Python.
+
+A reader takes a value as Python or TOML gives it, or the text of the command line, and returns the value that a verb uses. It raises
+Unreadable with the reason.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onnxtile.system.errors import OnnxtileError, UsageError
+from onnxtile.system.files import require_possible
+from onnxtile.system.text import LARGEST_COUNT, MOST_RUNS, bytes_of, whole
+
+STATE_WORDS = ("found", "none")
+"""Words for all states that are found, and for no search."""
+
+EXAMPLE_SIZES = "write 262144, 256KiB or 8MiB"
+
+
+class Unreadable(ValueError):
+    """A value that an option does not take. `key` names the entry of a table at fault, `hint` says how to write it."""
+
+    def __init__(self, reason: str, *, hint: str | None = None, key: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.hint = hint
+        self.key = key
+
+
+@dataclass(frozen=True)
+class ValueKind:
+    """A kind of value: how it is read, and how the command line gives it.
+
+    `from_text` turns one text of the command line into what `read` takes. An option with `several` may be given more than once; `pair`
+    ("NAME=N") says that each of these texts is one entry of a table, and `lone` that a single text without "=" stands for itself.
+    """
+
+    read: Callable[[Any], Any]
+    from_text: Callable[[str], Any] = str
+    several: bool = False
+    pair: str = ""
+    lone: bool = False
+    flag: bool = False
+
+
+def read_flag(value: Any) -> bool:
+    """Return a bool as it is."""
+    if not isinstance(value, bool):
+        raise Unreadable("choose true or false")
+    return value
+
+
+def read_count(value: Any) -> int:
+    """Return a whole number of at least 1."""
+    return _whole(value, 1)
+
+
+def read_natural(value: Any) -> int:
+    """Return a whole number of at least 0."""
+    return _whole(value, 0)
+
+
+def read_runs(value: Any) -> int:
+    """Return a number of runs, from 1 to MOST_RUNS."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_RUNS:
+        raise Unreadable(f"give a whole number from 1 to {MOST_RUNS:,}")
+    return value
+
+
+def read_seconds(value: Any) -> float:
+    """Return a number of seconds above 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Unreadable("give a number of seconds")
+    if not (math.isfinite(value) and 0 < value <= 1e8):
+        raise Unreadable("give a number of seconds above 0, up to 100,000,000")
+    return float(value)
+
+
+def read_size(value: Any) -> int:
+    """Return the bytes that a number or a text such as "256KiB" means, at least 1."""
+    size = bytes_of(value) if isinstance(value, str) else value
+    if not isinstance(size, int) or isinstance(size, bool):
+        raise Unreadable("this is not a size in bytes", hint=EXAMPLE_SIZES)
+    if size < 1:
+        raise Unreadable("a size in bytes is at least 1", hint=EXAMPLE_SIZES)
+    if size > LARGEST_COUNT:
+        raise Unreadable("a size in bytes is at most 2^63 - 1", hint=EXAMPLE_SIZES)
+    return size
+
+
+def read_sizes(value: Any) -> int | dict[str, int]:
+    """Return one size in bytes, or several by name, in their order."""
+    return _table(value, read_size) if isinstance(value, Mapping) else read_size(value)
+
+
+def read_offsets(value: Any) -> dict[str, int]:
+    """Return offsets in bytes by name: a number of at least 0, or a text such as "4KiB"."""
+    return _table(value, _offset)
+
+
+def _offset(value: Any) -> int:
+    offset = bytes_of(value) if isinstance(value, str) else value
+    if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
+        raise Unreadable("this is not an offset in bytes", hint="write 0, 4096 or 4KiB")
+    if offset > LARGEST_COUNT:
+        raise Unreadable("an offset in bytes is at most 2^63 - 1")
+    return offset
+
+
+def read_names(value: Any) -> dict[str, str]:
+    """Return names by name."""
+    return _table(value, read_text)
+
+
+def read_rate(value: Any) -> int:
+    """Return the bytes per second that "8GB/s" means, at least 1; a number is one of bytes."""
+    text = value.strip() if isinstance(value, str) else None
+    rate = value if text is None else bytes_of(text[:-2]) if text.endswith("/s") else None
+    if not isinstance(rate, int) or isinstance(rate, bool):
+        raise Unreadable("this is not a number of bytes per second", hint=_EXAMPLE_RATE)
+    if not 1 <= rate <= LARGEST_COUNT:
+        raise Unreadable("a number of bytes per second is at least 1, at most 2^63 - 1", hint=_EXAMPLE_RATE)
+    return rate
+
+
+_EXAMPLE_RATE = "write 8GB/s, 400MB/s or 1.5GiB/s"
+
+
+def read_rates(value: Any) -> dict[str, int]:
+    """Return bytes per second, by the name of a memory."""
+    return _table(value, read_rate)
+
+
+def read_speed(value: Any) -> int:
+    """Return the number that "4G" or a whole number means, at least 1; K, M, G and T count by 1,000."""
+    found = value
+    if isinstance(value, str):
+        number = re.fullmatch(r"([0-9]{1,15})(?:\.([0-9]{1,15}))?\s*([kKMGT]?)", value.strip())
+        power = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12}[number[3]] if number else 0
+        decimals = (number[2] or "") if number else ""
+        found = int(number[1] + decimals) * 10**power // 10 ** len(decimals) if number else None
+    if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= LARGEST_COUNT:
+        raise Unreadable("give a number of at least 1", hint="write 4G, 500M or 4000000000")
+    return found
+
+
+def read_text(value: Any) -> str:
+    """Return a text as it is."""
+    if not isinstance(value, str):
+        raise Unreadable("give a text")
+    return value
+
+
+def read_texts(value: Any) -> tuple[str, ...]:
+    """Return texts; a lone one stands for itself."""
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, Iterable) or isinstance(value, Mapping | bytes):
+        raise Unreadable("give a text, or several")
+    return tuple(read_text(one) for one in value)
+
+
+def read_patterns(value: Any) -> tuple[Any, ...]:
+    """Return patterns: texts, (name, query) pairs, or Pattern objects; a lone text or pattern stands for itself."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        return (value,)
+    return tuple(value)
+
+
+def read_file(value: Any) -> Path:
+    """Return the path of a file."""
+    if not isinstance(value, str | os.PathLike):
+        raise Unreadable("give the name of a file")
+    try:
+        require_possible(Path(value), UsageError)
+    except UsageError as error:
+        raise Unreadable(str(error), hint=error.hint) from None
+    return Path(value)
+
+
+def read_source(value: Any) -> Any:
+    """Return a model as it is: a path, or a model in memory."""
+    return read_file(value) if isinstance(value, Path) else value
+
+
+def read_files(value: Any) -> tuple[Path, ...]:
+    """Return the paths of files; a lone one stands for itself."""
+    return tuple(read_file(one) for one in (value if isinstance(value, list | tuple) else [value]))
+
+
+def read_counts(value: Any) -> dict[str, int]:
+    """Return whole numbers of at least 1, by name."""
+    return _table(value, read_count)
+
+
+def read_dims(value: Any) -> dict[str, int | tuple[int, int] | str]:
+    """Return sizes of at least 1, by name: a number, a range "1:8" or [1, 8] whose ends are both in it, or a sum of others, "past + 1"."""
+    return _table(value, _dim)
+
+
+def read_shapes(value: Any) -> dict[str, tuple[int | tuple[int, int], ...]]:
+    """Return whole shapes of inputs, by name: "1x3x224x224", or a sequence of sizes; a size may be a range, as in "1x3x48x(1:320)"."""
+    return _table(value, _shape)
+
+
+def read_ranges(value: Any) -> dict[str, tuple[float, float]]:
+    """Return ranges of numbers, by the name of an input: "0:100", [0, 100], or one number."""
+    return _table(value, _range)
+
+
+def read_rules(value: Any) -> dict[str, str]:
+    """Return texts by name; a whole number stands for its text."""
+    return _table(value, lambda one: str(one) if isinstance(one, int) and not isinstance(one, bool) else read_text(one))
+
+
+def read_states(value: Any) -> str | dict[str, str]:
+    """Return the names of outputs by inputs, or one of the words "found" and "none"."""
+    if isinstance(value, str) and value in STATE_WORDS:
+        return value
+    if isinstance(value, str) or not isinstance(value, Mapping):
+        raise Unreadable("give pairs of an input and an output", hint="write INPUT=OUTPUT, found or none")
+    return _table(value, read_text)
+
+
+def _whole(value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Unreadable(f"give a whole number of at least {least}")
+    if value < least:
+        raise Unreadable(f"give a whole number of at least {least}")
+    if value > LARGEST_COUNT:
+        raise Unreadable("this number is too large", hint="at most 2^63 - 1")
+    return value
+
+
+def _table(value: Any, read: Callable[[Any], Any]) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise Unreadable("give a table of names and values")
+    found = {}
+    for name, one in value.items():
+        try:
+            found[name] = read(one)
+        except Unreadable as error:
+            raise Unreadable(error.reason, hint=error.hint, key=name) from None
+    return found
+
+
+_RANGE_OF_SIZES = "write a size as in 8, the least and the largest as in 1:8, or another dimension as in past+1"
+_SUM = re.compile(r"[A-Za-z_]\w*(\s*\+\s*\w+)*", re.ASCII)
+
+
+def _dim(value: Any) -> int | tuple[int, int] | str:
+    """Return one size, the two ends of a range, or the sum of dimensions that is the size; a range of one size is that size."""
+    ends = value
+    if isinstance(value, str) and _SUM.fullmatch(value.strip()):
+        return " + ".join(part.strip() for part in value.split("+"))
+    if isinstance(value, str):
+        numbers = [whole(one) for one in value.split(":")]
+        if None in numbers or len(numbers) != 2:
+            raise Unreadable("give a whole number of at least 1", hint=_RANGE_OF_SIZES)
+        ends = numbers
+    if not isinstance(ends, list | tuple):
+        return read_count(ends)
+    if len(ends) != 2:
+        raise Unreadable("a range of sizes has two ends", hint=_RANGE_OF_SIZES)
+    low, high = 0 if ends[0] == 0 and isinstance(ends[0], int) else read_count(ends[0]), read_count(ends[1])
+    if low > high:
+        raise Unreadable("the range is empty: its first size is the larger one", hint=f"write {high}:{low}")
+    return low if low == high else (low, high)
+
+
+def _shape(value: Any) -> tuple[int | tuple[int, int], ...]:
+    if isinstance(value, str):
+        texts = [size.removeprefix("(").removesuffix(")") if ":" in size else size for size in value.split("x")]
+        sizes: list[Any] = [text if ":" in text else whole(text) for text in texts]
+        if None in sizes:
+            raise Unreadable("this is not a shape", hint="write sizes with an x between them, as in 1x3x224x224")
+    elif isinstance(value, Iterable):
+        sizes = list(value)
+    else:
+        raise Unreadable("this is not a shape", hint="write [1, 3, 224, 224]")
+    return tuple(_size(size) for size in sizes)
+
+
+def _size(value: Any) -> int | tuple[int, int]:
+    """Return one size, or the two ends of a range."""
+    is_range = isinstance(value, list | tuple) or (isinstance(value, str) and ":" in value)
+    found = _dim(value) if is_range else read_count(value)
+    assert not isinstance(found, str)
+    return found
+
+
+def _range(value: Any) -> tuple[float, float]:
+
+    ends = list(value) if isinstance(value, list | tuple) else [value]
+    ends = ends[:1] if len(ends) == 2 and ends[0] == ends[1] else ends  # one number
+    text = ":".join(map(str, ends))
+    try:
+        return parse_range(text)
+    except OnnxtileError as error:
+        raise Unreadable(str(error), hint=error.hint) from None
+
+
+def number_or_text(text: str) -> int | str:
+    """Return the whole number that `text` is, or `text` itself."""
+    number = whole(text)
+    return text if number is None else number
+
+
+def seconds_or_text(text: str) -> float | str:
+    """Return the number that `text` is, or `text` itself."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+FLAG = ValueKind(read_flag, flag=True)
+COUNT = ValueKind(read_count, number_or_text)
+RUNS = ValueKind(read_runs, number_or_text)
+NATURAL = ValueKind(read_natural, number_or_text)
+SECONDS = ValueKind(read_seconds, seconds_or_text)
+SIZE = ValueKind(read_size, number_or_text)
+SIZES = ValueKind(read_sizes, several=True, pair="NAME=SIZE", lone=True)
+OFFSETS = ValueKind(read_offsets, several=True, pair="NAME=OFFSET")
+NAMES = ValueKind(read_names, several=True, pair="NAME=MEMORY")
+TEXT = ValueKind(read_text)
+TEXTS = ValueKind(read_texts, several=True)
+PATTERNS = ValueKind(read_patterns, several=True)
+FILE = ValueKind(read_file)
+SOURCE = ValueKind(read_source, Path)
+FILES = ValueKind(read_files, several=True)
+COUNTS = ValueKind(read_counts, number_or_text, several=True, pair="NAME=N")
+DIMS = ValueKind(read_dims, number_or_text, several=True, pair="NAME=N")
+SHAPES = ValueKind(read_shapes, several=True, pair="INPUT=1x3x224x224")
+RANGES = ValueKind(read_ranges, several=True, pair="INPUT=LOW:HIGH")
+STATES = ValueKind(read_states, several=True, pair="INPUT=OUTPUT", lone=True)
+RATES = ValueKind(read_rates, several=True, pair="MEMORY=RATE")
+SPEED = ValueKind(read_speed, number_or_text)
+RULES = ValueKind(read_rules, several=True, pair="OPERATOR=BYTES")
+ANY = ValueKind(lambda value: value)
+
+
+# Ranges as users write them: "0:100" means 0 to below 100, "16000" means exactly 16000.
+
+
+def parse_range(text: str) -> tuple[float, float]:
+    """Return the ends of the range that `text` names; the second is not in it, unless both are the same. Raises UsageError."""
+    low, colon, high = text.partition(":")
+    try:
+        ends = float(low), float(high if colon else low)
+    except ValueError:
+        raise UsageError(f"{text!r} is not a range", hint="write LOW:HIGH, as in 0:100") from None
+    if not math.isfinite(ends[1] - ends[0]):
+        raise UsageError(f"the range {text} is too wide", hint="its ends, and the difference of both, are numbers")
+    if colon and not ends[0] < ends[1]:
+        raise UsageError(f"the range {text} is empty", hint="HIGH is not in the range, as in Python")
+    return ends

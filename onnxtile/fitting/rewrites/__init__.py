@@ -1,0 +1,1 @@
+"""Rewrites of a graph that let fit cut it: equal results in another order or in parts."""

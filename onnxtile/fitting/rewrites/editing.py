@@ -1,0 +1,165 @@
+"""A model while it is rewritten: its shapes, its constants, and new nodes with names of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.model.constants import Constants, made_tensor
+from onnxtile.model.draws import RandomNodes
+from onnxtile.shapes.infer import values
+from onnxtile.shapes.resolve import Shapes, tensor_bytes
+from onnxtile.system.runtime import Array
+from onnxtile.tiling.writer import Names
+
+NodePosition: TypeAlias = tuple[int, ...]
+"""The position of a node, compared number by number, so that there is always one between two others."""
+
+_PART = 256
+"""A tensor of this part of the largest one does not matter for the bytes alive."""
+
+
+class ModelEdit:
+    """Adds nodes to the main graph of a model in place; new values carry their element type and sizes."""
+
+    def __init__(self, model: ir.Model, shapes: Shapes) -> None:
+        self.model, self.shapes = model, shapes
+        self.constants = Constants(model)
+        self.names = Names(model)
+        self._numbers: dict[tuple[int, ...], ir.Value] = {}
+        self._ready: dict[ir.Value, ir.Value] = {}
+        self.opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
+
+    @cached_property
+    def random(self) -> RandomNodes:
+        """The nodes that draw random numbers, which stay in their order."""
+        return RandomNodes(self.model, self.constants)
+
+    def sizes(self, value: ir.Value) -> tuple[int, ...] | None:
+        """Return the sizes of a value, also of a new one; None where they are not known."""
+        known = self.shapes.sizes(value)
+        if known is None and value.shape is not None and value.shape.is_static():
+            known = tuple(int(dim) for dim in value.shape.numpy())
+        return known
+
+    def dtype(self, value: ir.Value) -> ir.DataType | None:
+        """Return the element type of a value, also of a new one."""
+        return self.shapes.dtype(value) or value.dtype
+
+    def bytes(self, value: ir.Value) -> int:
+        """Return the bytes of a value that is made at run time; 0 for a graph input, a constant, or where they are not known."""
+        if value.producer() is None or value in self.constants:
+            return 0
+        return tensor_bytes(value, self.shapes) or 0
+
+    @cached_property
+    def least(self) -> int:
+        """The bytes below which a tensor does not matter: a part of the largest one that is made at run time."""
+        return max((self.bytes(value) for node in self.model.graph for value in node.outputs), default=0) // _PART
+
+    def value(self, stem: str, sizes: Sequence[int], dtype: ir.DataType | None) -> ir.Value:
+        """Return a new value."""
+        kind = None if dtype is None else ir.TensorType(dtype)
+        return ir.Value(name=self.names.fresh(stem), shape=ir.Shape(sizes), type=kind)
+
+    def constant(self, stem: str, array: Array) -> ir.Value:
+        """Return a new constant of the graph."""
+        name = self.names.fresh(stem)
+        tensor = made_tensor(array, name)
+        made = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+        self.model.graph.register_initializer(made)
+        return made
+
+    def numbers(self, numbers: Sequence[int]) -> ir.Value:
+        """Return a constant of whole numbers, one for each list of numbers."""
+        key = tuple(numbers)
+        if key not in self._numbers:
+            self._numbers[key] = self.constant("/".join(["numbers", *map(str, key)]), np.asarray(key, np.int64))
+        return self._numbers[key]
+
+    def ready(self, value: ir.Value) -> ir.Value:
+        """Return a value that may be read at any place behind its maker; a constant that a node makes becomes one of the graph."""
+        if value not in self.constants or value.producer() is None:
+            return value
+        if value not in self._ready:
+            self._ready[value] = self.constant(f"{value.name}", self.constants.array(value))
+        return self._ready[value]
+
+    def part(self, value: ir.Value, axis: int, start: int, stop: int) -> ir.Value:
+        """Return the elements of a constant from `start` to `stop` along an axis."""
+        array = self.constants.array(value)
+        part = [slice(None)] * array.ndim
+        part[axis] = slice(start, stop)
+        return self.constant(f"{value.name}/{start}", array[tuple(part)])
+
+    def again(
+        self, before: ir.Node | None, node: ir.Node, inputs: Sequence[ir.Value | None], results: Sequence[ir.Value]
+    ) -> None:
+        """Add a node that does what `node` does, on parts of its operands; `results` carry the sizes of their parts."""
+        attributes = [one for one in node.attributes.values() if one.name not in {"allowzero", "group"}]
+        attributes += self._groups(node, results[0])
+        made, op, domain = results[0], node.op_type, node.domain
+        if op in {"Squeeze", "Unsqueeze", "Flatten"}:
+            op, domain, attributes = "Reshape", "", []
+        if op in {"Reshape", "Expand"}:
+            inputs = [inputs[0], self.constant(f"{made.name}/sizes", np.asarray(self.sizes(made), np.int64))]
+        name = self.names.fresh(f"{made.name}/{op}")
+        one = ir.Node(domain, op, inputs, attributes, outputs=results, name=name)
+        if before is None:
+            self.model.graph.append(one)
+        else:
+            self.model.graph.insert_before(before, one)
+
+    def _groups(self, node: ir.Node, result: ir.Value) -> list[ir.Attr]:
+        """Return the attribute `group` of a node for a part of its channels: each channel of a depthwise convolution is a group."""
+        count = node.attributes.get_int("group", 1)
+        whole, part = self.sizes(node.outputs[0]), self.sizes(result)
+        if count == 1 or not whole or not part:
+            return [one for one in node.attributes.values() if one.name == "group"]
+        return [ir.AttrInt64("group", count * part[1] // whole[1])]
+
+    def add(
+        self,
+        before: ir.Node | None,
+        op: str,
+        inputs: Sequence[ir.Value | None],
+        result: ir.Value,
+        attributes: Iterable[ir.Attr] = (),
+    ) -> ir.Value:
+        """Add a node of the standard domain before the node `before`, or at the end; return its `result`."""
+        node = ir.Node("", op, inputs, attributes, outputs=[result], name=self.names.fresh(f"{result.name}/{op}"))
+        if before is None:
+            self.model.graph.append(node)
+        else:
+            self.model.graph.insert_before(before, node)
+        return result
+
+    def replace(self, old: ir.Value, new: ir.Value) -> None:
+        """Let every reader of `old`, and the outputs of the graph, take `new`, which gets the name."""
+        name = old.name
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        old.name, new.name = None, name
+
+    def drop_unread(self) -> None:
+        """Remove the nodes whose results nothing reads."""
+        for node in reversed(list(self.model.graph)):
+            if not any(value.uses() or value.is_graph_output() for value in node.outputs):
+                self.model.graph.remove(node, safe=True)
+
+
+def known_shapes(model: ir.Model, shapes: Shapes) -> Shapes:
+    """Return the shapes of a written model: those known before, and those that its new values carry."""
+    dtypes, dims = {}, {}
+    for value in values(model):
+        dtype, sizes = shapes.dtype(value) or value.dtype, shapes.dims(value)
+        if dtype is not None:
+            dtypes[value] = dtype
+        if sizes is None and value.shape is not None:
+            sizes = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+        if sizes is not None:
+            dims[value] = sizes
+    return Shapes(dtypes, dims)

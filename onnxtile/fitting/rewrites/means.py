@@ -1,0 +1,343 @@
+"""The mean over rows and columns of a sum is the sum of the means, and the mean of joined channels joins their means.
+
+So a sum of branches that only its mean is read of, as in selective kernels and split attention, needs not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.fitting.axis_maps import OperatorFacts, Uncut
+from onnxtile.fitting.rewrites.editing import ModelEdit
+from onnxtile.model.draws import may_draw
+from onnxtile.model.walk import dependencies, has_body
+
+_SPATIAL = 2
+"""The axes of rows and columns: the last ones."""
+_MEANS = frozenset({"GlobalAveragePool", "ReduceMean"})
+_SUMS = frozenset({"Add", "ReduceMean", "ReduceSum", "Sum"})
+"""Operators whose results need not exist where only their means are read."""
+_MOVES = frozenset({"Concat", "Reshape", "Squeeze", "Unsqueeze"})
+"""Operators that move whole channels."""
+_DEEPEST = 8
+"""Nodes between a mean and the tensors whose means are taken instead, at most."""
+_RANK = 4
+"""Batch, channels, rows and columns."""
+
+
+class _NotAlike(Exception):
+    """The operand of a mean is not a sum, or the terms of the sum differ in rows or columns."""
+
+
+def mean_early(edit: ModelEdit) -> list[ir.Node]:
+    """Take the means of summands instead of those of their sums; return the means that went.
+
+    The sums are left in the graph, where nothing reads them any more.
+    """
+    found = []
+    for node in list(edit.model.graph):
+        source = node.inputs[0] if node.op_type in _MEANS and node.domain in {"", "ai.onnx"} else None
+        if source is None or not _is_of_pixels(edit, node) or edit.bytes(source) <= edit.least:
+            continue
+        try:
+            summands = list(_summands(edit, source))
+        except _NotAlike:
+            continue
+        if source not in summands:
+            _MeanWriter(edit, node, summands).write()
+            found.append(node)
+    return found
+
+
+def _is_of_pixels(edit: ModelEdit, node: ir.Node) -> bool:
+    """Return whether a node takes the mean over rows and columns alone."""
+    sizes, made = edit.sizes(node.inputs[0]) if node.inputs[0] else None, edit.sizes(node.outputs[0])
+    if sizes is None or made is None or len(sizes) <= _SPATIAL:
+        return False
+    if node.op_type == "GlobalAveragePool":
+        return len(sizes) == _RANK
+    return _reduced(edit, node) == {len(sizes) - 2, len(sizes) - 1}
+
+
+def _reduced(edit: ModelEdit, node: ir.Node) -> set[int]:
+    """Return the axes that a reduction goes over; empty where they are not known."""
+    facts = OperatorFacts(node, edit.shapes, edit.constants, edit.opset)
+    rank = len(edit.sizes(node.inputs[0]) or ()) if node.inputs[0] is not None else 0
+    try:
+        axes = facts.numbers(1) if len(facts.inputs) > 1 else facts.ints("axes", ())
+    except Uncut:
+        return set()
+    return {int(axis) % max(rank, 1) for axis in axes or ()}
+
+
+def _summands(edit: ModelEdit, value: ir.Value, depth: int = 0) -> Iterator[ir.Value]:
+    """Yield the tensors whose means make that of `value`. Raises _NotAlike where one has not four axes."""
+    node, sizes = value.producer(), edit.sizes(value)
+    if node is not None and sizes is not None and depth < _DEEPEST and _is_linear(edit, node):
+        for operand in _operands(node):
+            yield from _summands(edit, operand, depth + 1)
+    elif sizes is None or len(sizes) != _RANK or value in edit.constants:
+        raise _NotAlike
+    else:
+        yield value
+
+
+def _operands(node: ir.Node) -> list[ir.Value]:
+    """Return the operands that are summed up or moved; others say how."""
+    some = node.inputs if node.op_type in {"Add", "Concat", "Sum"} else node.inputs[:1]
+    return [value for value in some if value is not None]
+
+
+def _is_linear(edit: ModelEdit, node: ir.Node) -> bool:
+    """Return whether the mean of the node's result is the node's result of the means, and nothing else reads a sum."""
+    if node.domain not in {"", "ai.onnx"} or node.op_type not in _SUMS | _MOVES or len(node.outputs) > 1:
+        return False
+    made = node.outputs[0]
+    after = edit.sizes(made) or ()
+    shapes = [edit.sizes(value) or () for value in _operands(node)]
+    if any(one[-_SPATIAL:] != after[-_SPATIAL:] or len(one) <= _SPATIAL for one in shapes):
+        return False
+    if node.op_type in _SUMS and (len(made.uses()) > 1 or made.is_graph_output()):
+        return False
+    if node.op_type in {"ReduceMean", "ReduceSum"}:
+        reduced = _reduced(edit, node)
+        return bool(reduced) and max(reduced) < len(shapes[0]) - _SPATIAL
+    if node.op_type == "Concat":
+        return node.attributes.get_int("axis", 1) % len(after) < len(after) - _SPATIAL
+    return node.op_type not in {"Add", "Sum"} or all(one == after for one in shapes)
+
+
+class _MeanWriter:
+    """Writes the means of `summands`, and the operators between them and one `mean` over these means."""
+
+    def __init__(self, edit: ModelEdit, mean: ir.Node, summands: list[ir.Value]) -> None:
+        self.edit, self.mean = edit, mean
+        self.means: dict[ir.Value, ir.Value] = {}
+        for value in dict.fromkeys(summands):
+            result = self._value(value)
+            self.means[value] = edit.add(mean, "GlobalAveragePool", [value], result)
+
+    def write(self) -> None:
+        """Write all, and let the readers of the mean take the result."""
+        source, made = self.mean.inputs[0], self.mean.outputs[0]
+        assert source is not None
+        result, sizes = self._over(source), self.edit.sizes(made)
+        if sizes is not None and sizes != self.edit.sizes(result):
+            numbers = self.edit.constant(f"{made.name}/sizes", np.asarray(sizes, np.int64))
+            flat = self.edit.value(f"{made.name}/mean", sizes, self.edit.dtype(made))
+            result = self.edit.add(self.mean, "Reshape", [result, numbers], flat)
+        self.edit.replace(made, result)
+        self.edit.model.graph.remove(self.mean, safe=True)
+
+    def _value(self, value: ir.Value) -> ir.Value:
+        sizes = (self.edit.sizes(value) or ())[:-_SPATIAL] + (1,) * _SPATIAL
+        return self.edit.value(f"{value.name}/mean", sizes, self.edit.dtype(value))
+
+    def _over(self, value: ir.Value) -> ir.Value:
+        """Return the mean of a value, from those of its summands."""
+        node = value.producer()
+        if value not in self.means:
+            assert node is not None
+            given = set(_operands(node))
+            inputs = [self._over(one) if one in given else one for one in node.inputs if one is not None]
+            self.means[value] = self._value(value)
+            self.edit.again(self.mean, node, inputs, [self.means[value]])
+        return self.means[value]
+
+
+# The mean over rows and columns of a pointwise convolution is the convolution of the mean.
+#
+# So the wide result of the convolution needs not exist as a whole: its mean comes from the narrow operand.
+
+_PIXELS = 256
+"""Pixels below which the product with one more pixel would count."""
+
+
+def pool_early(edit: ModelEdit) -> list[ir.Node]:
+    """Take the means of operands of pointwise convolutions instead of those of their results; return the poolings that went."""
+    found = []
+    for node in list(edit.model.graph):
+        if node.op_type != "GlobalAveragePool" or node.domain not in {"", "ai.onnx"}:
+            continue
+        chain = _pointwise(edit, node)
+        if not chain:
+            continue
+        _move(edit, node, chain)
+        for one in (node, *chain):
+            if not any(value.uses() or value.is_graph_output() for value in one.outputs):
+                edit.model.graph.remove(one, safe=True)
+        found.append(node)
+    return found
+
+
+def _pointwise(edit: ModelEdit, pool: ir.Node) -> list[ir.Node]:
+    """Return the pointwise convolutions and normalisations between a pooling and the smallest tensor, the last one first."""
+    found: list[ir.Node] = []
+    source = pool.inputs[0]
+    sizes = () if source is None else edit.sizes(source) or ()
+    if prod(sizes[2:]) < _PIXELS:
+        return []
+    size = 0 if source is None else edit.bytes(source)
+    best = 0
+    while source is not None and (maker := source.producer()) is not None and _is_pointwise(edit, maker):
+        found.append(maker)
+        source = maker.inputs[0]
+        if source is not None and source not in edit.constants and 0 < edit.bytes(source) < size:
+            best, size = len(found), edit.bytes(source)
+    return found[:best]
+
+
+def _is_pointwise(edit: ModelEdit, node: ir.Node) -> bool:
+    """Return whether the mean of the node's result is the node's result of the mean: each pixel of it is the same sum of channels."""
+    if node.domain not in {"", "ai.onnx"} or node.outputs[0].is_graph_output():
+        return False
+    if any(value is not None and value not in edit.constants for value in node.inputs[1:]):
+        return False
+    if node.op_type == "BatchNormalization":
+        is_alone = not any(value.name for value in node.outputs[1:]) and not node.attributes.get_int("training_mode", 0)
+        return is_alone and (edit.opset >= 9 or bool(node.attributes.get_int("spatial", 1)))
+    if node.op_type != "Conv":
+        return False
+    weights = None if node.inputs[1] is None else edit.sizes(node.inputs[1])
+    steps = [*(node.attributes.get_ints("strides") or ())]
+    pads = [*(node.attributes.get_ints("pads") or ())]
+    return weights is not None and set(weights[2:]) == {1} and set(steps) <= {1} and not any(pads)
+
+
+def _move(edit: ModelEdit, pool: ir.Node, chain: list[ir.Node]) -> None:
+    """Add the mean of the first operand of `chain` where it is made, and the chain over it where the pooling stood."""
+    source = chain[-1].inputs[0]
+    assert source is not None
+    value = _mean(edit, source, chain[-1])
+    for node in reversed(chain):
+        made = node.outputs[0]
+        sizes = edit.sizes(made)
+        assert sizes is not None
+        result = edit.value(f"{made.name}/mean", (*sizes[:2], *(1 for _ in sizes[2:])), edit.dtype(made))
+        attributes = [one for one in node.attributes.values() if one.name != "auto_pad"]
+        value = edit.add(pool, node.op_type, [value, *node.inputs[1:]], result, attributes)
+    edit.replace(pool.outputs[0], value)
+
+
+def _mean(edit: ModelEdit, source: ir.Value, before: ir.Node) -> ir.Value:
+    sizes = edit.sizes(source)
+    assert sizes is not None
+    result = edit.value(f"{source.name}/mean", (*sizes[:2], *(1 for _ in sizes[2:])), edit.dtype(source))
+    return edit.add(before, "GlobalAveragePool", [source], result)
+
+
+# Tensors whose means over rows and columns scale them again are made twice: once for the means, once to be scaled.
+#
+# So no such tensor exists as a whole. For the means it is made some channels at a time; the second time it is made strip by strip, together
+# with what reads it. Squeeze-and-excitation and global response normalisation (ConvNeXt V2, arXiv:2301.00808) are of this kind.
+
+_REDUCTIONS = (
+    "GlobalAveragePool GlobalMaxPool ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceSum ReduceSumSquare"
+)
+_SMALLER = 16
+"""The result of a reduction is at most this part of its operand."""
+_NARROWER = 2
+"""The tensors from which a wide one is made again are at most this part of it."""
+_LONGEST = 24
+"""Nodes that are run again for one reduction, at most."""
+_STANDARD = {"", "ai.onnx"}
+
+
+@dataclass(frozen=True)
+class SecondPass:
+    """A `reduction`, and the `nodes` that run once more behind it, in their order, for readers of their results that wait for it."""
+
+    reduction: ir.Node
+    nodes: tuple[ir.Node, ...]
+
+
+def second_passes(edit: ModelEdit, reductions: Collection[ir.Node]) -> Iterator[SecondPass]:
+    """Yield what would run twice so that no operand of these `reductions` exists as a whole."""
+    places = {node: place for place, node in enumerate(edit.model.graph)}
+    taken: set[ir.Node] = set()
+    for node in edit.model.graph:
+        if node in reductions and node.op_type in _REDUCTIONS.split() and node.domain in _STANDARD:
+            cone = _cone(edit, node) or set()
+            wanted = _behind(node, cone, places) if taken.isdisjoint(cone) else []
+            if wanted:
+                taken |= cone
+                yield SecondPass(node, tuple(sorted(_makers(wanted, cone), key=places.__getitem__)))
+
+
+def run_again(edit: ModelEdit, again: SecondPass) -> None:
+    """Add the second pass before the first node that waits for the reduction and reads it."""
+    places = {node: place for place, node in enumerate(edit.model.graph)}
+    cone = set(again.nodes)
+    readers = [
+        (use.node, use.idx, value)
+        for node in again.nodes
+        for value in node.outputs
+        for use in value.uses()
+        if use.node not in cone and places.get(use.node, -1) > places[again.reduction]
+    ]
+    first = min((reader for reader, _, _ in readers), key=places.__getitem__)
+    made: dict[ir.Value, ir.Value] = {}
+    for node in again.nodes:
+        results = [edit.value(f"{one.name}/again", edit.sizes(one) or (), edit.dtype(one)) for one in node.outputs]
+        edit.again(first, node, [one if one is None else made.get(one, one) for one in node.inputs], results)
+        made.update(zip(node.outputs, results, strict=True))
+    for reader, place, value in readers:
+        reader.replace_input_with(place, made[value])
+
+
+def _cone(edit: ModelEdit, reduction: ir.Node) -> set[ir.Node] | None:
+    """Return the nodes that make the operand of a reduction from much narrower tensors; None where there are no such nodes."""
+    source = reduction.inputs[0]
+    if source is None or sum(map(edit.bytes, reduction.outputs)) * _SMALLER > edit.bytes(source):
+        return None
+    wide, found = edit.bytes(source), set[ir.Node]()
+    given = {source: wide}
+    while len(found) < _LONGEST:
+        if found and sum(given.values()) * _NARROWER <= wide:
+            return found
+        widest = max(given, key=lambda value: (given[value], value.name or ""))
+        maker = widest.producer()
+        if not given[widest] or maker is None or not _may_run_twice(maker):
+            return None
+        found.add(maker)
+        read = [value for value in maker.inputs if value is not None and value.producer() not in found]
+        given.update((value, edit.bytes(value)) for value in read)
+        given = {value: size for value, size in given.items() if value.producer() not in found}
+        if not given:
+            return None
+    return None
+
+
+def _may_run_twice(node: ir.Node) -> bool:
+    """Return whether a node of one result gives the same each time."""
+    if node.domain not in _STANDARD or has_body(node) or len(node.outputs) > 1 or may_draw(node):
+        return False
+    return not node.outputs[0].is_graph_output()
+
+
+def _behind(reduction: ir.Node, cone: Collection[ir.Node], places: Mapping[ir.Node, int]) -> list[ir.Value]:
+    """Return the results of `cone` that nodes behind the reduction read; none where others outside of it read some."""
+    found: list[ir.Value] = []
+    for value in (value for node in cone for value in node.outputs):
+        others = [use.node for use in value.uses() if use.node not in cone and use.node is not reduction]
+        if any(places.get(one, -1) < places[reduction] for one in others):
+            return []
+        found += [value] if others else []
+    return found
+
+
+def _makers(wanted: Collection[ir.Value], cone: Collection[ir.Node]) -> set[ir.Node]:
+    """Return the nodes of `cone` that make the values `wanted`."""
+    found: set[ir.Node] = set()
+    pending = list(wanted)
+    while pending:
+        maker = pending.pop().producer()
+        if maker is not None and maker in cone and maker not in found:
+            found.add(maker)
+            pending += dependencies(maker)
+    return found

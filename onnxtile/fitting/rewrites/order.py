@@ -1,0 +1,190 @@
+"""Nodes that make more than they use up run as late as they can, so that less lives at every place in between."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Container, Mapping, Sequence
+from itertools import pairwise
+
+import onnx_ir as ir
+
+from onnxtile.fitting.rewrites.editing import ModelEdit, NodePosition
+from onnxtile.model.walk import dependencies
+
+_LARGEST = 24
+"""Nodes that are moved together, at most."""
+
+
+def run_late(edit: ModelEdit) -> list[ir.Node]:
+    """Move each node that raises the bytes alive to right before the first reader of its results; return the nodes that were moved.
+
+    Its operands live until then. A node stays where those that no other node reads by then take as many bytes as its results; but with the
+    nodes that make operands for it alone, it may raise the bytes alive, and then these are moved together. A node that draws random
+    numbers stays.
+    """
+    moved = _LateOrder(edit).run()
+    # Nodes that were moved together are then moved one by one.
+    _LateOrder(edit).run(frozenset(moved))
+    return moved
+
+
+class _LateOrder:
+    def __init__(self, edit: ModelEdit) -> None:
+        self.edit, self.graph = edit, edit.model.graph
+        self.keys: dict[ir.Node, NodePosition] = {node: (place,) for place, node in enumerate(self.graph)}
+        self.reads = {node: list(dict.fromkeys(dependencies(node))) for node in self.graph}
+        # In the order of the graph, so that the last reader is known without a look at the others.
+        self.readers: dict[ir.Value, list[ir.Node]] = {}
+        for node, values in self.reads.items():
+            for value in values:
+                self.readers.setdefault(value, []).append(node)
+        self.outputs = set(self.graph.outputs)
+        self.moved: dict[ir.Node, None] = {}
+
+    def run(self, only: frozenset[ir.Node] | None = None) -> list[ir.Node]:
+        """Move the nodes of the graph, or `only` these; return those that were moved."""
+        behind: ir.Node | None = None
+        for node in reversed(list(self.graph)):
+            if node in self.moved:
+                continue
+            first = self._first_reader(node) if only is None or node in only else None
+            group = [] if first is None or first is behind else self._group(node, first)
+            if first is None or not group:
+                behind = node
+                continue
+            for one in group:
+                self._move(one, first)
+        return list(self.moved)
+
+    def _move(self, node: ir.Node, first: ir.Node) -> None:
+        """Move `node` to right before `first`."""
+        at, key = self.keys.__getitem__, self.keys[first]
+        lists = [self.readers[value] for value in self.reads[node]]
+        for readers in lists:
+            del readers[bisect_left(readers, at(node), key=at)]
+        # Of two nodes before the same one, the one that is moved later stands last.
+        self.keys[node] = (*key[:-1], key[-1] - 1, len(self.reads) + len(self.moved))
+        for readers in lists:
+            insort(readers, node, key=at)
+        self.graph.remove(node)
+        self.graph.insert_before(first, [node])
+        self.moved[node] = None
+
+    def _first_reader(self, node: ir.Node) -> ir.Node | None:
+        if not self.outputs.isdisjoint(node.outputs) or node in self.edit.random:
+            return None
+        found = (one for value in node.outputs for one in self.readers.get(value, ()))
+        return min(found, key=self.keys.__getitem__, default=None)
+
+    def _group(self, node: ir.Node, first: ir.Node) -> list[ir.Node]:
+        """Return `node` with as few nodes before it as raise the bytes alive together, in their order; empty where none do."""
+        group, made = {node}, set(node.outputs)
+        size = sum(map(self.edit.bytes, node.outputs))
+        while self.edit.least < size and len(group) <= _LARGEST:
+            given = {value for one in group for value in self.reads[one]} - made
+            if sum(self.edit.bytes(value) for value in given if self._lives_longer(value, group, first)) < size:
+                return sorted(group, key=self.keys.__getitem__)
+            makers = {value.producer() for value in given}
+            alone = [one for one in makers if one is not None and self._is_alone(one, group)]
+            if not alone:
+                return []
+            nearest = max(alone, key=self.keys.__getitem__)
+            group.add(nearest)
+            made.update(nearest.outputs)
+        return []
+
+    def _lives_longer(self, value: ir.Value, group: set[ir.Node], first: ir.Node) -> bool:
+        if value in self.outputs:
+            return False
+        last = next((one for one in reversed(self.readers[value]) if one not in group), None)
+        return last is None or self.keys[last] < self.keys[first]
+
+    def _is_alone(self, node: ir.Node, group: set[ir.Node]) -> bool:
+        if node not in self.keys or node in self.moved or not self.outputs.isdisjoint(node.outputs):
+            return False
+        if node in self.edit.random:
+            return False
+        return all(one in group for value in node.outputs for one in self.readers.get(value, ()))
+
+
+# Nodes that make less than they use up run as early as they can, so that less lives at every place in between.
+
+
+def run_early(edit: ModelEdit) -> list[ir.Node]:
+    """Move each node that lowers the bytes alive to right behind the last node that it waits for; return the nodes that were moved.
+
+    It waits for the nodes that make its operands, and for the other readers of the operands that it is the last to read. One that draws
+    random numbers stays.
+    """
+    graph, outputs = edit.model.graph, set(edit.model.graph.outputs)
+    keys: dict[ir.Node, NodePosition] = {}
+    readers: dict[ir.Value, list[ir.Node]] = {}
+    nodes = list(graph)
+    read = {node: list(dict.fromkeys(dependencies(node))) for node in nodes}
+    for node in nodes:
+        for value in read[node]:
+            readers.setdefault(value, []).append(node)
+    left = {value: len(found) for value, found in readers.items()}
+    moved: list[ir.Node] = []
+    end: ir.Node | None = None
+    for place, node in enumerate(nodes):
+        keys[node] = (place,)
+        for value in read[node]:
+            left[value] -= 1
+        dying = [value for value in read[node] if not left[value] and value not in outputs]
+        waits = [value.producer() for value in read[node]]
+        waits += [one for value in dying if edit.bytes(value) for one in readers[value] if one is not node]
+        last = max((one for one in waits if one is not None and one in keys), key=keys.__getitem__, default=None)
+        is_smaller = sum(map(edit.bytes, dying)) > sum(map(edit.bytes, node.outputs)) + edit.least
+        if last is None or last is end or not is_smaller or node in edit.random:
+            end = node
+            continue
+        # Of two nodes behind the same one, the one that was moved later stands first.
+        keys[node] = (*keys[last], -len(moved))
+        graph.remove(node)
+        graph.insert_after(last, [node])
+        moved.append(node)
+    return moved
+
+
+# The order in which the plan of a model runs its kernels, as the order of its nodes.
+#
+# The nodes of a quantised island stand together then: each DequantizeLinear right before its reader.
+
+
+def run_as_planned(
+    model: ir.Model, results: Sequence[Sequence[str]], random: Container[ir.Node] = frozenset()
+) -> list[ir.Node]:
+    """Let the nodes of the main graph run in the order of a plan (in place); return those that stand elsewhere now.
+
+    `results` has the names of the results of each step. Nodes that make none of them run right before their first reader. Those that draw
+    `random` numbers keep their order.
+    """
+    graph = model.graph
+    before = list(graph)
+    makers = {value.name: node for node in before for value in node.outputs if value.name}
+    earlier = {node: one for one, node in pairwise(node for node in before if node in random)}
+    order: dict[ir.Node, None] = {}
+    for node in (makers[name] for step in results for name in step if name in makers):
+        _put(order, node, earlier)
+    for node in before:
+        _put(order, node, earlier)
+    moved = [node for place, node in enumerate(order) if before[place] is not node]
+    if moved:
+        graph.remove(before)
+        graph.extend(order)
+    return moved
+
+
+def _put(order: dict[ir.Node, None], last: ir.Node, earlier: Mapping[ir.Node, ir.Node]) -> None:
+    """Append a node, after those that it waits for, one `earlier` node among them."""
+    pending = [last]
+    while pending:
+        node = pending[-1]
+        makers = [value.producer() for value in dependencies(node) if node not in order]
+        makers += [earlier[node]] if node in earlier and node not in order else []
+        waits = [one for one in makers if one is not None and one.graph is last.graph and one not in order]
+        if waits:
+            pending += reversed(waits)
+            continue
+        order.setdefault(pending.pop())

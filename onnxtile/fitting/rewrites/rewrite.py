@@ -1,0 +1,183 @@
+"""All rewrites that are made before a model is cut, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnxtile.fitting.regions import Regions
+from onnxtile.fitting.rewrites.constants import leave_out_unread, write_known_sizes
+from onnxtile.fitting.rewrites.editing import ModelEdit, known_shapes
+from onnxtile.fitting.rewrites.means import mean_early, pool_early, run_again, second_passes
+from onnxtile.fitting.rewrites.order import run_as_planned, run_early, run_late
+from onnxtile.fitting.rewrites.separate_axes import axes_apart
+from onnxtile.fitting.rewrites.sink_concats import items_apart, join_late
+from onnxtile.fitting.rewrites.split_heads import heads_apart
+from onnxtile.fitting.rewrites.split_packed_products import unpack_products
+from onnxtile.fitting.rewrites.split_tokens import tokens_in_pieces
+from onnxtile.model.constants import Constants
+from onnxtile.model.quantising import is_quantised
+from onnxtile.model.save import raise_ir_version
+from onnxtile.model.walk import all_values
+from onnxtile.shapes.infer import values
+from onnxtile.shapes.resolve import Shapes
+from onnxtile.tiling.prune import prune
+
+
+@dataclass(frozen=True)
+class ModelRewrite:
+    """One rewrite of a model before it is cut: what was done, and the names of the nodes that it was done to."""
+
+    kind: str
+    text: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class UnblockedModel:
+    """A rewritten copy of a model, the shapes of its values, and the rewrites."""
+
+    model: ir.Model
+    shapes: Shapes
+    rewrites: tuple[ModelRewrite, ...]
+
+
+def unblock(original: ir.Model, shapes: Shapes, *, exact: bool) -> UnblockedModel | None:
+    """Return a rewritten copy of a model that computes the same; None where no rewrite applies.
+
+    With `exact`, only rewrites are made whose results are equal to the last bit.
+    """
+    edit = _edit_of_copy(original, shapes)
+    model = edit.model
+    found: list[ModelRewrite] = []
+    sizes = write_known_sizes(edit)
+    _note(found, "rewrite", "sizes that are known are constants", sizes)
+    edit = ModelEdit(model, known_shapes(model, edit.shapes)) if sizes else edit
+    _note(found, "rewrite", "an optional result that nothing reads is left out", leave_out_unread(edit))
+    if not is_quantised(model):
+        if not exact:
+            _note(found, "rewrite", "the mean is taken before the pointwise convolution", pool_early(edit))
+            _note(found, "rewrite", "the means of its summands are added up", mean_early(edit))
+            _note(found, "rewrite", "each part of packed products is a product", unpack_products(edit, edit.least))
+            edit.drop_unread()
+            prune(set(all_values(model)), edit.constants)
+            edit = ModelEdit(model, known_shapes(model, edit.shapes))
+        apart = axes_apart(edit, exact=exact)
+        _note(found, "rewrite", "rows are resized or mirrored before columns", apart)
+        edit = ModelEdit(model, known_shapes(model, edit.shapes)) if apart else edit
+        joins = join_late(edit, exact=exact)
+        _note(found, "rewrite", "its parts are joined behind the nodes that follow", joins)
+        edit = ModelEdit(model, known_shapes(model, edit.shapes)) if joins else edit
+        _note(found, "order", "runs as late as it can", run_late(edit))
+        _note(found, "order", "runs as early as it can", run_early(edit))
+    return UnblockedModel(model, known_shapes(model, edit.shapes), tuple(found)) if found else None
+
+
+def sizes_written(original: ir.Model, shapes: Shapes) -> UnblockedModel | None:
+    """Return a copy of a model in which sizes of tensors are constants; None where no node computes one."""
+    edit = _edit_of_copy(original, shapes)
+    notes: list[ModelRewrite] = []
+    _note(notes, "rewrite", "sizes that are known are constants", write_known_sizes(edit))
+    return UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes)) if notes else None
+
+
+def in_order_of_plan(original: ir.Model, shapes: Shapes, results: Sequence[Sequence[str]]) -> UnblockedModel | None:
+    """Return a copy of a quantised model whose nodes run in the order of a plan; None where they do, or for any other model.
+
+    `results` has the names of the results of each step of the plan. Every result is equal to the last bit.
+    """
+    if not is_quantised(original):
+        return None
+    edit = _edit_of_copy(original, shapes)
+    notes: list[ModelRewrite] = []
+    _note(notes, "order", "runs as planned", run_as_planned(edit.model, results, edit.random))
+    return UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes)) if notes else None
+
+
+def batch_apart(original: ir.Model, shapes: Shapes) -> UnblockedModel | None:
+    """Return a copy of a model that runs one item of its batch after the other; None without a batch.
+
+    The products of one item may differ from those of the batch in the last bits.
+    """
+    if is_quantised(original):
+        return None
+    edit = _edit_of_copy(original, shapes)
+    notes: list[ModelRewrite] = []
+    _note(notes, "batch", "one item after the other", items_apart(edit))
+    prune(set(all_values(edit.model)), edit.constants)
+    return UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes)) if notes else None
+
+
+def passed_twice(
+    original: ir.Model, shapes: Shapes, regions: Regions, capacity: int, most_macs: float
+) -> UnblockedModel | None:
+    """Return a copy of a model in which operands of reductions that exceed the `capacity` in bytes are made twice.
+
+    `regions` are those of the model. None where no such operand is made from narrower tensors, or more than `most_macs`
+    multiply-accumulates would be done again.
+    """
+    if is_quantised(original):
+        return None
+    edit = _edit_of_copy(original, shapes)
+    copies = dict(zip(original.graph, edit.model.graph, strict=True))
+    kernels = [(copies[one.source.node], one.macs) for one in regions.network.kernels]
+    wide = {node for (node, _), whole in zip(kernels, regions.whole, strict=True) if whole.peak > capacity}
+    found = list(second_passes(edit, wide))
+    macs = dict(kernels)
+    if sum(macs.get(node, 0) for one in found for node in one.nodes) > most_macs:
+        return None
+    for one in found:
+        run_again(edit, one)
+    notes: list[ModelRewrite] = []
+    _note(notes, "rewrite", "its operand is made twice", [one.reduction for one in found])
+    return UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes)) if found else None
+
+
+_PIECES = (2, 3, 4, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64)
+"""The numbers of pieces of tokens that are tried."""
+
+
+def token_cuts(original: ir.Model, shapes: Shapes) -> Iterator[tuple[int, UnblockedModel]]:
+    """Yield copies of a model whose attention runs head by head on more and more pieces of its tokens; none without attention.
+
+    Each copy comes with the number of pieces. The products of pieces may differ from those of the whole in the last bits.
+    """
+    edit = _edit_of_copy(original, shapes)
+    apart = edit.model
+    if is_quantised(apart):
+        return
+    unpack_products(edit)
+    edit.drop_unread()
+    edit = ModelEdit(apart, known_shapes(apart, edit.shapes))
+    heads = heads_apart(edit)
+    if not heads:
+        return
+    edit.drop_unread()
+    known = known_shapes(apart, edit.shapes)
+    for count in _PIECES:
+        model = apart.clone()
+        edit = ModelEdit(model, known.of_copies(dict(zip(values(apart), values(model), strict=True))))
+        nodes = tokens_in_pieces(edit, count)
+        if not nodes:
+            return
+        edit.drop_unread()
+        prune(set(all_values(model)), Constants(model))
+        found: list[ModelRewrite] = []
+        _note(found, "heads", "one head after the other", heads)
+        _note(found, "tokens", f"tokens in {count} pieces", nodes)
+        yield count, UnblockedModel(model, known_shapes(model, edit.shapes), tuple(found))
+
+
+def _edit_of_copy(original: ir.Model, shapes: Shapes) -> ModelEdit:
+    """Return the edit of a copy whose constants are no inputs: one that goes must not become an input alone."""
+    model = original.clone()
+    known = shapes.of_copies(dict(zip(values(original), values(model), strict=True)))
+    raise_ir_version(model)
+    return ModelEdit(model, known)
+
+
+def _note(found: list[ModelRewrite], kind: str, text: str, nodes: list[ir.Node]) -> None:
+    if nodes:
+        found.append(ModelRewrite(kind, text, tuple(node.name or node.op_type for node in nodes)))

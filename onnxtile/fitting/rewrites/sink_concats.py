@@ -1,0 +1,258 @@
+"""Joins below operators that treat each element of the joined axis alone, such as the end of a detection head.
+
+The operators run on each operand of the Concat, and their results are joined instead. Where these are smaller than the joined operands,
+fewer bytes live at once. No product is computed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+
+import onnx_ir as ir
+
+from onnxtile.fitting.axis_maps import AxisLink, AxisLinks, OperatorFacts, Uncut, links
+from onnxtile.fitting.rewrites.editing import ModelEdit
+from onnxtile.model.walk import dependencies, has_body
+
+_LONGEST = 96
+"""Nodes that one join is moved below, at most."""
+_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+
+
+def join_late(edit: ModelEdit, *, exact: bool) -> list[ir.Node]:
+    """Move joins below the nodes that follow them; return the joins that were moved.
+
+    With `exact`, no join moves below a product, which may round a part of its rows differently.
+    """
+    found = []
+    for node in list(edit.model.graph):
+        tail = None if node.graph is None else _tail(edit, node, exact=exact)
+        if tail is not None:
+            _TailWriter(edit, node, tail).write()
+            # Nodes that ran behind the join are gone before the next join is looked at.
+            edit.drop_unread()
+            found.append(node)
+    return found
+
+
+@dataclass
+class JoinTail:
+    """Nodes that treat each element of an axis alone, in their order, to be run on parts of it that end at `ends`.
+
+    `axes` has this axis of each operand and result that has parts, `links` those of the operands of each node.
+    """
+
+    ends: list[int]
+    axes: dict[ir.Value, int] = field(default_factory=dict)
+    links: dict[ir.Node, AxisLinks] = field(default_factory=dict)
+
+    def add(self, node: ir.Node, axis: int, links_of: AxisLinks) -> None:
+        """Add a node whose results have the `axis`."""
+        self.links[node] = links_of
+        self.axes.update((value, axis) for value in node.outputs if value.name)
+
+
+def _tail(edit: ModelEdit, join: ir.Node, *, exact: bool) -> JoinTail | None:
+    """Return the nodes to run before `join`; None where no fewer bytes would be joined behind them."""
+    if join.op_type != "Concat" or join.domain not in {"", "ai.onnx"} or len(join.inputs) < 2:
+        return None
+    whole = join.outputs[0]
+    sizes = [edit.sizes(value) if value is not None else None for value in (whole, *join.inputs)]
+    if edit.bytes(whole) <= edit.least or any(one is None for one in sizes):
+        return None
+    rank = len(sizes[0] or ())
+    axis = join.attributes.get_int("axis", 1 if edit.opset < 4 else 0) % max(rank, 1)
+    ends = [*accumulate((one[axis] for one in sizes[1:] if one is not None), initial=0)]
+    return _least(edit, join, _grown(edit, join, JoinTail(ends, {whole: axis}), exact=exact))
+
+
+def _grown(edit: ModelEdit, join: ir.Node, tail: JoinTail, *, exact: bool) -> JoinTail:
+    """Add all nodes behind the join that treat each element of its axis alone."""
+    has_passed, known = False, set[ir.Value]()
+    for node in edit.model.graph:
+        if node is join:
+            has_passed = True
+        elif not has_passed:
+            known.update(node.outputs)
+        elif not tail.axes.keys().isdisjoint(node.inputs) and len(tail.links) < _LONGEST:
+            found = None if exact and node.op_type in _PRODUCTS else alone(edit, tail, node, known)
+            if found is not None:
+                tail.add(node, *found)
+    return tail
+
+
+def alone(edit: ModelEdit, tail: JoinTail, node: ir.Node, known: Collection[ir.Value]) -> tuple[int, AxisLinks] | None:
+    """Return the axis of the parts of a node's results, and its links; None where a result needs more than a part of an operand.
+
+    Operands that are read whole are constants, graph inputs, or `known`.
+    """
+    made = edit.sizes(node.outputs[0])
+    if has_body(node) or made is None or (len(node.outputs) > 1 and node.op_type != "Split"):
+        return None
+    facts = OperatorFacts(node, edit.shapes, edit.constants, edit.opset)
+    for axis in (axis for axis, size in enumerate(made) if size == tail.ends[-1]):
+        try:
+            found = links(facts, axis)
+        except Uncut:
+            continue
+        # The sizes of a part are written anew.
+        count = 1 if node.op_type in {"Reshape", "Expand"} else None
+        pairs = zip(node.inputs[:count], found[:count], strict=True)
+        if all(value is None or _is_at_hand(edit, tail, value, link, known) for value, link in pairs):
+            return axis, found
+    return None
+
+
+def _is_at_hand(
+    edit: ModelEdit, tail: JoinTail, value: ir.Value, link: AxisLink | None, known: Collection[ir.Value]
+) -> bool:
+    """Return whether an operand is there for each part: as a part, as a constant, or read whole and made before the join."""
+    if value in tail.axes:
+        return link is not None and _is_plain(link) and link.axis == tail.axes[value]
+    if value in edit.constants:
+        return link is None or _is_plain(link)
+    return link is None and (value in known or value.producer() is None)
+
+
+def _is_plain(link: AxisLink) -> bool:
+    """Return whether element i reads element i alone."""
+    slide = link.window
+    if slide is None:
+        return link.factor == 1 and link.sources is None
+    return (slide.kernel, slide.stride, slide.before, slide.after) == (1, 1, 0, 0) and not slide.transposed
+
+
+def _least(edit: ModelEdit, join: ir.Node, tail: JoinTail) -> JoinTail | None:
+    """Return the first nodes of a tail behind which the fewest bytes are joined; None for none."""
+    whole, nodes = join.outputs[0], list(tail.links)
+    best, least = 0, edit.bytes(whole)
+    for count in range(1, len(nodes) + 1):
+        size = sum(map(edit.bytes, read_behind([join, *nodes[:count]])))
+        if size < least:
+            best, least = count, size
+    if not best:
+        return None
+    tail.links = {node: tail.links[node] for node in nodes[:best]}
+    return tail
+
+
+def read_behind(nodes: Sequence[ir.Node]) -> list[ir.Value]:
+    """Return the results of `nodes` that other nodes read, or that are outputs of the graph."""
+    inside = set(nodes)
+    made = [value for node in nodes for value in node.outputs]
+    return [value for value in made if value.is_graph_output() or any(use.node not in inside for use in value.uses())]
+
+
+def write_part(
+    edit: ModelEdit,
+    tail: JoinTail,
+    node: ir.Node,
+    number: int,
+    parts: dict[ir.Value, list[ir.Value]],
+    before: ir.Node | None,
+) -> None:
+    """Write a node of a tail for the part of this `number`, and add its results to `parts`."""
+    start, stop = tail.ends[number : number + 2]
+    results = []
+    for value in node.outputs:
+        sizes = list(edit.sizes(value) or ())
+        sizes[tail.axes[value]] = stop - start
+        results.append(edit.value(f"{value.name}/part{number}", sizes, edit.dtype(value)))
+    inputs: list[ir.Value | None] = []
+    for operand, link in zip(node.inputs, tail.links[node], strict=True):
+        if operand in parts:
+            inputs.append(parts[operand][number])
+        elif operand is None or link is None:
+            inputs.append(None if operand is None else edit.ready(operand))
+        else:
+            inputs.append(edit.part(operand, link.axis, start, stop))
+    edit.again(before, node, inputs, results)
+    for value, part in zip(node.outputs, results, strict=True):
+        parts.setdefault(value, []).append(part)
+
+
+class _TailWriter:
+    """Writes the nodes of a tail once for each operand of the join, right behind the node that makes it."""
+
+    def __init__(self, edit: ModelEdit, join: ir.Node, tail: JoinTail) -> None:
+        self.edit, self.join, self.tail = edit, join, tail
+        self.places = {node: place for place, node in enumerate(edit.model.graph)}
+        self.parts: dict[ir.Value, list[ir.Value]] = {join.outputs[0]: []}
+
+    def write(self) -> None:
+        """Write all parts, and the joins of those results that other nodes read."""
+        edit, tail = self.edit, self.tail
+        for number, operand in enumerate(self.join.inputs):
+            assert operand is not None
+            self.parts[self.join.outputs[0]].append(edit.ready(operand))
+            before = self._behind(operand)
+            for node in tail.links:
+                write_part(edit, tail, node, number, self.parts, before)
+        for value in read_behind([self.join, *tail.links]):
+            axis = ir.AttrInt64("axis", tail.axes[value])
+            joined = edit.value(f"{value.name}/joined", edit.sizes(value) or (), edit.dtype(value))
+            edit.replace(value, edit.add(self.join, "Concat", self.parts[value], joined, [axis]))
+
+    def _behind(self, operand: ir.Value) -> ir.Node:
+        """Return the node before which the nodes of a part stand: behind all that make its operands."""
+        read = [operand, *(value for node in self.tail.links for value in dependencies(node))]
+        makers = [one.producer() for one in read if one not in self.parts and one not in self.edit.constants]
+        own = [one for one in makers if one in self.places and one not in self.tail.links]
+        last = max((self.places[one] for one in own if one is not None), default=-1)
+        return next(node for node, place in self.places.items() if place > last)
+
+
+# The items of a batch one after the other: each runs through all operators that treat every item alone.
+#
+# So the tensors between operators are those of one item. No product is computed twice.
+
+_MOST = 16
+"""Items of a batch, at most."""
+_NODES = 50_000
+"""Nodes of all items together, at most."""
+
+
+def items_apart(edit: ModelEdit) -> list[ir.Node]:
+    """Let each item of a batch run through the nodes that treat every item alone; return these nodes."""
+    inputs = [value for value in edit.model.graph.inputs if edit.sizes(value)]
+    count = next((sizes[0] for value in inputs if (sizes := edit.sizes(value)) and sizes[0] > 1), 0)
+    if not 1 < count <= _MOST or edit.opset < 10 or count * len(edit.model.graph) > _NODES:
+        return []
+    batch = [value for value in inputs if (edit.sizes(value) or (0,))[0] == count]
+    tail = JoinTail(list(range(count + 1)), dict.fromkeys(batch, 0))
+    for node in edit.model.graph:
+        found = None if tail.axes.keys().isdisjoint(node.inputs) else alone(edit, tail, node, frozenset())
+        if found is not None:
+            tail.add(node, *found)
+    if tail.links:
+        _write(edit, tail, batch)
+    return list(tail.links)
+
+
+def _write(edit: ModelEdit, tail: JoinTail, batch: list[ir.Value]) -> None:
+    nodes = list(tail.links)
+    before = _first_behind(edit, nodes)
+    joined = read_behind(nodes)
+    parts: dict[ir.Value, list[ir.Value]] = {value: [] for value in batch}
+    read = [value for value in batch if any(use.node in tail.links for use in value.uses())]
+    for number, (start, stop) in enumerate(pairwise(tail.ends)):
+        bounds = [edit.numbers([one]) for one in (start, stop, 0)]
+        for value in read:
+            item = edit.value(f"{value.name}/item{number}", (1, *(edit.sizes(value) or ())[1:]), edit.dtype(value))
+            parts[value].append(edit.add(before, "Slice", [value, *bounds], item))
+        for node in nodes:
+            write_part(edit, tail, node, number, parts, before)
+    for value in joined:
+        axis = ir.AttrInt64("axis", tail.axes[value])
+        whole = edit.value(f"{value.name}/items", edit.sizes(value) or (), edit.dtype(value))
+        edit.replace(value, edit.add(before, "Concat", parts[value], whole, [axis]))
+    edit.drop_unread()
+
+
+def _first_behind(edit: ModelEdit, nodes: list[ir.Node]) -> ir.Node | None:
+    """Return the first other node that depends on `nodes`; None where there is none."""
+    made = {value for node in nodes for value in node.outputs}
+    inside = set(nodes)
+    return next((one for one in edit.model.graph if one not in inside and not made.isdisjoint(dependencies(one))), None)

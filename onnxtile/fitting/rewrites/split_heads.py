@@ -1,0 +1,279 @@
+"""The heads of attention one after the other: each with its columns of the projections, its scores and its result.
+
+Heads are independent of each other from the projections to the tensor that joins them, so only one head's keys, values and scores live at
+once. Each product is computed once, with the same operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from onnxtile.fitting.axis_maps import AxisLink, AxisLinks, OperatorFacts, Uncut, links
+from onnxtile.fitting.rewrites.editing import ModelEdit
+from onnxtile.model.walk import has_body
+
+_LARGEST = 96
+"""Nodes of the heads of one attention, at most."""
+_SMALL = 8
+"""A tensor of this part of another, such as a mean of each row, is kept rather than made again."""
+_LONGEST = 12
+"""Nodes that are run again for each head, at most."""
+_AGAIN = frozenset({"Add", "Cast", "Div", "LayerNormalization", "Mul", "Pow", "RMSNormalization", "Sqrt", "Sub"})
+"""Operators without products that are cheap to run again."""
+
+
+@dataclass(frozen=True)
+class HeadAxis:
+    """The axis of a tensor along which heads follow each other, each with `unit` elements."""
+
+    axis: int
+    unit: int
+
+
+@dataclass
+class HeadGroup:
+    """Nodes that compute each head alone, with the axis of heads of each result; `whole` has those that are read as they are."""
+
+    count: int
+    axes: dict[ir.Value, HeadAxis] = field(default_factory=dict)
+    nodes: dict[ir.Node, AxisLinks] = field(default_factory=dict)
+
+
+class _NoHeads(Exception):
+    """The tensors around a product have no independent heads."""
+
+
+def _unit(link: AxisLink, unit: int) -> int:
+    """Return the elements of an operand that `unit` elements of the result read. Raises _NoHeads where parts would overlap."""
+    slide = link.window
+    if link.sources is not None:
+        raise _NoHeads
+    if slide is None:
+        if unit % link.factor:
+            raise _NoHeads
+        return unit // link.factor
+    if slide.kernel != slide.stride or slide.dilation != 1 or slide.before or slide.after:
+        raise _NoHeads
+    return unit * slide.stride
+
+
+class _HeadFinder:
+    """Finds the nodes around one product of two tensors that are computed for each head alone."""
+
+    def __init__(self, edit: ModelEdit, facts: Mapping[ir.Node, OperatorFacts]) -> None:
+        self.edit, self.facts = edit, facts
+        self.count = 0
+
+    def found(self, product: ir.Node) -> HeadGroup | None:
+        """Return the group around `product`; None where it has no heads."""
+        sizes = self.edit.sizes(product.outputs[0]) or ()
+        axis = next((axis for axis, size in enumerate(sizes[:-2]) if size > 1), None)
+        if axis is None or any(value is None or value in self.edit.constants for value in product.inputs[:2]):
+            return None
+        # Heads that share their keys and values, as in grouped-query attention, stay together.
+        units = (unit for unit in range(1, sizes[axis] // 2 + 1) if sizes[axis] % unit == 0)
+        groups = (self._group(product, HeadAxis(axis, unit), sizes[axis] // unit) for unit in units)
+        return next((group for group in groups if group is not None), None)
+
+    def _group(self, product: ir.Node, axis: HeadAxis, count: int) -> HeadGroup | None:
+        self.count = count
+        group = HeadGroup(count)
+        try:
+            self._grow(group, product, axis)
+        except _NoHeads:
+            return None
+        made = [node for node in group.nodes if self._is_product(node) and self._has_weights(node)]
+        return group if len(made) > 1 else None
+
+    def _is_product(self, node: ir.Node) -> bool:
+        return node.op_type in {"MatMul", "Gemm"}
+
+    def _has_weights(self, node: ir.Node) -> bool:
+        return node.inputs[1] in self.edit.constants
+
+    def _grow(self, group: HeadGroup, product: ir.Node, axis: HeadAxis) -> None:
+        pending: list[tuple[ir.Node, HeadAxis]] = [(product, axis)]
+        while pending:
+            node, own = pending.pop()
+            if node in group.nodes:
+                if group.axes[node.outputs[0]] != own:
+                    raise _NoHeads
+                continue
+            if len(group.nodes) >= _LARGEST or len(node.outputs) > 1:
+                raise _NoHeads
+            found = self._links(node, own.axis)
+            group.nodes[node] = found
+            group.axes[node.outputs[0]] = own
+            pending += self._makers(node, found, own)
+            pending += self._readers(node.outputs[0], own)
+
+    def _links(self, node: ir.Node, axis: int) -> AxisLinks:
+        if has_body(node) or node not in self.facts:
+            raise _NoHeads
+        try:
+            return links(self.facts[node], axis)
+        except Uncut as error:
+            raise _NoHeads from error
+
+    def _makers(self, node: ir.Node, found: AxisLinks, own: HeadAxis) -> list[tuple[ir.Node, HeadAxis]]:
+        made = []
+        for value, link in zip(node.inputs, found, strict=True):
+            if value is None or link is None or value in self.edit.constants:
+                continue
+            maker = value.producer()
+            if maker is None:
+                raise _NoHeads
+            made.append((maker, HeadAxis(link.axis, _unit(link, own.unit))))
+        return made
+
+    def _readers(self, value: ir.Value, own: HeadAxis) -> list[tuple[ir.Node, HeadAxis]]:
+        """Return the readers of a head's part that make a head's part, too. All read parts, or all join them."""
+        found = []
+        for use in value.uses():
+            after = self._after(use.node, use.idx, own)
+            if after is not None:
+                found.append((use.node, after))
+        if value.is_graph_output() or 0 < len(found) < len(list(value.uses())):
+            raise _NoHeads
+        return found
+
+    def _after(self, node: ir.Node, place: int, own: HeadAxis) -> HeadAxis | None:
+        sizes = self.edit.sizes(node.outputs[0]) or ()
+        for axis, size in enumerate(sizes):
+            try:
+                link = self._links(node, axis)[place]
+                if link is None or link.axis != own.axis:
+                    continue
+                unit = own.unit * link.factor if link.window is None else own.unit // link.window.stride
+                if unit and unit * self.count == size and _unit(link, unit) == own.unit:
+                    return HeadAxis(axis, unit)
+            except _NoHeads:
+                continue
+        return None
+
+
+def heads_apart(edit: ModelEdit) -> list[ir.Node]:
+    """Compute each head of each attention alone; return the first product of the scores of each."""
+    facts = {node: OperatorFacts(node, edit.shapes, edit.constants, edit.opset) for node in edit.model.graph}
+    finder, done, found = _HeadFinder(edit, facts), set[ir.Node](), list[ir.Node]()
+    groups = []
+    for node in edit.model.graph:
+        if node.op_type == "MatMul" and node not in done:
+            group = finder.found(node)
+            if group is not None and done.isdisjoint(group.nodes):
+                done.update(group.nodes)
+                groups.append(group)
+                found.append(node)
+    places = {node: place for place, node in enumerate(edit.model.graph)}
+    for group in groups:
+        _HeadWriter(edit, group, places).write()
+    return found
+
+
+class _HeadWriter:
+    """Writes the nodes of a group once for each head, and joins the parts that other nodes read."""
+
+    def __init__(self, edit: ModelEdit, group: HeadGroup, places: Mapping[ir.Node, int]) -> None:
+        self.edit, self.group, self.places = edit, group, places
+        second = self._second(edit)
+        # Keys and values, which each token of a head reads whole, come before its queries.
+        self.nodes = sorted(group.nodes, key=lambda node: (node not in second, places[node]))
+        self.last = max(group.nodes, key=places.__getitem__)
+
+    def _second(self, edit: ModelEdit) -> set[ir.Node]:
+        """Return the nodes that the second operands of products of two tensors come from."""
+        products = [node for node in self.group.nodes if node.op_type == "MatMul"]
+        pending = [node.inputs[1] for node in products if node.inputs[1] not in edit.constants]
+        found: set[ir.Node] = set()
+        while pending:
+            value = pending.pop()
+            maker = None if value is None else value.producer()
+            if maker is not None and maker in self.group.nodes and maker not in found:
+                found.add(maker)
+                pending += maker.inputs
+        return found
+
+    def write(self) -> None:
+        """Write the nodes of each head in the place of the last node of all heads."""
+        last = self.last
+        parts: dict[ir.Value, list[ir.Value]] = {node.outputs[0]: [] for node in self.nodes}
+        for head in range(self.group.count):
+            for node in self.nodes:
+                parts[node.outputs[0]].append(self._part(node, head, parts, last))
+        for node in self.nodes:
+            value = node.outputs[0]
+            outside = [use for use in value.uses() if use.node not in self.group.nodes]
+            if outside:
+                axis = ir.AttrInt64("axis", self.group.axes[value].axis)
+                whole = self.edit.value(f"{value.name}/heads", self._sizes(value), self.edit.dtype(value))
+                self.edit.replace(value, self.edit.add(last, "Concat", parts[value], whole, [axis]))
+        for node in reversed(self.nodes):
+            self.edit.model.graph.remove(node, safe=True)
+
+    def _sizes(self, value: ir.Value) -> tuple[int, ...]:
+        sizes = self.edit.sizes(value)
+        assert sizes is not None
+        return sizes
+
+    def _part(
+        self,
+        node: ir.Node,
+        head: int,
+        parts: Mapping[ir.Value, list[ir.Value]],
+        before: ir.Node,
+    ) -> ir.Value:
+        made = node.outputs[0]
+        own, sizes = self.group.axes[made], list(self._sizes(made))
+        sizes[own.axis] = own.unit
+        inputs: list[ir.Value | None] = []
+        for value, link in zip(node.inputs, self.group.nodes[node], strict=True):
+            if value is None:
+                inputs.append(None)
+            elif value in parts:
+                inputs.append(parts[value][head])
+            elif link is None:
+                inputs.append(self._again(value, before))
+            else:
+                window = link.reads(head * own.unit, (head + 1) * own.unit)
+                inputs.append(self.edit.part(value, link.axis, window.start, window.stop))
+        result = self.edit.value(f"{made.name}/head{head}", sizes, self.edit.dtype(made))
+        self.edit.again(before, node, inputs, [result])
+        return result
+
+    def _again(self, value: ir.Value, before: ir.Node) -> ir.Value:
+        """Return an operand that is read whole; one that elementwise nodes make of tensors that live anyway is made again."""
+        cone = self._cone(value)
+        made: dict[ir.Value, ir.Value] = {}
+        for node in cone:
+            result = node.outputs[0]
+            copy = self.edit.value(f"{result.name}/again", self._sizes(result), self.edit.dtype(result))
+            inputs = [made.get(one, one) if one is not None else None for one in node.inputs]
+            made[result] = self.edit.add(before, node.op_type, inputs, copy, node.attributes.values())
+        return made.get(value, value)
+
+    def _cone(self, value: ir.Value) -> list[ir.Node]:
+        """Return the nodes that make `value` from tensors that are small or live beside the heads, in their order; empty for none."""
+        found: dict[ir.Node, None] = {}
+        pending, small = [value], self.edit.bytes(value) // _SMALL
+        if self._is_read_behind(value):
+            return []
+        while pending:
+            one = pending.pop()
+            maker = one.producer()
+            is_there = maker is None or one in self.edit.constants or maker in found
+            if is_there or (one is not value and (self.edit.bytes(one) <= small or self._is_read_behind(one))):
+                continue
+            assert maker is not None
+            if maker.op_type not in _AGAIN or maker.domain not in {"", "ai.onnx"} or len(found) >= _LONGEST:
+                return []
+            found[maker] = None
+            pending += [operand for operand in maker.inputs if operand is not None]
+        return sorted(found, key=self.places.__getitem__)
+
+    def _is_read_behind(self, value: ir.Value) -> bool:
+        """Return whether a node behind the heads reads `value`, as a residual connection does."""
+        last = self.places[self.last]
+        return any(self.places.get(use.node, -1) > last for use in value.uses())

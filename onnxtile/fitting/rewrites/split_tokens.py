@@ -1,0 +1,301 @@
+"""Tokens in pieces: every operator that treats each token alone runs on one piece of them after the other.
+
+A tensor between two operators is as many tensors as there are pieces, and each of them lives only until its last reader. Keys and values,
+which each token reads whole, are joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.fitting.axis_maps import AxisLink, AxisLinks, OperatorFacts, Uncut, links
+from onnxtile.fitting.rewrites.editing import ModelEdit
+from onnxtile.fitting.strips import shares
+from onnxtile.model.walk import dependencies, has_body
+
+_OLDEST = 10
+"""The opset from which on Slice takes its bounds as operands."""
+
+
+@dataclass(frozen=True)
+class TokenCut:
+    """The axis of tokens of a node's result, and the links of its operands along it; None for a Concat of tokens."""
+
+    axis: int
+    links: AxisLinks | None
+
+
+def tokens_in_pieces(edit: ModelEdit, count: int) -> list[ir.Node]:
+    """Cut the tokens of `edit.model` into `count` pieces; return the nodes that are now one for each piece."""
+    if edit.opset < _OLDEST or count < 2:
+        return []
+    cuts = _TokenAxes(edit, count).found()
+    if cuts:
+        _PieceWriter(edit, cuts, count, _breaks(edit, cuts)).write()
+    return list(cuts)
+
+
+_PASSES = 4
+"""Passes over the graph in both directions, at most, until the axes of tokens are known."""
+
+
+class _TokenAxes:
+    """Finds the nodes whose results have tokens that are computed alone.
+
+    The rows of a product with constant weights are tokens. From there the axes are followed to readers and makers.
+    """
+
+    def __init__(self, edit: ModelEdit, count: int) -> None:
+        self.edit, self.count = edit, count
+        self.axes: dict[ir.Value, int] = {}
+        self.facts = {
+            node: OperatorFacts(node, edit.shapes, edit.constants, edit.opset)
+            for node in edit.model.graph
+            if len(node.outputs) == 1 and not has_body(node) and node.outputs[0] not in edit.constants
+        }
+
+    def found(self) -> dict[ir.Node, TokenCut]:
+        """Return how each node is cut."""
+        for node in self.facts:
+            if node.op_type in {"MatMul", "Gemm"} and node.inputs[1] in self.edit.constants:
+                self.axes.setdefault(node.outputs[0], max(len(self._sizes(node)) - 2, 0))
+        for _ in range(_PASSES):
+            known = len(self.axes)
+            for node in reversed(self.facts):
+                self._follow_back(node)
+            for node in self.facts:
+                self._follow(node)
+            if len(self.axes) == known:
+                break
+        cuts = ((node, self._cut(node)) for node in self.facts)
+        return {node: cut for node, cut in cuts if cut is not None}
+
+    def _sizes(self, node: ir.Node) -> tuple[int, ...]:
+        return self.edit.sizes(node.outputs[0]) or ()
+
+    def _follow_back(self, node: ir.Node) -> None:
+        axis = self.axes.get(node.outputs[0])
+        for value, link in zip(node.inputs, (axis is not None and self._links(node, axis)) or (), strict=False):
+            if value is not None and link is not None and value not in self.edit.constants:
+                self.axes.setdefault(value, link.axis)
+
+    def _follow(self, node: ir.Node) -> None:
+        """Let the result have the tokens of the first operand from which it has some."""
+        if node.outputs[0] in self.axes:
+            return
+        for place, value in enumerate(node.inputs):
+            own = None if value is None else self.axes.get(value)
+            if own is None:
+                continue
+            for axis in range(len(self._sizes(node))):
+                found = self._links(node, axis)
+                if found is not None and found[place] == AxisLink(own):
+                    self.axes[node.outputs[0]] = axis
+                    return
+
+    def _cut(self, node: ir.Node) -> TokenCut | None:
+        axis, sizes = self.axes.get(node.outputs[0]), self._sizes(node)
+        if axis is None or not sizes or sizes[axis] < self.count:
+            return None
+        if node.op_type == "Concat" and self.facts[node].integer("axis", 0) % len(sizes) == axis:
+            return TokenCut(axis, None)
+        found = self._links(node, axis)
+        return TokenCut(axis, found) if found is not None and any(one is not None for one in found) else None
+
+    def _links(self, node: ir.Node, axis: int) -> AxisLinks | None:
+        """Return the links along an axis; None where an element of the result reads several of an operand that is not read whole."""
+        try:
+            found = links(self.facts[node], axis)
+        except Uncut:
+            return None
+        return found if all(one is None or one == AxisLink(one.axis) for one in found) else None
+
+
+def _whole_reads(cuts: dict[ir.Node, TokenCut], node: ir.Node) -> list[ir.Value]:
+    """Return the operands in pieces that a node reads whole, or along another axis than that of their tokens."""
+    own = cuts.get(node)
+    found = []
+    for place, value in enumerate(node.inputs):
+        maker = None if value is None else value.producer()
+        if value is None or maker is None or maker not in cuts:
+            continue
+        link = None if own is None or own.links is None else own.links[place]
+        if link != AxisLink(cuts[maker].axis):
+            found.append(value)
+    return found
+
+
+def _breaks(edit: ModelEdit, cuts: dict[ir.Node, TokenCut]) -> set[ir.Node]:
+    """Return the nodes before which all pieces of the nodes before them are done.
+
+    These are the ones behind the last reader of a tensor that is read whole, and those where the fewest bytes live in between.
+    """
+    nodes = list(edit.model.graph)
+    last: dict[ir.Value, int] = {}
+    last_whole: dict[ir.Value, int] = {}
+    for place, node in enumerate(nodes):
+        last.update(dict.fromkeys(dependencies(node), place))
+        last_whole.update(dict.fromkeys(_whole_reads(cuts, node), place))
+    found: set[ir.Node] = set()
+    live, stretch = 0, list[tuple[int, int]]()
+    held: set[ir.Value] = set()
+    for place, node in enumerate(nodes):
+        was_held = bool(held)
+        held = {value for value in (*held, *node.outputs) if last_whole.get(value, -1) > place}
+        live += sum(edit.bytes(value) for value in node.outputs)
+        live -= sum(edit.bytes(value) for value in dict.fromkeys(dependencies(node)) if last[value] == place)
+        behind = nodes[place + 1] if place + 1 < len(nodes) else None
+        if held or behind is None:
+            found.update(_least(nodes, stretch))
+            stretch = []
+        elif was_held:
+            found.add(behind)
+        else:
+            stretch.append((live, place))
+    return found
+
+
+def _least(nodes: Sequence[ir.Node], stretch: list[tuple[int, int]]) -> set[ir.Node]:
+    """Return the nodes behind the places of a stretch where the fewest bytes live."""
+    least = min((size for size, _ in stretch), default=0)
+    return {nodes[place + 1] for size, place in stretch if size == least}
+
+
+class _PieceWriter:
+    """Writes each node once for each piece, segment by segment."""
+
+    def __init__(self, edit: ModelEdit, cuts: dict[ir.Node, TokenCut], count: int, breaks: set[ir.Node]) -> None:
+        self.edit, self.cuts, self.count, self.breaks = edit, cuts, count, breaks
+        self.pieces: dict[ir.Value, list[ir.Value]] = {}
+        self.joined: dict[ir.Value, ir.Value] = {}
+        self.parts: dict[tuple[object, ...], ir.Value] = {}
+        self.segment: list[ir.Node] = []
+
+    def write(self) -> None:
+        graph = self.edit.model.graph
+        nodes = list(graph)
+        for node in nodes:
+            if node in self.breaks or any(value.producer() in self.segment for value in _whole_reads(self.cuts, node)):
+                self._flush(node)
+            if node in self.cuts:
+                self.segment.append(node)
+            else:
+                self._keep(node)
+        self._flush(None)
+        for value in list(graph.outputs):
+            if value in self.pieces:
+                self.edit.replace(value, self._whole(value, None))
+        for node in reversed(nodes):
+            if node in self.cuts:
+                graph.remove(node, safe=True)
+
+    def _keep(self, node: ir.Node) -> None:
+        """Give a node that is not cut its operands as wholes."""
+        if not set(self.segment).isdisjoint(value.producer() for value in dependencies(node)):
+            self._flush(node)
+        for place, value in enumerate(node.inputs):
+            if value in self.pieces:
+                node.replace_input_with(place, self._whole(value, node))
+
+    def _flush(self, before: ir.Node | None) -> None:
+        for piece in range(self.count):
+            for node in self.segment:
+                made = node.outputs[0]
+                self.pieces.setdefault(made, []).append(self._piece(node, piece, before))
+        self.segment = []
+
+    def _range(self, value: ir.Value, axis: int, piece: int) -> tuple[int, int]:
+        sizes = self.edit.sizes(value)
+        assert sizes is not None
+        found = shares(sizes[axis], self.count)[piece]
+        assert found is not None
+        return found
+
+    def _whole(self, value: ir.Value, before: ir.Node | None) -> ir.Value:
+        """Return a tensor as a whole; its pieces are joined once."""
+        if value not in self.pieces:
+            return value
+        if value not in self.joined:
+            sizes, maker = self.edit.sizes(value), value.producer()
+            assert sizes is not None and maker is not None
+            whole = self.edit.value(f"{value.name}/whole", sizes, self.edit.dtype(value))
+            axis = ir.AttrInt64("axis", self.cuts[maker].axis)
+            self.joined[value] = self.edit.add(before, "Concat", self.pieces[value], whole, [axis])
+        return self.joined[value]
+
+    def _piece(self, node: ir.Node, piece: int, before: ir.Node | None) -> ir.Value:
+        made, cut = node.outputs[0], self.cuts[node]
+        start, stop = self._range(made, cut.axis, piece)
+        sizes = list(self.edit.sizes(made) or ())
+        sizes[cut.axis] = stop - start
+        attributes = [one for one in node.attributes.values() if one.name != "allowzero"]
+        inputs: list[ir.Value | None]
+        if cut.links is None:
+            inputs = [*self._concatenated(node, cut.axis, start, stop, before)]
+            if len(inputs) == 1 and inputs[0] is not None:
+                return inputs[0]
+        else:
+            inputs = [
+                None if value is None else self._operand(value, link, start, stop, piece, before)
+                for value, link in zip(node.inputs, cut.links, strict=True)
+            ]
+        if node.op_type in {"Reshape", "Expand"}:
+            inputs = [inputs[0], self._numbers(sizes)]
+        if node.op_type in {"Squeeze", "Unsqueeze", "Flatten"}:
+            op, attributes, inputs = "Reshape", [], [inputs[0], self._numbers(sizes)]
+        else:
+            op = node.op_type
+        result = self.edit.value(f"{made.name}/piece{piece}", sizes, self.edit.dtype(made))
+        return self.edit.add(before, op, inputs, result, attributes)
+
+    def _operand(
+        self, value: ir.Value, link: AxisLink | None, start: int, stop: int, piece: int, before: ir.Node | None
+    ) -> ir.Value:
+        maker = value.producer()
+        if value in self.pieces and maker is not None and link == AxisLink(self.cuts[maker].axis):
+            return self.pieces[value][piece]
+        whole = self._whole(value, before)
+        return whole if link is None else self._slice(whole, link.axis, start, stop, before)
+
+    def _concatenated(self, node: ir.Node, axis: int, start: int, stop: int, before: ir.Node | None) -> list[ir.Value]:
+        """Return the parts of the operands of a Concat of tokens that lie in a piece of its result."""
+        found, base = [], 0
+        for value in node.inputs:
+            assert value is not None
+            length = (self.edit.sizes(value) or ())[axis]
+            first, last = max(start - base, 0), min(stop - base, length)
+            if first < last:
+                found.append(self._slice(self._whole(value, before), axis, first, last, before))
+            base += length
+        return found
+
+    def _numbers(self, numbers: Sequence[int]) -> ir.Value:
+        key = ("numbers", *numbers)
+        if key not in self.parts:
+            self.parts[key] = self.edit.constant("pieces/sizes", np.asarray(numbers, np.int64))
+        return self.parts[key]
+
+    def _slice(self, value: ir.Value, axis: int, start: int, stop: int, before: ir.Node | None) -> ir.Value:
+        sizes = list(self.edit.sizes(value) or ())
+        if (start, stop) == (0, sizes[axis]):
+            return value
+        key = (value, axis, start, stop)
+        if key not in self.parts:
+            self.parts[key] = self._new_slice(value, sizes, axis, start, stop, before)
+        return self.parts[key]
+
+    def _new_slice(
+        self, value: ir.Value, sizes: list[int], axis: int, start: int, stop: int, before: ir.Node | None
+    ) -> ir.Value:
+        stem = f"{value.name}/{start}"
+        if value in self.edit.constants:
+            part = [slice(None)] * len(sizes)
+            part[axis] = slice(start, stop)
+            return self.edit.constant(stem, self.edit.constants.array(value)[tuple(part)])
+        sizes[axis] = stop - start
+        result = self.edit.value(stem, sizes, self.edit.dtype(value))
+        return self.edit.add(before, "Slice", [value, *(self._numbers([one]) for one in (start, stop, axis))], result)

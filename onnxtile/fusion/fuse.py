@@ -1,0 +1,552 @@
+"""Contraction: matches and islands become calls of local functions, in one graph after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from typing import TypeAlias
+
+import onnx_ir as ir
+
+from onnxtile.fusion.float_view import QUANTISED_OPERATORS, FloatView, float_view, has_quantised_operators, scales_of
+from onnxtile.fusion.islands import island_region, islands, overwritten
+from onnxtile.fusion.library import pattern_set, set_names
+from onnxtile.fusion.metaop import (
+    OPSET_VERSION,
+    Functions,
+    FusedRegion,
+    Refusal,
+    Unified,
+    overwritable,
+    region,
+    region_through,
+)
+from onnxtile.fusion.pattern import IslandRule, Pattern
+from onnxtile.fusion.record import (
+    ConstantRecord,
+    History,
+    Past,
+    Record,
+    dumps,
+    fused_calls,
+    hand_on,
+    note_place,
+    of_node,
+    of_tensor,
+    of_value,
+    past_of,
+)
+from onnxtile.model import keys
+from onnxtile.model.constants import Constants, constant_attribute
+from onnxtile.model.opset import Opsets
+from onnxtile.model.quantising import dequantises, is_quantised, quantises
+from onnxtile.model.save import raise_ir_version
+from onnxtile.model.topology import TopologicalOrder, node_id
+from onnxtile.query.graph import Vertex, identify
+from onnxtile.query.match import Match, Matcher, with_rivals
+from onnxtile.query.names import require_known
+from onnxtile.shapes.contributed import fits_in_function
+from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.errors import ModelError, PatternError, QueryError
+from onnxtile.system.process import collector_paused
+from onnxtile.system.progress import Progress, counted, silent
+
+# Repeats in a quantised model what is fused in its float view.
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """Repeats in the model what is fused in its float `view`.
+
+    `constants` are those of the model. `contract_region` puts a call in the place of a region of the model, and returns it.
+    """
+
+    view: FloatView
+    constants: Constants
+    contract_region: Callable[[FusedRegion, Pattern, Sequence[int]], ir.Node | Refusal]
+
+    def contract(self, part: FusedRegion, pattern: Pattern, over: Sequence[int]) -> ir.Node | Refusal:
+        """Contract in the model what `part` of the view stands for, and what quantises and dequantises between."""
+        members = self._originals(part)
+        if isinstance(members, Refusal):
+            return members
+        own = region_through(members, self.constants)
+        if isinstance(own, Refusal):
+            return own
+        if pattern.outputs is not None and len(own.outputs) > pattern.outputs:
+            return Refusal("more of its values are read outside, as they are or quantised, than the pattern allows")
+        return self.contract_region(own, pattern, over if _are_alike(own, part) else ())
+
+    def note(self, call: ir.Node, made: ir.Node) -> None:
+        """Note that `call` of the view stands for `made`, a call in the model."""
+        self.view.originals[call] = (made,)
+
+    def _originals(self, part: FusedRegion) -> list[ir.Node] | Refusal:
+        """Return the nodes of the model that `part` stands for."""
+        members: dict[ir.Node, None] = {}
+        for node in part.nodes:
+            members |= dict.fromkeys(self.view.originals[node])
+        whole = (piece for node in members for piece in self.view.parts.get(node, ()))
+        if any(piece not in part.nodes for piece in whole):
+            return Refusal("it ends inside an operator")
+        return list(members)
+
+
+def _are_alike(own: FusedRegion, part: FusedRegion) -> bool:
+    """Return whether the first inputs of `own` are those of `part`, so that their places say the same; scales come after them."""
+    scales = {value for node in own.nodes for value in scales_of(node)}
+    operands = [value for value in own.inputs if value not in scales]
+    return len(own.nodes) == len(part.nodes) and len(operands) == len(part.inputs)
+
+
+# The outcome of a pattern: the fate of each match, and the calls that were made.
+
+FUSED, REFUSED, OVERLAPPED = "fused", "refused", "overlapped"
+"""The fates of a match."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A match that was not fused: the name of its root, and the reason."""
+
+    root: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of one match: it is "fused", "refused", or "overlapped" by another match of its pattern, with which it shares a node.
+
+    `variant` counts from 1; `detail` is the name of the call, the reason, or which match it is and what became of that one.
+    """
+
+    root: str
+    variant: int
+    fate: str
+    detail: str
+    vertices: tuple[Vertex, ...] = field(default=(), repr=False, compare=False)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the JSON of one match."""
+        return {"root": self.root, "variant": self.variant, "fate": self.fate, "detail": self.detail}
+
+
+@dataclass(frozen=True)
+class PatternResult:
+    """What one pattern did: how often it matched, the names of the calls it made, and the matches it had to leave alone.
+
+    `fates` has every match.
+    """
+
+    name: str
+    matches: int
+    calls: tuple[str, ...]
+    refused: tuple[Refused, ...] = ()
+    fates: tuple[Fate, ...] = field(default=(), repr=False)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the JSON of one pattern."""
+        refused = [{"root": r.root, "reason": r.reason} for r in self.refused]
+        return {
+            "name": self.name,
+            "matches": self.matches,
+            "fused": len(self.calls),
+            "calls": list(self.calls),
+            "refused": refused,
+        }
+
+
+Site: TypeAlias = tuple[str, str]
+"""A place where a meta-op may stand: the name of the meta-op, and that of its first result."""
+
+
+_CYCLE = "a path leaves it and comes back: as one node it would be part of a cycle"
+
+
+def _graph_of(part: FusedRegion) -> ir.Graph:
+    graph = part.nodes[0].graph
+    assert isinstance(graph, ir.Graph)
+    return graph
+
+
+@dataclass
+class _Places:
+    """Where each node and each initializer of one graph stood in the file, and the order of its nodes as it is now."""
+
+    order: TopologicalOrder
+    original: dict[ir.Node, int]
+    initializers: dict[ir.Value, int]
+
+
+@dataclass(frozen=True)
+class _MadeCall:
+    """A call that was made, the function it calls at first, the constants in that, and the number of its record."""
+
+    call: ir.Node
+    function: ir.Function
+    constants: tuple[ir.Value, ...]
+    record: int
+
+
+@dataclass
+class Fuser:
+    """Contracts the matches of patterns in `model`, in place; with a `mirror`, in the model that it is the view of."""
+
+    model: ir.Model
+    shapes: Callable[[], Shapes] | None = None
+    mirror: Mirror | None = None
+    left_out: Container[Site] = ()
+    constants: Constants = field(init=False)
+    places: dict[ir.Graph, _Places] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.ir_version = self.model.ir_version
+        self.inputs = list(self.model.graph.inputs)
+        self.constants = Constants(self.model)
+        self.had_domain = keys.DOMAIN in self.model.graph.opset_imports
+        raise_ir_version(self.model)
+        past = _past(self.model)
+        self.history, self.records, self.recorded = past.history, list(past.records), len(past.records)
+        self.run = len(self.history) + 1
+        self.functions = Functions(self.model)
+        self.versions = Opsets(self.model)
+        users = [f for f in self.model.functions.values() if keys.META_OP not in f.metadata_props]
+        self.users = {graph: f for f in users for graph in (f.graph, *f.subgraphs())}
+        self.importing: list[tuple[str, str, str]] = []
+        self.matcher = Matcher(self.model, self.constants, self.functions.bodies, self.shapes)
+        self.names = {node.name for graph in (*self.model.graphs(), *self.users) for node in graph}
+        self.counts: dict[str, int] = {}
+        self.made: list[_MadeCall] = []
+
+    def apply(self, pattern: Pattern) -> PatternResult:
+        """Contract the matches of one pattern, and return what became of each."""
+        fates = [] if pattern.island is None else self._islands(pattern, pattern.island)
+        for i, program in enumerate(pattern.programs):
+            with pattern.located(i):
+                found = self.matcher.find(program)
+            made = self._variant(found, i + 1, pattern)
+            fates += made
+            if any(fate.fate == FUSED for fate in made):
+                self.matcher.refresh()
+        self.unify()
+        calls = tuple(fate.detail for fate in fates if fate.fate == FUSED)
+        refused = tuple(Refused(fate.root, fate.detail) for fate in fates if fate.fate == REFUSED)
+        return PatternResult(pattern.name, len(fates), calls, refused, tuple(fates))
+
+    def _islands(self, pattern: Pattern, rule: IslandRule) -> list[Fate]:
+        """Contract the quantised islands of all graphs, and return what became of each."""
+        fates = []
+        for graph in list(self.model.graphs()) if is_quantised(self.model) else ():
+            for found in list(islands(self.model, graph, rule, self.constants, self._sizes)):
+                part = island_region(found)
+                kind = replace(pattern, name=found.name, doc=f"{pattern.doc} Operator: {found.name[1:]}.")
+                outcome = self.contract_region(part, kind, overwritten(found, part, rule), found.marks)
+                fate, detail = (FUSED, node_id(outcome)) if isinstance(outcome, ir.Node) else (REFUSED, outcome.reason)
+                fates.append(Fate(node_id((found.operators or found.nodes)[0]), 1, fate, detail, found.nodes))
+        if fates:
+            self.matcher.refresh()
+        return fates
+
+    def _sizes(self, value: ir.Value) -> Sequence[int] | None:
+        """Return the sizes of `value`, or of what it quantises, as the file says them, else as inferred; None where one is open."""
+        maker = value.producer()
+        if (quantises(maker) or dequantises(maker)) and maker is not None and maker.inputs[0] is not None:
+            return self._sizes(maker.inputs[0])
+        dims: tuple[object, ...] = () if value.shape is None else tuple(value.shape)
+        if value.shape is None or not value.shape.is_static():
+            dims = tuple(self.matcher.dims(value) or (None,))
+        sizes = [size for size in dims if isinstance(size, int)]
+        return sizes if len(sizes) == len(dims) else None
+
+    def _variant(self, found: Iterable[Match], variant: int, pattern: Pattern) -> list[Fate]:
+        """Contract the matches of one variant that share no node, and return what became of each."""
+        done: dict[int, Fate] = {}
+        ranked = [(match, rival, identify(match.root)) for match, rival in with_rivals(found, self.constants)]
+        for match, rival, root in ranked:
+            if rival is match:
+                done[id(match)] = Fate(root, variant, REFUSED, "it has nothing but constants", match.vertices)
+            elif rival is not None:
+                done[id(match)] = Fate(
+                    root, variant, OVERLAPPED, _overlap(match, rival, done[id(rival)]), match.vertices
+                )
+            else:
+                outcome = self._contract(match, pattern)
+                fate, detail = (REFUSED, outcome.reason) if isinstance(outcome, Refusal) else (FUSED, outcome)
+                done[id(match)] = Fate(root, variant, fate, detail, match.vertices)
+        return list(done.values())
+
+    def finish(self) -> None:
+        """Leave on the model what unfuse needs, if anything was fused; else leave the model as it was."""
+        listed = len(self.inputs) > len(self.model.graph.inputs)
+        if len(self.records) == self.recorded:
+            self.model.ir_version = self.ir_version
+            if listed:
+                self.model.graph.inputs[:] = self.inputs
+            return
+        inputs = tuple(value.name or "" for value in self.inputs) if listed else None
+        this = History(self.run, self.ir_version, self.had_domain, inputs, tuple(self.importing))
+        self.model.graph.metadata_props[keys.ORIGINAL] = dumps(Past((*self.history, this), tuple(self.records)))
+
+    def _contract(self, match: Match, pattern: Pattern) -> str | Refusal:
+        part = region([*match.nodes, *self.matcher.unchanged.between(match.nodes)], self.constants)
+        if isinstance(part, Refusal):
+            return part
+        if pattern.outputs is not None and len(part.outputs) > pattern.outputs:
+            names = ", ".join(repr(value.name) for value in part.outputs)
+            return Refusal(f"{names} are read outside; the pattern allows {pattern.outputs} of its values to be")
+        over = overwritable(part, match, pattern.in_place)
+        call = self._repeated(part, pattern, over) if self.mirror else self.contract_region(part, pattern, over)
+        return node_id(call) if isinstance(call, ir.Node) else call
+
+    def _repeated(self, part: FusedRegion, pattern: Pattern, over: Sequence[int]) -> ir.Node | Refusal:
+        """Put a call in the place of what `part` stands for, and return it; then put one in the place of `part`."""
+        assert self.mirror is not None
+        if self._places(_graph_of(part)).order.between(part.own, part.copied) is None:
+            return Refusal(_CYCLE)
+        made = self.mirror.contract(part, pattern, over)
+        if isinstance(made, ir.Node):
+            call = self.contract_region(part, pattern, over)
+            assert isinstance(call, ir.Node)
+            self.mirror.note(call, made)
+        return made
+
+    def contract_region(
+        self, part: FusedRegion, pattern: Pattern, over: Sequence[int], marks: Iterable[str] = ()
+    ) -> ir.Node | Refusal:
+        """Put a call in the place of the nodes of `part`, and return it; `over` and `marks` say what its kernel may do."""
+        if not part.outputs:
+            return Refusal("no node reads a result of it")
+        if (pattern.name, part.outputs[0].name) in self.left_out:
+            return Refusal("as one kernel it makes the arena larger")
+        graph = _graph_of(part)
+        versions = self.versions.of(graph)
+        misfit = next((node for node in part.nodes if not fits_in_function(node, versions)), None)
+        if misfit is not None:
+            return Refusal(
+                f"{misfit.op_type} is not in this opset of ONNX, and onnxruntime refuses it inside a function"
+            )
+        places = self._places(graph)
+        after = places.order.between(part.own, part.copied)
+        if after is None:
+            return Refusal(_CYCLE)
+        function = self.functions.of(part, pattern, self._opsets(graph), over)
+        function.metadata_props.update(dict.fromkeys(marks, ""))
+        self.model.graph.opset_imports[keys.DOMAIN] = (
+            OPSET_VERSION  # from the first call on: a test may have shapes inferred
+        )
+        call = self._call(part, function, places)
+        for node in after:
+            place = places.original.get(node)
+            if place is not None:
+                note_place(node, self.run, place)
+        self._replace(part, call, places.order, after)
+        self.made.append(_MadeCall(call, function, part.constants, len(self.records) - 1))
+        return call
+
+    def unify(self) -> None:
+        """Let the calls that one pattern made share functions where they differ in single numbers only, and drop constants inside."""
+        unified = self.functions.unified()
+        for made in self.made:
+            function, differing = unified.get(made.function, Unified(made.function, ()))
+            record = self.records[made.record]
+            assert record is not None
+            count = len(made.call.inputs)
+            made.call.op_type = function.name
+            made.call.resize_inputs(count + len(differing))
+            for position, place in enumerate(differing, count):
+                made.call.replace_input_with(position, made.constants[place])
+            inside = tuple(c for i, c in enumerate(record.constants) if i not in differing)
+            self.records[made.record] = replace(record, body=self.functions.digest(function), constants=inside)
+        for value in dict.fromkeys(value for made in self.made for value in made.constants):
+            self._drop(value)
+        self.made.clear()
+
+    def _opsets(self, graph: ir.Graph) -> dict[str, int]:
+        """Return the imports with which `graph` is read; a function of the user's has its own, and may lack that of meta-ops."""
+        function = self.users.get(graph)
+        if function is None:
+            return dict(self.model.graph.opset_imports)
+        if keys.DOMAIN not in function.opset_imports:
+            function.opset_imports[keys.DOMAIN] = OPSET_VERSION
+            self.importing.append(function.identifier())
+        return dict(function.opset_imports)
+
+    def _places(self, graph: ir.Graph) -> _Places:
+        if graph not in self.places:
+            initializers = {value: place for place, value in enumerate(graph.initializers.values())}
+            original = {node: place for place, node in enumerate(graph)}
+            self.places[graph] = _Places(TopologicalOrder(graph), original, initializers)
+        return self.places[graph]
+
+    def _call(self, part: FusedRegion, function: ir.Function, places: _Places) -> ir.Node:
+        nodes = tuple(
+            of_node(node, places.original.get(node), self.run, copied=part.may_be_copied(node)) for node in part.nodes
+        )
+        constants = tuple(self._constant_record(value, places) for value in part.constants)
+        record = Record(self.run, "", nodes, constants)
+        outputs = [ir.Value() for _ in part.outputs]
+        for old, new in zip(part.outputs, outputs, strict=True):
+            hand_on(old, new)
+            self.matcher.replaced(old, new)
+        name = self._unique(f"{_common_path(part.nodes) or f'{part.outputs[0].name}/'}{keys.meta_op(function.name)}")
+        metadata = {keys.FUSED: str(len(self.records))}
+        self.records.append(record)
+        return ir.Node(
+            keys.DOMAIN,
+            function.name,
+            part.inputs,
+            overload=function.overload,
+            outputs=outputs,
+            name=name,
+            metadata_props=metadata,
+        )
+
+    def _constant_record(self, value: ir.Value, places: _Places) -> ConstantRecord:
+        node = value.producer()
+        if node is not None:
+            return ConstantRecord(of_value(value), of_node(node, places.original.get(node), self.run))
+        tensor = of_tensor(constant_attribute(value).as_tensor())
+        return ConstantRecord(of_value(value), tensor=tensor, place=places.initializers.get(value))
+
+    def _unique(self, name: str) -> str:
+        candidate, count = name, self.counts.get(name, 1)
+        while candidate in self.names:
+            count += 1
+            candidate = f"{name}_{count}"
+        self.counts[name] = count
+        self.names.add(candidate)
+        return candidate
+
+    def _replace(self, part: FusedRegion, call: ir.Node, order: TopologicalOrder, after: set[ir.Node]) -> None:
+        names, own = [value.name for value in part.outputs], part.own
+        order.contract(own, call, after)
+        for old, new in zip(part.outputs, call.outputs, strict=True):
+            old.replace_all_uses_with(new, replace_graph_outputs=True)
+        graph = call.graph
+        assert isinstance(graph, ir.Graph)
+        graph.remove(reversed(own), safe=True)
+        for old, new, name in zip(part.outputs, call.outputs, names, strict=True):
+            old.name = None
+            new.name = name
+
+    def _drop(self, value: ir.Value) -> None:
+        """Remove a constant that nothing reads any more."""
+        if value.uses() or value.is_graph_output():
+            return
+        node, graph = value.producer(), value.graph
+        assert isinstance(graph, ir.Graph)
+        if node is not None:
+            graph.remove(node, safe=True)
+        elif not value.is_graph_input():
+            graph.initializers.pop(value.name or "", None)
+
+
+def _overlap(match: Match, rival: Match, fate: Fate) -> str:
+    """Say which `rival` has a node of `match`, and what became of that one."""
+    same = set(match.vertices) == set(rival.vertices)
+    shares = "has the same nodes" if same else f"has {len(set(match.vertices) & set(rival.vertices))} of its nodes"
+    became = f"became {fate.detail!r}" if fate.fate == FUSED else f"was refused: {fate.detail}"
+    return f"the match at {fate.root!r} {shares}, and {became}"
+
+
+def _past(model: ir.Model) -> Past:
+    """Return the records of earlier runs of fuse on `model`. Raises ModelError where that is damaged, or a call has none."""
+    try:
+        past = past_of(model)
+        past.only(fused_calls(model))
+        return past
+    except ValueError:
+        raise ModelError("the model was fused before, and the record of that is damaged") from None
+
+
+def _common_path(nodes: Collection[ir.Node]) -> str:
+    """Return the path that the names of `nodes` share, with its separator: exporters name nodes after modules."""
+    paths = [node.name.split("/")[:-1] for node in nodes if node.name]
+    shared = [parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))]
+    return "".join(f"{part}/" for part in shared)
+
+
+# Fusion: each match of a pattern becomes a call of a local function, in place.
+
+
+@collector_paused()
+def fuse(
+    model: ir.Model,
+    patterns: Iterable[Pattern],
+    progress: Progress = silent,
+    shapes: Callable[[], Shapes] | None = None,
+    *,
+    through: bool = False,
+    left_out: Container[Site] = (),
+) -> list[PatternResult]:
+    """Fuse `model` in place with one pattern after the other; later patterns may name the meta-ops of earlier ones.
+
+    With `through`, queries see the float operators of a quantised model, and nothing that quantises or dequantises between them, unless
+    one of them names such an operator; matches have the nodes as they are.
+
+    Of overlapping matches the longest counts. A match is refused where contracting it would make a cycle, where something
+    outside reads more of its values than the pattern allows, or where a function cannot say what its nodes say. `shapes` gives those of
+    `model` as it is now, for when the first test asks; without it they are inferred. Sites in `left_out` are refused.
+    """
+    return FusionRun(model, patterns, shapes, through=through, left_out=left_out).apply(progress)
+
+
+class FusionRun:
+    """One run of `fuse`, and the graphs in which it looks for matches: the model, or its float view."""
+
+    def __init__(
+        self,
+        model: ir.Model,
+        patterns: Iterable[Pattern],
+        shapes: Callable[[], Shapes] | None = None,
+        *,
+        through: bool = False,
+        left_out: Container[Site] = (),
+    ) -> None:
+        self._patterns = list(patterns)
+        _require_known(model, self._patterns)
+        self._fuser = Fuser(model, shapes, left_out=left_out)
+        types = {name.rpartition("::")[2] for pattern in self._patterns for name in pattern.needs()}
+        named = bool(types & QUANTISED_OPERATORS)
+        seen_through = through and not named and has_quantised_operators(model)
+        self._finder = _finder(self._fuser) if seen_through else self._fuser
+
+    @property
+    def matcher(self) -> Matcher:
+        """The matcher of what is searched, as it is now."""
+        return self._finder.matcher
+
+    def apply(self, progress: Progress = silent) -> list[PatternResult]:
+        """Fuse the model with one pattern after the other, in place."""
+        results = []
+        for pattern in counted(self._patterns, "matching", progress):
+            results.append((self._fuser if pattern.island else self._finder).apply(pattern))
+            self._fuser.unify()
+        self._fuser.finish()
+        return results
+
+
+def _require_known(model: ir.Model, patterns: Collection[Pattern]) -> None:
+    """Raise QueryError, or PatternError for a query in a file, for an operator that nothing can make: a typo."""
+    known = {node.op_type for graph in model.graphs() for node in graph} | {pattern.name for pattern in patterns}
+    known |= {node.op_type for function in model.functions.values() for node in function}
+    try:
+        _require_known_in(patterns, known)
+    except (QueryError, PatternError):
+        known |= {pattern.name for name in set_names() for pattern in pattern_set(name)}
+        _require_known_in(patterns, known)
+
+
+def _require_known_in(patterns: Iterable[Pattern], known: Collection[str]) -> None:
+    for pattern in patterns:
+        for i, program in enumerate(pattern.programs):
+            with pattern.located(i):
+                require_known(program.query, known)
+
+
+def _finder(fuser: Fuser) -> Fuser:
+    """Return a fuser that finds matches for `fuser` in the float view of its model."""
+    view, known = float_view(fuser.model, fuser.constants), fuser.shapes
+    shapes = None if known is None else lambda: view.shapes(known())
+    return Fuser(view.model, shapes, Mirror(view, fuser.constants, fuser.contract_region))

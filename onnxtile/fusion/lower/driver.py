@@ -1,0 +1,643 @@
+"""Lowering: calls of meta-ops become operators that a runtime has, where that is proved on the call itself."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+import onnx
+import onnx_ir as ir
+
+from onnxtile.fusion.fuse import PatternResult, fuse
+from onnxtile.fusion.lower.facts import LoweringFacts
+from onnxtile.fusion.lower.island_lowering import STANDARD, IslandLowering, read_island
+from onnxtile.fusion.lower.lowering import (
+    Argument,
+    CallSite,
+    FactsTable,
+    Literal,
+    Lowering,
+    Made,
+    NewNode,
+    NotLowered,
+    Operand,
+    Replacement,
+    Setting,
+    Target,
+)
+from onnxtile.fusion.lower.operator_lowering import OperatorLowering, OperatorSite
+from onnxtile.fusion.pattern import Pattern
+from onnxtile.fusion.record import dumps, fused_calls, past_of
+from onnxtile.fusion.unfuse import Opening, Undo, called_functions
+from onnxtile.model import keys
+from onnxtile.model.opset import opset_of, raised
+from onnxtile.model.submodel import Submodels, tensor_type
+from onnxtile.model.topology import node_id
+from onnxtile.model.walk import all_nodes
+from onnxtile.shapes.infer import values
+from onnxtile.shapes.resolve import Shapes, shapes_of_raised
+from onnxtile.system.errors import ModelError
+from onnxtile.system.progress import Progress, silent
+from onnxtile.system.registry import discover
+from onnxtile.verification.widen import resolved
+
+# The plug-ins that lower for one target, and the choice among them.
+
+
+@dataclass(frozen=True)
+class PlugIns:
+    """What lowers for `target`: calls by meta-op, quantised islands by their first operator, nodes by operator."""
+
+    target: Target
+    calls: Mapping[str, Lowering]
+    islands: Mapping[str, IslandLowering]
+    operators: Mapping[str, OperatorLowering]
+
+    @staticmethod
+    def found(target: Target, patterns: Iterable[Pattern]) -> PlugIns:
+        """Return the plug-ins of onnxtile and of others, and what `patterns` declare."""
+        calls = discover("onnxtile.fusion.lowerings", Lowering)  # type: ignore[type-abstract]
+        declared = {pattern.name: pattern.lowering for pattern in patterns if pattern.lowering is not None}
+        islands = discover("onnxtile.fusion.island_lowerings", IslandLowering)  # type: ignore[type-abstract]
+        operators = discover("onnxtile.fusion.operator_lowerings", OperatorLowering)  # type: ignore[type-abstract]
+        return PlugIns(target, {**calls, **declared}, islands, operators if target is Target.QDQ else {})
+
+    def takes(self, node: ir.Node) -> bool:
+        """Return whether `node`, which is no call, may be lowered."""
+        return operator_name(node) in self.operators
+
+    def of_operator(self, site: OperatorSite) -> Replacement:
+        """Return what a node becomes. Raises NotLowered."""
+        return self.operators[operator_name(site.node)].to_qdq(site)
+
+    def of_call(self, site: CallSite) -> Replacement:
+        """Return what a call becomes. Raises NotLowered."""
+        meta_op = site.function.metadata_props.get(keys.META_OP, site.function.name)
+        plug_in = self.calls.get(meta_op)
+        if plug_in is not None:
+            return plug_in.lowered(site, self.target)
+        if keys.ISLAND in site.function.metadata_props:
+            return self._of_island(site)
+        raise NotLowered(f"no operator is known that means {meta_op}")
+
+    def _of_island(self, site: CallSite) -> Replacement:
+        if self.target is Target.QDQ:
+            raise NotLowered("it is quantised with QuantizeLinear and DequantizeLinear already")
+        island = read_island(site)
+        name = operator_name(island.first)
+        plug_in = self.islands.get(name)
+        if plug_in is None:
+            raise NotLowered(f"no operator is known that means {name} on quantised operands")
+        return plug_in.to_ort(island) if self.target is Target.ORT else plug_in.to_onnx(island)
+
+
+def operator_name(node: ir.Node) -> str:
+    """Return the name of an operator: with its domain before it and two colons where that is not the standard's."""
+    return node.op_type if node.domain in STANDARD else f"{node.domain}::{node.op_type}"
+
+
+# Decides, without a change to the model, which calls are lowered, which are opened for the meta-ops in them, and which stay.
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of one call: it is lowered (`proof`), opened (`opening`, with decisions on the `inner` calls), or stays.
+
+    `reason` says why it is not lowered. An operator that may be lowered, and that no pattern fused, is decided on like a call.
+    """
+
+    call: ir.Node
+    name: str
+    meta_op: str
+    proof: Replacement | None = None
+    reason: str = ""
+    opening: Opening | None = None
+    inner: tuple[Decision, ...] = ()
+
+    @property
+    def written(self) -> int:
+        """How many operators are written that were not in a body."""
+        if self.proof is not None:
+            return 0 if self.proof.plain else 1
+        return sum(decision.written for decision in self.inner)
+
+    def proofs(self) -> Iterator[Replacement]:
+        """Yield the proofs of the call, or of those in it."""
+        if self.proof is not None:
+            yield self.proof
+        for decision in self.inner:
+            yield from decision.proofs()
+
+
+class Decider:
+    """Decides on the calls of one fused model, as often as asked: each call is proved and opened once.
+
+    `plug_ins` lower for one target. `unfit` gives the reasons why calls, by name, must not be lowered, whatever their plug-in says.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        facts: FactsTable,
+        plug_ins: PlugIns,
+        unfit: Mapping[str, str],
+    ) -> None:
+        self._model = model
+        self._facts = facts
+        self._plug_ins = plug_ins
+        self._unfit = unfit
+        self._undo = Undo(model)
+        self._values: dict[ir.Graph, dict[str, ir.Value]] = {}
+        self._proofs: dict[ir.Node, Replacement | NotLowered] = {}
+        self._openings: dict[ir.Node, Opening] = {}
+
+    def decide(self, limit: int, why: str) -> list[Decision]:
+        """Decide on all calls; an operator of a later opset than `limit` cannot be written, and `why` says the reason for the limit."""
+        graphs = list(self._model.graphs())
+        calls = [(call, graph) for graph in graphs for call in graph if self._is_call(call)]
+        return [self._decided(call, graph, limit, why) for call, graph in calls]
+
+    def discard(self) -> None:
+        """Give up the nodes of openings that were not inserted."""
+        for opening in self._openings.values():
+            opening.discard()
+
+    def _is_call(self, node: ir.Node) -> bool:
+        return self._is_fused(node) or self._plug_ins.takes(node)
+
+    def _is_fused(self, node: ir.Node) -> bool:
+        return node.op_identifier() in self._model.functions and keys.FUSED in node.metadata_props
+
+    def _decided(self, call: ir.Node, graph: ir.Graph, limit: int, why: str) -> Decision:
+        function = self._model.functions[call.op_identifier()] if self._is_fused(call) else None
+        name, meta_op = node_id(call), call.op_type
+        if function is not None:
+            meta_op = function.metadata_props.get(keys.META_OP, function.name)
+        outcome = self._proof(call, function)
+        if isinstance(outcome, Replacement):
+            if outcome.opset <= limit:
+                return Decision(call, name, meta_op, outcome)
+            outcome = NotLowered(f"{outcome.steps[outcome.main].op} needs opset {outcome.opset}: {why}")
+        reason = str(outcome)
+        if function is None or not any(node.op_identifier() in self._model.functions for node in function):
+            return Decision(call, name, meta_op, reason=reason)
+        opening = self._opening(call, graph)
+        inner = tuple(self._decided(node, graph, limit, why) for node in opening.nodes if self._is_call(node))
+        opened = Decision(call, name, meta_op, reason=reason, opening=opening, inner=inner)
+        if opened.written:
+            return opened
+        listed = dict.fromkeys(f"{one.meta_op} in it: {one.reason}" for one in inner if one.reason)
+        return Decision(call, name, meta_op, reason="; ".join(filter(None, (reason, "; ".join(listed)))))
+
+    def _proof(self, call: ir.Node, function: ir.Function | None) -> Replacement | NotLowered:
+        if call not in self._proofs:
+            try:
+                self._proofs[call] = self._proved(call, function)
+            except NotLowered as refused:
+                self._proofs[call] = refused
+        return self._proofs[call]
+
+    def _proved(self, call: ir.Node, function: ir.Function | None) -> Replacement:
+        if node_id(call) in self._unfit:
+            raise NotLowered(self._unfit[node_id(call)])
+        arguments = tuple(self._arguments(call.inputs))
+        results = tuple(self._arguments(call.outputs))
+        if function is None:
+            return self._plug_ins.of_operator(OperatorSite(call, arguments, results, self._facts))
+        return self._plug_ins.of_call(CallSite(function, arguments, results, self._model.functions, self._facts))
+
+    def _arguments(self, values: Iterable[ir.Value | None]) -> Iterator[Argument]:
+        for value in values:
+            yield self._facts.argument(value) if value is not None else Argument(None, None, None)
+
+    def _opening(self, call: ir.Node, graph: ir.Graph) -> Opening:
+        if call not in self._openings:
+            if graph not in self._values:
+                self._values[graph] = {value.name or "": value for node in graph for value in node.outputs}
+            self._openings[call] = self._undo.preview(call, self._values[graph], graph)
+        return self._openings[call]
+
+
+# Writes what was proved into the graph, and removes what that leaves behind.
+
+
+class Emitter:
+    """Replaces calls in one model; names of new nodes and values are free ones."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._names: set[str | None] = set()
+        for graph in model.graphs():
+            self._names.update(value.name for value in (*graph.inputs, *graph.initializers.values()))
+            for node in graph:
+                self._names.add(node.name)
+                self._names.update(value.name for value in node.outputs)
+        self._literals: dict[Hashable, ir.Value] = {}
+        self._written: dict[Hashable, ir.Node] = {}
+        self._loose: dict[ir.Value, None] = {}
+        self._replaced: dict[ir.Value, ir.Value] = {}
+
+    def replaced(self, pairs: Iterable[tuple[ir.Value, ir.Value]]) -> None:
+        """Note of each pair of values that the second takes the place of the first."""
+        self._replaced.update(pairs)
+
+    def current(self, proof: Replacement) -> Replacement:
+        """Return `proof`, made before calls were replaced, with the values that are now in the place of those it names."""
+        steps = tuple(replace(step, inputs=tuple(self._current(o) for o in step.inputs)) for step in proof.steps)
+        return replace(proof, steps=steps, twice=frozenset(self._newest(value) for value in proof.twice))
+
+    def _current(self, operand: Operand) -> Operand:
+        return self._newest(operand) if isinstance(operand, ir.Value) else operand
+
+    def _newest(self, value: ir.Value) -> ir.Value:
+        while value in self._replaced:
+            value = self._replaced[value]
+        return value
+
+    def replace(self, call: ir.Node, proof: Replacement, meta_op: str) -> list[ir.Node]:
+        """Put the steps of `proof` in the place of `call`; return the new nodes."""
+        graph = call.graph
+        assert isinstance(graph, ir.Graph)
+        nodes: list[ir.Node] = []
+        handed = {made.step for made in proof.outputs}
+        main = call.name or self._free(meta_op)
+        for i, step in enumerate(proof.steps):
+            name = main
+            shared = i != proof.main and i not in handed
+            if i != proof.main:
+                name = self._free(f"{name}/{step.op}")
+            nodes.append(self._node(step, nodes, name, graph, shared=shared))
+        nodes[proof.main].metadata_props[keys.LOWERED] = meta_op
+        fresh = [node for node in dict.fromkeys(nodes) if node.graph is None]
+        graph.insert_before(call, fresh)
+        for old, made in zip(call.outputs, proof.outputs, strict=True):
+            self._replaced[old] = nodes[made.step].outputs[made.output]
+            _hand_over(old, nodes[made.step].outputs[made.output])
+        kept = {nodes[made.step].outputs[made.output] for made in proof.outputs}
+        for node in fresh:
+            for i, value in enumerate(node.outputs):
+                if value.name != "" and value not in kept:
+                    value.name = self._free(f"{node.name}_output_{i}")
+        self._names.update(value.name for value in kept)
+        self._loose.update(dict.fromkeys(value for value in call.inputs if value is not None))
+        graph.remove(call, safe=True)
+        return nodes
+
+    def prune(self) -> None:
+        """Remove what only the replaced calls read: constants, and nodes whose results are read no more."""
+        todo = list(self._loose)
+        while todo:
+            value = todo.pop()
+            node, graph = value.producer(), value.graph
+            if value.uses() or value.is_graph_output() or value.is_graph_input() or graph is None:
+                continue
+            if node is None:
+                graph.initializers.pop(value.name or "", None)
+            elif all(not v.uses() and not v.is_graph_output() for v in node.outputs) and isinstance(graph, ir.Graph):
+                todo.extend(v for v in node.inputs if v is not None)
+                if node.graph is not None:
+                    graph.remove(node, safe=True)
+
+    def _node(self, step: NewNode, before: list[ir.Node], name: str, graph: ir.Graph, *, shared: bool) -> ir.Node:
+        """Return the node of a step; where it may be `shared`, that of an earlier call of the graph, if there is one."""
+        operands = [self._operand(operand, before, graph) for operand in step.inputs]
+        key = (graph, step.domain, step.op, tuple(operands), repr(sorted(step.attributes.items())))
+        if shared and key in self._written:
+            return self._written[key]
+        node = ir.Node(step.domain, step.op, operands, attributes(step), outputs=step.values(), name=name)
+        if shared:
+            self._written[key] = node
+        return node
+
+    def _operand(self, operand: Operand, before: list[ir.Node], graph: ir.Graph) -> ir.Value | None:
+        if isinstance(operand, Made):
+            return before[operand.step].outputs[operand.output]
+        if not isinstance(operand, Literal):
+            return operand
+        key = (graph, operand.dtype, operand.array.shape, operand.array.tobytes())
+        if key not in self._literals:
+            value = literal_value(operand, self._free(f"onnxtile/{operand.hint}"))
+            graph.register_initializer(value)
+            self._literals[key] = value
+        return self._literals[key]
+
+    def _free(self, name: str) -> str:
+        candidate, count = name, 1
+        while candidate in self._names:
+            count += 1
+            candidate = f"{name}_{count}"
+        self._names.add(candidate)
+        return candidate
+
+
+def literal_value(literal: Literal, name: str) -> ir.Value:
+    """Return an initializer that holds `literal`."""
+    tensor = ir.Tensor(literal.array, dtype=literal.dtype, name=name)
+    return ir.Value(
+        name=name, const_value=tensor, shape=ir.Shape(literal.array.shape), type=ir.TensorType(literal.dtype)
+    )
+
+
+def attributes(step: NewNode) -> list[ir.Attr]:
+    """Return the attributes of the node that `step` is."""
+    return [_attribute(name, setting) for name, setting in step.attributes.items()]
+
+
+def _attribute(name: str, setting: Setting) -> ir.Attr:
+    if isinstance(setting, str):
+        return ir.AttrString(name, setting)
+    if isinstance(setting, float):
+        return ir.AttrFloat32(name, setting)
+    return ir.AttrInt64(name, setting) if isinstance(setting, int) else ir.AttrInt64s(name, setting)
+
+
+def _hand_over(old: ir.Value, new: ir.Value) -> None:
+    """Let `new` take the place of `old`: its readers, its name, and what is known of it."""
+    name = old.name
+    new.type, new.shape, new.doc_string = old.type, old.shape, old.doc_string
+    new.metadata_props.update(old.metadata_props)
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    old.name = None
+    new.name = name
+
+
+# Cuts out each different site of a lowering: the call as it was, and the operators it became, as two models.
+
+
+@dataclass(frozen=True)
+class SitePair:
+    """A site alone: as a model of the call, and as one of the operators; `constants` are the inputs that are no free ones."""
+
+    call: str
+    meta_op: str
+    before: ir.Model = field(repr=False)
+    after: ir.Model = field(repr=False)
+    constants: frozenset[str] = field(repr=False)
+    twice: frozenset[str] = field(default=frozenset(), repr=False)
+    """Inputs whose last axis is one vector twice."""
+    rounds: bool = False
+    """Whether the outputs are quantised anew, and may be one step off."""
+    same: tuple[str, ...] = ()
+    """The names of further calls that are the same."""
+    key: object = field(default=None, repr=False)
+    """What two sites that are the same have in common."""
+
+
+class Evidence:
+    """Collects the parts of a lowering, equal ones once."""
+
+    def __init__(self, model: ir.Model, facts: FactsTable) -> None:
+        self._cut = Submodels(model)
+        self._facts = facts
+        self._parts: dict[object, SitePair] = {}
+
+    @property
+    def parts(self) -> Iterable[SitePair]:
+        """The parts found so far."""
+        return self._parts.values()
+
+    def add(self, call: ir.Node, name: str, meta_op: str, proof: Replacement) -> None:
+        """Keep the site of `call`, which is still in the graph, and the operators that it becomes."""
+        given = dict.fromkeys(o for step in proof.steps for o in step.inputs if isinstance(o, ir.Value))
+        nodes, inputs = _slice(call, given)
+        key = self._signature(call, nodes, inputs, proof)
+        if key in self._parts:
+            self._parts[key] = replace(self._parts[key], same=(*self._parts[key].same, name))
+            return
+        before = self._before(call, nodes, inputs)
+        after = self._after(call, inputs, proof)
+        constants = frozenset(v.name or "" for v in inputs if self._facts.argument(v).constant)
+        twice = frozenset(v.name or "" for v in proof.twice)
+        self._parts[key] = SitePair(name, meta_op, before, after, constants, twice, proof.rounds, key=key)
+
+    def _signature(self, call: ir.Node, nodes: list[ir.Node], inputs: list[ir.Value], proof: Replacement) -> object:
+        numbers = {value: i for i, value in enumerate(inputs)}
+        known = []
+        for value in inputs:
+            argument = self._facts.argument(value)
+            array = None if argument.array is None else argument.array.tobytes()
+            known.append((argument.dtype, argument.dims, array))
+        above = tuple(
+            (n.op_identifier(), repr(sorted((a.name, repr(a.value)) for a in n.attributes.values())))
+            for n in (*nodes, call)
+        )
+        steps = tuple(
+            (s.op, s.domain, repr(s.attributes), tuple(_key(o, numbers) for o in s.inputs)) for s in proof.steps
+        )
+        return (above, tuple(known), steps)
+
+    def _before(self, call: ir.Node, nodes: list[ir.Node], inputs: list[ir.Value]) -> ir.Model:
+        return ir.from_proto(self._cut.of([*nodes, call], {v: self._type(v) for v in inputs}, call.outputs))
+
+    def _after(self, call: ir.Node, inputs: list[ir.Value], proof: Replacement) -> ir.Model:
+        copies = {value: ir.Value(name=value.name) for value in inputs}
+        body: list[ir.Node] = []
+        for step in proof.steps:
+            operands: list[ir.Value | None] = []
+            for operand in step.inputs:
+                if isinstance(operand, Literal):
+                    operands.append(literal_value(operand, f"literal {len(body)} {len(operands)}"))
+                elif isinstance(operand, Made):
+                    operands.append(body[operand.step].outputs[operand.output])
+                else:
+                    operands.append(None if operand is None else copies[operand])
+            made = step.values()
+            for i, value in enumerate(made):
+                value.name = value.name if value.name == "" else f"step {len(body)} {i}"
+            body.append(ir.Node(step.domain, step.op, operands, attributes(step), outputs=made))
+        outputs = [body[made.step].outputs[made.output] for made in proof.outputs]
+        for value, old in zip(outputs, call.outputs, strict=True):
+            value.name = old.name
+        fed = {copies[value]: self._type(value) for value in inputs}
+        return ir.from_proto(self._cut.of(body, fed, outputs))
+
+    def _type(self, value: ir.Value) -> onnx.TypeProto:
+        argument = self._facts.argument(value)
+        return tensor_type(argument.dtype or ir.DataType.FLOAT, argument.dims)
+
+
+def _key(operand: Operand, numbers: Mapping[ir.Value, int]) -> object:
+    if isinstance(operand, ir.Value):
+        return numbers[operand]
+    if isinstance(operand, Literal):
+        return operand.dtype, operand.array.shape, operand.array.tobytes()
+    return operand
+
+
+def _slice(call: ir.Node, given: Iterable[ir.Value]) -> tuple[list[ir.Node], list[ir.Value]]:
+    """Return the nodes from the values `given` to `call`, in order, and what they and `call` read besides."""
+    stops = set(given)
+    nodes: dict[ir.Node, None] = {}
+    inputs: dict[ir.Value, None] = dict.fromkeys(given)
+
+    def reaches(value: ir.Value | None) -> bool:
+        """Tell whether `value` is computed from what is given, over a few nodes; those are noted."""
+        if value is None:
+            return False
+        if value in stops:
+            return True
+        node = value.producer()
+        if node is None or len(node.inputs) > 2 or node.graph is not call.graph:
+            return False
+        if node.op_type not in {"Cast", "Transpose", "Reshape", "Mul"}:
+            return False
+        if not any([reaches(v) for v in node.inputs]):
+            return False
+        nodes[node] = None
+        inputs.update(dict.fromkeys(v for v in node.inputs if v is not None and v.producer() not in nodes))
+        return True
+
+    for value in call.inputs:
+        if value is not None and not reaches(value):
+            inputs[value] = None
+    made = {value for node in nodes for value in node.outputs}
+    return list(nodes), [value for value in inputs if value not in made]
+
+
+_ALL_OPSETS = 1_000
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class LoweredSite:
+    """The outcome for one call: the operator it became, or the reason why it stays a call. An opened call was replaced by its nodes.
+
+    `edges` names the edge rows on which the operator differs, by effect (`onnxtile.fusion.edge_rows.EdgeEffect`).
+    """
+
+    call: str
+    meta_op: str
+    operator: str = ""
+    reason: str = ""
+    opened: bool = False
+    edges: Mapping[str, list[str]] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the JSON of one call."""
+        return {key: value for key, value in vars(self).items() if value not in ("", False, {})}
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """The lowered model, the model it was made of with its shapes, what became of each match and each call, and the parts to verify."""
+
+    target: Target
+    model: ir.Model = field(repr=False)
+    source: ir.Model = field(repr=False)
+    shapes: Shapes = field(repr=False)
+    patterns: tuple[PatternResult, ...]
+    sites: tuple[LoweredSite, ...]
+    parts: tuple[SitePair, ...] = field(repr=False)
+
+
+def lower(
+    original: ir.Model,
+    patterns: Iterable[Pattern],
+    target: Target,
+    *,
+    unfit: Mapping[str, str] = NOTHING,
+    progress: Progress = silent,
+) -> Lowered:
+    """Fuse a copy of `original`, raised to the opset that the operators need, and lower what is proved.
+
+    Where the model cannot be raised, or not that far, what needs more stays a call, and says so. So do the calls named in `unfit`, for the
+    reasons given there.
+    """
+    request = _Request(list(patterns), target, unfit, progress)
+    run = _Run(original, resolved(original), request)
+    wanted = {proof.opset for decision in run.decide(_ALL_OPSETS, "") for proof in decision.proofs()}
+    source, refusal = _raise(original, wanted)
+    if source is not original:
+        shapes = shapes_of_raised(original, run.shapes, source)
+        run = _Run(source, shapes or resolved(source), request)
+    version = opset_of(source)
+    run.apply(run.decide(version, refusal or f"the model has {version}"))
+    return Lowered(
+        target, run.fused, source, run.shapes, tuple(run.results), tuple(run.sites), tuple(run.evidence.parts)
+    )
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What is asked of one lowering: patterns, target, and the calls that must stay, with reasons."""
+
+    patterns: list[Pattern]
+    target: Target
+    unfit: Mapping[str, str]
+    progress: Progress
+
+
+def _raise(original: ir.Model, opsets: Iterable[int]) -> tuple[ir.Model, str]:
+    """Return `original` raised as far as one of `opsets` asks and the converter can, and why it could go no further."""
+    refusal = ""
+    for version in sorted(set(opsets), reverse=True):
+        if version <= opset_of(original):
+            break
+        try:
+            return raised(original, version), refusal
+        except ModelError as error:
+            refusal = refusal or str(error)
+    return original, refusal
+
+
+class _Run:
+    """A fused copy of one model, the decisions on its calls, and their application."""
+
+    def __init__(self, source: ir.Model, shapes: Shapes, request: _Request) -> None:
+        self.shapes = shapes
+        self.fused = source.clone()
+        counterparts = dict(zip(values(source), values(self.fused), strict=True))
+        self.results = fuse(
+            self.fused, request.patterns, request.progress, shapes=lambda: shapes.of_copies(counterparts)
+        )
+        facts = LoweringFacts(source, shapes)
+        plug_ins = PlugIns.found(request.target, request.patterns)
+        self._decider = Decider(self.fused, facts, plug_ins, request.unfit)
+        self.evidence = Evidence(self.fused, facts)
+        self.sites: list[LoweredSite] = []
+
+    def decide(self, limit: int, why: str) -> list[Decision]:
+        """Decide on all calls, none of which may need an opset beyond `limit`."""
+        return self._decider.decide(limit, why)
+
+    def apply(self, decisions: Iterable[Decision]) -> None:
+        """Write what was decided into the fused model, and remove values and functions that are no longer used."""
+        emitter = Emitter(self.fused)
+        for decision in decisions:
+            self._apply(decision, emitter)
+        self._decider.discard()
+        emitter.prune()
+        _tidy(self.fused, any(site.operator for site in self.sites))
+
+    def _apply(self, decision: Decision, emitter: Emitter) -> None:
+        site = LoweredSite(decision.name, decision.meta_op, reason=decision.reason)
+        if decision.opening is not None:
+            self.sites.append(replace(site, opened=True))
+            emitter.replaced(zip(decision.call.outputs, decision.opening.outputs, strict=True))
+            decision.opening.insert()
+            for inner in decision.inner:
+                self._apply(inner, emitter)
+        elif decision.proof is not None:
+            proof = emitter.current(decision.proof)
+            main = proof.steps[proof.main]
+            self.evidence.add(decision.call, decision.name, decision.meta_op, proof)
+            emitter.replace(decision.call, proof, decision.meta_op)
+            self.sites.append(replace(site, operator=f"{main.domain}.{main.op}" if main.domain else main.op))
+        else:
+            self.sites.append(site)
+
+
+def _tidy(model: ir.Model, lowered: bool) -> None:
+    """Remove records and functions of calls that are no more, and import the domains that are used."""
+    if lowered:  # what was lowered cannot be unfused
+        model.graph.metadata_props[keys.ORIGINAL] = dumps(past_of(model).only(fused_calls(model)))
+    called = called_functions(model)
+    for identifier, function in list(model.functions.items()):
+        if keys.META_OP in function.metadata_props and identifier not in called:
+            del model.functions[identifier]
+    used = {node.domain for node in all_nodes(model)}
+    imports = model.graph.opset_imports
+    if keys.DOMAIN not in used:
+        imports.pop(keys.DOMAIN, None)
+    for domain in sorted(used - imports.keys() - {"", "ai.onnx"}):
+        imports[domain] = 1

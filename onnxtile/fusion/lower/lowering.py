@@ -1,0 +1,330 @@
+"""The interface of plug-ins that lower a meta-op."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from typing import TypeAlias
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.fusion.lower.terms import Poly, Reader, TermsTooLarge, constant, variable
+from onnxtile.model.constants import constant_array
+from onnxtile.model.known import Dim, Dims
+from onnxtile.system.runtime import Array
+
+ORT_DOMAIN = "com.microsoft"
+HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+FLOATS = frozenset({ir.DataType.FLOAT, *HALVES})
+
+_PRECISION = {
+    ir.DataType.FLOAT16: float(np.finfo(np.float16).eps),
+    ir.DataType.BFLOAT16: float(ml_dtypes.finfo(ml_dtypes.bfloat16).eps),  # type: ignore[no-untyped-call]
+    ir.DataType.FLOAT: 2 * float(np.finfo(np.float32).eps),
+    ir.DataType.DOUBLE: 2 * float(np.finfo(np.float64).eps),
+}
+"""Relative tolerance of a product of two rounded constants; it separates 1.7 from 1.702, except in bfloat16, where both are equal."""
+
+
+class Target(Enum):
+    """Whose operators the calls become: the standard's, onnxruntime's, or floats between QuantizeLinear and DequantizeLinear."""
+
+    ONNX = "onnx"
+    ORT = "ort"
+    QDQ = "qdq"
+
+
+class NotLowered(Exception):
+    """Why a call stays what it is; the reason is one line for the user."""
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A constant that the lowered nodes need and the graph does not have. `dtype` is its element type in the graph."""
+
+    array: Array
+    dtype: ir.DataType
+    hint: str
+
+    @staticmethod
+    def ints(*values: int, hint: str) -> Literal:
+        """Return a list of int64."""
+        return Literal(np.asarray(values, np.int64), ir.DataType.INT64, hint)
+
+
+@dataclass(frozen=True)
+class Made:
+    """An output of one of the lowered nodes."""
+
+    step: int
+    output: int = 0
+
+
+Operand: TypeAlias = ir.Value | Literal | Made | None
+Setting: TypeAlias = int | float | str | tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class NewNode:
+    """A node that takes part in place of the call; `since` is the opset of its domain that brought the operator."""
+
+    op: str
+    inputs: tuple[Operand, ...]
+    attributes: Mapping[str, Setting] = field(default_factory=dict)
+    domain: str = ""
+    since: int = 1
+    outputs: int = 1
+    hidden: frozenset[int] = frozenset()
+    """Outputs that are left out: they have no name."""
+
+    def values(self) -> list[ir.Value]:
+        """Return new values for the outputs."""
+        return [ir.Value(name="" if i in self.hidden else None) for i in range(self.outputs)]
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What a call becomes: `steps` in order, and which of their results its outputs are. `main` is the step that it is named for.
+
+    `plain` says that the steps are the nodes of the body: nothing is gained but the call. `twice` are inputs of which is proved that
+    their last axis is one vector twice: a run of the call alone must feed such inputs. `rounds` says that the outputs are quantised anew:
+    an element may be one step off.
+    """
+
+    steps: tuple[NewNode, ...]
+    outputs: tuple[Made, ...]
+    main: int = 0
+    plain: bool = False
+    twice: frozenset[ir.Value] = frozenset()
+    rounds: bool = False
+
+    @property
+    def opset(self) -> int:
+        """The first opset of the standard domain that has all the operators."""
+        return max((step.since for step in self.steps if not step.domain), default=0)
+
+    @staticmethod
+    def one(
+        op: str,
+        inputs: tuple[Operand, ...],
+        attributes: Mapping[str, Setting] | None = None,
+        *,
+        since: int,
+        domain: str = "",
+    ) -> Replacement:
+        """Return the proof that the call is one node with one output."""
+        return Replacement((NewNode(op, inputs, attributes or {}, domain, since if not domain else 1),), (Made(0),))
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An input of the call, or a result: the value (None where it has no name outside), and what is known of it.
+
+    `array` holds the elements of a small constant.
+    """
+
+    value: ir.Value | None
+    dtype: ir.DataType | None
+    dims: Dims | None
+    array: Array | None = None
+    constant: bool = False
+
+
+@dataclass(frozen=True)
+class CallSite:
+    """A call of a meta-op, and what is known of it."""
+
+    function: ir.Function
+    arguments: tuple[Argument, ...]
+    results: tuple[Argument, ...]
+    functions: Mapping[ir.OperatorIdentifier, ir.Function] = field(repr=False)
+    facts: FactsTable | None = field(default=None, repr=False)
+
+    @cached_property
+    def forms(self) -> list[Poly]:
+        """What the outputs are, as polynomials in the inputs. Raises NotLowered where they are too large."""
+        return self._read(loose=False)
+
+    @cached_property
+    def loose_forms(self) -> list[Poly]:
+        """What the outputs are for an operator that computes in float whatever it is given. Raises NotLowered as `forms` does."""
+        return self._read(loose=True)
+
+    @property
+    def is_half(self) -> bool:
+        """Whether all inputs and results are of one type of half precision."""
+        return self._native() in HALVES
+
+    def _read(self, *, loose: bool) -> list[Poly]:
+        arguments = [_form(i, argument) for i, argument in enumerate(self.arguments)]
+        reader = Reader(self.functions, self._native(), loose=loose)
+        try:
+            return reader.read(self.function, arguments, [a.array for a in self.arguments])
+        except TermsTooLarge:
+            raise NotLowered("its body is too large to be proved") from None
+
+    def _native(self) -> ir.DataType | None:
+        dtypes = {argument.dtype for argument in (*self.arguments, *self.results)}
+        return dtypes.pop() if len(dtypes) == 1 else None
+
+    @property
+    def dtype(self) -> ir.DataType:
+        """The element type of the result. Raises NotLowered where it is unknown."""
+        return known_dtype(self.results[0])
+
+    def tolerance(self) -> float:
+        """Return how far a constant may be off, relative to its size: the precision of the element type."""
+        dtypes = {a.dtype for a in (*self.arguments, *self.results) if a.dtype in _PRECISION}
+        return max((_PRECISION[d] for d in dtypes if d is not None), default=_PRECISION[ir.DataType.DOUBLE])
+
+
+class FactsTable(ABC):
+    """What a plug-in may ask about values around the call."""
+
+    @abstractmethod
+    def argument(self, value: ir.Value) -> Argument:
+        """Return the facts known of `value`."""
+
+    @abstractmethod
+    def elements(self, value: ir.Value) -> Array:
+        """Return the elements of a constant. Raises KeyError where it is none."""
+
+
+def _form(index: int, argument: Argument) -> Poly:
+    if argument.array is not None and argument.array.size == 1:
+        return constant(argument.array)
+    return variable(index)
+
+
+def known_dtype(argument: Argument) -> ir.DataType:
+    """Return the element type. Raises NotLowered."""
+    if argument.dtype is None:
+        raise NotLowered(f"the element type of {_name(argument)} is not known")
+    return argument.dtype
+
+
+def known_dims(argument: Argument) -> Dims:
+    """Return the dimensions. Raises NotLowered where the rank is unknown."""
+    if argument.dims is None:
+        raise NotLowered(f"the shape of {_name(argument)} is not known")
+    return argument.dims
+
+
+def require_type(operator: str, argument: Argument, admitted: frozenset[ir.DataType]) -> ir.DataType:
+    """Return the element type of `argument`. Raises NotLowered where `operator` does not take it."""
+    dtype = known_dtype(argument)
+    if dtype not in admitted:
+        raise NotLowered(f"{operator} does not take the element type {dtype.name.lower()}")
+    return dtype
+
+
+def require_shape(result: Argument, argument: Argument) -> Dims:
+    """Return the dimensions of `argument`. Raises NotLowered unless `result` has as many, and the same as far as they are known."""
+    dims, others = known_dims(argument), known_dims(result)
+    if len(dims) != len(others) or any(not may_equal(a, b) for a, b in zip(dims, others, strict=True)):
+        raise NotLowered(f"its result has the shape {shown(others)}, its input {shown(dims)}")
+    return dims
+
+
+def shown(dims: Dims) -> str:
+    """Return dimensions for a reason; a symbol that a shape engine invented is a question mark."""
+    return f"[{', '.join('?' if dim is None or _is_invented(dim) else str(dim) for dim in dims)}]"
+
+
+def _is_invented(dim: Dim) -> bool:
+    return isinstance(dim, str) and re.fullmatch(r"(unk__|_d|s|unknown_)?\d+", dim) is not None
+
+
+def may_equal(a: Dim, b: Dim) -> bool:
+    """Tell whether two sizes can be the same: all but two different numbers."""
+    return a == b or not isinstance(a, int) or not isinstance(b, int)
+
+
+def held(node: ir.Node) -> Argument:
+    """Return what is known of the result of a Constant in the body of a call."""
+    array = constant_array(node)
+    return Argument(None, ir.DataType.from_numpy(array.dtype), array.shape, array, constant=True)
+
+
+def operand_of(argument: Argument | None) -> Operand:
+    """Return an argument as an operand of a new node: its value, or what a Constant in the body holds."""
+    if argument is None or argument.value is not None or argument.array is None:
+        return None if argument is None else argument.value
+    return Literal(argument.array, known_dtype(argument), "constant")
+
+
+def _name(argument: Argument) -> str:
+    return repr(argument.value.name) if argument.value is not None else "an inner value"
+
+
+class Lowering(ABC):
+    """How one meta-op is lowered: one instance in one file of onnxtile/fusion/lowerings, named after the meta-op.
+
+    All methods are pure: they look at the site, and change nothing. They raise NotLowered with the reason.
+    """
+
+    name: str
+
+    @abstractmethod
+    def to_onnx(self, site: CallSite) -> Replacement:
+        """Return the standard operator that means the same."""
+
+    def to_ort(self, site: CallSite) -> Replacement:
+        """Return the operator that onnxruntime runs best and that means the same: by default the standard one."""
+        return self.to_onnx(site)
+
+    def to_qdq(self, site: CallSite) -> Replacement:
+        """Return float operators between QuantizeLinear and DequantizeLinear nodes: none by default."""
+        raise NotLowered(f"{site.function.name} does not compute on quantised tensors")
+
+    def lowered(self, site: CallSite, target: Target) -> Replacement:
+        """Return what the call becomes for `target`."""
+        ways = {Target.ONNX: self.to_onnx, Target.ORT: self.to_ort, Target.QDQ: self.to_qdq}
+        return ways[target](site)
+
+
+# Proofs of meta-ops that are made of standard operators only: these are written in place of the call.
+
+
+def inlined(site: CallSite, since: Mapping[str, int], *, main: int) -> Replacement:
+    """Return the nodes of the body as they are; `since` has their operators. `main` counts the nodes that are no constants.
+
+    Raises NotLowered where an attribute is a graph or a tensor, or an operator is not in `since`.
+    """
+    operands: dict[ir.Value | None, Operand] = {None: None}
+    for value, argument in zip(site.function.inputs, site.arguments, strict=True):
+        operands[value] = argument.value
+    steps: list[NewNode] = []
+    for node in site.function:
+        if node.op_type == "Constant":
+            array = constant_array(node)
+            operands[node.outputs[0]] = Literal(array, ir.DataType.from_numpy(array.dtype), "constant")
+            continue
+        if node.op_type not in since or node.domain not in {"", "ai.onnx"}:
+            raise NotLowered(f"its body contains {node.op_type}")
+        inputs = tuple(operands[value] for value in node.inputs)
+        steps.append(
+            NewNode(node.op_type, inputs, settings(node), since=since[node.op_type], outputs=len(node.outputs))
+        )
+        operands.update((value, Made(len(steps) - 1, i)) for i, value in enumerate(node.outputs))
+    outputs = tuple(operands[value] for value in site.function.outputs)
+    return Replacement(tuple(steps), tuple(made for made in outputs if isinstance(made, Made)), main, plain=True)
+
+
+def settings(node: ir.Node) -> dict[str, Setting]:
+    """Return the attributes of a node. Raises NotLowered where one is no number, text or list of integers."""
+    held = {name: attribute.value for name, attribute in node.attributes.items()}
+    for name, value in held.items():
+        if not isinstance(value, (int, float, str)) and not _is_ints(value):
+            raise NotLowered(f"the attribute {name} of {node.op_type} is no number")
+    return held
+
+
+def _is_ints(value: object) -> bool:
+    return isinstance(value, (tuple, list)) and all(isinstance(item, int) for item in value)

@@ -1,0 +1,158 @@
+"""The interface of plug-ins that lower an operator of the model itself, which no pattern fused."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.fusion.lower.lowering import (
+    Argument,
+    FactsTable,
+    Literal,
+    Made,
+    NewNode,
+    NotLowered,
+    Operand,
+    Replacement,
+    Setting,
+)
+from onnxtile.system.runtime import Array
+
+
+@dataclass(frozen=True)
+class OperatorSite:
+    """A node, and what is known of what it reads and makes."""
+
+    node: ir.Node
+    arguments: tuple[Argument, ...]
+    results: tuple[Argument, ...]
+    facts: FactsTable = field(repr=False)
+
+    def argument(self, place: int) -> Argument | None:
+        """Return the operand at `place`, None where it is left out."""
+        found = self.arguments[place] if place < len(self.arguments) else None
+        return None if found is None or found.value is None else found
+
+    def operand(self, place: int) -> Operand:
+        """Return the operand at `place` for a new node, None where it is left out."""
+        found = self.argument(place)
+        return None if found is None else found.value
+
+    def elements(self, place: int) -> Array:
+        """Return the elements of the constant operand at `place`. Raises NotLowered where it is none."""
+        found = self.argument(place)
+        if found is None or not found.constant or found.value is None:
+            raise NotLowered(f"the operand {place} of {self.node.op_type} is not constant")
+        return self.facts.elements(found.value)
+
+
+class OperatorLowering(ABC):
+    """How one operator is lowered: one instance in one file of onnxtile/fusion/operator_lowerings.
+
+    `name` is the operator, with its domain before it and two colons where that is not the standard's.
+    """
+
+    name: str
+
+    @abstractmethod
+    def to_qdq(self, site: OperatorSite) -> Replacement:
+        """Return the float operator between DequantizeLinear and QuantizeLinear nodes. Raises NotLowered with the reason."""
+
+
+# Float operators between DequantizeLinear and QuantizeLinear nodes, which stand for operators on stored tensors.
+
+NUMBER = {(), (1,)}
+"""The shapes of a scale or a zero point of a whole tensor."""
+
+
+class QdqSteps:
+    """Collects the nodes that stand for one operator: `stored` operands first, then `compute`, then `finished`."""
+
+    def __init__(self, site: OperatorSite) -> None:
+        self._site = site
+        self._steps: list[NewNode] = []
+        self._main = 0
+
+    def _add(self, step: NewNode) -> Made:
+        self._steps.append(step)
+        return Made(len(self._steps) - 1)
+
+    def stored(self, place: int, scale: int, zero: int, *, axis: int | None = None) -> Made:
+        """Dequantise the operand at `place`, whose scale and zero point are at `scale` and `zero`; several lie along `axis`."""
+        operands = [self._site.operand(place), self._number(scale, axis), self._number(zero, axis)]
+        several = axis is not None and any(not self._is_number(at) for at in (scale, zero))
+        return self.dequantised(operands, axis=axis if several else None)
+
+    def dequantised(self, operands: list[Operand], *, axis: int | None = None, block: int = 0) -> Made:
+        """Dequantise a tensor with a scale and, where it is not None, a zero point."""
+        given: dict[str, Setting] = {} if axis is None else {"axis": axis}
+        since = 21 if block else 13 if axis is not None else 10
+        if block:
+            given["block_size"] = block
+        inputs = tuple(operands if operands[2] is not None else operands[:2])
+        return self._add(NewNode("DequantizeLinear", inputs, given, since=since))
+
+    def quantised_as_it_comes(self, place: int) -> Made:
+        """Quantise the float operand at `place` by its own range, and dequantise it."""
+        made = self._add(NewNode("DynamicQuantizeLinear", (self._site.operand(place),), since=11, outputs=3))
+        return self.dequantised([made, Made(made.step, 1), Made(made.step, 2)])
+
+    def bias(self, place: int, *scales: int, factor: float = 1.0) -> Made | None:
+        """Dequantise the bias at `place`: integers of 32 bits in units of the product of the constant `scales`; None without one."""
+        if self._site.argument(place) is None:
+            return None
+        units: Array = np.full((), factor, np.float64)
+        for scale in scales:
+            units = units * self._site.elements(scale).astype(np.float64).ravel()
+        whole = units.reshape(()) if units.size == 1 else units
+        literal = Literal(whole.astype(np.float32), ir.DataType.FLOAT, "bias_scale")
+        return self.dequantised([self._site.operand(place), literal, None], axis=0 if whole.ndim else None)
+
+    def compute(
+        self,
+        operator: str,
+        inputs: tuple[Operand, ...],
+        settings: Mapping[str, Setting],
+        *,
+        since: int,
+        domain: str = "",
+    ) -> Made:
+        """Add the float operator."""
+        made = self._add(NewNode(operator, inputs, settings, domain, since))
+        self._main = made.step
+        return made
+
+    def summed(self, product: Made, place: int) -> Made:
+        """Add the float operand at `place`, where there is one."""
+        bias = self._site.operand(place)
+        return product if bias is None else self._add(NewNode("Add", (product, bias), since=7))
+
+    def finished(self, made: Made, scale: int, zero: int) -> Replacement:
+        """Quantise the result with the scale and the zero point at these places, where there is a scale."""
+        if self._site.argument(scale) is None:
+            return Replacement(tuple(self._steps), (made,), self._main)
+        operands = (made, self._number(scale, None), self._number(zero, None))
+        inputs = operands if operands[2] is not None else operands[:2]
+        stored = self._add(NewNode("QuantizeLinear", inputs, since=10))
+        return Replacement(tuple(self._steps), (stored,), self._main, rounds=True)
+
+    def _number(self, place: int, axis: int | None) -> Operand:
+        """Return the scale or zero point at `place`; a list of one constant number as that number. Raises NotLowered."""
+        argument = self._site.argument(place)
+        if argument is None:
+            return None
+        if not self._is_number(place) and axis is None:
+            raise NotLowered("a tensor has several scales or zero points where a float operator reads one")
+        if argument.dims == (1,) and argument.constant:
+            dtype = argument.dtype
+            assert dtype is not None
+            return Literal(self._site.elements(place).reshape(()), dtype, "quantisation")
+        return argument.value
+
+    def _is_number(self, place: int) -> bool:
+        argument: Argument | None = self._site.argument(place)
+        return argument is None or argument.dims in NUMBER

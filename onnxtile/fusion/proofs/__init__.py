@@ -1,1 +1,0 @@
-"""Proofs that a function body computes the formula of a meta-op."""

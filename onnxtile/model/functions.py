@@ -1,0 +1,187 @@
+"""Limits on calls of local functions: the nodes that they expand to are counted without inlining any call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
+
+from onnxtile.model.walk import bodies_of
+from onnxtile.system.errors import ModelError
+
+MOST_EXPANDED = 20_000
+"""Nodes that the calls of functions may stand for, all together, whatever the size of the file."""
+MOST_TIMES = 20
+"""Times as many nodes as are written in the file: a large model may expand to more."""
+MOST_NESTED = 100
+"""Largest depth of nested calls and bodies; the onnx checker allows as many calls."""
+
+_Key: TypeAlias = tuple[str, str, str]
+
+
+class _FunctionContent(NamedTuple):
+    """How many nodes a graph or a function holds, those of bodies too, and the functions that they call."""
+
+    nodes: int
+    calls: Sequence[_Key]
+
+
+def require_bounded_calls(proto: onnx.ModelProto) -> None:
+    """Raise ModelError where a function of `proto` calls itself, and where calls or bodies are too many, too deep, or do not fit."""
+    functions = {(one.domain, one.name, one.overload): one for one in proto.functions}
+    main = _content(proto.graph.node, functions, refers=False)
+    contents = {key: _content(function.node, functions) for key, function in functions.items()}
+    expanded: dict[_Key, int] = {}
+    depth: dict[_Key, int] = {}
+    for key in _callees_first(contents):
+        calls = contents[key].calls
+        expanded[key] = contents[key].nodes + sum(expanded[called] for called in calls)
+        depth[key] = 1 + max((depth[called] for called in calls), default=0)
+        if depth[key] > MOST_NESTED:
+            raise ModelError(f"function calls are nested more than {MOST_NESTED} deep ({_shown(key)})")
+    total = sum(expanded[called] for called in main.calls)
+    most = max(MOST_EXPANDED, MOST_TIMES * (main.nodes + sum(content.nodes for content in contents.values())))
+    if total > most:
+        raise ModelError(f"its function calls expand to more than {most:,} nodes, the limit for a model of its size")
+
+
+def _content(
+    nodes: Sequence[onnx.NodeProto], functions: Mapping[_Key, onnx.FunctionProto], *, refers: bool = True
+) -> _FunctionContent:
+    """Count `nodes` and their calls. `refers` says whether their attributes may refer to attributes of a caller.
+
+    Raises ModelError for bodies that lie too deep in one another, for references where nobody calls, and for operands that a function
+    does not take.
+    """
+    count, calls = 0, list[_Key]()
+    todo = [(nodes, 1)]
+    while todo:
+        level, depth = todo.pop()
+        if depth > MOST_NESTED:
+            raise ModelError(f"bodies of nodes are nested more than {MOST_NESTED} deep")
+        count += len(level)
+        for node in level:
+            key = node.domain, node.op_type, node.overload
+            if key in functions:
+                _require_taken(node, functions[key])
+                calls.append(key)
+            if not refers and any(attribute.ref_attr_name for attribute in node.attribute):
+                raise ModelError(f"a {node.op_type} outside of any function refers to an attribute of a caller")
+            for body in _bodies(node):
+                _require_fitting(node, body)
+                todo.append((body.node, depth + 1))
+    return _FunctionContent(count, calls)
+
+
+def _require_taken(call: onnx.NodeProto, function: onnx.FunctionProto) -> None:
+    """Raise ModelError where `call` has more operands or results than the `function`."""
+    given, taken = (len(call.input), len(call.output)), (len(function.input), len(function.output))
+    if given[0] > taken[0] or given[1] > taken[1]:
+        raise ModelError(
+            f"a call of the function {function.name!r} has {given[0]} inputs and {given[1]} outputs, the function {taken[0]} and {taken[1]}"
+        )
+
+
+def _require_fitting(node: onnx.NodeProto, body: onnx.GraphProto) -> None:
+    """Raise ModelError where `body` does not take what `node` gives it, or gives less than the node does."""
+    given, made = len(node.input), len(node.output)
+    taken = {
+        "If": {0},
+        "Loop": {max(given, 2)},
+        "Scan": {given, given - 1},  # of opset 8, its first input is the length of sequences
+    }.get(node.op_type)
+    if taken is None or node.domain not in {"", "ai.onnx"}:
+        return
+    if len(body.input) not in taken or len(body.output) < made + (node.op_type == "Loop"):
+        raise ModelError(
+            f"a {node.op_type} has {given} inputs and {made} outputs, its body {len(body.input)} and {len(body.output)}"
+        )
+
+
+def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _callees_first(contents: Mapping[_Key, _FunctionContent]) -> Iterator[_Key]:
+    """Yield each function after those that it calls. Raises ModelError where one calls itself, through others or not."""
+    done: set[_Key] = set()
+    for start in contents:
+        path: dict[_Key, Iterator[_Key]] = {}
+        if start not in done:
+            path[start] = iter(contents[start].calls)
+        while path:
+            key, left = next(reversed(path.items()))
+            called = next((one for one in left if one not in done), None)
+            if called is None:
+                del path[key]
+                done.add(key)
+                yield key
+            elif called in path:
+                raise ModelError(f"the function {_shown(called)} calls itself, and ONNX allows no recursion")
+            else:
+                path[called] = iter(contents[called].calls)
+
+
+def _shown(key: _Key) -> str:
+    domain, name, overload = key
+    return f"{domain}::{name}{f':{overload}' if overload else ''}"
+
+
+# Calls of local functions, written out in their places.
+
+
+def inline_calls(model: ir.Model, wanted: Callable[[ir.Function], bool] | None = None) -> None:
+    """Put the bodies of the `wanted` local functions (None: all) in the places of their calls (in place).
+
+    Raises ValueError or onnx_ir's PassError where that cannot be; then `model` is used up.
+    """
+    _Inliner(wanted)(model)
+
+
+class _Inliner(InlinePass):
+    """onnx_ir's pass, but for the search of free names: that counts from 1 for each copy of a name, this goes on after the last copy."""
+
+    def __init__(self, wanted: Callable[[ir.Function], bool] | None) -> None:
+        super().__init__(wanted)
+        self._nodes: dict[str, int] = {}
+        self._values: dict[str, int] = {}
+
+    def _instantiate_call(self, node: ir.Node, call_site_id: str) -> tuple[Sequence[ir.Node], Sequence[ir.Value]]:
+        """Copy the body of the function while its names are free ones, which the pass keeps."""
+        body = list(_as_copied(self._functions[node.op_identifier()]))
+        named: list[ir.Node | ir.Value] = [*body, *(value for one in body for value in one.outputs)]
+        own = [one.name for one in named]
+        for one in named:
+            if isinstance(one, ir.Node):
+                one.name = _free(one.name or "node", self._used_node_names, self._nodes)
+            else:
+                one.name = _free(one.name or "val", self._used_value_names, self._values)
+        try:
+            return super()._instantiate_call(node, call_site_id)
+        finally:
+            for one, name in zip(named, own, strict=True):
+                one.name = name
+
+
+def _as_copied(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
+    """Yield `nodes` in the order in which the pass names their copies: each after the nodes of its bodies."""
+    for node in nodes:
+        for body in bodies_of(node):
+            yield from _as_copied(body.graph)
+        yield node
+
+
+def _free(name: str, used: set[str], last: dict[str, int]) -> str:
+    """Return `name`, or its first free copy: name_2, name_3 ... `last` has the last number of each name, and is changed."""
+    found = name
+    while found in used or found in last:
+        last[name] = last.get(name, 1) + 1
+        found = f"{name}_{last[name]}"
+    last.setdefault(found, 1)
+    return found

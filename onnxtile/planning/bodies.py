@@ -1,0 +1,273 @@
+"""Plans of the bodies of If, Loop and Scan, and of called functions, inside the arena of the graph around them.
+
+While its node runs, a body has a workspace in that arena. The branches of an If share one; each call of a function has its own. The inputs
+of a body (carried values, slices of a Scan) are live from its first step, its outputs to its last. A carried value has one address as
+input and output where that is possible. Others are moved from the outputs to the inputs, and no output may be overwritten before all
+are moved. A function reads its operands in place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.model import keys
+from onnxtile.model.constants import Constants
+from onnxtile.model.topology import node_id
+from onnxtile.planning.aliases import LayoutFacts
+from onnxtile.planning.layout import Layout, layouts, smallest
+from onnxtile.planning.offsets.effort import NORMAL
+from onnxtile.planning.offsets.problem import OffsetPlan, OptimalityProof, Problem
+from onnxtile.planning.order import Order, find_order
+from onnxtile.planning.ordering.order_search import OrderSearch
+from onnxtile.planning.planner import find_planner
+from onnxtile.planning.result import Inside
+from onnxtile.planning.scope import PlanScope, bodies
+from onnxtile.planning.states import STRUCTURE, StatePair
+from onnxtile.planning.workspaces import Needs, WorkspaceBuffer, WorkspaceRules
+from onnxtile.shapes.opened_calls import is_kernel, unfold, written_out
+from onnxtile.shapes.resolve import resolve, tensor_bytes
+from onnxtile.system.errors import ModelError, UsageError
+
+# The carried values of a Loop or Scan: inputs and outputs of its body that are one state of the iterations.
+
+
+def carried(node: ir.Node, body: ir.Graph, facts: LayoutFacts) -> tuple[StatePair, ...]:
+    """Return the carried values of `node` with this `body` that have one type and one shape of known size in all iterations."""
+    if not facts.is_standard(node):
+        return ()
+    inputs, outputs = list(body.inputs), list(body.outputs)
+    if node.op_type == "Loop":
+        pairs = list(zip(inputs[2:], outputs[1:], strict=False))
+    elif node.op_type == "Scan":
+        count = len(inputs) - node.attributes.get_int("num_scan_inputs", 0)
+        pairs = list(zip(inputs[:count], outputs[:count], strict=False))
+    else:
+        return ()
+    uses = Counter(outputs)
+    alone = ((before, after) for before, after in pairs if uses[after] == 1 and _is_made_in(body, after))
+    return tuple(StatePair(one, other, source=STRUCTURE) for one, other in alone if _is_one_size(one, other, facts))
+
+
+def _is_made_in(body: ir.Graph, value: ir.Value) -> bool:
+    maker = value.producer()
+    return maker is not None and maker.graph is body
+
+
+def _is_one_size(before: ir.Value, after: ir.Value, facts: LayoutFacts) -> bool:
+    shapes = facts.shapes
+    if before in facts.constants or after in facts.constants or shapes.dtype(before) != shapes.dtype(after):
+        return False
+    if tensor_bytes(before, shapes) is None or shapes.sizes(before) != shapes.sizes(after):
+        return False
+    is_bound = shapes.is_bound(before) or shapes.is_bound(after)
+    formulas = shapes.formulas(before), shapes.formulas(after)
+    return not is_bound or (formulas[0] is not None and formulas[0] == formulas[1])
+
+
+@dataclass(frozen=True)
+class BodyPlan:
+    """The plan of the body in the `attribute` of a node (None: of the function that it calls): its layout, and the offsets of its buffers.
+
+    Offsets count from the start of a workspace of `size` bytes, which starts at a multiple of `alignment`. `proof` bounds the smallest size
+    in this order, `least` the smallest in every order, in bytes. `inside` are the bodies of its own nodes.
+    """
+
+    attribute: str | None
+    layout: Layout
+    offsets: Mapping[str, int]
+    size: int
+    alignment: int
+    proof: OptimalityProof
+    least: int
+    inside: BodyPlans
+
+
+BodyPlans = Mapping[ir.Node, tuple[BodyPlan, ...]]
+"""The plans of the bodies, by node."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The terms on which bodies are planned, those of the graph around them.
+
+    `inside_kernel` returns the bytes inside a meta-op. Parts of a buffer have live ranges of their own if `in_parts`.
+    """
+
+    facts: LayoutFacts
+    order: Order
+    alignment: int
+    rules: Collection[str]
+    solve: Callable[[Problem], OffsetPlan]
+    workspaces: WorkspaceRules
+    inside_kernel: Callable[[ir.Node], int]
+    in_parts: bool = True
+
+    def needs(self, graph: ir.Graph, inside: BodyPlans) -> Needs:
+        """Return the workspace bytes of the nodes of `graph`; `inside` are the plans of their bodies."""
+        bodies = {node: size for node, planned in inside.items() if (size := max(body.size for body in planned))}
+        units = {node: max(body.alignment for body in planned) for node, planned in inside.items()}
+        own = {node: unit for node, unit in units.items() if unit > self.alignment}
+        kernels = self.workspaces.needs(graph, self.facts, self.inside_kernel)
+        return replace(kernels, bodies=bodies, alignments=own)
+
+
+def plan_bodies(graph: ir.Graph, terms: Terms) -> BodyPlans:
+    """Return the plans of all bodies of the nodes of `graph`. Raises ModelError."""
+    found = {node: tuple(_body(node, name, body, terms) for name, body in bodies(node, terms.facts)) for node in graph}
+    return {node: planned for node, planned in found.items() if planned}
+
+
+def _body(node: ir.Node, name: str | None, graph: ir.Graph, terms: Terms) -> BodyPlan:
+    inside = plan_bodies(graph, terms)
+    scope = PlanScope(graph, "inside", borrows=name is None, states=carried(node, graph, terms.facts), repeats=True)
+    needs = terms.needs(graph, inside)
+    if needs.unique:
+        user = node_id(next(iter(needs.unique)))
+        raise UsageError(f"the workspace of {user!r} cannot be unique: its body has bytes only while its node runs")
+    search = OrderSearch(terms.facts, scope, terms.alignment)
+    least = search.bound(with_least_bodies(needs, inside))
+    layout, plan = smallest(
+        layouts(search, terms.order, 1, terms.rules, needs, in_parts=terms.in_parts), (terms.solve,), least
+    )
+    problem = layout.problem
+    assert plan.proof is not None
+    proof = with_bodies(problem, plan.proof, layout.workspaces, inside)
+    alignment = max(problem.alignments, default=terms.alignment)
+    return BodyPlan(name, layout, plan.offsets, plan.size, alignment, proof, least, inside)
+
+
+def with_least_bodies(needs: Needs, inside: BodyPlans) -> Needs:
+    """Return `needs` with the least size of each body in `inside` over all orders."""
+    return replace(needs, bodies={node: max(body.least for body in inside[node]) for node in needs.bodies})
+
+
+def with_bodies(
+    problem: Problem, proof: OptimalityProof, workspaces: Iterable[WorkspaceBuffer], inside: BodyPlans
+) -> OptimalityProof:
+    """Return the bound of `problem` where the bodies in its `workspaces` may have smaller plans, too.
+
+    `proof` is the bound for workspaces of their present size.
+    """
+    spare: dict[str, int] = {}
+    ended = proof.ended
+    for workspace in workspaces:
+        bodies = inside.get(workspace.nodes[0], ()) if workspace.is_own else ()
+        least = max((body.proof.lower_bound for body in bodies), default=0)
+        largest = max(bodies, key=lambda body: body.size, default=None)
+        if largest is not None and least < largest.size:
+            spare[workspace.buffer.name] = largest.size - least
+            ended = largest.proof.ended if ended == "lower bound reached" else ended
+    smaller = tuple(replace(b, size=b.size - spare.get(b.name, 0)) for b in problem.buffers) if spare else ()
+    bound = replace(problem, buffers=smaller).lower_bound if spare else proof.lower_bound
+    return proof if bound >= proof.lower_bound else OptimalityProof(bound, problem.bound, ended)
+
+
+# The bytes inside a meta-op: the peak of its own nodes, planned by themselves.
+#
+# In a plan a meta-op is one kernel, and the tensors between its nodes take no bytes. Running it node by node needs these bytes; a kernel
+# may need fewer.
+
+_SMALL = 64
+"""The largest number of elements of a constant operand that may decide a shape inside."""
+
+
+@dataclass(frozen=True)
+class Insides:
+    """The bytes inside the meta-ops of a model. Calls of one function with equal operands are planned once.
+
+    `alignment` and `rules` are those of the plan of the model.
+    """
+
+    facts: LayoutFacts
+    alignment: int
+    rules: Collection[str]
+    _known: dict[Hashable, int | None] = field(default_factory=dict)
+
+    def of(self, node: ir.Node) -> int:
+        """Return the bytes inside `node`. Raises LookupError for a node that is not a meta-op, or with an unknown shape inside."""
+        if not self._is_kernel(node):
+            raise LookupError("it is not a meta-op, and has no nodes inside")
+        found = self.known(node)
+        if found is None:
+            raise LookupError("some shapes inside it are not known")
+        return found
+
+    def known(self, node: ir.Node) -> int | None:
+        """Return the bytes inside the meta-op `node`; None where a shape inside is not known."""
+        key = (node.op_identifier(), *(None if value is None else self._signature(value) for value in node.inputs))
+        if key not in self._known:
+            self._known[key] = self._planned(node)
+        return self._known[key]
+
+    def rows(self, layout: Layout, bodies: BodyPlans, path: str = "") -> tuple[Inside, ...]:
+        """Return the meta-ops of `layout`, and of the `bodies` of its nodes, that need bytes inside.
+
+        `path` is the path to a body, from node to node.
+        """
+        found = []
+        counted = {
+            node
+            for workspace in layout.workspaces
+            for node in workspace.nodes
+            if not workspace.is_own or node not in bodies
+        }
+        for node, name in zip(layout.schedule.nodes, layout.schedule.ids, strict=True):
+            if self._is_kernel(node) and not self._is_constant(node) and not self._is_island(node):
+                size = self.known(node)
+                if size != 0:
+                    found.append(Inside(f"{path}{name}", keys.meta_op(node.op_type), size, node in counted))
+            for body in bodies.get(node, ()):
+                way = "/".join(part for part in (f"{path}{name}", body.attribute) if part is not None)
+                found.extend(self.rows(body.layout, body.inside, f"{way}/"))
+        return tuple(found)
+
+    def _is_kernel(self, node: ir.Node) -> bool:
+        function = self.facts.model.functions.get(node.op_identifier())
+        return function is not None and is_kernel(function)
+
+    def _is_island(self, node: ir.Node) -> bool:
+        # A kernel on quantised operands has no float tensors, whatever the nodes between them say.
+        return keys.ISLAND in self.facts.model.functions[node.op_identifier()].metadata_props
+
+    def _is_constant(self, node: ir.Node) -> bool:
+        return all(value in self.facts.constants for value in node.outputs)
+
+    def _signature(self, value: ir.Value) -> Hashable:
+        facts, sizes = self.facts, self.facts.shapes.sizes(value)
+        known = (facts.shapes.dtype(value), facts.shapes.dims(value), facts.shapes.is_bound(value))
+        if value not in facts.constants or sizes is None or np.prod(sizes) > _SMALL:
+            return known
+        return (*known, facts.constants.array(value).tobytes())
+
+    def _planned(self, node: ir.Node) -> int | None:
+        facts = self.facts
+        alone = written_out(node, facts.model, facts.shapes, facts.constants)
+        try:
+            shapes = resolve(alone, run=True)
+        except ModelError:
+            return None  # shapes inside contradict each other, or onnxruntime refuses random operands
+        model, shapes, constants = unfold(alone, shapes, Constants(alone))
+        inner = LayoutFacts(model, shapes, constants)
+        planner, order = find_planner("greedy-by-size"), find_order("model")
+        nested = Insides(inner, self.alignment, self.rules, self._known)
+        if any(nested._is_kernel(one) and nested.known(one) is None for one in model.graph.all_nodes()):
+            return None
+        terms = Terms(
+            inner,
+            order,
+            self.alignment,
+            self.rules,
+            lambda problem: planner.plan(problem, NORMAL),
+            WorkspaceRules(insides=True),
+            nested.of,
+        )
+        bodies = plan_bodies(model.graph, terms)
+        needs = terms.needs(model.graph, bodies)
+        search = OrderSearch(inner, PlanScope(model.graph, "outside"), self.alignment)
+        (layout,) = layouts(search, order, 1, self.rules, needs)
+        return None if layout.roles.unplanned else layout.problem.peak[0]

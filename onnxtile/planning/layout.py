@@ -1,0 +1,510 @@
+"""The layout of a graph, before offsets: schedule, live ranges, aliases, and the buffers to be placed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+import onnx_ir as ir
+
+from onnxtile.model import keys
+from onnxtile.model.walk import all_values
+from onnxtile.planning.aliases import Alias, LayoutFacts
+from onnxtile.planning.live_ranges import InSteps, LiveRange, Precedence, early_ends, find_live_ranges, with_states
+from onnxtile.planning.offsets.problem import Buffer, OptimalityProof, OverCapacity, PinOverlap, Problem, align
+from onnxtile.planning.order import Order, SchedulingContext
+from onnxtile.planning.ordering.every_order import Claim, InEveryOrder, clique, conflicts
+from onnxtile.planning.ordering.order_search import OrderSearch
+from onnxtile.planning.schedule import Schedule
+from onnxtile.planning.scope import PlanScope, Roles
+from onnxtile.planning.sharing import FixedBytes, Sharing, Timeline, choose
+from onnxtile.planning.workspaces import NO_NEEDS, Needs, WorkspaceBuffer
+from onnxtile.shapes.resolve import granule, tensor_bytes
+from onnxtile.system.errors import ModelError, UsageError, unknown
+from onnxtile.system.text import whole
+
+# Pins: the addresses and memories that tensors and workspaces of a graph must have, and the tensors that share bytes with nothing.
+
+
+@dataclass(frozen=True)
+class Pins:
+    """The offset in bytes and the memory that a tensor or workspace must have, by name, and the names of tensors to keep.
+
+    A kept tensor shares its bytes with nothing for the whole run, so its value may be read at any time after it is made. `capacities` has
+    the bytes of each memory (None: no limit).
+    """
+
+    offsets: Mapping[str, int] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict)
+    keeps: tuple[str, ...] = ()
+    capacities: Mapping[str, int | None] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names in it, each once."""
+        return tuple(dict.fromkeys((*self.offsets, *self.places, *self.keeps)))
+
+    def with_marks(self, model: ir.Model) -> Pins:
+        """Return these pins with those in the metadata of the values of `model`; an option replaces a mark of the same tensor.
+
+        Raises UsageError for a mark that says nothing.
+        """
+        offsets: dict[str, int] = {}
+        places: dict[str, str] = {}
+        keeps: dict[str, None] = {}
+        own = {*model.graph.inputs, *(value for node in model.graph for value in node.outputs)}
+        for value in all_values(model):
+            name, marks = value.name or "", value.metadata_props
+            if value not in own and not marks.keys().isdisjoint((keys.PIN, keys.PLACE_IN, keys.KEEP)):
+                raise _inside(name)
+            if keys.PIN in marks:
+                offsets[name] = _number(name, marks[keys.PIN])
+            if keys.PLACE_IN in marks:
+                places[name] = marks[keys.PLACE_IN]
+            if keys.KEEP in marks and _flag(name, marks[keys.KEEP]):
+                keeps[name] = None
+        every = tuple(keeps | dict.fromkeys(self.keeps))
+        return Pins({**offsets, **self.offsets}, {**places, **self.places}, every, self.capacities)
+
+    def require_known(self, model: ir.Model, roles: Roles, workspaces: Collection[str]) -> None:
+        """Raise UsageError for a name that is no tensor or workspace of the main graph with an address in an arena."""
+        if not self.names:
+            return
+        tensors = {value.name or "" for value in roles.tensors}
+        reasons = {value.name or "": reason for value, reason in (*roles.outside.items(), *roles.unplanned.items())}
+        reasons |= {value.name or "": "a constant" for value in roles.constants}
+        for name in self.names:
+            if name in tensors or (name in workspaces and name not in self.keeps):
+                continue
+            if name in workspaces:
+                raise UsageError(f"{name!r} is a workspace, not a tensor", hint="its rule may say unique")
+            if name in reasons:
+                inside = reasons[name] in {"a graph input", "a graph output"}
+                raise UsageError(
+                    f"{name!r} has no address in an arena: {reasons[name]}", hint="add --io inside" if inside else None
+                )
+            if any(value.name == name for value in all_values(model)):
+                raise _inside(name)
+            raise unknown("tensor", name, {*tensors, *workspaces})
+
+    def limit(self, name: str) -> int | None:
+        """Return the capacity of the memory of the pinned tensor `name`, in bytes; None for a tensor without a pin or a limit."""
+        if name not in self.offsets:
+            return None
+        return self.capacities.get(self.places.get(name) or next(iter(self.capacities), ""))
+
+    def require_addresses(self, sizes: Mapping[str, int], alignment: int) -> None:
+        """Raise UsageError for a pin of one of `sizes` that is not aligned, or leaves the capacity of its memory."""
+        for name, size in sizes.items():
+            if name in self.offsets:
+                Problem((Buffer(name, size, 0, 1, pin=self.offsets[name]),), alignment, self.limit(name))
+
+    def require_memories(self) -> None:
+        """Raise UsageError for a place that is none of the memories, and a pin whose memory is not known."""
+        names = tuple(self.capacities)
+        for name, place in self.places.items():
+            if place not in names:
+                error = unknown("memory", place, names)
+                raise UsageError(f"the place {place!r} of {name!r} has no capacity", hint=error.hint)
+        for name in self.offsets if len(names) > 1 else ():
+            if name not in self.places:
+                raise UsageError(
+                    f"the pin of {name!r} is an offset in one of several memories", hint=f"choose {', '.join(names)}"
+                )
+
+    def require_agreement(self, facts: LayoutFacts, tensors: Iterable[ir.Value]) -> None:
+        """Raise UsageError for a view that must have another address or memory than its source."""
+        if not self.offsets and not self.places:
+            return
+        sources = {a.value: a.source for a in _views(facts)}
+        known = {value.name or "" for value in tensors}
+        by_root: dict[ir.Value, list[str]] = {}
+        for root, name in ((_root(v, sources, frozenset(self.keeps)), v.name or "") for v in tensors):
+            if name in self.offsets or name in self.places:
+                by_root.setdefault(root, []).append(name)
+        for names in by_root.values():
+            for wanted in (self.offsets, self.places):
+                said = [name for name in names if name in wanted and name in known]
+                other = next((name for name in said if wanted[name] != wanted[said[0]]), None)
+                if other is not None:
+                    raise UsageError(
+                        f"{said[0]!r} and {other!r} are views of one another, and cannot be at {wanted[said[0]]} and {wanted[other]}"
+                    )
+
+    @cached_property
+    def kept(self) -> frozenset[str]:
+        """The names of tensors that share bytes with nothing."""
+        return frozenset(self.keeps)
+
+    def on(self, buffer: Buffer) -> Buffer:
+        """Return the buffer of a workspace with its pin and its memory."""
+        if buffer.name not in self.offsets and buffer.name not in self.places:
+            return buffer
+        return replace(buffer, pin=self.offsets.get(buffer.name), memory=self.places.get(buffer.name))
+
+
+NO_PINS = Pins()
+"""No pins."""
+
+
+def _inside(name: str) -> UsageError:
+    return UsageError(f"{name!r} has no address of its own in the main graph: it is made in a body or function")
+
+
+def _views(facts: LayoutFacts) -> Iterator[Alias]:
+    return (alias for node in facts.model.graph for alias in facts.lawful(node) if alias.rule == "view")
+
+
+def _root(value: ir.Value, sources: Mapping[ir.Value, ir.Value], kept: frozenset[str]) -> ir.Value:
+    while value in sources and value.name not in kept and sources[value].name not in kept:
+        value = sources[value]
+    return value
+
+
+def _number(name: str, text: str) -> int:
+    found = whole(text)
+    if found is None:
+        raise UsageError(f"the metadata {keys.PIN!r} of {name!r} is {text!r}, not a number of bytes")
+    return found
+
+
+def _flag(name: str, text: str) -> bool:
+    if text not in {"true", "false"}:
+        raise UsageError(f"the metadata {keys.KEEP!r} of {name!r} is {text!r}", hint="write true or false")
+    return text == "true"
+
+
+_MOST = 2**53
+"""The largest sum of the bytes of all buffers: it fits in 64 bits, and readers of JSON keep it exact."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A schedule, the role and live range of each value, and the alias sets; `order` says which value is dead before another is made.
+
+    `buffers` are to be placed: one for each alias set, and one for each of the `workspaces`. `make_whole` returns the layout of the same
+    schedule in which all bytes of a buffer are live in its whole live range, `make_loose` one with parts only where they lower the peak.
+    """
+
+    scope: PlanScope
+    schedule: Schedule
+    roles: Roles
+    live_ranges: Mapping[ir.Value, LiveRange]
+    order: Precedence
+    sharing: Sharing
+    buffers: tuple[Buffer, ...]
+    workspaces: tuple[WorkspaceBuffer, ...]
+    alignment: int
+    make_whole: Callable[[], Layout]
+    make_loose: Callable[[], Layout]
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The buffers to be placed, and the conflicts between them."""
+        return Problem(self.buffers, self.alignment, conflicts=self.conflicts, clique=self.clique)
+
+    @cached_property
+    def bounding(self) -> Layout:
+        """The layout with the same aliases in which buffers have no outlines."""
+        return replace(self, buffers=self.problem.bounding.buffers)
+
+    @cached_property
+    def conflicts(self) -> frozenset[tuple[str, str]]:
+        """Pairs of buffers that share no step of this schedule, but may in another order, by name."""
+        return conflicts(self._claims, self.order) if isinstance(self.order, InEveryOrder) else frozenset()
+
+    @cached_property
+    def clique(self) -> frozenset[str]:
+        """The names of the heaviest set of buffers that pairwise share no byte in some order; empty for a layout of one order."""
+        if not isinstance(self.order, InEveryOrder):
+            return frozenset()
+        size = {buffer.name: align(buffer.size, self.alignment) for buffer in self.buffers}
+        return clique(self._claims, [size[claim.name] for claim in self._claims], self.conflicts)
+
+    @cached_property
+    def _claims(self) -> list[Claim]:
+        assert isinstance(self.order, InEveryOrder)
+        order = self.order
+        alias_sets = {id(alias_set): alias_set for alias_set in self.sharing.alias_sets.of.values()}.values()
+        claims = [
+            order.claim(alias_set.owner.name or "", alias_set.live_range, alias_set.tensors) for alias_set in alias_sets
+        ]
+        for workspace in self.workspaces:
+            users = tuple(map(order.number, workspace.nodes))
+            claims.append(Claim(workspace.buffer.name, (workspace.buffer.lower, workspace.buffer.upper), users, users))
+        return claims
+
+
+def layouts(
+    search: OrderSearch,
+    order: Order,
+    streams: int,
+    rules: Collection[str],
+    needs: Needs = NO_NEEDS,
+    *,
+    in_parts: bool = True,
+    pins: Pins = NO_PINS,
+) -> Iterator[Layout]:
+    """Return a layout for each candidate schedule of `order`, with up to `streams` nodes in one step, made one by one.
+
+    `rules` name the kinds of aliases in use, `needs` the bytes of workspaces. Parts of a buffer have their own live ranges if `in_parts`.
+    `pins` has the addresses and memories that tensors and workspaces must have.
+
+    Raises ModelError for a cycle, or more bytes than can be counted. Raises UsageError for fewer than one stream, for several streams with
+    the order "any", and where nodes that may run at the same time are to share one workspace.
+    """
+    if order.every and streams > 1:
+        raise UsageError(
+            f"the order {order.name!r} already holds for any number of streams", hint="leave --streams out"
+        )
+    if needs.has_common and (order.every or streams > 1):
+        raise UsageError(
+            "nodes that may run at the same time cannot share one workspace",
+            hint="leave --share-workspaces out" if needs.shared else "leave 'shared' out of the rules",
+        )
+    terms = _LayoutTerms(
+        search.facts,
+        search.scope,
+        search.alignment,
+        frozenset(rules),
+        order.every,
+        needs,
+        search.roles,
+        in_parts and not order.every,
+        pins,
+    )
+
+    def searched() -> Iterator[Schedule]:
+        return search.orders({*rules, "view"}, needs)
+
+    return map(terms.layout, order.candidates(SchedulingContext(search.own, streams, searched, search.is_wide)))
+
+
+@dataclass(frozen=True)
+class _LayoutTerms:
+    """The inputs of a layout apart from its schedule."""
+
+    facts: LayoutFacts
+    scope: PlanScope
+    alignment: int
+    rules: frozenset[str]
+    every: bool
+    needs: Needs
+    roles: Callable[[Schedule], Roles]
+    in_parts: bool
+    pins: Pins = NO_PINS
+    saves_copies: bool = True
+
+    def layout(self, schedule: Schedule) -> Layout:
+        scope, facts = self.scope, self.facts
+        roles = self.roles(schedule)
+        self._require_countable(roles)
+        live_ranges = find_live_ranges(scope, schedule)
+        # In another order, another part may be the first to die: a buffer for every order is live as a whole.
+        parts = early_ends(scope, schedule, facts, live_ranges) if self.in_parts else None
+        order = self._in_every_order(schedule, roles) if self.every else InSteps(schedule, live_ranges, parts)
+        # The order of reads and writes is that of the graph, but the bytes of a state are held throughout.
+        live_ranges = with_states(live_ranges, scope, schedule)
+        states = tuple(Alias(pair.output, pair.input, "state") for pair in scope.states)
+        workspaces = tuple(
+            replace(workspace, buffer=self.pins.on(workspace.buffer)) for workspace in self.needs.workspaces(schedule)
+        )
+        used = [workspace.buffer for workspace in workspaces]
+        held = (scope.kept, used, parts, self.saves_copies, self._fixed(roles), states, not scope.repeats)
+        timeline = Timeline(schedule, live_ranges, order, *held)
+        sharing = choose(timeline, facts, tuple(roles.tensors), self.alignment, self.rules)
+        apart = [pair for pair in scope.states if scope.repeats and not sharing.is_one(pair.input, pair.output)]
+        if apart:
+            left = tuple(pair for pair in scope.states if pair not in apart)
+            return replace(self, scope=replace(scope, states=left)).layout(schedule)
+        buffers = (*_buffers(sharing, facts, self.alignment), *(workspace.buffer for workspace in workspaces))
+        whole = partial(replace(self, in_parts=False).layout, schedule)
+        loose = partial(replace(self, saves_copies=False).layout, schedule)
+        found = (roles, live_ranges, order, sharing, buffers, workspaces)
+        return Layout(scope, schedule, *found, self.alignment, whole, loose)
+
+    def _fixed(self, roles: Roles) -> dict[ir.Value, FixedBytes]:
+        pins = self.pins
+        named = {value.name or "": value for value in roles.tensors} if pins.names else {}
+        return {
+            named[name]: FixedBytes(pins.offsets.get(name), pins.places.get(name), name in pins.kept, pins.limit(name))
+            for name in pins.names
+            if name in named
+        }
+
+    def _in_every_order(self, schedule: Schedule, roles: Roles) -> InEveryOrder:
+        constants, tensors = self.facts.constants, roles.tensors
+        computed = {n for n in schedule.nodes if all(v in constants and v not in tensors for v in n.outputs)}
+        return InEveryOrder(self.scope, schedule, computed)
+
+    def _require_countable(self, roles: Roles) -> None:
+        sizes = [tensor_bytes(value, self.facts.shapes) or 0 for value in roles.tensors]
+        sizes += self.needs.sizes
+        total = sum(align(size, self.alignment) for size in sizes)
+        if total > _MOST:
+            raise ModelError(
+                f"tensors and workspaces of {total:,} bytes are too many: {_MOST:,} can be planned",
+                hint="smaller sizes (--dim, --shape), workspaces or alignment take less",
+            )
+
+
+def _buffers(sharing: Sharing, facts: LayoutFacts, alignment: int) -> tuple[Buffer, ...]:
+    """Return a buffer for each alias set, aligned at least to its elements."""
+    granules: dict[ir.Value, int] = {}
+    for value, alias_set in sharing.alias_sets.of.items():
+        dtype = facts.shapes.dtype(value)
+        assert dtype is not None
+        granules[alias_set.owner] = max(granule(dtype), granules.get(alias_set.owner, 1))
+    found = []
+    for owner, wanted in granules.items():
+        alias_set, own = sharing.alias_sets.of[owner], wanted if wanted > alignment else None
+        name, live_range, outline = owner.name or "", alias_set.live_range, alias_set.outline
+        pin, memory = alias_set.pin, alias_set.fixed.memory
+        found.append(Buffer(name, alias_set.size, *live_range, own, outline=outline, pin=pin, memory=memory))
+    return tuple(found)
+
+
+# The layout with the smallest arena, of several layouts of one graph.
+
+_MANY = 500
+"""Buffers above which placing takes so long that a layout that can hardly be smaller is left out."""
+
+
+class _Proved(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def size(self) -> int:
+        """The bytes of all arenas together."""
+        ...
+
+    @property
+    def proof(self) -> OptimalityProof | None:
+        """The bound on these bytes."""
+        ...
+
+
+Placed = TypeVar("Placed", bound=_Proved)
+
+
+def smallest(
+    layouts: Iterable[Layout], places: Sequence[Callable[[Problem], Placed]], least: int
+) -> tuple[Layout, Placed]:
+    """Return the layout with the smallest arena and what the last of `places` that ran found for its problem; of equals, the first.
+
+    Each of `places` plans a problem, the quickest first: all layouts are placed by one before any is placed by the next. A layout whose
+    lower bound is no smaller is not placed. Every layout needs at least `least` bytes: an arena of that size is the smallest, and no
+    further layout is made. Outlines are left out where the arena reaches the lower bound without them. Buffers with outlines may leave
+    gaps that cost more than their outlines save: where the arena is above the lower bound of such a layout, it is also placed with whole
+    buffers. Raises OverCapacity where no arena fits its capacity, PinOverlap where pinned tensors are live together in every layout.
+    """
+    found = _Smallest(places[0])
+    made: list[Layout] = []
+    higher: list[Layout] = []
+    for layout in layouts:
+        if layout.problem.lower_bound > least:
+            higher.append(layout)
+            continue
+        made.append(layout)
+        found.enter(layout)
+        if found.has_reached(least):
+            return found.result
+    # A smaller peak need not be a smaller arena: gaps between buffers may cost more than the order saves.
+    for layout in sorted(higher, key=lambda layout: layout.problem.lower_bound):
+        made.append(layout)
+        found.enter(layout)
+    if len(made) > 1 or len(places) == 1:
+        # A single layout is placed by the last of `places` anyway.
+        found.enter_wholes(made)
+    for place in places[1:]:
+        found.place, found.over = place, None
+        for layout in made:
+            found.enter(layout)
+            if found.has_reached(least):
+                return found.result
+        found.enter_wholes(made)
+    return found.result
+
+
+@dataclass
+class _Smallest(Generic[Placed]):
+    """The layout with the smallest arena so far; `over` is the error of the first that did not fit."""
+
+    place: Callable[[Problem], Placed]
+    best: tuple[Layout, Placed] | None = None
+    over: OverCapacity | PinOverlap | None = None
+
+    @property
+    def result(self) -> tuple[Layout, Placed]:
+        """The best layout and its arenas. Raises the error of the first layout where none fits its capacity."""
+        if self.best is None:
+            assert self.over is not None
+            raise self.over
+        return self.best
+
+    def has_reached(self, least: int) -> bool:
+        """Return whether the best arena takes `least` bytes."""
+        return self.best is not None and self.best[1].size <= least
+
+    def is_open(self, layout: Layout) -> bool:
+        """Return whether an arena of the lower bound of `layout` would be the smallest."""
+        return self.best is None or layout.problem.lower_bound < self.best[1].size
+
+    def enter(self, layout: Layout) -> None:
+        """Place `layout`, if its arena may be the smallest: first without outlines, where their lower bound is no smaller."""
+        if not self.is_open(layout):
+            return
+        least = layout.problem.lower_bound
+        if layout.problem.has_outlines and layout.problem.bounding.lower_bound == least:
+            with suppress(OverCapacity, PinOverlap):
+                placed = self.place(layout.bounding.problem)
+                if placed.size == least:
+                    self.best = (layout.bounding, placed)
+                    return
+        try:
+            self._keep(layout, self.place(layout.problem))
+        except (OverCapacity, PinOverlap) as error:
+            self.over = self.over or error
+
+    def enter_wholes(self, layouts: Iterable[Layout]) -> None:
+        """Enter with whole buffers those of `layouts` with outlines whose arenas may yet be smaller."""
+        for layout in layouts:
+            if layout.problem.has_outlines and self.is_open(layout):
+                self.enter_whole(layout)
+
+    def enter_whole(self, layout: Layout) -> None:
+        """Place `layout` with parts only where they lower the peak, then with whole buffers: these prove nothing of outlines."""
+        whole = layout.make_whole()
+        if not _is_large_and_tight(layout):
+            loose = layout.make_loose()
+            self.enter(loose)
+            if whole.buffers == loose.buffers:
+                return
+        if not self.is_open(whole):
+            return
+        with suppress(OverCapacity, PinOverlap):
+            placed = self.place(whole.problem)
+            proof = placed.proof
+            if proof is not None and layout.problem.lower_bound < proof.lower_bound:
+                ended = None if self.best is None or self.best[1].proof is None else self.best[1].proof.ended
+                bound = OptimalityProof(layout.problem.lower_bound, layout.problem.bound, ended or "effort")
+                placed = replace(placed, proof=bound)
+            self._keep(whole, placed)
+
+    def _keep(self, layout: Layout, placed: Placed) -> None:
+        if self.best is None or _worth(placed) < _worth(self.best[1]):
+            self.best = (layout, placed)
+
+
+def _is_large_and_tight(layout: Layout) -> bool:
+    """Return whether `layout` has many buffers, and parts do not lower its peak: then parts that do would save nothing."""
+    problem = layout.problem
+    return problem.bounding.lower_bound == problem.lower_bound and len(problem.buffers) > _MANY
+
+
+def _worth(placed: _Proved) -> tuple[int, int]:
+    """Return a key that is least for the smallest arenas, of equals for those with the highest bound."""
+    return placed.size, -placed.proof.lower_bound if placed.proof is not None else 0

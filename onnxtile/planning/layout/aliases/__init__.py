@@ -1,1 +1,0 @@
-"""Aliases: tensors that may share bytes by the rules of their operators, and those chosen to."""

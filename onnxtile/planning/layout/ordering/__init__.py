@@ -1,1 +1,0 @@
-"""Orders of nodes: schedules, precedence, and the search for the order of least peak."""

@@ -1,0 +1,273 @@
+"""Precedence in every order that the graph allows, and the buffers that some order needs at the same time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.model.topology import MOST_ELEMENTS, heaviest_antichain
+from onnxtile.model.walk import dependencies
+from onnxtile.planning.live_ranges import ByteSpan, LiveRange
+from onnxtile.planning.offsets.problem import Ints
+from onnxtile.planning.schedule import Schedule, predecessors
+from onnxtile.planning.scope import PlanScope
+from onnxtile.system.errors import UsageError
+
+# Precedence of nodes in every order, by chains: paths that together hold every node once.
+#
+# The nodes before a node are the first few of each chain. One number for each chain says how many: n·k numbers for n nodes on k chains,
+# where a set for each node takes n² bits. k is about the number of nodes that may run at the same time. After Jagadish, "A compression
+# technique to materialize transitive closure", TODS 1990, doi 10.1145/99935.99944.
+
+MOST_NUMBERS = 50_000_000
+"""The largest n·k: 200 MB."""
+MOST_PAIRS = 20_000_000
+"""The largest number of unordered pairs of nodes."""
+
+_HINT = "plan for one order instead (--order model or min-peak), or for nodes that run at once (--streams N)"
+
+
+def require_narrow(after: Sequence[Sequence[int]]) -> None:
+    """Raise UsageError for a graph that `Chains` would refuse, where that is seen in one pass over its nodes.
+
+    Nodes at the same distance from the first ones, counted along the longest path, are unordered: that is a lower bound on all pairs.
+    """
+    depths: list[int] = []
+    for before in after:
+        depths.append(1 + max((depths[other] for other in before), default=-1))
+    pairs = sum(count * (count - 1) // 2 for count in Counter(depths).values())
+    _require(pairs, MOST_PAIRS, f"{len(after):,} nodes have too many unordered pairs")
+
+
+class Chains:
+    """The chains of a graph whose node n comes after the nodes `after[n]`, all of lower numbers.
+
+    `chain[n]` is the chain of node n, `place[n]` its place there, and `through[n, c]` how many nodes of chain c are before it.
+    Raises UsageError for a graph with too many unordered pairs of nodes.
+    """
+
+    def __init__(self, after: Sequence[Sequence[int]]) -> None:
+        count = len(after)
+        self.chain = np.zeros(count, np.int64)
+        self.place = np.zeros(count, np.int64)
+        self._through = np.zeros((count, 8), np.int32)
+        self._lengths = np.zeros(8, np.int32)
+        self.count = 0
+        pairs = 0
+        for node, before in enumerate(after):
+            row = self._through[node]
+            for other in before:
+                np.maximum(row, self._through[other], out=row)
+            for other in before:
+                chain = self.chain[other]
+                row[chain] = max(row[chain], self.place[other] + 1)
+            pairs += int((self._lengths - row).sum())
+            _require(pairs, MOST_PAIRS, f"{count:,} nodes have too many unordered pairs")
+            self._append(node, self._ended(before, row))
+        self.through = self._through[:, : self.count]
+
+    def _ended(self, before: Sequence[int], row: np.ndarray[tuple[int], np.dtype[np.int32]]) -> int:
+        """Return a chain that ends before the node of `row`, preferably of a node directly `before` it; or a new chain."""
+        for other in before:
+            chain = int(self.chain[other])
+            if self.place[other] + 1 == self._lengths[chain]:
+                return chain
+        ended = np.flatnonzero(row[: self.count] == self._lengths[: self.count])
+        return int(ended[0]) if len(ended) else self.count
+
+    def _append(self, node: int, chain: int) -> None:
+        if chain == self.count:
+            self.count += 1
+            numbers = self.count * len(self.chain)
+            _require(numbers, MOST_NUMBERS, f"{len(self.chain):,} nodes form {self.count:,} chains")
+        if chain == len(self._lengths):
+            self._through = np.pad(self._through, ((0, 0), (0, chain)))
+            self._lengths = np.pad(self._lengths, (0, chain))
+        self.chain[node] = chain
+        self.place[node] = self._lengths[chain]
+        self._lengths[chain] += 1
+
+    def is_before(self, node: int, other: int) -> bool:
+        """Return whether `node` is before `other` in every order."""
+        return bool(self.through[other, self.chain[node]] > self.place[node])
+
+    def ends(self, nodes: Sequence[int]) -> tuple[int, ...]:
+        """Return the last of `nodes` on each chain: a node after these is after all of `nodes`."""
+        last: dict[int, int] = {}
+        for node in nodes:
+            chain = int(self.chain[node])
+            if chain not in last or self.place[last[chain]] < self.place[node]:
+                last[chain] = node
+        return tuple(last.values())
+
+    def before_all(self, nodes: Sequence[int]) -> Ints:
+        """Return the number of nodes of each chain that are before all of `nodes`, which must not be empty."""
+        least: Ints = self.through[list(nodes)].min(axis=0).astype(np.int64)
+        return least
+
+
+def _require(number: int, most: int, what: str) -> None:
+    if number > most:
+        raise UsageError(
+            f"the graph is too wide for the order 'any': {what} ({number:,}, at most {most:,})", hint=_HINT
+        )
+
+
+MOST_CONFLICTS = 2_000_000
+"""The largest number of conflicts: pairs of buffers that only another order needs at the same time."""
+_MEASURING = frozenset({"Shape", "Size"})
+"""Operators whose results depend on sizes alone."""
+
+
+def require_orderable(graph: ir.Graph) -> None:
+    """Raise UsageError for a graph that is too wide to be planned for every order, before anything is inferred of it.
+
+    Nodes count that depend on an input of the graph: others may be computed before the run, as may all that is made of Shape or Size alone.
+    """
+    given = {value for value in graph.inputs if not value.is_initializer()}
+    numbers: dict[ir.Node, int] = {}
+    after: list[tuple[int, ...]] = []
+    for node in graph:
+        before = tuple(numbers[maker] for maker in predecessors(node) if maker in numbers)
+        if node.op_type not in _MEASURING and (before or not given.isdisjoint(dependencies(node))):
+            numbers[node] = len(after)
+            after.append(before)
+    require_narrow(after)
+
+
+class InEveryOrder:
+    """Precedence in every order that the graph allows: a node is before another if a path leads from the first to the second.
+
+    The nodes `computed` run before all others, and use no bytes of the arena. `steps` has the step of each node in the schedule, by its
+    number in the chains. Raises UsageError for a graph that is too wide (see layout.ordering.chains).
+    """
+
+    def __init__(self, scope: PlanScope, schedule: Schedule, computed: Collection[ir.Node] = ()) -> None:
+        nodes = [node for node in schedule.nodes if node not in computed]
+        self._number = {node: number for number, node in enumerate(nodes)}
+        self.steps = tuple(schedule.steps[node] for node in nodes)
+        makers = ([self._number[p] for p in predecessors(node) if p in self._number] for node in nodes)
+        self.chains = Chains([tuple(before) for before in makers])
+        uses: dict[ir.Value, list[int]] = {}
+        for node, number in self._number.items():
+            for value in dict.fromkeys((*dependencies(node), *node.outputs)):
+                uses.setdefault(value, []).append(number)
+        self._uses = uses
+        self._ends = {value: self.chains.ends(numbers) for value, numbers in uses.items()}
+        # The caller reads it after every node.
+        self._kept = scope.kept
+
+    def claim(self, name: str, live_range: LiveRange, values: Iterable[ir.Value]) -> Claim:
+        """Return the claim of a buffer that holds `values`."""
+        values = list(values)
+        makers = dict.fromkeys(value.producer() for value in values)
+        numbers = tuple(None if maker is None else self._number[maker] for maker in makers)
+        return Claim(
+            name, live_range, tuple(sorted({use for value in values for use in self._uses.get(value, ())})), numbers
+        )
+
+    def number(self, node: ir.Node) -> int:
+        """Return the number of `node` in the chains."""
+        return self._number[node]
+
+    def before(self, a: ir.Value, b: ir.Value) -> bool:
+        """Return whether every node that uses `a` is before the one that makes `b`."""
+        maker = self._maker(b)
+        if maker is None or a in self._kept:
+            return False
+        return all(self.chains.is_before(end, maker) for end in self._ends.get(a, ()))
+
+    def before_in(self, _span: ByteSpan, a: ir.Value, b: ir.Value) -> bool:
+        """Return whether every node that uses `a` is before the one that makes `b`; bytes are not told apart."""
+        return self.before(a, b)
+
+    def until(self, a: ir.Value, b: ir.Value) -> bool:
+        """Return whether every other node that uses `a` is before the one that makes `b`."""
+        maker = self._maker(b)
+        if maker is None or a in self._kept:
+            return False
+        return all(end == maker or self.chains.is_before(end, maker) for end in self._ends.get(a, ()))
+
+    def made_before(self, a: ir.Value, b: ir.Value) -> bool:
+        """Return whether a path leads from the node that makes `a`, or the caller, to the one that makes `b`."""
+        first, second = self._maker(a), self._maker(b)
+        return second is not None and (first is None or self.chains.is_before(first, second))
+
+    def _maker(self, value: ir.Value) -> int | None:
+        maker = value.producer()
+        return None if maker is None else self._number.get(maker)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The use of a buffer: its live range in the schedule, the nodes that use it, and those that make its values (None: the caller)."""
+
+    name: str
+    live_range: LiveRange
+    uses: tuple[int, ...]
+    makers: tuple[int | None, ...]
+
+
+def conflicts(claims: Sequence[Claim], order: InEveryOrder) -> frozenset[tuple[str, str]]:
+    """Return the pairs of names of buffers that some order needs at the same time, but the schedule does not.
+
+    It takes c·k steps for c claims on k chains, and one for each pair. Raises UsageError for too many pairs.
+    """
+    found: list[tuple[str, str]] = []
+    for one, others in _unordered(claims, order):
+        found += ((claims[other].name, claims[one].name) for other in others.tolist())
+        if len(found) > MOST_CONFLICTS:
+            raise UsageError(
+                f"the graph is too wide for the order 'any': more than {MOST_CONFLICTS:,} pairs of buffers are unordered",
+                hint="plan for one order instead (--order model or min-peak)",
+            )
+    return frozenset(found)
+
+
+def _unordered(claims: Sequence[Claim], order: InEveryOrder) -> Iterator[tuple[int, Ints]]:
+    """Yield each claim with the claims that end before it in the schedule, but not in every order.
+
+    On some chain, such a claim has a user that runs earlier in the schedule, and comes after all nodes that are before the makers.
+    """
+    chains = order.chains
+    sequence = np.lexsort((chains.place, chains.chain))
+    first = np.searchsorted(chains.chain[sequence], np.arange(chains.count))
+    users: list[list[int]] = [[] for _ in sequence]
+    for number, claim in enumerate(claims):
+        for use in claim.uses:
+            users[use].append(number)
+    flat = np.fromiter((claim for node in sequence for claim in users[node]), np.int64)
+    offsets = np.cumsum([0, *(len(users[node]) for node in sequence)])
+    ends = np.array([claim.live_range[1] for claim in claims], np.int64)
+    run, count = np.zeros(chains.count, np.int64), 0
+    for number in sorted(range(len(claims)), key=lambda n: claims[n].live_range[0]):
+        start, makers = claims[number].live_range[0], [maker for maker in claims[number].makers if maker is not None]
+        while count < len(order.steps) and order.steps[count] < start:
+            run[chains.chain[count]] += 1
+            count += 1
+        if not makers or None in claims[number].makers:
+            continue  # it is live before the first step: no claim ends before it
+        low, high = offsets[first + chains.before_all(makers)], offsets[first + run]
+        spans = [flat[low[c] : high[c]] for c in np.flatnonzero(low < high)]
+        if spans:
+            others = np.unique(np.concatenate(spans))
+            yield number, others[ends[others] <= start]
+
+
+def clique(claims: Sequence[Claim], weights: Sequence[int], apart: Collection[tuple[str, str]]) -> frozenset[str]:
+    """Return the names of the heaviest set of claims that pairwise need their bytes at the same time in some order.
+
+    `weights` has the bytes of each claim; `apart` are the conflicts. Empty for more than 4,000 claims, because it takes c³ steps of numpy.
+    """
+    if not 0 < len(claims) <= MOST_ELEMENTS:
+        return frozenset()
+    starts, ends = (np.array([claim.live_range[side] for claim in claims], np.int64) for side in (0, 1))
+    before = ends[:, None] <= starts[None, :]
+    place = {claim.name: number for number, claim in enumerate(claims)}
+    for one, other in apart:
+        before[place[one], place[other]] = before[place[other], place[one]] = False
+    return frozenset(claims[i].name for i in heaviest_antichain(weights, before))

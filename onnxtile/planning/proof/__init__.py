@@ -1,1 +1,0 @@
-"""The proofs of a plan: an independent check, and a run inside the arena."""

@@ -1,0 +1,846 @@
+"""Chooses the aliases of a plan, to lower the peak and avoid copies."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.model import keys
+from onnxtile.planning.aliases import CUTS, JOINS, VIEWS, Alias, LayoutFacts, parts
+from onnxtile.planning.live_ranges import ByteSpan, LiveRange, Precedence, merged
+from onnxtile.planning.offsets.problem import Buffer, Ints, LivePart, align, joined_ranges, union
+from onnxtile.planning.result import CopyCount
+from onnxtile.planning.schedule import Schedule
+from onnxtile.shapes.resolve import tensor_bytes
+
+# The live ranges of the bytes of a buffer, kept while tensors are added to it.
+
+Lives = tuple[LiveRange, ...]
+"""The live ranges of some bytes, in order, with steps between them."""
+
+
+class LiveChange(NamedTuple):
+    """A change of the live bytes in the steps [lower, upper)."""
+
+    bytes: int
+    lower: int
+    upper: int
+
+
+class ByteColumns(NamedTuple):
+    """Neighbouring ranges of bytes: those from `cuts[i]` to `cuts[i + 1]` are live in the steps of `lives[i]`."""
+
+    cuts: tuple[int, ...]
+    lives: tuple[Lives, ...]
+
+    @classmethod
+    def of(cls, parts: Sequence[LivePart]) -> ByteColumns:
+        """Return the columns of `parts`, which are ordered and cover each byte once."""
+        return cls((*(part.start for part in parts), parts[-1].end), tuple(((p.lower, p.upper),) for p in parts))
+
+    def parts(self, base: int) -> Iterator[LivePart]:
+        """Yield the bytes and steps as parts; bytes count from `base`."""
+        for start, end, lives in zip(self.cuts, self.cuts[1:], self.lives, strict=False):
+            yield from (LivePart(start - base, end - base, *live) for live in lives)
+
+    def changes(self, sign: int) -> Iterator[LiveChange]:
+        """Yield the bytes of all columns as additions or, with a `sign` of -1, as removals."""
+        for start, end, lives in zip(self.cuts, self.cuts[1:], self.lives, strict=False):
+            yield from (LiveChange(sign * (end - start), *live) for live in lives)
+
+    def joined(self, other: ByteColumns, shift: int) -> tuple[ByteColumns, list[LiveChange]]:
+        """Return the columns of both, with `other` moved by `shift` bytes, and the change against both by themselves.
+
+        The work grows with the columns of `other` and those that it meets, apart from copying a tuple.
+        """
+        if not other.lives:
+            return self, []
+        if len(self.lives) == len(other.lives) == 1 and self.cuts == (other.cuts[0] + shift, other.cuts[1] + shift):
+            return self._overlaid_whole(other)
+        low, high = other.cuts[0] + shift, other.cuts[-1] + shift
+        # The columns of this set that `other` touches are those from `first` to `last`.
+        first = max(bisect_right(self.cuts, low) - 1, 0)
+        last = min(max(bisect_left(self.cuts, high), first), len(self.lives))
+        mine = ByteColumns(self.cuts[first : last + 1], self.lives[first:last])
+        moved = ByteColumns(tuple(cut + shift for cut in other.cuts), other.lives)
+        both = mine.overlaid(moved) if mine.lives else moved
+        changes = [*mine.changes(-1), *other.changes(-1), *both.changes(1)]
+        cuts = (*self.cuts[:first], *both.cuts, *self.cuts[last + 1 :])
+        return ByteColumns(cuts, (*self.lives[:first], *both.lives, *self.lives[last:])), changes
+
+    def _overlaid_whole(self, other: ByteColumns) -> tuple[ByteColumns, list[LiveChange]]:
+        """Return the same as `joined` for one column each, over the same bytes: a tensor that is written over another, as a rule."""
+        size = self.cuts[1] - self.cuts[0]
+        lives = joined_ranges((*self.lives[0], *other.lives[0]))
+        changes = [LiveChange(-size, *live) for live in (*self.lives[0], *other.lives[0])]
+        return ByteColumns(self.cuts, (lives,)), [*changes, *(LiveChange(size, *live) for live in lives)]
+
+    def overlaid(self, other: ByteColumns) -> ByteColumns:
+        """Return the columns of both, which touch each other; neighbours with the same live ranges become one."""
+        cuts: list[int] = []
+        lives: list[Lives] = []
+        points = sorted({*self.cuts, *other.cuts})
+        for start in points[:-1]:
+            found = joined_ranges((*self._at(start), *other._at(start)))
+            if not lives or lives[-1] != found:
+                cuts.append(start)
+                lives.append(found)
+        return ByteColumns((*cuts, points[-1]), tuple(lives))
+
+    def _at(self, byte: int) -> Lives:
+        place = bisect_right(self.cuts, byte) - 1
+        return self.lives[place] if 0 <= place < len(self.lives) else ()
+
+
+# Alias sets: tensors that share the bytes of one buffer, each at its own offset in it, and none overwritten before its last read.
+
+
+class OriginRange(NamedTuple):
+    """The bytes [start, end) of a tensor are those of `origin` from `begin` on."""
+
+    start: int
+    end: int
+    origin: ir.Value
+    begin: int
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The content of each tensor, as ranges of the tensors that it is a view of, a part of, or joined from."""
+
+    sizes: Mapping[ir.Value, int]
+    _pieces: dict[ir.Value, tuple[OriginRange, ...]] = field(default_factory=dict, repr=False)
+    _places: dict[tuple[ir.Value, ir.Value], set[int]] = field(default_factory=dict, repr=False)
+
+    def add(self, value: ir.Value, known: Iterable[Alias]) -> None:
+        """Note the content of `value`, after its operands', given the views and parts `known` of it."""
+        size = self.sizes[value]
+        pieces: list[OriginRange] = []
+        for alias in known:
+            self._places.setdefault((value, alias.source), set()).add(alias.at)
+            inner = self._pieces.get(alias.source, ())
+            # In bytes of `value`; the operands of a Concat come one after the other.
+            moved = (OriginRange(p.start - alias.at, p.end - alias.at, p.origin, p.begin) for p in inner)
+            pieces.extend(clipped(moved, pieces[-1].end if pieces else 0, size))
+        self._pieces[value] = tuple(_filled(value, pieces, size))
+
+    def pieces(self, value: ir.Value) -> tuple[OriginRange, ...]:
+        """Return the content of `value`, from its first byte to its last."""
+        return self._pieces[value]
+
+    def agree(self, a: ir.Value, b: ir.Value, shift: int) -> bool:
+        """Return whether `a` and `b` have the same content wherever they overlap, with `b` starting `shift` bytes after `a`.
+
+        A part that lies elsewhere in its whole than it is cut from would be copied there by the kernel that reads the whole.
+        """
+        if self._is_copied(b, a, shift) or self._is_copied(a, b, -shift):
+            return False
+        low, high = max(0, shift), min(self.sizes[a], shift + self.sizes[b])
+        first = _joint(clipped(self._pieces[a], low, high))
+        second = _joint(
+            clipped(
+                (OriginRange(p.start + shift, p.end + shift, p.origin, p.begin) for p in self._pieces[b]), low, high
+            )
+        )
+        return first == second
+
+    def _is_copied(self, value: ir.Value, source: ir.Value, at: int) -> bool:
+        """Return whether `value` is a view or a part of `source`, or joined from it, and starts elsewhere than `at`."""
+        places = self._places.get((value, source))
+        return places is not None and at not in places
+
+
+def clipped(pieces: Iterable[OriginRange], low: int, high: int) -> Iterator[OriginRange]:
+    """Yield the bytes of `pieces` from `low` to `high`."""
+    for piece in pieces:
+        start, end = max(piece.start, low), min(piece.end, high)
+        if start < end:
+            yield OriginRange(start, end, piece.origin, piece.begin + start - piece.start)
+
+
+def _filled(value: ir.Value, pieces: Iterable[OriginRange], size: int) -> Iterator[OriginRange]:
+    """Yield `pieces`, and the value's own bytes between them."""
+    at = 0
+    for piece in pieces:
+        if at < piece.start:
+            yield OriginRange(at, piece.start, value, at)
+        yield piece
+        at = piece.end
+    if at < size:
+        yield OriginRange(at, size, value, at)
+
+
+def _joint(pieces: Iterable[OriginRange]) -> list[OriginRange]:
+    """Return `pieces` with adjacent ranges of one origin merged."""
+    found: list[OriginRange] = []
+    for piece in pieces:
+        last = found[-1] if found else None
+        if (
+            last
+            and last.end == piece.start
+            and last.origin is piece.origin
+            and last.begin + last.end - last.start == piece.begin
+        ):
+            found[-1] = OriginRange(last.start, piece.end, last.origin, last.begin)
+        else:
+            found.append(piece)
+    return found
+
+
+class FixedBytes(NamedTuple):
+    """The constraints on the bytes of a tensor or of an alias set: an address in bytes, a memory, and whether nothing else shares them.
+
+    No byte is at `limit` or behind it, the capacity of the memory of an address.
+    """
+
+    at: int | None = None
+    memory: str | None = None
+    is_alone: bool = False
+    limit: int | None = None
+
+    def moved(self, distance: int) -> FixedBytes:
+        """Return the constraints on bytes that start `distance` bytes after these."""
+        return self if self.at is None else self._replace(at=self.at + distance)
+
+    def joined(self, other: FixedBytes) -> FixedBytes | None:
+        """Return the constraints on bytes that start at both addresses; None where there are no such bytes."""
+        if self.is_alone or other.is_alone:
+            return None
+        is_other = None not in {self.at, other.at} and self.at != other.at
+        if is_other or (None not in {self.memory, other.memory} and self.memory != other.memory):
+            return None
+        limit = min((one.limit for one in (self, other) if one.limit is not None), default=None)
+        return FixedBytes(other.at if self.at is None else self.at, self.memory or other.memory, limit=limit)
+
+
+FREE = FixedBytes()
+"""No constraints."""
+
+
+@dataclass
+class AliasSet:
+    """Tensors in one buffer of `size` bytes; `owner` is one that fills it.
+
+    A tensor starts at `starts[tensor] - base` bytes from the start of the buffer: a tensor that extends the buffer to the left moves the
+    base, not every start. All tensors are dead by the time that one of the `front` over their bytes is made, unless they are of the front
+    themselves. So a tensor that comes after the front comes after all. `columns` has the live ranges of the bytes, which count as those
+    in `starts`; None where all bytes count as live in the whole `live_range`. `fixed` are the constraints on the bytes at which `starts`
+    counts from 0.
+    """
+
+    owner: ir.Value
+    size: int
+    live_range: LiveRange
+    starts: dict[ir.Value, int]
+    front: tuple[ir.Value, ...]
+    base: int = 0
+    columns: ByteColumns | None = None
+    fixed: FixedBytes = FREE
+
+    @property
+    def pin(self) -> int | None:
+        """The offset that the buffer must have; None without one."""
+        return self.fixed.moved(self.base).at
+
+    @property
+    def outline(self) -> tuple[LivePart, ...]:
+        """The parts of the buffer with live ranges of their own; empty where all bytes are live in the whole live range."""
+        if self.columns is None or (len(self.columns.lives) == 1 and len(self.columns.lives[0]) == 1):
+            return ()
+        parts = union(self.columns.parts(self.base))
+        return () if len(parts) == 1 else parts
+
+    @property
+    def tensors(self) -> KeysView[ir.Value]:
+        """The tensors in the buffer."""
+        return self.starts.keys()
+
+    def start(self, value: ir.Value) -> int:
+        """Return the start of `value` in the buffer, in bytes."""
+        return self.starts[value] - self.base
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Two alias sets that may be one: `second` starts `shift` bytes after the start of `first`, and `front` is that of both."""
+
+    first: AliasSet
+    second: AliasSet
+    shift: int
+    front: tuple[ir.Value, ...]
+
+
+@dataclass(frozen=True)
+class Merged:
+    """An alias set that has taken in the tensors of `other`, its fields before, to undo that, and the changes of the live bytes."""
+
+    kept: AliasSet
+    other: AliasSet
+    before: AliasSet
+    changes: tuple[LiveChange, ...]
+
+
+class AliasSets:
+    """The alias set of each tensor, `of`. Each tensor has a set of its own at first; `merge` makes one of two.
+
+    `live_ranges` are those of the schedule whose steps are counted, `order` says which tensors are dead before others are made, and `kept`
+    tensors outlive the run. `parts` has the live ranges of the bytes of tensors that die part by part; with None, all bytes of a set count
+    as live in its whole live range. Live bytes are rounded up to multiples of `alignment`. `fixed` has the constraints on the bytes of
+    tensors.
+    """
+
+    def __init__(
+        self,
+        sizes: Mapping[ir.Value, int],
+        live_ranges: Mapping[ir.Value, LiveRange],
+        order: Precedence,
+        kept: frozenset[ir.Value],
+        contents: Contents,
+        alignment: int,
+        parts: Mapping[ir.Value, Sequence[LivePart]] | None = None,
+        fixed: Mapping[ir.Value, FixedBytes] | None = None,
+    ) -> None:
+        self._is_free = not fixed
+        # Bytes that a pinned buffer may reach without making the arena larger; None: any.
+        self.ceiling: int | None = None
+        self._alignment = alignment
+        self._sizes = sizes
+        self._order = order
+        self._kept = kept
+        self._contents = contents
+        self._overwrites: set[tuple[ir.Value, ir.Value]] = set()
+        self.of: dict[ir.Value, AliasSet] = {}
+        for value, size in sizes.items():
+            live_range, columns = live_ranges[value], None
+            if parts is not None:
+                died = parts.get(value)
+                whole = ByteColumns((0, size), ((live_range,),)) if size else ByteColumns((0,), ())
+                columns = whole if died is None else ByteColumns.of(died)
+            own = (fixed or {}).get(value, FREE)
+            self.of[value] = AliasSet(value, size, live_range, {value: 0}, (value,), columns=columns, fixed=own)
+
+    def allow(self, alias: Alias) -> None:
+        """Let `alias.value` be written over `alias.source`, once that is dead."""
+        self._overwrites.add((alias.value, alias.source))
+
+    def size(self, value: ir.Value) -> int:
+        """Return the bytes of `value`."""
+        return self._sizes[value]
+
+    def start(self, value: ir.Value) -> int:
+        """Return the start of `value` in its buffer, in bytes."""
+        return self.of[value].start(value)
+
+    def possible(self, alias: Alias) -> Merge | None:
+        """Return the merge that puts both tensors of `alias` into one buffer, `alias.at` apart.
+
+        None where they are in one already, where neither buffer holds the other, or where a tensor would lose bytes that are still read.
+        """
+        first, second = self.of[alias.source], self.of[alias.value]
+        if first is second:
+            return None
+        shift = first.start(alias.source) + alias.at - second.start(alias.value)
+        low, high = min(0, shift), max(first.size, shift + second.size)
+        if high - low != max(first.size, second.size):
+            return None
+        if not self._is_free and not self._may_join(first, second, shift):
+            return None
+        front = self._front_behind(first, second, shift)
+        if front is None and self._harmful(first, second, shift):
+            return None
+        return Merge(first, second, shift, front or (*first.front, *second.front))
+
+    def _may_join(self, first: AliasSet, second: AliasSet, shift: int) -> bool:
+        """Return whether both sets can have their addresses and memories in one aligned buffer."""
+        joined = first.fixed.moved(first.base).joined(second.fixed.moved(second.base - shift))
+        if joined is None or joined.at is None:
+            return joined is not None
+        start = joined.at + min(0, shift)
+        end = start + max(first.size, second.size)
+        is_inside = all(most is None or end <= most for most in (joined.limit, self.ceiling))
+        return start >= 0 and start % self._alignment == 0 and is_inside
+
+    @property
+    def pinned_end(self) -> int:
+        """The end of the highest pinned buffer in bytes; 0 without one."""
+        sets = () if self._is_free else self.of.values()
+        return max((one.pin + one.size for one in sets if one.pin is not None), default=0)
+
+    def merge(self, merge: Merge) -> Merged:
+        """Make one alias set of two: the one with fewer tensors moves, so that n merges take n log n moves at most."""
+        first, second, shift = merge.first, merge.second, merge.shift
+        kept, other = (first, second) if len(first.starts) >= len(second.starts) else (second, first)
+        distance = shift if other is second else -shift
+        before = replace(kept)
+        larger = first if first.size >= second.size else second
+        kept.front = merge.front
+        moved = kept.base + distance - other.base
+        joined = kept.fixed.joined(other.fixed.moved(-moved))
+        assert joined is not None
+        kept.fixed = joined
+        changes = self._slack(first, -1) + self._slack(second, -1)
+        if kept.columns is not None and other.columns is not None:
+            kept.columns, inner = kept.columns.joined(other.columns, moved)
+            changes += inner
+        else:
+            changes += (LiveChange(-one.size, *one.live_range) for one in (first, second))
+        kept.live_range = merged(first.live_range, second.live_range)
+        for value, start in other.starts.items():
+            kept.starts[value] = start + moved
+            self.of[value] = kept
+        kept.base = before.base + min(0, distance)
+        kept.owner, kept.size = larger.owner, larger.size
+        changes += self._slack(kept, 1)
+        if kept.columns is None:
+            changes.append(LiveChange(kept.size, *kept.live_range))
+        return Merged(kept, other, before, tuple(changes))
+
+    def hold(self, alias_set: AliasSet) -> None:
+        """Let all bytes of `alias_set` be live in its whole live range."""
+        if alias_set.columns is not None and alias_set.size:
+            low = alias_set.base
+            alias_set.columns = ByteColumns((low, low + alias_set.size), ((alias_set.live_range,),))
+
+    def live_bytes(self, alias_set: AliasSet) -> list[LiveChange]:
+        """Return the live bytes of `alias_set`, rounded up to the alignment."""
+        columns = alias_set.columns
+        own = [LiveChange(alias_set.size, *alias_set.live_range)] if columns is None else list(columns.changes(1))
+        return own + self._slack(alias_set, 1)
+
+    def _slack(self, alias_set: AliasSet, sign: int) -> list[LiveChange]:
+        slack = align(alias_set.size, self._alignment) - alias_set.size
+        return [LiveChange(sign * slack, *alias_set.live_range)] if slack else []
+
+    def undo(self, done: Merged) -> None:
+        """Undo a merge, the last one that was not undone yet."""
+        kept, before = done.kept, done.before
+        for value in done.other.starts:
+            del kept.starts[value]
+            self.of[value] = done.other
+        kept.owner, kept.size, kept.live_range = before.owner, before.size, before.live_range
+        kept.front, kept.base, kept.columns, kept.fixed = before.front, before.base, before.columns, before.fixed
+
+    def _front_behind(self, first: AliasSet, second: AliasSet, shift: int) -> tuple[ir.Value, ...] | None:
+        """Return the front of both sets where all of `second` come after those of `first` whose bytes they take; else None.
+
+        A stream of thousands of tensors, each written over the one before it, is so not compared pair by pair.
+        """
+        left = []
+        for a in first.front:
+            is_covered = False
+            start, size = first.start(a) - shift + second.base, self._sizes[a]
+            # The tensor that forbids the merge is the last one that was added, as a rule.
+            for b in reversed(second.starts):
+                at = second.starts[b] - start
+                if not -self._sizes[b] < at < size:
+                    continue
+                if not (self._order.before(a, b) or (at == 0 and self._is_written_over(a, b))):
+                    return None
+                is_covered = is_covered or (at <= 0 and size <= at + self._sizes[b])
+            if not is_covered:
+                left.append(a)
+        return (*left, *second.front)
+
+    def _harmful(self, first: AliasSet, second: AliasSet, shift: int) -> bool:
+        pairs = ((a, b, second.start(b) + shift) for b in reversed(second.starts) for a in reversed(first.starts))
+        return any(
+            self._is_conflict(a, b, at - first.start(a))
+            for a, b, at in pairs
+            if -self._sizes[b] < at - first.start(a) < self._sizes[a]
+        )
+
+    def _is_conflict(self, a: ir.Value, b: ir.Value, shift: int) -> bool:
+        """Return whether `a` and `b`, some of whose bytes are the same, must not share them."""
+        low, high = max(0, shift), min(self._sizes[a], shift + self._sizes[b])
+        if self._order.before_in(ByteSpan(low, high), a, b):
+            return False
+        if self._order.before_in(ByteSpan(low - shift, high - shift), b, a):
+            return False
+        if shift == 0 and (self._is_written_over(a, b) or self._is_written_over(b, a)):
+            return False
+        return not self._contents.agree(a, b, shift)
+
+    def _is_written_over(self, old: ir.Value, new: ir.Value) -> bool:
+        return (new, old) in self._overwrites and old not in self._kept and self._order.until(old, new)
+
+
+# Finds nodes that would write into live bytes, even if they write the same content.
+#
+# Two Concats of one tensor may overlap, since they have the same content, as long as the tensor lies in place in both. Where an operand
+# does not lie in place, its Concat copies it there, into bytes that may be live by then.
+
+
+def rewriting(
+    known: Mapping[ir.Value, Iterable[Alias]], alias_sets: AliasSets, order: Precedence
+) -> frozenset[ir.Value]:
+    """Return the values with `known` views or parts that are written, at least partly, into live bytes of their alias set."""
+    return frozenset(
+        value
+        for value, aliases in known.items()
+        if len(alias_sets.of[value].tensors) > 1
+        and any(_is_in_use(span, value, alias_sets, order) for span in _written(value, aliases, alias_sets))
+    )
+
+
+def _written(value: ir.Value, aliases: Iterable[Alias], alias_sets: AliasSets) -> Iterator[ByteSpan]:
+    """Yield the bytes of the alias set that the node of `value` writes: all except those already in place."""
+    alias_set = alias_sets.of[value]
+    start = alias_set.start(value)
+    end = start + alias_sets.size(value)
+    for low, high in sorted(_in_place(value, aliases, alias_set, alias_sets)):
+        if start < low:
+            yield ByteSpan(start, low)
+        start = max(start, high)
+    if start < end:
+        yield ByteSpan(start, end)
+
+
+def _in_place(
+    value: ir.Value, aliases: Iterable[Alias], alias_set: AliasSet, alias_sets: AliasSets
+) -> Iterator[ByteSpan]:
+    at = alias_set.start(value)
+    for alias in aliases:
+        place = alias_set.start(alias.source) if alias.source in alias_set.tensors else None
+        if place is not None and place + alias.at == at:
+            yield ByteSpan(max(at, place), min(at + alias_sets.size(value), place + alias_sets.size(alias.source)))
+
+
+def _is_in_use(span: ByteSpan, value: ir.Value, alias_sets: AliasSets, order: Precedence) -> bool:
+    alias_set = alias_sets.of[value]
+    starts = ((other, alias_set.start(other)) for other in alias_set.tensors if other is not value)
+    return any(
+        start < span.end
+        and span.start < start + alias_sets.size(other)
+        and _is_read(
+            other, ByteSpan(max(span.start - start, 0), min(span.end - start, alias_sets.size(other))), value, order
+        )
+        for other, start in starts
+    )
+
+
+def _is_read(other: ir.Value, span: ByteSpan, value: ir.Value, order: Precedence) -> bool:
+    """Return whether the bytes `span` of `other` may be live when `value` is made."""
+    return not (order.before_in(span, other, value) or order.made_before(value, other))
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """The alias sets, and for each tensor the aliases through which it shares bytes with operands of its node."""
+
+    alias_sets: AliasSets
+    shares: Mapping[ir.Value, tuple[Alias, ...]]
+
+    def is_one(self, one: ir.Value, other: ir.Value) -> bool:
+        """Return whether both are in the arena, at one address."""
+        of = self.alias_sets.of
+        return one in of and of.get(other) is of[one] and of[one].start(one) == of[one].start(other)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The steps of `schedule`, the live ranges, and the workspaces of kernels and bodies.
+
+    `order` says which tensors are dead before others are made; `kept` tensors are never written over. `parts` has the live ranges of the
+    bytes of tensors that die part by part; with None, all bytes of a buffer count as live in its whole live range. Without `saves_copies`,
+    parts other than tiles are only taken to lower the peak. `fixed` has the addresses that tensors must have, and `states` put the
+    output of a state at the address of its input. With `copies_states`, outputs at another address are copied after the run.
+    """
+
+    schedule: Schedule
+    live_ranges: Mapping[ir.Value, LiveRange]
+    order: Precedence
+    kept: frozenset[ir.Value]
+    workspaces: Sequence[Buffer] = ()
+    parts: Mapping[ir.Value, Sequence[LivePart]] | None = None
+    saves_copies: bool = True
+    fixed: Mapping[ir.Value, FixedBytes] = field(default_factory=dict)
+    states: Sequence[Alias] = ()
+    copies_states: bool = True
+
+
+def choose(
+    timeline: Timeline, facts: LayoutFacts, tensors: Sequence[ir.Value], alignment: int, rules: frozenset[str]
+) -> Sharing:
+    """Return the aliases by `rules` of `tensors`, which are in the order in which they are made.
+
+    Apart from tiles, no alias raises the peak of the schedule, workspaces included.
+
+    A view always has the bytes of its source. A result is written over an operand wherever that is lawful: one buffer in place of two of
+    the same size adds live bytes to no step. Tiles are always parts of their whole, since they are addressed so. Other parts are
+    taken, first, while they lower the peak; then wherever they do not raise it. A value that would then be written into live bytes is
+    excluded, as is a result of the run in bytes that a state is copied into, and the choice starts again.
+    """
+    sizes = {value: tensor_bytes(value, facts.shapes) or 0 for value in tensors}
+    apart: frozenset[ir.Value] = frozenset()
+    alone: frozenset[ir.Value] = frozenset()
+    while True:
+        chooser = _Chooser(timeline, facts, sizes, alignment, rules | {"view"})
+        chooser.leave_apart(apart)
+        chooser.leave_alone(alone)
+        chooser.share_views()
+        chooser.share_states()
+        chooser.share_in_place()
+        chooser.share_tiles()
+        chooser.limit_pinned()
+        chooser.lower_the_peak()
+        if timeline.saves_copies:
+            chooser.save_copies()
+        found, lost = (
+            chooser.rewriting() - apart,
+            chooser.lost(timeline.kept if timeline.copies_states else frozenset()) - alone,
+        )
+        if not found and not lost:
+            return Sharing(chooser.alias_sets, chooser.shares())
+        apart |= found
+        alone |= lost
+
+
+class _Chooser:
+    def __init__(
+        self,
+        timeline: Timeline,
+        facts: LayoutFacts,
+        sizes: Mapping[ir.Value, int],
+        alignment: int,
+        rules: frozenset[str],
+    ) -> None:
+        schedule, order = timeline.schedule, timeline.order
+        found = [alias for node in schedule.nodes for alias in facts.lawful(node)]
+        usable = [a for a in found if a.rule in rules and a.value in sizes and a.source in sizes]
+        known = [alias for alias in usable if alias.rule != "in place"]
+        self._views = [alias for alias in known if alias.rule == "view"]
+        self._in_place = [alias for alias in usable if alias.rule == "in place"]
+        self._parts = _by_node(alias for alias in known if alias.rule != "view")
+        contents = Contents(sizes)
+        self._known: dict[ir.Value, list[Alias]] = {}
+        for alias in known:
+            self._known.setdefault(alias.value, []).append(alias)
+        for value in sizes:
+            contents.add(value, self._known.get(value, ()))
+        self.alias_sets = AliasSets(
+            sizes, timeline.live_ranges, order, timeline.kept, contents, alignment, timeline.parts, timeline.fixed
+        )
+        for alias in self._in_place:
+            self.alias_sets.allow(alias)
+        self._order = order
+        self._states = [alias for alias in timeline.states if alias.value in sizes and alias.source in sizes]
+        # By step, the change of the live bytes: a merge changes four numbers, however long the live ranges are.
+        self._change: Ints = np.zeros(schedule.end + 2, np.int64)
+        self._known_live: Ints | None = None
+        for alias_set in self.alias_sets.of.values():
+            self._count(self.alias_sets.live_bytes(alias_set), 1)
+        for workspace in timeline.workspaces:
+            self._change[workspace.lower] += align(workspace.size, alignment)
+            self._change[workspace.upper] -= align(workspace.size, alignment)
+
+    def leave_apart(self, values: frozenset[ir.Value]) -> None:
+        """Exclude `values` from parts, wholes, and operands that are written over."""
+        groups = ([a for a in group if values.isdisjoint((a.value, a.source))] for group in self._parts)
+        self._parts = [group for group in groups if group]
+        self._in_place = [alias for alias in self._in_place if alias.source not in values]
+
+    def leave_alone(self, values: frozenset[ir.Value]) -> None:
+        """Exclude `values` from all aliases: they have bytes of their own."""
+        self.leave_apart(values)
+        self._views = [alias for alias in self._views if alias.value not in values]
+        self._in_place = [alias for alias in self._in_place if alias.value not in values]
+
+    def share_views(self) -> None:
+        for alias in self._views:
+            self._join([alias])
+
+    def share_states(self) -> None:
+        """Put the output of each state at the address of its input, where that is possible; their bytes are then held in all steps."""
+        for alias in self._states:
+            self._join([alias])
+            held = self.alias_sets.of[alias.source]
+            if held is self.alias_sets.of[alias.value]:
+                self._count(self.alias_sets.live_bytes(held), -1)
+                self.alias_sets.hold(held)
+                self._count(self.alias_sets.live_bytes(held), 1)
+
+    def share_in_place(self) -> None:
+        """Write results over operands: over the operand made first, so that a residual stream stays in one buffer."""
+        for _, group in groupby(self._in_place, key=lambda alias: alias.value.producer()):
+            for alias in sorted(group, key=self._since_and_until):
+                self._join([alias])
+
+    def _since_and_until(self, alias: Alias) -> tuple[int, int]:
+        alias_sets = self.alias_sets.of
+        return alias_sets[alias.source].live_range[0], -alias_sets[alias.value].live_range[1]
+
+    def share_tiles(self) -> None:
+        for group in self._parts:
+            node = group[0].value.producer()
+            if node is not None and keys.TILE in node.metadata_props:
+                self._join(group)
+
+    def limit_pinned(self) -> None:
+        """Allow no further alias by which a pinned buffer ends above the peak and the pinned buffers of now."""
+        self.alias_sets.ceiling = max(self.alias_sets.pinned_end, int(self._live().max()))
+
+    def lower_the_peak(self) -> None:
+        """Take the group that lowers the first step of the peak most, until none does."""
+        while True:
+            step = int(self._live().argmax())
+            trials = [(self._height(group, step), i) for i, group in enumerate(self._choices())]
+            height, best = min(((h, i) for h, i in trials if h is not None), default=(None, 0))
+            if height is None:
+                return
+            self._join(list(self._choices())[best])
+
+    def save_copies(self) -> None:
+        """Take all groups that do not raise the peak."""
+        peak = int(self._live().max())
+        for group in self._choices():
+            changed = self._tried(group)
+            if changed is not None and changed.max() <= peak:
+                self._join(group)
+
+    def shares(self) -> dict[ir.Value, tuple[Alias, ...]]:
+        found: dict[ir.Value, list[Alias]] = {}
+        parts = (alias for group in self._parts for alias in group)
+        for alias in (*self._views, *parts, *self._in_place):
+            if self._is_used(alias):
+                found.setdefault(alias.value, []).append(alias)
+        return {value: tuple(used) for value, used in found.items()}
+
+    def rewriting(self) -> frozenset[ir.Value]:
+        """Return the values that would be written into live bytes of the same content."""
+        return rewriting(self._known, self.alias_sets, self._order)
+
+    def lost(self, kept: frozenset[ir.Value]) -> frozenset[ir.Value]:
+        """Return the `kept` values in bytes of a state whose output is at another address: it is copied there after the run."""
+        found: set[ir.Value] = set()
+        for alias in self._states:
+            held, other = self.alias_sets.of[alias.source], self.alias_sets.of[alias.value]
+            if held is other and held.start(alias.source) == other.start(alias.value):
+                continue
+            start, end = held.start(alias.source), held.start(alias.source) + self.alias_sets.size(alias.source)
+            inside = (value for value in held.tensors if value in kept and value is not alias.source)
+            found.update(v for v in inside if held.start(v) < end and start < held.start(v) + self.alias_sets.size(v))
+        return frozenset(found)
+
+    def _is_used(self, alias: Alias) -> bool:
+        alias_sets = self.alias_sets
+        if alias_sets.of[alias.source] is not alias_sets.of[alias.value]:
+            return False
+        if alias.rule == "in place" and not self._order.until(alias.source, alias.value):
+            return False
+        return alias_sets.start(alias.value) == alias_sets.start(alias.source) + alias.at
+
+    def _choices(self) -> Iterator[list[Alias]]:
+        """Yield the groups that may be taken: all parts of a node, then each part by itself."""
+        for group in self._parts:
+            if len(group) > 1:
+                yield group
+            yield from ([alias] for alias in group)
+
+    def _height(self, group: list[Alias], step: int) -> int | None:
+        """Return the peak with `group`; None where it does not lower the live bytes of `step`, or raises others above them."""
+        if not any(self._touches(alias, step) for alias in group):
+            return None
+        changed = self._tried(group)
+        if changed is None or changed[step] >= self._live()[step]:
+            return None
+        height = int(changed.max())
+        return height if height <= self._live()[step] else None
+
+    def _touches(self, alias: Alias, step: int) -> bool:
+        alias_sets = (self.alias_sets.of[alias.source], self.alias_sets.of[alias.value])
+        return any(alias_set.live_range[0] <= step < alias_set.live_range[1] for alias_set in alias_sets)
+
+    def _tried(self, group: Iterable[Alias]) -> Ints | None:
+        """Return the live bytes of all steps if `group` were taken; None where it holds nothing to take."""
+        before = self._known_live
+        done = self._join(group)
+        live = self._live() if done else None
+        for joined in reversed(done):
+            self._undo(joined)
+        self._known_live = before
+        return live
+
+    def _join(self, group: Iterable[Alias]) -> list[Merged]:
+        """Take the aliases of `group` that are possible; return the merges, to be undone from the last to the first."""
+        done = []
+        for alias in group:
+            merge = self.alias_sets.possible(alias)
+            if merge is None:
+                continue
+            done.append(self.alias_sets.merge(merge))
+            self._count(done[-1].changes, 1)
+        return done
+
+    def _undo(self, done: Merged) -> None:
+        self.alias_sets.undo(done)
+        self._count(done.changes, -1)
+
+    def _count(self, changes: Iterable[LiveChange], sign: int) -> None:
+        for size, lower, upper in changes:
+            self._change[lower] += sign * size
+            self._change[upper] -= sign * size
+        self._known_live = None
+
+    def _live(self) -> Ints:
+        """Return the live bytes of each step."""
+        if self._known_live is None:
+            self._known_live = np.cumsum(self._change)
+        return self._known_live
+
+
+def _by_node(found: Iterable[Alias]) -> list[list[Alias]]:
+    groups: dict[ir.Node | None, list[Alias]] = {}
+    for alias in found:
+        groups.setdefault(alias.value.producer(), []).append(alias)
+    return list(groups.values())
+
+
+# Counts the copies that a plan avoids, and those that remain.
+
+
+def copies(schedule: Schedule, facts: LayoutFacts, sharing: Sharing) -> CopyCount:
+    """Return the copies, and their bytes, of all nodes that only move bytes into a tensor of the arena.
+
+    One copy counts for each result that could be a view, each result of a Split or Slice, and each operand of a Concat.
+    """
+    counts = {True: [0, 0], False: [0, 0]}
+    for node in schedule.nodes:
+        for value, avoided in _moved(node, facts, sharing):
+            counts[avoided][0] += 1
+            counts[avoided][1] += tensor_bytes(value, facts.shapes) or 0
+    return CopyCount(*counts[True], *counts[False])
+
+
+def _moved(node: ir.Node, facts: LayoutFacts, sharing: Sharing) -> Iterator[tuple[ir.Value, bool]]:
+    """Yield each tensor that `node` moves, and whether an alias avoids that."""
+    if not facts.is_standard(node):
+        return
+    results = [value for value in node.outputs if value in sharing.alias_sets.of]
+    if node.op_type in JOINS and results:
+        there = [alias.source for alias in sharing.shares.get(results[0], ()) if alias.rule != "view"]
+        for value in node.inputs:
+            if value is not None:
+                yield value, value in there
+                # An operand that is given twice is avoided once.
+                there = [other for other in there if other is not value]
+    elif node.op_type in CUTS:
+        yield from ((value, bool(sharing.shares.get(value))) for value in results)
+        alias_sets = sharing.alias_sets.of
+        for alias in parts(node, facts):
+            # An output outside the arena is written there.
+            is_written = alias.value in alias_sets or alias.value.is_graph_output()
+            if not is_written and alias.source not in facts.constants:
+                yield alias.value, True
+    elif (
+        node.op_type in VIEWS
+        and results
+        and node.inputs[0] is not None
+        and facts.same_bytes(results[0], node.inputs[0])
+    ):
+        yield results[0], bool(sharing.shares.get(results[0]))

@@ -1,0 +1,194 @@
+"""Workspaces: the bytes that a node's kernel needs while it runs, beside its operands and results."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import onnx
+import onnx_ir as ir
+
+from onnxtile.model import keys
+from onnxtile.model.topology import node_id
+from onnxtile.planning.aliases import LayoutFacts
+from onnxtile.planning.offsets.problem import Buffer
+from onnxtile.planning.schedule import Schedule
+from onnxtile.shapes.opened_calls import is_kernel
+from onnxtile.shapes.size_rule import SizeRule
+from onnxtile.system.errors import UsageError
+
+SHARED = "(workspace)"
+"""The name of the one workspace of several kernels."""
+UNIQUE = "(unique workspace)"
+"""The end of the name of a workspace that is kept for the whole run."""
+
+_SHARING = ("shared", "unique")
+_PART = re.compile(rf"\s*(?P<rule>.*?)(?:\s+(?P<sharing>{'|'.join(_SHARING)}))?\s*", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class KernelRule:
+    """The bytes that a kernel needs beside its operands and results: its `own` in its step, `shared` ones, and `unique` ones.
+
+    Shared bytes are those of all kernels with such a rule, one after the other. Unique bytes are the kernel's for the whole run.
+    """
+
+    own: SizeRule | None = None
+    shared: SizeRule | None = None
+    unique: SizeRule | None = None
+
+    @classmethod
+    def of(cls, text: str) -> KernelRule:
+        """Return the rule "4096", "4096 shared", or "4096 shared; 128 unique". Raises UsageError for another text."""
+        found: dict[str, SizeRule] = {}
+        for part in text.split(";"):
+            match = _PART.fullmatch(part)
+            assert match is not None
+            sharing = match["sharing"] or "own"
+            if sharing in found:
+                raise UsageError(
+                    f"the workspace {text!r} has two rules for {sharing} bytes", hint="add them in one rule"
+                )
+            found[sharing] = SizeRule(match["rule"])
+        return cls(**found)
+
+
+@dataclass(frozen=True)
+class WorkspaceRules:
+    """The bytes of workspaces by node, or by operator ("Conv", "onnxtile::Linear"); the rule of a node comes first.
+
+    A meta-op without a rule needs the bytes its pattern declares. `shared`: all kernels use one workspace, as large as the largest;
+    otherwise each has its own in its step. `insides`: a meta-op without any rule needs the bytes of its own nodes.
+    """
+
+    rules: Mapping[str, KernelRule] = field(default_factory=dict)
+    shared: bool = False
+    insides: bool = False
+
+    @classmethod
+    def of(cls, texts: Mapping[str, str], shared: bool) -> WorkspaceRules:
+        """Return the rules in `texts`, by operator or node. Raises UsageError for an invalid one."""
+        return cls({name: KernelRule.of(text) for name, text in texts.items()}, shared)
+
+    def require_known(self, model: ir.Model) -> None:
+        """Raise UsageError for a rule of a node that `model` does not have, or an operator that neither it nor ONNX has."""
+        if not self.rules:
+            return
+        known = {schema.name for schema in onnx.defs.get_all_schemas()}
+        known |= {name for node in model.graph.all_nodes() for name in _names(node)}
+        for name in self.rules:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                raise UsageError(
+                    f"unknown operator {name!r} of a workspace",
+                    hint=f"did you mean {near[0]!r}?" if near else None,
+                )
+
+    def needs(self, graph: ir.Graph, facts: LayoutFacts, inside: Callable[[ir.Node], int]) -> Needs:
+        """Return the workspace bytes of the nodes of `graph`, without bodies; `inside` returns the bytes inside a meta-op.
+
+        Raises ModelError where a rule needs a shape that is not known.
+        """
+        rules = {node: rule for node in graph if (rule := self._rule(node, facts)) is not None}
+
+        def sizes(sharing: str) -> dict[ir.Node, int]:
+            found = {node: one for node, rule in rules.items() if (one := getattr(rule, sharing)) is not None}
+            known = {node: one.bytes(node, facts.shapes, inside) for node, one in found.items()}
+            return {node: size for node, size in known.items() if size}
+
+        return Needs(kernels=sizes("own"), shared=self.shared, together=sizes("shared"), unique=sizes("unique"))
+
+    def _rule(self, node: ir.Node, facts: LayoutFacts) -> KernelRule | None:
+        if all(value in facts.constants for value in node.outputs):
+            return None
+        named = next((self.rules[name] for name in _names(node) if name in self.rules), None)
+        if named is not None or facts.is_standard(node):
+            return named
+        function = facts.model.functions.get(node.op_identifier())
+        declared = None if function is None else function.metadata_props.get(keys.WORKSPACE)
+        if declared is None and self.insides and function is not None and is_kernel(function):
+            return KernelRule(SizeRule("inside"))
+        return None if declared is None else KernelRule.of(declared)
+
+
+NO_RULES = WorkspaceRules()
+"""Only the rules that patterns declare."""
+
+
+def _names(node: ir.Node) -> tuple[str, ...]:
+    """Return the names that a rule may have for `node`; the number of a meta-op with several bodies is left out."""
+    operator = keys.meta_op(node.op_type) if node.domain == keys.DOMAIN else node.op_type
+    names = (f"{node.domain}::{operator}", operator) if node.domain else (operator,)
+    return (node_id(node), *names)
+
+
+@dataclass(frozen=True)
+class WorkspaceBuffer:
+    """The buffer of a workspace, and the nodes that use it; no two of them run at the same time.
+
+    `is_own` says that it is live in the step of its only node, and may hold the bodies of that.
+    """
+
+    buffer: Buffer
+    nodes: tuple[ir.Node, ...]
+    is_own: bool = True
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The bytes of workspaces, by node: of nodes with `bodies`, which never share one, and of other `kernels`.
+
+    With `shared`, all kernels use one workspace. So do those with bytes in `together`. Bytes in `unique` are kept for the whole run.
+    `alignments` has the alignment of a workspace whose bodies need a larger one than the plan's.
+    """
+
+    bodies: Mapping[ir.Node, int] = field(default_factory=dict)
+    kernels: Mapping[ir.Node, int] = field(default_factory=dict)
+    shared: bool = False
+    alignments: Mapping[ir.Node, int] = field(default_factory=dict)
+    together: Mapping[ir.Node, int] = field(default_factory=dict)
+    unique: Mapping[ir.Node, int] = field(default_factory=dict)
+
+    @property
+    def has_common(self) -> bool:
+        """Whether several nodes may use one workspace."""
+        return self.shared or bool(self.together)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The bytes of all workspaces."""
+        return tuple(
+            size for sizes in (self.bodies, self.kernels, self.together, self.unique) for size in sizes.values()
+        )
+
+    def workspaces(self, schedule: Schedule) -> tuple[WorkspaceBuffer, ...]:
+        """Return the workspaces in `schedule`."""
+        own = dict(self.bodies)
+        for node, size in () if self.shared else self.kernels.items():
+            own[node] = own.get(node, 0) + size
+        names = dict(zip(schedule.nodes, schedule.ids, strict=True))
+        steps = schedule.steps
+        found = [
+            WorkspaceBuffer(
+                Buffer(f"{names[node]} (workspace)", own[node], step, step + 1, self.alignments.get(node)), (node,)
+            )
+            for node, step in steps.items()
+            if own.get(node)
+        ]
+        common = {
+            node: self.together.get(node, 0) + (self.kernels.get(node, 0) if self.shared else 0) for node in steps
+        }
+        users = tuple(node for node in schedule.nodes if common[node])
+        if users:
+            size, first, end = max(common[n] for n in users), steps[users[0]], steps[users[-1]] + 1
+            found.append(WorkspaceBuffer(Buffer(SHARED, size, first, end), users, is_own=False))
+        for node, size in self.unique.items():
+            buffer = Buffer(f"{names[node]} {UNIQUE}", size, 0, max(schedule.end, 1))
+            found.append(WorkspaceBuffer(buffer, (node,), is_own=False))
+        return tuple(found)
+
+
+NO_NEEDS = Needs()
+"""No workspaces."""

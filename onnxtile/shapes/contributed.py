@@ -1,0 +1,317 @@
+"""Operators that onnxruntime has and ONNX has not: its own inference alone says what they make.
+
+Each such node is handed to onnxruntime as a model of one node, with the shapes of its operands and the few numbers that are known. It loads
+the model, which infers the results by the operator's own schema, and nothing is run. Other engines repeat these rules from memory, and were
+seen to be wrong; where onnxruntime says nothing, a shape is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from typing import TypeAlias
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper, numpy_helper
+
+from onnxtile.model.known import NOTHING, Dims, Known
+from onnxtile.model.opset import Opsets
+from onnxtile.model.walk import all_nodes, has_body
+from onnxtile.system.errors import ModelError
+from onnxtile.system.runtime import Array, contrib_schemas, inferred_results
+
+# Shapes that onnxruntime's own operators make where its CPU has no kernel: it then infers nothing of them.
+#
+# By https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md. T are tokens of all sequences, one after the other.
+
+OperandDims: TypeAlias = Sequence[Dims | None]
+"""The dimensions of the operands of a node, in order; None for one that is left out or not known."""
+
+
+def result_dims(node: ir.Node, operands: OperandDims) -> list[Dims | None]:
+    """Return the dimensions of the results of `node`, an operator of onnxruntime; None where they are not known."""
+    rule = _RULES.get(node.op_type) if node.domain == "com.microsoft" else None
+    found = [] if rule is None else rule(node, operands)
+    return [found[place] if place < len(found) else None for place in range(len(node.outputs))]
+
+
+def _dims(operands: OperandDims, place: int, rank: int | None = None) -> Dims | None:
+    dims = operands[place] if place < len(operands) else None
+    return dims if rank is None or dims is None or len(dims) == rank else None
+
+
+def _same(*places: int) -> Callable[[ir.Node, OperandDims], list[Dims | None]]:
+    """Return a rule by which each result has the dimensions of the operand at one of `places`."""
+    return lambda _node, operands: [_dims(operands, place) for place in places]
+
+
+def _packed_attention(node: ir.Node, operands: OperandDims) -> list[Dims | None]:
+    """PackedAttention: (T, width) by weights (width, queries + keys + values) gives (T, values)."""
+    tokens, weights = _dims(operands, 0, 2), _dims(operands, 1, 2)
+    if tokens is None or weights is None:
+        return []
+    sizes = node.attributes.get_ints("qkv_hidden_sizes", ())
+    width = weights[1] // 3 if isinstance(weights[1], int) else None
+    return [(tokens[0], sizes[2] if len(sizes) == 3 else width)]
+
+
+def _packed_heads(_node: ir.Node, operands: OperandDims) -> list[Dims | None]:
+    """PackedMultiHeadAttention: values (T, width) give (T, width), packed operands (T, heads, 3, head) give (T, heads × head)."""
+    values, packed = _dims(operands, 2, 2), _dims(operands, 0, 4)
+    if values is not None:
+        return [values]
+    if packed is None or not isinstance(packed[1], int) or not isinstance(packed[3], int):
+        return []
+    return [(packed[0], packed[1] * packed[3])]
+
+
+def _remove_padding(_node: ir.Node, operands: OperandDims) -> list[Dims | None]:
+    """RemovePadding: (batch, length, width) gives tokens of which only the data know the number, and their places."""
+    padded = _dims(operands, 0, 3)
+    if padded is None:
+        return []
+    batch = padded[0] + 1 if isinstance(padded[0], int) else None
+    return [(None, padded[2]), (padded[0], padded[1]), (batch,), (1,)]
+
+
+def _restore_padding(_node: ir.Node, operands: OperandDims) -> list[Dims | None]:
+    """RestorePadding: tokens (T, width) at the places (batch, length) give (batch, length, width)."""
+    tokens, places = _dims(operands, 0, 2), _dims(operands, 1, 2)
+    return [] if tokens is None or places is None else [(*places, tokens[1])]
+
+
+def _paged_attention(node: ir.Node, operands: OperandDims) -> list[Dims | None]:
+    """PagedAttention: queries (T, width), with keys and values or packed with these, and two caches, which it hands out."""
+    queries, keys = _dims(operands, 0, 2), _dims(operands, 1)
+    cache = [_dims(operands, place, 4) for place in (3, 4)]
+    if keys is not None:
+        return [queries, *cache]
+    head = None if cache[0] is None else cache[0][3]
+    heads = node.attributes.get_int("num_heads", 0)
+    width = heads * head if isinstance(head, int) and heads else None
+    return [None if queries is None else (queries[0], width), *cache]
+
+
+_RULES: Mapping[str, Callable[[ir.Node, OperandDims], list[Dims | None]]] = {
+    "PackedAttention": _packed_attention,
+    "PackedMultiHeadAttention": _packed_heads,
+    "RemovePadding": _remove_padding,
+    "RestorePadding": _restore_padding,
+    "PagedAttention": _paged_attention,
+    **dict.fromkeys(("BiasAdd", "BiasSoftmax", "GroupNorm", "LongformerAttention", "QOrderedGelu"), _same(0)),
+    "SkipGroupNorm": _same(0, 0),
+}
+
+
+_STANDARD = frozenset({"", "ai.onnx"})
+
+_GUESSED = {("com.microsoft", "GroupQueryAttention"): 6}
+"""The operand without whose number onnxruntime guesses: it takes the cache of keys to be long enough for all tokens."""
+
+_NUMBERS = (1, 2**30)
+"""Two such numbers: what is the same with both does not depend on it."""
+
+
+@dataclass(frozen=True)
+class KnownOperand:
+    """An operand: its element type, its dimensions, and its elements where these are known and few."""
+
+    dtype: ir.DataType | None
+    dims: Dims | None
+    number: Array | None = None
+
+
+def contributed_operators(model: ir.Model) -> set[tuple[str, str]]:
+    """Return domain and name of each operator in `model` that onnxruntime has, and ONNX has not in the version imported.
+
+    A function of the same name in the model counts for nothing: onnxruntime takes its own operator.
+    """
+    versions = Opsets(model)
+    used = {(node.domain, node.op_type, _version(versions.of(node.graph), node.domain)) for node in all_nodes(model)}
+    return {(d, name) for d, name, version in used if _is_contributed(name, d, version)}
+
+
+def _version(imports: Mapping[str, int], domain: str) -> int:
+    named = [imports.get(one, 0) for one in (_STANDARD if domain in _STANDARD else {domain})]
+    return max(named) or 1
+
+
+def _is_contributed(op_type: str, domain: str, version: int) -> bool:
+    domain = "" if domain in _STANDARD else domain
+    schemas = [] if _is_standard(op_type, domain, version) else contrib_schemas(op_type, domain)
+    return any(schema.since_version <= version for schema in schemas)
+
+
+def fits_in_function(node: ir.Node, opsets: Mapping[str, int]) -> bool:
+    """Return whether `node`, read with the imports `opsets`, may be in a local function.
+
+    onnxruntime crashes on a function with an operator of the standard domain that this version of ONNX lacks: it takes such an operator,
+    as LayerNormalization in opset 14, in graphs alone.
+    """
+    return node.domain not in _STANDARD or _is_standard(node.op_type, "", _version(opsets, ""))
+
+
+@cache
+def _is_standard(op_type: str, domain: str, version: int) -> bool:
+    try:
+        onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return False
+    return True
+
+
+def results(node: ir.Node, operands: Sequence[KnownOperand | None], opsets: Mapping[str, int]) -> list[Known]:
+    """Return the types and shapes that onnxruntime infers for the outputs of `node` from its `operands`, one for each of its inputs.
+
+    Where it refuses the node, as where it has no kernel for it on this processor, element types are known by the operator's schema, and
+    some shapes by the rules of model.without_kernel.
+    """
+    if has_body(node):
+        return [NOTHING] * len(node.outputs)
+    place = _GUESSED.get((node.domain, node.op_type), len(operands))
+    decider = operands[place] if place < len(operands) else None
+    if decider is None or decider.number is not None:
+        return _asked(node, operands, opsets)
+
+    def guesses(read: Sequence[KnownOperand | None]) -> list[Known]:
+        both = (_asked(node, [*read[:place], _numbered(decider, n), *read[place + 1 :]], opsets) for n in _NUMBERS)
+        return [_common(one, other) for one, other in zip(*both, strict=True)]
+
+    # Of an open dimension, onnxruntime says the same with every number, but not of its sizes.
+    return [
+        _only_open(one, other)
+        for one, other in zip(guesses(operands), guesses(list(map(_sized, operands))), strict=True)
+    ]
+
+
+def _sized(operand: KnownOperand | None) -> KnownOperand | None:
+    """Return `operand` with the size 1 for each open dimension."""
+    if operand is None or operand.dims is None:
+        return operand
+    return replace(operand, dims=tuple(dim if isinstance(dim, int) else 1 for dim in operand.dims))
+
+
+def _only_open(one: Known, sized: Known) -> Known:
+    """Return `one` without those dimensions that are not known even of operands of known sizes."""
+    if one.dims is None or sized.dims is None or len(one.dims) != len(sized.dims):
+        return one
+    return Known(
+        one.dtype, tuple(None if size is None else dim for dim, size in zip(one.dims, sized.dims, strict=True))
+    )
+
+
+def _numbered(operand: KnownOperand, number: int) -> KnownOperand:
+    sizes = tuple(dim if isinstance(dim, int) else 1 for dim in operand.dims or ())
+    return replace(operand, dims=sizes, number=np.full(sizes, number, np.int32))
+
+
+def _common(one: Known, other: Known) -> Known:
+    if one.dims is None or other.dims is None or len(one.dims) != len(other.dims):
+        return Known(one.dtype, None)
+    return Known(one.dtype, tuple(a if a == b else None for a, b in zip(one.dims, other.dims, strict=True)))
+
+
+def _asked(node: ir.Node, operands: Sequence[KnownOperand | None], opsets: Mapping[str, int]) -> list[Known]:
+    model = _one_node_model(node, operands, opsets)
+    if model is None:
+        return [NOTHING] * len(node.outputs)
+    found = _inferred(model.SerializeToString(deterministic=True))
+    if found is None:
+        dims = result_dims(node, [None if operand is None else operand.dims for operand in operands])
+        typed = _typed(node, operands, opsets)
+        return [Known(one.dtype, known) for one, known in zip(typed, dims, strict=True)]
+    names = {dim for operand in operands if operand is not None for dim in operand.dims or () if isinstance(dim, str)}
+    return [_spoken(found.get(name), names) for name in _names("o", node.outputs)]
+
+
+def _spoken(known: Known | None, names: set[str]) -> Known:
+    """Return `known` without names of dimensions that onnxruntime made up."""
+    if known is None or known.dims is None:
+        return known or NOTHING
+    return Known(known.dtype, tuple(dim if isinstance(dim, int) or dim in names else None for dim in known.dims))
+
+
+def _one_node_model(
+    node: ir.Node, operands: Sequence[KnownOperand | None], opsets: Mapping[str, int]
+) -> onnx.ModelProto | None:
+    """Return a model of `node` alone, the same for nodes that differ in names only; None where an operand has no known type."""
+    proto = ir.serde.serialize_node(node)
+    proto.ClearField("name")
+    proto.ClearField("doc_string")
+    del proto.metadata_props[:], proto.input[:], proto.output[:]
+    proto.input.extend(_names("i", node.inputs))
+    proto.output.extend(_names("o", node.outputs))
+    inputs, constants = [], []
+    for name, operand in zip(proto.input, operands, strict=True):
+        if not name or operand is None:
+            continue
+        if operand.dtype is None:
+            return None
+        if operand.number is None:
+            type_ = helper.make_tensor_type_proto(operand.dtype.value, operand.dims)
+            inputs.append(helper.make_value_info(name, type_))
+        else:
+            constants.append(numpy_helper.from_array(operand.number, name))
+    outputs = [onnx.ValueInfoProto(name=name) for name in proto.output if name]
+    graph = helper.make_graph([proto], "node", inputs, outputs, constants)
+    domain = "" if node.domain in _STANDARD else node.domain
+    versions = {one: _version(opsets, one) for one in ("", domain)}
+    imports = [helper.make_opsetid(*pair) for pair in sorted(versions.items())]
+    return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+def _names(letter: str, values: Sequence[ir.Value | None]) -> list[str]:
+    return ["" if value is None or not value.name else f"{letter}{place}" for place, value in enumerate(values)]
+
+
+@lru_cache(maxsize=1024)
+def _inferred(model: bytes) -> Mapping[str, Known] | None:
+    """Return the types and shapes that onnxruntime infers for the outputs of `model`, of one node, by name; None where it refuses it."""
+    try:
+        found = inferred_results(model)
+        without_rank = _without_rank([one.name for one in found if one.shape == ()], model)
+    except ModelError:
+        return None
+    return {one.name: Known(_dtype(one.type), None if one.name in without_rank else one.shape) for one in found}
+
+
+def _without_rank(names: Collection[str], model: bytes) -> set[str]:
+    """Return which of the results `names`, of which onnxruntime gives no dimension, may have any: of a scalar the shape has no elements."""
+    if not names:
+        return set()
+    measured = onnx.ModelProto.FromString(model)
+    for name in names:
+        measured.graph.node.append(helper.make_node("Shape", [name], [f"shape of {name}"]))
+        measured.graph.output.append(onnx.ValueInfoProto(name=f"shape of {name}"))
+    lengths = {one.name: one.shape for one in inferred_results(measured.SerializeToString())}
+    return {name for name in names if lengths[f"shape of {name}"] != (0,)}
+
+
+def _dtype(name: str) -> ir.DataType | None:
+    """Return the element type that onnxruntime calls "tensor(float)" and the like; None for what is no tensor."""
+    inner = name.removeprefix("tensor(").removesuffix(")").upper()
+    return ir.DataType[inner] if name.startswith("tensor(") and inner in ir.DataType.__members__ else None
+
+
+def _typed(node: ir.Node, operands: Sequence[KnownOperand | None], opsets: Mapping[str, int]) -> list[Known]:
+    """Return the element types that the schema ties to those of the operands."""
+    domain = "" if node.domain in _STANDARD else node.domain
+    version = _version(opsets, domain)
+    schemas = [schema for schema in contrib_schemas(node.op_type, domain) if schema.since_version <= version]
+    if not schemas:
+        return [NOTHING] * len(node.outputs)
+    schema = max(schemas, key=lambda one: one.since_version)
+    bound: dict[str, ir.DataType] = {}
+    for place, operand in enumerate(operands):
+        if operand is not None and operand.dtype is not None and schema.inputs:
+            bound.setdefault(schema.inputs[min(place, len(schema.inputs) - 1)].typeStr, operand.dtype)
+    for constraint in schema.type_constraints:
+        allowed = list(constraint.allowed_type_strs)
+        only = _dtype(allowed[0]) if len(allowed) == 1 else None
+        if only is not None:
+            bound.setdefault(constraint.type_param_str, only)
+    formals = [schema.outputs[min(place, len(schema.outputs) - 1)].typeStr for place in range(len(node.outputs))]
+    return [Known(bound.get(formal) or _dtype(formal), None) for formal in formals]

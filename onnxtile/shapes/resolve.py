@@ -1,0 +1,614 @@
+"""Element types and shapes of all values, from several inference engines and, where they do not suffice, from a run.
+
+No engine is complete. The graph is first inferred symbolically (onnx-shape-inference), then by onnx with data propagation; what is still
+unknown is computed, then read off runs on sample inputs, and last taken from what the file declares. Where engines contradict each other
+none is believed. Of onnxruntime's own operators, only its own inference counts (model.contributed).
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import shlex
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import onnx_ir as ir
+
+from onnxtile.model.binding import free_inputs
+from onnxtile.model.constants import Constants
+from onnxtile.model.feeds import ANYTHING, Sizes, Wanted, fed_sizes
+from onnxtile.model.formula import SizeFormula, SizeRanges, product_of, read_size, read_sizes
+from onnxtile.model.known import Dim, Dims, Known, declared
+from onnxtile.model.submodel import exposing
+from onnxtile.model.walk import has_body
+from onnxtile.shapes.formula_propagation import FormulaPropagation
+from onnxtile.shapes.infer import ShapeEngines, values
+from onnxtile.shapes.value import Propagation, after_loops, data_dependent
+from onnxtile.system.errors import ModelWarning, NoKernel, UsageError
+from onnxtile.system.process import collector_paused, cycles_freed
+
+# Shapes measured in runs on sample inputs: the last resort, for shapes that no inference finds and no data decide.
+
+_SAMPLES = 2
+"""Runs whose shapes must agree: a shape that differs between them depends on the data."""
+
+
+@dataclass
+class Samples:
+    """Results of the runs: element type and shape of each value, or the reason why it has none. `refuted` values differed between runs."""
+
+    known: dict[ir.Value, Known] = field(default_factory=dict)
+    reasons: dict[ir.Value, str] = field(default_factory=dict)
+    refuted: set[ir.Value] = field(default_factory=set)
+
+
+def sampled(model: ir.Model, values: Iterable[ir.Value], sizes: Sizes, wanted: Wanted = ANYTHING) -> Samples:
+    """Return the types and shapes that runs of `model` on inputs as `wanted` give to `values` of its main graph. `model` is not changed.
+
+    Where onnxruntime has no kernel for one of its operators, nothing is known. Raises ModelError where it refuses the model.
+    """
+    found = Samples()
+    dependent = data_dependent(model)
+    open_ = []
+    for value in values:
+        if value in dependent:
+            cause = dependent[value]
+            found.reasons[value] = f"its shape depends on the data ({cause.op_type} {cause.name or ''}".rstrip() + ")"
+        else:
+            open_.append(value)
+    if not open_:
+        return found
+    names = [value.name or "" for value in open_]
+    try:
+        session = exposing(model, names)
+    except NoKernel as error:
+        reason = f"no inference knows its shape, and {str(error).partition(':')[0]}"
+        found.reasons.update(dict.fromkeys(open_, reason))
+        return found
+    runs = [session.run(feeds, names) for feeds in wanted.feeds(model, sizes, _SAMPLES)]
+    for value in open_:
+        _compare(value, [run[value.name or ""] for run in runs], found)
+    return found
+
+
+def _compare(value: ir.Value, seen: list[Any], found: Samples) -> None:
+    if not all(hasattr(array, "shape") for array in seen):
+        found.reasons[value] = "it is not a tensor"
+        return
+    shapes = {tuple(int(size) for size in array.shape): None for array in seen}
+    if len(shapes) > 1:
+        listed = " and ".join(str(list(shape)) for shape in shapes)
+        found.reasons[value] = f"its shape depends on the data (runs gave {listed})"
+        found.refuted.add(value)
+        return
+    dtype = seen[0].dtype
+    element = ir.DataType.STRING if dtype.kind in "OSU" else ir.DataType.from_numpy(dtype)
+    found.known[value] = Known(element, next(iter(shapes)))
+
+
+# Sizes over ranges of symbolic dimensions: the formula of each size, and its largest value.
+
+Formulas: TypeAlias = Mapping[ir.Value, tuple[SizeFormula, ...]]
+"""The sizes of values, as formulas of the symbols that have ranges."""
+
+
+@dataclass(frozen=True)
+class LargestSizes:
+    """The largest dimensions of values over ranges, and `open`: the axes on which a value may be smaller."""
+
+    dims: Mapping[ir.Value, Dims]
+    formulas: Formulas
+    open: Mapping[ir.Value, set[int]] = field(default_factory=dict)
+
+
+def largest_sizes(
+    model: ir.Model, dtypes: Mapping[ir.Value, ir.DataType], dims: Mapping[ir.Value, Dims], ranges: SizeRanges
+) -> LargestSizes:
+    """Return the largest sizes of the values of `model` over `ranges`, and the formulas of those whose symbols all have a range."""
+    read = {value: found for value in values(model) if (found := read_sizes(dims.get(value), ranges)) is not None}
+    propagation = FormulaPropagation(model, dtypes, read, ranges)
+    propagation.run()
+    filled, open_, formulas = dict(dims), {}, propagation.formulas
+    for value, found in formulas.items():
+        filled[value] = tuple(max(0, size.limits(ranges)[1]) for size in found)
+        axes = {axis for axis, size in enumerate(found) if size.constant is None}
+        if axes:
+            open_[value] = axes
+    return LargestSizes(filled, formulas, open_)
+
+
+def propagated(model: ir.Model, dtypes: Mapping[ir.Value, ir.DataType], largest: LargestSizes) -> Propagation | None:
+    """Return the upper bounds of sizes that no formula says, as far as they follow from the largest; None where no size is open."""
+    open_ = (v for v in values(model) if v.name and v.const_value is None and v not in largest.formulas)
+    if not any(value.type is None or isinstance(value.type, ir.TensorType) for value in open_):
+        return None
+    found = Propagation(model, dtypes, largest.dims, values(model), largest.open)
+    found.run()
+    return found
+
+
+# Bounds for shapes that depend on the data: `--bound NAME=N` says how large a dimension may become.
+
+_LISTED = 8
+
+
+def bounded(
+    model: ir.Model,
+    dtypes: Mapping[ir.Value, ir.DataType],
+    dims: Mapping[ir.Value, Dims],
+    bounds: Mapping[str, int],
+    smaller: Mapping[ir.Value, Collection[int]] | None = None,
+) -> Propagation:
+    """Return the shapes of `model` with each open dimension at its bound; `upper` holds the values whose sizes are upper bounds.
+
+    A name is that of a dimension, or of a value or a node, all of whose open dimensions it bounds. On the axes in `smaller`, values may be
+    smaller than `dims` say. Raises UsageError for a bound below 1,
+    a name that none of the values of unknown size has, and two bounds for one dimension that differ.
+    """
+    for name, most in bounds.items():
+        if most < 1:
+            raise UsageError(f"invalid bound {name!r}={most}: the upper bound of a dimension is at least 1")
+    named: dict[str, list[tuple[ir.Value, int]]] = {}
+    for value in values(model):
+        for name, axis in _names(value, dims.get(value)):
+            named.setdefault(name, []).append((value, axis))
+    found: dict[tuple[ir.Value, int], int] = {}
+    for name, most in bounds.items():
+        for place in _places(name, named, model):
+            if found.setdefault(place, most) != most:
+                raise UsageError(
+                    f"a dimension of {place[0].name!r} is bound to {found[place]} and, as {name!r}, to {most}"
+                )
+    filled = dict(dims)
+    for (value, axis), most in found.items():
+        before = filled[value]
+        filled[value] = (*before[:axis], most, *before[axis + 1 :])
+    upper: dict[ir.Value, set[int]] = {value: set(axes) for value, axes in (smaller or {}).items()}
+    for value, axis in found:
+        upper.setdefault(value, set()).add(axis)
+    propagation = Propagation(model, dtypes, filled, upper, upper)
+    propagation.run()
+    return propagation
+
+
+def _names(value: ir.Value, dims: Dims | None) -> Iterator[tuple[str, int]]:
+    """Yield the names of each open dimension of `value`, with its axis."""
+    node, declared = value.producer(), value.shape
+    for axis, dim in enumerate(dims or ()):
+        if not isinstance(dim, int):
+            written = declared[axis] if declared is not None and len(declared) == len(dims or ()) else None
+            symbol = written.value if isinstance(written, ir.SymbolicDim) else None
+            called = (dim, symbol, value.name, None if node is None else node.name)
+            yield from ((name, axis) for name in dict.fromkeys(filter(None, called)))
+
+
+def _places(name: str, named: Mapping[str, list[tuple[ir.Value, int]]], model: ir.Model) -> list[tuple[ir.Value, int]]:
+    if name in named:
+        return named[name]
+    if any(name in {value.name, node.name} for node in model.graph.all_nodes() for value in node.outputs):
+        raise UsageError(f"invalid bound {name!r}: all its dimensions are static, or its rank is not known")
+    near = difflib.get_close_matches(name, named, n=1)
+    listed = ", ".join(list(named)[:_LISTED])
+    others = f"those that depend on the data are {listed}" if named else "every size is known, leave --bound out"
+    hint = f"did you mean {near[0]!r}?" if near else others
+    raise UsageError(f"invalid bound {name!r}: no open dimension, value or node has this name", hint=hint)
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """A side table beside a model: element type and dimensions of its values, in all its graphs."""
+
+    _dtypes: Mapping[ir.Value, ir.DataType] = field(repr=False)
+    _dims: Mapping[ir.Value, Dims] = field(repr=False)
+    _reasons: Mapping[ir.Value, str] = field(default_factory=dict, repr=False)
+    _never: Mapping[ir.Value, str] = field(default_factory=dict, repr=False)
+    _upper: Collection[ir.Value] = field(default=frozenset(), repr=False)
+    _otherwise: str = field(default="no shape inference knows it", repr=False)
+    _formulas: Formulas = field(default_factory=dict, repr=False)
+
+    def dtype(self, value: ir.Value) -> ir.DataType | None:
+        """Return the element type; None where it is unknown or the value is no tensor."""
+        return self._dtypes.get(value)
+
+    def dims(self, value: ir.Value) -> Dims | None:
+        """Return the dimensions: a number, the name of a symbol, or None where unknown; None as a whole where the rank is unknown."""
+        return self._dims.get(value)
+
+    def sizes(self, value: ir.Value) -> tuple[int, ...] | None:
+        """Return the dimensions where all are known numbers, else None."""
+        dims = self._dims.get(value)
+        # Asked more often than anything else.
+        return None if dims is None or any(type(dim) is not int for dim in dims) else cast("tuple[int, ...]", dims)
+
+    def is_bound(self, value: ir.Value) -> bool:
+        """Return whether the sizes of `value` are only bounds, and a run may show smaller ones."""
+        return value in self._upper
+
+    def formulas(self, value: ir.Value) -> tuple[SizeFormula, ...] | None:
+        """Return the sizes of `value` as formulas of the dimensions that have a range; None where they are not known."""
+        return self._formulas.get(value)
+
+    def at(self, sizes: Mapping[str, int]) -> Shapes:
+        """Return these shapes at sizes of the dimensions that have a range; what has no formula keeps its largest size."""
+        found = {value: tuple(size.at(sizes) for size in formulas) for value, formulas in self._formulas.items()}
+        return replace(self, _dims={**self._dims, **found})
+
+    def never(self, value: ir.Value) -> str | None:
+        """Return why no run makes `value`, which stands in a branch that cannot be taken; None where one may."""
+        return self._never.get(value)
+
+    def reason(self, value: ir.Value) -> str:
+        """Return why the shape of `value` is not known."""
+        return self._reasons.get(value, self._otherwise)
+
+    def of_copies(
+        self,
+        copies: Mapping[ir.Value, ir.Value | Iterable[ir.Value]],
+        upper: Collection[ir.Value] = (),
+    ) -> Shapes:
+        """Return the shapes of these values for their `copies`, one or several each; the copies in `upper` have upper bounds."""
+        pairs = [(v, copy) for v, same in copies.items() for copy in ([same] if isinstance(same, ir.Value) else same)]
+        return Shapes(
+            {copy: self._dtypes[value] for value, copy in pairs if value in self._dtypes},
+            {copy: self._dims[value] for value, copy in pairs if value in self._dims},
+            {copy: self._reasons[value] for value, copy in pairs if value in self._reasons},
+            {copy: self._never[value] for value, copy in pairs if value in self._never},
+            frozenset(copy for value, copy in pairs if value in self._upper).union(upper),
+            self._otherwise,
+            _formulas={copy: self._formulas[value] for value, copy in pairs if value in self._formulas},
+        )
+
+    def with_those_of(self, other: Shapes) -> Shapes:
+        """Return the shapes of the values of both, which have no value in common."""
+        return Shapes(
+            {**self._dtypes, **other._dtypes},
+            {**self._dims, **other._dims},
+            {**self._reasons, **other._reasons},
+            {**self._never, **other._never},
+            frozenset((*self._upper, *other._upper)),
+            _formulas={**self._formulas, **other._formulas},
+        )
+
+
+@collector_paused()
+def resolve(
+    model: ir.Model,
+    *,
+    run: bool = False,
+    wanted: Wanted = ANYTHING,
+    bounds: Mapping[str, int] | None = None,
+    proved: bool = False,
+    ranges: SizeRanges | None = None,
+) -> Shapes:
+    """Return the types and shapes of the values of `model`, which stays unchanged.
+
+    With `run`, and every input's shape known, shapes that inference left open are read off runs on inputs as `wanted`, unless they depend
+    on the data: then `Shapes.reason` names the operator, unless `bounds` say how large the dimension may become (see model.bounds).
+    Where two engines contradict each other neither is believed: without a run it is open, and so is all that depends on it. One engine is
+    enough where it leaves nothing open and the caller will run each node with these shapes (`proved`). A shape that
+    the file declares counts where nothing else says one; of an output declared wrongly, it is a ModelWarning. Of the symbols in `ranges`
+    the largest sizes are returned, and formulas. Raises ModelError where onnxruntime refuses the model in a run, and UsageError for bounds
+    that make no sense.
+    """
+    originals = values(model)
+    from_file = dict(zip(originals, map(declared, originals), strict=True))
+    shapes, refuted = _found(model, from_file, wanted if run else None, proved=proved)
+    main = {value for node in model.graph for value in node.outputs}
+    promises = {value: from_file[value].dims for value in originals if value in main}
+    _warn_of_declarations({value: dims for value, dims in promises.items() if value.is_graph_output()}, shapes)
+    shapes = _with_promises({value: dims for value, dims in promises.items() if value not in refuted}, shapes, ranges)
+    shapes = _with_largest(model, shapes, ranges, bounds) if ranges or bounds else shapes
+    options = _binding(value for value in free_inputs(model) if shapes.sizes(value) is None)
+    return replace(shapes, _otherwise=f"inputs have open dimensions: give {options}") if options else shapes
+
+
+class _ShapeFinding(NamedTuple):
+    """The shapes that were found, and the values that have no one shape: engines contradict each other, or runs differ."""
+
+    shapes: Shapes
+    refuted: Collection[ir.Value]
+
+
+def _found(
+    model: ir.Model, from_file: Mapping[ir.Value, Known], wanted: Wanted | None, *, proved: bool
+) -> _ShapeFinding:
+    """Return what the engines and the model's own arithmetic say, and what runs on inputs as `wanted` show.
+
+    Where the caller has the shapes `proved` by a run, the second engine is asked only for what all else leaves open.
+    """
+    with cycles_freed():
+        engines = ShapeEngines(model.clone())
+        if proved and engines.knows_all_operators:
+            found = _sampled(model, _agreed(model, from_file, engines.by_onnx, engines.by_onnx), wanted)
+            if _leaves_nothing_open(model, found.shapes):
+                del engines  # it holds the clone
+                return found
+        symbolic = engines.symbolic
+    return _sampled(model, _agreed(model, from_file, symbolic, engines.by_onnx), wanted)
+
+
+def _sampled(model: ir.Model, found: _ShapeFinding, wanted: Wanted | None) -> _ShapeFinding:
+    """Return `found` with what runs on inputs as `wanted` show; None stands for no runs."""
+    return found if wanted is None else _ShapeFinding(*_with_samples(model, found.shapes, wanted))
+
+
+def _agreed(
+    model: ir.Model, from_file: Mapping[ir.Value, Known], symbolic: Iterable[Known], from_onnx: Iterable[Known]
+) -> _ShapeFinding:
+    looped = after_loops(model)
+    main = {value for node in model.graph for value in node.outputs}
+    inputs = set(model.graph.inputs)
+    merged: dict[ir.Value, Known] = {}
+    disputed: dict[ir.Value, str] = {}
+    for (value, said), first, second in zip(from_file.items(), symbolic, from_onnx, strict=True):
+        if _is_optional(value):  # some engines take it for the tensor in it
+            continue
+        one = Known(first.dtype, None) if value in looped else first
+        file = Known(said.dtype, None) if value in main else said
+        merged[value] = _merge(one, second, file, in_main=value in main or value in inputs)
+        if value in main and _contradict(one.dims, second.dims):
+            disputed[value] = f"shape inference contradicts itself: {_listed(one)} and {_listed(second)}"
+    dtypes = {value: known.dtype for value, known in merged.items() if known.dtype is not None}
+    dims = {value: known.dims for value, known in merged.items() if known.dims is not None}
+    doubtful = _downstream(model, disputed)
+    return _ShapeFinding(_without(doubtful, disputed, _with_computed(model, Shapes(dtypes, dims))), doubtful)
+
+
+def _leaves_nothing_open(model: ir.Model, shapes: Shapes) -> bool:
+    """Return whether all sizes are known; a 0 that a node makes may be one that onnx does not know."""
+    for value in filter(_is_open, values(model)):
+        node, sizes = value.producer(), shapes.sizes(value)
+        if sizes is None or (0 in sizes and node is not None and node.op_type != "Constant"):
+            return False
+    return True
+
+
+def _binding(inputs: Iterable[ir.Value]) -> str:
+    """Return the options that bind the open dimensions of `inputs`, tensors all: by name, or as whole shapes where one has none."""
+    options: list[str] = []
+    for value in inputs:
+        open_ = [dim.value or "" for dim in value.shape or () if isinstance(dim, ir.SymbolicDim)]
+        if open_ and all(re.search(r"\w", name) for name in open_):
+            options.extend(f"--dim {shlex.quote(f'{name}=N')}" for name in open_)
+        elif open_:
+            sizes = "x".join(str(dim) if isinstance(dim, int) else "N" for dim in value.shape or ())
+            options.append(f"--shape {shlex.quote(f'{value.name}={sizes}')}")
+    return " ".join(dict.fromkeys(options))
+
+
+def _without(doubtful: Collection[ir.Value], disputed: Mapping[ir.Value, str], shapes: Shapes) -> Shapes:
+    """Return `shapes` without those of `doubtful` values, which engines see differently or which depend on such."""
+    if not doubtful:
+        return shapes
+    settled = {value: known for value, known in shapes._dims.items() if value not in doubtful}
+    reasons = {
+        value: disputed.get(value, "it depends on a shape of which inference contradicts itself") for value in doubtful
+    }
+    return replace(shapes, _dims=settled, _reasons=reasons)
+
+
+def _with_promises(promises: Mapping[ir.Value, Dims | None], shapes: Shapes, ranges: SizeRanges | None) -> Shapes:
+    """Return `shapes` with what the file declares of values of which nothing else says all sizes.
+
+    That is also a size over `ranges` that inference has a name of its own for, but none that it has a formula for. The check of a plan
+    compares it with shapes of known sizes.
+    """
+    open_ = {value: dims for value, dims in promises.items() if dims is not None and shapes.sizes(value) is None}
+    if not open_:
+        return shapes
+    found = dict[ir.Value, Dims]()
+    for value, dims in open_.items():
+        known = shapes.dims(value)
+        if ranges and known is not None and len(known) == len(dims):
+            found[value] = tuple(map(partial(_readable, ranges=ranges), known, dims))
+        elif (merged := _merge_dims(known, dims)) is not None:
+            found[value] = merged
+    return replace(shapes, _dims={**shapes._dims, **found})
+
+
+def _readable(known: Dim, said: Dim, ranges: SizeRanges) -> Dim:
+    return said if read_size(known, ranges) is None and read_size(said, ranges) is not None else known
+
+
+def _warn_of_declarations(declarations: Mapping[ir.Value, Dims | None], shapes: Shapes) -> None:
+    """Warn where the model declares an output with a shape that is not what its nodes make: that counts, as it does for onnxruntime.
+
+    A shape without dimensions is no word against one with them: it is written where nothing is to be said.
+    """
+    pairs = ((value, dims, shapes.dims(value)) for value, dims in declarations.items())
+    wrong = [
+        (value.name, _shown(dims), _shown(found))
+        for value, dims, found in pairs
+        if dims and found is not None and (len(dims) != len(found) or _differ(dims, found))
+    ]
+    if wrong:
+        name, said, true = wrong[0]
+        others = f"; so are {len(wrong) - 1} others" if len(wrong) > 1 else ""
+        warnings.warn(
+            f"the model declares the output {name!r} as {said}, and it is {true}{others}", ModelWarning, stacklevel=2
+        )
+
+
+def _shown(dims: Dims) -> str:
+    known = (str(dim) if isinstance(dim, int) or (dim or "").isidentifier() else "?" for dim in dims)
+    return f"[{', '.join(known)}]"
+
+
+def _downstream(model: ir.Model, sources: Collection[ir.Value]) -> set[ir.Value]:
+    """Return `sources` and all that the main graph makes of them; what has a body may read any of them there."""
+    found = set(sources)
+    for node in model.graph if found else ():
+        if has_body(node) or not found.isdisjoint(value for value in node.inputs if value is not None):
+            found.update(node.outputs)
+    return found
+
+
+def _with_largest(
+    model: ir.Model, shapes: Shapes, ranges: SizeRanges | None, bounds: Mapping[str, int] | None
+) -> Shapes:
+    """Return `shapes` with the largest sizes over `ranges`, and where `bounds` are reached."""
+    largest = largest_sizes(model, shapes._dtypes, shapes._dims, ranges) if ranges else LargestSizes(shapes._dims, {})
+    if bounds:
+        found: Propagation | None = bounded(model, shapes._dtypes, largest.dims, bounds, largest.open)
+    else:
+        found = propagated(model, shapes._dtypes, largest)
+    if found is None:
+        return replace(shapes, _dims=largest.dims, _upper=frozenset(largest.open), _formulas=largest.formulas)
+    never = {**shapes._never, **found.never}
+    upper = frozenset((*found.upper, *largest.open))
+    return Shapes(found.dtypes, found.dims, shapes._reasons, never, upper, _formulas=largest.formulas)
+
+
+def _merge(symbolic: Known, from_onnx: Known, from_file: Known, *, in_main: bool) -> Known:
+    """Return the union of what the engines know; what the file declares counts only where they know nothing.
+
+    In a branch that no run takes they may contradict each other: outside the main graph onnx is believed.
+    """
+    rank = symbolic.dims if _agrees(symbolic.dims, from_onnx.dims) else None
+    first, second = (rank, from_onnx.dims) if in_main else (from_onnx.dims, rank)
+    dims = _merge_dims(_merge_dims(first, second), from_file.dims)
+    # In a branch that cannot be taken, a size may come out negative.
+    sane = None if dims is None else tuple(None if isinstance(dim, int) and dim < 0 else dim for dim in dims)
+    return Known(symbolic.dtype or from_onnx.dtype or from_file.dtype, sane)
+
+
+def _agrees(symbolic: Dims | None, from_onnx: Dims | None) -> bool:
+    """Return whether both have one rank, or `symbolic` is sure of a size.
+
+    onnx-shape-inference takes the result of Unique along an axis for a list: where it knows no size, it is not believed.
+    """
+    if symbolic is None or from_onnx is None or len(symbolic) == len(from_onnx):
+        return True
+    return any(isinstance(dim, int) for dim in symbolic)
+
+
+def _contradict(symbolic: Dims | None, from_onnx: Dims | None) -> bool:
+    """Return whether both are sure, and cannot both be right."""
+    if symbolic is None or from_onnx is None or not _agrees(symbolic, from_onnx):
+        return False
+    return len(symbolic) != len(from_onnx) or _differ(symbolic, from_onnx)
+
+
+def _differ(first: Dims, second: Dims) -> bool:
+    return any(a != b for a, b in zip(first, second, strict=False) if isinstance(a, int) and isinstance(b, int))
+
+
+def _listed(known: Known) -> list[Dim]:
+    return list(known.dims or ())
+
+
+def _merge_dims(first: Dims | None, second: Dims | None) -> Dims | None:
+    """Return the dimensions that either has; `first` counts where they contradict each other."""
+    if first is None or second is None:
+        return second if first is None else first
+    if len(first) != len(second) or _differ(first, second):
+        return first
+    return tuple(_better(a, b) for a, b in zip(first, second, strict=True))
+
+
+def _better(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) or (b is None and a is not None):
+        return a
+    return b if isinstance(b, int) or a is None else a
+
+
+def _with_computed(model: ir.Model, shapes: Shapes, news: Iterable[ir.Value] = ()) -> Shapes:
+    """Return `shapes` with the sizes that the model computes from those of its inputs, where these are all known.
+
+    Of the values `news` they are known from elsewhere than inference.
+    """
+    known = all(fed_sizes(value, shapes.sizes) is not None for value in free_inputs(model))
+    if not known or all(shapes.sizes(value) is not None for value in values(model) if _is_open(value)):
+        return shapes
+    further = Propagation(model, shapes._dtypes, shapes._dims, news)
+    further.run()
+    return Shapes(further.dtypes, further.dims, shapes._reasons, further.never)
+
+
+def _with_samples(model: ir.Model, shapes: Shapes, wanted: Wanted) -> tuple[Shapes, Collection[ir.Value]]:
+    """Return `shapes` with what sample runs show of the main graph's values that inference left open, and those that had no one shape."""
+    outputs = (value for node in model.graph for value in node.outputs)
+    open_ = [v for v in outputs if v.name and shapes.sizes(v) is None and _may_be_tensor(v)]
+    if not open_ or any(fed_sizes(value, shapes.sizes) is None for value in free_inputs(model)):
+        return shapes, ()
+    found = sampled(model, open_, shapes.sizes, wanted)
+    dtypes, dims = dict(shapes._dtypes), dict(shapes._dims)
+    for value, known in found.known.items():
+        if known.dims is not None:
+            dims[value] = known.dims
+        if known.dtype is not None:
+            dtypes.setdefault(value, known.dtype)
+    reasons = {value: reason for value, reason in shapes._reasons.items() if value not in found.known} | found.reasons
+    return _with_computed(model, Shapes(dtypes, dims, reasons, shapes._never), found.known), found.refuted
+
+
+def _is_open(value: ir.Value) -> bool:
+    return bool(value.name) and value.const_value is None and _may_be_tensor(value)
+
+
+def _may_be_tensor(value: ir.Value) -> bool:
+    return (value.type is None or isinstance(value.type, ir.TensorType)) and not _is_optional(value)
+
+
+def _is_optional(value: ir.Value) -> bool:
+    """Return whether `value` is an optional one: a run shows the tensor in it, and says no more."""
+    node = value.producer()
+    while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
+        value = node.inputs[0]
+        node = value.producer()
+    return isinstance(value.type, ir.OptionalType) or (node is not None and node.op_type == "Optional")
+
+
+# The size of a tensor in bytes.
+
+_NO_FIXED_SIZE = {None, ir.DataType.UNDEFINED, ir.DataType.STRING}
+
+
+def tensor_bytes(value: ir.Value, shapes: Shapes) -> int | None:
+    """Return the bytes of `value`; None where its shape is unknown or its elements have no fixed size.
+
+    Elements of less than a byte are packed, as in TensorProto: two to a byte for int4, the last byte filled up.
+    """
+    sizes, dtype = shapes.sizes(value), shapes.dtype(value)
+    if sizes is None or dtype is None or dtype in _NO_FIXED_SIZE:
+        return None
+    return -(-math.prod(sizes) * dtype.bitwidth // 8)
+
+
+def bytes_formula(value: ir.Value, shapes: Shapes) -> SizeFormula | None:
+    """Return the bytes of `value` as a formula of the dimensions that have a range; None where it has none."""
+    sizes, dtype = shapes.formulas(value), shapes.dtype(value)
+    if sizes is None or dtype is None or dtype in _NO_FIXED_SIZE:
+        return None
+    return (product_of(sizes) * dtype.bitwidth + 7) // 8
+
+
+# The bytes of a tensor, and the alignment of its elements.
+
+
+def granule(dtype: ir.DataType) -> int:
+    """Return the alignment of an element of `dtype` in bytes: its own size, at least 1."""
+    return max(1, dtype.bitwidth // 8)
+
+
+# The shapes of a model that was raised to a newer opset, from those of the original.
+
+
+def shapes_of_raised(original: ir.Model, shapes: Shapes, source: ir.Model) -> Shapes | None:
+    """Return the shapes of `original` as those of `source`, which is raised from it: values that are in both have one name.
+
+    None where `source` computes values that `original` does not have.
+    """
+    known: dict[str, ir.Value | None] = {}
+    for value in values(original):
+        known[value.name or ""] = None if value.name in known else value
+    there = [value for value in values(source) if value.name]
+    counterparts = {old: value for value in there if (old := known.get(value.name or "")) is not None}
+    constants = Constants(source)
+    whole = all(value in constants or known.get(value.name or "") is not None for value in there)
+    return shapes.of_copies(counterparts) if whole else None

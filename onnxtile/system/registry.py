@@ -1,0 +1,156 @@
+"""Plug-ins and data files are found by their existence: no list elsewhere is edited when one is added.
+
+The plug-ins of onnxtile are modules of a package. Other distributions add theirs by entry points, in the group that is called as the
+package: planners of others are in the group "onnxtile.planners".
+(https://packaging.python.org/en/latest/specifications/entry-points/)
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from onnxtile.system.errors import OnnxtileError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+T = TypeVar("T")
+
+
+def discover(package: str, *kinds: type[T]) -> dict[str, T]:
+    """Return every instance of `kinds` that a module of `package` defines at its top level, keyed by its `name`, sorted.
+
+    `package` is a dotted name such as "onnxtile.planning.planners". Those of other distributions count, too: each entry point of the group
+    names an instance, or a module that defines some. Raises OnnxtileError where two plug-ins share a name, or one cannot be loaded.
+    """
+    found: dict[str, T] = {}
+    sources: dict[str, str] = {}
+    for source, plug_in in (*_own(package, kinds), *_contributed(package, kinds)):
+        name: str = plug_in.name  # type: ignore[attr-defined]
+        if found.setdefault(name, plug_in) is not plug_in:
+            where = " and ".join(dict.fromkeys((sources[name], source)))
+            raise OnnxtileError(f"two plug-ins in {where} are named {name!r}")
+        sources.setdefault(name, source)
+    return dict(sorted(found.items()))
+
+
+def named(package: str, name: str, kind: type[T]) -> T | None:
+    """Return the plug-in `name` that the module of that name in `package` defines; None where only `discover` can tell.
+
+    The other modules are not loaded. Where other distributions add plug-ins, one of them may have the same name.
+    """
+    is_own = name.isidentifier() and importlib.util.find_spec(f"{package}.{name}") is not None
+    if not is_own or contributions(_group(package)):
+        return None
+    module = importlib.import_module(f"{package}.{name}")
+    found = (value for value in vars(module).values() if isinstance(value, kind))
+    return next((value for value in found if value.name == name), None)  # type: ignore[attr-defined]
+
+
+def _group(package: str) -> str:
+    """Return the group of entry points that adds to `package`."""
+    return f"onnxtile.{package.rpartition('.')[2]}"
+
+
+def _own(package: str, kinds: tuple[type[T], ...]) -> Iterator[tuple[str, T]]:
+    """Yield the instances that the modules of `package` define."""
+    for info in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        module = importlib.import_module(f"{package}.{info.name}")
+        yield from ((package, value) for value in vars(module).values() if isinstance(value, kinds))
+
+
+def _contributed(package: str, kinds: tuple[type[T], ...]) -> Iterator[tuple[str, T]]:
+    """Yield the instances that other distributions define. Raises OnnxtileError."""
+    for contribution in contributions(_group(package)):
+        loaded = contribution.load()
+        values = vars(loaded).values() if isinstance(loaded, ModuleType) else [loaded]
+        instances = [value for value in values if isinstance(value, kinds)]
+        if not instances:
+            expected = " or ".join(kind.__name__ for kind in kinds)
+            raise contribution.error(f"{contribution.value!r} defines no {expected}")
+        yield from ((contribution.distribution, value) for value in instances)
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """An entry point of another distribution: its name, its group, the module or object that it names, and who brings it."""
+
+    group: str
+    name: str
+    value: str
+    distribution: str
+    entry_point: EntryPoint
+
+    def load(self) -> Any:
+        """Import what the entry point names. Raises OnnxtileError with the reason, whatever goes wrong in the code of others."""
+        try:
+            return self.entry_point.load()
+        except Exception as error:
+            reason = " ".join(str(error).split()) or "no reason given"
+            raise self.error(f"{type(error).__name__}: {reason}") from error
+
+    def error(self, reason: str) -> OnnxtileError:
+        """Return the error of an entry point that does not do."""
+        return OnnxtileError(
+            f"the plug-in {self.name!r} of {self.distribution} (group {self.group}) cannot be used: {reason}",
+            hint=f"update {self.distribution}, or uninstall it",
+        )
+
+
+def contributions(group: str) -> tuple[Contribution, ...]:
+    """Return the entry points of other distributions in `group`, sorted by their names. Nothing is imported."""
+    return _contributions(group, tuple(sys.path))
+
+
+@cache
+def _contributions(group: str, path: tuple[str, ...]) -> tuple[Contribution, ...]:
+    points = sorted(_entry_points(path).select(group=group), key=lambda point: (point.name, point.value))
+    owners = (point.dist.name if point.dist is not None else "an unknown distribution" for point in points)
+    return tuple(
+        Contribution(group, point.name, point.value, owner, point) for point, owner in zip(points, owners, strict=True)
+    )
+
+
+@cache
+def _entry_points(_path: tuple[str, ...]) -> Any:
+    """Return the entry points of every distribution on the path: one look is enough."""
+    from importlib.metadata import entry_points
+
+    return entry_points()
+
+
+def contributed_folders(group: str) -> dict[str, Path]:
+    """Return the folders of the packages that the entry points of `group` name, by the name of the entry point.
+
+    Raises OnnxtileError where one cannot be imported, is not a package in a folder, or where two have the same name.
+    """
+    folders: dict[str, Path] = {}
+    for contribution in contributions(group):
+        module = contribution.load()
+        places = [Path(place) for place in getattr(module, "__path__", ())]
+        if not places or not places[0].is_dir():
+            raise contribution.error(f"{contribution.value!r} is not a package with a folder")
+        if folders.setdefault(contribution.name, places[0]) != places[0]:
+            raise contribution.error(f"another plug-in has the name {contribution.name!r}")
+    return folders
+
+
+def data_folder(name: str) -> Path:
+    """Return the folder `name` ("patterns", "models") that ships with the package.
+
+    In a wheel it lies inside the package, in a checkout (also an editable install) beside it.
+    """
+    package = Path(__file__).parent.parent
+    for folder in (package / name, package.parent / name):
+        if folder.is_dir():
+            return folder
+    raise OnnxtileError(f"the folder {name!r} that ships with onnxtile is missing", hint="install onnxtile again")

@@ -1,0 +1,148 @@
+"""Whole numbers and sizes in bytes, as people write them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_UNITS = {
+    **{"kib": 2**10, "mib": 2**20, "gib": 2**30, "k": 2**10, "m": 2**20, "g": 2**30},
+    **{"kb": 10**3, "mb": 10**6, "gb": 10**9, "b": 1, "": 1},
+}
+"""Bytes of a unit, in lower case: k, m and g count by 1,024 as compilers and linkers do, kB, MB and GB by 1,000."""
+_DIGITS = 30
+"""Of a number, at most: a longer one is a mistake, and Python refuses to read those of more than 4,300."""
+LARGEST_COUNT = 2**63 - 1
+"""The largest number that an option takes: that of a dimension in ONNX."""
+MOST_RUNS = 1_000_000
+"""Sets of random inputs that may be asked for."""
+
+
+def whole(text: str) -> int | None:
+    """Return the whole number that `text` is, digits only; None for what is none, or has more than 30 digits.
+
+    >>> whole("262144")
+    262144
+    """
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else None
+
+
+def bytes_of(text: str) -> int | None:
+    """Return the bytes that "256KiB", "256k", "1.25 MB" or "4096" mean; None for other texts, and where these are no whole bytes.
+
+    >>> bytes_of("1.25KiB")
+    1280
+    """
+    found = re.fullmatch(r"([0-9]+)(?:\.([0-9]+))?\s*([a-zA-Z]*)", text.strip())
+    if found is None or (unit := _UNITS.get(found[3].lower())) is None:
+        return None
+    decimals = found[2] or ""
+    number, parts = whole(found[1] + decimals), int("1" + "0" * len(decimals))
+    return None if number is None or number * unit % parts else number * unit // parts
+
+
+# Writes results as JSON: a line for each part, so that files can be searched and compared by line.
+
+_STRICT = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+_DENSE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_UNSEEN = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that JSON allows, and that terminals obey, editors hide or UTF-8 cannot encode."""
+
+
+def as_json(content: Mapping[str, Any]) -> str:
+    """Return `content` with a line for each of its fields and, where a field has parts with fields of their own, for each of these.
+
+    Python's own indentation takes ten times as long, which is seconds for a plan of 100,000 buffers.
+    """
+    return _seen(_lines((f"{_encode(key)}: {_field(value)}" for key, value in content.items()), "{}", "") + "\n")
+
+
+def compact(content: Any) -> str:
+    """Return `content` as JSON on one line, without spaces."""
+    return _seen(_encode(content, _DENSE))
+
+
+def _encode(value: Any, encoder: json.JSONEncoder = _STRICT) -> str:
+    """Return `value` as JSON; numbers for which JSON has no word are texts: "nan", "inf" and "-inf"."""
+    try:
+        return encoder.encode(value)
+    except ValueError:
+        return encoder.encode(_told(value))
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _told(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_told(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _seen(text: str) -> str:
+    return text if text.isascii() and "\x7f" not in text else _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _field(value: Any) -> str:
+    if isinstance(value, list | tuple) and any(_has_parts(item) for item in value):
+        return _lines(map(_encode, value), "[]", " ")
+    if isinstance(value, dict) and any(_has_parts(item) for item in value.values()):
+        return _lines((f"{_encode(str(key))}: {_encode(item)}" for key, item in value.items()), "{}", " ")
+    return _encode(value)
+
+
+def _has_parts(value: Any) -> bool:
+    return isinstance(value, dict | list | tuple)
+
+
+def _lines(parts: Iterable[str], brackets: str, indent: str) -> str:
+    text = f",\n{indent} ".join(parts)
+    return f"{brackets[0]}\n{indent} {text}\n{indent}{brackets[1]}" if text else brackets
+
+
+# Writes results as CSV: no name of a model becomes a formula in a spreadsheet or moves a cursor, and each name can be read back.
+
+_FORMULA = re.compile(r"'*[=+\-@]")
+"""First characters of a formula in a spreadsheet (https://owasp.org/www-community/attacks/CSV_Injection), and the quote."""
+_SPECIAL = re.compile(r'^\s|[",]')
+_QUOTED = re.compile(r"'+[=+\-@]")
+_ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
+"""An escape of one character, as Python writes it."""
+
+
+def as_csv(rows: Iterable[Iterable[object]]) -> bytes:
+    """Return `rows` as a file (RFC 4180, lines end in LF); a text that would be a formula has an apostrophe before it."""
+    return "".join(f"{','.join(map(_cell, row))}\n" for row in rows).encode()
+
+
+def text_of(cell: str) -> str:
+    """Return the text that stands in a `cell` which `as_csv` wrote."""
+    return _ESCAPE.sub(_character, cell[1:] if _QUOTED.match(cell) else cell)
+
+
+def _character(escape: re.Match[str]) -> str:
+    number = int(next(filter(None, escape.groups())), 16)
+    char = chr(number) if number <= sys.maxunicode else ""
+    return escape[0] if char.isprintable() and char != "\\" else char
+
+
+def _escaped(text: str) -> str:
+    """Return `text` with characters that are not printable as `text_of` reads them; what looks so already has its backslash escaped."""
+    plain = _ESCAPE.sub(lambda found: f"\\x5c{found[0][1:]}" if _character(found) != found[0] else found[0], text)
+    return plain if plain.isprintable() else "".join(char if char.isprintable() else _escape(char) for char in plain)
+
+
+def _escape(char: str) -> str:
+    number = ord(char)
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def _cell(cell: object) -> str:
+    """Return a cell; Python's own writer leaves a space that readers skip without the quotes it needs."""
+    text = "" if cell is None else _escaped(str(cell))
+    if isinstance(cell, str) and _FORMULA.match(text):
+        text = f"'{text}"
+    return '"{}"'.format(text.replace('"', '""')) if _SPECIAL.search(text) else text

@@ -1,0 +1,138 @@
+"""TOML files that users write: read, checked against a schema, and errors that name the file and the line."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pydantic
+
+from onnxtile.system.errors import OnnxtileError
+from onnxtile.system.files import require_readable
+
+Location = Sequence[str | int]
+"""The path of a value in a file: keys of tables, positions in arrays."""
+
+_Model = TypeVar("_Model", bound=pydantic.BaseModel)
+
+
+@dataclass(frozen=True)
+class TomlFile:
+    """A file, its text, and what that says. Bad content raises errors of `kind`."""
+
+    path: Path
+    text: str = field(repr=False)
+    content: dict[str, Any] = field(repr=False)
+    kind: type[OnnxtileError] = OnnxtileError
+
+    def place(self, location: Location = ()) -> str:
+        """Return "path:line" of what stands at `location`."""
+        return f"{self.path}:{line_of(self.text, location)}"
+
+    def validated(self, schema: type[_Model], at: Location = ()) -> _Model:
+        """Return the content, or what stands `at` a place of it, as `schema` says it has to be.
+
+        Raises an error with file, line and field.
+        """
+        content: Any = self.content
+        for part in at:
+            content = content[part]
+        try:
+            return schema.model_validate(content)
+        except pydantic.ValidationError as error:
+            first = error.errors()[0]
+            location = first["loc"]
+            name, location = ".".join(str(part) for part in location), (*at, *location)
+            hint = None
+            if first["type"] == "extra_forbidden":
+                message, hint = f"unknown key {name!r}", _nearest(str(location[-1]), _fields(schema))
+            elif first["type"] == "missing":
+                message = f"the field {name!r} is missing"
+            else:
+                message = (f"field {name!r}: " if name else "") + first["msg"].removeprefix("Value error, ")
+            raise self.kind(f"{self.place(location)}: {message}", hint=hint) from None
+
+
+def read(path: Path, kind: type[OnnxtileError], *, hint: str | None = None) -> TomlFile:
+    """Return the TOML file at `path`. Raises an error of `kind` with file and line; `hint` is for a file that is not there."""
+    require_readable(path, kind, hint=hint)
+    try:
+        text = path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise kind(f"{path}:{line}: this is not UTF-8 text") from None
+    except OSError as error:
+        raise kind(f"{path}: {error.strerror or error}") from None
+    try:
+        return TomlFile(path, text, tomllib.loads(text), kind)
+    except tomllib.TOMLDecodeError as error:
+        message, line = _syntax_error(str(error), text)
+        raise kind(f"{path}:{line}: {message}") from None
+    except ValueError:  # what Python says of a number with more digits than it reads
+        raise kind(f"{path}:{_line_of_long_number(text)}: this number has too many digits") from None
+    except RecursionError:
+        raise kind(f"{path}:1: this is nested too deeply") from None
+
+
+def _line_of_long_number(text: str) -> int:
+    found = re.search(r"[\d_]{4300,}", text)
+    return 1 if found is None else text.count("\n", 0, found.start()) + 1
+
+
+def _syntax_error(message: str, text: str) -> tuple[str, int]:
+    """Return the message of tomllib, and its line: "Invalid value (at line 2, column 8)", or at the end."""
+    reason, _, where = message.rpartition(" (at ")
+    words = where.removesuffix(")").replace(",", "").split()
+    line = int(words[1]) if words[:1] == ["line"] else text.count("\n") + (not text.endswith("\n"))
+    return f"{reason[:1].lower()}{reason[1:]} in line {line}", max(1, line)
+
+
+def line_of(text: str, location: Location) -> int:
+    """Return the line, from 1, where what stands at `location` begins; of what is missing, where the table begins that lacks it.
+
+    Found without a parser of our own: it begins after the longest text that reads without it. A value is complete on the line
+    on which the text up to there holds it for the first time.
+    """
+    lines = text.splitlines()
+    complete, deepest, found = 0, 0, 1
+    for count in range(1, len(lines) + 1):
+        try:
+            content = tomllib.loads("\n".join(lines[:count]))
+        except tomllib.TOMLDecodeError:
+            continue
+        depth = _depth(content, location)
+        if depth > deepest:
+            deepest, found = depth, complete + 1
+        if depth == len(location):
+            break
+        complete = count
+    return found
+
+
+def _depth(content: Any, location: Location) -> int:
+    """Return how much of `location` there is in `content`."""
+    for depth, part in enumerate(location):
+        there = isinstance(content, dict) and part in content
+        there = there or (isinstance(content, list) and isinstance(part, int) and part < len(content))
+        if not there:
+            return depth
+        content = content[part]
+    return len(location)
+
+
+def _fields(schema: type[pydantic.BaseModel]) -> set[str]:
+    """Return the names of all fields of `schema` and of the schemas in it."""
+    found = set(schema.model_fields)
+    for definition in schema.model_json_schema().get("$defs", {}).values():
+        found |= definition.get("properties", {}).keys()
+    return found
+
+
+def _nearest(name: str, known: set[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there is {', '.join(sorted(known))}"

@@ -1,0 +1,666 @@
+"""Writes a contraction as tiles within the limits, sums of partial sums, and Concats along N, then along M from its last axis.
+
+alpha goes into the blocks of a constant operand where it can without loss, else it multiplies the result. A bias of any shape is
+added last, by one Add on the whole result: it needs no cut, each element is rounded as in Gemm, and it costs one node where an Add
+for each block would cost as many as the result has blocks. A bias that the tile's own operator takes goes into the first tile of each sum.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from dataclasses import dataclass, field
+from math import gcd, prod
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.system.runtime import Array
+from onnxtile.tiling.accumulate import Accumulation, PartialSums, additions, fitting, partial_sums
+from onnxtile.tiling.blocks import (
+    BlockCache,
+    Blocks,
+    ConstantBlocks,
+    PackedBlocks,
+    RuntimeBlocks,
+    WholeBlock,
+    WindowBlocks,
+    blocks_of,
+    input_windows,
+    scaled,
+    times,
+)
+from onnxtile.tiling.contraction import (
+    Axes,
+    Bias,
+    ConstantTable,
+    Contraction,
+    Parameter,
+    Requantize,
+    TensorDims,
+    TensorOperand,
+)
+from onnxtile.tiling.grid import Axis, Cutting, TileGrid, is_contiguous, loads
+from onnxtile.tiling.tileable import as_scalar
+from onnxtile.tiling.writer import GridPlace, Writer, keeps_copies, label, scatters
+
+# Joins the blocks of the result: by Concat where that copies little, or the arena has room; else by ScatterND into one tensor.
+
+Numbers: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+"""Numbers of rows."""
+LATEST = 2**31
+"""An opset that has all operators."""
+
+
+@dataclass
+class TiledResult(ABC):
+    """The blocks of the result that are there."""
+
+    writer: Writer
+    value: ir.Value | None = None
+
+    @abstractmethod
+    def put(self, m: int, at: tuple[int, int], value: ir.Value) -> None:
+        """Put in a block: its stretch of M, and its set of groups and stretch of N. After the last one, `value` is the result."""
+
+    def dims(self, m: int, at: tuple[int, int]) -> TensorDims:
+        """Return the dimensions of a block, without the zeros that fill it up: its stretch of M, its groups and stretch of N."""
+        grid = self.writer.grid
+        return block_dims(self.writer, grid.along(m), at[0] * grid.n.count + at[1], filled=False)
+
+
+def joined(writer: Writer) -> TiledResult:
+    """Return the result of `writer` without a block in it."""
+    scattered = scatters(writer.contraction, writer.grid, writer.opset)
+    return _ScatterResult(writer) if scattered else _ConcatResult(writer)
+
+
+def nodes_of_any_scatter(blocks: Any) -> Any:
+    """Return the most nodes that join so many blocks, a number or an array, by ScatterND."""
+    return 3 * blocks
+
+
+def nodes_of_scatter(contraction: Contraction, grid: TileGrid, opset: int) -> int | None:
+    """Return the number of nodes that join the blocks by ScatterND; None where Concat does."""
+    if not scatters(contraction, grid, opset):
+        return None
+    blocks = grid.groups.count * grid.shape[0] * grid.n.count
+    row, last = _row(contraction, grid), len(contraction.dims) - 1
+    cuts = _last_cuts(contraction, grid)
+    size = contraction.dims[last]
+    widths = cuts.widths if cuts is not None and cuts.is_cut else [size]
+    # The first block has a Pad, and two Reshapes serve all; each other one has an Add and a ScatterND. Rows that are put
+    # together first take no more.
+    reshaped = sum(width != row for width in widths) * (blocks // len(widths)) - (widths[0] != row)
+    return 3 + 2 * (blocks - 1) + reshaped
+
+
+@dataclass
+class _ConcatResult(TiledResult):
+    """Blocks put together along N, then along M from its last axis, as soon as they can be."""
+
+    _columns: dict[int, dict[tuple[int, int], ir.Value]] = field(default_factory=dict)
+    _rows: dict[int, ir.Value] = field(default_factory=dict)
+
+    def put(self, m: int, at: tuple[int, int], value: ir.Value) -> None:
+        """Put in a block: its stretch of M, and its set of groups and stretch of N."""
+        grid = self.writer.grid
+        pieces = self._columns.setdefault(m, {})
+        pieces[at] = value
+        if len(pieces) < grid.groups.count * grid.n.count:
+            return
+        dims = block_dims(self.writer, grid.along(m), None, filled=False)
+        place = {"m": m} if grid.cuts_rows else {}
+        self._rows[m] = self._concat(
+            [pieces[at] for at in sorted(pieces)], self.writer.contraction.column_axis, place, dims
+        )
+        if len(self._rows) == grid.shape[0]:
+            self.value = self._whole()
+
+    def _whole(self) -> ir.Value:
+        """Write the Concats along M: rows of a picture from its columns, then the picture from its rows."""
+        grid, axes = self.writer.grid, self.writer.contraction.row_axes
+        pieces = [self._rows[m] for m in range(grid.shape[0])]
+        for position in reversed(range(len(grid.sliding))):
+            count = grid.sliding[position].count
+            made = []
+            for index in range(len(pieces) // count):
+                # The stretch of M that comes first says where the piece lies along the axes that are still cut.
+                first = index * prod(axis.count for axis in grid.sliding[position:])
+                along = (*grid.along(first)[:position], *(None for _ in axes[position:]))
+                place = {"row": index} if position else {}
+                few = pieces[index * count : (index + 1) * count]
+                made.append(
+                    self._concat(few, axes[position], place, block_dims(self.writer, along, None, filled=False))
+                )
+            pieces = made
+        return pieces[0]
+
+    def _concat(self, pieces: list[ir.Value], axis: int | None, place: GridPlace, dims: TensorDims) -> ir.Value:
+        return self.writer.concat(pieces, axis, place, dims)
+
+
+@dataclass
+class _ScatterResult(TiledResult):
+    """Blocks put into one tensor, one after another: it is the first block with zeros around it, until the others overwrite these.
+
+    It is seen as rows as long as all blocks are along the last axis, or a whole part of that. The number of a row is a sum of two terms:
+    one is of the column axis, the other of all other axes, so that small constants serve all blocks.
+    """
+
+    _places: int = 0
+    _terms: dict[tuple[tuple[int, ...], bytes], ir.Value] = field(default_factory=dict)
+    _short: dict[int, dict[int, ir.Value]] = field(default_factory=dict)
+    """The blocks of each short stretch of M that is not complete yet, by their place along N."""
+
+    def put(self, m: int, at: tuple[int, int], value: ir.Value) -> None:
+        """Put in a block: its stretch of M, and its set of groups and stretch of N. After the last one, `value` is the result."""
+        grid, contraction = self.writer.grid, self.writer.contraction
+        n = at[0] * grid.n.count + at[1]
+        self._places += 1
+        if self._is_short(m):
+            blocks = self._short.setdefault(m, {})
+            blocks[n] = value
+            if len(blocks) == grid.outputs.count:
+                starts, dims = self._range(m, None)
+                parts = [blocks[index] for index in sorted(blocks)]
+                row = self.writer.concat(parts, contraction.column_axis, {"m": m}, dims)
+                self._put(row, (starts, dims), {"m": m})
+        else:
+            self._put(value, self._range(m, n), {"m": m, "n": n})
+        if self._places == grid.outputs.count * grid.shape[0]:
+            assert self.value is not None
+            self.value = self._reshaped(self.value, "joined", {}, self._sizes)
+
+    def _is_short(self, m: int) -> bool:
+        """Return whether all blocks at stretch `m` of M, and a copy of them, take no more than one full block."""
+        grid = self.writer.grid
+        if not grid.outputs.is_cut or m == 0:
+            return False
+        full, whole = self._range(0, 0)[1], self._range(m, None)[1]
+        return 2 * prod(whole) <= prod(full)
+
+    def _put(self, value: ir.Value, at: tuple[tuple[int, ...], tuple[int, ...]], place: GridPlace) -> None:
+        """Put in a block that begins at `at[0]` and has the dimensions `at[1]`."""
+        sizes, (starts, dims) = self._sizes, at
+        if self.value is None:
+            after = [size - start - width for size, start, width in zip(sizes, starts, dims, strict=True)]
+            dtype = self.writer.contraction.result_dtype
+            whole = self.writer.pad((value, dtype), after, "result", place, sizes, None, before=starts)
+            self.value = self._reshaped(whole, "result_rows", {}, (prod(sizes) // self._row, self._row))
+        else:
+            self.value = self._scattered(self.value, value, at, place)
+
+    def _scattered(
+        self, data: ir.Value, block: ir.Value, at: tuple[tuple[int, ...], tuple[int, ...]], place: GridPlace
+    ) -> ir.Value:
+        dims = at[1]
+        shape = (*dims[:-1], dims[-1] // self._row, self._row) if dims[-1] != self._row else dims
+        rows = block if shape == dims else self._reshaped(block, "rows", place, shape)
+        shape = (*shape[:-1], 1)
+        along = self._terms_of(at)
+        terms = [
+            self._held(numbers, label(f"{name}_places", {axis: place[axis] for axis in (letter,) if axis in place}))
+            for numbers, name, letter in zip(along, ("row", "column"), "mn", strict=True)
+        ]
+        numbers_of = self.writer.node("Add", terms, "places", place, shape, (), ir.DataType.INT64)
+        dtype = self.writer.contraction.result_dtype
+        dims_of_all = (prod(self._sizes) // self._row, self._row)
+        return self.writer.node("ScatterND", [data, numbers_of, rows], "put", place, dims_of_all, (), dtype)
+
+    def _terms_of(self, at: tuple[tuple[int, ...], tuple[int, ...]]) -> list[Numbers]:
+        """Return the two terms of the numbers of a block's rows: of all axes but the column axis, and of the column axis.
+
+        The offset of the block is in the term in which it costs the fewest elements in all blocks, or each part of it in its own.
+        """
+        terms = [self._numbers(at, is_column) for is_column in (False, True)]
+        grid = self.writer.grid
+        rows, columns = (self._numbers(self._range(0, 0), is_column).size for is_column in (False, True))
+        m, n = grid.shape[0], grid.outputs.count
+        _, to = min((m * rows + n * columns, 2), (columns + m * n * rows, 0), (rows + m * n * columns, 1))
+        if to < len(terms):
+            offset = terms[1 - to].flat[0]
+            terms = [term + offset if index == to else term - offset for index, term in enumerate(terms)]
+        return terms
+
+    def _held(self, numbers: Numbers, stem: str) -> ir.Value:
+        """Return the initializer of these numbers; equal ones share it."""
+        key = (numbers.shape, numbers.tobytes())
+        if key not in self._terms:
+            self._terms[key] = self.writer.constant(ir.Tensor(numbers), stem)
+        return self._terms[key]
+
+    def _numbers(self, at: tuple[tuple[int, ...], tuple[int, ...]], is_column: bool) -> Numbers:
+        """Return what the column axis, or all other axes, add to the numbers of a block's rows; 1 long along the others.
+
+        A block as wide as a row has no axis of rows along the last axis.
+        """
+        starts, dims = at
+        column, last, row = self.writer.contraction.column_axis, len(dims) - 1, self._row
+        found = np.zeros((1,) * (last + 2), np.int64)
+        for axis, (start, size) in enumerate(zip(starts, dims, strict=True)):
+            if (axis == column) is not is_column:
+                continue
+            step = row if axis == last else 1
+            index = np.arange(start // step, (start + size) // step, dtype=np.int64)
+            stride = self._strides[axis] if axis != last else row
+            found = found + (index * (stride // row)).reshape([-1 if other == axis else 1 for other in range(last + 2)])
+        return found.squeeze(last) if dims[-1] == row else found
+
+    def _reshaped(self, value: ir.Value, stem: str, place: GridPlace, dims: TensorDims) -> ir.Value:
+        sizes = self.writer.int64s([size for size in dims if isinstance(size, int)], label(f"{stem}_sizes", place))
+        return self.writer.node("Reshape", [value, sizes], stem, place, dims, (), self.writer.contraction.result_dtype)
+
+    def _range(self, m: int, n: int | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return where a block begins along each axis, and its dimensions; None is all of N."""
+        contraction, grid = self.writer.contraction, self.writer.grid
+        starts = [0] * len(contraction.dims)
+        axes = (*contraction.row_axes, contraction.column_axis)
+        places = (*grid.along(m), n)
+        for axis, cuts, index in zip(axes, (*grid.sliding, grid.outputs), places, strict=True):
+            if axis is not None and cuts.is_cut and index is not None:
+                starts[axis] = cuts.stretch(index).start
+        dims = block_dims(self.writer, grid.along(m), n, filled=False)
+        return tuple(starts), tuple(size for size in dims if isinstance(size, int))
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        return tuple(size for size in self.writer.contraction.dims if isinstance(size, int))
+
+    @property
+    def _strides(self) -> tuple[int, ...]:
+        return tuple(prod(self._sizes[axis + 1 :]) for axis in range(len(self._sizes)))
+
+    @property
+    def _row(self) -> int:
+        return _row(self.writer.contraction, self.writer.grid)
+
+
+def _row(contraction: Contraction, grid: TileGrid) -> int:
+    """Return the elements of a row: those that begin and end all blocks along the last axis are a whole number of rows apart."""
+    size, cuts = contraction.dims[-1], _last_cuts(contraction, grid)
+    assert isinstance(size, int)
+    stops = [cuts.stretch(index).stop for index in range(cuts.count)] if cuts is not None and cuts.is_cut else []
+    return gcd(*stops, size)
+
+
+def _last_cuts(contraction: Contraction, grid: TileGrid) -> Axis | None:
+    """Return the cuts of the last axis of the result; None where it is neither of M nor of N."""
+    axes = (*contraction.row_axes, contraction.column_axis)
+    cuts = zip(axes, (*grid.sliding, grid.outputs), strict=True)
+    return next((each for axis, each in cuts if axis == len(contraction.dims) - 1), None)
+
+
+def block_dims(writer: Writer, along: tuple[int | None, ...], n: int | None, *, filled: bool = True) -> TensorDims:
+    """Return the dimensions of a block of the result, at these stretches of the sliding axes and of N in all groups; None is all.
+
+    With `filled`, they count the zeros that fill up the last stretch.
+    """
+    contraction, grid = writer.contraction, writer.grid
+    dims = list(contraction.dims)
+    axes = (*contraction.row_axes, contraction.column_axis)
+    for axis, cuts, index in zip(axes, (*grid.sliding, grid.outputs), (*along, n), strict=True):
+        if axis is None or not (cuts.is_cut or cuts.fills):
+            continue
+        if filled:
+            dims[axis] = cuts.total if index is None else cuts.width(index)
+        elif index is not None:
+            stretch = cuts.stretch(index)
+            dims[axis] = stretch.stop - stretch.start
+    return tuple(dims)
+
+
+# From the int32 sum of a block to its result: plus the bias, scaled, rounded to even, shifted by the zero point, saturated.
+
+ONCE = 7
+"""The most nodes that make the factor and cut bias and factor, save what each block takes."""
+EACH = 4
+"""The most nodes that one block takes."""
+_ONE = Axis(1, 1)
+_Addend: TypeAlias = tuple[ir.Value, TensorDims, Array | None]
+"""A value that broadcasts to the result, its dimensions, and its elements where they are constant."""
+
+
+@dataclass(frozen=True)
+class BlockRequantizer:
+    """Requantizes one finished block after another, so that no more than one of them is in int32.
+
+    onnxruntime's kernels multiply once, by alpha · a_scale · b_scale / y_scale, computed in float32 from the left. So do these nodes,
+    and their results are equal to the last bit.
+    """
+
+    writer: Writer
+    how: Requantize
+    bias: Blocks | None
+    factor: Blocks
+    one: ir.Value | None
+    zero: ir.Value | None
+
+    @classmethod
+    def of(cls, writer: Writer, how: Requantize, constants: ConstantTable) -> BlockRequantizer:
+        """Return the steps for the blocks that `writer` writes."""
+        bias = writer.contraction.bias
+        one = zero = None
+        if how.y_zero is not None:
+            one, zero = writer.constant(ir.Tensor(np.ones((), np.float32)), "one"), how.y_zero.value
+            if how.y_zero.constant:
+                zero = writer.constant(ir.Tensor(constants.array(zero).reshape(())), "y_zero")
+        addend = None if bias is None else _blocks(writer, _of_bias(writer, bias, constants), "bias")
+        return cls(writer, how, addend, _blocks(writer, _factor(writer, how, constants), "factor"), one, zero)
+
+    def finish(self, total: ir.Value, at: tuple[int, int], place: GridPlace, dims: TensorDims) -> ir.Value:
+        """Write the steps on the block of `dims` at stretches `at` of rows and columns; return its result."""
+        if self.bias is not None:
+            total = self.writer.node("Add", [total, self.bias.block(*at)], "bias", place, dims)
+        to = ir.AttrInt64("to", int(ir.DataType.FLOAT))
+        wide = self.writer.node("Cast", [total], "to_float", place, dims, [to], ir.DataType.FLOAT)
+        scaled = self.writer.node("Mul", [wide, self.factor.block(*at)], "scale", place, dims, (), ir.DataType.FLOAT)
+        if self.zero is None:
+            return scaled
+        return self.writer.node(
+            "QuantizeLinear", [scaled, self.one, self.zero], "quantize", place, dims, (), self.how.dtype
+        )
+
+
+def _blocks(writer: Writer, addend: _Addend, stem: str) -> Blocks:
+    """Return the part of a value that broadcasts to the result, for each of its blocks."""
+    contraction, grid = writer.contraction, writer.grid
+    value, dims, array = addend
+    rank = len(contraction.dims)
+    aligned = (1,) * (rank - len(dims)) + dims
+
+    def axis_of(axis: int | None) -> int | None:
+        return None if axis is None or aligned[axis] == 1 else axis - rank + len(dims)
+
+    rows = None if contraction.windows else axis_of(contraction.row_axes[0])
+    axes: Axes = (rows, axis_of(contraction.column_axis))
+    dtype = value.dtype or contraction.dtype if array is None else ir.DataType.from_numpy(array.dtype)
+    operand = TensorOperand(value, dims, axes, transposed=False, constant=array is not None, dtype=dtype)
+    cutting = Cutting(operand, _ONE if rows is None else grid.rows, grid.outputs, (stem, "m", "n"))
+    cut = any(
+        axis is not None and (cuts.is_cut or cuts.fills)
+        for axis, cuts in zip(axes, (cutting.rows, cutting.columns), strict=True)
+    )
+    if array is None:
+        return RuntimeBlocks(cutting, writer) if cut else WholeBlock(value)
+    if not cut:
+        return WholeBlock(writer.constant(ir.Tensor(array), stem))
+    return ConstantBlocks(cutting, writer, lambda: array, {})
+
+
+def _of_bias(writer: Writer, bias: Bias, constants: ConstantTable) -> _Addend:
+    if bias.constant:
+        return _over_pixels(writer, (bias.value, bias.dims, constants.array(bias.value)), "bias")
+    return _over_pixels(writer, (bias.value, bias.dims, None), "bias")
+
+
+def _factor(writer: Writer, how: Requantize, constants: ConstantTable) -> _Addend:
+    scales = [how.a_scale, how.b_scale, *([] if how.y_scale is None else [how.y_scale])]
+    if all(scale.constant for scale in scales):
+        a, b, *y = (_array(scale, constants) for scale in scales)
+        product = np.float32(how.alpha) * a * b if how.alpha != 1.0 else a * b
+        factor = np.asarray(product / y[0] if y else product, np.float32)
+        return _over_pixels(writer, (how.b_scale.value, factor.shape, factor), "factor")
+    return _over_pixels(writer, (*_computed(writer, how), None), "factor")
+
+
+def _over_pixels(writer: Writer, addend: _Addend, stem: str) -> _Addend:
+    """Return a value with one number for each output channel so that it broadcasts to a convolution's result; others as they are."""
+    value, dims, array = addend
+    spatial = (1,) * len(writer.contraction.sliding)
+    if not writer.contraction.windows or not dims:
+        return addend
+    if array is not None:
+        shaped = array.reshape(-1, *spatial)
+        return value, shaped.shape, shaped
+    dims = (*dims[:1], *spatial)
+    sizes = writer.int64s([-1, *spatial], f"{stem}_sizes")
+    dtype = value.dtype or ir.DataType.FLOAT
+    return writer.node("Reshape", [value, sizes], f"{stem}_channels", {}, dims, (), dtype), dims, None
+
+
+def _array(scale: Parameter, constants: ConstantTable) -> Array:
+    """Return a scale; without dimensions where it is a single number, so that it fits a result of any rank."""
+    array = constants.array(scale.value).astype(np.float32, copy=False)
+    return array.reshape(()) if array.size == 1 else array
+
+
+def _computed(writer: Writer, how: Requantize) -> tuple[ir.Value, TensorDims]:
+    """Write the factor's own nodes, where a scale is known only when the model runs."""
+    dims: TensorDims = max((how.a_scale.dims, how.b_scale.dims), key=lambda d: (len(d), d))
+    factor = how.a_scale.value
+    if how.alpha != 1.0:
+        alpha = writer.constant(ir.Tensor(np.asarray(how.alpha, np.float32)), "alpha_factor")
+        factor = writer.node("Mul", [alpha, factor], "scale_alpha", {}, how.a_scale.dims, (), ir.DataType.FLOAT)
+    factor = writer.node("Mul", [factor, how.b_scale.value], "scale_ab", {}, dims, (), ir.DataType.FLOAT)
+    if how.y_scale is None:
+        return factor, dims
+    dims = max((dims, how.y_scale.dims), key=lambda d: (len(d), d))
+    return writer.node("Div", [factor, how.y_scale.value], "scale_y", {}, dims, (), ir.DataType.FLOAT), dims
+
+
+def write_tiles(
+    writer: Writer,
+    constants: ConstantTable,
+    cache: BlockCache,
+    graph: ir.Graph,
+    how: Accumulation = Accumulation.CHAIN,
+) -> ir.Value:
+    """Write the tiled contraction; return its result, which is the output of the last node of `writer`.
+
+    The nodes are in loop order, with K innermost unless the grid differs. Each Split comes before the first use of a part, each sum
+    after its last partial sum, each Concat after its last block.
+    """
+    contraction, grid = writer.contraction, writer.grid
+    cut = _CutOperands.of(writer, constants, cache, graph)
+    how_quantized = contraction.requantize
+    quantizer = None if how_quantized is None else BlockRequantizer.of(writer, how_quantized, constants)
+    result = joined(writer)
+    way = fitting(how, contraction)
+    blocks: dict[tuple[int, int, int], PartialSums] = {}
+    added: Counter[tuple[int, int, int]] = Counter()
+    for group, m, k, n in grid.places():
+        at = (group, m, n)
+        if at not in blocks:
+            place = ({"g": group} if grid.groups.is_cut else {}) | {"m": m, "n": n}
+            dims = block_dims(writer, grid.along(m), group * grid.n.count + n)
+            blocks[at] = partial_sums(way, writer, place, dims)
+        inputs = cut.inputs((group, m, k, n), is_first=not added[at])
+        blocks[at].multiply(inputs, k, cut.attributes((group, m, k, n)))
+        added[at] += 1
+        if added[at] == grid.k.count:
+            block = blocks.pop(at)
+            made = block.result()
+            if quantizer is not None:
+                made = quantizer.finish(made, (m, group * grid.n.count + n), block.place, block.dims)
+            result.put(m, (group, n), writer.cut_off(made, block.place, block.dims, result.dims(m, (group, n))))
+    assert result.value is not None
+    return _finished(writer, result.value, cut.alpha, constants)
+
+
+def _finished(writer: Writer, value: ir.Value, alpha: float, constants: ConstantTable) -> ir.Value:
+    """Write the steps on the whole result: multiply by `alpha`, add the bias."""
+    contraction, result = writer.contraction, value
+    if alpha != 1.0:
+        factor = writer.constant(ir.Tensor(as_scalar(alpha, contraction.dtype), contraction.dtype), "alpha_factor")
+        result = writer.node("Mul", [result, factor], "alpha", {}, contraction.dims)
+    if contraction.requantize is None and contraction.bias is not None and contraction.adds_bias:
+        addend = _times_beta(writer, contraction.bias, constants)
+        result = writer.node("Add", [result, addend], "bias", {}, contraction.dims)
+    return result
+
+
+def most_nodes(
+    contraction: Contraction, grid: TileGrid, how: Accumulation = Accumulation.CHAIN, opset: int = LATEST
+) -> int:
+    """Return the number of nodes that `write_tiles` writes, at most: whether alpha needs one more only the constants decide."""
+    counts = (grid.groups.count, tuple(axis.count for axis in grid.sliding), grid.k.count, grid.n.count)
+    joins, once = nodes_of_scatter(contraction, grid, opset), keeps_copies(contraction, grid, opset)
+    return int(count_nodes(contraction, counts, grid.order, how, fills=grid.fills, joins=joins, once=once))
+
+
+def count_nodes(
+    contraction: Contraction,
+    counts: tuple[Any, tuple[Any, ...], Any, Any],
+    order: str,
+    how: Accumulation,
+    *,
+    fills: bool = False,
+    joins: Any = None,
+    once: bool = False,
+) -> Any:
+    """Return that number for so many stretches of groups, sliding axes, K and N, numbers or arrays; with `fills`, zeros fill some up.
+
+    With `once`, each block of an operand is copied once.
+    """
+    groups, sliding, gk, gn = counts
+    gm = prod(sliding[1:], start=sliding[0])
+    tiles = groups * gm * gk * gn
+    sums = groups * gm * gn * additions(how, gk, contraction)
+    columns, last = groups * gn, sliding[-1]
+    concats = (columns > 1) * gm + (last > 1) * (gm // last) + (gm > last) * 1
+    joining = concats if joins is None else np.where(gm * columns > 1, joins, 0)
+    each = {"m": gm, "k": gk, "n": gn}
+    blocks = (gm * gk, gk * gn)
+    reads = [
+        groups * (n if once else loads(operand, order, each)) for operand, n in zip(("mk", "kn"), blocks, strict=True)
+    ]
+    left = _cuts(contraction.left, (gm, groups * gk), reads[0], windows=contraction.windows)
+    right = _cuts(contraction.right, (groups * gk, gn) if contraction.groups_in_k else (gk, columns), reads[1])
+    filling = (reads[0] + reads[1] + gm * columns) if fills else 0
+    finishing = 0 if contraction.requantize is None else EACH * gm * columns + ONCE
+    return tiles + sums + joining + left + right + filling + finishing + _once(contraction, gm, columns)
+
+
+def _once(contraction: Contraction, gm: Any, columns: Any) -> Any:
+    """Return how many nodes the whole result takes, and zero points and biases that are cut along N, at most."""
+    bias = contraction.bias
+    beta = bias is not None and bias.beta != 1.0 and not bias.constant
+    zero = contraction.right.zero
+    cut = [zero] if zero is not None and zero.axes[1] is not None else []
+    cut += [] if contraction.tile_bias is None else [contraction.tile_bias]
+    whole = (contraction.alpha != 1.0) + (1 + beta if contraction.adds_bias else 0)
+    blocks = gm * columns if contraction.requantize is not None and bias is not None and not bias.constant else 0
+    return sum(_cuts(operand, (1, columns), gm * columns) for operand in cut) + blocks + whole
+
+
+def _cuts(operand: TensorOperand, counts: tuple[Any, Any], reads: Any, *, windows: bool = False) -> Any:
+    """Return how many nodes cut an operand into as many rows and columns of blocks as `counts` says, at most.
+
+    `reads` is how often the tiles, in their order, go on to another block; each time they do, a Slice copies that one.
+    """
+    blocks = counts[0] * counts[1]
+    if operand.constant and not windows:
+        # Each block of a quantized constant has a DequantizeLinear of its own.
+        return 0 if operand.dequantize is None else ((blocks > 1) | operand.transposed) * blocks
+    cut = [count > 1 for count in counts]
+    split = [
+        axis is not None and not (windows and side == 0) and is_contiguous(operand.stored, operand.stored_axis(side))
+        for side, axis in enumerate(operand.axes)
+    ]
+    at_once = (cut[0] & split[0]) | (cut[1] & split[1] & np.logical_not(cut[0] if windows else False))
+    slices = (cut[0] & (not split[0])) | (cut[1] & (not split[1])) | (cut[0] & cut[1])
+    turned = operand.transposed * np.where(cut[0] | cut[1], reads, 1)
+    return at_once * 1 + slices * reads + turned
+
+
+@dataclass(frozen=True)
+class _CutOperands:
+    """The cut operands of one contraction, and the factor that is left to multiply the result by."""
+
+    writer: Writer
+    left: Blocks
+    right: Blocks
+    zeros: tuple[Blocks | None, Blocks | None]
+    bias: Blocks | None
+    alpha: float
+
+    @classmethod
+    def of(cls, writer: Writer, constants: ConstantTable, cache: BlockCache, graph: ir.Graph) -> _CutOperands:
+        """Return the operands, blocks of constants cut when the model is written."""
+        contraction, grid, alpha = writer.contraction, writer.grid, writer.contraction.alpha
+        name, other = contraction.letters
+        rows = _ONE if contraction.windows else grid.rows
+        a = Cutting(contraction.left, rows, grid.inputs, (name, "m", "k"))
+        in_k = contraction.groups_in_k
+        b = Cutting(
+            contraction.right,
+            grid.inputs if in_k else grid.k,
+            grid.n if in_k else grid.outputs,
+            (other, "k", "n"),
+        )
+        if alpha != 1.0 and (folded := scaled(b, alpha, constants, contraction.dtype)) is not None:
+            b, alpha = folded, 1.0
+        elif alpha != 1.0 and (folded := scaled(a, alpha, constants, contraction.dtype)) is not None:
+            a, alpha = folded, 1.0
+
+        def blocks(cutting: Cutting) -> Blocks:
+            return blocks_of(cutting, writer, constants, cache, graph=graph)
+
+        def along_n(operand: TensorOperand | None, stem: str) -> Blocks | None:
+            return None if operand is None else blocks(Cutting(operand, _ONE, grid.outputs, (stem, "k", "n")))
+
+        return cls(
+            writer,
+            WindowBlocks(a, writer) if contraction.windows else blocks(a),
+            blocks(b),
+            (
+                _single(writer, contraction.left.zero, constants),
+                _single(writer, contraction.right.zero, constants) or along_n(contraction.right.zero, f"{other}_zero"),
+            ),
+            along_n(contraction.tile_bias, "bias"),
+            alpha,
+        )
+
+    def inputs(self, place: tuple[int, int, int, int], *, is_first: bool) -> list[ir.Value | None]:
+        """Return the inputs of a tile: its factors, then the bias in the first tile of a sum, or zero points up to the last there is."""
+        grid = self.writer.grid
+        group, m, k, n = place
+        at_k, at_n = group * grid.k.count + k, group * grid.n.count + n
+        in_k = self.writer.contraction.groups_in_k
+        left = self.left.block(m, at_k)
+        right = self.right.block(at_k, n) if in_k else self.right.block(k, at_n)
+        more = list(self.zeros) if self.bias is None else [self.bias if is_first else None]
+        while more and more[-1] is None:
+            more.pop()
+        values = (None if blocks is None else blocks.block(0, at_n) for blocks in more)
+        packed = self.right.parameters(k, at_n) if isinstance(self.right, PackedBlocks) else []
+        return [left, right, *packed, *values]
+
+    def attributes(self, place: tuple[int, int, int, int]) -> list[ir.Attr]:
+        """Return the attributes of a tile at (group, m, k, n), among them the padding that falls to it."""
+        contraction, grid = self.writer.contraction, self.writer.grid
+        group, m, k, n = place
+        if isinstance(self.right, PackedBlocks):
+            return [*contraction.attributes, *self.right.attributes(k, n)]
+        if not contraction.windows:
+            return []
+        groups = ir.AttrInt64("group", grid.groups.width(group))
+        if not grid.cuts_rows:
+            return [groups, *contraction.attributes, *contraction.padding]
+        windows = input_windows(self.writer, m)
+        pads = ir.AttrInt64s("pads", [w.before for w in windows] + [w.after for w in windows])
+        extra = [w.extra for w in windows]
+        more = [ir.AttrInt64s("output_padding", extra)] if any(extra) else []
+        return [groups, *contraction.attributes, pads, *more]
+
+
+def _single(writer: Writer, zero: TensorOperand | None, constants: ConstantTable) -> Blocks | None:
+    """Return a zero point that is a single number, or many equal ones; None where there is none, or one for each column."""
+    if zero is None or zero.axes != (None, None):
+        return None
+    if zero.dims in {(), (1,)}:
+        return WholeBlock(zero.value)
+    return WholeBlock(writer.constant(ir.Tensor(constants.array(zero.value).flat[0]), "zero"))
+
+
+def _times_beta(writer: Writer, bias: Bias, constants: ConstantTable) -> ir.Value:
+    dtype = writer.contraction.dtype
+    if bias.beta == 1.0:
+        return bias.value
+    if bias.constant:
+        array = times(constants.array(bias.value), bias.beta, dtype)
+        return writer.constant(ir.Tensor(array, dtype), "c")
+    factor = writer.constant(ir.Tensor(as_scalar(bias.beta, dtype), dtype), "beta_factor")
+    return writer.node("Mul", [bias.value, factor], "beta", {}, bias.dims)
