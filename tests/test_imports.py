@@ -21,7 +21,6 @@ SIBLINGS = {"fusion", "tiling", "planning"}
 OWNERS = {
     "networkx": {"model"},
     "onnxruntime": {"system"},
-    "lark": {"query"},
     "rich": {"report", "cli"},
     "typer": {"cli"},
     "joblib": {"pipeline"},

@@ -67,7 +67,7 @@ _MASKED = """<ir_version: 8, opset_import: ["": 9]> masked (float[2, 3] x) => (f
     [
         ("plan", False, {"sympy.core"}),
         ("plan", True, {"sympy.core"}),
-        ("fuse", False, {"sympy.core", "networkx", "lark", "onnxtile.fusion.lower.lowering"}),
+        ("fuse", False, {"sympy.core", "networkx", "onnxtile.fusion.lower.lowering"}),
     ],
 )
 def test_a_model_without_symbols_needs_no_sympy(tmp_path: Path, verb: str, is_masked: bool, unused: set[str]) -> None:

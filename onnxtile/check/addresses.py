@@ -16,7 +16,7 @@ from onnxtile.check.graph import GraphFacts, RunOrder
 from onnxtile.check.operators import TAKES_PARTS
 from onnxtile.check.sharing import held
 from onnxtile.model import keys
-from onnxtile.planning.problem_check import PlanFailure
+from onnxtile.planning.result import PlanFailure
 
 # The steps in which each byte of a buffer is live, by the graph: found from the tensors over it and the nodes that read them.
 
@@ -223,10 +223,22 @@ def _holders(tensors: Mapping[ir.Value, ClaimedRow], line: RunOrder, terms: Chec
         if row.alias is None:
             members = (value, *occupants.get(row.name, ()))
             unit = max(terms.alignment, *map(terms.known.alignment, members))
+            row = _widest(row, [tensors[member] for member in members])
             is_bare = row.parts is None and row.first == UNSAID
             lives = tuple(_lives(row, members, tensors, line, terms.known)) if is_bare else ()
             steps = (min(map(line.first, members)), max(map(line.last, members)))
             yield Holder(row, members, *steps, unit, lives=lives)
+
+
+def _widest(row: ClaimedRow, members: Iterable[ClaimedRow]) -> ClaimedRow:
+    """Return the owner `row` with the bytes of all its `members` at some sizes of a range.
+
+    A tensor that is no larger than the owner at the largest sizes may be larger at these: the owner grows faster.
+    """
+    if row.most == UNSAID:
+        return row
+    end = max((member.end for member in members if member.arena == row.arena), default=0)
+    return replace(row, size=max(row.size, min(end - row.offset, row.most)))
 
 
 def _lives(

@@ -44,8 +44,7 @@ from onnxtile.check.states import (
 from onnxtile.declare.result import VerbResult
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
-from onnxtile.planning.problem_check import PlanFailure
-from onnxtile.planning.result import PlanResult
+from onnxtile.planning.result import PlanFailure, PlanResult
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.errors import CheckFailed, UsageError

@@ -11,7 +11,7 @@ from onnxtile.check.document import UNSAID, ArenaClaim, Claims, CopyClaim
 from onnxtile.check.graph import GraphFacts, RunOrder
 from onnxtile.check.operators import JOINS, SAME_ELEMENTS, TAKES_PARTS
 from onnxtile.check.sharing import Link, held
-from onnxtile.planning.problem_check import PlanFailure
+from onnxtile.planning.result import PlanFailure
 
 Links = dict[ir.Value, list[Link]]
 
@@ -85,7 +85,8 @@ def _end_of_formula(
 ) -> Iterator[PlanFailure]:
     """Yield that the formula of an arena is not the end of its last buffer at the sizes of `claims`.
 
-    A tensor without a formula, and a state, count with their largest size; so may any buffer with a scaled offset.
+    A tensor without a formula, and a state, count with their largest size; so may any buffer with a scaled offset. A buffer that has no
+    byte at these sizes, and some at others, counts with its start.
     """
     kept = {name for state in claims.states for name in (state.input, state.output)}
     ends, most = [0], [0]
@@ -95,8 +96,9 @@ def _end_of_formula(
         sizes = [row.most if is_kept or not row.size_formula else row.size for row in rows]
         start = holder.row.offset
         size = max(row.offset - start + one for row, one in zip(rows, sizes, strict=True))
-        ends.append(start + _rounded(size, holder.unit) if size else 0)
-        most.append(start + _rounded(max(row.offset - start + row.most for row in rows), holder.unit))
+        largest_size = max(row.offset - start + row.most for row in rows)
+        ends.append(start + _rounded(size, holder.unit) if largest_size else 0)
+        most.append(start + _rounded(largest_size, holder.unit))
     largest = max(most) if claims.is_scaled else max(ends)
     if not max((holder.row.end for holder in inside), default=0) <= arena.size <= largest or (
         not claims.is_scaled and _rounded(arena.size, claims.alignment) < max(ends)

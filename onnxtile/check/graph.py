@@ -18,7 +18,7 @@ from onnxtile.model.binding import Unbound, free_inputs
 from onnxtile.model.constants import Constants
 from onnxtile.model.validity import skeleton
 from onnxtile.model.walk import bodies_of, values_in
-from onnxtile.planning.problem_check import PlanFailure
+from onnxtile.planning.result import PlanFailure
 from onnxtile.shapes.opened_calls import inside_of
 from onnxtile.shapes.resolve import Shapes
 

@@ -15,7 +15,7 @@ from onnxtile.check.document import NO_SHAPE, BodyClaim, Claims, ConstantClaim, 
 from onnxtile.check.graph import GraphFacts, RunOrder, first_output, graphs_of, home, made_in
 from onnxtile.check.sharing import held
 from onnxtile.model.binding import binding
-from onnxtile.planning.problem_check import PlanFailure
+from onnxtile.planning.result import PlanFailure
 
 
 @dataclass

@@ -21,7 +21,7 @@ from onnxtile.check.graph import GraphFacts, RunOrder, names_of, reads
 from onnxtile.inspection.work import works
 from onnxtile.model import keys
 from onnxtile.model.walk import bodies_of
-from onnxtile.planning.problem_check import PlanFailure
+from onnxtile.planning.result import PlanFailure
 from onnxtile.shapes.resolve import Shapes
 
 # Puts the copies that a published plan claims into the model, so that its schedule can be checked there.

@@ -31,7 +31,7 @@ from onnxtile.check.document import (
     Reason,
 )
 from onnxtile.model.formula import SizeFormula, product_of, read_size
-from onnxtile.planning.problem_check import PlanFailure
+from onnxtile.planning.result import PlanFailure
 from onnxtile.shapes.opened_calls import Unfolded
 
 BETWEEN = 5

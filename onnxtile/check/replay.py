@@ -17,7 +17,7 @@ from onnxtile.check.addresses import SHARED, CheckTerms, Holder, Placing, bytes_
 from onnxtile.check.document import ClaimedRow
 from onnxtile.check.graph import GraphFacts, RunOrder, reads
 from onnxtile.check.sharing import Link, links
-from onnxtile.planning.problem_check import PlanFailure
+from onnxtile.planning.result import PlanFailure
 
 # The last writer of each byte.
 
@@ -139,7 +139,10 @@ def _states_in(holder: Holder, placing: Placing, terms: CheckTerms) -> Iterator[
 def _unconnected(
     holder: Holder, used: dict[ir.Value, list[Link]], placing: Placing, states: Iterable[tuple[ir.Value, ir.Value]]
 ) -> Iterator[PlanFailure]:
-    """Yield each member of `holder` that no lawful alias ties to its owner."""
+    """Yield each member of `holder` that has bytes, and that no lawful alias ties to its owner.
+
+    A tensor without elements touches no byte, so its address says nothing; that it has none was compared with its shape before.
+    """
     near: dict[ir.Value, list[ir.Value]] = {}
     for link in (link for several in used.values() for link in several):
         near.setdefault(link.result, []).append(link.operand)
@@ -154,8 +157,8 @@ def _unconnected(
                 reached.add(value)
                 todo.append(value)
     for value in holder.members:
-        if value not in reached:
-            row = placing.rows[value]
+        row = placing.rows[value]
+        if value not in reached and row.size:
             maker = value.producer()
             operator = "a graph input" if maker is None else maker.op_type
             reason = f"{row.place} ({operator}) is no lawful alias of {holder.row.place}"

@@ -15,7 +15,7 @@ from onnxtile.check.document import NO_SHAPE, UNSAID, ClaimedRow, StateClaim
 from onnxtile.check.graph import GraphFacts
 from onnxtile.check.operators import STANDARD
 from onnxtile.check.sharing import held, root_of
-from onnxtile.planning.problem_check import PlanFailure
+from onnxtile.planning.result import PlanFailure
 
 
 @dataclass(frozen=True)

@@ -8,30 +8,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-import onnx
 import pydantic
 
-from onnxtile.fusion.lower.elementwise import value_of
-from onnxtile.fusion.lower.lowering import (
-    CallSite,
-    Lowering,
-    Made,
-    NewNode,
-    NotLowered,
-    Replacement,
-    Setting,
-    known_dtype,
-)
-from onnxtile.query.language import StoredQueries
+from onnxtile.query.language import parse, parse_condition
 from onnxtile.query.program import Program, compile_query
-from onnxtile.query.syntax import ANY_NODE, Expression, Query, Span
+from onnxtile.query.syntax import ANY_NODE, Span
 from onnxtile.shapes.size_rule import SizeRule
 from onnxtile.system.errors import PatternError, QueryError, UsageError, caret, unknown
 from onnxtile.system.registry import data_folder
-from onnxtile.system.runtime import contrib_schemas
 from onnxtile.system.toml_file import Location, TomlFile, line_of, read
+
+if TYPE_CHECKING:
+    from onnxtile.fusion.lower.declared import DeclaredLowering
 
 # Fragments: parts of queries that the variants of a pattern file share, each written once and named in braces: `{chain}`.
 
@@ -148,8 +138,6 @@ class IslandRule(pydantic.BaseModel):
 
 EVERY_NODE = "*"
 """In `in_place`: the operands of every node."""
-STORED = "parsed.json"
-"""The file of the pattern library that holds its queries parsed."""
 
 
 class _Variant(pydantic.BaseModel):
@@ -231,24 +219,24 @@ def from_file(path: Path) -> Pattern:
     """Return the pattern in a TOML file. Raises PatternError, with the file, the line and, where there is one, the field at fault."""
     if path.is_relative_to(data_folder("patterns")):
         return _shipped(path, path.stat().st_mtime_ns)
-    return _read_pattern(path, None)
+    return _read_pattern(path)
 
 
 @cache
 def _shipped(path: Path, _edited: int) -> Pattern:
     """Return the pattern in a file of the library, read once in a process unless the file is edited."""
-    return _read_pattern(path, _stored())
+    return _read_pattern(path)
 
 
-def _read_pattern(path: Path, stored: StoredQueries | None) -> Pattern:
+def _read_pattern(path: Path) -> Pattern:
     source = read(path, PatternError)
     file = source.validated(_PatternFile)
     programs = []
     for i, variant in enumerate(file.variants):
         with _located(source, i):
             query, *conditions = _expanded_texts(variant, file.fragments, source, i)
-            where = tuple((_condition(text, stored), text) for text in conditions)
-            programs.append(_telling(compile_query(_query(query, stored), where), conditions=bool(where)))
+            where = tuple((parse_condition(text), text) for text in conditions)
+            programs.append(_telling(compile_query(parse(query), where), conditions=bool(where)))
             _require_anchors(file.in_place, programs[-1], source)
     workspace = None if file.workspace is None else _size_rule(file.workspace, source)
     lowering = _lowering(file, source) if file.lower else None
@@ -256,13 +244,6 @@ def _read_pattern(path: Path, stored: StoredQueries | None) -> Pattern:
         file.name, file.doc, tuple(programs), file.outputs, file.after, source, file.in_place, workspace, lowering,
         file.island,
     )  # fmt: skip
-
-
-def texts_of(path: Path) -> list[tuple[str, ...]]:
-    """Return the query of each variant of a pattern file, then its conditions, with fragments in place. Raises PatternError."""
-    source = read(path, PatternError)
-    file = source.validated(_PatternFile)
-    return [tuple(_expanded_texts(v, file.fragments, source, i)) for i, v in enumerate(file.variants)]
 
 
 def _expanded_texts(variant: _Variant, fragments: Mapping[str, str], source: TomlFile, position: int) -> Iterator[str]:
@@ -281,32 +262,8 @@ def _texts(query: str, where: Sequence[str], position: int) -> list[tuple[Locati
     return [((*variant, "query"), query), *(((*variant, "where", i), text) for i, text in enumerate(where))]
 
 
-@cache
-def _stored() -> StoredQueries:
-    return StoredQueries(data_folder("patterns") / STORED)
-
-
-def _query(text: str, stored: StoredQueries | None = None) -> Query:
-    """Return the query that `text` means, from `stored` where it is there. Raises QueryError."""
-    known = None if stored is None else stored.query(text)
-    if known is not None:
-        return known
-    from onnxtile.query.language import parse  # imports lark, which the library's queries do not need
-
-    return parse(text)
-
-
-def _condition(text: str, stored: StoredQueries | None) -> Expression:
-    """Return the condition that `text` means, from `stored` where it is there. Raises QueryError."""
-    known = None if stored is None else stored.condition(text)
-    if known is not None:
-        return known
-    from onnxtile.query.language import parse_condition
-
-    return parse_condition(text)
-
-
 def _lowering(file: _PatternFile, source: TomlFile) -> DeclaredLowering | None:
+    from onnxtile.fusion.lower.declared import checked  # few files declare an operator
 
     return checked(file.name, file.lower, file.outputs, source)
 
@@ -330,7 +287,7 @@ def _require_anchors(names: tuple[str, ...], program: Program, source: TomlFile)
 
 def from_query(query: str, name: str = "MetaOp") -> Pattern:
     """Return a pattern of one query; its meta-op may have any number of results. Raises QueryError."""
-    return Pattern(name, f"what matches {query}", (_telling(compile_query(_query(query))),), None)
+    return Pattern(name, f"what matches {query}", (_telling(compile_query(parse(query))),), None)
 
 
 def _telling(program: Program, *, conditions: bool = False) -> Program:
@@ -378,140 +335,3 @@ def _line(file: TomlFile, location: Location, text: str, span: Span) -> int:
     # The text may begin on a later line than its key: after three quotes, or in an array.
     lines = enumerate(file.text.splitlines()[start - 1 + inner :], start + inner)
     return next((number for number, line in lines if re.search(rf"(^|['\"\s]){wanted}\s*($|['\"])", line)), start)
-
-
-# Lowerings that a pattern file declares: which operator its meta-op is, checked against the operator's schema when the file is read.
-
-_KINDS = {"FLOAT": float, "INT": int, "STRING": str, "INTS": tuple}
-
-
-@dataclass(frozen=True)
-class _SchemaSignature:
-    """What a schema asks of a node: how many inputs and outputs, its attributes' types, and the element types of each input."""
-
-    since: int
-    inputs: tuple[int, int]
-    outputs: tuple[int, int]
-    attributes: dict[str, str]
-    required: tuple[str, ...]
-    types: tuple[frozenset[str], ...]
-
-
-class DeclaredLowering(Lowering):
-    """A lowering from a file. What it claims is proved by no formula: each different site is run alone beside what it was."""
-
-    def __init__(
-        self, name: str, kinds: dict[TargetName, Declared], signatures: dict[TargetName, _SchemaSignature]
-    ) -> None:
-        self.name = name
-        self._kinds = kinds
-        self._signatures = signatures
-
-    def to_onnx(self, site: CallSite) -> Replacement:
-        """Return the operator of `[lower.onnx]`."""
-        return self._proof("onnx", site)
-
-    def to_ort(self, site: CallSite) -> Replacement:
-        """Return the operator of `[lower.ort]`, or that of `[lower.onnx]`."""
-        return self._proof("ort" if "ort" in self._kinds else "onnx", site)
-
-    def _proof(self, kind: TargetName, site: CallSite) -> Replacement:
-        if kind not in self._kinds:
-            raise NotLowered(f"its pattern declares no [lower.{kind}]")
-        declared, signature = self._kinds[kind], self._signatures[kind]
-        if any(index >= len(site.arguments) for index in declared.inputs):
-            raise NotLowered(
-                f"it has {len(site.arguments)} inputs, and {declared.op} takes input {max(declared.inputs)}"
-            )
-        arguments = [site.arguments[index] for index in declared.inputs]
-        for position, argument in enumerate(arguments):
-            admitted = signature.types[min(position, len(signature.types) - 1)]
-            name = known_dtype(argument).name.lower()
-            if admitted and f"tensor({name})" not in admitted:
-                raise NotLowered(f"{declared.op} does not take the element type {name}")
-        count = len(site.function.outputs)
-        settings = {name: _setting(value) for name, value in declared.attributes.items()}
-        inputs = tuple(value_of(argument) for argument in arguments)
-        since = 1 if declared.domain else max(signature.since, declared.since)
-        step = NewNode(declared.op, inputs, settings, declared.domain, since, outputs=count)
-        return Replacement((step,), tuple(Made(0, i) for i in range(count)))
-
-
-def checked(name: str, kinds: dict[TargetName, Declared], outputs: int, file: TomlFile) -> DeclaredLowering | None:
-    """Return the lowering that a file declares, None where it declares none.
-
-    Raises PatternError with file and line where the operator is unknown, or does not take its inputs, outputs or attributes.
-    """
-    if not kinds:
-        return None
-    signatures = {kind: _signature(declared, file, kind) for kind, declared in kinds.items()}
-    for kind, declared in kinds.items():
-        _require_fit(declared, signatures[kind], outputs, file, kind)
-    return DeclaredLowering(name, kinds, signatures)
-
-
-def _signature(declared: Declared, file: TomlFile, kind: TargetName) -> _SchemaSignature:
-    shown = f"{declared.domain}.{declared.op}" if declared.domain else declared.op
-    schemas: list[Any] = contrib_schemas(declared.op, declared.domain) if declared.domain else _standard(declared)
-    if not schemas:
-        version = f" in opset {declared.since}" if declared.since else ""
-        raise PatternError(f"{file.place(('lower', kind, 'op'))}: lower.{kind}: unknown operator {shown}{version}")
-    schema = max(schemas, key=lambda s: int(s.since_version))
-    constraints = {c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints}
-    own = [str(getattr(formal, "type_str", "") or getattr(formal, "typeStr", "")) for formal in schema.inputs]
-    return _SchemaSignature(
-        int(schema.since_version),
-        (int(schema.min_input), int(schema.max_input)),
-        (int(schema.min_output), int(schema.max_output)),
-        {key: str(attribute.type).rpartition(".")[2] for key, attribute in schema.attributes.items()},
-        tuple(key for key, attribute in schema.attributes.items() if attribute.required),
-        tuple(constraints.get(text, frozenset({text})) for text in own),
-    )
-
-
-def _standard(declared: Declared) -> list[Any]:
-    version = declared.since or onnx.defs.onnx_opset_version()
-    try:
-        return [onnx.defs.get_schema(declared.op, version, "")]
-    except onnx.defs.SchemaError:
-        return []
-
-
-def _require_fit(
-    declared: Declared, signature: _SchemaSignature, outputs: int, file: TomlFile, kind: TargetName
-) -> None:
-    def fail(message: str, *where: str) -> None:
-        raise PatternError(f"{file.place(('lower', kind, *where))}: lower.{kind}: {message}")
-
-    least, most = signature.inputs
-    if not least <= len(declared.inputs) <= most:
-        fail(f"{declared.op} takes {_range(least, most)} inputs, not {len(declared.inputs)}", "inputs")
-    if any(index < 0 for index in declared.inputs):
-        fail("inputs are counted from 0", "inputs")
-    least, most = signature.outputs
-    if not least <= outputs <= most:
-        fail(f"{declared.op} has {_range(least, most)} outputs, the meta-op {outputs}", "op")
-    for name, value in declared.attributes.items():
-        if name not in signature.attributes:
-            fail(f"{declared.op} has no attribute {name!r}", "attributes", name)
-        wanted = _KINDS.get(signature.attributes[name])
-        if wanted is None or not _is_a(value, wanted):
-            text = signature.attributes[name].lower()
-            fail(f"the attribute {name!r} of {declared.op} is of type {text}, not {value!r}", "attributes", name)
-    missing = [name for name in signature.required if name not in declared.attributes]
-    if missing:
-        fail(f"{declared.op} needs the attribute {missing[0]!r}")
-
-
-def _is_a(value: object, wanted: type) -> bool:
-    return isinstance(value, list) if wanted is tuple else type(value) is wanted
-
-
-def _range(least: int, most: int) -> str:
-    if most > 1_000:
-        return f"{least} or more"
-    return str(least) if least == most else f"{least} to {most}"
-
-
-def _setting(value: float | str | list[int]) -> Setting:
-    return tuple(value) if isinstance(value, list) else value

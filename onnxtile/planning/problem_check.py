@@ -1,43 +1,19 @@
 """The independent check of offsets for a problem without a model.
 
 It shares no computation with the planners, and does not use the bound, peak or footprints of the problem. Like the validator of
-google/minimalloc it names the failure. Plans of models are checked in proof.published.
+google/minimalloc it names the failure. Plans of models are checked in `onnxtile.check`.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from onnxtile.planning.offsets.problem import Buffer, LivePart, OffsetPlan, Problem
+from onnxtile.planning.result import PlanFailure
 from onnxtile.system.errors import CheckFailed
-
-# The failures that a check of a plan returns.
-
-
-@dataclass(frozen=True)
-class PlanFailure:
-    """One fault of a plan: the reason, the names of buffers or tensors, and the step at which it shows (None: at all steps).
-
-    `body` is the body that has the fault, as "node/attribute"; empty for the main graph.
-    """
-
-    reason: str
-    names: tuple[str, ...] = ()
-    step: int | None = None
-    body: str = ""
-
-    def __str__(self) -> str:
-        where = f"in {self.body}: " if self.body else ""
-        return f"{where}{self.reason}" + ("" if self.step is None else f" (step {self.step})")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
-        return {**vars(self), "names": list(self.names)}
 
 
 def check(problem: Problem, plan: OffsetPlan) -> tuple[PlanFailure, ...]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from onnxtile.planning.offsets.effort import NORMAL, Effort
 from onnxtile.planning.offsets.memories import Capacity, allocate, memories
-from onnxtile.planning.offsets.problem import Problem, align
+from onnxtile.planning.offsets.problem import Buffer, Problem, align
 from onnxtile.planning.planner import find_planner
 from onnxtile.planning.problem_check import require
-from onnxtile.planning.result import CopyCount, PlannedBuffer, PlanResult, planned_parts
+from onnxtile.planning.result import CopyCount, PlannedBuffer, PlannedPart, PlanResult
 
 
 def plan_buffers(
@@ -63,3 +63,8 @@ def plan_buffers(
         outside=(),
         unplanned=(),
     )
+
+
+def planned_parts(buffer: Buffer) -> tuple[PlannedPart, ...]:
+    """Return the parts of the outline of `buffer`."""
+    return tuple(PlannedPart(p.start, p.end - p.start, p.lower, p.upper - 1) for p in buffer.outline)

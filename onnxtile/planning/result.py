@@ -8,7 +8,6 @@ from typing import Any, ClassVar, TypeAlias
 
 from onnxtile.declare.result import VerbResult
 from onnxtile.model.formula import SizeFormula, SizePieces, SizeRanges
-from onnxtile.planning.offsets.problem import Buffer
 from onnxtile.system.errors import UsageError
 
 # The bytes of an arena as formulas of the dimensions that have a range.
@@ -537,9 +536,22 @@ class PlanResult(VerbResult):
         return {"version": VERSION, **plain, **{key: [dict(vars(row)) for row in getattr(self, key)] for key in rows}}
 
 
-# The parts of a buffer in a result.
+@dataclass(frozen=True)
+class PlanFailure:
+    """One fault of a plan: the reason, the names of buffers or tensors, and the step at which it shows (None: at all steps).
 
+    `body` is the body that has the fault, as "node/attribute"; empty for the main graph.
+    """
 
-def planned_parts(buffer: Buffer) -> tuple[PlannedPart, ...]:
-    """Return the parts of the outline of `buffer`."""
-    return tuple(PlannedPart(p.start, p.end - p.start, p.lower, p.upper - 1) for p in buffer.outline)
+    reason: str
+    names: tuple[str, ...] = ()
+    step: int | None = None
+    body: str = ""
+
+    def __str__(self) -> str:
+        where = f"in {self.body}: " if self.body else ""
+        return f"{where}{self.reason}" + ("" if self.step is None else f" (step {self.step})")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return {**vars(self), "names": list(self.names)}

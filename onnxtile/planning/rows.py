@@ -16,6 +16,7 @@ from onnxtile.model.formula import SizeFormula, product_of
 from onnxtile.planning.aliases import LayoutFacts, views
 from onnxtile.planning.bodies import BodyPlan, BodyPlans
 from onnxtile.planning.layout import Layout
+from onnxtile.planning.problem_plan import planned_parts
 from onnxtile.planning.result import (
     Attributes,
     AttributeValue,
@@ -24,7 +25,6 @@ from onnxtile.planning.result import (
     PlannedInput,
     PlannedOutput,
     PlannedState,
-    planned_parts,
 )
 from onnxtile.planning.scope import Roles
 from onnxtile.planning.states import StatePair, States

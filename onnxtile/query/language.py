@@ -1,93 +1,296 @@
-"""From the text of a query to its clauses, with errors that show where and what was expected."""
+"""From the text of a query to its clauses, with errors that show where and what was expected.
+
+The grammar, in which white space is free; `start` is a query, `test` a condition over anchors too:
+
+    start:       clause (";" clause)* [";"]
+    clause:      item (edge item)*
+    item:        node | "$" | "(" body ")" [quantifier]
+    node:        ["@"] (TYPE | ".") ["#" [NAME]] ["[" test "]"] [quantifier]
+    body:        clause | clause ("&" clause)+ | clause ("|" clause)+
+    quantifier:  "?" | "*" | "+" | "{" COUNT "}"
+    test:        all_of ("or" all_of)*
+    all_of:      negation ("and" negation)*
+    negation:    "not" negation | operand [COMPARE operand]
+    operand:     NUMBER | STRING | reference | "[" [operand ("," operand)*] "]" | "(" test ")"
+    reference:   NAME | reference "[" POSITION "]" | reference "." NAME
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
 import re
-from collections.abc import Iterable, Mapping
-from functools import cache
-from importlib import resources
-from pathlib import Path
 from typing import Any, cast
-
-import lark
 
 from onnxtile.query import syntax
 from onnxtile.system.errors import QueryError
 
 _MAX_LENGTH = 20_000
 _MAX_DEPTH = 50
-_MAX_TREE_DEPTH = 4 * _MAX_DEPTH
+_MAX_NESTED = 200
+"""The most levels of `not`, of lists and of references, which what works on a test recursively can bear."""
 _MAX_DIGITS = 9
 _MAX_INT64_DIGITS = 20
 
-# What the grammar's terminals are to a reader of the message.
-_READABLE = {
-    "TYPE": "an operator name",
-    "ANY": "'.'",
-    "LOOKED_AT": "'@'",
-    "ANCHOR": "an anchor such as '#1'",
-    "FORWARD": "a forward edge such as '->'",
-    "BACKWARD": "a backward edge such as '<-'",
-    "COMPARE": "a comparison such as '=='",
-    "COUNT": "a number",
-    "NUMBER": "a number",
-    "POSITION": "a position",
-    "STRING": "a string",
-    "NAME": "an attribute's name",
-    "LPAR": "'('",
-    "RPAR": "')'",
-    "LSQB": "'['",
-    "RSQB": "']'",
-    "LBRACE": "'{'",
-    "RBRACE": "'}'",
-    "SEMICOLON": "';'",
-    "DOLLAR": "'$'",
-    "OPTIONAL": "'?'",
-    "STAR": "'*'",
-    "PLUS": "'+'",
-    "AMPERSAND": "'&'",
-    "VBAR": "'|'",
-    "_AND": "'and'",
-    "_OR": "'or'",
-    "_NOT": "'not'",
-    "COMMA": "','",
-    "DOT": "'.'",
-    "$END": "the end",
+_WORDS = {word: re.compile(rf"{word}\b") for word in ("and", "or", "not")}
+_TOKENS = {
+    "a backward edge such as '<-'": re.compile(r"<\s*(?:\d+|\*)?(?:\s*-\s*(?:\d+|\*))?\s*[-~]"),
+    "a forward edge such as '->'": re.compile(r"[-~](?:\s*(?:\d+|\*)\s*-)?\s*(?:\d+|\*)?\s*>"),
+    "a number": re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"),
+    "an attribute's name": re.compile(r"(?!(?:and|or|not|in)\b)[A-Za-z_]\w*"),
+    "an operator name": re.compile(r"(?:[A-Za-z_][\w.]*::)?[A-Za-z_]\w*"),
+    "a string": re.compile(r"\"[^\"\n]*\"|'[^'\n]*'"),
+    "an anchor such as '#1'": re.compile(r"#(?:\s*\w+)?"),
+    "a position": re.compile(r"-?\d+"),
+    "'and'": _WORDS["and"],
+    "'not'": _WORDS["not"],
+    "a comparison such as '=='": re.compile(r"==|!=|<=|>=|<|>|≈|~=|in\b"),
+    "'or'": _WORDS["or"],
+    **{f"'{sign}'": re.compile(re.escape(sign)) for sign in "&.,${@([?+}]);*|"},
 }
+"""What may stand in a query, as a message names it. Of a text that may not stand where it does, the message shows the first that fits."""
+_BACKWARD, _FORWARD, _NUMBER, _NAME, _TYPE, _STRING, _ANCHOR, _POSITION, _AND, _NOT, _COMPARE, _OR = tuple(_TOKENS)[:12]
+_COUNT = re.compile(r"\d+")
+_SPACE = re.compile(r"[ \t\f\r\n]*")
+_REPEATS = {"'?'": syntax.Repeat(0, 1), "'*'": syntax.Repeat(0, None), "'+'": syntax.Repeat(1, None)}
 
 
 def parse(text: str) -> syntax.Query:
     """Return the query that `text` means. Raises QueryError with the line, a caret and what was expected."""
-    return syntax.Query(text, cast("tuple[syntax.Clause, ...]", _built(text, "start")))
+    return syntax.Query(text, _QueryParser(text).start())
 
 
 def parse_condition(text: str) -> syntax.Expression:
     """Return the expression over anchors that `text` means. Raises QueryError."""
-    return cast("syntax.Expression", _built(text, "condition"))
+    return _QueryParser(text).condition()
 
 
-def _built(text: str, start: str) -> Any:
-    if len(text) > _MAX_LENGTH:
-        raise QueryError(f"this is longer than {_MAX_LENGTH:,} characters", text, (_MAX_LENGTH, _MAX_LENGTH + 1))
-    _limit_blocks(text)
-    try:
-        tree = _grammar().parse(text, start=start)
-        _limit_depth(tree, text)
-        return _Builder(text).transform(tree)
-    except lark.exceptions.UnexpectedInput as error:
-        raise _readable(error, text) from None
-    except lark.exceptions.VisitError as error:
-        raise error.orig_exc from None
+class _QueryParser:
+    """Reads a text from the left, one token ahead: each method reads one rule of the grammar and returns what it means.
 
+    `_position` is where the next token starts, and `_end` where the last one ended. `_tried` are the tokens that were looked for there.
+    """
 
-@cache
-def _grammar() -> lark.Lark:
-    grammar = resources.files("onnxtile.query").joinpath("grammar.lark").read_text("utf-8")
-    starts = ["start", "condition"]
-    return lark.Lark(grammar, parser="lalr", start=starts, propagate_positions=True, maybe_placeholders=True)
+    def __init__(self, text: str) -> None:
+        if len(text) > _MAX_LENGTH:
+            raise QueryError(f"this is longer than {_MAX_LENGTH:,} characters", text, (_MAX_LENGTH, _MAX_LENGTH + 1))
+        _limit_blocks(text)
+        self._text = text
+        self._end = 0
+        self._depth = 0
+        self._tried: list[str] = []
+        self._position = cast("re.Match[str]", _SPACE.match(text)).end()
+
+    def start(self) -> tuple[syntax.Clause, ...]:
+        clauses = [self._clause()]
+        while self._take("';'") and not self._is_over():
+            clauses.append(self._clause())
+        self._require_end()
+        return tuple(clauses)
+
+    def condition(self) -> syntax.Expression:
+        test = self._test()
+        self._require_end()
+        return test
+
+    # Tokens
+
+    def _take(self, token: str) -> str:
+        """Return the text of `token` where it comes next, and step over it; "" where it does not."""
+        return self._matching(_TOKENS[token], token)
+
+    def _take_further(self, token: str) -> str:
+        """Do the same for what a node may have besides: a message about a text that is not understood does not list it."""
+        return self._take(token) if _TOKENS[token].match(self._text, self._position) else ""
+
+    def _matching(self, pattern: re.Pattern[str], token: str) -> str:
+        found = pattern.match(self._text, self._position)
+        if found is None:
+            self._tried.append(token)
+            return ""
+        self._end = found.end()
+        self._position = cast("re.Match[str]", _SPACE.match(self._text, self._end)).end()
+        self._tried.clear()
+        return found[0]
+
+    def _require(self, token: str) -> str:
+        return self._take(token) or self._fail()
+
+    def _is_over(self) -> bool:
+        self._tried.append("the end")
+        return self._position == len(self._text)
+
+    def _require_end(self) -> None:
+        if not self._is_over():
+            self._fail()
+
+    def _fail(self) -> Any:
+        """Raise QueryError for what stands at the next token."""
+        start = self._position
+        if start == len(self._text):
+            found, stop = "the query ends here", start + 1
+        else:
+            fits = (pattern.match(self._text, start) for pattern in _TOKENS.values())
+            token = next((fit[0] for fit in fits if fit), self._text[start])
+            found, stop = f"{token!r} cannot stand here", start + len(token)
+        expected = sorted(set(self._tried))
+        words = expected[0] if len(expected) == 1 else f"{', '.join(expected[:-1])} or {expected[-1]}"
+        raise QueryError(f"{found}; expected {words}", self._text, (start, stop))
+
+    def _integer(self, text: str, span: syntax.Span) -> int:
+        if len(text) > _MAX_DIGITS:
+            raise QueryError("this number is too large", self._text, span)
+        return int(text)
+
+    # Clauses
+
+    def _clause(self) -> syntax.Clause:
+        start = self._position
+        items, edges = [self._item()], []
+        while (edge := self._edge()) is not None:
+            edges.append(edge)
+            items.append(self._item())
+        return syntax.Sequence(tuple(items), tuple(edges), (start, self._end)) if edges else items[0]
+
+    def _item(self) -> Any:
+        start = self._position
+        if self._take("'('"):
+            body = self._body()
+            self._require("')'")
+            repeat = self._quantifier()
+            return syntax.QueryBlock(body, repeat, (start, self._end))
+        if self._take("'$'"):
+            return syntax.End((start, self._end))
+        looked_at = self._take("'@'")
+        type_ = self._take(_TYPE) or self._require("'.'")
+        anchor = self._take_further(_ANCHOR)
+        test = None
+        if self._take_further("'['"):
+            test = self._test()
+            self._require("']'")
+        repeat = self._quantifier()
+        return syntax.Node(
+            type_, anchor[1:].strip() if anchor else None, test, repeat, (start, self._end), bool(looked_at)
+        )
+
+    def _body(self) -> Any:
+        start = self._position
+        branches = [self._clause()]
+        for sign, kind in (("'&'", syntax.Parallel), ("'|'", syntax.Alternative)):
+            if self._take(sign):
+                branches.append(self._clause())
+                while self._take(sign):
+                    branches.append(self._clause())
+                return kind(tuple(branches), (start, self._end))
+        return branches[0]
+
+    def _quantifier(self) -> syntax.Repeat:
+        start = self._position
+        for sign, repeat in _REPEATS.items():
+            if self._take_further(sign):
+                return repeat
+        if not self._take_further("'{'"):
+            return syntax.ONCE
+        count = self._matching(_COUNT, "a number") or self._fail()
+        self._require("'}'")
+        span = (start, self._end)
+        most = self._integer(count, span)
+        if most < 1:
+            raise QueryError("a number of times starts at 1", self._text, span)
+        return syntax.Repeat(1, most)
+
+    def _edge(self) -> syntax.Edge | None:
+        start = self._position
+        forward = self._take(_FORWARD)
+        token = forward or self._take(_BACKWARD)
+        if not token:
+            return None
+        span = (start, self._end)
+        # Forward `-OUT-IN>` or `-IN>`, backward `<IN-OUT-` or `<IN-`: strip the arrow, then read it in its direction.
+        first, dash, second = re.sub(r"\s", "", token)[1:-1].partition("-")
+        source, target = (first if dash else "", second if dash else first) if forward else (second, first)
+        return syntax.Edge(bool(forward), self._slot(source, span), self._slot(target, span), "~" not in token, span)
+
+    def _slot(self, text: str, span: syntax.Span) -> int | None:
+        if text == "*":
+            return None
+        return self._integer(text, span) if text else 0
+
+    # Tests
+
+    def _test(self) -> syntax.Expression:
+        operands = [self._all_of()]
+        while self._take(_OR):
+            operands.append(self._all_of())
+        return operands[0] if len(operands) == 1 else syntax.Logic("or", tuple(operands))
+
+    def _all_of(self) -> syntax.Expression:
+        operands = [self._negation()]
+        while self._take(_AND):
+            operands.append(self._negation())
+        return operands[0] if len(operands) == 1 else syntax.Logic("and", tuple(operands))
+
+    def _negation(self) -> syntax.Expression:
+        start = self._position
+        if self._take(_NOT):
+            self._deeper(start)
+            operand = self._negation()
+            self._depth -= 1
+            return syntax.Not(operand)
+        left = self._operand()
+        operator = self._take(_COMPARE)
+        if not operator:
+            return left
+        right = self._operand()
+        sign = cast("Any", "≈" if operator == "~=" else operator)
+        return syntax.Comparison(left, sign, right, (start, self._end))
+
+    def _operand(self) -> syntax.Expression:
+        start = self._position
+        if self._take("'('"):
+            test = self._test()
+            self._require("')'")
+            return test
+        if self._take("'['"):
+            self._deeper(start)
+            items = self._items()
+            self._depth -= 1
+            return syntax.ListOf(items)
+        if number := self._take(_NUMBER):
+            whole = re.fullmatch(r"[-+]?\d+", number) and len(number) <= _MAX_INT64_DIGITS
+            return syntax.Number(int(number) if whole else float(number))
+        if string := self._take(_STRING):
+            return syntax.Text(string[1:-1])
+        return self._reference()
+
+    def _items(self) -> tuple[syntax.Expression, ...]:
+        if self._take("']'"):
+            return ()
+        items = [self._operand()]
+        while self._take("','"):
+            items.append(self._operand())
+        self._require("']'")
+        return tuple(items)
+
+    def _reference(self) -> syntax.Expression:
+        start, depth = self._position, self._depth
+        name = self._require(_NAME)
+        found: syntax.Expression = syntax.Name(name, (start, self._end))
+        while True:
+            if self._take("'['"):
+                position = self._require(_POSITION)
+                self._require("']'")
+                span = (start, self._end)
+                found = syntax.ElementOf(found, self._integer(position, span), span)
+            elif self._take("'.'"):
+                found = syntax.PropertyOf(found, self._require(_NAME), (start, self._end))
+            else:
+                self._depth = depth
+                return found
+            self._deeper(start)
+
+    def _deeper(self, start: int) -> None:
+        self._depth += 1
+        if self._depth > _MAX_NESTED:
+            raise QueryError("this is nested too deeply", self._text, (start, self._end))
 
 
 def _limit_blocks(text: str) -> None:
@@ -96,211 +299,3 @@ def _limit_blocks(text: str) -> None:
         depth += {"(": 1, ")": -1}.get(character, 0)
         if depth > _MAX_DEPTH:
             raise QueryError(f"blocks are nested deeper than {_MAX_DEPTH}", text, (position, position + 1))
-
-
-def _limit_depth(tree: lark.Tree[Any], text: str) -> None:
-    """Raise QueryError where the tree is deeper than what works on it recursively can bear, as after 500 times `not`."""
-    level, depth = [tree], 0
-    while level:
-        depth += 1
-        if depth > _MAX_TREE_DEPTH:
-            raise QueryError("this is nested too deeply", text, _span(level[0].meta))
-        level = [child for parent in level for child in parent.children if isinstance(child, lark.Tree)]
-
-
-def _readable(error: lark.exceptions.UnexpectedInput, text: str) -> QueryError:
-    if isinstance(error, lark.exceptions.UnexpectedToken):
-        expected = error.accepts or error.expected
-    else:
-        expected = getattr(error, "allowed", None) or set()
-    wanted = sorted({_READABLE.get(name, name) for name in expected})
-    start = error.pos_in_stream if error.pos_in_stream is not None and error.pos_in_stream >= 0 else len(text)
-    token = getattr(error, "token", None)
-    if token is not None and token.type == "$END":
-        start, found = len(text), "the query ends here"
-    else:
-        found = f"{(str(token) if token else text[start : start + 1])!r} cannot stand here"
-    stop = start + (len(token) if token else 1)
-    return QueryError(f"{found}; expected {_listed(wanted)}", text, (start, stop))
-
-
-def _listed(words: list[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
-
-
-def _span(meta: Any) -> syntax.Span:
-    return (meta.start_pos, meta.end_pos)
-
-
-@lark.v_args(meta=True)
-class _Builder(lark.Transformer[Any, Any]):
-    """Turns the parse tree into syntax objects, bottom up; method names are the grammar's rules."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self._text = text
-
-    def start(self, _meta: Any, clauses: list[syntax.Clause]) -> tuple[syntax.Clause, ...]:
-        return tuple(clauses)
-
-    def condition(self, _meta: Any, children: list[Any]) -> Any:
-        return children[0]
-
-    def sequence(self, meta: Any, children: list[Any]) -> syntax.Sequence:
-        return syntax.Sequence(tuple(children[::2]), tuple(children[1::2]), _span(meta))
-
-    def node(self, meta: Any, children: list[Any]) -> syntax.Node:
-        looked_at, type_, anchor, test, repeat = children
-        name = anchor and str(anchor)[1:].strip()
-        return syntax.Node(str(type_), name, test, repeat or syntax.ONCE, _span(meta), looked_at is not None)
-
-    def end(self, meta: Any, _children: list[Any]) -> syntax.End:
-        return syntax.End(_span(meta))
-
-    def block(self, meta: Any, children: list[Any]) -> syntax.QueryBlock:
-        body, repeat = children
-        return syntax.QueryBlock(body, repeat or syntax.ONCE, _span(meta))
-
-    def parallel(self, meta: Any, branches: list[syntax.Clause]) -> syntax.Parallel:
-        return syntax.Parallel(tuple(branches), _span(meta))
-
-    def alternative(self, meta: Any, branches: list[syntax.Clause]) -> syntax.Alternative:
-        return syntax.Alternative(tuple(branches), _span(meta))
-
-    def edge(self, meta: Any, children: list[lark.Token]) -> syntax.Edge:
-        (token,) = children
-        text = re.sub(r"\s", "", str(token))
-        forward = token.type == "FORWARD"
-        exclusive = "~" not in text
-        # Forward `-OUT-IN>` or `-IN>`, backward `<IN-OUT-` or `<IN-`: strip the arrow, then read it in its direction.
-        inner = text[1:-1]
-        first, dash, second = inner.partition("-")
-        source, target = (first if dash else "", second if dash else first) if forward else (second, first)
-        return syntax.Edge(forward, self._slot(source, meta), self._slot(target, meta), exclusive, _span(meta))
-
-    def _slot(self, text: str, meta: Any) -> int | None:
-        if text == "*":
-            return None
-        return self._integer(text, _span(meta)) if text else 0
-
-    def _integer(self, text: str, span: syntax.Span) -> int:
-        if len(text) > _MAX_DIGITS:
-            raise QueryError("this number is too large", self._text, span)
-        return int(text)
-
-    def quantifier(self, meta: Any, children: list[lark.Token]) -> syntax.Repeat:
-        (token,) = children
-        if token.type == "COUNT":
-            most = self._integer(token, _span(meta))
-            if most < 1:
-                raise QueryError("a number of times starts at 1", self._text, _span(meta))
-            return syntax.Repeat(1, most)
-        return {"?": syntax.Repeat(0, 1), "*": syntax.Repeat(0, None), "+": syntax.Repeat(1, None)}[str(token)]
-
-    def any_of(self, _meta: Any, operands: list[Any]) -> syntax.Logic:
-        return operands[0] if len(operands) == 1 else syntax.Logic("or", tuple(operands))
-
-    def all_of(self, _meta: Any, operands: list[Any]) -> syntax.Logic:
-        return operands[0] if len(operands) == 1 else syntax.Logic("and", tuple(operands))
-
-    def negated(self, _meta: Any, operands: list[Any]) -> syntax.Not:
-        return syntax.Not(operands[0])
-
-    def comparison(self, meta: Any, children: list[Any]) -> Any:
-        left, operator, right = children
-        if operator is None:
-            return left
-        sign = "≈" if operator == "~=" else str(operator)
-        return syntax.Comparison(left, cast("Any", sign), right, _span(meta))
-
-    def number(self, _meta: Any, children: list[lark.Token]) -> syntax.Number:
-        text = str(children[0])
-        whole = re.fullmatch(r"[-+]?\d+", text) and len(text) <= _MAX_INT64_DIGITS
-        return syntax.Number(int(text) if whole else float(text))
-
-    def text(self, _meta: Any, children: list[lark.Token]) -> syntax.Text:
-        return syntax.Text(str(children[0])[1:-1])
-
-    def name(self, meta: Any, children: list[lark.Token]) -> syntax.Name:
-        return syntax.Name(str(children[0]), _span(meta))
-
-    def index(self, meta: Any, children: list[Any]) -> syntax.ElementOf:
-        return syntax.ElementOf(children[0], self._integer(children[1], _span(meta)), _span(meta))
-
-    def field(self, meta: Any, children: list[Any]) -> syntax.PropertyOf:
-        return syntax.PropertyOf(children[0], str(children[1]), _span(meta))
-
-    def list_of(self, _meta: Any, items: list[Any]) -> syntax.ListOf:
-        return syntax.ListOf(tuple(item for item in items if item is not None))
-
-
-# Parsed queries as JSON, for those that ship with the package: reading them takes a tenth of the time that parsing takes.
-#
-# A query is stored under the digest of its text, so a query that was edited since is not found and is parsed. The test of the pattern
-# library compares every stored query with a fresh parse; `python -m onnxtile.fusion.store_queries` writes the file anew.
-
-_CLASSES: Mapping[str, type[Any]] = {
-    name: kind for name, kind in vars(syntax).items() if isinstance(kind, type) and dataclasses.is_dataclass(kind)
-}
-
-
-class StoredQueries:
-    """The queries and conditions of one file, by their texts; none where the file is missing or was written for another grammar."""
-
-    def __init__(self, path: Path) -> None:
-        content = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-        self._parsed: Mapping[str, Any] = content["parsed"] if content.get("language") == _language() else {}
-
-    def query(self, text: str) -> syntax.Query | None:
-        """Return the query that the parser made of `text`; None where it is not stored."""
-        clauses = self._get(_key(text, is_query=True))
-        return None if clauses is None else syntax.Query(text, clauses)
-
-    def condition(self, text: str) -> syntax.Expression | None:
-        """Return the condition that the parser made of `text`; None where it is not stored."""
-        condition: syntax.Expression | None = self._get(_key(text, is_query=False))
-        return condition
-
-    def _get(self, key: str) -> Any:
-        stored = self._parsed.get(key)
-        return None if stored is None else _decoded(stored)
-
-
-def stored_text(queries: Iterable[syntax.Query], conditions: Iterable[tuple[str, syntax.Expression]]) -> str:
-    """Return the content of a file that holds `queries`, and `conditions` with their texts."""
-    trees: dict[str, Any] = {_key(query.text, is_query=True): query.clauses for query in queries}
-    trees |= {_key(text, is_query=False): condition for text, condition in conditions}
-    lines = {json.dumps(key): json.dumps(_encoded(tree), separators=(",", ":")) for key, tree in trees.items()}
-    entries = ",\n".join(f"{key}: {value}" for key, value in sorted(lines.items()))
-    return f'{{"language": "{_language()}", "parsed": {{\n{entries}\n}}}}\n'
-
-
-def _key(text: str, *, is_query: bool) -> str:
-    return ("query " if is_query else "condition ") + _digest(text)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _language() -> str:
-    """Return a digest of the grammar and of the classes that a parsed query is made of."""
-    grammar = resources.files("onnxtile.query").joinpath("grammar.lark").read_text("utf-8")
-    fields = {name: [field.name for field in dataclasses.fields(kind)] for name, kind in _CLASSES.items()}
-    return _digest(grammar + repr(fields))
-
-
-def _encoded(part: Any) -> Any:
-    """Return an object as a list of its class's name and its fields, and a tuple as one that begins with 0."""
-    if isinstance(part, tuple):
-        return [0, *map(_encoded, part)]
-    if not dataclasses.is_dataclass(part):
-        return part
-    return [type(part).__name__, *(_encoded(getattr(part, field.name)) for field in dataclasses.fields(part))]
-
-
-def _decoded(part: Any) -> Any:
-    if type(part) is not list:
-        return part
-    parts = [item if type(item) is not list else _decoded(item) for item in part[1:]]
-    return tuple(parts) if part[0] == 0 else _CLASSES[part[0]](*parts)

@@ -18,6 +18,7 @@ from onnxtile.model.opset import Opsets
 from onnxtile.model.quantising import dequantises
 from onnxtile.model.walk import bodies_of
 from onnxtile.query.graph import Beyond, Surroundings, Vertex, identify, is_constant
+from onnxtile.query.language import parse
 from onnxtile.query.names import OpType, in_any_domain, meanings, require_known
 from onnxtile.query.program import (
     Accept,
@@ -635,8 +636,6 @@ class Match:
 
 def compiled(query: str, known: Collection[str] = ()) -> Program:
     """Return the program of a query's text. Raises QueryError; `known` are operator names beside those of schemas and aliases."""
-    from onnxtile.query.language import parse  # imports lark, which the pattern library does not need
-
     parsed = parse(query)
     require_known(parsed, known)
     return compile_query(parsed)

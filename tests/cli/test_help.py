@@ -15,7 +15,7 @@ from onnxtile.declare.option import parameters
 COLUMNS = 80
 CLAUSE = 16
 """Words of an option's help, at most."""
-HEAVY = {"onnx", "onnx_ir", "onnxruntime", "numpy", "networkx", "lark", "rich", "joblib"}
+HEAVY = {"onnx", "onnx_ir", "onnxruntime", "numpy", "networkx", "rich", "joblib"}
 
 
 def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

@@ -204,7 +204,7 @@ def test_auto_takes_the_models_order_of_a_very_large_graph(monkeypatch: pytest.M
     own, least = (case.plan(order=name) for name in ("model", "min-peak"))
     assert least.schedule != own.schedule
     for module in ("search", "order_search"):
-        monkeypatch.setattr(f"onnxtile.planning.layout.ordering.{module}.WIDEST", len(own.schedule) - 1)
+        monkeypatch.setattr(f"onnxtile.planning.ordering.{module}.WIDEST", len(own.schedule) - 1)
     auto = case.plan(order="auto")
     assert auto.schedule == own.schedule
     assert auto.any_order_bound == 1024 + 64, "a Concat and its maximum, counted without a search"

@@ -42,6 +42,11 @@ def test_properties_of_models_with_further_kinds_of_values() -> None:
     assert not found, "\n".join(f"seed {seed}, {name}: {text}" for seed, name, text in found)
 
 
+@pytest.mark.parametrize("seed", [3162, 3602, 4960])
+def test_tensors_that_are_empty_or_larger_than_their_owner_at_some_sizes(seed: int) -> None:
+    assert range_faults(seed) == []
+
+
 def test_plans_of_random_models_over_ranges_of_sizes() -> None:
     found = [fault for seed in range(12) for fault in range_faults(seed)]
     assert not found, "\n".join(f"seed {seed}, {name}: {text}" for seed, name, text in found)

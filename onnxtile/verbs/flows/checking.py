@@ -19,7 +19,7 @@ from onnxtile.verbs.flows.kernels import KernelChoice, choose_kernels
 if TYPE_CHECKING:
     from onnxtile.check.audit import Audit
     from onnxtile.check.document import Claims
-    from onnxtile.planning.problem_check import PlanFailure
+    from onnxtile.planning.result import PlanFailure
     from onnxtile.verbs.plan import CheckOptions
 
 
@@ -29,7 +29,7 @@ def check_plan(options: CheckOptions) -> Audit:
     from onnxtile.check.document import Claims, KernelClaim
     from onnxtile.check.movement import with_claimed_copies
     from onnxtile.check.ranges import listed, wrong_ranges
-    from onnxtile.planning.problem_check import PlanFailure
+    from onnxtile.planning.result import PlanFailure
 
     progress, model, plan = options.progress, options.model, options.plan
     inputs, ranges = options.inputs, options.ranges
@@ -85,7 +85,7 @@ def check_plan(options: CheckOptions) -> Audit:
 
 def _unknown(claims: Claims, known: Collection[str]) -> Iterator[PlanFailure]:
     """Yield the dimensions of `claims` that are not in `known`, those of the model."""
-    from onnxtile.planning.problem_check import PlanFailure
+    from onnxtile.planning.result import PlanFailure
 
     for kind, names in (("dims", claims.dims), ("sums", claims.sums)):
         for name in names:
