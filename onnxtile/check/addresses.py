@@ -223,11 +223,11 @@ def _holders(tensors: Mapping[ir.Value, ClaimedRow], line: RunOrder, terms: Chec
         if row.alias is None:
             members = (value, *occupants.get(row.name, ()))
             unit = max(terms.alignment, *map(terms.known.alignment, members))
-            row = _widest(row, [tensors[member] for member in members])
-            is_bare = row.parts is None and row.first == UNSAID
-            lives = tuple(_lives(row, members, tensors, line, terms.known)) if is_bare else ()
+            owner = _widest(row, [tensors[member] for member in members])
+            is_bare = owner.parts is None and owner.first == UNSAID
+            lives = tuple(_lives(owner, members, tensors, line, terms.known)) if is_bare else ()
             steps = (min(map(line.first, members)), max(map(line.last, members)))
-            yield Holder(row, members, *steps, unit, lives=lives)
+            yield Holder(owner, members, *steps, unit, lives=lives)
 
 
 def _widest(row: ClaimedRow, members: Iterable[ClaimedRow]) -> ClaimedRow:
