@@ -36,13 +36,10 @@ if TYPE_CHECKING:
     from onnxtile.verbs.flows.explaining import Explanation
     from onnxtile.verbs.flows.fit_curve import FitCurve
     from onnxtile.verbs.flows.fitted_model import FittedModel
-    from onnxtile.verbs.flows.fusing import FuseResult
     from onnxtile.verbs.flows.listing import OptionNames, option_names
     from onnxtile.verbs.flows.matching import MatchResult
-    from onnxtile.verbs.flows.planning import PlannedModel
+    from onnxtile.verbs.flows.results import FuseResult, PlannedModel, TiledModel, UnfuseResult
     from onnxtile.verbs.flows.saving import save
-    from onnxtile.verbs.flows.tiling import TiledModel
-    from onnxtile.verbs.flows.unfusing import UnfuseResult
     from onnxtile.verbs.fuse import explain, fuse
     from onnxtile.verbs.inspect import inspect, trace
     from onnxtile.verbs.match import match

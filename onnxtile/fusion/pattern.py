@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pydantic
 
+from onnxtile.fusion.declared_operator import Declared, TargetName
 from onnxtile.query.language import parse, parse_condition
 from onnxtile.query.program import Program, compile_query
 from onnxtile.query.syntax import ANY_NODE, Span
@@ -94,23 +95,6 @@ def _pieces(text: str, fragments: Mapping[str, str]) -> Iterator[_Piece]:
             above = " > ".join(filter(None, (*open_, inner)))
             raise PatternError(f"the fragment {inner!r} contains itself: {above}")
         open_[inner] = fragments[inner], 0
-
-
-# The operator that a pattern file says its meta-op is.
-
-TargetName = Literal["onnx", "ort"]
-
-
-class Declared(pydantic.BaseModel):
-    """The table `[lower.onnx]` or `[lower.ort]` of a pattern file. `inputs` are places among the meta-op's own."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    op: str
-    domain: str = ""
-    since: int = pydantic.Field(default=0, ge=0)
-    inputs: list[int] = [0]
-    attributes: dict[str, int | float | str | list[int]] = {}
 
 
 # The rule of quantised islands in a pattern file.

@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from onnxtile.common_options import ModelArgument, ReportOptions, WatchOptions
-from onnxtile.declare import values
-from onnxtile.declare.option import Positional, declared
+from onnxtile.declare.option import declared
 from onnxtile.declare.verb import Outcome, Verb
 
 if TYPE_CHECKING:
     from onnxtile.verbs.flows.matching import MatchResult
-
-
-@dataclass(frozen=True)
-class MatchOptions(WatchOptions):
-    """The options of `match`."""
-
-    model: ModelArgument
-    query: Annotated[str, Positional("QUERY", "a graph query", values.TEXT)]
-
-
-@dataclass(frozen=True)
-class MatchCommand(ReportOptions, MatchOptions):
-    """List where a query matches; exit 1 when nowhere.
-
-    Examples:
-        onnxtile match model.onnx 'MatMul-*>Add'
-        onnxtile match model.onnx 'Conv[group == 1]->Relu' --json -
-    """
+from onnxtile.verbs.options.match import MatchCommand, MatchOptions
 
 
 @declared(MatchOptions)

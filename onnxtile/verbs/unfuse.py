@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from onnxtile.common_options import ModelArgument, VerifyOptions, WriteOptions
 from onnxtile.declare.option import declared
 from onnxtile.declare.verb import Outcome, Verb
 
 if TYPE_CHECKING:
-    from onnxtile.verbs.flows.unfusing import UnfuseResult
-
-
-@dataclass(frozen=True)
-class UnfuseOptions(VerifyOptions):
-    """The options of `unfuse`."""
-
-    model: ModelArgument
-
-
-@dataclass(frozen=True)
-class UnfuseCommand(WriteOptions, UnfuseOptions):
-    """Undo fuse: restore the original model.
-
-    Examples:
-        onnxtile unfuse model.fused.onnx -o original.onnx
-    """
+    from onnxtile.verbs.flows.results import UnfuseResult
+from onnxtile.verbs.options.unfuse import UnfuseCommand, UnfuseOptions
 
 
 @declared(UnfuseOptions)

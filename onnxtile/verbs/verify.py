@@ -3,44 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from onnxtile.common_options import InputOptions, ModelArgument, ReportOptions, Source
-from onnxtile.declare import values
-from onnxtile.declare.option import Option, Positional, declared
+from onnxtile.declare.option import declared
 from onnxtile.declare.verb import Outcome, Verb
 
 if TYPE_CHECKING:
     from onnxtile.verification.trials import Verdict
-
-
-@dataclass(frozen=True)
-class CompareOptions(InputOptions):
-    """The options of `verify`."""
-
-    model: ModelArgument
-    other: Annotated[Source, Positional("OTHER", "the model to compare with", values.SOURCE)]
-    _: KW_ONLY
-    runs: Annotated[int, Option("sets of random inputs", "N", kind=values.RUNS)] = 2
-    seed: Annotated[int, Option("seed of the random inputs", "N", kind=values.NATURAL)] = 0
-    edge: Annotated[bool, Option("also zeros, ones, large, small, negative, NaN, infinity")] = False
-    tolerance: Annotated[
-        Literal["1step"] | None,
-        Option("let quantised outputs be one step of quantisation off", default="that of floats"),
-    ] = None
-    bisect: Annotated[bool, Option("find the first value that differs, and its rewrite")] = False
-
-
-@dataclass(frozen=True)
-class VerifyCommand(ReportOptions, CompareOptions):
-    """Run two models and compare every output; exit 1 when they differ.
-
-    Examples:
-        onnxtile verify a.onnx b.onnx --dim batch=2
-        onnxtile verify a.onnx b.onnx --inputs real.npz --bisect
-        onnxtile verify a.onnx b.onnx --range ids=0:30522 --edge
-    """
+from onnxtile.verbs.options.verify import CompareOptions, VerifyCommand
 
 
 @declared(CompareOptions)

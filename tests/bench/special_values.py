@@ -26,7 +26,7 @@ from onnx import TensorProto
 
 from onnxtile import api
 from onnxtile.system.errors import NoKernel
-from onnxtile.verbs.flows.fusing import FuseResult
+from onnxtile.verbs.flows.results import FuseResult
 from tests.lowering.conftest import require_documented, retyped
 from tests.lowering.special_sites import FLOATS, Site, draws, random_site
 from tests.random_graphs.kernels import Kernels, session_of

@@ -12,8 +12,8 @@ from onnx import numpy_helper
 
 import onnxtile
 from onnxtile.fitting.strips import FitSchedule
-from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows.fitting import read_subject
+from onnxtile.verbs.options.fit import FitOptions
 from tests.fitting.networks import HEAD
 
 TEXT = """

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxtile.model.session import session_of
-from onnxtile.verbs.flows.fusing import FuseResult
+from onnxtile.verbs.flows.results import FuseResult
 
 Names = Callable[[FuseResult], list[str]]
 

@@ -10,7 +10,7 @@ import pytest
 
 from onnxtile.fusion.pattern import from_file
 from onnxtile.system.errors import Mismatch, PatternError
-from onnxtile.verbs.flows.fusing import FuseResult
+from onnxtile.verbs.flows.results import FuseResult
 
 Names = Callable[[FuseResult], list[str]]
 

@@ -24,7 +24,7 @@ from onnxtile.fusion.lower.island_lowering import (
 )
 from onnxtile.fusion.lower.lowering import Replacement
 from onnxtile.system.runtime import Array
-from onnxtile.verbs.flows.fusing import FuseResult
+from onnxtile.verbs.flows.results import FuseResult
 
 STEP, ZERO = 0.05, 3
 

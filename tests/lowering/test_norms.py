@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 from onnxtile.model.session import session_of
-from onnxtile.verbs.flows.fusing import FuseResult
+from onnxtile.verbs.flows.results import FuseResult
 
 Names = Callable[[FuseResult], list[str]]
 

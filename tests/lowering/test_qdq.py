@@ -15,7 +15,7 @@ from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
 from onnxtile import api
 from onnxtile.model.save import to_bytes
-from onnxtile.verbs.flows.fusing import FuseResult
+from onnxtile.verbs.flows.results import FuseResult
 from tests.random_graphs.drawing import in_order
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxtile.verbs.flows.fusing import FuseResult
+from onnxtile.verbs.flows.results import FuseResult
 
 Names = Callable[[FuseResult], list[str]]
 

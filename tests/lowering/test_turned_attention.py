@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 from onnxtile import api
-from onnxtile.verbs.flows.fusing import FuseResult
+from onnxtile.verbs.flows.results import FuseResult
 
 PSA = (
     "t = Transpose <perm = [{turn}]> (q) p = MatMul (t, k) z = Mul (p, scale) w = Softmax <axis = -1> (z)"

@@ -13,7 +13,7 @@ from onnxtile import api
 from onnxtile.fusion.lower.lowering import CallSite, Lowering, Replacement
 from onnxtile.fusion.lowerings.swish import SILU
 from onnxtile.system.errors import Mismatch
-from onnxtile.verbs.flows.fusing import FuseResult
+from onnxtile.verbs.flows.results import FuseResult
 
 SHAPE = "[1,2,4,8]"
 SCORES = "t = Transpose <perm=[0,1,3,2]> (x) p = MatMul (x, t) s = Mul (p, scale)"

@@ -28,7 +28,7 @@ from onnxtile.report.run_tables import for_run
 from onnxtile.system.errors import UsageError
 from onnxtile.system.registry import data_folder
 from onnxtile.verbs.flows.listing import OptionNames
-from onnxtile.verbs.unfuse import UnfuseOptions
+from onnxtile.verbs.options.unfuse import UnfuseOptions
 
 FUSE = '[[steps]]\ndo = "fuse"\nverify = false'
 STEPS = """

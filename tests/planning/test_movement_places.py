@@ -14,7 +14,7 @@ from onnxtile.arena.state_run import StateVerdict
 from onnxtile.model import keys
 from onnxtile.report.formats.to_json import published
 from onnxtile.system.errors import Infeasible, UsageError
-from onnxtile.verbs.flows.planning import PlannedModel
+from onnxtile.verbs.flows.results import PlannedModel
 from tests.planning.test_movement_plan import SKIP, graph, moved, movement_of, ways
 
 # The cache is written in one row of 16, and read as a whole.

@@ -22,7 +22,7 @@ from onnxtile.arena.run import ArenaVerdict
 from onnxtile.planning.result import PlannedMovement
 from onnxtile.report.formats import to_header, to_trace
 from onnxtile.report.formats.to_json import published
-from onnxtile.verbs.flows.planning import PlannedModel
+from onnxtile.verbs.flows.results import PlannedModel
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "plan.schema.json").read_text())
 

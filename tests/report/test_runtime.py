@@ -18,7 +18,7 @@ from onnxtile.report.c_header import run_table
 from onnxtile.report.format import PlanJson, RenderOptions
 from onnxtile.report.formats.to_header import FORMAT
 from onnxtile.system.runtime import Array, Session
-from onnxtile.verbs.flows.planning import PlannedModel
+from onnxtile.verbs.flows.results import PlannedModel
 from tests.conftest import ROOT
 
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")

@@ -14,7 +14,7 @@ from onnxtile import api
 from onnxtile.system.errors import Infeasible, ModelError, UsageError
 from onnxtile.tiling.limits import Limits
 from onnxtile.verbs.flows import peaks
-from onnxtile.verbs.flows.tiling import TiledModel
+from onnxtile.verbs.flows.results import TiledModel
 
 HEADER = '<ir_version: 10, opset_import: ["" : 17]>'
 

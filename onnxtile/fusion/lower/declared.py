@@ -7,6 +7,7 @@ from typing import Any
 
 import onnx
 
+from onnxtile.fusion.declared_operator import Declared, TargetName
 from onnxtile.fusion.lower.elementwise import value_of
 from onnxtile.fusion.lower.lowering import (
     CallSite,
@@ -18,7 +19,6 @@ from onnxtile.fusion.lower.lowering import (
     Setting,
     known_dtype,
 )
-from onnxtile.fusion.pattern import Declared, TargetName
 from onnxtile.system.errors import PatternError
 from onnxtile.system.runtime import contrib_schemas
 from onnxtile.system.toml_file import TomlFile

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from onnxtile.check.audit import Audit
     from onnxtile.check.document import Claims
     from onnxtile.planning.result import PlanFailure
-    from onnxtile.verbs.plan import CheckOptions
+    from onnxtile.verbs.options.plan import CheckOptions
 
 
 def check_plan(options: CheckOptions) -> Audit:

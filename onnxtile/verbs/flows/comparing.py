@@ -21,7 +21,7 @@ from onnxtile.verification.rounding import compare_before, excused_by_one_step, 
 from onnxtile.verification.trials import Trial, Verdict, compare_with, run_edges, run_original
 
 if TYPE_CHECKING:
-    from onnxtile.verbs.verify import CompareOptions
+    from onnxtile.verbs.options.verify import CompareOptions
 
 
 def verify(how: CompareOptions) -> Verdict:

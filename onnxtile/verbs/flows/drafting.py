@@ -12,7 +12,7 @@ from onnxtile.model.load import load
 from onnxtile.query.match import Matcher, compiled
 
 if TYPE_CHECKING:
-    from onnxtile.verbs.pattern_new import DraftOptions
+    from onnxtile.verbs.options.pattern_new import DraftOptions
 
 
 @dataclass(frozen=True, repr=False)

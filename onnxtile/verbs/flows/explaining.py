@@ -20,7 +20,7 @@ from onnxtile.query.syntax import ANY_NODE, PRODUCER
 from onnxtile.verbs.flows.fusing import chosen_patterns
 
 if TYPE_CHECKING:
-    from onnxtile.verbs.fuse import ExplainOptions
+    from onnxtile.verbs.options.fuse import ExplainOptions
 
 TAKEN = "taken"
 """The fate of a match of which an earlier pattern took a node first."""

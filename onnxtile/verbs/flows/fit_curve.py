@@ -14,7 +14,7 @@ from onnxtile.verbs.flows.fit_drafts import FitSubject, written
 from onnxtile.verbs.flows.fitting import cost, extra_left, read_subject, unblocked_subject
 
 if TYPE_CHECKING:
-    from onnxtile.verbs.fit import CurveOptions
+    from onnxtile.verbs.options.fit import CurveOptions
 
 _RATIO = 0.75
 """The capacity of a point as a share of the peak of the point before."""

@@ -37,7 +37,7 @@ from onnxtile.verbs.flows.fitted_model import ModelPlan
 from onnxtile.verbs.flows.kernels import choose_kernels
 from onnxtile.verbs.flows.planning import settings_of
 from onnxtile.verbs.flows.tiling import raised_to_join
-from onnxtile.verbs.plan import PlanOptions
+from onnxtile.verbs.options.plan import PlanOptions
 
 if TYPE_CHECKING:
     from onnxtile.tiling.limits import Limits

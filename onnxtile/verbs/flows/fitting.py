@@ -31,7 +31,6 @@ from onnxtile.planning.annotate import annotate, clear_plan
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import Infeasible, Mismatch, ModelError
-from onnxtile.verbs.flows.chain import file_of
 from onnxtile.verbs.flows.fit_drafts import (
     FitAttempts,
     FitSubject,
@@ -47,13 +46,14 @@ from onnxtile.verbs.flows.fit_drafts import (
 )
 from onnxtile.verbs.flows.fitted_model import FittedModel, ModelPlan
 from onnxtile.verbs.flows.planning import require_equal
+from onnxtile.verbs.flows.results import file_of
 from onnxtile.verbs.flows.stage import agreeing
 from onnxtile.verification.rounding import judge, within_one_step
 from onnxtile.verification.trials import Verdict
 
 if TYPE_CHECKING:
     from onnxtile.arena.run import ArenaVerdict
-    from onnxtile.verbs.fit import CurveOptions, FitOptions
+    from onnxtile.verbs.options.fit import CurveOptions, FitOptions
 
 _NEGLIGIBLE = 1e-4
 """The share of its MACs by which rewrites of a model may exceed the budget: the product with one pixel more."""
@@ -61,7 +61,7 @@ _NEGLIGIBLE = 1e-4
 
 def fit(options: FitOptions) -> FittedModel:
     """Fit a model as `onnxtile.fit` says."""
-    from onnxtile.verbs.fit import require_memory
+    from onnxtile.verbs.options.fit import require_memory
 
     require_memory(options)
     found = attempt(options, read_subject(options))

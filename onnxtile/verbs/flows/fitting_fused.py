@@ -13,10 +13,10 @@ from onnxtile.fusion.fuse import fuse
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.resolve import Shapes, resolve
-from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows.fit_drafts import FitSubject
 from onnxtile.verbs.flows.fitting import FitCandidate, candidate, planned_subject
 from onnxtile.verbs.flows.fusing import chosen_patterns
+from onnxtile.verbs.options.fit import FitOptions
 
 
 def with_fused(options: FitOptions, subject: FitSubject, plain: FitCandidate) -> FitCandidate:

@@ -18,14 +18,14 @@ from onnxtile.planning.movement.plan import plan_with_movement
 from onnxtile.planning.result import PlannedMovement
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import Infeasible
-from onnxtile.verbs.fit import FitOptions
-from onnxtile.verbs.flows.chain import file_of
 from onnxtile.verbs.flows.fit_drafts import FitSubject, WrittenSchedule, as_it_is
 from onnxtile.verbs.flows.fitted_model import FittedModel, ModelPlan
 from onnxtile.verbs.flows.fitting import cost, cut, judged
 from onnxtile.verbs.flows.kernels import choose_kernels
 from onnxtile.verbs.flows.planning import settings_of
-from onnxtile.verbs.plan import PlanOptions
+from onnxtile.verbs.flows.results import file_of
+from onnxtile.verbs.options.fit import FitOptions
+from onnxtile.verbs.options.plan import PlanOptions
 
 _LESS = (1.0, 0.8, 0.6)
 """Shares of the fast memory for which a model is cut, until one can be planned: copies of parts of inputs need bytes, too."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -24,7 +24,7 @@ from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import NAME_ONLY, UsageError, invalid
 from onnxtile.system.progress import Progress
-from onnxtile.verbs.flows.chain import RewrittenModel, file_of, verified
+from onnxtile.verbs.flows.results import FuseResult, file_of
 from onnxtile.verbs.flows.stage import BoundDims, agreeing, require_sites
 from onnxtile.verification.open_sizes import bound_form
 from onnxtile.verification.rounding import compare
@@ -32,55 +32,12 @@ from onnxtile.verification.trials import Verdict, run_original
 from onnxtile.verification.widen import is_narrow, resolved
 
 if TYPE_CHECKING:
-    from onnxtile.fusion.lower.driver import LoweredSite
-    from onnxtile.verbs.flows.peaks import ArenaChange
-    from onnxtile.verbs.fuse import FuseOptions, Patterns
+    from onnxtile.verbs.flows.results import ArenaChange
+    from onnxtile.verbs.options.fuse import FuseOptions, Patterns
 
 _PRODUCTS = "QuantisedProduct"
 _NAMED = re.compile(r"([A-Za-z_]\w*)=(?!=)(.*)", re.DOTALL)
 """A query with the name of its meta-op before it."""
-
-
-@dataclass(frozen=True, repr=False)
-class FuseResult(RewrittenModel):
-    """The fused model, what each pattern did, and the verdict of the runs (None where verification was off).
-
-    `arena` has the bytes of the arena before and after, where meta-ops were chosen by memory.
-    """
-
-    verb: ClassVar[str] = "fuse"
-
-    model: ir.Model
-    patterns: tuple[PatternResult, ...]
-    nodes_before: int
-    nodes_after: int
-    verdict: Verdict | None
-    sites: tuple[SiteVerdict, ...] = ()
-    lowered: tuple[LoweredSite, ...] = ()
-    arena: ArenaChange | None = None
-
-    @property
-    def fused(self) -> int:
-        """How many meta-ops the patterns made."""
-        return sum(len(pattern.calls) for pattern in self.patterns)
-
-    @property
-    def summary(self) -> str:
-        """How many nodes became how many, and how many meta-ops there are."""
-        nodes = f"{self.nodes_before:,} nodes became {self.nodes_after:,}"
-        return f"{nodes}, {self.fused:,} meta-ops, {verified(self.verdict)}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of `fuse`."""
-        return {
-            "patterns": [pattern.to_dict() for pattern in self.patterns],
-            "nodes_before": self.nodes_before,
-            "nodes_after": self.nodes_after,
-            "verdict": self.verdict and self.verdict.to_dict(),
-            "sites": [site.to_dict() for site in self.sites],
-            "lowered": [site.to_dict() for site in self.lowered],
-            "arena": self.arena and self.arena.to_dict(),
-        }
 
 
 def fuse(options: FuseOptions) -> FuseResult:

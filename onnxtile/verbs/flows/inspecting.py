@@ -13,7 +13,7 @@ from onnxtile.verbs.flows.kernels import require_sizes_from_1
 from onnxtile.verbs.flows.range_planning import bind_ranges
 
 if TYPE_CHECKING:
-    from onnxtile.verbs.inspect import InspectOptions
+    from onnxtile.verbs.options.inspect import InspectOptions
 
 
 def inspect(options: InspectOptions) -> Inspection:

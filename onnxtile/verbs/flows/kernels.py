@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from onnxtile.arena.state_run import StateVerdict
     from onnxtile.planning.result import PlannedState, PlanResult
     from onnxtile.planning.states import StateChoice
-    from onnxtile.verbs.plan import PlanOptions
+    from onnxtile.verbs.options.plan import PlanOptions
 
 
 _TRUTHS = frozenset(

@@ -11,7 +11,7 @@ from onnxtile.model.load import load
 from onnxtile.query.match import Match, Matcher, compiled
 
 if TYPE_CHECKING:
-    from onnxtile.verbs.match import MatchOptions
+    from onnxtile.verbs.options.match import MatchOptions
 
 
 @dataclass(frozen=True, repr=False)

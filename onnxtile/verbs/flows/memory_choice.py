@@ -14,7 +14,7 @@ from onnxtile.model import keys
 from onnxtile.model.topology import node_ids
 from onnxtile.model.walk import all_values
 from onnxtile.system.progress import Progress
-from onnxtile.verbs.flows.peaks import ArenaChange
+from onnxtile.verbs.flows.results import ArenaChange
 from onnxtile.verification.open_sizes import bound_copy
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class _AllSites:
 def _plan(model: ir.Model, dims: Mapping[str, int]) -> PlanResult:
     """Return the plan of `model` that `plan` makes by default."""
     from onnxtile.verbs.flows import planning
-    from onnxtile.verbs.plan import PlanOptions
+    from onnxtile.verbs.options.plan import PlanOptions
 
     copy = bound_copy(model, dims)
     # Only sizes are compared: the memories that tensors are placed in have no capacities here.

@@ -19,7 +19,7 @@ from onnxtile.system.errors import Mismatch, ModelError, UsageError
 from onnxtile.system.files import require_readable, require_writable, write_whole
 
 if TYPE_CHECKING:
-    from onnxtile.verbs.plan import TfliteOptions
+    from onnxtile.verbs.options.plan import TfliteOptions
 
 _LARGEST = 2**31 - 1
 _SPARE = 2**20

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from onnxtile.planning.model_plan import PlanSettings
     from onnxtile.planning.result import PlanResult
     from onnxtile.shapes.opened_calls import Unfolded
-    from onnxtile.verbs.plan import PlanOptions
+    from onnxtile.verbs.options.plan import PlanOptions
 
 
 def require_movement(options: PlanOptions) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -21,6 +21,7 @@ from onnxtile.tiling.accumulate import Accumulation, TilingPolicy
 from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.tile import tile
 from onnxtile.tiling.tileable import FreeAt
+from onnxtile.verbs.flows.results import ArenaChange
 
 if TYPE_CHECKING:
     from onnxtile.planning.result import PlanResult
@@ -41,24 +42,6 @@ def peaks(
         progress(f"planning with {way}")
         found[str(way)] = _peak(original.clone(), limits, replace(options, accumulate=way, wrap=False), free, run)
     return found
-
-
-@dataclass(frozen=True)
-class ArenaChange:
-    """The bytes of the arena, as `plan` finds them, before and after tiling; None for both, with the reason, where not planned."""
-
-    before: int | None = None
-    after: int | None = None
-    reason: str | None = None
-
-    @property
-    def grown(self) -> bool:
-        """Whether the tiled model needs a larger arena."""
-        return self.before is not None and self.after is not None and self.after > self.before
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
-        return dict(vars(self))
 
 
 @dataclass(frozen=True)

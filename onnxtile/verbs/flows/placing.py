@@ -12,7 +12,7 @@ from onnxtile.system.files import require_readable
 
 if TYPE_CHECKING:
     from onnxtile.planning.result import PlanResult
-    from onnxtile.verbs.plan import ProblemOptions
+    from onnxtile.verbs.options.plan import ProblemOptions
 
 
 def plan_problem(options: ProblemOptions) -> PlanResult:

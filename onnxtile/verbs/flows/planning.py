@@ -2,82 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import onnx_ir as ir
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from onnxtile.declare import values
-from onnxtile.declare.result import write_result
 from onnxtile.model.binding import bind
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted
 from onnxtile.model.load import digest, file_name, load
 from onnxtile.model.npz_inputs import given_shapes, read_inputs
-from onnxtile.report.format import PlanDocument
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import Mismatch, NoKernel
-from onnxtile.verbs.flows.chain import ModelResult, file_of
 from onnxtile.verbs.flows.kernels import choose_kernels, state_choice, state_verdict
+from onnxtile.verbs.flows.results import PlannedModel, file_of
 
 if TYPE_CHECKING:
     from onnxtile.arena.run import ArenaVerdict
     from onnxtile.arena.state_run import StateVerdict
     from onnxtile.planning.model_plan import PlanSettings
     from onnxtile.planning.result import PlanResult
-    from onnxtile.verbs.flows.range_planning import RangeVerdict
-    from onnxtile.verbs.plan import PlanOptions
-
-
-@dataclass(frozen=True, repr=False)
-class PlannedModel(ModelResult):
-    """The annotated model, its plan, and the verdict of the run inside the arena (None where verification was off).
-
-    `not_run` is the reason why there was no run: onnxruntime has no kernel for an operator. The plan was checked all the same.
-    Quantised islands that are kernels are meta-ops in the model, which `unfuse` opens again.
-    """
-
-    verb: ClassVar[str] = "plan"
-
-    model: ir.Model
-    plan: PlanResult
-    verdict: ArenaVerdict | StateVerdict | RangeVerdict | None
-    not_run: str | None = None
-
-    @property
-    def summary(self) -> str:
-        """The size of the arena, and how it was proved."""
-        proved = "not verified" if self.verdict is None else "verified"
-        state = proved if self.not_run is None else f"checked, not run: {self.not_run}"
-        return f"{self.plan.summary}, {state}"
-
-    def write(self, path: str | Path) -> None:
-        """Write the plan to `path` in the format that the ending selects: .json, .html, .h, .csv, .svg ... Raises UsageError."""
-        write_result(self.document, self.verb, path)
-
-    @property
-    def document(self) -> PlanDocument:
-        """The JSON of the plan, from which every format can be written."""
-        return PlanDocument(self.plan.to_dict(), self.constant_block, self.certificate)
-
-    def certificate(self) -> dict[str, Any]:
-        """Return the certificate of the plan, which `planning/check_account.py` and `check_bound.py` accept. Raises ModelError."""
-        from onnxtile.planning.certificate import certificate
-
-        return certificate(self.model, self.plan)
-
-    def constant_block(self) -> bytes:
-        """Return the bytes of the constants, each at its offset in the block of constants. Raises UsageError, ModelError."""
-        from onnxtile.planning.constant_block import constant_block
-
-        return constant_block(self.model, self.plan)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of `plan`."""
-        missing = {} if self.not_run is None else {"not_run": self.not_run}
-        return {**self.plan.to_dict(), "verdict": self.verdict and self.verdict.to_dict(), **missing}
+    from onnxtile.verbs.options.plan import PlanOptions
 
 
 def plan(options: PlanOptions) -> PlannedModel:

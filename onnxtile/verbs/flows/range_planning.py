@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -28,8 +28,8 @@ from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import Infeasible, Mismatch, ModelError, ModelWarning, NoKernel, UsageError
 from onnxtile.system.text import LARGEST_COUNT
-from onnxtile.verbs.flows.chain import file_of
 from onnxtile.verbs.flows.kernels import choose_kernels, require_lengths, require_sizes_from_1, sizes_of_runs
+from onnxtile.verbs.flows.results import RangeVerdict, file_of
 
 if TYPE_CHECKING:
     from onnxtile.arena.run import ArenaVerdict
@@ -37,58 +37,15 @@ if TYPE_CHECKING:
     from onnxtile.common_options import SizeOptions
     from onnxtile.planning.model_plan import PlanSettings
     from onnxtile.planning.result import PlanResult
-    from onnxtile.verbs.flows.planning import PlannedModel
-    from onnxtile.verbs.plan import PlanOptions
-
-
-@dataclass(frozen=True)
-class RangeVerdict:
-    """Whether a model gives the same bits in its arena as in a plain run, at each of the `sizes` of its dimensions.
-
-    `verdicts` are those of the runs at the sizes, in order. Each has offsets that scale with the sizes where the plan has some. One more
-    is then at the first, the largest sizes, with fixed offsets.
-    """
-
-    sizes: tuple[Mapping[str, int], ...]
-    verdicts: tuple[ArenaVerdict, ...]
-    state: StateVerdict | None = None
-
-    @property
-    def _all(self) -> tuple[ArenaVerdict | StateVerdict, ...]:
-        return self.verdicts if self.state is None else (*self.verdicts, self.state)
-
-    @property
-    def equal(self) -> bool:
-        """Whether every bit was as in the plain run, at all sizes."""
-        return all(verdict.equal for verdict in self._all)
-
-    @property
-    def runs(self) -> int:
-        """The number of runs at all sizes."""
-        return sum(verdict.runs for verdict in self._all)
-
-    @property
-    def excused(self) -> dict[str, str]:
-        """The outputs that need not have the bits of a run of the whole model, with the reason."""
-        return {name: reason for verdict in self._all for name, reason in verdict.excused.items()}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the sizes, the sums over all runs, and the reasons for outputs that need not be equal."""
-        return {
-            "equal": self.equal,
-            "sizes": [dict(sizes) for sizes in (self.sizes if self.state is None else self.state.sizes)],
-            "runs": self.runs,
-            "repeated": sum(verdict.repeated for verdict in self._all),
-            "excused": self.excused,
-            "verdicts": [verdict.to_dict() for verdict in self.verdicts],
-            "state": self.state and self.state.to_dict(),
-        }
+    from onnxtile.verbs.flows.results import PlannedModel
+    from onnxtile.verbs.options.plan import PlanOptions
 
 
 def plan_range(options: PlanOptions) -> PlannedModel:
     """Plan a model over ranges of dimensions as `onnxtile.plan` says."""
     from onnxtile.planning.annotate import annotate
-    from onnxtile.verbs.flows.planning import PlannedModel, settings_of
+    from onnxtile.verbs.flows.planning import settings_of
+    from onnxtile.verbs.flows.results import PlannedModel
 
     if options.inputs is not None:
         raise UsageError("inputs from a file have one size, not a range", hint="leave the ranges or the inputs out")

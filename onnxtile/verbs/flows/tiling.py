@@ -6,9 +6,8 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -32,31 +31,18 @@ from onnxtile.tiling.site_check import TileVerdict, check_tiles
 from onnxtile.tiling.tile import opset_to_join
 from onnxtile.tiling.tile import tile as tile_graph
 from onnxtile.tiling.tileable import HALVES, FreeAt
-from onnxtile.verbs.flows.chain import RewrittenModel, file_of, verified
-from onnxtile.verbs.flows.peaks import ArenaChange, UntiledPlan, arena_change, arena_size
+from onnxtile.verbs.flows.peaks import UntiledPlan, arena_change, arena_size
 from onnxtile.verbs.flows.peaks import peaks as _peaks
+from onnxtile.verbs.flows.results import ArenaChange, OpsetChange, TiledModel, file_of
 from onnxtile.verbs.flows.stage import BoundDims, InputShapes, agreeing, require_sites
 from onnxtile.verification.rounding import judge
 from onnxtile.verification.trials import Verdict
 
 if TYPE_CHECKING:
-    from onnxtile.verbs.tile import TileOptions
+    from onnxtile.verbs.options.tile import TileOptions
 
 
 # Raises an old model to the opset in which its tiles can be joined in place.
-
-
-@dataclass(frozen=True)
-class OpsetChange:
-    """The opset of a model before and after tiling, and why it could not be raised where that was needed."""
-
-    before: int = 0
-    after: int = 0
-    reason: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
-        return dict(vars(self))
 
 
 @dataclass(frozen=True)
@@ -95,61 +81,6 @@ _UNVERIFIED = "planned only with verification"
 _UNPLANNED = "not planned, since nothing was tiled"
 _PLANNED = 1_000
 """Nodes of the largest tiled model whose lives are planned for every way to accumulate without being asked for."""
-
-
-@dataclass(frozen=True, repr=False)
-class TiledModel(RewrittenModel):
-    """The tiled model, the report on each product, and the verdict of the runs (None where verification was off).
-
-    `draft` is the form that `save` writes in little memory: unless the model was verified, most tiles are made only then.
-    """
-
-    verb: ClassVar[str] = "tile"
-
-    draft: Draft
-    result: TileResult
-    nodes_before: int
-    nodes_after: int
-    verdict: Verdict | None
-    sites: tuple[TileVerdict, ...] = ()
-    peaks: Mapping[str, Mapping[str, int]] | None = None
-    """For each way to accumulate the bytes that live at once, at most: in the whole `model`, and inside `layers` that are tiled."""
-    arena: ArenaChange = field(default_factory=ArenaChange)
-    """The bytes of the arena before and after."""
-    opset: OpsetChange = field(default_factory=OpsetChange)
-    """The opset before and after."""
-    warnings: tuple[str, ...] = ()
-    """One line for each of: nothing was tiled, nodes exceed the limits, the arena grew."""
-
-    @property
-    def summary(self) -> str:
-        """How many nodes became how many, and how many products stand for the tiled ones."""
-        nodes = f"{self.nodes_before:,} nodes became {self.nodes_after:,}"
-        return f"{nodes}, {self.result.matmuls:,} tiles, {verified(self.verdict)}"
-
-    @cached_property
-    def model(self) -> ir.Model:
-        """The tiled model with all its tiles, each of which takes kilobytes. From then on write it, not `draft`."""
-        for late in reversed(list(self.result.late.values())):
-            late.rewrite()
-        return self.draft.model
-
-    def _written(self) -> ir.Model | Draft:
-        return self.model if "model" in vars(self) else self.draft
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of `tile`."""
-        return {
-            **self.result.to_dict(),
-            "nodes_before": self.nodes_before,
-            "nodes_after": self.nodes_after,
-            "verdict": self.verdict and self.verdict.to_dict(),
-            "sites": [site.to_dict() for site in self.sites],
-            "peaks": self.peaks and {way: dict(peak) for way, peak in self.peaks.items()},
-            "arena": self.arena.to_dict(),
-            "opset": self.opset.to_dict(),
-            "warnings": list(self.warnings),
-        }
 
 
 def tile(settings: TileOptions) -> TiledModel:

@@ -13,7 +13,7 @@ from onnxtile.model.npz_inputs import read_inputs
 from onnxtile.verbs.flows.stage import not_both
 
 if TYPE_CHECKING:
-    from onnxtile.verbs.inspect import TraceOptions
+    from onnxtile.verbs.options.inspect import TraceOptions
 
 
 def trace(options: TraceOptions) -> Trace:

@@ -1,0 +1,364 @@
+"""Results that hold a model: the model is saved, or the next verb takes it, without a file between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import onnx_ir as ir
+
+from onnxtile.declare.result import VerbResult, write_result
+from onnxtile.model.load import Source
+from onnxtile.model.stream import Draft
+
+if TYPE_CHECKING:
+    from onnxtile.arena.run import ArenaVerdict
+    from onnxtile.arena.state_run import StateVerdict
+    from onnxtile.fusion.fuse import PatternResult
+    from onnxtile.fusion.lower.driver import LoweredSite
+    from onnxtile.fusion.site_check import SiteVerdict
+    from onnxtile.fusion.unfuse import Unfused
+    from onnxtile.inspection.summary import Inspection
+    from onnxtile.planning.result import PlanResult
+    from onnxtile.report.format import PlanDocument
+    from onnxtile.tiling.result import TileResult
+    from onnxtile.tiling.site_check import TileVerdict
+    from onnxtile.verbs.flows.matching import MatchResult
+    from onnxtile.verbs.options.fuse import Patterns
+    from onnxtile.verification.trials import Verdict
+
+
+def file_of(model: Source) -> Path | None:
+    """Return the file of `model`; None for a model in memory."""
+    return Path(model) if isinstance(model, str | Path) else None
+
+
+@dataclass(frozen=True, repr=False)
+class ModelResult(VerbResult):
+    """A result with a `model`. `source` is the file that the first verb read; `save` does not overwrite it unless told to."""
+
+    source: Path | None = field(default=None, kw_only=True, compare=False)
+
+    if TYPE_CHECKING:  # a field in one subclass, made when it is first asked for in another
+
+        @property
+        def model(self) -> ir.Model:
+            """The model that the verb made."""
+
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Write the model to `path`, whole or not at all. Raises UsageError where `path` is the file that was read and `force` is off."""
+        from onnxtile.verbs.flows.saving import save
+
+        save(self._written(), path, source=self.source, force=force)
+
+    def _written(self) -> ir.Model | Draft:
+        """Return the model that `save` writes."""
+        return self.model
+
+    def inspect(self, **options: Any) -> Inspection:
+        """Return operators, parameters, work and traffic of the model; `options` are those of `onnxtile.inspect`."""
+        inspected: Inspection = _verb("inspect")(self.model, **options)
+        return inspected
+
+    def match(self, query: str, **options: Any) -> MatchResult:
+        """Return where `query` matches in the model; `options` are those of `onnxtile.match`."""
+        matched: MatchResult = _verb("match")(self.model, query, **options)
+        return matched
+
+    def verify(self, original: Source, **options: Any) -> Verdict:
+        """Run `original` and the model on the same inputs and compare outputs; `options` are those of `onnxtile.verify`."""
+        verdict: Verdict = _verb("verify")(original, self.model, **options)
+        return verdict
+
+
+@dataclass(frozen=True, repr=False)
+class RewrittenModel(ModelResult):
+    """A result whose model the next verb may rewrite or plan: `onnxtile.fuse(model).tile(max=64).plan()`."""
+
+    def fuse(self, patterns: Patterns = (), **options: Any) -> FuseResult:
+        """Fuse subgraphs of the model; the arguments are those of `onnxtile.fuse`."""
+        fused: FuseResult = self._next("fuse", patterns, **options)
+        return fused
+
+    def unfuse(self, **options: Any) -> UnfuseResult:
+        """Undo what fuse did to the model; `options` are those of `onnxtile.unfuse`."""
+        unfused: UnfuseResult = self._next("unfuse", **options)
+        return unfused
+
+    def tile(self, *limits: Any, **options: Any) -> TiledModel:
+        """Split matrix products of the model; the arguments are those of `onnxtile.tile`."""
+        tiled: TiledModel = self._next("tile", *limits, **options)
+        return tiled
+
+    def plan(self, **options: Any) -> PlannedModel:
+        """Give every activation of the model an offset in an arena; `options` are those of `onnxtile.plan`."""
+        planned: PlannedModel = self._next("plan", **options)
+        return planned
+
+    def _next(self, verb: str, *arguments: Any, **options: Any) -> Any:
+        """Return the result of the next verb, with the file that the first verb read."""
+        return replace(_verb(verb)(self.model, *arguments, **options), source=self.source)
+
+
+def _verb(name: str) -> Callable[..., Any]:
+    """Return the function of a verb. It is found by its name, as `onnxtile` finds it, since verbs import their results."""
+    function: Callable[..., Any] = getattr(import_module(f"onnxtile.verbs.{name}"), name)
+    return function
+
+
+def verified(verdict: Verdict | None) -> str:
+    """Return whether there is a verdict, in words, and how many outputs were compared where not all were.
+
+    A verb whose check fails raises, and returns none.
+    """
+    if verdict is None:
+        return "not verified"
+    count, left = len(verdict.outputs), len(verdict.not_compared)
+    return f"verified in {count:,} of {count + left:,} outputs" if left else "verified"
+
+
+@dataclass(frozen=True, repr=False)
+class FuseResult(RewrittenModel):
+    """The fused model, what each pattern did, and the verdict of the runs (None where verification was off).
+
+    `arena` has the bytes of the arena before and after, where meta-ops were chosen by memory.
+    """
+
+    verb: ClassVar[str] = "fuse"
+
+    model: ir.Model
+    patterns: tuple[PatternResult, ...]
+    nodes_before: int
+    nodes_after: int
+    verdict: Verdict | None
+    sites: tuple[SiteVerdict, ...] = ()
+    lowered: tuple[LoweredSite, ...] = ()
+    arena: ArenaChange | None = None
+
+    @property
+    def fused(self) -> int:
+        """How many meta-ops the patterns made."""
+        return sum(len(pattern.calls) for pattern in self.patterns)
+
+    @property
+    def summary(self) -> str:
+        """How many nodes became how many, and how many meta-ops there are."""
+        nodes = f"{self.nodes_before:,} nodes became {self.nodes_after:,}"
+        return f"{nodes}, {self.fused:,} meta-ops, {verified(self.verdict)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of `fuse`."""
+        return {
+            "patterns": [pattern.to_dict() for pattern in self.patterns],
+            "nodes_before": self.nodes_before,
+            "nodes_after": self.nodes_after,
+            "verdict": self.verdict and self.verdict.to_dict(),
+            "sites": [site.to_dict() for site in self.sites],
+            "lowered": [site.to_dict() for site in self.lowered],
+            "arena": self.arena and self.arena.to_dict(),
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class UnfuseResult(RewrittenModel):
+    """The model as it was before fuse, and how many calls were undone."""
+
+    verb: ClassVar[str] = "unfuse"
+
+    model: ir.Model
+    unfused: Unfused
+    verdict: Verdict | None
+
+    @property
+    def summary(self) -> str:
+        """How many calls were undone."""
+        return f"{sum(self.unfused.calls.values()):,} calls undone, {verified(self.verdict)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of `unfuse`."""
+        return {**self.unfused.to_dict(), "verdict": self.verdict and self.verdict.to_dict()}
+
+
+@dataclass(frozen=True)
+class ArenaChange:
+    """The bytes of the arena, as `plan` finds them, before and after tiling; None for both, with the reason, where not planned."""
+
+    before: int | None = None
+    after: int | None = None
+    reason: str | None = None
+
+    @property
+    def grown(self) -> bool:
+        """Whether the tiled model needs a larger arena."""
+        return self.before is not None and self.after is not None and self.after > self.before
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class OpsetChange:
+    """The opset of a model before and after tiling, and why it could not be raised where that was needed."""
+
+    before: int = 0
+    after: int = 0
+    reason: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True, repr=False)
+class TiledModel(RewrittenModel):
+    """The tiled model, the report on each product, and the verdict of the runs (None where verification was off).
+
+    `draft` is the form that `save` writes in little memory: unless the model was verified, most tiles are made only then.
+    """
+
+    verb: ClassVar[str] = "tile"
+
+    draft: Draft
+    result: TileResult
+    nodes_before: int
+    nodes_after: int
+    verdict: Verdict | None
+    sites: tuple[TileVerdict, ...] = ()
+    peaks: Mapping[str, Mapping[str, int]] | None = None
+    """For each way to accumulate the bytes that live at once, at most: in the whole `model`, and inside `layers` that are tiled."""
+    arena: ArenaChange = field(default_factory=ArenaChange)
+    """The bytes of the arena before and after."""
+    opset: OpsetChange = field(default_factory=OpsetChange)
+    """The opset before and after."""
+    warnings: tuple[str, ...] = ()
+    """One line for each of: nothing was tiled, nodes exceed the limits, the arena grew."""
+
+    @property
+    def summary(self) -> str:
+        """How many nodes became how many, and how many products stand for the tiled ones."""
+        nodes = f"{self.nodes_before:,} nodes became {self.nodes_after:,}"
+        return f"{nodes}, {self.result.matmuls:,} tiles, {verified(self.verdict)}"
+
+    @cached_property
+    def model(self) -> ir.Model:
+        """The tiled model with all its tiles, each of which takes kilobytes. From then on write it, not `draft`."""
+        for late in reversed(list(self.result.late.values())):
+            late.rewrite()
+        return self.draft.model
+
+    def _written(self) -> ir.Model | Draft:
+        return self.model if "model" in vars(self) else self.draft
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of `tile`."""
+        return {
+            **self.result.to_dict(),
+            "nodes_before": self.nodes_before,
+            "nodes_after": self.nodes_after,
+            "verdict": self.verdict and self.verdict.to_dict(),
+            "sites": [site.to_dict() for site in self.sites],
+            "peaks": self.peaks and {way: dict(peak) for way, peak in self.peaks.items()},
+            "arena": self.arena.to_dict(),
+            "opset": self.opset.to_dict(),
+            "warnings": list(self.warnings),
+        }
+
+
+@dataclass(frozen=True)
+class RangeVerdict:
+    """Whether a model gives the same bits in its arena as in a plain run, at each of the `sizes` of its dimensions.
+
+    `verdicts` are those of the runs at the sizes, in order. Each has offsets that scale with the sizes where the plan has some. One more
+    is then at the first, the largest sizes, with fixed offsets.
+    """
+
+    sizes: tuple[Mapping[str, int], ...]
+    verdicts: tuple[ArenaVerdict, ...]
+    state: StateVerdict | None = None
+
+    @property
+    def _all(self) -> tuple[ArenaVerdict | StateVerdict, ...]:
+        return self.verdicts if self.state is None else (*self.verdicts, self.state)
+
+    @property
+    def equal(self) -> bool:
+        """Whether every bit was as in the plain run, at all sizes."""
+        return all(verdict.equal for verdict in self._all)
+
+    @property
+    def runs(self) -> int:
+        """The number of runs at all sizes."""
+        return sum(verdict.runs for verdict in self._all)
+
+    @property
+    def excused(self) -> dict[str, str]:
+        """The outputs that need not have the bits of a run of the whole model, with the reason."""
+        return {name: reason for verdict in self._all for name, reason in verdict.excused.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the sizes, the sums over all runs, and the reasons for outputs that need not be equal."""
+        return {
+            "equal": self.equal,
+            "sizes": [dict(sizes) for sizes in (self.sizes if self.state is None else self.state.sizes)],
+            "runs": self.runs,
+            "repeated": sum(verdict.repeated for verdict in self._all),
+            "excused": self.excused,
+            "verdicts": [verdict.to_dict() for verdict in self.verdicts],
+            "state": self.state and self.state.to_dict(),
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class PlannedModel(ModelResult):
+    """The annotated model, its plan, and the verdict of the run inside the arena (None where verification was off).
+
+    `not_run` is the reason why there was no run: onnxruntime has no kernel for an operator. The plan was checked all the same.
+    Quantised islands that are kernels are meta-ops in the model, which `unfuse` opens again.
+    """
+
+    verb: ClassVar[str] = "plan"
+
+    model: ir.Model
+    plan: PlanResult
+    verdict: ArenaVerdict | StateVerdict | RangeVerdict | None
+    not_run: str | None = None
+
+    @property
+    def summary(self) -> str:
+        """The size of the arena, and how it was proved."""
+        proved = "not verified" if self.verdict is None else "verified"
+        state = proved if self.not_run is None else f"checked, not run: {self.not_run}"
+        return f"{self.plan.summary}, {state}"
+
+    def write(self, path: str | Path) -> None:
+        """Write the plan to `path` in the format that the ending selects: .json, .html, .h, .csv, .svg ... Raises UsageError."""
+        write_result(self.document, self.verb, path)
+
+    @property
+    def document(self) -> PlanDocument:
+        """The JSON of the plan, from which every format can be written."""
+        from onnxtile.report.format import PlanDocument
+
+        return PlanDocument(self.plan.to_dict(), self.constant_block, self.certificate)
+
+    def certificate(self) -> dict[str, Any]:
+        """Return the certificate of the plan, which `planning/check_account.py` and `check_bound.py` accept. Raises ModelError."""
+        from onnxtile.planning.certificate import certificate
+
+        return certificate(self.model, self.plan)
+
+    def constant_block(self) -> bytes:
+        """Return the bytes of the constants, each at its offset in the block of constants. Raises UsageError, ModelError."""
+        from onnxtile.planning.constant_block import constant_block
+
+        return constant_block(self.model, self.plan)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of `plan`."""
+        missing = {} if self.not_run is None else {"not_run": self.not_run}
+        return {**self.plan.to_dict(), "verdict": self.verdict and self.verdict.to_dict(), **missing}

@@ -1,0 +1,164 @@
+"""The options of fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+from onnxtile.common_options import (
+    EmitOptions,
+    ModelArgument,
+    SizeOptions,
+    VerifyOptions,
+    WriteOptions,
+)
+from onnxtile.declare import values
+from onnxtile.declare.option import WRITING, Choices, Option
+from onnxtile.system.errors import NAME_ONLY, UsageError
+
+if TYPE_CHECKING:
+    from onnxtile.tiling.limits import Limits
+
+MemorySizes: TypeAlias = int | str | Mapping[str, int] | Mapping[str, str]
+"""The bytes of one memory, alone or by its name."""
+
+
+def _read_share(value: Any) -> float:
+    """Return the share that "10%" means; a number is a count of per cent."""
+    text = str(value).strip().removesuffix("%")
+    try:
+        share = float(text)
+    except ValueError:
+        share = math.nan
+    if isinstance(value, bool) or not math.isfinite(share):
+        raise values.Unreadable("this is not a share", hint="write 10%, 2.5% or 0%")
+    if share < 0:
+        raise values.Unreadable("a budget is at least 0%", hint="write 10%, 2.5% or 0%")
+    return share / 100
+
+
+_SHARE = values.ValueKind(_read_share)
+
+
+@dataclass(frozen=True)
+class CurveOptions(VerifyOptions, SizeOptions):
+    """The options of `fit_curve`."""
+
+    model: ModelArgument
+    _: KW_ONLY
+    max_extra_macs: Annotated[
+        float | str,
+        Option("budget of multiply-accumulates done again", "10%", default="10%", kind=_SHARE),
+    ] = 0.1
+    exact: Annotated[bool, Option("allow only rewrites that are equal to the last bit")] = False
+    max_nodes: Annotated[int | None, Option("upper bound of the nodes of the result", "N")] = None
+    wrap: Annotated[bool, Option("put each region that is cut into a local function")] = False
+    target: Annotated[
+        str | None,
+        Option(
+            "also tile products within limits of the hardware, a file or a name: 64x64x64 ...",
+            "FILE|NAME",
+            choices=Choices("onnxtile.tiling.target:ready_made", open=True),
+        ),
+    ] = None
+
+    @property
+    def limits(self) -> Limits | None:
+        """The limits on one tile; None where no target is given. Raises UsageError."""
+        from onnxtile.tiling.target import find
+
+        return None if self.target is None else find(self.target)
+
+
+@dataclass(frozen=True)
+class FitOptions(CurveOptions):
+    """The options of `fit`."""
+
+    _: KW_ONLY
+    capacity: Annotated[
+        MemorySizes | None,
+        Option("size of the memory for activations", "[NAME=]256KiB", kind=values.SIZES),
+    ] = None
+    smallest: Annotated[bool, Option("find the smallest arena within the budget")] = False
+    fuse: Annotated[bool, Option("also try the model fused before it is cut, and after, as fuse does")] = False
+    tolerance: Annotated[
+        Literal["1step"] | None,
+        Option(
+            "let quantised outputs be one step of quantisation off, and no more", default="twice the effect of rounding"
+        ),
+    ] = None
+
+    @property
+    def memory(self) -> tuple[str, int] | None:
+        """The name and the bytes of the memory, the fast one of two. Raises UsageError for more than two."""
+        return next(iter(self._memories.items()), None)
+
+    @property
+    def memories(self) -> dict[str, int] | None:
+        """The bytes of a fast and a slow memory by name; None for one memory. Raises UsageError for more than two."""
+        return self._memories if len(self._memories) > 1 else None
+
+    @property
+    def _memories(self) -> dict[str, int]:
+        sizes = {} if self.capacity is None else values.read_sizes(self.capacity)
+        if isinstance(sizes, int):
+            return {"arena": sizes}
+        if len(sizes) > 2:
+            raise UsageError(
+                "{capacity} is given for more than two memories",
+                hint="give those of the fast memory, and of the slow one behind it",
+                given={"capacity": NAME_ONLY},
+            )
+        return sizes
+
+
+@dataclass(frozen=True)
+class FitStepOptions(EmitOptions, FitOptions):
+    """The options of the step `fit` of a pipeline."""
+
+
+@dataclass(frozen=True)
+class FitCommand(WriteOptions, FitStepOptions):
+    """Cut a model into strips until its activations fit a memory.
+
+    Examples:
+        onnxtile fit model.onnx --capacity sram=256KiB --dim batch=1
+        onnxtile fit model.onnx --smallest --max-extra-macs 10%
+        onnxtile fit model.onnx --curve curve.html --max-extra-macs 25%
+    """
+
+    _: KW_ONLY
+    curve: Annotated[
+        tuple[str, ...],
+        Option(
+            "arena against MACs, nodes and copies, as .html .svg .md ...; - for a table",
+            "FILE",
+            heading=WRITING,
+            kind=values.TEXTS,
+            endings=Choices("onnxtile.report.curve_files:ENDINGS"),
+        ),
+    ] = ()
+
+
+def require_memory(options: FitOptions) -> None:
+    """Raise UsageError unless there is one memory to fit, or the smallest is asked for."""
+    if options.memory is None and not options.smallest:
+        raise UsageError(
+            "no memory to fit: neither {capacity} nor {smallest} is given",
+            hint="give --capacity 256KiB, --smallest, or --curve curve.html",
+            given={"capacity": NAME_ONLY, "smallest": NAME_ONLY},
+        )
+    if options.memory is not None and options.smallest:
+        raise UsageError(
+            "{capacity} and {smallest} exclude each other",
+            hint="leave out one of the two",
+            given={"capacity": NAME_ONLY, "smallest": NAME_ONLY},
+        )
+    if options.fuse and options.memories is not None:
+        raise UsageError(
+            "{fuse} is for one memory, and {capacity} is given for two",
+            hint="fuse the result: onnxtile fuse",
+            given={"fuse": NAME_ONLY, "capacity": NAME_ONLY},
+        )

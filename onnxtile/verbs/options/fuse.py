@@ -1,0 +1,88 @@
+"""The options of fuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+from onnxtile.common_options import ModelArgument, VerifyOptions, WatchOptions, WriteOptions
+from onnxtile.declare import values
+from onnxtile.declare.option import Choices, Option, Positional
+
+if TYPE_CHECKING:
+    from onnxtile.fusion.pattern import Pattern
+else:
+    Pattern: TypeAlias = Any
+
+Patterns: TypeAlias = str | Iterable[str | tuple[str, str] | Pattern]
+"""A pattern or several: names, sets, .toml files, queries, (name, query) pairs."""
+
+PatternsOption: TypeAlias = Annotated[
+    Patterns,
+    Option(
+        "pattern to apply: a name, a set, a .toml file, a query, or NAME=QUERY",
+        "NAME|FILE|QUERY",
+        ("-p", "--pattern"),
+        default="all",
+        kind=values.PATTERNS,
+        choices=Choices("onnxtile.verbs.flows.listing:pattern_names", open=True),
+    ),
+]
+
+
+@dataclass(frozen=True)
+class FuseOptions(VerifyOptions):
+    """The options of `fuse`."""
+
+    model: ModelArgument
+    patterns: PatternsOption = ()
+    _: KW_ONLY
+    lower: Annotated[
+        str,
+        Option(
+            "replace meta-ops by operators that mean the same",
+            "none|onnx|ort|qdq",
+            choices=Choices("onnxtile.fusion.lower.lowering:Target", also=("none",)),
+        ),
+    ] = "none"
+    edge: Annotated[
+        str,
+        Option(
+            "which lowered sites may differ on edge rows: where the operator is kinder, none, or any",
+            "kinder|strict|any",
+            choices=Choices("onnxtile.fusion.edge_rows:EdgeRule"),
+        ),
+    ] = "kinder"
+    for_memory: Annotated[bool, Option("leave out meta-ops that make the arena of the default plan larger")] = False
+
+
+@dataclass(frozen=True)
+class ExplainOptions(WatchOptions):
+    """The options of `explain`."""
+
+    model: ModelArgument
+    pattern: Annotated[str, Positional("PATTERN", "the pattern to explain", values.TEXT)]
+    patterns: PatternsOption = ()
+
+
+@dataclass(frozen=True)
+class FuseCommand(WriteOptions, FuseOptions):
+    """Fuse subgraphs into meta-ops: calls of functions inside the model.
+
+    Examples:
+        onnxtile fuse model.onnx
+        onnxtile fuse model.onnx -p LayerNorm -p my.toml -o small.onnx
+        onnxtile fuse model.onnx -p Linear='MatMul-*>Add' --lower onnx
+        onnxtile fuse model.onnx --explain LayerNorm
+    """
+
+    _: KW_ONLY
+    explain: Annotated[
+        str | None,
+        Option(
+            "explain where this pattern stopped; write nothing",
+            "NAME",
+            choices=Choices("onnxtile.verbs.flows.listing:pattern_names", open=True),
+        ),
+    ] = None

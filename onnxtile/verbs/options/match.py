@@ -1,0 +1,31 @@
+"""The options of match."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from onnxtile.common_options import ModelArgument, ReportOptions, WatchOptions
+from onnxtile.declare import values
+from onnxtile.declare.option import Positional
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True)
+class MatchOptions(WatchOptions):
+    """The options of `match`."""
+
+    model: ModelArgument
+    query: Annotated[str, Positional("QUERY", "a graph query", values.TEXT)]
+
+
+@dataclass(frozen=True)
+class MatchCommand(ReportOptions, MatchOptions):
+    """List where a query matches; exit 1 when nowhere.
+
+    Examples:
+        onnxtile match model.onnx 'MatMul-*>Add'
+        onnxtile match model.onnx 'Conv[group == 1]->Relu' --json -
+    """

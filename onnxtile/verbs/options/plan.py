@@ -1,0 +1,243 @@
+"""The options of plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+from onnxtile.common_options import (
+    BoundOptions,
+    EmitOptions,
+    InputOptions,
+    ModelArgument,
+    VerifyOptions,
+    WatchOptions,
+    WriteOptions,
+)
+from onnxtile.declare import values
+from onnxtile.declare.option import WRITING, Choices, Option, Positional
+from onnxtile.system.errors import UsageError
+from onnxtile.system.text import whole
+
+if TYPE_CHECKING:
+    from onnxtile.planning.offsets.effort import Effort
+    from onnxtile.planning.offsets.memories import Capacity
+    from onnxtile.planning.result import PlanResult
+else:
+    PlanResult: TypeAlias = Any
+
+_SEARCH = "Search"
+Capacities: TypeAlias = int | str | Mapping[str, int] | Mapping[str, str]
+"""The bytes of one arena, or of several by name, the fastest first."""
+
+
+def _read_effort(value: Any) -> str:
+    """Return a search effort: a level, or a number of steps."""
+    from onnxtile.planning.offsets.effort import LEVELS
+
+    text = str(value)
+    if isinstance(value, bool) or not isinstance(value, str | int) or (text not in LEVELS and whole(text) is None):
+        raise values.Unreadable("", hint=f"choose {', '.join(LEVELS)}, or a number of steps")
+    return text
+
+
+def _read_duration(value: Any) -> str:
+    """Return a time such as "5s", "200ms" or 5 (seconds)."""
+    from onnxtile.planning.offsets.effort import parse_effort
+
+    try:
+        parse_effort(None, str(value))
+    except UsageError:
+        raise values.Unreadable("", hint="write a time such as 5s, 200ms or 2min") from None
+    return str(value)
+
+
+_EFFORT = values.ValueKind(_read_effort)
+_DURATION = values.ValueKind(_read_duration)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffsetOptions(WatchOptions):
+    """Options of every search for offsets."""
+
+    alignment: Annotated[
+        int | None, Option("alignment of buffers", "BYTES", default="64; 1 for a .csv", kind=values.SIZE)
+    ] = None
+    capacity: Annotated[
+        Capacities | None,
+        Option("size limit of an arena, the fastest first", "[NAME=]256KiB", kind=values.SIZES),
+    ] = None
+    planner: Annotated[
+        str,
+        Option(
+            "algorithm that finds the offsets",
+            "NAME",
+            heading=_SEARCH,
+            choices=Choices("onnxtile.planning.planner:planners"),
+        ),
+    ] = "best"
+    effort: Annotated[
+        str | int | None,
+        Option(
+            "search effort, or a number of steps N",
+            "low|normal|high|N",
+            heading=_SEARCH,
+            default="normal",
+            kind=_EFFORT,
+            choices=Choices("onnxtile.planning.offsets.effort:LEVELS", open=True),
+        ),
+    ] = None
+    time: Annotated[str | float | None, Option("time limit of the search", "5s", heading=_SEARCH, kind=_DURATION)] = (
+        None
+    )
+
+    @property
+    def search(self) -> Effort:
+        """The effort that a planner may take."""
+        from onnxtile.planning.offsets.effort import parse_effort
+
+        level = None if self.effort is None else str(self.effort)
+        return parse_effort(level, None if self.time is None else str(self.time))
+
+    @property
+    def capacities(self) -> Capacity:
+        """The capacities in bytes."""
+        return None if self.capacity is None else values.read_sizes(self.capacity)
+
+
+@dataclass(frozen=True)
+class ProblemOptions(OffsetOptions):
+    """The options of `plan_problem`."""
+
+    file: Annotated[Path | str, Positional("FILE", "a bare problem, as .csv")]
+
+
+@dataclass(frozen=True)
+class TfliteOptions(VerifyOptions, OffsetOptions):
+    """The options of `plan_tflite`."""
+
+    file: Annotated[Path | str, Positional("FILE", "a TensorFlow Lite model, as .tflite")]
+
+
+@dataclass(frozen=True)
+class CheckOptions(InputOptions, BoundOptions):
+    """The options of `check_plan`."""
+
+    model: ModelArgument
+    plan: Annotated[
+        PlanResult | Path | str, Positional("PLAN", "a plan: a result, a .json file or a planned model", values.ANY)
+    ]
+
+
+@dataclass(frozen=True)
+class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
+    """The options of `plan`."""
+
+    model: ModelArgument
+    _: KW_ONLY
+    io: Annotated[
+        str,
+        Option(
+            "place graph inputs and outputs inside or outside the arena",
+            "outputs|inside|outside",
+            choices=Choices("onnxtile.planning.scope:PLACINGS"),
+        ),
+    ] = "outputs"
+    overwrite_inputs: Annotated[bool, Option("reuse the bytes of inputs inside the arena")] = False
+    state: Annotated[
+        Mapping[str, str] | str | None,
+        Option(
+            "keep an input and its next value at one address; found: all that are found",
+            "INPUT=OUTPUT|found|none",
+            default="list those found",
+            kind=values.STATES,
+        ),
+    ] = None
+    state_steps: Annotated[
+        int, Option("number of runs, one after the other, that prove kept states", "N", kind=values.RUNS)
+    ] = 64
+    workspaces: Annotated[
+        Mapping[str, str] | None,
+        Option(
+            "workspace of an operator or node: 4096, inputs[0].bytes, 4096 shared, 64 unique",
+            "OPERATOR=BYTES",
+            ("--workspace",),
+            kind=values.RULES,
+        ),
+    ] = None
+    pins: Annotated[
+        Mapping[str, int | str] | None,
+        Option("offset of a tensor in its memory", "NAME=4096", ("--pin",), kind=values.OFFSETS),
+    ] = None
+    places: Annotated[
+        Mapping[str, str] | None, Option("memory of a tensor", "NAME=sram", ("--place",), kind=values.NAMES)
+    ] = None
+    keep: Annotated[
+        tuple[str, ...], Option("tensor whose bytes are shared with nothing", "NAME", kind=values.TEXTS)
+    ] = ()
+    whole_buffers: Annotated[bool, Option("keep all bytes of a buffer live as long as one is")] = False
+    share_workspaces: Annotated[bool, Option("one workspace for all kernels, the largest")] = False
+    movement: Annotated[
+        str,
+        Option(
+            "copy tensors, or weights too, to the first of two memories while kernels use them",
+            "none|activations|weights",
+            choices=Choices("onnxtile.planning.result:MOVEMENTS"),
+        ),
+    ] = "none"
+    bandwidth: Annotated[
+        Mapping[str, int] | Mapping[str, str] | None,
+        Option("bandwidth of the slow memory, for the time of copies", "dram=8GB/s", kind=values.RATES),
+    ] = None
+    macs_per_second: Annotated[
+        int | str | None,
+        Option("speed of the kernels, for the time beside the copies", "4G", kind=values.SPEED),
+    ] = None
+    kernels: Annotated[
+        str,
+        Option(
+            "plan quantised islands as one kernel each, or node by node",
+            "islands|nodes",
+            choices=Choices("onnxtile.verbs.flows.kernels:KERNELS"),
+        ),
+    ] = "islands"
+    order: Annotated[
+        str,
+        Option(
+            "execution order of the nodes",
+            "auto|model|min-peak|any",
+            heading=_SEARCH,
+            choices=Choices("onnxtile.planning.order:orders"),
+        ),
+    ] = "auto"
+    streams: Annotated[int, Option("run up to N independent nodes in parallel", "N", heading=_SEARCH)] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOutput(EmitOptions):
+    """The files that a plan is written to beside the model."""
+
+    compare: Annotated[
+        Path | None, Option("second plan, drawn beside the first in pictures", "PLAN.json", heading=WRITING)
+    ] = None
+
+
+@dataclass(frozen=True)
+class PlanStep(PlanOutput, PlanOptions):
+    """The options of the step `plan` of a pipeline."""
+
+
+@dataclass(frozen=True)
+class PlanCommand(WriteOptions, PlanStep):
+    """Give every activation, or buffer of a problem in a .csv, an offset.
+
+    Examples:
+        onnxtile plan model.onnx --dim batch=1 --capacity 256KiB --emit plan.html
+        onnxtile plan model.tflite --capacity 256KiB
+        onnxtile plan problem.csv --capacity arena=1048576 --emit out.csv
+    """
+
+    _: KW_ONLY
+    check: Annotated[Path | None, Option("check this plan, a .json file or a planned model", "PLAN")] = None
