@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from onnxtile.verbs.fit import fit, fit_curve
     from onnxtile.verbs.flows.drafting import PatternDraft
     from onnxtile.verbs.flows.explaining import Explanation
-    from onnxtile.verbs.flows.fit_curve import FitCurve
-    from onnxtile.verbs.flows.fitted_model import FittedModel
+    from onnxtile.verbs.flows.fitted_model import FitCurve, FittedModel
     from onnxtile.verbs.flows.listing import OptionNames, option_names
     from onnxtile.verbs.flows.matching import MatchResult
     from onnxtile.verbs.flows.results import FuseResult, PlannedModel, TiledModel, UnfuseResult

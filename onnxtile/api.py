@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from onnxtile.verbs.fit import fit, fit_curve
     from onnxtile.verbs.flows.drafting import PatternDraft
     from onnxtile.verbs.flows.explaining import Explanation, PartialMatch
-    from onnxtile.verbs.flows.fit_curve import FitCurve
-    from onnxtile.verbs.flows.fitted_model import FittedModel
+    from onnxtile.verbs.flows.fitted_model import FitCurve, FittedModel
     from onnxtile.verbs.flows.fusing import chosen_patterns
     from onnxtile.verbs.flows.listing import OptionNames, option_names
     from onnxtile.verbs.flows.matching import MatchResult
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from onnxtile.verbs.tile import tile
     from onnxtile.verbs.unfuse import unfuse
     from onnxtile.verbs.verify import verify
+
 
 __all__ = [
     "BoundDims",

@@ -24,6 +24,7 @@ from onnxtile.system.toml_file import Location, TomlFile, line_of, read
 if TYPE_CHECKING:
     from onnxtile.fusion.lower.declared import DeclaredLowering
 
+
 # Fragments: parts of queries that the variants of a pattern file share, each written once and named in braces: `{chain}`.
 
 _REFERENCE = re.compile(r"\{\s*([A-Za-z_]\w*)\s*\}")

@@ -13,12 +13,11 @@ from onnxtile.common_options import (
 from onnxtile.declare.option import declared, names, require_within
 from onnxtile.declare.verb import Content, Outcome, Verb
 from onnxtile.system.errors import NAME_ONLY
+from onnxtile.verbs.options.fit import CurveOptions, FitCommand, FitOptions, FitStepOptions, require_memory
 
 if TYPE_CHECKING:
     from onnxtile.declare.result import ResultWriter
-    from onnxtile.verbs.flows.fit_curve import FitCurve
-    from onnxtile.verbs.flows.fitted_model import FittedModel
-from onnxtile.verbs.options.fit import CurveOptions, FitCommand, FitOptions, FitStepOptions, require_memory
+    from onnxtile.verbs.flows.fitted_model import FitCurve, FittedModel
 
 
 @declared(FitOptions)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from onnxtile.declare.option import declared, narrowed
 from onnxtile.declare.verb import Outcome, Verb
+from onnxtile.verbs.options.fuse import ExplainOptions, FuseCommand, FuseOptions
 
 if TYPE_CHECKING:
     from onnxtile.verbs.flows.explaining import Explanation
     from onnxtile.verbs.flows.results import FuseResult
-from onnxtile.verbs.options.fuse import ExplainOptions, FuseCommand, FuseOptions
 
 
 @declared(FuseOptions)

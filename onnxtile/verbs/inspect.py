@@ -11,11 +11,11 @@ from onnxtile.common_options import ReportOptions
 from onnxtile.declare.option import declared, names, narrowed, require_within
 from onnxtile.declare.verb import Content, Outcome, Verb
 from onnxtile.system.errors import NAME_ONLY, UsageError
+from onnxtile.verbs.options.inspect import ENDINGS, InspectCommand, InspectOptions, InspectStep, TraceOptions
 
 if TYPE_CHECKING:
     from onnxtile.inspection.summary import Inspection
     from onnxtile.inspection.trace import Trace
-from onnxtile.verbs.options.inspect import ENDINGS, InspectCommand, InspectOptions, InspectStep, TraceOptions
 
 
 @declared(InspectOptions)

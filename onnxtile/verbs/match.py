@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from onnxtile.declare.option import declared
 from onnxtile.declare.verb import Outcome, Verb
+from onnxtile.verbs.options.match import MatchCommand, MatchOptions
 
 if TYPE_CHECKING:
     from onnxtile.verbs.flows.matching import MatchResult
-from onnxtile.verbs.options.match import MatchCommand, MatchOptions
 
 
 @declared(MatchOptions)

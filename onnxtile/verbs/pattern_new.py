@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from onnxtile.declare.option import declared, narrowed
 from onnxtile.declare.verb import Outcome, Verb
 from onnxtile.system.errors import invalid
+from onnxtile.verbs.options.pattern_new import DraftOptions, PatternNewCommand
 
 if TYPE_CHECKING:
     from onnxtile.verbs.flows.drafting import PatternDraft
-from onnxtile.verbs.options.pattern_new import DraftOptions, PatternNewCommand
 
 
 @declared(DraftOptions)

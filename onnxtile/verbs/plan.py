@@ -14,12 +14,6 @@ from onnxtile.common_options import (
 from onnxtile.declare.option import declared, names, narrowed, require_within
 from onnxtile.declare.verb import Content, Outcome, Verb
 from onnxtile.system.errors import NAME_ONLY, UsageError
-
-if TYPE_CHECKING:
-    from onnxtile.check.audit import Audit
-    from onnxtile.planning.result import PlanResult
-    from onnxtile.verbs.flows.micro import PlannedTflite
-    from onnxtile.verbs.flows.results import PlannedModel
 from onnxtile.verbs.options.plan import (
     CheckOptions,
     PlanCommand,
@@ -29,6 +23,12 @@ from onnxtile.verbs.options.plan import (
     ProblemOptions,
     TfliteOptions,
 )
+
+if TYPE_CHECKING:
+    from onnxtile.check.audit import Audit
+    from onnxtile.planning.result import PlanResult
+    from onnxtile.verbs.flows.micro import PlannedTflite
+    from onnxtile.verbs.flows.results import PlannedModel
 
 
 @declared(PlanOptions)

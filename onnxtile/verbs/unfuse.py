@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from onnxtile.declare.option import declared
 from onnxtile.declare.verb import Outcome, Verb
+from onnxtile.verbs.options.unfuse import UnfuseCommand, UnfuseOptions
 
 if TYPE_CHECKING:
     from onnxtile.verbs.flows.results import UnfuseResult
-from onnxtile.verbs.options.unfuse import UnfuseCommand, UnfuseOptions
 
 
 @declared(UnfuseOptions)

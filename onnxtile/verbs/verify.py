@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from onnxtile.declare.option import declared
 from onnxtile.declare.verb import Outcome, Verb
+from onnxtile.verbs.options.verify import CompareOptions, VerifyCommand
 
 if TYPE_CHECKING:
     from onnxtile.verification.trials import Verdict
-from onnxtile.verbs.options.verify import CompareOptions, VerifyCommand
 
 
 @declared(CompareOptions)

@@ -8,8 +8,7 @@ import onnx
 import pytest
 
 import onnxtile
-from onnxtile.verbs.flows.fitting import candidate, read_subject
-from onnxtile.verbs.flows.fitting_fused import fused_subject
+from onnxtile.verbs.flows.fitting import candidate, fused_subject, read_subject
 from onnxtile.verbs.options.fit import FitOptions
 from tests.fitting.networks import inverted_residuals, model
 from tests.fitting.test_quantised import quantised

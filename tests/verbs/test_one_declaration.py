@@ -80,6 +80,12 @@ verify = false
 """
 
 
+def edit(file: Path, old: str, new: str) -> None:
+    before = file.read_text()
+    assert old in before
+    file.write_text(before.replace(old, new))
+
+
 @pytest.fixture(name="copy", scope="module")
 def _copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a copy of the package that has one more option and one more verb, and a model."""
@@ -87,13 +93,10 @@ def _copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "onnxtile", folder / "onnxtile", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("patterns", "limits", "models"):
         (folder / name).symlink_to(ROOT / name)
-    plan = folder / "onnxtile" / "verbs" / "plan.py"
-    before = plan.read_text()
-    edited = before.replace("    streams: Annotated[", OPTION, 1).replace(
-        "    from onnxtile.verbs.flows import planning\n", USE
-    )
-    plan.write_text(edited)
-    (folder / "onnxtile" / "verbs" / "count.py").write_text(VERB)
+    verbs = folder / "onnxtile" / "verbs"
+    edit(verbs / "options" / "plan.py", "    streams: Annotated[", OPTION)
+    edit(verbs / "plan.py", "    from onnxtile.verbs.flows import planning\n", USE)
+    (verbs / "count.py").write_text(VERB)
     (folder / "p.toml").write_text(PIPELINE)
     shutil.copyfile(ROOT / "models" / "transformer.onnx", folder / "m.onnx")
     return folder

@@ -22,6 +22,7 @@ from onnxtile.verbs.flows.fusing import chosen_patterns
 if TYPE_CHECKING:
     from onnxtile.verbs.options.fuse import ExplainOptions
 
+
 TAKEN = "taken"
 """The fate of a match of which an earlier pattern took a node first."""
 _QUOTED = re.compile(r"'[^']*'")

@@ -3,54 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
-from onnxtile.declare.result import VerbResult
 from onnxtile.fitting.result import ModelCost
 from onnxtile.fitting.search import FitTarget, search
 from onnxtile.system.progress import Progress
 from onnxtile.verbs.flows.fit_drafts import FitSubject, written
+from onnxtile.verbs.flows.fitted_model import CurvePoint, FitCurve
 from onnxtile.verbs.flows.fitting import cost, extra_left, read_subject, unblocked_subject
 
 if TYPE_CHECKING:
     from onnxtile.verbs.options.fit import CurveOptions
 
+
 _RATIO = 0.75
 """The capacity of a point as a share of the peak of the point before."""
 _PLANNED = 3_000
 """Kernels of the largest schedule that is written and planned; the arena of a larger one is an estimate."""
-
-
-@dataclass(frozen=True)
-class CurvePoint:
-    """The costs of the model as it is within one arena. `estimated`: the arena is the peak of the search, and no plan was made."""
-
-    cost: ModelCost
-    estimated: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
-        return {**self.cost.to_dict(), "estimated": self.estimated}
-
-
-@dataclass(frozen=True, repr=False)
-class FitCurve(VerbResult):
-    """The points of the trade, from the model as it is to the smallest arena within the budget; `write` draws them."""
-
-    verb: ClassVar[str] = "curve"
-
-    points: tuple[CurvePoint, ...]
-
-    @property
-    def summary(self) -> str:
-        """The arenas of the first and the last point."""
-        first, last = self.points[0].cost, self.points[-1].cost
-        return f"{len(self.points):,} points, arena {first.arena:,} to {last.arena:,} bytes"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of the curve."""
-        return {"curve": [point.to_dict() for point in self.points]}
 
 
 def fit_curve(options: CurveOptions) -> FitCurve:

@@ -21,6 +21,7 @@ from onnxtile.fitting.rewrites.rewrite import ModelRewrite, token_cuts
 from onnxtile.fitting.search import FitTarget, attempts, search_soon, search_within
 from onnxtile.fitting.strips import FitSchedule
 from onnxtile.fitting.write import wrap, write
+from onnxtile.fusion.fuse import fuse
 from onnxtile.model.constants import Constants
 from onnxtile.model.quantising import is_quantised
 from onnxtile.model.save import raise_ir_version
@@ -34,8 +35,8 @@ from onnxtile.tiling.accumulate import TilingPolicy
 from onnxtile.tiling.tile import tile
 from onnxtile.tiling.tileable import none_known
 from onnxtile.verbs.flows.fitted_model import ModelPlan
-from onnxtile.verbs.flows.kernels import choose_kernels
-from onnxtile.verbs.flows.planning import settings_of
+from onnxtile.verbs.flows.fusing import chosen_patterns
+from onnxtile.verbs.flows.kernels import choose_kernels, settings_of
 from onnxtile.verbs.flows.tiling import raised_to_join
 from onnxtile.verbs.options.plan import PlanOptions
 
@@ -142,8 +143,6 @@ def drafted(subject: FitSubject, schedule: FitSchedule, progress: Progress) -> D
         wrap(model, pieces)
     copied = known_shapes(model, copied)
     if subject.fuses:
-        from onnxtile.verbs.flows.fitting_fused import fuse_pieces
-
         copied = fuse_pieces(model, copied)
     tiled = None
     if subject.limits is not None:
@@ -373,3 +372,10 @@ def _limit(fewer: tuple[int, int], more: tuple[int, int]) -> float:
     The bytes are the most of several sums of a constant and a part for each token of a piece: none is below the line through two of them.
     """
     return (more[1] * more[0] - fewer[1] * fewer[0]) / (more[0] - fewer[0])
+
+
+def fuse_pieces(model: ir.Model, shapes: Shapes) -> Shapes:
+    """Fuse a model of known `shapes` (in place) as `onnxtile fuse` does by default; return its shapes."""
+    fuse(model, chosen_patterns(()), shapes=lambda: known_shapes(model, shapes), through=True)
+    # Values inside the functions of meta-ops are new.
+    return resolve(model, run=True)

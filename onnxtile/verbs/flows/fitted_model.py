@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import onnx_ir as ir
 
 from onnxtile.arena.run import ArenaVerdict
+from onnxtile.declare.result import VerbResult
 from onnxtile.fitting.result import FitStep, ModelCost, Obstacle
 from onnxtile.planning.result import PlanResult
 from onnxtile.report.format import PlanDocument
 from onnxtile.shapes.opened_calls import Unfolded
+from onnxtile.system.progress import Progress
 from onnxtile.verbs.flows.results import RewrittenModel, verified
 from onnxtile.verification.trials import Verdict
 
 if TYPE_CHECKING:
-    from onnxtile.system.progress import Progress
     from onnxtile.tiling.result import TileResult
-    from onnxtile.verbs.flows.fit_curve import FitCurve
 
 
 @dataclass(frozen=True)
@@ -125,3 +125,34 @@ class FittedModel(RewrittenModel):
             "verdict": self.verdict
             and {**self.verdict.to_dict(), "arena": self.arena_verdict and self.arena_verdict.to_dict()},
         }
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """The costs of the model as it is within one arena. `estimated`: the arena is the peak of the search, and no plan was made."""
+
+    cost: ModelCost
+    estimated: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return {**self.cost.to_dict(), "estimated": self.estimated}
+
+
+@dataclass(frozen=True, repr=False)
+class FitCurve(VerbResult):
+    """The points of the trade, from the model as it is to the smallest arena within the budget; `write` draws them."""
+
+    verb: ClassVar[str] = "curve"
+
+    points: tuple[CurvePoint, ...]
+
+    @property
+    def summary(self) -> str:
+        """The arenas of the first and the last point."""
+        first, last = self.points[0].cost, self.points[-1].cost
+        return f"{len(self.points):,} points, arena {first.arena:,} to {last.arena:,} bytes"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of the curve."""
+        return {"curve": [point.to_dict() for point in self.points]}

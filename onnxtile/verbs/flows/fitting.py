@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from onnxtile.check.audit import require
 from onnxtile.fitting.read_network import separate
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.result import ModelCost, obstacle_of, steps_before, steps_of
@@ -20,15 +22,19 @@ from onnxtile.fitting.rewrites.rewrite import (
     unblock,
 )
 from onnxtile.fitting.search import FitTarget, is_too_large
-from onnxtile.fitting.strips import FitSchedule
+from onnxtile.fitting.strips import FitSchedule, Prices
 from onnxtile.fitting.write import inline
 from onnxtile.model.binding import bind, free_inputs, missing_sizes
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import file_name, load
+from onnxtile.model.quantising import is_quantised
 from onnxtile.model.validity import check
 from onnxtile.planning.aliases import containers, kind_name
 from onnxtile.planning.annotate import annotate, clear_plan
+from onnxtile.planning.movement.plan import plan_with_movement
+from onnxtile.planning.result import PlannedMovement
 from onnxtile.shapes.infer import values
+from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import Infeasible, Mismatch, ModelError
 from onnxtile.verbs.flows.fit_drafts import (
@@ -37,6 +43,7 @@ from onnxtile.verbs.flows.fit_drafts import (
     PlanSubject,
     WrittenSchedule,
     as_it_is,
+    fuse_pieces,
     opened_model,
     planned_model,
     regions_of,
@@ -45,15 +52,18 @@ from onnxtile.verbs.flows.fit_drafts import (
     written,
 )
 from onnxtile.verbs.flows.fitted_model import FittedModel, ModelPlan
-from onnxtile.verbs.flows.planning import require_equal
+from onnxtile.verbs.flows.kernels import choose_kernels, settings_of
 from onnxtile.verbs.flows.results import file_of
-from onnxtile.verbs.flows.stage import agreeing
+from onnxtile.verbs.flows.stage import agreeing, require_equal
+from onnxtile.verbs.options.fit import FitOptions
+from onnxtile.verbs.options.plan import PlanOptions
 from onnxtile.verification.rounding import judge, within_one_step
 from onnxtile.verification.trials import Verdict
 
 if TYPE_CHECKING:
     from onnxtile.arena.run import ArenaVerdict
-    from onnxtile.verbs.options.fit import CurveOptions, FitOptions
+    from onnxtile.verbs.options.fit import CurveOptions
+
 
 _NEGLIGIBLE = 1e-4
 """The share of its MACs by which rewrites of a model may exceed the budget: the product with one pixel more."""
@@ -104,13 +114,9 @@ def planned_subject(
 def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
     """Return the model that fits, or the smallest that was reached. Raises Infeasible where nothing fits two memories."""
     if options.memories is not None:
-        from onnxtile.verbs.flows.fitting_memories import attempt_moved
-
         return attempt_moved(options, subject)
     found = candidate(options, subject)
     if options.fuse:
-        from onnxtile.verbs.flows.fitting_fused import with_fused
-
         found = with_fused(options, subject, found)
     memory, before, result = options.memory, subject.before, found.written
     chosen, fitted, planned = result.schedule, result.model, result.planned
@@ -314,3 +320,165 @@ def _require_sizes(model: ir.Model, shapes: Shapes) -> None:
         )
     if open_ is not None:
         raise ModelError(f"the size of {open_.name!r} is not known: {shapes.reason(open_)}")
+
+
+def with_fused(options: FitOptions, subject: FitSubject, plain: FitCandidate) -> FitCandidate:
+    """Return the best of a `plain` result, the one whose pieces are fused, and the one of the fused model.
+
+    The best fits, of those that fit has the lowest price, and else the smallest arena.
+    """
+    fused = fused_subject(subject, options)
+    before = _named_before(candidate(options, fused), fused.model)
+    after = _named_after(candidate(options, replace(subject, fuses=True)))
+    return min((plain, before, after), key=lambda one: _worth(one, options, subject))
+
+
+def _worth(one: FitCandidate, options: FitOptions, subject: FitSubject) -> tuple[int, float, int]:
+    """Return a key that is least for the best result."""
+    arena = one.written.planned.plan.arena_size
+    over = arena if options.memory is None else max(arena - options.memory[1], 0)
+    prices, macs = Prices(), max(subject.regions.network.macs, 1)
+    copied = sum(region.copied for region in one.written.schedule.regions)
+    price = prices.macs * one.extra_macs / macs + prices.node * one.written.nodes + prices.copied * copied
+    return over, price, arena
+
+
+def fused_subject(subject: FitSubject, options: FitOptions) -> FitSubject:
+    """Return the fused model, planned as it is; meta-ops are not cut."""
+    model = subject.model.clone()
+    copied = subject.shapes.of_copies(dict(zip(values(subject.model), values(model), strict=True)))
+    return planned_subject(subject.original, model, fuse_pieces(model, copied), subject.about, options)
+
+
+def _meta_ops(model: ir.Model) -> tuple[str, ...]:
+    """Return the names of the nodes that call meta-ops."""
+    functions = model.functions
+    calls = (node for node in model.graph if node.op_identifier() in functions)
+    return tuple(node.name or "" for node in calls if is_kernel(functions[node.op_identifier()]))
+
+
+def _named_after(one: FitCandidate) -> FitCandidate:
+    return replace(one, rewrites_after=_step("fused after the model was cut", _meta_ops(one.written.model)))
+
+
+def _named_before(one: FitCandidate, model: ir.Model) -> FitCandidate:
+    return replace(one, rewrites=(*_step("fused before the model is cut", _meta_ops(model)), *one.rewrites))
+
+
+def _step(text: str, nodes: tuple[str, ...]) -> tuple[ModelRewrite, ...]:
+    return (ModelRewrite("fuse", text, nodes),) if nodes else ()
+
+
+_LESS = (1.0, 0.8, 0.6)
+"""Shares of the fast memory for which a model is cut, until one can be planned: copies of parts of inputs need bytes, too."""
+
+
+_MORE = (1.5, 2.0, 3.0)
+"""Shares for which it is cut then, with fewer MACs done again and more tensors that leave the fast memory."""
+
+
+@dataclass(frozen=True)
+class _MovedCandidate:
+    """A model with a schedule written into it, and its plan with two memories; `fitted` has the copies."""
+
+    subject: FitSubject
+    rewrites: tuple[ModelRewrite, ...]
+    written: WrittenSchedule
+    fitted: ir.Model
+    planned: ModelPlan
+
+    @property
+    def movement(self) -> PlannedMovement:
+        """The copies of the plan."""
+        assert self.planned.plan.movement is not None
+        return self.planned.plan.movement
+
+    @property
+    def worth(self) -> tuple[int, int, int]:
+        """A key that is least for the fewest copied bytes, then MACs and nodes."""
+        return self.movement.bytes, self.written.schedule.macs, self.written.nodes
+
+
+def attempt_moved(options: FitOptions, subject: FitSubject) -> FittedModel:
+    """Return the model that fits two memories with the fewest copied bytes of several. Raises Infeasible where none fits."""
+    best = _fewest(options, subject)
+    chosen, arena = best.written.schedule, best.planned.plan.arenas[0]
+    after = replace(cost(chosen, best.planned, best.written.nodes), arena=arena.size, peak=arena.peak)
+    annotate(best.fitted, best.planned.plan)
+    verdict, inside = None, None
+    if options.verify:
+        verdict, inside = judged(subject.original, best.fitted, best.planned, options)
+    return FittedModel(
+        best.fitted,
+        subject.planned,
+        best.planned,
+        options.memory,
+        subject.before,
+        after,
+        steps_before(best.rewrites) + steps_of(best.subject.regions, chosen.regions),
+        None,
+        verdict,
+        inside,
+        tiled=best.written.tiled,
+        source=file_of(options.model),
+    )
+
+
+def _fewest(options: FitOptions, subject: FitSubject) -> _MovedCandidate:
+    """Return the candidate with the fewest copied bytes. One that is cut as little as possible is enough where only parts of inputs, and
+    outputs, are copied."""
+    best: _MovedCandidate | None = None
+    error: Infeasible | None = None
+    for found in _candidates(options, subject):
+        if isinstance(found, Infeasible):
+            error = error or found
+            continue
+        if best is None or found.worth < best.worth:
+            best = found
+        if found.movement.bytes == found.movement.forced:
+            break
+    if best is None:
+        assert error is not None
+        raise error
+    return best
+
+
+def _candidates(options: FitOptions, subject: FitSubject) -> Iterator[_MovedCandidate | Infeasible]:
+    """Yield the model as it is, then cut for less and more of the fast memory, or why it cannot be planned."""
+    assert options.memory is not None
+    yield _planned(options, subject, (), as_it_is(subject, options.progress))
+    has_fit = False
+    for share in (*_LESS, *_MORE):
+        if (has_fit and share in _LESS) or (not has_fit and share in _MORE):
+            continue
+        target = FitTarget(int(share * options.memory[1]), float(options.max_extra_macs), options.max_nodes)
+        edited, rewrites, written = cut(subject, target, options)
+        if written is None:
+            continue
+        found = _planned(options, edited, rewrites, written)
+        yield found
+        has_fit = has_fit or isinstance(found, _MovedCandidate)
+        if not has_fit and written.planned.plan.arena_size > int(share * options.memory[1]):
+            return  # smaller pieces were not found
+
+
+def _planned(
+    options: FitOptions, subject: FitSubject, rewrites: tuple[ModelRewrite, ...], written: WrittenSchedule
+) -> _MovedCandidate | Infeasible:
+    """Return the model of `written` with its plan, which has passed the check."""
+    defaults = PlanOptions(written.model)
+    model, counted = written.model, None
+    if is_quantised(model):
+        model = model.clone()
+        counted = choose_kernels(model, defaults.kernels)
+    about = subject.about
+    settings = replace(settings_of(defaults), name=about.name, dims=about.dims, capacity=options.memories)
+    options.progress("planning")
+    try:
+        moved = plan_with_movement(model, resolve(model, run=True), Constants(model), settings)
+    except Infeasible as error:
+        return error
+    plan = replace(moved.result, kernels=None if counted is None else counted.to_dict())
+    opened = moved.opened
+    require(opened.model, plan, opened.shapes, opened.constants)
+    return _MovedCandidate(subject, rewrites, written, moved.model, ModelPlan(opened, plan))

@@ -25,7 +25,7 @@ from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import NAME_ONLY, UsageError, invalid
 from onnxtile.system.progress import Progress
 from onnxtile.verbs.flows.results import FuseResult, file_of
-from onnxtile.verbs.flows.stage import BoundDims, agreeing, require_sites
+from onnxtile.verbs.flows.stage import BoundDims, agreeing, bound_shapes, require_sites
 from onnxtile.verification.open_sizes import bound_form
 from onnxtile.verification.rounding import compare
 from onnxtile.verification.trials import Verdict, run_original
@@ -34,6 +34,7 @@ from onnxtile.verification.widen import is_narrow, resolved
 if TYPE_CHECKING:
     from onnxtile.verbs.flows.results import ArenaChange
     from onnxtile.verbs.options.fuse import FuseOptions, Patterns
+
 
 _PRODUCTS = "QuantisedProduct"
 _NAMED = re.compile(r"([A-Za-z_]\w*)=(?!=)(.*)", re.DOTALL)
@@ -122,11 +123,6 @@ def _sizes(model: ir.Model, progress: Progress) -> BoundDims:
     """Return the sizes with which verification runs `model`; none where all its inputs have sizes."""
     bound = all(value.shape is not None and value.shape.is_static() for value in free_inputs(model))
     return {} if bound else run_original(model, runs=1, progress=progress)[1]
-
-
-def bound_shapes(model: ir.Model, shapes: Callable[[], Shapes], bound: ir.Model) -> Shapes:
-    """Return the shapes of `bound`, the form of `model` with all inputs bound: the `shapes` of `model` where it has no open dimensions."""
-    return shapes() if bound is model else resolved(bound, proved=True)
 
 
 def chosen_patterns(patterns: Patterns, lower: str = "none") -> list[Pattern]:

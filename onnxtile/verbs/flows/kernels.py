@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from onnxtile.declare import values
 from onnxtile.fusion.float_view import float_meaning
+from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted
 from onnxtile.model.formula import SizeFormula, SizeRanges
 from onnxtile.model.quantising import is_quantised, quantises, quantises_at_run, sums_integers
@@ -20,6 +22,7 @@ from onnxtile.system.errors import UsageError
 
 if TYPE_CHECKING:
     from onnxtile.arena.state_run import StateVerdict
+    from onnxtile.planning.model_plan import PlanSettings
     from onnxtile.planning.result import PlannedState, PlanResult
     from onnxtile.planning.states import StateChoice
     from onnxtile.verbs.options.plan import PlanOptions
@@ -69,7 +72,6 @@ def choose_kernels(model: ir.Model, kernels: str) -> KernelCount | None:
 
 def _made(model: ir.Model) -> set[str]:
     """Return the names of the float tensors that nodes make at run time."""
-    from onnxtile.model.constants import Constants
 
     constants = Constants(model)
     return {
@@ -177,3 +179,27 @@ def _axes(shapes: Shapes, value: ir.Value) -> Iterator[tuple[str, int]]:
     """Yield the dimensions that are the size of an axis of `value`, each with the axis."""
     for axis, size in enumerate(shapes.formulas(value) or ()):
         yield from ((name, axis) for name in size.symbols if size == SizeFormula.symbol(name))
+
+
+def settings_of(options: PlanOptions) -> PlanSettings:
+    """Return the settings of the planner that the options of `plan` name, without those of one model."""
+    from onnxtile.planning.layout import Pins
+    from onnxtile.planning.model_plan import PlanSettings
+    from onnxtile.planning.workspaces import WorkspaceRules
+
+    offsets = values.read_offsets(options.pins or {})
+    return PlanSettings(
+        pins=Pins(offsets, options.places or {}, tuple(dict.fromkeys(options.keep))),
+        alignment=64 if options.alignment is None else options.alignment,
+        planner=options.planner,
+        order=options.order,
+        streams=options.streams,
+        io=options.io,
+        overwrite_inputs=options.overwrite_inputs,
+        whole_buffers=options.whole_buffers,
+        workspaces=WorkspaceRules.of(options.workspaces or {}, options.share_workspaces),
+        effort=replace(options.search, progress=options.progress),
+        capacity=options.capacities,
+        bounds=options.bounds or {},
+        states=state_choice(options.state),
+    )

@@ -18,9 +18,8 @@ from onnxtile.fusion.site_check import SiteVerdict, check_sites
 from onnxtile.model.validity import check
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.progress import Progress
-from onnxtile.verbs.flows.fusing import bound_shapes
 from onnxtile.verbs.flows.results import FuseResult
-from onnxtile.verbs.flows.stage import BoundDims, agreeing, require_sites
+from onnxtile.verbs.flows.stage import BoundDims, agreeing, bound_shapes, require_sites
 from onnxtile.verification.draws import same_draws
 from onnxtile.verification.open_sizes import bound_form
 from onnxtile.verification.rounding import excused

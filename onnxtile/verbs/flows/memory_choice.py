@@ -20,6 +20,7 @@ from onnxtile.verification.open_sizes import bound_copy
 if TYPE_CHECKING:
     from onnxtile.planning.result import PlanResult
 
+
 _ROUNDS = 32
 """Largest number of plans that are made to find the meta-ops that cost memory; after that, all are left out."""
 

@@ -21,6 +21,7 @@ from onnxtile.system.files import require_readable, require_writable, write_whol
 if TYPE_CHECKING:
     from onnxtile.verbs.options.plan import TfliteOptions
 
+
 _LARGEST = 2**31 - 1
 _SPARE = 2**20
 """Bytes beside tensors that a run of a model gets, for what the runtime keeps of each of them."""

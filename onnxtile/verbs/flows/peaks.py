@@ -26,6 +26,7 @@ from onnxtile.verbs.flows.results import ArenaChange
 if TYPE_CHECKING:
     from onnxtile.planning.result import PlanResult
 
+
 _MOST_NODES = 5_000
 """Nodes of the largest model whose arena is planned beside the tiling; that takes a few seconds."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from onnxtile.declare import values
 from onnxtile.model.binding import bind
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted
@@ -13,14 +12,14 @@ from onnxtile.model.load import digest, file_name, load
 from onnxtile.model.npz_inputs import given_shapes, read_inputs
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import resolve
-from onnxtile.system.errors import Mismatch, NoKernel
-from onnxtile.verbs.flows.kernels import choose_kernels, state_choice, state_verdict
+from onnxtile.system.errors import NoKernel
+from onnxtile.verbs.flows.kernels import choose_kernels, settings_of, state_verdict
 from onnxtile.verbs.flows.results import PlannedModel, file_of
+from onnxtile.verbs.flows.stage import require_equal
 
 if TYPE_CHECKING:
     from onnxtile.arena.run import ArenaVerdict
     from onnxtile.arena.state_run import StateVerdict
-    from onnxtile.planning.model_plan import PlanSettings
     from onnxtile.planning.result import PlanResult
     from onnxtile.verbs.options.plan import PlanOptions
 
@@ -93,36 +92,3 @@ def _ran(opened: Unfolded, result: PlanResult, wanted: Wanted, options: PlanOpti
         return state_verdict(opened, result, wanted, options)
     options.progress("running the model")
     return arena_run(opened.model, result, opened.shapes, opened.constants, wanted=wanted, progress=options.progress)
-
-
-def require_equal(verdict: ArenaVerdict | StateVerdict) -> None:
-    """Raise Mismatch where a run inside the arena differs from the plain run."""
-    if not verdict.equal:
-        where = f": {verdict.differing!r} at step {verdict.step}" if verdict.differing else ""
-        raise Mismatch(
-            f"the run inside the arena differs from the plain run{where}", hint="please report it with the model"
-        )
-
-
-def settings_of(options: PlanOptions) -> PlanSettings:
-    """Return the settings of the planner that the options of `plan` name, without those of one model."""
-    from onnxtile.planning.layout import Pins
-    from onnxtile.planning.model_plan import PlanSettings
-    from onnxtile.planning.workspaces import WorkspaceRules
-
-    offsets = values.read_offsets(options.pins or {})
-    return PlanSettings(
-        pins=Pins(offsets, options.places or {}, tuple(dict.fromkeys(options.keep))),
-        alignment=64 if options.alignment is None else options.alignment,
-        planner=options.planner,
-        order=options.order,
-        streams=options.streams,
-        io=options.io,
-        overwrite_inputs=options.overwrite_inputs,
-        whole_buffers=options.whole_buffers,
-        workspaces=WorkspaceRules.of(options.workspaces or {}, options.share_workspaces),
-        effort=replace(options.search, progress=options.progress),
-        capacity=options.capacities,
-        bounds=options.bounds or {},
-        states=state_choice(options.state),
-    )

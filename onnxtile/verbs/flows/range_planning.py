@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 def plan_range(options: PlanOptions) -> PlannedModel:
     """Plan a model over ranges of dimensions as `onnxtile.plan` says."""
     from onnxtile.planning.annotate import annotate
-    from onnxtile.verbs.flows.planning import settings_of
+    from onnxtile.verbs.flows.kernels import settings_of
     from onnxtile.verbs.flows.results import PlannedModel
 
     if options.inputs is not None:
@@ -210,7 +210,7 @@ def _with_states(model: ir.Model, plan: PlanResult, known: Unfolded, options: Pl
     """Run `plan` at one size after the other in one arena. Raises Mismatch where a run differs."""
     from onnxtile.arena.at_sizes import at_sizes
     from onnxtile.arena.state_run import SizedPlan, state_run
-    from onnxtile.verbs.flows.planning import require_equal
+    from onnxtile.verbs.flows.stage import require_equal
 
     def plans() -> Iterator[SizedPlan]:
         last: SizedPlan | None = None

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, TypeAlias
 
+import onnx_ir as ir
+
+from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.errors import NAME_ONLY, Mismatch, UsageError
 from onnxtile.system.progress import Progress, counted, silent
 from onnxtile.verification.trials import Verdict
+from onnxtile.verification.widen import resolved
+
+if TYPE_CHECKING:
+    from onnxtile.arena.run import ArenaVerdict
+    from onnxtile.arena.state_run import StateVerdict
+
 
 __all__ = [
     "BoundDims",
@@ -62,3 +71,17 @@ def require_sites(failed: Iterable[str], hints: Mapping[str, str] | None = None)
     if names:
         hint = (hints or {}).get(names[0], "please report it")
         raise Mismatch(f"{names[0]!r} run alone does not compute what it replaces", hint=f"nothing was written; {hint}")
+
+
+def require_equal(verdict: ArenaVerdict | StateVerdict) -> None:
+    """Raise Mismatch where a run inside the arena differs from the plain run."""
+    if not verdict.equal:
+        where = f": {verdict.differing!r} at step {verdict.step}" if verdict.differing else ""
+        raise Mismatch(
+            f"the run inside the arena differs from the plain run{where}", hint="please report it with the model"
+        )
+
+
+def bound_shapes(model: ir.Model, shapes: Callable[[], Shapes], bound: ir.Model) -> Shapes:
+    """Return the shapes of `bound`, the form of `model` with all inputs bound: the `shapes` of `model` where it has no open dimensions."""
+    return shapes() if bound is model else resolved(bound, proved=True)

@@ -21,6 +21,7 @@ from onnxtile.system.errors import NAME_ONLY, UsageError
 if TYPE_CHECKING:
     from onnxtile.tiling.limits import Limits
 
+
 MemorySizes: TypeAlias = int | str | Mapping[str, int] | Mapping[str, str]
 """The bytes of one memory, alone or by its name."""
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from onnxtile.common_options import InputOptions, ModelArgument, ReportOptions, SizeOptions
 from onnxtile.declare import values
 from onnxtile.declare.option import WRITING, Choices, Option, Positional
-
-if TYPE_CHECKING:
-    pass
 
 ENDINGS = (".csv", ".json")
 

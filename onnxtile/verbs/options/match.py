@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from onnxtile.common_options import ModelArgument, ReportOptions, WatchOptions
 from onnxtile.declare import values
 from onnxtile.declare.option import Positional
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from onnxtile.common_options import ModelArgument, ReportOptions, Source, WatchOptions
 from onnxtile.declare import values
 from onnxtile.declare.option import WRITING, Option, Positional
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from onnxtile.common_options import InputOptions, ModelArgument, ReportOptions, Source
 from onnxtile.declare import values
 from onnxtile.declare.option import Option, Positional
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
