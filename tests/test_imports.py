@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "onnxtile"
 
 # In order: each imports only from those above it.
 PACKAGES = [
-    *("system", "model", "shapes", "declare", "common_options"),
+    *("system", "operators", "model", "shapes", "declare", "common_options"),
     *("query", "verification", "inspection", "fusion", "tiling", "planning", "check", "arena", "fitting"),
     *("report", "deployment", "verbs", "api", "pipeline", "demo", "cli"),
     "__main__",

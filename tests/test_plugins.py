@@ -42,14 +42,14 @@ from onnxtile.planning.order import Order
 FILE = Order("acme-file", "the nodes as they stand in the model", lambda ground: (ground.packed(ground.own),))
 """
 OPERATOR = """
-from onnxtile.tiling.contraction import NotTiled
+from onnxtile.operators.node_view import NotApplicable
 from onnxtile.tiling.tileable import Tileable
 
 class Einsum(Tileable):
     name = "Einsum"
 
     def restate(self, node, facts):
-        raise NotTiled("acme does not tile it yet")
+        raise NotApplicable("acme does not tile it yet")
 
 EINSUM = Einsum()
 """

@@ -13,12 +13,14 @@ from math import prod
 
 import onnx_ir as ir
 
-from onnxtile.fitting.axis_maps import AxisLink, AxisLinks, OperatorFacts, Uncut, links
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor, Network
 from onnxtile.fitting.read_network import WEIGHTS, KernelSource
 from onnxtile.fitting.strips import ChunkedKernels, PatchRange, shares
 from onnxtile.model.constants import Constants
 from onnxtile.model.quantising import dequantises
+from onnxtile.operators.node_view import NodeView, NotApplicable
+from onnxtile.operators.reads import AxisLink, AxisLinks
+from onnxtile.operators.table import axis_links
 from onnxtile.shapes.resolve import Shapes
 
 _CONVOLUTIONS = frozenset({"Conv", "QLinearConv"})
@@ -157,8 +159,8 @@ class HiddenGroups:
         if node is None or kernel.is_view or kernel.is_join or len(kernel.makes) > 1:
             return None
         try:
-            found = links(OperatorFacts(node, self._shapes, self._constants, self._opset), axis)
-        except Uncut:
+            found = axis_links(NodeView(node, self._shapes, self._constants, self._opset), axis)
+        except NotApplicable:
             return None
         given = {place: tensor for place, tensor in zip(source.places, kernel.reads, strict=True) if place is not None}
         slices = {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from onnxtile.fitting.axis_maps import AxisLinks
+from onnxtile.operators.reads import AxisLinks
 
 ROWS, COLUMNS = 0, 1
 """The two directions in which patches are cut."""

@@ -8,17 +8,19 @@ from math import prod
 
 import onnx_ir as ir
 
-from onnxtile.fitting.axis_maps import AxisLink, AxisLinks, OperatorFacts, Uncut, links, slice_ranges
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor, Network
 from onnxtile.fusion.islands import island_region, islands, overwritten
 from onnxtile.fusion.library import select
-from onnxtile.inspection.work import NotKnown, work_of
 from onnxtile.model.constants import Constants
 from onnxtile.model.draws import RandomNodes
 from onnxtile.model.quantising import dequantises, is_quantised
 from onnxtile.model.topology import node_id
 from onnxtile.model.walk import dependencies, has_body
-from onnxtile.planning.aliases import CUTS, JOINS, VIEWS, LayoutFacts, joins_quantised, overwritable
+from onnxtile.operators.families.movement import slice_ranges
+from onnxtile.operators.node_view import NodeView, NotApplicable
+from onnxtile.operators.reads import AxisLink, AxisLinks
+from onnxtile.operators.table import axis_links, sharing_of, work_of
+from onnxtile.planning.aliases import LayoutFacts, joins_quantised, overwritable
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
 from onnxtile.tiling.writer import Names
 
@@ -194,7 +196,7 @@ class _NetworkReader:
             if link is not None and link.axis == own:
                 return axis
         # A join or a split of rows keeps their axis.
-        return own if node.op_type in CUTS | JOINS and own < rank else None
+        return own if sharing_of(node) in {"cut", "join"} and own < rank else None
 
     def _links(self, node: ir.Node, axis: int | None) -> AxisLinks | None:
         if axis is None or node.op_identifier() in self.model.functions:
@@ -202,8 +204,8 @@ class _NetworkReader:
         key = node, axis
         if key not in self._linked:
             try:
-                self._linked[key] = links(OperatorFacts(node, self.shapes, self.constants, self.opset), axis)
-            except Uncut:
+                self._linked[key] = axis_links(NodeView(node, self.shapes, self.constants, self.opset), axis)
+            except NotApplicable:
                 self._linked[key] = None
         return self._linked[key]
 
@@ -246,7 +248,7 @@ class _NetworkReader:
             if place in allowed and self.shapes.sizes(value) == self.shapes.sizes(made[0])
         }
         same = read and tensor_bytes(read[0][1], self.shapes) == tensor_bytes(made[0], self.shapes)
-        is_view = standard and node.op_type in VIEWS and bool(same) and read[0][0] == 0
+        is_view = standard and sharing_of(node) == "view" and bool(same) and read[0][0] == 0
         is_view = is_view and node not in self.random
         is_view = is_view and self.shapes.dtype(read[0][1]) == self.shapes.dtype(made[0])
         return FitKernel(
@@ -258,7 +260,7 @@ class _NetworkReader:
             frozenset(overwrites),
             is_view,
             self._is_join(node) and self._is_contiguous(node),
-            standard and node.op_type in CUTS and read[0][1] not in self.inside and self._is_part(node),
+            standard and sharing_of(node) == "cut" and read[0][1] not in self.inside and self._is_part(node),
             KernelSource(node, tuple(place for place, _ in read), links_of, windows=self._windows(node)),
             "" if links_of[ROWS] is not None else self._reason(node),
             self._overwritten_by_island(made[0]),
@@ -306,8 +308,8 @@ class _NetworkReader:
         if node.op_identifier() in self.model.functions:
             return f"{node.domain}.{node.op_type} has no rule for cutting"
         try:
-            found = links(OperatorFacts(node, self.shapes, self.constants, self.opset), axis)
-        except Uncut as error:
+            found = axis_links(NodeView(node, self.shapes, self.constants, self.opset), axis)
+        except NotApplicable as error:
             return str(error)
         if self._is_summed(found):
             return "sums of fewer rows may round differently, which --exact does not allow"
@@ -352,15 +354,15 @@ class _NetworkReader:
     def _is_forward(self, node: ir.Node) -> bool:
         """Return whether a Slice takes each element of a range."""
         try:
-            found = slice_ranges(OperatorFacts(node, self.shapes, self.constants, self.opset))
-        except Uncut:
+            found = slice_ranges(NodeView(node, self.shapes, self.constants, self.opset))
+        except NotApplicable:
             return False
         return all(one.step == 1 for one in found.values())
 
     def _macs(self, node: ir.Node) -> int:
         try:
             return work_of(node, self.shapes).macs
-        except NotKnown:
+        except NotApplicable:
             return 0
 
 

@@ -12,8 +12,8 @@ from math import inf, prod
 import numpy as np
 import numpy.typing as npt
 
-from onnxtile.fitting.axis_maps import AxisLink
 from onnxtile.fitting.network import ROWS, FitKernel, FitTensor, Network
+from onnxtile.operators.reads import AxisLink
 
 PatchRange = tuple[int, int]
 RowEnds = npt.NDArray[np.float64]

@@ -10,7 +10,6 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir import convenience
 
-from onnxtile.fitting.axis_maps import OperatorFacts, SourceRows, Uncut, links, pad_sizes, resize_scales, slice_ranges
 from onnxtile.fitting.live_bytes import Patch, PieceOp, RegionTrace
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
 from onnxtile.fitting.read_network import WEIGHTS, WINDOWED, KernelSource
@@ -23,10 +22,15 @@ from onnxtile.model.functions import inline_calls
 from onnxtile.model.quantising import dequantises
 from onnxtile.model.topology import node_id
 from onnxtile.model.walk import all_values, dependencies, nodes_inside
+from onnxtile.operators.families.movement import pad_sizes, slice_ranges
+from onnxtile.operators.families.resizing import resize_scales
+from onnxtile.operators.node_view import NodeView, NotApplicable
+from onnxtile.operators.reads import SourceRows
+from onnxtile.operators.table import axis_links, operator_of
+from onnxtile.operators.windows import InputWindow
 from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.runtime import Array
-from onnxtile.tiling.contraction import InputWindow
 from onnxtile.tiling.prune import prune
 from onnxtile.tiling.writer import Names
 
@@ -93,10 +97,10 @@ class WrittenConstants:
         maker = value.producer()
         if maker is None or not dequantises(maker):
             return None
-        facts = OperatorFacts(maker, self.shapes, self.known, self.opset)
+        facts = NodeView(maker, self.shapes, self.known, self.opset)
         try:
-            linked = [(links(facts, axis), start, stop) for axis, start, stop in cuts]
-        except Uncut:
+            linked = [(axis_links(facts, axis), start, stop) for axis, start, stop in cuts]
+        except NotApplicable:
             return None
         own = [
             [(each.axis, start, stop) for found, start, stop in linked if (each := found[place]) is not None]
@@ -373,7 +377,7 @@ class _RegionWriter:
         self, source: KernelSource, node: ir.Node, patch: Patch, given: Patch, inputs: list[ir.Value | None]
     ) -> tuple[list[ir.Value | None], list[ir.Attr]]:
         """Return the operands and attributes of a Slice or Pad of this patch: of the model's only along axes that are not cut."""
-        facts = OperatorFacts(node, self.shapes, self.constants_of, self.opset)
+        facts = NodeView(node, self.shapes, self.constants_of, self.opset)
         about, cut, first = self.tensors[patch.tensor], dict[int, InputWindow](), dict[int, int]()
         for direction, wanted, held in ((ROWS, patch.rows, given.rows), (COLUMNS, patch.columns, given.columns)):
             found, axis = source.links[direction], about.axes[direction]
@@ -424,7 +428,7 @@ class _RegionWriter:
 
     def _scaled(self, node: ir.Node, patch: Patch, inputs: list[ir.Value | None]) -> list[ir.Value | None]:
         """Return the operands of a Resize of fewer rows: the scales of the model, or the sizes of the patch where it gives sizes."""
-        scales = resize_scales(OperatorFacts(node, self.shapes, self.constants_of, self.opset))
+        scales = resize_scales(NodeView(node, self.shapes, self.constants_of, self.opset))
         # Before opset 13 operands that are not given are empty tensors.
         none = None if self.opset > 12 else self.written.scales(())
         if scales is None:
@@ -454,8 +458,6 @@ def _let_bodies_read(node: ir.Node, named: Mapping[str, ir.Value]) -> None:
 # Regions in local functions: the nodes of each region that was cut become the body of a function, which is called once.
 
 _OPSET_VERSION = 1
-_SIZES = frozenset({"Slice", "Reshape", "Resize", "Upsample", "Split", "Pad"})
-"""Operators whose further operands say sizes: compilers need these inline."""
 
 
 def wrap(model: ir.Model, regions: Iterable[Sequence[ir.Node]]) -> None:
@@ -505,8 +507,9 @@ def _is_read_outside(value: ir.Value, here: set[ir.Node]) -> bool:
 
 
 def _sizes(nodes: Iterable[ir.Node]) -> list[ir.Value]:
-    """Return the constants that say sizes, in the order of first use."""
-    found = (value for node in nodes if node.op_type in _SIZES and node.domain == "" for value in node.inputs[1:])
+    """Return the constants that say sizes, in the order of first use: compilers need these inline."""
+    rows = ((node, operator_of(node)) for node in nodes)
+    found = (value for node, row in rows if row is not None and row.shaped_by for value in node.inputs[1:])
     return list(dict.fromkeys(value for value in found if value is not None and value.const_value is not None))
 
 

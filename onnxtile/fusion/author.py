@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
 from onnxtile.model.topology import node_ids
+from onnxtile.operators.table import operator_of
 from onnxtile.system.errors import UsageError
 
-_COMMUTATIVE = {"Add", "Mul", "Max", "Min", "Sum", "Mean", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr"}
 _TELLING = {"axis", "axes", "perm", "group", "kernel_shape", "to", "approximate", "keepdims", "transA", "transB"}
 """Attributes that say what is computed rather than how large it is."""
 
@@ -130,7 +130,8 @@ def _anchors(places: list[ir.Node]) -> dict[ir.Node, str]:
 
 def _arrow(edge: _QueryEdge, *, forward: bool) -> str:
     sign = "-" if len(edge.source.outputs[edge.output].uses()) == 1 else "~"
-    free = edge.target.op_type in _COMMUTATIVE and _is_only_one(edge)
+    row = operator_of(edge.target)
+    free = row is not None and row.commutes and _is_only_one(edge)
     position = "*" if free else "" if edge.input == 0 else str(edge.input)
     if edge.output == 0:
         return f"{sign}{position}>" if forward else f"<{position}{sign}"

@@ -18,16 +18,17 @@ from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.quantising import (
     DEQUANTISING,
-    FLOAT_MEANINGS,
     OWN_DOMAINS,
     QUANTISING,
     QUANTISING_AT_RUN,
-    FloatMeaning,
     dequantises,
     quantises,
     quantises_at_run,
+    sums_integers,
 )
 from onnxtile.model.walk import graphs_in, roots
+from onnxtile.operators.row import FloatMeaning
+from onnxtile.operators.table import names_where, quantised_form
 from onnxtile.shapes.resolve import Shapes
 
 # Operators that compute on quantised tensors, and the float operators that they quantise.
@@ -35,15 +36,15 @@ from onnxtile.shapes.resolve import Shapes
 # The operators of the domain "" are https://onnx.ai/onnx/operators/, those of "com.microsoft" are in onnxruntime's ContribOperators.md.
 
 QUANTISED_OPERATORS = frozenset({
-    *FLOAT_MEANINGS, QUANTISING, DEQUANTISING, QUANTISING_AT_RUN,
-    *("MatMulInteger", "ConvInteger", "MatMulNBits", "DynamicQuantizeMatMul", "MatMulIntegerToFloat"),
+    *(name.rpartition("::")[2] for name in names_where(lambda row: isinstance(row.quantised, FloatMeaning))),
+    *(QUANTISING, DEQUANTISING, QUANTISING_AT_RUN, "MatMulNBits", "DynamicQuantizeMatMul", "MatMulIntegerToFloat"),
 })  # fmt: skip
 """The names of the operators that a query of floats does not see."""
 
 
 def float_meaning(node: ir.Node) -> FloatMeaning | None:
     """Return the float operator that `node` stands for; None where it computes on floats, or in another way than that."""
-    meaning = FLOAT_MEANINGS.get(node.op_type) if node.domain in OWN_DOMAINS else None
+    meaning = quantised_form(node)
     if meaning is None or node.attributes.get_int("channels_last", 0) != 0:
         return None
     if node.op_type == "QLinearSoftmax" and node.attributes.get_int("opset", 13) < 13:
@@ -61,8 +62,6 @@ def scales_of(node: ir.Node) -> Sequence[ir.Value]:
     return [value for place, value in enumerate(node.inputs) if value is not None and place not in places]
 
 
-_PRODUCTS = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
-"""Operators that multiply integers, and what they are with the scales of their operands."""
 _BLOCKS = {"MatMulNBits": (1, 5), "DynamicQuantizeMatMul": (1, 4), "MatMulIntegerToFloat": (1, 6)}
 """Products whose result is in floats: the places of the weight and of the bias."""
 _BLOCK_SCALES = {"DynamicQuantizeMatMul": (2, 3), "MatMulIntegerToFloat": (3, 5)}
@@ -117,7 +116,7 @@ def _is_meta_op(root: ir.Graph | ir.Function) -> bool:
 def _is_quantised(node: ir.Node) -> bool:
     if quantises(node) or dequantises(node) or float_meaning(node) is not None:
         return True
-    return node.domain in OWN_DOMAINS and (node.op_type in _PRODUCTS or node.op_type in _BLOCKS)
+    return node.domain in OWN_DOMAINS and (sums_integers(node) or node.op_type in _BLOCKS)
 
 
 def float_view(model: ir.Model, constants: Constants) -> FloatView:
@@ -210,7 +209,7 @@ class _ViewWriter:
         """Put products of floats in the place of those of the integers that `dynamic` makes, and leave it out where all were that."""
         source, (stored, scale, _) = dynamic.inputs[0], dynamic.outputs
         for node in list(dict.fromkeys(stored.consumers())):
-            if node.op_type in _PRODUCTS and node.domain in OWN_DOMAINS and node.inputs[0] is stored:
+            if sums_integers(node) and node.inputs[0] is stored:
                 self._put_product(node, scale, source)
         if not any(value.uses() or value.is_graph_output() for value in dynamic.outputs):
             self.graph.remove(dynamic, safe=True)
@@ -229,7 +228,7 @@ class _ViewWriter:
         if len(others) != 1 or others[0] is None or not self._is_constant(others[0]):
             return
         zero = node.inputs[3] if len(node.inputs) > 3 else None
-        kind = _PRODUCTS[node.op_type]
+        kind = "Conv" if node.op_type == "ConvInteger" else "MatMul"
         operand = self._dequantised(node, weight, [others[0], zero], -1 if kind == "MatMul" else 0)
         product = _node(kind, [source, operand], list(node.attributes.values()), node.name)
         self._replace([node, cast, scaling, scaled], scaled.outputs[0], [product])

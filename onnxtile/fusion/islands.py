@@ -22,10 +22,10 @@ from onnxtile.fusion.metaop import FusedRegion
 from onnxtile.fusion.pattern import IslandRule
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
-from onnxtile.model.draws import may_draw
 from onnxtile.model.opset import Opsets
 from onnxtile.model.quantising import OWN_DOMAINS, dequantises, quantises, quantises_at_run, sums_integers
-from onnxtile.model.walk import RESHAPING, has_body, has_containers
+from onnxtile.model.walk import has_body, has_containers
+from onnxtile.operators.table import may_draw, movement_of
 from onnxtile.shapes.contributed import fits_in_function
 
 # One quantised island: its nodes, and the region of the graph that becomes its call.
@@ -221,10 +221,6 @@ class AttentionFinder:
         sizes = self.sizes_of(softmax.outputs[0])
         default = -1 if self.version >= 13 or softmax.op_type != "Softmax" else 1
         return softmax.attributes.get_int("axis", default) in {-1, (rank if sizes is None else len(sizes)) - 1}
-
-
-_MOVES = RESHAPING | {"Cast", "Transpose"}
-"""Operators allowed between the DequantizeLinear of a constant and its reader."""
 
 
 _REDUCED_BITS = 8
@@ -542,7 +538,7 @@ class _Finder:
                 return ()
             if dequantises(maker):
                 return (maker, *reversed(found))
-            if maker.op_type not in _MOVES or maker.domain not in OWN_DOMAINS or value not in self._constants:
+            if movement_of(maker) not in {"renames", "permutes", "converts"} or value not in self._constants:
                 return ()
             found.append(maker)
             value = maker.inputs[0]

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 import onnx_ir as ir
 
 from onnxtile.inspection.quantisation import factors
-from onnxtile.inspection.work import NodeWork, SymbolicSize, formula_of, operator_name, works
+from onnxtile.inspection.work import NodeWork, SymbolicSize, formula_of, works
 from onnxtile.model import keys
 from onnxtile.model.binding import formula_names, free_inputs, rename_symbols, symbols
 from onnxtile.model.constants import Constants
@@ -18,6 +18,8 @@ from onnxtile.model.formula import SizeFormula, SizeRanges
 from onnxtile.model.known import Dims
 from onnxtile.model.topology import node_ids
 from onnxtile.model.walk import dependencies, graphs_in
+from onnxtile.operators.node_view import operator_name
+from onnxtile.operators.table import movement_of
 from onnxtile.shapes.resolve import Shapes, resolve, tensor_bytes
 from onnxtile.shapes.size_rule import SizeRule
 from onnxtile.system.errors import ModelError
@@ -58,8 +60,6 @@ def summed(found: Iterable[tuple[str, int | None]]) -> Mapping[str, object]:
     }
 
 
-_READS_WHAT_IT_WRITES = {"Gather", "GatherElements", "GatherND", "Slice"}
-"""These read of their first input as many elements as they write."""
 _READS_NOTHING = {"Shape", "Size"}
 
 
@@ -189,7 +189,8 @@ def _read(node: ir.Node, inputs: tuple[Tensor, ...], written: int | None, consta
         return _sum(sizes)
     if node.op_type in _READS_NOTHING:
         return 0
-    if node.op_type in _READS_WHAT_IT_WRITES:
+    if movement_of(node) == "selects":
+        # It reads of its first input as many elements as it writes.
         return _sum([written if constants or not inputs[0].constant else 0, *sizes[1:]])
     return _sum(sizes)
 

@@ -9,50 +9,11 @@ from typing import Any, NamedTuple
 import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
-from onnxtile.model.quantising import FLOAT_MEANINGS, OWN_DOMAINS
+from onnxtile.model.quantising import OWN_DOMAINS
+from onnxtile.operators.row import QuantisedPort
+from onnxtile.operators.table import operator_of, quantised_form
+from onnxtile.operators.work import Products
 from onnxtile.shapes.resolve import Shapes
-
-
-class QuantisedPort(NamedTuple):
-    """Where a node has a quantised tensor, its scale and its zero point: places among its inputs, or with `is_made` of the tensor among
-    its outputs. `axis` is that of several scales; scales that the node computes, and zero points that it has not, have no place."""
-
-    tensor: int
-    scale: int | None
-    zero_point: int | None
-    is_made: bool = False
-    axis: int | None = None
-
-
-_PORTS: Mapping[str, tuple[QuantisedPort, ...]] = {
-    "DequantizeLinear": (QuantisedPort(0, 1, 2, axis=1),),
-    "QuantizeLinear": (QuantisedPort(0, 1, 2, is_made=True, axis=1),),
-    "DynamicQuantizeLinear": (QuantisedPort(0, None, None, is_made=True),),
-    "DynamicQuantizeLSTM": (QuantisedPort(1, 8, 9), QuantisedPort(2, 10, 11)),
-    "DynamicQuantizeMatMul": (QuantisedPort(1, 2, 3, axis=-1),),
-    "MatMulIntegerToFloat": (QuantisedPort(0, 2, 4), QuantisedPort(1, 3, 5, axis=-1)),
-    "QAttention": (QuantisedPort(0, 3, 6), QuantisedPort(1, 4, 7, axis=-1)),
-    "QEmbedLayerNormalization": tuple(QuantisedPort(place, place + 6, place + 11) for place in range(2, 7)),
-}
-"""The ports of operators that have no float meaning of their own (`onnxtile.model.quantising`)."""
-
-_BLOCKS: Mapping[str, tuple[str, tuple[QuantisedPort, ...]]] = {
-    "GatherBlockQuantized": ("bits", (QuantisedPort(0, 2, 3, axis=1),)),
-    "MatMulNBits": ("bits", (QuantisedPort(1, 2, 3, axis=1),)),
-    "QMoE": ("expert_weight_bits", tuple(QuantisedPort(2 + 3 * n, 3 + 3 * n, 11 + n, axis=2) for n in range(3))),
-}
-"""By operator on weights of a few bits with a scale for each block: the attribute that has the bits, and the ports."""
-
-_PRODUCTS: Mapping[str, tuple[int, int]] = {
-    **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QGemm"), (0, 3)),
-    **dict.fromkeys(("Conv", "ConvTranspose", "ConvInteger", "Gemm", "MatMul", "MatMulInteger", "FusedMatMul"), (0, 1)),
-    **dict.fromkeys(("Attention", "MultiHeadAttention", "GroupQueryAttention", "QAttention", "Einsum"), (0, 1)),
-    "MoE": (0, 2),
-    **dict.fromkeys(
-        ("DynamicQuantizeMatMul", "MatMulIntegerToFloat", "FusedConv", "FusedGemm", "LSTM", "GRU", "RNN"), (0, 1)
-    ),
-}
-"""By operator: which inputs are the factors of its products."""
 
 
 class _Scoped(NamedTuple):
@@ -102,13 +63,12 @@ def factors(node: ir.Node, model: ir.Model, shapes: Shapes) -> str:
 
 def _factors(scoped: _Scoped, shapes: Shapes) -> list[str]:
     node = scoped.node
-    if node.domain not in OWN_DOMAINS:
+    row = operator_of(node)
+    if row is None:
         return []
-    if node.op_type == "MatMulNBits":
-        return [_type(_stored(scoped, 0), shapes), f"int{node.attributes.get_int('bits', 4)}"]
-    if node.op_type == "QMoE":
-        return [_type(_stored(scoped, 0), shapes), f"int{node.attributes.get_int('expert_weight_bits', 4)}"]
-    places = _PRODUCTS.get(node.op_type, ())
+    if row.bits and isinstance(row.work, Products):
+        return [_type(_stored(scoped, 0), shapes), f"int{node.attributes.get_int(row.bits, 4)}"]
+    places = row.factors or ()
     # What attention reads packed, it multiplies by itself.
     given = [place if place < len(node.inputs) and node.inputs[place] is not None else 0 for place in places]
     return [_type(_stored(scoped, place), shapes) for place in given]
@@ -155,33 +115,20 @@ def _with_inside(scoped: _Scoped, model: ir.Model) -> Iterator[_Scoped]:
 
 
 def _of_node(scoped: _Scoped, shapes: Shapes, constants: Constants) -> Iterator[Quantisation]:
-    node = scoped.node
-    if node.domain not in OWN_DOMAINS:
+    node, row = scoped.node, operator_of(scoped.node)
+    if row is None:
         return
     size = node.attributes.get_int("block_size", 0) or None
-    bits, blocks = _BLOCKS.get(node.op_type, ("", ()))
-    for port in (*blocks, *ports_of(node)):
+    meaning = quantised_form(node)
+    for port in row.ports if meaning is None else meaning.ports(node):
         value = _made(scoped, port.tensor) if port.is_made else _given(scoped, port.tensor)
         if value is None or not value.name:
             continue
         dtype = _type(value, shapes)
-        if blocks and not dtype.endswith(("int2", "int4")):
-            dtype = f"int{node.attributes.get_int(bits, 4)}"  # several to a byte
+        if row.bits and not dtype.endswith(("int2", "int4")):
+            dtype = f"int{node.attributes.get_int(row.bits, 4)}"  # several to a byte
         scale, zero = (_numbers(_given(scoped, place), constants) for place in (port.scale, port.zero_point))
         yield Quantisation(value.name, dtype, scale, zero, _axis(scoped, port, value, shapes), size)
-
-
-def ports_of(node: ir.Node) -> tuple[QuantisedPort, ...]:
-    """Return where `node`, of the standard domain or onnxruntime's, has tensors with one scale, or one for each element of an axis."""
-    meaning = FLOAT_MEANINGS.get(node.op_type)
-    if meaning is None:
-        return _PORTS.get(node.op_type, ())
-    read = [
-        QuantisedPort(place, place + 1, place + 2, axis=meaning.axis_of(node, place))
-        for place in meaning.places(node)
-        if meaning.is_scaled(place)
-    ]
-    return (*read, QuantisedPort(0, *meaning.result, is_made=True))
 
 
 def _axis(scoped: _Scoped, port: QuantisedPort, value: ir.Value, shapes: Shapes) -> int | None:

@@ -27,11 +27,13 @@ from onnxtile.inspection.layers import (
 )
 from onnxtile.inspection.quantisation import Quantisation, quantisations
 from onnxtile.inspection.training import Kept, kept_for_training
-from onnxtile.inspection.work import add_up, operator_name
+from onnxtile.inspection.work import add_up
 from onnxtile.model.binding import free_inputs, symbols
 from onnxtile.model.constants import Constants, constant_tensor
 from onnxtile.model.formula import SizeRanges
-from onnxtile.model.walk import RESHAPING, dependencies
+from onnxtile.model.walk import dependencies
+from onnxtile.operators.node_view import operator_name
+from onnxtile.operators.table import movement_of
 from onnxtile.shapes.resolve import Shapes, resolve, tensor_bytes
 
 # The operators of a model: how often each is used, and with which attributes.
@@ -230,7 +232,6 @@ def _read(model: ir.Model, constants: Constants) -> Iterator[ir.Value]:
     yield from (value for value in model.graph.outputs if value in constants)
 
 
-_SAME_ELEMENTS = RESHAPING | {"Transpose"}
 _CONVERSIONS = {"Cast", "DequantizeLinear"}
 
 
@@ -240,10 +241,11 @@ def _stored(value: ir.Value) -> Iterator[ir.Value]:
     while todo:
         current = todo.pop()
         node = current.producer()
-        if node is None or node.op_type not in _SAME_ELEMENTS | _CONVERSIONS:
+        is_moved = node is not None and movement_of(node) in {"renames", "permutes"}
+        if node is None or not (is_moved or node.op_type in _CONVERSIONS):
             yield current
             continue
-        operands = node.inputs[:1] if node.op_type in _SAME_ELEMENTS else node.inputs
+        operands = node.inputs[:1] if is_moved else node.inputs
         todo.extend(operand for operand in operands if operand is not None)
 
 

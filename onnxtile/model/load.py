@@ -24,6 +24,7 @@ from onnx import TensorProto, numpy_helper, serialization
 from onnxtile.model.preserved import copied_tensor, note_inline, note_outputs, note_training, without_second_props
 from onnxtile.model.validity import INLINE_BYTES, check, check_proto
 from onnxtile.model.walk import all_nodes, all_values, main_graphs, tensors_of
+from onnxtile.operators.row import CONTROL_FLOW
 from onnxtile.system.errors import ModelError, ModelWarning, first_cause
 from onnxtile.system.files import real, require_readable, straight
 from onnxtile.system.posix import let_go, open_to_read
@@ -172,7 +173,7 @@ MOST_BYTES = 2**28
 """That the sparse constants of a model may take together when they are dense: few indices may stand among any number of zeros."""
 
 _STANDARD = frozenset({"", "ai.onnx"})
-_HOLDING = frozenset({"Constant", "If", "Loop", "Scan", "SequenceMap"})
+_HOLDING = CONTROL_FLOW | {"Constant", "SequenceMap"}
 """Standard operators with attributes that may hold sparse tensors; to look at those of all others takes as long as to load them."""
 
 

@@ -12,10 +12,6 @@ _GRAPH = ir.AttributeType.GRAPH
 _GRAPH_TYPES = (_GRAPH, ir.AttributeType.GRAPHS)
 
 
-RESHAPING = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
-"""Standard operators that only rename the axes of their first operand: the result has its elements in its order, in each element type."""
-
-
 class HeldGraph(NamedTuple):
     """A body of a node: the attribute that holds it, its position where the attribute holds a list of graphs, and the graph."""
 

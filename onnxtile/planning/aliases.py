@@ -1,6 +1,6 @@
-"""Finds the aliases that a model allows: results that may share bytes with an operand, by the table in aliases.lawful.
+"""Finds the aliases that a model allows: results that may share bytes with an operand, by the rows of operators.
 
-The table is the authority; a run inside the arena is evidence. A result is a view where the ONNX specification gives it the same elements
+The rows are the authority; a run inside the arena is evidence. A result is a view where the ONNX specification gives it the same elements
 in the same order and of the same type.
 """
 
@@ -17,92 +17,24 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxtile.inspection.work import operator_name
 from onnxtile.model import keys
 from onnxtile.model.binding import Unbound, free_inputs
 from onnxtile.model.constants import Constants
 from onnxtile.model.draws import RandomNodes
 from onnxtile.model.quantising import dequantises, quantises
 from onnxtile.model.validity import skeleton
-from onnxtile.model.walk import RESHAPING, all_nodes, dependencies, main_graphs
+from onnxtile.model.walk import all_nodes, dependencies, main_graphs
+from onnxtile.operators.row import CONTROL_FLOW, No, Operator
+from onnxtile.operators.table import operator_of, sharing_of
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
-from onnxtile.shapes.value import CONTROL_FLOW
 
-# The table of lawful aliases: operators that may write over an operand, and operators that only move bytes.
+# Whether results may share bytes with operands is said by the rows of operators (`over`, `same`, `state`).
 #
-# The planner and fit use this table; the check of plans has its own. Every operator in it has also been run with its output at the address
-# of its operand in onnxruntime's CPU kernels, repeatedly, in several shapes, alignments and element types, on one thread and on two
-# (tests/planning/test_in_place.py). Passing there is not enough, since one kernel may use scratch memory where another does not. Failing
-# is: Hardmax, CumSum, the tanh form of Gelu and onnxruntime's FastGelu and QuickGelu read elements that they have overwritten. LRN is not
-# in the table either, because its windows reach into elements already written. tests/operators has the reason for each operator that is
-# missing.
-
-_UNARY = (
-    "Abs Acos Acosh Asin Asinh Atan Atanh BitCast BitwiseNot Cast CastLike Ceil Celu Clip Cos Cosh DequantizeLinear Elu Erf Exp EyeLike "
-    "Floor Gelu HardSigmoid HardSwish IsInf IsNaN LeakyRelu Log Mish Neg Not QuantizeLinear Reciprocal Relu Round Selu Shrink Sigmoid Sign "
-    "Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu Trilu"
-)
-
-_ALONG_AXES = (
-    "Softmax LogSoftmax LpNormalization MeanVarianceNormalization BatchNormalization GroupNormalization InstanceNormalization "
-    "LayerNormalization RMSNormalization SimplifiedLayerNormalization"
-)
-"""Operators that read a whole row or channel before they write it; scales, biases and statistics must not overlap the result."""
-
-_BINARY = (
-    "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod Mul Or PRelu "
-    "Pow Sub Sum Xor"
-)
-
-_SCATTERS = "Scatter ScatterElements ScatterND TensorScatter"
-"""Operators that copy operand 0, and write updates over some of its elements."""
-
-_OF_RUNTIME = (
-    "BiasGelu BranchwiseRMSNorm DequantizeLinear Gelu LinearAttentionGate MurmurHash3 QLinearLeakyRelu QLinearSigmoid QLinearSoftmax "
-    "QuantizeLinear SampleOp ScaledSiLU Trilu"
-)
-"""Operators of onnxruntime's domain that compute element by element, or row by row, on operand 0."""
-
-_SUMS_OF_RUNTIME = {
-    **dict.fromkeys(["GatedAdd", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"], frozenset({0, 1})),
-    **dict.fromkeys(["QLinearAdd", "QLinearMul"], frozenset({0, 3})),
-    "FusedConv": frozenset({3}),
-    "FusedGemm": frozenset({2}),
-    "GatedRMSNorm": frozenset({0, 2}),
-    "NGramRepeatBlock": frozenset({1}),
-    "QLinearWhere": frozenset({1, 4}),
-}
-"""The same on several operands, or on another one: scales, zero points, gates, and what is multiplied, must not overlap the result."""
-
-_FIRST: frozenset[int] = frozenset({0})
-_LAST_TWO: frozenset[int] = frozenset({1, 2})
-
-IN_PLACE: Mapping[str, frozenset[int] | None] = {
-    **dict.fromkeys([*_UNARY.split(), *_ALONG_AXES.split(), *_SCATTERS.split()], _FIRST),
-    **dict.fromkeys(_BINARY.split()),
-    "Gemm": frozenset({2}),
-    "Where": _LAST_TWO,
-    **{f"com.microsoft::{name}": _FIRST for name in _OF_RUNTIME.split()},
-    **{f"com.microsoft::{name}": places for name, places in _SUMS_OF_RUNTIME.items()},
-}
-"""By operator, with its domain where that is not the standard one, the operands that the result may be written over (None: any). Shape and
-element size must be the same, no other tensor may lie in those bytes, and no later node may read them."""
-
-SEVERAL_RESULTS = frozenset(
-    f"com.microsoft::{name}" for name in ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
-)
-"""Operators of IN_PLACE of which each result may be written over each of these operands: they read an element of all of them before they
-write that of the results. Of others no result may, where they have several."""
-
-VIEWS = RESHAPING | {"Cast", "CastLike", "Dropout"}
-"""Output 0 is operand 0 with another shape, where both have one element type and size; a Dropout only outside training."""
-
-CUTS = frozenset({"Split", "Slice"})
-"""Operators whose results are parts of operand 0, read in place where the bytes are contiguous."""
-
-JOINS = frozenset({"Concat"})
-"""Operators whose operands are parts of output 0, written directly into it where the bytes are contiguous."""
-
+# The planner and fit use these; the check of plans has its own table. Every operator that may write over an operand has also been run with
+# its output at the address of that operand in onnxruntime's CPU kernels: repeatedly, in several shapes, alignments and element types, on
+# one thread and on two (tests/planning/test_in_place.py). Passing there is not enough, since one kernel may use scratch memory where
+# another does not. Failing is: Hardmax, CumSum, the tanh form of Gelu and onnxruntime's FastGelu and QuickGelu read elements that they
+# have overwritten.
 
 # Nodes that only join or cut tensors: also a quantised island, and a QLinearConcat, whose scales are all equal.
 
@@ -171,43 +103,11 @@ def _numbers(pair: Sequence[ir.Value | None], constants: Constants) -> tuple[flo
 
 # Operators that make the next value of a state of its value before, by output and operand.
 
-_ATTENTION = {1: 4, 2: 5}
-_GROUPED = {1: 3, 2: 4}
-_MULTI_HEAD = {1: 6, 2: 7}
-
-STANDARD: Mapping[str, Mapping[int, int]] = {
-    "Attention": _ATTENTION,
-    "Concat": {0: 0},
-    "GRU": {1: 5},
-    "LSTM": {1: 5, 2: 6},
-    "RNN": {1: 5},
-    "ScatterElements": {0: 0},
-    "ScatterND": {0: 0},
-    "TensorScatter": {0: 0},
-}
-"""By standard operator, the operand that holds the value before, by the number of the output."""
-
-CONTRIBUTED: Mapping[str, Mapping[int, int]] = {
-    "GroupQueryAttention": _GROUPED,
-    "MultiHeadAttention": _MULTI_HEAD,
-}
-"""The same for operators of onnxruntime's domain."""
-
-GROWING = frozenset({"Attention", "Concat", "GroupQueryAttention", "MultiHeadAttention"})
-"""Operators whose result may be longer than the operand that it begins with."""
-
-RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
-"""Operators whose result is the value after the last time step: by then, that before the first one has been read."""
-
-OVER = GROWING | RECURRENT
-"""Operators that write a state over its operand by their definition, where no other node reads the operand later."""
-
 
 def operands_of_state(node: ir.Node, *, is_standard: bool) -> Mapping[int, int]:
     """Return the operands of `node` that results are the next value of, by the number of the output."""
-    if is_standard:
-        return STANDARD.get(node.op_type, {})
-    return CONTRIBUTED.get(node.op_type, {}) if node.domain == "com.microsoft" else {}
+    row = operator_of(node)
+    return row.state if row is not None and row.is_standard == is_standard else {}
 
 
 # Aliases of states: a result that an operator writes over the operand that holds the value before, where both are one state.
@@ -233,7 +133,8 @@ def _captured(node: ir.Node) -> Iterator[tuple[ir.Value, ir.Value]]:
 
 
 def _appended(node: ir.Node, facts: LayoutFacts) -> Iterator[tuple[ir.Value, ir.Value]]:
-    if node.op_type not in OVER:
+    row = operator_of(node)
+    if row is None or not row.state_over:
         return
     for place, index in operands_of_state(node, is_standard=facts.is_standard(node)).items():
         operand = node.inputs[index] if index < len(node.inputs) else None
@@ -410,7 +311,8 @@ def views(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
         if is_whole and facts.same_bytes(node.outputs[0], node.inputs[0]):
             yield Alias(node.outputs[0], node.inputs[0], "view")
         return
-    is_view = node.op_type in VIEWS or (node.op_type in JOINS and len(node.inputs) == 1)
+    sharing = sharing_of(node)
+    is_view = sharing == "view" or (sharing == "join" and len(node.inputs) == 1)
     if not is_view or not facts.is_standard(node) or not node.inputs or not node.outputs:
         return
     if node in facts.random:
@@ -433,9 +335,9 @@ def parts(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
         # The start of a part is known only in a run, apart from that of the first operand of a Concat.
         yield from _first_joined(moved, facts)
         return
-    if moved.op_type in JOINS:
+    if moved.op_type == "Concat":
         yield from _joined(moved, facts)
-    elif moved.op_type in CUTS:
+    else:
         cuts = dict(_split(moved, facts)) if moved.op_type == "Split" else cut_starts(node, facts)
         for value, starts in cuts.items():
             at = _bytes_before(moved.operands[0], value, starts, facts)
@@ -451,7 +353,7 @@ def _moved(node: ir.Node, facts: LayoutFacts) -> Move | None:
 
 def cut_starts(node: ir.Node, facts: LayoutFacts) -> dict[ir.Value, list[int]]:
     """Return the start of each result of a Split or Slice in its operand, on each axis; empty where it is not known."""
-    if node.op_type not in CUTS or not facts.is_standard(node) or not node.inputs or node.inputs[0] is None:
+    if sharing_of(node) != "cut" or not facts.is_standard(node) or not node.inputs or node.inputs[0] is None:
         return {}
     moved = standard_move(node)
     if moved is None:
@@ -480,20 +382,19 @@ def overwritable(node: ir.Node, facts: LayoutFacts) -> Collection[int]:
     if function is not None:
         declared = function.metadata_props.get(keys.IN_PLACE, "")
         return json.loads(declared) if declared else ()
-    name = operator_name(node)
-    if name not in IN_PLACE or not _is_plain(node, name, facts):
+    row = operator_of(node)
+    if row is None or isinstance(row.over, No) or not _is_plain(node, row, facts):
         return ()
-    allowed = IN_PLACE[name]
-    return range(len(node.inputs)) if allowed is None else allowed
+    return range(len(node.inputs)) if row.over is None else row.over
 
 
-def _is_plain(node: ir.Node, name: str, facts: LayoutFacts) -> bool:
+def _is_plain(node: ir.Node, row: Operator, facts: LayoutFacts) -> bool:
     """Return whether `node` has one result, or several that may share, and its attributes choose the form that is in the table."""
-    if name not in SEVERAL_RESULTS and ([v for v in node.outputs if v.name] != [*node.outputs[:1]]):
+    if not row.over_each and ([v for v in node.outputs if v.name] != [*node.outputs[:1]]):
         return False
-    if name == "Gelu":
+    if row.name == "Gelu":
         return node.attributes.get_string("approximate", "none") == "none"
-    if name == "BatchNormalization":
+    if row.name == "BatchNormalization":
         if facts.opset() < 7:
             return node.attributes.get_int("is_test", 0) == 1
         return node.attributes.get_int("training_mode", 0) == 0
@@ -562,7 +463,7 @@ def _first_joined(moved: Move, facts: LayoutFacts) -> Iterator[Alias]:
     The only operand of a Concat is the whole result.
     """
     operand, result = moved.operands[0], moved.results[0]
-    if moved.op_type not in JOINS or operand is None or not result.name:
+    if moved.op_type != "Concat" or operand is None or not result.name:
         return
     outer, inner, dtype = facts.shapes.sizes(result), facts.shapes.sizes(operand), facts.shapes.dtype(result)
     if outer is None or inner is None or len(inner) != len(outer) or not -len(outer) <= moved.axis < len(outer):

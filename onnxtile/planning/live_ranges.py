@@ -9,7 +9,8 @@ from typing import NamedTuple, Protocol
 import onnx_ir as ir
 
 from onnxtile.model.walk import dependencies
-from onnxtile.planning.aliases import CUTS, LayoutFacts
+from onnxtile.operators.table import sharing_of
+from onnxtile.planning.aliases import LayoutFacts
 from onnxtile.planning.offsets.problem import LivePart, union
 from onnxtile.planning.schedule import Schedule
 from onnxtile.planning.scope import PlanScope
@@ -128,7 +129,7 @@ def spans_read(node: ir.Node, value: ir.Value, facts: LayoutFacts) -> tuple[Byte
 
     A Slice or Split reads only the bytes of its results, where these are contiguous.
     """
-    if node.op_type not in CUTS or not facts.is_standard(node):
+    if sharing_of(node) != "cut" or not facts.is_standard(node):
         return None
     if [place for place, operand in enumerate(node.inputs) if operand is value] != [0]:
         return None
@@ -145,7 +146,7 @@ def partial_reads(
     nodes = tuple(nodes)
     found: dict[ir.Value, dict[ir.Node, tuple[ByteSpan, ...] | None]] = {}
     for node in nodes:
-        source = node.inputs[0] if node.op_type in CUTS and node.inputs else None
+        source = node.inputs[0] if sharing_of(node) == "cut" and node.inputs else None
         if source is not None and spans_read(node, source, facts) is not None:
             found[source] = {}
     for node in nodes if found else ():

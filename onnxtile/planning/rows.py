@@ -11,8 +11,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxtile.inspection.work import operator_name
 from onnxtile.model.formula import SizeFormula, product_of
+from onnxtile.operators.node_view import operator_name
 from onnxtile.planning.aliases import LayoutFacts, views
 from onnxtile.planning.bodies import BodyPlan, BodyPlans
 from onnxtile.planning.layout import Layout

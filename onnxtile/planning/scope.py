@@ -11,12 +11,12 @@ import onnx_ir as ir
 from onnxtile.model.binding import binding
 from onnxtile.model.topology import node_id
 from onnxtile.model.walk import bodies_of, dependencies, values_in
+from onnxtile.operators.row import CONTROL_FLOW
 from onnxtile.planning.aliases import Alias, LayoutFacts, kind_name
 from onnxtile.planning.schedule import Schedule
 from onnxtile.planning.states import StatePair
 from onnxtile.shapes.opened_calls import inside_of
 from onnxtile.shapes.resolve import tensor_bytes
-from onnxtile.shapes.value import CONTROL_FLOW
 from onnxtile.system.errors import UsageError
 
 PLACINGS = ("outputs", "inside", "outside")

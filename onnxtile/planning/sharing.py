@@ -12,7 +12,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.model import keys
-from onnxtile.planning.aliases import CUTS, JOINS, VIEWS, Alias, LayoutFacts, parts
+from onnxtile.operators.table import sharing_of
+from onnxtile.planning.aliases import Alias, LayoutFacts, parts
 from onnxtile.planning.live_ranges import ByteSpan, LiveRange, Precedence, merged
 from onnxtile.planning.offsets.problem import Buffer, Ints, LivePart, align, joined_ranges, union
 from onnxtile.planning.result import CopyCount
@@ -822,14 +823,15 @@ def _moved(node: ir.Node, facts: LayoutFacts, sharing: Sharing) -> Iterator[tupl
     if not facts.is_standard(node):
         return
     results = [value for value in node.outputs if value in sharing.alias_sets.of]
-    if node.op_type in JOINS and results:
+    kind = sharing_of(node)
+    if kind == "join" and results:
         there = [alias.source for alias in sharing.shares.get(results[0], ()) if alias.rule != "view"]
         for value in node.inputs:
             if value is not None:
                 yield value, value in there
                 # An operand that is given twice is avoided once.
                 there = [other for other in there if other is not value]
-    elif node.op_type in CUTS:
+    elif kind == "cut":
         yield from ((value, bool(sharing.shares.get(value))) for value in results)
         alias_sets = sharing.alias_sets.of
         for alias in parts(node, facts):
@@ -837,10 +839,5 @@ def _moved(node: ir.Node, facts: LayoutFacts, sharing: Sharing) -> Iterator[tupl
             is_written = alias.value in alias_sets or alias.value.is_graph_output()
             if not is_written and alias.source not in facts.constants:
                 yield alias.value, True
-    elif (
-        node.op_type in VIEWS
-        and results
-        and node.inputs[0] is not None
-        and facts.same_bytes(results[0], node.inputs[0])
-    ):
+    elif kind == "view" and results and node.inputs[0] is not None and facts.same_bytes(results[0], node.inputs[0]):
         yield results[0], bool(sharing.shares.get(results[0]))

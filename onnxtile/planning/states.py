@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from onnxtile.model import keys
-from onnxtile.planning.aliases import GROWING, LayoutFacts, operands_of_state
+from onnxtile.operators.table import operator_of
+from onnxtile.planning.aliases import LayoutFacts, operands_of_state
 from onnxtile.shapes.resolve import tensor_bytes
 from onnxtile.system.errors import UsageError
 
@@ -312,7 +313,8 @@ def _growing_axis(before: ir.Value, after: ir.Value, facts: LayoutFacts) -> int 
         return None
     result = _origin(after, facts)
     node = result.producer()
-    if node is None or node.op_type not in GROWING:
+    row = None if node is None else operator_of(node)
+    if node is None or row is None or not row.state_grows:
         return None
     operand = _operand_of(node, result, facts)
     return axes[0] if operand is not None and _origin(operand, facts) is before else None

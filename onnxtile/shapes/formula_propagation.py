@@ -16,6 +16,7 @@ from onnxtile.model.constants import constant_tensor
 from onnxtile.model.formula import SizeFormula, SizeRanges, exact_quotient, extreme, product_of
 from onnxtile.model.submodel import assembled, bare_node, tensor_type
 from onnxtile.model.walk import has_body
+from onnxtile.operators.table import movement_of
 
 _ShapeFormula: TypeAlias = tuple[SizeFormula, ...]
 _MOST = 64
@@ -24,8 +25,6 @@ _DEEPEST = 100
 """Nodes between a size and where it is read, at most."""
 _FAR = 2**29
 """Exporters write such ends of a Slice for "to the last": no dimension becomes larger."""
-_SAME = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
-"""Operators that keep the elements of a list of sizes, and their order."""
 
 
 class FormulaPropagation:
@@ -100,7 +99,7 @@ class FormulaPropagation:
             return None
         if node.op_type in {"Shape", "Size"}:
             return self._measured(node)
-        if node.op_type in _SAME:
+        if movement_of(node) in {"renames", "converts"}:
             return self.list(node, 0, depth + 1) if self._is_whole(value) else None
         if node.op_type == "Div" or node.op_type in _ARITHMETIC:
             return self._computed(node, depth)

@@ -19,10 +19,10 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.save import MAX_IR_VERSION
 from onnxtile.model.validity import skeleton
 from onnxtile.model.walk import HeldGraph, bodies_of, called_functions, nodes_in
+from onnxtile.operators.row import CONTROL_FLOW
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.internals import Cloner
 from onnxtile.shapes.resolve import Shapes, resolve
-from onnxtile.shapes.value import CONTROL_FLOW
 from onnxtile.system.errors import ModelError
 
 _MOST = 500_000

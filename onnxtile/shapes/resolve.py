@@ -21,11 +21,12 @@ import onnx_ir as ir
 
 from onnxtile.model.binding import free_inputs
 from onnxtile.model.constants import Constants
-from onnxtile.model.feeds import ANYTHING, Sizes, Wanted, fed_sizes
+from onnxtile.model.feeds import ANYTHING, Wanted, fed_sizes
 from onnxtile.model.formula import SizeFormula, SizeRanges, product_of, read_size, read_sizes
 from onnxtile.model.known import Dim, Dims, Known, declared
 from onnxtile.model.submodel import exposing
 from onnxtile.model.walk import has_body
+from onnxtile.operators.takes import Sizes
 from onnxtile.shapes.formula_propagation import FormulaPropagation
 from onnxtile.shapes.infer import ShapeEngines, values
 from onnxtile.shapes.value import Propagation, after_loops, data_dependent

@@ -21,6 +21,8 @@ from onnxtile.model.constants import constant_tensor
 from onnxtile.model.known import NOTHING, Dim, Dims, Known
 from onnxtile.model.submodel import assembled, tensor_type
 from onnxtile.model.walk import bodies_of, nodes_inside, values_in
+from onnxtile.operators.row import CONTROL_FLOW, ShapeGrowth
+from onnxtile.operators.table import operator_of, operators
 from onnxtile.shapes.contributed import KnownOperand, contributed_operators, results
 from onnxtile.system.process import collector_paused
 from onnxtile.system.runtime import Array
@@ -36,30 +38,6 @@ Interval: TypeAlias = tuple[Array, Array]
 Evaluate: TypeAlias = Callable[[Sequence[Array | None]], Sequence[Array]]
 """Computes the results of an operator from its operands."""
 
-_RISING = {
-    *("Add", "And", "Cast", "Ceil", "Concat", "ConstantOfShape", "Expand", "Flatten", "Floor", "Gather", "Identity"),
-    *("Max", "Min", "Mul", "Or", "Range", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "Slice"),
-    *("Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
-}
-_FALLING = {
-    **{"Div": {1}, "Greater": {1}, "GreaterOrEqual": {1}, "Less": {0}, "LessOrEqual": {0}, "Neg": {0}, "Not": {0}},
-    "Sub": {1},
-}
-"""The operands with which an operator falls; it rises with the others."""
-
-_OF_THE_FIRST = {
-    "Gather",
-    "Slice",
-    "Split",
-    "Squeeze",
-    "Unsqueeze",
-    "ReduceMax",
-    "ReduceMin",
-    "ReduceProd",
-    "ReduceSum",
-}
-"""Operators whose other operands say which elements are meant: an interval says nothing of that."""
-
 
 def interval_results(operator: str, operands: Sequence[Interval | None], evaluate: Evaluate) -> list[Interval] | None:
     """Return the least and the most of each result of `operator`; None where nothing is known of them."""
@@ -68,9 +46,11 @@ def interval_results(operator: str, operands: Sequence[Interval | None], evaluat
         return [_equal(*given)]
     if operator == "Where":
         return [_where(*given)]
-    if operator not in _RISING and operator not in _FALLING:
+    row = operators().get(operator)
+    numbers = None if row is None else row.numbers
+    if numbers is None or not numbers.monotone:
         return None
-    if operator in _OF_THE_FIRST and not all(_is_known(operand) for operand in given[1:]):
+    if numbers.selecting and not all(_is_known(operand) for operand in given[1:]):
         return None
     if operator == "Range" and not (_is_known(given[0]) and _is_known(given[2])):
         return None
@@ -78,8 +58,7 @@ def interval_results(operator: str, operands: Sequence[Interval | None], evaluat
         return None
     if operator == "Div" and (given[1][0] <= 0).any():
         return None
-    falling = _FALLING.get(operator, set())
-    ends = [[None if o is None else o[end ^ (i in falling)] for i, o in enumerate(operands)] for end in (0, 1)]
+    ends = [[None if o is None else o[end ^ (i in numbers.falling)] for i, o in enumerate(operands)] for end in (0, 1)]
     least, most = (evaluate(end) for end in ends)
     pairs = [_pair(low, high) for low, high in zip(least, most, strict=False)]
     return [pair for pair in pairs if pair is not None] if len(least) == len(most) and None not in pairs else None
@@ -115,57 +94,7 @@ def _where(chosen: Interval, a: Interval, b: Interval) -> Interval:
 
 # Shapes that depend on the data: sample runs cannot determine them, however many agree.
 
-# The size of the output depends on the elements of the input itself.
-_COUNTS = {"NonZero", "Compress", "Unique", "NonMaxSuppression", "StringSplit", "TfIdfVectorizer", "ImageDecoder"}
-# These inputs say the shape of the output: it depends on the data when their elements do.
-_SHAPE_INPUTS = {
-    "AffineGrid": (1,),
-    "BlackmanWindow": (0,),
-    "CenterCropPad": (1,),
-    "Col2Im": (1, 2),
-    "ConstantOfShape": (0,),
-    "DFT": (1, 2),
-    "Expand": (1,),
-    "HammingWindow": (0,),
-    "HannWindow": (0,),
-    "If": (0,),
-    "Loop": (0, 1),
-    "MaxUnpool": (2,),
-    "MelWeightMatrix": (0, 1),
-    "OneHot": (1,),
-    "Pad": (1, 3),
-    "Range": (0, 1, 2),
-    "Reshape": (1,),
-    "Resize": (2, 3),
-    "STFT": (1, 3),
-    "Slice": (1, 2, 3, 4),
-    "Split": (1,),
-    "SplitToSequence": (1,),
-    "SequenceAt": (1,),
-    "SequenceErase": (1,),
-    "SequenceInsert": (2,),
-    "Squeeze": (1,),
-    "Tile": (1,),
-    "TopK": (1,),
-    "Unsqueeze": (1,),
-    "Upsample": (1,),
-}
-# The same of operators of onnxruntime, where it is not as in ONNX.
-_COUNTS_OF_RUNTIME = {
-    *("BeamSearch", "BifurcationDetector", "DynamicTimeWarping", "GreedySearch", "RemovePadding", "Sampling"),
-    *("Tokenizer", "Unique", "WhisperBeamSearch"),
-}
-_SHAPE_INPUTS_OF_RUNTIME = {
-    "ConvTransposeWithDynamicPads": (2,),
-    "CropAndResize": (3,),
-    "ExpandDims": (1,),
-    "GroupQueryAttention": (6,),
-    "Pad": (1,),
-    "Range": (0, 1, 2),
-    "RelativePositionBias": (1, 2),
-}
 _FROM_SHAPE = {"Shape", "Size", "SequenceLength"}
-_REDUCES = "Reduce"  # ReduceSum and its kind take their axes as input 1
 
 
 def data_dependent(model: ir.Model) -> dict[ir.Value, ir.Node]:
@@ -207,14 +136,8 @@ def _cause(node: ir.Node, elements: dict[ir.Value, bool], shapes: dict[ir.Value,
 
 def shape_operands(node: ir.Node) -> list[int]:
     """Return the places of the inputs of `node` on whose elements the shape of its output depends; none for unknown domains."""
-    if node.domain not in {"", "ai.onnx", "com.microsoft"}:
-        return []
-    standard = node.domain != "com.microsoft"
-    if node.op_type in (_COUNTS if standard else _COUNTS_OF_RUNTIME):
-        return list(range(len(node.inputs)))
-    inputs = _SHAPE_INPUTS if standard else _SHAPE_INPUTS_OF_RUNTIME
-    places = inputs.get(node.op_type, (1,) if standard and node.op_type.startswith(_REDUCES) else ())
-    return [place for place in places if place < len(node.inputs)]
+    row = operator_of(node)
+    return [] if row is None else [place for place in range(len(node.inputs)) if place in row.shaped_by]
 
 
 # Shapes inside the bodies of If, Loop and Scan, and of what these nodes hand out.
@@ -285,9 +208,6 @@ def follow(node: ir.Node, table: Table) -> None:
     """Note the shapes in the bodies of `node`, an If, Loop or Scan, and those of its outputs."""
     {"If": _follow_if, "Loop": _follow_loop, "Scan": _follow_scan}[node.op_type](node, table)
 
-
-CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
-"""Operators that run bodies on tensors, and hand out what these leave."""
 
 _STANDARD = frozenset({"", "ai.onnx"})
 
@@ -422,34 +342,6 @@ def made_inside(node: ir.Node) -> list[ir.Value]:
 _MOST = 4096
 """Elements of the largest tensor that is computed."""
 
-_ARITHMETIC = {
-    *("Abs", "Add", "And", "Cast", "Ceil", "Clip", "Concat", "ConstantOfShape", "CumSum", "Div", "Equal", "Expand"),
-    *("Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "Identity", "Less"),
-    *("LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "NonZero", "Not", "Or", "Pow", "Range", "ReduceMax"),
-    *("ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "Round", "ScatterElements", "ScatterND", "Sign", "Slice"),
-    *("Split", "Sqrt", "Squeeze", "Sub", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where"),
-}
-"""Operators that compute sizes and shapes."""
-
-_GROWING_BY = {
-    "ConstantOfShape": 0,
-    "Expand": 1,
-    "OneHot": 1,
-    "Pad": 1,
-    "Range": 1,
-    "Reshape": 1,
-    "Slice": 2,
-    "Tile": 1,
-    "TopK": 1,
-}
-"""The inputs with whose numbers the shape of the output grows."""
-
-_SHRINKING_BY = {"Slice": 1}
-"""The inputs with whose numbers it shrinks: it is largest where these are least."""
-
-_STEPS = {"Range": 2, "Slice": 4}
-"""The inputs that say in which direction the others count."""
-
 
 class Propagation:
     """Carries numbers and shapes forward through a model and the bodies in it; `dtypes` and `dims` say what is known before.
@@ -552,15 +444,16 @@ class Propagation:
             return False
         if node.domain not in {"", "ai.onnx"}:
             return True
-        deciding = loose.intersection(shape_operands(node))
-        rising, falling = _GROWING_BY.get(node.op_type), _SHRINKING_BY.get(node.op_type)
-        return bool(deciding - {rising, falling}) or (bool(deciding) and not self._counts_up(node, deciding))
+        deciding, growth = loose.intersection(shape_operands(node)), _growth(node)
+        if growth is None or not deciding:
+            return bool(deciding)
+        return bool(deciding - {growth.by, growth.shrinks_by}) or not self._counts_up(node, growth, deciding)
 
-    def _counts_up(self, node: ir.Node, places: Iterable[int]) -> bool:
+    def _counts_up(self, node: ir.Node, growth: ShapeGrowth, places: Iterable[int]) -> bool:
         """Return whether a Range or Slice counts up, and the numbers at `places` from one end of an axis."""
-        if node.op_type not in _STEPS:
+        if growth.step is None:
             return True
-        step = node.inputs[_STEPS[node.op_type]] if len(node.inputs) > _STEPS[node.op_type] else None
+        step = node.inputs[growth.step] if len(node.inputs) > growth.step else None
         rises = step is None or (step in self._numbers and bool((self._interval(step)[0] > 0).all()))
         return rises and all(keeps_its_sign(self._interval(node.inputs[place])) for place in places)
 
@@ -575,7 +468,7 @@ class Propagation:
             new = new or any(value in self._news for value in node.inputs)
             if new and any(value.name and self._sizes(value) is None for value in node.outputs):
                 self._infer(node)
-            if standard and node.op_type in _ARITHMETIC and self._is_small(node):
+            if standard and _computes_sizes(node) and self._is_small(node):
                 self._compute(node)
 
     def _hold(self, value: ir.Value, tensor: ir.TensorProtocol | None) -> None:
@@ -713,7 +606,9 @@ class Propagation:
         With `sure`, only what is the same whether bounds are reached or not.
         """
         held = {n: v for n, v in typed.items() if v in self._numbers and not (sure and v in self._least)}
-        constants = [numpy_helper.from_array(self._largest(node, n, v), n) for n, v in held.items()]
+        growth = _growth(node)
+        least = "" if growth is None or growth.shrinks_by is None else (*node.input, "", "")[growth.shrinks_by]
+        constants = [numpy_helper.from_array(self._interval(v)[0 if n == least else 1], n) for n, v in held.items()]
         inputs: dict[str, onnx.TypeProto | None] = {
             name: self._type(value, sure=sure) for name, value in typed.items() if name not in held
         }
@@ -722,12 +617,6 @@ class Propagation:
         outputs = [name for name in node.output if name]
         functions = self._called(node)
         return assembled([node], inputs, outputs, self._opsets, constants=constants, functions=functions)
-
-    def _largest(self, node: onnx.NodeProto, name: str, value: ir.Value) -> Array:
-        """Return which of its numbers of the operand `value` makes the result of `node` largest."""
-        place = _SHRINKING_BY.get(node.op_type)
-        shrinks = place is not None and place < len(node.input) and node.input[place] == name
-        return self._interval(value)[0 if shrinks else 1]
 
     def _type(self, value: ir.Value, *, sure: bool) -> onnx.TypeProto:
         if value.type is not None and not isinstance(value.type, ir.TensorType):
@@ -760,6 +649,16 @@ def _inferred(model: onnx.ModelProto) -> dict[str, Known] | None:
             dims = tuple(None if size is None or size < 0 else size for size in sizes)
             found[info.name] = Known(ir.DataType(tensor.elem_type) if tensor.elem_type else None, dims)
     return found
+
+
+def _growth(node: ir.Node | onnx.NodeProto) -> ShapeGrowth | None:
+    row = operators().get(node.op_type)
+    return None if row is None else row.grows
+
+
+def _computes_sizes(node: ir.Node) -> bool:
+    row = operator_of(node)
+    return row is not None and row.numbers is not None
 
 
 def _measured(node: ir.Node, sizes: Sequence[int]) -> Array:

@@ -11,8 +11,10 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile.operators.node_view import KnownConstants
+from onnxtile.operators.windows import InputWindow
 from onnxtile.system.runtime import Array
-from onnxtile.tiling.contraction import ConstantTable, InputWindow, PackedFactor
+from onnxtile.tiling.contraction import PackedFactor
 from onnxtile.tiling.grid import Axis, Cutting, cut_sides, is_contiguous
 from onnxtile.tiling.tileable import as_scalar, normal_range
 from onnxtile.tiling.writer import Writer, label
@@ -325,7 +327,7 @@ class WholeBlock(Blocks):
 
 
 def blocks_of(
-    cutting: Cutting, writer: Writer, constants: ConstantTable, cache: BlockCache, *, graph: ir.Graph
+    cutting: Cutting, writer: Writer, constants: KnownConstants, cache: BlockCache, *, graph: ir.Graph
 ) -> Blocks:
     """Return the blocks of an operand that is used in `graph`."""
     operand = cutting.operand
@@ -348,7 +350,7 @@ def blocks_of(
     return ConstantBlocks(cutting, writer, read, cache.setdefault((*key, fill), {}), fill)
 
 
-def scaled(cutting: Cutting, scale: float, constants: ConstantTable, dtype: ir.DataType) -> Cutting | None:
+def scaled(cutting: Cutting, scale: float, constants: KnownConstants, dtype: ir.DataType) -> Cutting | None:
     """Return `cutting` with its constant multiplied by `scale`; None where it is not a constant or would lose digits.
 
     Digits are lost where an element would leave the range of normal numbers, upwards or downwards.

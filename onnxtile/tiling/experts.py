@@ -16,10 +16,10 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.model import keys
+from onnxtile.operators.node_view import KnownConstants, NotApplicable
 from onnxtile.system.errors import Infeasible
 from onnxtile.system.runtime import Array
 from onnxtile.tiling.accumulate import TilingPolicy
-from onnxtile.tiling.contraction import ConstantTable, NotTiled
 from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.prune import prune
 from onnxtile.tiling.result import SkippedNode, TiledExperts
@@ -88,9 +88,9 @@ def find_experts(
         name = names.of(node)
         try:
             if name in options.skip:
-                raise NotTiled("left out on request")
+                raise NotApplicable("left out on request")
             found.append(_site(node, name, limits.of_operator(node.op_type), facts))
-        except NotTiled as reason:
+        except NotApplicable as reason:
             found.append(SkippedNode(name, str(reason)))
         except Infeasible as error:
             if options.strict:
@@ -100,18 +100,18 @@ def find_experts(
 
 
 def _site(node: ir.Node, name: str, limits: Limits, facts: TilingFacts) -> ExpertSite:
-    """Return the cuts of `node`. Raises NotTiled and Infeasible."""
+    """Return the cuts of `node`. Raises NotApplicable and Infeasible."""
     places = _OPERANDS[node.op_type]
     if facts.dtype(required_input(node, 0), node.op_type) != ir.DataType.FLOAT:
-        raise NotTiled(f"{node.op_type} is cut for float32 only")
+        raise NotApplicable(f"{node.op_type} is cut for float32 only")
     if any(_given(node, place) is not None for place in places.unknown):
-        raise NotTiled("it has zero points, weights of its own for routing, or further scales")
+        raise NotApplicable("it has zero points, weights of its own for routing, or further scales")
     if node.attributes.get_string("quant_type", "int") != "int" or node.attributes.get_int("weights_prepacked", 0) > 0:
-        raise NotTiled("its weights are not stored as whole numbers, row by row")
+        raise NotApplicable("its weights are not stored as whole numbers, row by row")
     for place in (*places.rows, *places.columns):
         value = _given(node, place)
         if value is not None and (value.const_value is None or not value.is_initializer()):
-            raise NotTiled(f"its weights {value.name!r} are not an initializer")
+            raise NotApplicable(f"its weights {value.name!r} are not an initializer")
     experts, rows, _ = _three(node, places.first, facts)
     _, width, columns = _three(node, places.second, facts)
     held = _held(node)
@@ -119,7 +119,7 @@ def _site(node: ir.Node, name: str, limits: Limits, facts: TilingFacts) -> Exper
     gates = rows // inner if inner else 0
     fusion = node.attributes.get_int("swiglu_fusion", 0)
     if not inner or rows % inner or gates not in {1, 2} or (gates == 2 and fusion not in {1, 2}):
-        raise NotTiled(f"its products have {rows} and {inner} inner elements")
+        raise NotApplicable(f"its products have {rows} and {inner} inner elements")
     return ExpertSite(
         node, name, experts, width, inner, _step(node, name, inner, limits, facts), gates, interleaved=fusion == 1
     )
@@ -155,7 +155,7 @@ def _three(node: ir.Node, place: int, facts: TilingFacts) -> tuple[int, int, int
     value = required_input(node, place)
     dims = facts.known_dims(value)
     if len(dims) != 3:
-        raise NotTiled(f"its weights {value.name!r} have {len(dims)} axes, not 3")
+        raise NotApplicable(f"its weights {value.name!r} have {len(dims)} axes, not 3")
     return dims[0], dims[1], dims[2]
 
 
@@ -163,7 +163,7 @@ def _given(node: ir.Node, place: int) -> ir.Value | None:
     return node.inputs[place] if place < len(node.inputs) else None
 
 
-def cut_experts(site: ExpertSite, constants: ConstantTable, names: Names) -> TiledExperts:
+def cut_experts(site: ExpertSite, constants: KnownConstants, names: Names) -> TiledExperts:
     """Replace the node of `site` by a sum of nodes over the stretches, one added after the other."""
     node, graph = site.node, site.node.graph
     assert graph is not None
@@ -207,7 +207,7 @@ def _node(
 
 
 def _part(
-    site: ExpertSite, place: int, start: int, end: int, constants: ConstantTable, names: Names
+    site: ExpertSite, place: int, start: int, end: int, constants: KnownConstants, names: Names
 ) -> ir.Value | None:
     """Return the operand at `place` of the tile from `start` to `end`; the bias of the result goes into the first tile alone."""
     places, value = _OPERANDS[site.node.op_type], site.node.inputs[place]

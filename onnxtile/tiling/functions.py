@@ -13,12 +13,13 @@ import onnx_ir as ir
 from onnxtile.model import keys
 from onnxtile.model.constants import constant_array
 from onnxtile.model.walk import all_nodes, called_functions, nodes_in
+from onnxtile.operators.node_view import KnownConstants, NotApplicable
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import resolve
 from onnxtile.shapes.value import Propagation
 from onnxtile.system.errors import ModelError
 from onnxtile.system.runtime import Array
-from onnxtile.tiling.contraction import ConstantTable, NotTiled, ShapeTable, TensorDims
+from onnxtile.tiling.contraction import ShapeTable, TensorDims
 
 _IR_VERSION = 10
 _MOST = 64
@@ -48,7 +49,7 @@ class FunctionShapes:
 class FunctionTable:
     """The bodies of a model's functions; each is inferred once, after those that call it."""
 
-    def __init__(self, model: ir.Model, shapes: ShapeTable, constants: ConstantTable) -> None:
+    def __init__(self, model: ir.Model, shapes: ShapeTable, constants: KnownConstants) -> None:
         self._model = model
         self._shapes = shapes
         self._constants = constants
@@ -73,23 +74,23 @@ class FunctionTable:
             self._calls[call.op_identifier()][call] = None
 
     def calls(self, function: ir.Function) -> dict[Signature, list[ir.Node]]:
-        """Return the calls of `function` by the sizes of their inputs. Raises NotTiled where nothing is known of a caller."""
+        """Return the calls of `function` by the sizes of their inputs. Raises NotApplicable where nothing is known of a caller."""
         found: dict[Signature, list[ir.Node]] = defaultdict(list)
         for call in self._calls[function.identifier()]:
             found[self._signature(call, len(function.inputs))].append(call)
         return found
 
     def of(self, function: ir.Function) -> FunctionShapes:
-        """Return the shapes inside `function`. Raises NotTiled with the reason where its calls do not decide them."""
+        """Return the shapes inside `function`. Raises NotApplicable with the reason where its calls do not decide them."""
         key = function.identifier()
         if key not in self._known:
             try:
                 self._known[key] = self._infer(function)
-            except NotTiled as reason:
+            except NotApplicable as reason:
                 self._known[key] = str(reason)
         body = self._known[key]
         if isinstance(body, str):
-            raise NotTiled(f"it is inside the local function {function.domain}::{function.name}, {body}")
+            raise NotApplicable(f"it is inside the local function {function.domain}::{function.name}, {body}")
         return body
 
     def _register(self, function: ir.Function) -> None:
@@ -97,12 +98,12 @@ class FunctionTable:
 
     def _infer(self, function: ir.Function) -> FunctionShapes:
         if function.attributes:
-            raise NotTiled("which has attributes")
+            raise NotApplicable("which has attributes")
         calls = self.calls(function)
         if not calls:
-            raise NotTiled("which is called nowhere")
+            raise NotApplicable("which is called nowhere")
         if len(calls) > 1:
-            raise NotTiled("whose calls have different sizes")
+            raise NotApplicable("whose calls have different sizes")
         ((signature, nodes),) = calls.items()
         return _inferred(self._model, function, signature, self._given(nodes, len(function.inputs)))
 
@@ -159,7 +160,7 @@ def _inferred(
     held = {value: array for value, array in zip(function.inputs, given, strict=True) if array is not None}
     for value, fact in zip(list(copy.inputs), signature, strict=True):
         if fact is None or fact[0] is None:
-            raise NotTiled(f"of whose input {value.name!r} nothing is known")
+            raise NotApplicable(f"of whose input {value.name!r} nothing is known")
         value.type = ir.TensorType(fact[0])
         value.shape = None if fact[1] is None else ir.Shape(fact[1])
     for value, array in held.items():
@@ -181,7 +182,7 @@ def _resolved(shell: ir.Model) -> ShapeTable:
     try:
         return resolve(shell)
     except ModelError as error:
-        raise NotTiled(f"whose shapes cannot be inferred: {error}") from None
+        raise NotApplicable(f"whose shapes cannot be inferred: {error}") from None
 
 
 def _values(function: ir.Function) -> Iterator[ir.Value]:
@@ -223,7 +224,7 @@ class FunctionCopies:
     def _split(self, function: ir.Function) -> None:
         try:
             calls = self._table.calls(function)
-        except NotTiled:
+        except NotApplicable:
             return
         for group in list(calls.values())[1:]:
             copy = _named(function, self._free_name(function))

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from onnxtile.operators.windows import AxisSize, SlidingAxis
 from onnxtile.system.errors import Infeasible
-from onnxtile.tiling.contraction import AxisBounds, AxisSize, Contraction, SlidingAxis, TensorDims, TensorOperand
+from onnxtile.tiling.contraction import AxisBounds, Contraction, TensorDims, TensorOperand
 
 ORDERS = ("mnk", "nmk", "mkn", "knm", "nkm", "kmn")
 """The orders of loops, outermost first; those with K innermost, which leave no partial sum behind, come first."""

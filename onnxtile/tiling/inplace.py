@@ -14,10 +14,11 @@ import onnx_ir as ir
 
 from onnxtile.model import keys
 from onnxtile.model.stream import Written
+from onnxtile.operators.node_view import KnownConstants, NoConstants
 from onnxtile.tiling.accumulate import TilingPolicy, fitting
 from onnxtile.tiling.blocks import BlockCache
 from onnxtile.tiling.choose import TileSite
-from onnxtile.tiling.contraction import ConstantTable, Contraction, NoConstants
+from onnxtile.tiling.contraction import Contraction
 from onnxtile.tiling.prune import prune
 from onnxtile.tiling.result import SkippedNode, TiledNode
 from onnxtile.tiling.write import write_tiles
@@ -91,7 +92,7 @@ class Writing:
 
     model: ir.Model
     names: Names
-    constants: ConstantTable
+    constants: KnownConstants
     options: TilingPolicy
     cache: BlockCache = field(default_factory=dict)
     reader: ConstantReader = field(default_factory=ConstantReader)
@@ -100,7 +101,7 @@ class Writing:
     replaced: dict[ir.Value, ir.Value] = field(default_factory=dict)
     """The results of nodes that are gone, and those that took their places: a site that waits still knows the former."""
 
-    def constants_in(self, graph: ir.Graph) -> ConstantTable:
+    def constants_in(self, graph: ir.Graph) -> KnownConstants:
         """Return which values are constant for a node of `graph`."""
         return NoConstants() if graph in self.bodies else self.constants
 
@@ -179,7 +180,7 @@ def _insert_constants(graph: ir.Graph, constants: Sequence[ir.Value]) -> None:
     graph.insert_before(graph[0], nodes)
 
 
-def _fold(contraction: Contraction, constants: ConstantTable) -> None:
+def _fold(contraction: Contraction, constants: KnownConstants) -> None:
     """Compute the constants of `contraction` that operators make, before those operators are tiled themselves."""
     for value in contraction.values:
         if value in constants and value.producer() is not None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.tiling.contraction import Contraction, NotTiled, Parameter, Requantize, TensorOperand
+from onnxtile.operators.node_view import NotApplicable
+from onnxtile.tiling.contraction import Contraction, Parameter, Requantize, TensorOperand
 from onnxtile.tiling.operators.conv_integer import integer_convolution
 from onnxtile.tiling.operators.matmul_integer import integer_product
 from onnxtile.tiling.operators.qgemm import integer_gemm
@@ -47,7 +48,7 @@ def island_of(node: ir.Node, facts: TilingFacts) -> Contraction | None:
         return None
     try:
         return _restated(node, facts, left, right)
-    except NotTiled:
+    except NotApplicable:
         return None
 
 
@@ -65,11 +66,11 @@ def _stored(value: ir.Value | None, facts: TilingFacts, types: set[ir.DataType])
 
 
 def _restated(node: ir.Node, facts: TilingFacts, left: _StoredFactor, right: _StoredFactor) -> Contraction:
-    """Return the contraction. Raises NotTiled where scales, bias or attributes do not allow it."""
+    """Return the contraction. Raises NotApplicable where scales, bias or attributes do not allow it."""
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     stored = None if bias is None else _stored(bias, facts, {ir.DataType.INT32})
     if bias is not None and stored is None:
-        raise NotTiled("its bias is not stored in int32")
+        raise NotApplicable("its bias is not stored in int32")
     added = None if stored is None else stored.value
     factors, zeros = (left.value, right.value), (left.zero, right.zero)
     if node.op_type == "Conv":
@@ -77,7 +78,7 @@ def _restated(node: ir.Node, facts: TilingFacts, left: _StoredFactor, right: _St
         found = replace(found, bias=channel_bias(added, found, facts))
     elif node.op_type == "Gemm":
         if {node.attributes.get_float(name, 1.0) for name in ("alpha", "beta")} != {1.0}:
-            raise NotTiled("it multiplies by alpha or beta")
+            raise NotApplicable("it multiplies by alpha or beta")
         found = integer_gemm(node, facts, factors, zeros, added)
     else:
         found = integer_product(node, facts, factors, zeros)
@@ -97,29 +98,29 @@ def _restated(node: ir.Node, facts: TilingFacts, left: _StoredFactor, right: _St
 
 
 def _along_columns(factor: _StoredFactor, operand: TensorOperand, facts: TilingFacts) -> TensorOperand | None:
-    """Return `operand` where it has a scale for each of its columns. Raises NotTiled where the scales lie along another axis."""
+    """Return `operand` where it has a scale for each of its columns. Raises NotApplicable where the scales lie along another axis."""
     if facts.dims(factor.scale) in {(), (1,)}:
         return None
     axis = factor.node.attributes.get_int("axis", 1) % len(operand.dims)
     if operand.axes[1] is None or axis != operand.stored_axis(1):
-        raise NotTiled("its weights have scales along another axis than their columns")
+        raise NotApplicable("its weights have scales along another axis than their columns")
     return operand
 
 
 def _bias_scale(
     node: ir.Node, bias: _StoredFactor, scales: Sequence[Parameter], found: Contraction, facts: TilingFacts
 ) -> tuple[Parameter, ...]:
-    """Return the parameters of the bias. Raises NotTiled where its scale is not known to be the product of the other two."""
+    """Return the parameters of the bias. Raises NotApplicable where its scale is not known to be the product of the other two."""
     scale = parameter(node, bias.scale, found.right, found, facts)
     zero = None if bias.zero is None else Parameter(bias.zero, facts.dims(bias.zero), ir.DataType.INT32, True)
     held = [*scales, scale, *([] if zero is None else [zero])]
     if not all(one.value in facts.constants for one in held):
-        raise NotTiled("the scale of its bias is not a constant")
+        raise NotApplicable("the scale of its bias is not a constant")
     a, b, c = (facts.constants.array(one.value).astype(np.float64) for one in (*scales, scale))
     if not np.allclose(a * b, c, rtol=_ROUNDING, atol=0):
-        raise NotTiled("the scale of its bias is not the product of the other two")
+        raise NotApplicable("the scale of its bias is not the product of the other two")
     if zero is not None and facts.constants.array(zero.value).any():
-        raise NotTiled("its bias has a zero point")
+        raise NotApplicable("its bias has a zero point")
     return (scale,) if zero is None else (scale, zero)
 
 

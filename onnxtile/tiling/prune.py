@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from onnxtile.tiling.contraction import ConstantTable
+from onnxtile.operators.node_view import KnownConstants
 
 
-def prune(values: Iterable[ir.Value], constants: ConstantTable) -> None:
+def prune(values: Iterable[ir.Value], constants: KnownConstants) -> None:
     """Remove from their graphs the `values` that are constant and unused, and the operators that compute them."""
     pending = [value for value in values if value in constants]
     while pending:

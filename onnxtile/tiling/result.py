@@ -14,9 +14,10 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.model.stream import Written
+from onnxtile.operators.windows import AxisSize
 from onnxtile.system.errors import Infeasible
 from onnxtile.tiling.accumulate import Accumulation
-from onnxtile.tiling.contraction import AxisSize, Contraction
+from onnxtile.tiling.contraction import Contraction
 from onnxtile.tiling.grid import ORDERS, TileGrid
 
 # The choices for each contraction of a model, and which of them is taken: few nodes, or few bytes moved.

@@ -22,11 +22,13 @@ import onnx_ir as ir
 
 from onnxtile.model.feeds import require_array
 from onnxtile.model.submodel import assembled, bare_node, tensor_type
+from onnxtile.operators.node_view import KnownConstants
+from onnxtile.operators.windows import SlidingAxis
 from onnxtile.system.errors import ModelError
 from onnxtile.system.progress import Progress, counted, silent
 from onnxtile.system.runtime import Array, Session
 from onnxtile.tiling.accumulate import roundings
-from onnxtile.tiling.contraction import ConstantTable, Contraction, PackedFactor, SlidingAxis, TensorOperand
+from onnxtile.tiling.contraction import Contraction, PackedFactor, TensorOperand
 from onnxtile.tiling.result import TiledNode
 from onnxtile.tiling.tileable import BYTES, FLOATS, HALVES, INTEGERS, epsilon
 
@@ -451,7 +453,7 @@ class TileVerdict:
 
 def check_tiles(
     sites: Iterable[TiledNode],
-    constants: ConstantTable,
+    constants: KnownConstants,
     opset: int,
     *,
     runs: int = 1,
@@ -486,7 +488,7 @@ def _signature(site: TiledNode) -> tuple[object, ...]:
 
 
 def _check(
-    site: TiledNode, constants: ConstantTable, opset: int, runs: int, seed: int, also: tuple[str, ...]
+    site: TiledNode, constants: KnownConstants, opset: int, runs: int, seed: int, also: tuple[str, ...]
 ) -> TileVerdict:
     contraction = site.contraction
     tiled = NodeRun.of_tiles(site, opset)
@@ -564,7 +566,7 @@ def _equal(got: Array, expected: Array) -> _SiteOutcome:
     return (0.0 if np.array_equal(got, expected) else float("inf")), 0.0, 0.0
 
 
-def _held(contraction: Contraction, constants: ConstantTable) -> dict[str, Array]:
+def _held(contraction: Contraction, constants: KnownConstants) -> dict[str, Array]:
     """Return the operands that are constants, by name."""
     outer = outer_values(contraction).items()
     return {name: np.asarray(constants.array(value), order="C") for name, (value, _, _) in outer if value in constants}

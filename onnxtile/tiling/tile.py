@@ -10,21 +10,17 @@ import onnx_ir as ir
 
 from onnxtile.model.binding import Unbound, free_inputs
 from onnxtile.model.save import raise_ir_version
+from onnxtile.operators.node_view import KnownConstants, NoConstants, NotApplicable
+from onnxtile.operators.row import Left
+from onnxtile.operators.table import operator_of
+from onnxtile.operators.windows import AxisSize
 from onnxtile.system.errors import Infeasible, UsageError, unknown
 from onnxtile.system.process import collector_paused
 from onnxtile.system.progress import Progress, counted, silent
 from onnxtile.system.registry import discover
 from onnxtile.tiling.accumulate import TilingPolicy
 from onnxtile.tiling.choose import MOST_NODES, Candidate, TileSite, choose, examine
-from onnxtile.tiling.contraction import (
-    AxisSize,
-    ConstantTable,
-    Contraction,
-    NoConstants,
-    NotTiled,
-    ShapeTable,
-    with_quantized,
-)
+from onnxtile.tiling.contraction import Contraction, ShapeTable, with_quantized
 from onnxtile.tiling.experts import ExpertSite, cut_experts, find_experts
 from onnxtile.tiling.functions import FunctionCopies, FunctionTable
 from onnxtile.tiling.inplace import LateSite, Writing, defer, may_wait, rewrite
@@ -35,35 +31,13 @@ from onnxtile.tiling.tileable import FIRST_OPSET, HALVES, FreeAt, Tileable, Tili
 from onnxtile.tiling.write import most_nodes
 from onnxtile.tiling.writer import SCATTER_OPSET, Names, keeps_copies, scatters
 
-# Operators that multiply matrices or convolve, and that tile leaves as they are; the report lists them with the reason.
-
-_ONNX = {
-    "Attention": "fuse without --lower leaves MatMuls, which are cut",
-    "DeformConv": "",
-    "Einsum": "",
-    "GRU": "its products depend on each other step by step",
-    "LSTM": "its products depend on each other step by step",
-    "RNN": "its products depend on each other step by step",
-}
-_MICROSOFT = {
-    "Attention": "fuse without --lower leaves MatMuls, which are cut",
-    "DynamicQuantizeMatMul": "",
-    "FusedConv": "",
-    "FusedGemm": "",
-    "FusedMatMul": "",
-    "GroupQueryAttention": "fuse without --lower leaves MatMuls, which are cut",
-    "MatMulIntegerToFloat": "",
-    "MultiHeadAttention": "fuse without --lower leaves MatMuls, which are cut",
-    "QAttention": "",
-    "QLinearConv": "the QLinearConv of ONNX is cut",
-}
-_REASONS: Mapping[str, Mapping[str, str]] = {"": _ONNX, "com.microsoft": _MICROSOFT}
-
 
 def reason_untiled(node: ir.Node) -> str | None:
     """Return why a node with products in it is left whole; None for any other."""
-    more = _REASONS.get(node.domain, {}).get(node.op_type)
-    return None if more is None else f"tile does not cut {node.op_type}" + (f": {more}" if more else "")
+    row = operator_of(node)
+    if row is None or not isinstance(row.contraction, Left):
+        return None
+    return f"tile does not cut {node.op_type}" + (f": {row.contraction.why}" if row.contraction.why else "")
 
 
 @collector_paused()
@@ -71,7 +45,7 @@ def tile(
     model: ir.Model,
     limits: Limits,
     shapes: ShapeTable,
-    constants: ConstantTable,
+    constants: KnownConstants,
     options: TilingPolicy | None = None,
     progress: Progress = silent,
     *,
@@ -130,7 +104,7 @@ def opset_to_join(
     model: ir.Model,
     limits: Limits,
     shapes: ShapeTable,
-    constants: ConstantTable,
+    constants: KnownConstants,
     options: TilingPolicy | None = None,
     *,
     free: FreeAt = none_known,
@@ -196,7 +170,7 @@ class _Search:
             return SkippedNode(name, f"it is inside {function.domain}::{function.name}, which has another opset")
         try:
             facts = replace(self.facts, shapes=self.table.of(function), constants=NoConstants(), free=none_known)
-        except NotTiled as reason:
+        except NotApplicable as reason:
             return SkippedNode(name, str(reason))
         return self._examine(node, facts, name)
 
@@ -214,7 +188,7 @@ class _Search:
                 contraction = replace(contraction, sums=self.options.sums)
             sizes = (contraction.m, contraction.k, contraction.n)
             return examine(name, node, contraction, limits, facts, self.options.accumulate)
-        except NotTiled as reason:
+        except NotApplicable as reason:
             return SkippedNode(name, str(reason), sizes)
         except Infeasible as error:
             if self.options.strict:

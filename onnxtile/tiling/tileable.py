@@ -12,8 +12,10 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.model.binding import Unbound, binding
+from onnxtile.operators.node_view import KnownConstants, NotApplicable
+from onnxtile.operators.windows import AxisSize
 from onnxtile.system.runtime import Array
-from onnxtile.tiling.contraction import AxisSize, ConstantTable, Contraction, NotTiled, ShapeTable, TensorDims
+from onnxtile.tiling.contraction import Contraction, ShapeTable, TensorDims
 
 # Element types of factors and sums, and the numbers that they hold.
 
@@ -61,7 +63,7 @@ class TilingFacts:
     """The facts that a plug-in may ask for; nothing in them changes the model."""
 
     shapes: ShapeTable = field(repr=False)
-    constants: ConstantTable = field(repr=False)
+    constants: KnownConstants = field(repr=False)
     opset: int
     unbound: Unbound
     """The sizes of the model's inputs that can be bound; inference may invent other symbols."""
@@ -69,18 +71,18 @@ class TilingFacts:
     """The bytes of the arena that are free while a node runs."""
 
     def dims(self, value: ir.Value) -> TensorDims:
-        """Return the dimensions of `value`; a symbol only where all its words can be bound. Raises NotTiled for an unknown rank."""
+        """Return the dimensions of `value`; a symbol only where all its words can be bound. Raises NotApplicable for an unknown rank."""
         dims = self.shapes.dims(value)
         if dims is None:
-            raise NotTiled(self.unbound.once_bound(f"the shape of {value.name!r} is not known"))
+            raise NotApplicable(self.unbound.once_bound(f"the shape of {value.name!r} is not known"))
         return tuple(self._dim(dim) for dim in dims)
 
     def known_dims(self, value: ir.Value) -> tuple[int, ...]:
-        """Return the dimensions of `value`. Raises NotTiled, with the dimension to bind, where one is not known."""
+        """Return the dimensions of `value`. Raises NotApplicable, with the dimension to bind, where one is not known."""
         dims = self.dims(value)
         sizes = tuple(dim for dim in dims if isinstance(dim, int))
         if len(sizes) < len(dims):
-            raise NotTiled(self.unknown(value, next(i for i, dim in enumerate(dims) if not isinstance(dim, int))))
+            raise NotApplicable(self.unknown(value, next(i for i, dim in enumerate(dims) if not isinstance(dim, int))))
         return sizes
 
     def unknown(self, value: ir.Value, axis: int) -> str:
@@ -105,18 +107,18 @@ class TilingFacts:
     def dtype(
         self, value: ir.Value, operator: str = "MatMul", taken: Set[ir.DataType] = FLOATS | INTEGERS
     ) -> ir.DataType:
-        """Return the element type of `value`. Raises NotTiled where it is unknown or `operator` does not take it."""
+        """Return the element type of `value`. Raises NotApplicable where it is unknown or `operator` does not take it."""
         dtype = self.shapes.dtype(value)
         if dtype is None:
-            raise NotTiled(f"the element type of {value.name!r} is not known")
+            raise NotApplicable(f"the element type of {value.name!r} is not known")
         if dtype not in taken:
-            raise NotTiled(f"{operator} does not take the element type {dtype.name.lower()}")
+            raise NotApplicable(f"{operator} does not take the element type {dtype.name.lower()}")
         return dtype
 
     def require_dtype(self, value: ir.Value, dtype: ir.DataType) -> None:
-        """Raise NotTiled where `value` is known to have another element type than `dtype`."""
+        """Raise NotApplicable where `value` is known to have another element type than `dtype`."""
         if self.shapes.dtype(value) not in {None, dtype}:
-            raise NotTiled(f"{value.name!r} has another element type than {dtype.name.lower()}")
+            raise NotApplicable(f"{value.name!r} has another element type than {dtype.name.lower()}")
 
 
 class Tileable(ABC):
@@ -131,26 +133,26 @@ class Tileable(ABC):
 
     @abstractmethod
     def restate(self, node: ir.Node, facts: TilingFacts) -> Contraction:
-        """Return the contraction that `node` computes. Raises NotTiled with the reason where it cannot be cut."""
+        """Return the contraction that `node` computes. Raises NotApplicable with the reason where it cannot be cut."""
 
 
 def required_input(node: ir.Node, index: int) -> ir.Value:
-    """Return input `index` of `node`. Raises NotTiled where it is missing."""
+    """Return input `index` of `node`. Raises NotApplicable where it is missing."""
     value = node.inputs[index] if index < len(node.inputs) else None
     if value is None:
-        raise NotTiled(f"its input {index} is missing")
+        raise NotApplicable(f"its input {index} is missing")
     return value
 
 
 def require_factor(name: str, factor: float, dtype: ir.DataType) -> None:
-    """Raise NotTiled unless `dtype` holds `factor` to its full precision; an integer type holds 1 only.
+    """Raise NotApplicable unless `dtype` holds `factor` to its full precision; an integer type holds 1 only.
 
     ONNX does not say how a fraction multiplies integers, and a subnormal has lost digits that the original keeps.
     """
     if dtype in INTEGERS:
         if factor != 1.0:
-            raise NotTiled(f"{name} = {factor:g} of an integer product is not defined")
+            raise NotApplicable(f"{name} = {factor:g} of an integer product is not defined")
         return
     least, most = normal_range(dtype)
     if factor != 0.0 and not least <= abs(float(as_scalar(factor, dtype))) <= most:
-        raise NotTiled(f"{name} = {factor:g} is out of the range of {dtype.name.lower()}")
+        raise NotApplicable(f"{name} = {factor:g} is out of the range of {dtype.name.lower()}")

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile.operators.node_view import KnownConstants
 from onnxtile.system.runtime import Array
 from onnxtile.tiling.accumulate import Accumulation, PartialSums, additions, fitting, partial_sums
 from onnxtile.tiling.blocks import (
@@ -31,16 +32,7 @@ from onnxtile.tiling.blocks import (
     scaled,
     times,
 )
-from onnxtile.tiling.contraction import (
-    Axes,
-    Bias,
-    ConstantTable,
-    Contraction,
-    Parameter,
-    Requantize,
-    TensorDims,
-    TensorOperand,
-)
+from onnxtile.tiling.contraction import Axes, Bias, Contraction, Parameter, Requantize, TensorDims, TensorOperand
 from onnxtile.tiling.grid import Axis, Cutting, TileGrid, is_contiguous, loads
 from onnxtile.tiling.tileable import as_scalar
 from onnxtile.tiling.writer import GridPlace, Writer, keeps_copies, label, scatters
@@ -338,7 +330,7 @@ class BlockRequantizer:
     zero: ir.Value | None
 
     @classmethod
-    def of(cls, writer: Writer, how: Requantize, constants: ConstantTable) -> BlockRequantizer:
+    def of(cls, writer: Writer, how: Requantize, constants: KnownConstants) -> BlockRequantizer:
         """Return the steps for the blocks that `writer` writes."""
         bias = writer.contraction.bias
         one = zero = None
@@ -389,13 +381,13 @@ def _blocks(writer: Writer, addend: _Addend, stem: str) -> Blocks:
     return ConstantBlocks(cutting, writer, lambda: array, {})
 
 
-def _of_bias(writer: Writer, bias: Bias, constants: ConstantTable) -> _Addend:
+def _of_bias(writer: Writer, bias: Bias, constants: KnownConstants) -> _Addend:
     if bias.constant:
         return _over_pixels(writer, (bias.value, bias.dims, constants.array(bias.value)), "bias")
     return _over_pixels(writer, (bias.value, bias.dims, None), "bias")
 
 
-def _factor(writer: Writer, how: Requantize, constants: ConstantTable) -> _Addend:
+def _factor(writer: Writer, how: Requantize, constants: KnownConstants) -> _Addend:
     scales = [how.a_scale, how.b_scale, *([] if how.y_scale is None else [how.y_scale])]
     if all(scale.constant for scale in scales):
         a, b, *y = (_array(scale, constants) for scale in scales)
@@ -420,7 +412,7 @@ def _over_pixels(writer: Writer, addend: _Addend, stem: str) -> _Addend:
     return writer.node("Reshape", [value, sizes], f"{stem}_channels", {}, dims, (), dtype), dims, None
 
 
-def _array(scale: Parameter, constants: ConstantTable) -> Array:
+def _array(scale: Parameter, constants: KnownConstants) -> Array:
     """Return a scale; without dimensions where it is a single number, so that it fits a result of any rank."""
     array = constants.array(scale.value).astype(np.float32, copy=False)
     return array.reshape(()) if array.size == 1 else array
@@ -442,7 +434,7 @@ def _computed(writer: Writer, how: Requantize) -> tuple[ir.Value, TensorDims]:
 
 def write_tiles(
     writer: Writer,
-    constants: ConstantTable,
+    constants: KnownConstants,
     cache: BlockCache,
     graph: ir.Graph,
     how: Accumulation = Accumulation.CHAIN,
@@ -479,7 +471,7 @@ def write_tiles(
     return _finished(writer, result.value, cut.alpha, constants)
 
 
-def _finished(writer: Writer, value: ir.Value, alpha: float, constants: ConstantTable) -> ir.Value:
+def _finished(writer: Writer, value: ir.Value, alpha: float, constants: KnownConstants) -> ir.Value:
     """Write the steps on the whole result: multiply by `alpha`, add the bias."""
     contraction, result = writer.contraction, value
     if alpha != 1.0:
@@ -577,7 +569,7 @@ class _CutOperands:
     alpha: float
 
     @classmethod
-    def of(cls, writer: Writer, constants: ConstantTable, cache: BlockCache, graph: ir.Graph) -> _CutOperands:
+    def of(cls, writer: Writer, constants: KnownConstants, cache: BlockCache, graph: ir.Graph) -> _CutOperands:
         """Return the operands, blocks of constants cut when the model is written."""
         contraction, grid, alpha = writer.contraction, writer.grid, writer.contraction.alpha
         name, other = contraction.letters
@@ -646,7 +638,7 @@ class _CutOperands:
         return [groups, *contraction.attributes, pads, *more]
 
 
-def _single(writer: Writer, zero: TensorOperand | None, constants: ConstantTable) -> Blocks | None:
+def _single(writer: Writer, zero: TensorOperand | None, constants: KnownConstants) -> Blocks | None:
     """Return a zero point that is a single number, or many equal ones; None where there is none, or one for each column."""
     if zero is None or zero.axes != (None, None):
         return None
@@ -655,7 +647,7 @@ def _single(writer: Writer, zero: TensorOperand | None, constants: ConstantTable
     return WholeBlock(writer.constant(ir.Tensor(constants.array(zero.value).flat[0]), "zero"))
 
 
-def _times_beta(writer: Writer, bias: Bias, constants: ConstantTable) -> ir.Value:
+def _times_beta(writer: Writer, bias: Bias, constants: KnownConstants) -> ir.Value:
     dtype = writer.contraction.dtype
     if bias.beta == 1.0:
         return bias.value

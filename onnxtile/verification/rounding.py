@@ -26,7 +26,9 @@ import onnx_ir as ir
 from onnxtile.model.constants import Constants
 from onnxtile.model.quantising import OWN_DOMAINS, dequantises, quantises
 from onnxtile.model.session import ModelRunner, repeatable_session, session_of
-from onnxtile.model.walk import RESHAPING, all_graphs
+from onnxtile.model.walk import all_graphs
+from onnxtile.operators.row import Movement
+from onnxtile.operators.table import movement_of, quantised_form
 from onnxtile.system.errors import ModelError
 from onnxtile.system.progress import Progress, silent
 from onnxtile.system.runtime import Array
@@ -41,8 +43,6 @@ from onnxtile.verification.widen import HALVES, halves, widened
 # operators, and their operands are compared.
 
 _LAST = frozenset({"Sigmoid", "Softmax"})
-_MOVING = RESHAPING | {"Concat", "Expand", "Pad", "Slice", "Split", "Transpose"}
-"""Operators whose results have the elements of their first operand, or of all operands for Concat."""
 _FLAT = 1e-3
 """The range of an output between 0 and 1 below which its elements tell nothing."""
 _SATURATED = 1e-6
@@ -137,7 +137,7 @@ def _last(output: ir.Value) -> list[ir.Node]:
         seen.add(node)
         if node.op_type in _LAST:
             found[node] = None
-        elif node.op_type in _MOVING:
+        elif movement_of(node) not in {"", "converts"}:
             pending += [value for value in node.inputs[: None if node.op_type == "Concat" else 1] if value is not None]
     return list(found)
 
@@ -152,24 +152,6 @@ _SHARE = 1 / 64
 
 _NO_RANDOM_KERNELS = 22
 """The first opset in which onnxruntime's CPU runs no operator of random numbers, but for Dropout."""
-
-_ZERO_POINTS = {
-    "QuantizeLinear": 2,
-    "QGemm": 8,
-    "QLinearAdd": 7,
-    "QLinearAveragePool": 4,
-    "QLinearConcat": 1,
-    "QLinearConv": 7,
-    "QLinearGlobalAveragePool": 4,
-    "QLinearLeakyRelu": 4,
-    "QLinearMatMul": 7,
-    "QLinearMul": 7,
-    "QLinearReduceMean": 4,
-    "QLinearSigmoid": 4,
-    "QLinearSoftmax": 4,
-    "QLinearWhere": 8,
-}
-"""The place of the result's zero point among the inputs of each operator that quantises its result."""
 
 
 def one_step_off(model: ir.Model, turn: int = 0) -> ir.Model | None:
@@ -191,7 +173,8 @@ def _zero_point(node: ir.Node) -> ir.Value | None:
         return None
     if node.op_type == "DynamicQuantizeLinear":
         return node.outputs[2]
-    place = _ZERO_POINTS.get(node.op_type, len(node.inputs))
+    form = quantised_form(node)
+    place = 2 if quantises(node) else len(node.inputs) if form is None or form.result is None else form.result[1]
     zero = node.inputs[place] if place < len(node.inputs) else None
     tensor = None if zero is None else zero.const_value
     fits = tensor is None or (tensor.dtype.is_integer() and tensor.size == 1)
@@ -255,10 +238,9 @@ def _by_dropout(like: ir.Value, seed: int) -> list[ir.Node]:
 # A product in another order, or by another kernel, rounds otherwise before it is quantised. An element whose exact value lies near the
 # border of two steps then becomes the one or the other.
 
-_MOVING_QUANTISED = RESHAPING | {"Slice", "Transpose"}
-"""Operators whose results have elements of their first operand."""
-_JOINING = frozenset({"Concat"})
-"""Operators whose results have the elements of all operands."""
+
+_MOVING_QUANTISED: frozenset[Movement] = frozenset({"renames", "selects", "permutes"})
+"""What operators do whose results have elements of their first operand."""
 
 
 def within_one_step(original: ir.Model) -> OutputComparison:
@@ -320,10 +302,10 @@ def _are_all(value: ir.Value, wanted: Callable[[ir.Value], bool]) -> bool:
         node = one.producer()
         if one in seen or wanted(one):
             continue
-        if node is None or node.op_type not in _MOVING_QUANTISED | _JOINING or node.domain not in {"", "ai.onnx"}:
+        if node is None or movement_of(node) not in _MOVING_QUANTISED | {"joins"}:
             return False
         seen.add(one)
-        pending += [read for read in node.inputs[: None if node.op_type in _JOINING else 1] if read is not None]
+        pending += [read for read in node.inputs[: None if node.op_type == "Concat" else 1] if read is not None]
     return True
 
 
@@ -336,7 +318,7 @@ def _steps(model: ir.Model) -> Mapping[str, Array]:
 
 def _step(value: ir.Value, constants: Constants) -> Array | None:
     node, is_moved = value.producer(), False
-    while node is not None and node.op_type in _MOVING_QUANTISED and node.domain in {"", "ai.onnx"}:
+    while node is not None and movement_of(node) in _MOVING_QUANTISED:
         first = node.inputs[0]
         node, is_moved = None if first is None else first.producer(), True
     if node is None or not dequantises(node):

@@ -11,9 +11,10 @@ import onnx_ir as ir
 
 from onnxtile.declare.result import VerbResult
 from onnxtile.model.binding import example, free_inputs
-from onnxtile.model.feeds import Domain, Ranges, domains, sample_feeds
+from onnxtile.model.feeds import Ranges, domains, sample_feeds
 from onnxtile.model.npz_inputs import Feeds, given_shapes
 from onnxtile.model.session import ModelRunner, repeatable_session
+from onnxtile.operators.takes import Domain
 from onnxtile.system.errors import ModelError, OnnxtileError
 from onnxtile.system.progress import Progress, counted, silent
 from onnxtile.system.runtime import Array

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from itertools import permutations, product
 from math import prod
 
+from onnxtile.operators.windows import SlidingAxis
 from onnxtile.tiling.choose import front
-from onnxtile.tiling.contraction import AxisBounds, SlidingAxis
+from onnxtile.tiling.contraction import AxisBounds
 from onnxtile.tiling.grid import Workload
 from onnxtile.tiling.limits import Limits
 

@@ -15,17 +15,19 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 import onnxtile
-from onnxtile.fitting.axis_maps import AxisLink, OperatorFacts, Uncut, links
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
+from onnxtile.operators.node_view import NodeView, NotApplicable
+from onnxtile.operators.reads import AxisLink
+from onnxtile.operators.table import axis_links
 from onnxtile.shapes.resolve import resolve
 from tests.fitting.networks import model
 
 
-def facts_of(proto: onnx.ModelProto) -> OperatorFacts:
+def facts_of(proto: onnx.ModelProto) -> NodeView:
     """Return the facts of the first node of a model."""
     made = load(proto)
-    return OperatorFacts(made.graph[0], resolve(made, run=True), Constants(made), proto.opset_import[0].version)
+    return NodeView(made.graph[0], resolve(made, run=True), Constants(made), proto.opset_import[0].version)
 
 
 def _input(proto: onnx.ModelProto) -> Any:
@@ -83,8 +85,8 @@ def test_windows_read_what_the_operator_reads(
     proto = _one(op, rows, (2, 2, kernel, 1) if op.startswith("Conv") else None, **given_)
     try:
         facts = facts_of(proto)
-        link = links(facts, 2)[0]
-    except Uncut:
+        link = axis_links(facts, 2)[0]
+    except NotApplicable:
         return
     assert isinstance(link, AxisLink) and link.axis == 2
     out = facts.result[2]
@@ -121,7 +123,7 @@ def test_moved_rows_are_those_that_the_operator_reads(
     out = whole.shape[2]
     if not out:
         return
-    link = links(facts_of(proto), 2)[0]
+    link = axis_links(facts_of(proto), 2)[0]
     assert link is not None
     start = ends[0] % out
     stop = start + 1 + ends[1] % (out - start)
@@ -243,8 +245,8 @@ def test_an_operator_that_is_not_cut_says_why(name: str) -> None:
     proto.graph.initializer.append(numpy_helper.from_array(np.asarray([1, 1, 2, 2], np.float32), "scales"))
     proto.graph.initializer.append(numpy_helper.from_array(np.zeros(0, np.float32), "none"))
     proto.graph.initializer.append(numpy_helper.from_array(np.asarray([1, 6, 10, 12]), "shape"))
-    with pytest.raises(Uncut, match=reason):
-        links(facts_of(proto), axis)
+    with pytest.raises(NotApplicable, match=reason):
+        axis_links(facts_of(proto), axis)
 
 
 CONTRIBUTED = {
@@ -289,7 +291,7 @@ def test_a_transposed_convolution_whose_output_shape_reaches_further_than_its_in
     text = "g (float[1,1,3,3] x) => (float[n,c,h,v] y) { a = Relu(x) y = ConvTranspose<output_shape = [10, 8], strides = [3, 2]>(a, w) }"
     proto = model(text, w=(1, 2, 3, 3))
     made = load(proto)
-    with pytest.raises(Uncut, match="output_shape"):
-        links(OperatorFacts(made.graph[1], resolve(made, run=True), Constants(made), 17), 2)
+    with pytest.raises(NotApplicable, match="output_shape"):
+        axis_links(NodeView(made.graph[1], resolve(made, run=True), Constants(made), 17), 2)
     with pytest.raises(onnxtile.Infeasible):
         onnxtile.fit(proto, capacity=100)

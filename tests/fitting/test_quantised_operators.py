@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from onnxtile.fitting.axis_maps import Uncut, links
+from onnxtile.operators.node_view import NotApplicable
+from onnxtile.operators.table import axis_links
 from tests.fitting.networks import cut_into_strips, run
 from tests.fitting.test_axis_maps import facts_of
 
@@ -74,5 +75,5 @@ def test_channels_behind_columns_say_why() -> None:
     del proto.graph.node[:2]
     proto.graph.node[0].input[0] = "x"
     proto.graph.node[0].attribute.append(helper.make_attribute("channels_last", 1))
-    with pytest.raises(Uncut, match="behind its columns"):
-        links(facts_of(proto), 2)
+    with pytest.raises(NotApplicable, match="behind its columns"):
+        axis_links(facts_of(proto), 2)

@@ -9,8 +9,6 @@ import pytest
 
 from onnxtile import api
 from onnxtile.inspection.summary import Inspection
-from onnxtile.inspection.work import FlopRule, Rule
-from onnxtile.system.registry import discover
 
 Graph = Callable[..., Inspection]
 
@@ -167,10 +165,3 @@ def test_two_exporters_of_one_network_give_the_same_flops(zoo: Callable[[str], P
     """One writes normalisations and gelu as one operator, the other takes them apart."""
     found = [api.inspect(zoo(f"{name}_{exporter}")) for exporter in ("dy20", "ts14_sim")]
     assert [sum(one.totals.flops.values()) for one in found] == [flops, flops]
-
-
-def test_no_operator_has_two_rules() -> None:
-    package = "onnxtile.inspection.macs"
-    rules: list[Rule | FlopRule] = [*discover(package, Rule).values(), *discover(package, FlopRule).values()]
-    named = [operator for rule in rules for operator in rule.operators]
-    assert len(named) == len(set(named))

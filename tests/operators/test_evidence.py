@@ -11,15 +11,15 @@ import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 
-from onnxtile.fitting.axis_maps import OperatorFacts, Uncut, links
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
-from onnxtile.planning.aliases import IN_PLACE, VIEWS
+from onnxtile.operators.node_view import NodeView, NotApplicable
+from onnxtile.operators.row import No
+from onnxtile.operators.table import axis_links, operators
 from onnxtile.shapes.resolve import resolve
 from onnxtile.shapes.value import shape_operands
 from onnxtile.system.errors import OnnxtileError
 from onnxtile.system.runtime import Binding, Session
-from tests.operators.reasons import reasons
 from tests.operators.schemas import Example, Tensor, examples
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -109,12 +109,13 @@ def shown() -> dict[tuple[str, int], set[str]]:
     return found
 
 
+def _writes_over(name: str, place: int) -> bool:
+    over = operators()[name].over
+    return over is None or (not isinstance(over, No) and place in over)
+
+
 def test_what_the_table_allows_no_run_refutes(shown: dict[tuple[str, int], set[str]]) -> None:
-    wrong = [
-        (name, place)
-        for (name, place), what in shown.items()
-        if name in IN_PLACE and "other" in what and (IN_PLACE[name] is None or place in (IN_PLACE[name] or ()))
-    ]
+    wrong = [(name, place) for (name, place), what in shown.items() if "other" in what and _writes_over(name, place)]
     assert wrong == []
     assert len({name for name, _ in shown}) > 100
 
@@ -143,9 +144,9 @@ def test_what_runs_element_by_element_over_its_operand_is_in_the_table(shown: di
         (name, place)
         for (name, place), what in shown.items()
         if what == {"same", "near"}
-        and not (name in VIEWS or (name in IN_PLACE and (IN_PLACE[name] is None or place in (IN_PLACE[name] or ()))))
+        and not (operators()[name].same == "view" or _writes_over(name, place))
         and name not in few
-        and not (name in reasons("over") and name.startswith("ai.onnx.ml"))
+        and not name.startswith("ai.onnx.ml")
     ]
     assert holes == []
 
@@ -167,7 +168,7 @@ def test_a_part_of_a_result_reads_what_the_rule_says() -> None:
     assert len(tried) > 115
 
 
-def _facts(example: Example) -> OperatorFacts | None:
+def _facts(example: Example) -> NodeView | None:
     """Return the facts of the node, whose operands that say sizes are constants; None where fit would not look at it."""
     texts = [one.s for one in example.node.attribute if one.type == onnx.AttributeProto.STRING]
     if example.name == "Pad" and b"edge" in texts:
@@ -186,17 +187,17 @@ def _facts(example: Example) -> OperatorFacts | None:
     proto.graph.input.extend(kept)
     try:
         model = load(proto)
-        found = OperatorFacts(model.graph[0], resolve(model, run=True), Constants(model), proto.opset_import[0].version)
+        found = NodeView(model.graph[0], resolve(model, run=True), Constants(model), proto.opset_import[0].version)
         return found if found.result == example.results[0].shape else None
-    except (OnnxtileError, Uncut):
+    except (OnnxtileError, NotApplicable):
         return None
 
 
-def _is_right(example: Example, facts: OperatorFacts, run: Session, whole: dict[str, Any], axis: int) -> bool:
+def _is_right(example: Example, facts: NodeView, run: Session, whole: dict[str, Any], axis: int) -> bool:
     """Return whether the rule cuts the result along `axis`; then parts of it must not read what the rule does not name."""
     try:
-        found = links(facts, axis)
-    except Uncut:
+        found = axis_links(facts, axis)
+    except NotApplicable:
         return False
     name, size = example.model.graph.output[0].name, facts.result[axis]
     unit = max((link.factor for link in found if link is not None), default=1)

@@ -15,8 +15,7 @@ from onnxtile import api
 from onnxtile.arena.kernel import Corruption
 from onnxtile.arena.memory import ArenaMemory, tensor_to_bytes, to_array
 from onnxtile.arena.run import ArenaExecutor, PlainRun
-from onnxtile.planning import aliases as find
-from onnxtile.planning.aliases import VIEWS
+from onnxtile.operators.table import operators
 from onnxtile.planning.result import PlanResult
 from onnxtile.system.errors import CheckFailed, ModelError
 from onnxtile.system.runtime import Array, Binding, Session, as_text
@@ -498,7 +497,7 @@ def test_what_is_no_view_is_noticed_in_16_bits(monkeypatch: pytest.MonkeyPatch) 
     case = Case.of("g (float16[3,5] x) => (float16[5,3] y) { a = Relu(x) b = Transpose(a) y = Relu(b) }")
     result = case.plan_views(planner="naive")
     assert case.run(result).equal
-    monkeypatch.setattr(find, "VIEWS", VIEWS | {"Transpose"})
+    monkeypatch.setitem(operators(), "Transpose", replace(operators()["Transpose"], same="view"))
     verdict = case.run(moved(result, "b", rows(result)["a"].offset))
     assert (verdict.equal, verdict.differing, verdict.views) == (False, "b", 1)
 

@@ -10,7 +10,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from onnxtile.arena.memory import ByteArray
-from onnxtile.planning.aliases import IN_PLACE
+from onnxtile.operators.row import No
+from onnxtile.operators.table import operators
 from onnxtile.system.runtime import Array, Binding, Session
 from tests.planning.conftest import Case, aliases, rows
 
@@ -46,7 +47,7 @@ def trials(operator: str, shape: tuple[int, ...]) -> list[Trial]:
         return by_kind[operator](operator, shape)
     if operator == "Where":
         return chosen(operator, shape)
-    return unary(operator, shape) if IN_PLACE[operator] is not None else broadcast(operator, shape)
+    return unary(operator, shape) if operators()[operator].over is not None else broadcast(operator, shape)
 
 
 def chosen(operator: str, shape: tuple[int, ...]) -> list[Trial]:
@@ -344,7 +345,7 @@ def placed(array: Array, shift: int) -> ByteArray:
     return data
 
 
-@pytest.mark.parametrize("operator", IN_PLACE)
+@pytest.mark.parametrize("operator", sorted(n for n, row in operators().items() if not isinstance(row.over, No)))
 def test_an_operator_of_the_table_computes_in_place(operator: str) -> None:
     tried = [trial for shape in SHAPES for trial in trials(operator, shape)]
     assert tried

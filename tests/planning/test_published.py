@@ -16,10 +16,10 @@ import pytest
 import onnxtile
 from onnxtile.check.audit import Audit, check, from_json, from_marks, require
 from onnxtile.check.document import Claims
-from onnxtile.planning import aliases as find
+from onnxtile.operators.row import FIRST
+from onnxtile.operators.table import operators
 from onnxtile.planning import layout as graph_layout
 from onnxtile.planning import result, rows
-from onnxtile.planning.aliases import IN_PLACE, VIEWS
 from onnxtile.planning.annotate import annotate
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.ordering import order_search
@@ -298,7 +298,7 @@ def test_a_workspace_too_small_for_its_body_is_refused(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("dtype", ["float16", "float", "int64"])
 def test_a_planner_that_takes_a_transpose_for_a_view_is_refused(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(find, "VIEWS", {*VIEWS, "Transpose"})
+    monkeypatch.setitem(operators(), "Transpose", replace(operators()["Transpose"], same="view"))
     case = Case.of(f"g ({dtype}[4,4] x) => ({dtype}[4,4] y) {{ a = Neg(x) b = Transpose(a) y = Neg(b) }}")
     assert "(Transpose) is no lawful alias of" in refusal(case)
 
@@ -307,7 +307,7 @@ def test_a_planner_that_takes_a_transpose_for_a_view_is_refused(dtype: str, monk
 def test_a_planner_that_writes_over_what_is_still_needed_is_refused(
     operator: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(find, "IN_PLACE", {**IN_PLACE, operator: frozenset({0})})
+    monkeypatch.setitem(operators(), operator, replace(operators()[operator], over=FIRST))
     node = {"CumSum": "b = CumSum(a, axis)", "LRN": "b = LRN<size = 3>(a)"}.get(operator, f"b = {operator}(a)")
     case = Case.of(
         "g (float[1,4,4,4] x) => (float[1,4,4,4] y) "

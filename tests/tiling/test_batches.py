@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from onnxtile.model.load import load
+from onnxtile.operators.node_view import NotApplicable
 from onnxtile.system.runtime import Array
-from onnxtile.tiling.contraction import NotTiled, broadcast
+from onnxtile.tiling.contraction import broadcast
 from onnxtile.tiling.limits import Limits
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ def test_batches_broadcast_as_in_numpy(first: Any, second: Any, result: Any) -> 
 
 
 def test_batches_that_contradict_each_other_are_said_to() -> None:
-    with pytest.raises(NotTiled, match="its batches 2×3 and seq×4 do not broadcast"):
+    with pytest.raises(NotApplicable, match="its batches 2×3 and seq×4 do not broadcast"):
         broadcast((2, 3), ("seq", 4))
 
 

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxtile import api
+from onnxtile.operators.windows import SlidingAxis
 from onnxtile.system.errors import Infeasible
 from onnxtile.tiling import choose as search
-from onnxtile.tiling.contraction import AxisBounds, SlidingAxis
+from onnxtile.tiling.contraction import AxisBounds
 from onnxtile.tiling.grid import ORDERS, Workload
 from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.result import Counts, TileChoice, share, trade, within_slack

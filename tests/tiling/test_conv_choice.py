@@ -9,8 +9,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onnxtile.operators.windows import SlidingAxis
 from onnxtile.tiling.choose import front
-from onnxtile.tiling.contraction import AxisBounds, SlidingAxis
+from onnxtile.tiling.contraction import AxisBounds
 from onnxtile.tiling.grid import ORDERS, Workload
 from onnxtile.tiling.limits import Limits, WindowBounds
 from tests.tiling.test_choice import serpentine

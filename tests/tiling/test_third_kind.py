@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import onnx_ir as ir
 import pytest
 from onnx import parser
 
 from onnxtile import api
+from onnxtile.operators.table import operators
 from onnxtile.system.registry import discover
-from onnxtile.tiling import tile as untiled
 from onnxtile.tiling.contraction import Contraction, matrix_product
 from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.operators.gemm import factor
@@ -31,7 +33,8 @@ class FusedMatMul(Tileable):
 def test_an_operator_more_is_one_class(monkeypatch: pytest.MonkeyPatch, limits: Limits) -> None:
     shipped = discover("onnxtile.tiling.operators", Tileable)  # type: ignore[type-abstract]
     monkeypatch.setattr("onnxtile.tiling.tile.discover", lambda *_: {**shipped, "FusedMatMul": FusedMatMul()})
-    monkeypatch.delitem(untiled._MICROSOFT, "FusedMatMul")
+    name = "com.microsoft::FusedMatMul"
+    monkeypatch.setitem(operators(), name, replace(operators()[name], contraction=None))
     model = parser.parse_model(
         """<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]> g (float[9,7] x, float[5,7] w) => (float[9,5] y)
         { y = com.microsoft.FusedMatMul<alpha = 0.3, transB = 1>(x, w) }"""

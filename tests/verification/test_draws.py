@@ -11,8 +11,9 @@ from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 import onnxtile
 from onnxtile.model.constants import Constants
-from onnxtile.model.draws import RANDOM, RandomNodes
+from onnxtile.model.draws import RandomNodes
 from onnxtile.model.session import repeatable_session
+from onnxtile.operators.table import names_where
 from onnxtile.system.errors import Mismatch
 from onnxtile.verbs.flows.stage import agreeing
 from onnxtile.verification.draws import drawn_outputs, same_draws
@@ -68,7 +69,8 @@ def test_no_random_operator_of_onnx_or_onnxruntime_is_left_out() -> None:
         (one.domain, one.name) for one in get_all_operator_schema() if one.domain != "" and "seed" in one.attributes
     } | {("com.microsoft", "Sampling")}
     contributed -= {("com.microsoft", "MurmurHash3")}  # a function of its operands
-    assert {("", name) for name in drawing} | contributed == set(RANDOM)
+    contributed_names = {f"{domain}::{name}" for domain, name in contributed}
+    assert drawing | contributed_names == names_where(lambda row: row.draws)
 
 
 @pytest.mark.parametrize("op", DRAWING)

@@ -12,18 +12,16 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.fitting.axis_maps import OperatorFacts, Uncut
 from onnxtile.fitting.rewrites.editing import ModelEdit
-from onnxtile.model.draws import may_draw
 from onnxtile.model.walk import dependencies, has_body
+from onnxtile.operators.node_view import NodeView, NotApplicable
+from onnxtile.operators.table import may_draw, movement_of
 
 _SPATIAL = 2
 """The axes of rows and columns: the last ones."""
 _MEANS = frozenset({"GlobalAveragePool", "ReduceMean"})
 _SUMS = frozenset({"Add", "ReduceMean", "ReduceSum", "Sum"})
 """Operators whose results need not exist where only their means are read."""
-_MOVES = frozenset({"Concat", "Reshape", "Squeeze", "Unsqueeze"})
-"""Operators that move whole channels."""
 _DEEPEST = 8
 """Nodes between a mean and the tensors whose means are taken instead, at most."""
 _RANK = 4
@@ -66,11 +64,11 @@ def _is_of_pixels(edit: ModelEdit, node: ir.Node) -> bool:
 
 def _reduced(edit: ModelEdit, node: ir.Node) -> set[int]:
     """Return the axes that a reduction goes over; empty where they are not known."""
-    facts = OperatorFacts(node, edit.shapes, edit.constants, edit.opset)
+    facts = NodeView(node, edit.shapes, edit.constants, edit.opset)
     rank = len(edit.sizes(node.inputs[0]) or ()) if node.inputs[0] is not None else 0
     try:
         axes = facts.numbers(1) if len(facts.inputs) > 1 else facts.ints("axes", ())
-    except Uncut:
+    except NotApplicable:
         return set()
     return {int(axis) % max(rank, 1) for axis in axes or ()}
 
@@ -95,14 +93,15 @@ def _operands(node: ir.Node) -> list[ir.Value]:
 
 def _is_linear(edit: ModelEdit, node: ir.Node) -> bool:
     """Return whether the mean of the node's result is the node's result of the means, and nothing else reads a sum."""
-    if node.domain not in {"", "ai.onnx"} or node.op_type not in _SUMS | _MOVES or len(node.outputs) > 1:
+    is_sum = node.op_type in _SUMS and node.domain in {"", "ai.onnx"}
+    if len(node.outputs) > 1 or not (is_sum or movement_of(node) in {"renames", "joins"}):
         return False
     made = node.outputs[0]
     after = edit.sizes(made) or ()
     shapes = [edit.sizes(value) or () for value in _operands(node)]
     if any(one[-_SPATIAL:] != after[-_SPATIAL:] or len(one) <= _SPATIAL for one in shapes):
         return False
-    if node.op_type in _SUMS and (len(made.uses()) > 1 or made.is_graph_output()):
+    if is_sum and (len(made.uses()) > 1 or made.is_graph_output()):
         return False
     if node.op_type in {"ReduceMean", "ReduceSum"}:
         reduced = _reduced(edit, node)

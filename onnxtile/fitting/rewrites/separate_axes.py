@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.fitting.axis_maps import OperatorFacts, Uncut, interpolates, is_mirrored, pad_sizes, resize_scales
 from onnxtile.fitting.rewrites.editing import ModelEdit
+from onnxtile.operators.families.movement import is_mirrored, pad_sizes
+from onnxtile.operators.families.resizing import interpolates, resize_scales
+from onnxtile.operators.node_view import NodeView, NotApplicable
 
 _STANDARD = {"", "ai.onnx"}
 _OF_SIZES = frozenset({"axes", "keep_aspect_ratio_policy", "pads"})
@@ -22,14 +24,14 @@ def axes_apart(edit: ModelEdit, *, exact: bool) -> list[ir.Node]:
     """
     found = []
     for node in list(edit.model.graph):
-        facts = OperatorFacts(node, edit.shapes, edit.constants, edit.opset)
+        facts = NodeView(node, edit.shapes, edit.constants, edit.opset)
         if node.domain in _STANDARD and edit.bytes(node.outputs[0]) > edit.least and _is_apart(facts, exact=exact):
             _take_apart(edit, facts)
             found.append(node)
     return found
 
 
-def _is_apart(facts: OperatorFacts, *, exact: bool) -> bool:
+def _is_apart(facts: NodeView, *, exact: bool) -> bool:
     """Return whether a node changes several axes, the first by interpolating or mirroring."""
     changed = _changed(facts)
     if len(changed) < 2:
@@ -39,18 +41,18 @@ def _is_apart(facts: OperatorFacts, *, exact: bool) -> bool:
             return is_mirrored(facts) and min(pad_sizes(facts)) >= 0
         sums = facts.node.attributes.get_string("mode", "nearest") != "nearest"
         return interpolates(facts, changed[0]) and not (sums and exact)
-    except Uncut:
+    except NotApplicable:
         return False
 
 
-def _changed(facts: OperatorFacts) -> list[int]:
+def _changed(facts: NodeView) -> list[int]:
     before, after = facts.sizes(0) or (), facts.shapes.sizes(facts.node.outputs[0]) or ()
     if len(before) != len(after):
         return []
     return [axis for axis, size in enumerate(before) if size != after[axis]]
 
 
-def _take_apart(edit: ModelEdit, facts: OperatorFacts) -> None:
+def _take_apart(edit: ModelEdit, facts: NodeView) -> None:
     node, changed = facts.node, _changed(facts)
     made = node.inputs[0]
     assert made is not None
@@ -68,17 +70,17 @@ def _take_apart(edit: ModelEdit, facts: OperatorFacts) -> None:
     edit.model.graph.remove(node)
 
 
-def _pads(facts: OperatorFacts, axes: Sequence[int]) -> list[int]:
+def _pads(facts: NodeView, axes: Sequence[int]) -> list[int]:
     rank = len(facts.result)
     return [size if place % rank in axes else 0 for place, size in enumerate(pad_sizes(facts))]
 
 
-def _padding(edit: ModelEdit, facts: OperatorFacts, axes: Sequence[int], _sizes: Sequence[int]) -> list[ir.Value]:
+def _padding(edit: ModelEdit, facts: NodeView, axes: Sequence[int], _sizes: Sequence[int]) -> list[ir.Value]:
     """Return the operands behind the first of a Pad along `axes` alone."""
     return [] if edit.opset < 11 else [edit.numbers(_pads(facts, axes))]
 
 
-def _scaling(edit: ModelEdit, facts: OperatorFacts, axes: Sequence[int], sizes: Sequence[int]) -> list[ir.Value | None]:
+def _scaling(edit: ModelEdit, facts: NodeView, axes: Sequence[int], sizes: Sequence[int]) -> list[ir.Value | None]:
     """Return the operands behind the first of a Resize along `axes` alone: scales or sizes, as the node has them."""
     scales = resize_scales(facts)
     # Before opset 13 operands that are not given are empty tensors.

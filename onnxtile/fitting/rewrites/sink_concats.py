@@ -12,9 +12,11 @@ from itertools import accumulate, pairwise
 
 import onnx_ir as ir
 
-from onnxtile.fitting.axis_maps import AxisLink, AxisLinks, OperatorFacts, Uncut, links
 from onnxtile.fitting.rewrites.editing import ModelEdit
 from onnxtile.model.walk import dependencies, has_body
+from onnxtile.operators.node_view import NodeView, NotApplicable
+from onnxtile.operators.reads import AxisLink, AxisLinks
+from onnxtile.operators.table import axis_links
 
 _LONGEST = 96
 """Nodes that one join is moved below, at most."""
@@ -91,11 +93,11 @@ def alone(edit: ModelEdit, tail: JoinTail, node: ir.Node, known: Collection[ir.V
     made = edit.sizes(node.outputs[0])
     if has_body(node) or made is None or (len(node.outputs) > 1 and node.op_type != "Split"):
         return None
-    facts = OperatorFacts(node, edit.shapes, edit.constants, edit.opset)
+    facts = NodeView(node, edit.shapes, edit.constants, edit.opset)
     for axis in (axis for axis, size in enumerate(made) if size == tail.ends[-1]):
         try:
-            found = links(facts, axis)
-        except Uncut:
+            found = axis_links(facts, axis)
+        except NotApplicable:
             continue
         # The sizes of a part are written anew.
         count = 1 if node.op_type in {"Reshape", "Expand"} else None

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from onnxtile.fitting.axis_maps import AxisLink, AxisLinks, OperatorFacts, Uncut, links
 from onnxtile.fitting.rewrites.editing import ModelEdit
 from onnxtile.model.walk import has_body
+from onnxtile.operators.node_view import NodeView, NotApplicable
+from onnxtile.operators.reads import AxisLink, AxisLinks
+from onnxtile.operators.table import axis_links
 
 _LARGEST = 96
 """Nodes of the heads of one attention, at most."""
@@ -63,7 +65,7 @@ def _unit(link: AxisLink, unit: int) -> int:
 class _HeadFinder:
     """Finds the nodes around one product of two tensors that are computed for each head alone."""
 
-    def __init__(self, edit: ModelEdit, facts: Mapping[ir.Node, OperatorFacts]) -> None:
+    def __init__(self, edit: ModelEdit, facts: Mapping[ir.Node, NodeView]) -> None:
         self.edit, self.facts = edit, facts
         self.count = 0
 
@@ -114,8 +116,8 @@ class _HeadFinder:
         if has_body(node) or node not in self.facts:
             raise _NoHeads
         try:
-            return links(self.facts[node], axis)
-        except Uncut as error:
+            return axis_links(self.facts[node], axis)
+        except NotApplicable as error:
             raise _NoHeads from error
 
     def _makers(self, node: ir.Node, found: AxisLinks, own: HeadAxis) -> list[tuple[ir.Node, HeadAxis]]:
@@ -157,7 +159,7 @@ class _HeadFinder:
 
 def heads_apart(edit: ModelEdit) -> list[ir.Node]:
     """Compute each head of each attention alone; return the first product of the scores of each."""
-    facts = {node: OperatorFacts(node, edit.shapes, edit.constants, edit.opset) for node in edit.model.graph}
+    facts = {node: NodeView(node, edit.shapes, edit.constants, edit.opset) for node in edit.model.graph}
     finder, done, found = _HeadFinder(edit, facts), set[ir.Node](), list[ir.Node]()
     groups = []
     for node in edit.model.graph:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.fitting.axis_maps import OperatorFacts, Uncut, links
 from onnxtile.fitting.rewrites.editing import ModelEdit
-from onnxtile.model.walk import RESHAPING, has_body
+from onnxtile.model.walk import has_body
+from onnxtile.operators.node_view import NodeView, NotApplicable
+from onnxtile.operators.table import axis_links, movement_of
 
 _DEEPEST = 12
 """Nodes between a product and the node that takes a part of its result, at most."""
-_MOVING = RESHAPING | {"Add", "Mul", "Transpose"}
 
 
 class _NotPacked(Exception):
@@ -78,11 +78,12 @@ class _PartMaker:
         if node is None or sizes is None or depth > _DEEPEST or has_body(node) or len(node.outputs) > 1:
             raise _NotPacked
         is_product = node.op_type in {"MatMul", "Gemm"} and node.inputs[1] in self.edit.constants
-        if not is_product and node.op_type not in _MOVING:
+        is_moved = movement_of(node) in {"renames", "permutes"} or node.op_type in {"Add", "Mul"}
+        if not is_product and not is_moved:
             raise _NotPacked
         try:
-            found = links(OperatorFacts(node, self.edit.shapes, self.edit.constants, self.edit.opset), axis)
-        except Uncut as error:
+            found = axis_links(NodeView(node, self.edit.shapes, self.edit.constants, self.edit.opset), axis)
+        except NotApplicable as error:
             raise _NotPacked from error
         if is_product and found[1] is None:
             raise _NotPacked

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.fitting.axis_maps import AxisLink, AxisLinks, OperatorFacts, Uncut, links
 from onnxtile.fitting.rewrites.editing import ModelEdit
 from onnxtile.fitting.strips import shares
 from onnxtile.model.walk import dependencies, has_body
+from onnxtile.operators.node_view import NodeView, NotApplicable
+from onnxtile.operators.reads import AxisLink, AxisLinks
+from onnxtile.operators.table import axis_links
 
 _OLDEST = 10
 """The opset from which on Slice takes its bounds as operands."""
@@ -53,7 +55,7 @@ class _TokenAxes:
         self.edit, self.count = edit, count
         self.axes: dict[ir.Value, int] = {}
         self.facts = {
-            node: OperatorFacts(node, edit.shapes, edit.constants, edit.opset)
+            node: NodeView(node, edit.shapes, edit.constants, edit.opset)
             for node in edit.model.graph
             if len(node.outputs) == 1 and not has_body(node) and node.outputs[0] not in edit.constants
         }
@@ -109,8 +111,8 @@ class _TokenAxes:
     def _links(self, node: ir.Node, axis: int) -> AxisLinks | None:
         """Return the links along an axis; None where an element of the result reads several of an operand that is not read whole."""
         try:
-            found = links(self.facts[node], axis)
-        except Uncut:
+            found = axis_links(self.facts[node], axis)
+        except NotApplicable:
             return None
         return found if all(one is None or one == AxisLink(one.axis) for one in found) else None
 

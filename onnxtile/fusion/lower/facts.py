@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnxtile.fusion.lower.lowering import Argument, FactsTable
 from onnxtile.model.constants import Constants
 from onnxtile.model.known import Dim, Dims
+from onnxtile.operators.table import movement_of
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.runtime import Array
 
@@ -131,7 +132,6 @@ class KnownNumbers:
 # Sizes that shape inference gives up on, by symbols: what -1 stands for in a Reshape whose other sizes are those of its input.
 
 _LONGEST = 12
-_SAME = {"Unsqueeze", "Squeeze", "Cast", "Identity", "Reshape"}
 
 
 class Symbols:
@@ -203,7 +203,7 @@ class Symbols:
                 return self._picked(node)
             if node.op_type == "Shape":
                 return self._only(node)
-            if node.op_type not in _SAME:
+            if movement_of(node) not in {"renames", "converts"}:
                 return None
             value = node.inputs[0]
         return None

@@ -17,9 +17,9 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from onnxtile.inspection.work import operator_name
 from onnxtile.model import keys
 from onnxtile.model.walk import all_values, dependencies
+from onnxtile.operators.node_view import operator_name
 from onnxtile.planning.aliases import LayoutFacts, sliced
 from onnxtile.planning.layout import NO_PINS, Layout, Pins
 from onnxtile.planning.movement.eviction import Gap, MovementProblem, least_bytes

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.tiling.contraction import Contraction, NotTiled, SlidingAxis, TensorDims, TensorOperand, times_sign
+from onnxtile.operators.node_view import NotApplicable
+from onnxtile.operators.windows import SlidingAxis
+from onnxtile.tiling.contraction import Contraction, TensorDims, TensorOperand, times_sign
 from onnxtile.tiling.tileable import FLOATS, Tileable, TilingFacts, required_input
 
 _PADDING = ("auto_pad", "pads", "output_padding", "output_shape")
@@ -28,7 +30,7 @@ class Conv(Tileable):
 
 
 def convolution(node: ir.Node, facts: TilingFacts, *, transposed: bool) -> Contraction:
-    """Return the contraction that `node` computes. Raises NotTiled with the reason where it cannot be cut."""
+    """Return the contraction that `node` computes. Raises NotApplicable with the reason where it cannot be cut."""
     x, w = required_input(node, 0), required_input(node, 1)
     dtype = facts.dtype(x, node.op_type, FLOATS)
     facts.require_dtype(w, dtype)
@@ -52,23 +54,23 @@ def sliding_product(
 ) -> Contraction:
     """Return the convolution of two values with the attributes of `node`, without a bias; `types` are those of both and of the result.
 
-    Raises NotTiled with the reason where it cannot be cut.
+    Raises NotApplicable with the reason where it cannot be cut.
     """
     x_value, w_value = factors
     dims, kernel = facts.dims(x_value), facts.known_dims(w_value)
     rank = len(dims) - 2
     if rank not in _SPATIAL_AXES:
-        raise NotTiled(f"it slides along {rank} axes: convolutions along one or two are cut")
+        raise NotApplicable(f"it slides along {rank} axes: convolutions along one or two are cut")
     if len(kernel) != len(dims):
-        raise NotTiled(f"its weights of shape {times_sign(kernel)} do not fit an input of {len(dims)} dimensions")
+        raise NotApplicable(f"its weights of shape {times_sign(kernel)} do not fit an input of {len(dims)} dimensions")
     groups = node.attributes.get_int("group", 1)
     if not isinstance(dims[1], int):
-        raise NotTiled(facts.unknown(x_value, 1))
+        raise NotApplicable(facts.unknown(x_value, 1))
     channels, filters = _channels(kernel, groups, dims[1], transposed=transposed)
     slides = tuple(slide.over(dims[2 + i]) for i, slide in enumerate(_slides(node, kernel[2:], transposed=transposed)))
     out = _result(node, facts, slides, (dims[0], groups * filters))
     if any(isinstance(size, int) and size < 1 for size in (*dims, *kernel, *out)):
-        raise NotTiled("a convolution without elements")
+        raise NotApplicable("a convolution without elements")
     attributes = tuple(a for name, a in node.attributes.items() if name not in {*_PADDING, "group"})
     padding = tuple(a for name, a in node.attributes.items() if name in _PADDING)
     w = TensorOperand(w_value, kernel, (0, 1) if transposed else (1, 0), False, w_value in facts.constants, types[1])
@@ -96,11 +98,11 @@ def sliding_product(
 
 
 def _channels(kernel: tuple[int, ...], groups: int, channels: int, *, transposed: bool) -> tuple[int, int]:
-    """Return the input and output channels of a group. Raises NotTiled where weights and input do not fit."""
+    """Return the input and output channels of a group. Raises NotApplicable where weights and input do not fit."""
     first, second = kernel[:2]
     inputs = first if transposed else second * groups
     if groups < 1 or first % groups or inputs != channels:
-        raise NotTiled(
+        raise NotApplicable(
             f"its weights of shape {times_sign(kernel)} in {groups} groups do not fit {channels} input channels"
         )
     return (first // groups, second) if transposed else (second, first // groups)
@@ -116,9 +118,9 @@ def _slides(node: ir.Node, kernel: tuple[int, ...], *, transposed: bool) -> list
     strides, dilations, extra = ints("strides", 1), ints("dilations", 1), ints("output_padding", 0)
     wanted = ints("output_shape", 0)[-rank:] if "output_shape" in node.attributes else [None] * rank
     if any(len(each) != size for each, size in ((pads, 2 * rank), (strides, rank), (dilations, rank), (extra, rank))):
-        raise NotTiled(f"its attributes are not for {rank} spatial axes")
+        raise NotApplicable(f"its attributes are not for {rank} spatial axes")
     if min(pads) < 0:
-        raise NotTiled("its padding is negative")
+        raise NotApplicable("its padding is negative")
     auto = node.attributes.get_string("auto_pad", "NOTSET")
     return [
         SlidingAxis(
@@ -151,7 +153,9 @@ def _bias(node: ir.Node, facts: TilingFacts, filters: int, dtype: ir.DataType) -
     facts.require_dtype(value, dtype)
     dims = facts.known_dims(value)
     if dims != (filters,):
-        raise NotTiled(f"its bias of shape {times_sign(dims)} is not one number for each of {filters} output channels")
+        raise NotApplicable(
+            f"its bias of shape {times_sign(dims)} is not one number for each of {filters} output channels"
+        )
     return TensorOperand(value, dims, (None, 0), transposed=False, constant=value in facts.constants, dtype=dtype)
 
 

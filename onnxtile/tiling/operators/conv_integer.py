@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.tiling.contraction import Contraction, NotTiled, Parameter, TensorOperand
+from onnxtile.operators.node_view import NotApplicable
+from onnxtile.tiling.contraction import Contraction, Parameter, TensorOperand
 from onnxtile.tiling.operators.conv import sliding_product
 from onnxtile.tiling.operators.matmul_integer import zero_point
 from onnxtile.tiling.tileable import BYTES, Tileable, TilingFacts, required_input
@@ -34,7 +35,7 @@ def integer_convolution(
 ) -> Contraction:
     """Return the convolution of two values of bytes, less their zero points, with the attributes of `node`.
 
-    Raises NotTiled where a zero point is not a single number: onnxruntime has no kernel for others.
+    Raises NotApplicable where a zero point is not a single number: onnxruntime has no kernel for others.
     """
     types = [facts.dtype(value, node.op_type, BYTES) for value in factors]
     found = sliding_product(node, facts, factors, (types[0], types[1], ir.DataType.INT32))
@@ -59,7 +60,7 @@ def _one_zero(w: TensorOperand, value: ir.Value | None, facts: TilingFacts) -> T
             return TensorOperand(value, array.shape, (None, None), transposed=False, constant=True, dtype=w.dtype)
     zero = zero_point(w, 1, value, facts)
     if zero is not None and zero.axes != (None, None):
-        raise NotTiled(f"its weights have a zero point for each output channel, {zero.value.name!r}")
+        raise NotApplicable(f"its weights have a zero point for each output channel, {zero.value.name!r}")
     return zero
 
 

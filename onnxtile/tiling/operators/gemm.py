@@ -6,15 +6,8 @@ from collections.abc import Set
 
 import onnx_ir as ir
 
-from onnxtile.tiling.contraction import (
-    Bias,
-    Contraction,
-    NotTiled,
-    TensorDims,
-    TensorOperand,
-    matrix_product,
-    times_sign,
-)
+from onnxtile.operators.node_view import NotApplicable
+from onnxtile.tiling.contraction import Bias, Contraction, TensorDims, TensorOperand, matrix_product, times_sign
 from onnxtile.tiling.tileable import FLOATS, INTEGERS, Tileable, TilingFacts, require_factor, required_input
 
 
@@ -37,17 +30,17 @@ class Gemm(Tileable):
 
 
 def factor(node: ir.Node, index: int, attribute: str, facts: TilingFacts) -> TensorOperand:
-    """Return input `index` as a factor, transposed where `attribute` says so. Raises NotTiled where it is not a matrix."""
+    """Return input `index` as a factor, transposed where `attribute` says so. Raises NotApplicable where it is not a matrix."""
     return matrix_factor(node, required_input(node, index), attribute, facts)
 
 
 def matrix_factor(
     node: ir.Node, value: ir.Value, attribute: str, facts: TilingFacts, taken: Set[ir.DataType] = FLOATS | INTEGERS
 ) -> TensorOperand:
-    """Return `value` as a factor, transposed where `attribute` of `node` says so. Raises NotTiled where it is not a matrix."""
+    """Return `value` as a factor, transposed where `attribute` of `node` says so. Raises NotApplicable where it is not a matrix."""
     dims = facts.dims(value)
     if len(dims) != 2:
-        raise NotTiled(f"{value.name!r} has {len(dims)} dimensions, Gemm multiplies matrices")
+        raise NotApplicable(f"{value.name!r} has {len(dims)} dimensions, Gemm multiplies matrices")
     transposed = bool(node.attributes.get_int(attribute, 0))
     return TensorOperand(
         value,
@@ -62,7 +55,7 @@ def matrix_factor(
 def bias(
     node: ir.Node, value: ir.Value | None, dims: TensorDims, dtype: ir.DataType, facts: TilingFacts
 ) -> Bias | None:
-    """Return `value` as the bias, None where it is missing. Raises NotTiled where it does not broadcast to `dims`."""
+    """Return `value` as the bias, None where it is missing. Raises NotApplicable where it does not broadcast to `dims`."""
     beta = node.attributes.get_float("beta", 1.0)
     if value is None:
         return None
@@ -74,9 +67,9 @@ def bias(
     pairs = list(zip(range(len(sizes))[::-1], sizes[::-1], dims[::-1], strict=False))
     for axis, size, full in pairs:
         if not isinstance(size, int) and (size is None or size != full):
-            raise NotTiled(facts.unknown(value, axis))
+            raise NotApplicable(facts.unknown(value, axis))
     if len(sizes) > 2 or any(size not in {1, full} for _, size, full in pairs):
-        raise NotTiled(f"its bias of shape {times_sign(sizes)} does not broadcast to {times_sign(dims)}")
+        raise NotApplicable(f"its bias of shape {times_sign(sizes)} does not broadcast to {times_sign(dims)}")
     return Bias(value, sizes, beta, value in facts.constants)
 
 

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxtile.tiling.contraction import (
-    Axes,
-    Contraction,
-    NotTiled,
-    TensorDims,
-    TensorOperand,
-    broadcast,
-    matrix_product,
-)
+from onnxtile.operators.node_view import NotApplicable
+from onnxtile.tiling.contraction import Axes, Contraction, TensorDims, TensorOperand, broadcast, matrix_product
 from onnxtile.tiling.tileable import Tileable, TilingFacts, required_input
 
 
@@ -32,18 +25,21 @@ class MatMul(Tileable):
 
 
 def placed(a: TensorOperand, b: TensorOperand) -> tuple[TensorDims, Axes]:
-    """Return the dimensions of the product of `a` and `b`, and where its rows and columns lie. Raises NotTiled where batches differ."""
+    """Return the dimensions of the product of `a` and `b`, and where its rows and columns lie.
+
+    Raises NotApplicable where batches differ.
+    """
     rows, columns = ((o.size(side),) if o.axes[side] is not None else () for side, o in enumerate((a, b)))
     batch = broadcast(a.batch, b.batch)
     return batch + rows + columns, (len(batch) if rows else None, len(batch) + len(rows) if columns else None)
 
 
 def factor(value: ir.Value, side: int, facts: TilingFacts, dtype: ir.DataType) -> TensorOperand:
-    """Return `value`, of elements of `dtype`, as the left (0) or right (1) factor. Raises NotTiled for a scalar."""
+    """Return `value`, of elements of `dtype`, as the left (0) or right (1) factor. Raises NotApplicable for a scalar."""
     facts.require_dtype(value, dtype)
     dims = facts.dims(value)
     if not dims:
-        raise NotTiled("an operand is a scalar")
+        raise NotApplicable("an operand is a scalar")
     last = len(dims) - 1
     axes: Axes = (last - 1, last)
     if last == 0:

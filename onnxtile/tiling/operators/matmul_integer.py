@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.tiling.contraction import Axes, Contraction, NotTiled, TensorOperand, matrix_product, times_sign
+from onnxtile.operators.node_view import NotApplicable
+from onnxtile.tiling.contraction import Axes, Contraction, TensorOperand, matrix_product, times_sign
 from onnxtile.tiling.operators.matmul import factor, placed
 from onnxtile.tiling.tileable import BYTES, Tileable, TilingFacts, required_input
 
@@ -28,7 +29,7 @@ def integer_product(
     factors: tuple[ir.Value, ir.Value],
     zeros: tuple[ir.Value | None, ir.Value | None],
 ) -> Contraction:
-    """Return the product of two values of bytes, less their zero points. Raises NotTiled where `node` cannot be cut so."""
+    """Return the product of two values of bytes, less their zero points. Raises NotApplicable where `node` cannot be cut so."""
     types = [facts.dtype(value, node.op_type, BYTES) for value in factors]
     a, b = (factor(value, side, facts, types[side]) for side, value in enumerate(factors))
     a, b = (replace(o, zero=zero_point(o, side, zeros[side], facts)) for side, o in enumerate((a, b)))
@@ -38,7 +39,7 @@ def integer_product(
 def zero_point(operand: TensorOperand, side: int, value: ir.Value | None, facts: TilingFacts) -> TensorOperand | None:
     """Return `value` as the zero point of the left (0) or right (1) factor, None where it is missing.
 
-    Raises NotTiled unless it is a single number, or for the right factor one for each column.
+    Raises NotApplicable unless it is a single number, or for the right factor one for each column.
     """
     if value is None:
         return None
@@ -47,7 +48,7 @@ def zero_point(operand: TensorOperand, side: int, value: ir.Value | None, facts:
     if side == 1 and dims not in {(), (1,)} and dims == (operand.size(1),):
         axes = (None, 0)
     elif dims not in {(), (1,)}:
-        raise NotTiled(f"its zero point {value.name!r} of shape {times_sign(dims)} is not a single number")
+        raise NotApplicable(f"its zero point {value.name!r} of shape {times_sign(dims)} is not a single number")
     return TensorOperand(value, dims, axes, transposed=False, constant=value in facts.constants, dtype=operand.dtype)
 
 

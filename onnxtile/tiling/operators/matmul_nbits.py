@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from onnxtile.operators.node_view import NotApplicable
 from onnxtile.tiling.contraction import (
     Bias,
     Contraction,
-    NotTiled,
     PackedFactor,
     Parameter,
     TensorOperand,
@@ -43,16 +43,16 @@ class MatMulNBits(Tileable):
 
 
 def _packed(node: ir.Node, facts: TilingFacts) -> TensorOperand:
-    """Return B. Raises NotTiled where it or its parameters are no initializers, or its rows have another order."""
+    """Return B. Raises NotApplicable where it or its parameters are no initializers, or its rows have another order."""
     values = [required_input(node, 1), required_input(node, 2), *(v for v in node.inputs[3:4] if v is not None)]
     for value in values:
         if value.const_value is None or not value.is_initializer():
-            raise NotTiled(f"its weights or their parameters, {value.name!r}, are not an initializer")
+            raise NotApplicable(f"its weights or their parameters, {value.name!r}, are not an initializer")
     if len(node.inputs) > 4 and node.inputs[4] is not None:
-        raise NotTiled("its rows have another order (g_idx)")
+        raise NotApplicable("its rows have another order (g_idx)")
     k, n, block, bits = (node.attributes.get_int(name, 4) for name in ("K", "N", "block_size", "bits"))
     if bits not in _TYPES or min(k, n, block) < 1:
-        raise NotTiled(f"its weights have {bits} bits in blocks of {block}")
+        raise NotApplicable(f"its weights have {bits} bits in blocks of {block}")
     blocks = -(-k // block)
     dims = (n, blocks, block * bits // 8)
     scales, *zeros = (Parameter(v, facts.known_dims(v), _dtype(v, facts), constant=True) for v in values[1:])
@@ -62,7 +62,7 @@ def _packed(node: ir.Node, facts: TilingFacts) -> TensorOperand:
     wanted = [dims, (n, blocks), *([(n, along)] if zeros else [])]
     for sizes, want in zip((held, *(one.dims for one in how.parameters)), wanted, strict=True):
         if _count(sizes) != _count(want):
-            raise NotTiled(
+            raise NotApplicable(
                 f"its weights or their parameters have the shape {times_sign(sizes)}, not {times_sign(want)}"
             )
     return TensorOperand(values[0], (k, n), (0, 1), transposed=False, constant=True, dtype=_TYPES[bits], packed=how)
@@ -86,7 +86,7 @@ def _bias(node: ir.Node, b: TensorOperand, facts: TilingFacts) -> Bias | None:
         return None
     dims = facts.known_dims(value)
     if dims != (b.size(1),):
-        raise NotTiled(f"its bias of shape {times_sign(dims)} is not one number for each column")
+        raise NotApplicable(f"its bias of shape {times_sign(dims)} is not one number for each column")
     return Bias(value, dims, 1.0, value in facts.constants)
 
 

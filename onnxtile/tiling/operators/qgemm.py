@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.tiling.contraction import Contraction, NotTiled, Requantize, matrix_product
+from onnxtile.operators.node_view import NotApplicable
+from onnxtile.tiling.contraction import Contraction, Requantize, matrix_product
 from onnxtile.tiling.operators.gemm import bias, matrix_factor
 from onnxtile.tiling.operators.matmul_integer import zero_point
 from onnxtile.tiling.operators.qlinear_matmul import parameter
@@ -22,7 +23,7 @@ class QGemm(Tileable):
     def restate(self, node: ir.Node, facts: TilingFacts) -> Contraction:
         """Return the product. Each tile is a MatMulInteger; the bias is added to each finished block, which is scaled then."""
         if facts.opset < 10:
-            raise NotTiled(f"opset {facts.opset} has no MatMulInteger: raise the model to 10 at least")
+            raise NotApplicable(f"opset {facts.opset} has no MatMulInteger: raise the model to 10 at least")
         added = node.inputs[6] if len(node.inputs) > 6 else None
         factors, zeros = ((required_input(node, first), required_input(node, first + 3)) for first in (0, 2))
         product = integer_gemm(node, facts, factors, zeros, added)
@@ -30,7 +31,7 @@ class QGemm(Tileable):
         b_scale = parameter(node, required_input(node, 4), product.right, product, facts)
         quantized = [index < len(node.inputs) and node.inputs[index] is not None for index in (7, 8)]
         if quantized[0] != quantized[1]:
-            raise NotTiled("it has only one of the scale and the zero point of its result")
+            raise NotApplicable("it has only one of the scale and the zero point of its result")
         values = [required_input(node, index) for index in (7, 8)] if all(quantized) else []
         y = [parameter(node, value, None, product, facts) for value in values]
         y_scale, y_zero = y or (None, None)
@@ -48,7 +49,7 @@ def integer_gemm(
 ) -> Contraction:
     """Return the product of two matrices of bytes, less their zero points, plus an int32 bias, transposed as `node` says.
 
-    Raises NotTiled where it cannot be cut so.
+    Raises NotApplicable where it cannot be cut so.
     """
     a, b = (
         matrix_factor(node, value, attribute, facts, BYTES)

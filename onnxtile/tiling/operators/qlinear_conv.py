@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.tiling.contraction import Bias, Contraction, NotTiled, Requantize, times_sign
+from onnxtile.operators.node_view import NotApplicable
+from onnxtile.tiling.contraction import Bias, Contraction, Requantize, times_sign
 from onnxtile.tiling.operators.conv import filters_of
 from onnxtile.tiling.operators.conv_integer import integer_convolution
 from onnxtile.tiling.operators.qlinear_matmul import parameter
@@ -35,13 +36,15 @@ class QLinearConv(Tileable):
 
 
 def channel_bias(value: ir.Value | None, found: Contraction, facts: TilingFacts) -> Bias | None:
-    """Return an int32 bias of a convolution, None where it is missing. Raises NotTiled unless it has one number for each channel."""
+    """Return an int32 bias of a convolution, None where it is missing. Raises NotApplicable unless it has one number for each channel."""
     if value is None:
         return None
     facts.require_dtype(value, ir.DataType.INT32)
     dims, filters = facts.known_dims(value), found.groups * filters_of(found)
     if dims != (filters,):
-        raise NotTiled(f"its bias of shape {times_sign(dims)} is not one number for each of {filters} output channels")
+        raise NotApplicable(
+            f"its bias of shape {times_sign(dims)} is not one number for each of {filters} output channels"
+        )
     return Bias(value, dims, 1.0, value in facts.constants)
 
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.tiling.contraction import Contraction, NotTiled, Parameter, Requantize, TensorOperand, times_sign
+from onnxtile.operators.node_view import NotApplicable
+from onnxtile.tiling.contraction import Contraction, Parameter, Requantize, TensorOperand, times_sign
 from onnxtile.tiling.operators.matmul_integer import integer_product
 from onnxtile.tiling.tileable import BYTES, Tileable, TilingFacts, required_input
 
@@ -32,16 +33,16 @@ class QLinearMatMul(Tileable):
 def parameter(
     node: ir.Node, value: ir.Value, columns: TensorOperand | None, product: Contraction, facts: TilingFacts
 ) -> Parameter:
-    """Return a scale or zero point: a single number, or with `columns` one for each. Raises NotTiled for any other."""
+    """Return a scale or zero point: a single number, or with `columns` one for each. Raises NotApplicable for any other."""
     dims, constant = facts.dims(value), value in facts.constants
     known = {ir.DataType.FLOAT, *BYTES}
     parameter = Parameter(value, dims, facts.dtype(value, node.op_type, known), constant)
     if columns is not None and dims == (columns.size(1),) and columns.axes[1] is not None:
         return parameter
     if dims not in {(), (1,)}:
-        raise NotTiled(f"its parameter {value.name!r} of shape {times_sign(dims)} is not a single number")
+        raise NotApplicable(f"its parameter {value.name!r} of shape {times_sign(dims)} is not a single number")
     if dims == (1,) and not constant and not product.dims:
-        raise NotTiled(f"its parameter {value.name!r} is a vector, and the result is a single number")
+        raise NotApplicable(f"its parameter {value.name!r} is a vector, and the result is a single number")
     return parameter
 
 

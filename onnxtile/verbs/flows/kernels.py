@@ -16,6 +16,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted
 from onnxtile.model.formula import SizeFormula, SizeRanges
 from onnxtile.model.quantising import is_quantised, quantises, quantises_at_run, sums_integers
+from onnxtile.operators.table import operator_of
 from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.errors import UsageError
@@ -26,12 +27,6 @@ if TYPE_CHECKING:
     from onnxtile.planning.result import PlannedState, PlanResult
     from onnxtile.planning.states import StateChoice
     from onnxtile.verbs.options.plan import PlanOptions
-
-
-_TRUTHS = frozenset(
-    {"And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not", "Or", "Xor"}
-)
-"""Operators with results of truth values."""
 
 
 class KernelChoice(StrEnum):
@@ -87,7 +82,8 @@ def _is_float(node: ir.Node, value: ir.Value) -> bool:
     """Return whether `value`, made by `node`, has floats, as far as its type or the operator says."""
     if value.dtype is not None:
         return value.dtype.is_floating_point()
-    if quantises(node) or sums_integers(node) or float_meaning(node) is not None or node.op_type in _TRUTHS:
+    row = operator_of(node)
+    if quantises(node) or sums_integers(node) or float_meaning(node) is not None or (row is not None and row.truths):
         return False
     return not quantises_at_run(node) or value is node.outputs[1]
 

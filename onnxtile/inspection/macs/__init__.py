@@ -1,1 +1,0 @@
-"""Rules that count multiply-accumulates and other operations, one family of operators a file."""

@@ -1,0 +1,1 @@
+"""The rows of operators, one module a family. Each is found by its existence."""

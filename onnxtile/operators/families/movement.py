@@ -1,0 +1,357 @@
+"""Operators that move, cut, pad or repeat elements, and compute none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate
+from math import prod
+from operator import mul
+from typing import NamedTuple
+
+import numpy as np
+
+from onnxtile.operators import reasons, saves, takes
+from onnxtile.operators.node_view import MICROSOFT, NodeView, NotApplicable
+from onnxtile.operators.reads import AxisLink, AxisLinks, SourceRows, links_of, same_place
+from onnxtile.operators.row import (
+    ALL_OPERANDS,
+    COMPUTED,
+    FIRST,
+    NOT_STANDARD,
+    RISING,
+    SELECTING,
+    Family,
+    Operator,
+    QuantisedPort,
+    ShapeGrowth,
+    without,
+)
+from onnxtile.operators.windows import SlidingAxis
+from onnxtile.operators.work import NO_PRODUCTS, NOTHING, Operations
+
+
+class SliceRange(NamedTuple):
+    """The elements that Slice takes along one axis: from `start` to `stop`, every `step`-th."""
+
+    start: int
+    stop: int
+    step: int
+
+
+def slice_ranges(view: NodeView) -> Mapping[int, SliceRange]:
+    """Return the range of each axis that Slice cuts. Raises NotApplicable where a bound is computed at run time."""
+    if view.opset < 10:
+        starts: list[float] = [*view.ints("starts", ())]
+        stops: list[float] = [*view.ints("ends", ())]
+        axes: list[float] = [*view.ints("axes", range(len(starts)))]
+        steps: list[float] = [1] * len(starts)
+    else:
+        starts, stops = view.numbers(1) or [], view.numbers(2) or []
+        axes = view.numbers(3) or [*range(len(starts))]
+        steps = view.numbers(4) or [1] * len(starts)
+    found, rank = {}, len(view.result)
+    for axis, start, stop, step in zip(axes, starts, stops, steps, strict=True):
+        found[int(axis) % rank] = SliceRange(int(start), int(stop), int(step))
+    return found
+
+
+def sliced(view: NodeView, axis: int) -> AxisLinks:
+    """Slice: element i reads element start + i·step."""
+    cut, size = slice_ranges(view).get(axis), view.operand(0)[axis]
+    if cut is None:
+        return links_of(view, AxisLink(axis))
+    if cut.step < 1:
+        raise NotApplicable("it reverses this axis")
+    start = min(max(cut.start + size if cut.start < 0 else cut.start, 0), size)
+    if not view.result[axis]:
+        raise NotApplicable("its result is empty")
+    return links_of(view, AxisLink(axis, _window(view, axis, stride=cut.step, before=-start)))
+
+
+def _window(view: NodeView, axis: int, *, stride: int = 1, before: int = 0, after: int = 0) -> SlidingAxis:
+    size, out = view.operand(0)[axis], view.result[axis]
+    return SlidingAxis(stride=stride, before=before, after=after, size=size, out=out)
+
+
+def pad_sizes(view: NodeView) -> list[int]:
+    """Return the padding before each axis, then that behind each. Raises NotApplicable where it is computed at run time."""
+    rank = len(view.result)
+    if view.opset < 11:
+        return view.ints("pads", view.ints("paddings", ()))
+    given = [int(one) for one in view.numbers(1) or ()]
+    axes = view.numbers(3) or range(rank)
+    found = [0] * 2 * rank
+    for number, axis in enumerate(axes):
+        found[int(axis) % rank] = given[number]
+        found[int(axis) % rank + rank] = given[number + len(given) // 2]
+    return found
+
+
+def is_mirrored(view: NodeView) -> bool:
+    """Return whether a Pad mirrors its operand at the border."""
+    return view.node.attributes.get_string("mode", "constant") == "reflect"
+
+
+def padded(view: NodeView, axis: int) -> AxisLinks:
+    """Pad: element i reads element i less the padding before it; one that is mirrored reads another one."""
+    pads, rank = pad_sizes(view), len(view.result)
+    before, after = pads[axis], pads[axis + rank]
+    if min(before, after) < 0:
+        raise NotApplicable("its padding is negative")
+    if not before and not after:
+        return links_of(view, AxisLink(axis))
+    if view.node.attributes.get_string("mode", "") == "wrap":
+        raise NotApplicable("it pads this axis from its other end")
+    if is_mirrored(view):
+        if any(pads[one] or pads[one + rank] for one in range(rank) if one != axis):
+            raise NotApplicable("it pads several axes at once from within")
+        size = view.operand(0)[axis]
+        places = np.pad(np.arange(size), (before, after), mode="reflect")
+        return links_of(view, AxisLink(axis, sources=SourceRows(size, places=places)))
+    return links_of(view, AxisLink(axis, _window(view, axis, before=before, after=after)))
+
+
+def expanded(view: NodeView, axis: int) -> AxisLinks:
+    """Expand: the operand is aligned at its last axis; along an axis of size 1 it is repeated."""
+    sizes = view.operand(0)
+    own = axis - len(view.result) + len(sizes)
+    return (AxisLink(own) if own >= 0 and sizes[own] == view.result[axis] and sizes[own] > 1 else None, None)
+
+
+def gathered(view: NodeView, axis: int) -> AxisLinks:
+    """Gather: the axes of the places stand where the axis that they choose from was."""
+    chosen = view.integer("axis", 0) % len(view.operand(0))
+    places = len(view.operand(1))
+    if axis < chosen:
+        return (AxisLink(axis), None)
+    return (None, AxisLink(axis - chosen)) if axis < chosen + places else (AxisLink(axis - places + 1), None)
+
+
+def depth_to_space(view: NodeView, axis: int) -> AxisLinks:
+    """DepthToSpace: rows and columns come from channels, in blocks."""
+    if axis == 1:
+        raise NotApplicable("it moves channels to rows and columns")
+    return (AxisLink(axis, factor=1 if axis == 0 else view.integer("blocksize", 1)),)
+
+
+def space_to_depth(view: NodeView, axis: int) -> AxisLinks:
+    """SpaceToDepth: blocks of rows and columns become channels."""
+    if axis == 1:
+        raise NotApplicable("it moves rows and columns to channels")
+    return (_blocks(axis, view.integer("blocksize", 1), view.result[axis]) if axis else AxisLink(0),)
+
+
+def _blocks(axis: int, length: int, out: int) -> AxisLink:
+    """Return the link of elements that read `length` elements of the operand each."""
+    return AxisLink(axis, SlidingAxis(kernel=length, stride=length, size=length * out, out=out))
+
+
+def reshaped(view: NodeView, axis: int) -> AxisLinks:
+    """Reshape and its kin: an axis is one of the operand, several of them as one, or the first of several that one was cut into.
+
+    Where the products of the sizes before two axes are the same, they begin at the same elements; so for their ends.
+    """
+    before, after = view.operand(0), view.result
+    outer, size = prod(after[:axis]), after[axis]
+    starts, ends = [1, *accumulate(before, mul)], {*accumulate(after, mul)}
+    own = next((one for one, length in enumerate(before) if length > 1 and starts[one] == outer), None)
+    if own is None or size < 2:
+        raise NotApplicable("it mixes this axis with others")
+    length = before[own]
+    if length == size:
+        return links_of(view, AxisLink(own))
+    if outer * size in starts and size % length == 0:
+        return links_of(view, AxisLink(own, factor=size // length))
+    if outer * length in ends and length % size == 0:
+        return links_of(view, _blocks(own, length // size, size))
+    raise NotApplicable("it mixes this axis with others")
+
+
+def tiled(view: NodeView, axis: int) -> AxisLinks:
+    """Tile: along an axis that is not repeated."""
+    counts = view.numbers(1)
+    if counts is None or len(counts) != len(view.result) or int(counts[axis]) != 1:
+        raise NotApplicable("it repeats its operand along this axis")
+    return links_of(view, AxisLink(axis))
+
+
+def joined(view: NodeView, axis: int) -> AxisLinks:
+    """Concat: an axis that is not joined along."""
+    if view.integer("axis", 1 if view.opset < 4 else 0) % len(view.result) == axis:
+        raise NotApplicable("it joins its operands along this axis")
+    return tuple(AxisLink(axis) for _ in view.inputs)
+
+
+def split(view: NodeView, axis: int) -> AxisLinks:
+    """Split: an axis that is not cut."""
+    if view.integer("axis", 0) % len(view.result) == axis:
+        raise NotApplicable("it splits its operand along this axis")
+    return links_of(view, AxisLink(axis))
+
+
+def transposed(view: NodeView, axis: int) -> AxisLinks:
+    """Transpose: each axis is one of the operand."""
+    rank = len(view.result)
+    return (AxisLink(view.ints("perm", range(rank)[::-1])[axis]),)
+
+
+def scatter_operations(view: NodeView) -> int:
+    """Count one operation for each update that is reduced with the element in its place."""
+    return 0 if view.text("reduction", "none") == "none" else view.read(2)
+
+
+def dropout_operations(view: NodeView) -> int:
+    """Count nothing where the node copies its input: only one with a third input can be in training mode."""
+    if view.has(2):
+        raise NotApplicable("the training mode of Dropout is known only in a run")
+    return 0
+
+
+_MOVING = Operator(over=reasons.MOVED, reads=reasons.ANY_ELEMENT, work=NOTHING, saves=saves.nothing)
+_RENAMING = Operator(
+    over=reasons.MOVED, reads=reshaped, work=NOTHING, saves=saves.nothing, same="view", moves="renames", numbers=RISING
+)
+_UPDATING = Operator(over=FIRST, reads=reasons.ANY_ELEMENT, work=NOTHING, saves=saves.chosen(1))
+_OF_RUNTIME = Operator(over=reasons.MOVED, reads=reasons.ANY_ELEMENT, work=NO_PRODUCTS)
+_NO_KERNEL = Operator(over=reasons.NO_KERNEL, reads=reasons.NO_KERNEL, work=reasons.NO_KERNEL, draws=True)
+
+FAMILY = Family(
+    "movement",
+    (
+        *_RENAMING.rows("Cast", over=FIRST, reads=same_place, moves="converts"),
+        *_MOVING.rows("CastLike", over=FIRST, reads=same_place, same="view", moves="converts"),
+        *_MOVING.rows("CenterCropPad", reads=reasons.POSITION, shaped_by=(1,)),
+        *_MOVING.rows("Col2Im", work=reasons.NO_FORMULA, shaped_by=(1, 2), takes={2: takes.repeated(1)}),
+        *_UPDATING.rows("Compress", over=reasons.SIZED_BY_DATA, reads=reasons.SIZED_BY_DATA, shaped_by=ALL_OPERANDS),
+        *_RENAMING.rows(
+            "Concat", reads=joined, same="join", moves="joins", state={0: 0}, state_grows=True, state_over=True
+        ),
+        *_MOVING.rows("DepthToSpace", reads=depth_to_space, moves="permutes"),
+        *_MOVING.rows(
+            "Dropout",
+            reads=same_place,
+            work=Operations(dropout_operations),
+            same="view",
+            takes={1: takes.always(0), 2: takes.always(0)},
+            draws=True,
+            trains_by=2,
+        ),
+        *_RENAMING.rows(
+            "Expand",
+            reads=expanded,
+            moves="repeats",
+            shaped_by=(1,),
+            grows=ShapeGrowth(1),
+            takes={1: takes.repeated(1)},
+            same="",
+        ),
+        *_RENAMING.rows("Flatten"),
+        *_UPDATING.rows(
+            "Gather",
+            over=reasons.MOVED,
+            reads=gathered,
+            moves="selects",
+            numbers=SELECTING,
+            takes={1: takes.place_in_axis},
+        ),
+        *_UPDATING.rows(
+            "GatherElements GatherND",
+            over=reasons.MOVED,
+            moves="selects",
+            numbers=COMPUTED,
+            takes={1: takes.place_in_axis},
+        ),
+        *_MOVING.rows("GridSample", over=reasons.WINDOW, work=reasons.NO_FORMULA, saves=saves.operands),
+        *_RENAMING.rows("Identity", reads=same_place),
+        *without(
+            "MaxRoiPool RoiAlign",
+            reasons.WINDOW,
+            reads=reasons.ANY_ELEMENT,
+            work=reasons.NO_FORMULA,
+            saves=reasons.FRAMEWORKS_DIFFER,
+        ),
+        *_UPDATING.rows("MaxUnpool", over=reasons.MOVED, shaped_by=(2,)),
+        *_MOVING.rows(
+            "Pad", reads=padded, moves="pads", shaped_by=(1, 3), grows=ShapeGrowth(1), takes={1: takes.between(0, 2)}
+        ),
+        *_RENAMING.rows("Reshape", shaped_by=(1,), grows=ShapeGrowth(1), takes={1: takes.any_shape}),
+        *_MOVING.rows("ReverseSequence", takes={1: takes.time_steps}),
+        *_UPDATING.rows("Scatter", takes={1: takes.place_in_axis}),
+        *_UPDATING.rows(
+            "ScatterElements ScatterND",
+            work=Operations(scatter_operations),
+            state={0: 0},
+            numbers=COMPUTED,
+            takes={1: takes.place_in_axis},
+        ),
+        *_MOVING.rows(
+            "Slice",
+            reads=sliced,
+            same="cut",
+            moves="selects",
+            shaped_by=(1, 2, 3, 4),
+            grows=ShapeGrowth(2, shrinks_by=1, step=4),
+            numbers=SELECTING,
+            takes={1: takes.repeated(0), 2: takes.repeated(2), 3: takes.first_axes, 4: takes.repeated(1)},
+        ),
+        *_MOVING.rows("SpaceToDepth", reads=space_to_depth, moves="permutes"),
+        *_MOVING.rows(
+            "Split",
+            reads=split,
+            same="cut",
+            moves="selects",
+            shaped_by=(1,),
+            numbers=SELECTING,
+            takes={1: takes.even_parts},
+        ),
+        *_RENAMING.rows("Squeeze Unsqueeze", shaped_by=(1,), numbers=SELECTING, takes={1: takes.first_axes}),
+        *_UPDATING.rows("TensorScatter", saves=saves.chosen(2), state={0: 0}),
+        *_RENAMING.rows(
+            "Tile",
+            reads=tiled,
+            moves="repeats",
+            shaped_by=(1,),
+            grows=ShapeGrowth(1),
+            takes={1: takes.repeated(1)},
+            same="",
+        ),
+        *_MOVING.rows(
+            "TopK",
+            work=reasons.COMPARISONS,
+            saves=saves.second_result,
+            shaped_by=(1,),
+            grows=ShapeGrowth(1),
+            takes={1: takes.always(1)},
+        ),
+        *_RENAMING.rows("Transpose", reads=transposed, moves="permutes", same=""),
+        *_MOVING.rows("Trilu", over=FIRST, reads=reasons.POSITION, numbers=COMPUTED),
+        *_NO_KERNEL.rows("BiasDropout", domain=MICROSOFT, work=NO_PRODUCTS, trains_by=4),
+        *_NO_KERNEL.rows("BitmaskBiasDropout", domain=MICROSOFT, trains_by=4),
+        *_NO_KERNEL.rows("BitmaskDropout", domain=MICROSOFT, trains_by=2),
+        *_OF_RUNTIME.rows("CropAndResize", domain=MICROSOFT, over=reasons.OTHER_SIZE, shaped_by=(3,)),
+        *_OF_RUNTIME.rows(
+            "ExpandDims",
+            domain=MICROSOFT,
+            over=reasons.OTHER_SIZE,
+            reads=reasons.OPTIMISED,
+            work=NOTHING,
+            shaped_by=(1,),
+        ),
+        *_OF_RUNTIME.rows(
+            "GatherBlockQuantized", domain=MICROSOFT, ports=(QuantisedPort(0, 2, 3, axis=1),), bits="bits"
+        ),
+        *_OF_RUNTIME.rows("GatherND", domain=MICROSOFT, work=NOTHING, takes={1: takes.place_in_axis}),
+        *_OF_RUNTIME.rows("GatherPacked UnfoldTensor", domain=MICROSOFT),
+        *_OF_RUNTIME.rows("GridSample", domain=MICROSOFT, over=reasons.WINDOW),
+        *_OF_RUNTIME.rows("NGramRepeatBlock", domain=MICROSOFT, over=frozenset({1}), reads=reasons.POSITION),
+        *_OF_RUNTIME.rows(
+            "Pad",
+            domain=MICROSOFT,
+            reads=reasons.OPTIMISED,
+            work=NOTHING,
+            shaped_by=(1,),
+            takes={1: takes.between(0, 2)},
+        ),
+        *_UPDATING.rows("Trilu", domain=MICROSOFT, reads=reasons.POSITION, saves=NOT_STANDARD),
+    ),
+)

@@ -1,0 +1,150 @@
+"""A node as the rules of operators see it: its operands, results and attributes, with their sizes and constants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import onnx_ir as ir
+
+from onnxtile.system.runtime import Array
+
+MICROSOFT = "com.microsoft"
+"""The domain of onnxruntime's own operators (its docs/ContribOperators.md)."""
+STANDARD = frozenset({"", "ai.onnx"})
+"""The names of the domain of ONNX's operators."""
+
+
+def operator_name(node: ir.Node) -> str:
+    """Return the operator of `node` as rows and results name it: with its domain where that is not the standard one."""
+    return node.op_type if node.domain in STANDARD else f"{node.domain}::{node.op_type}"
+
+
+class NotApplicable(Exception):
+    """The reason why a rule of an operator does not apply to a node; one line for the user."""
+
+
+class KnownShapes(Protocol):
+    """Element types and sizes of values (onnxtile.shapes.resolve.Shapes)."""
+
+    def sizes(self, value: ir.Value) -> tuple[int, ...] | None:
+        """Return the sizes in elements; None where one of them is not known."""
+
+    def dtype(self, value: ir.Value) -> ir.DataType | None:
+        """Return the element type; None where it is not known."""
+
+
+class KnownConstants(Protocol):
+    """Which values are constant, and the elements of each (onnxtile.model.constants.Constants)."""
+
+    def __contains__(self, value: ir.Value | None) -> bool: ...
+
+    def array(self, value: ir.Value) -> Array:
+        """Return the elements of a constant value, which must not be written to."""
+
+
+class NoConstants:
+    """No constants, as inside a function, whose weights are its inputs."""
+
+    def __contains__(self, value: ir.Value | None) -> bool:
+        return False
+
+    def array(self, value: ir.Value) -> Array:
+        """Raise KeyError."""
+        raise KeyError(value.name)
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """A node with what is known of it. A size that nobody knows raises NotApplicable; `opset` is that of the standard operators."""
+
+    node: ir.Node
+    shapes: KnownShapes
+    constants: KnownConstants = NoConstants()  # noqa: RUF009 - it has no state
+    opset: int = 0
+
+    @property
+    def operator(self) -> str:
+        """The operator's name, with its domain where that is not the standard one."""
+        return operator_name(self.node)
+
+    @property
+    def inputs(self) -> Sequence[ir.Value | None]:
+        """The operands by their places."""
+        return self.node.inputs
+
+    @property
+    def has_several_results(self) -> bool:
+        """Whether more than one result is used."""
+        return sum(bool(value.name) for value in self.node.outputs) > 1
+
+    def has(self, place: int) -> bool:
+        """Return whether the operand at `place` is given."""
+        return place < len(self.inputs) and self.inputs[place] is not None
+
+    def sizes(self, place: int) -> tuple[int, ...] | None:
+        """Return the sizes of the operand at `place`; None where it is not given or its sizes are not known."""
+        value = self.inputs[place] if place < len(self.inputs) else None
+        return None if value is None else self.shapes.sizes(value)
+
+    def operand(self, place: int) -> tuple[int, ...]:
+        """Return the sizes of the operand at `place`. Raises NotApplicable where they are not known."""
+        if not self.has(place):
+            raise NotApplicable(f"{self.node.op_type} has no input {place}")
+        return self._known(self.inputs[place])
+
+    def output(self, place: int = 0) -> tuple[int, ...]:
+        """Return the sizes of a result. Raises NotApplicable where they are not known."""
+        return self._known(self.node.outputs[place])
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        """The sizes of the first result. Raises NotApplicable where they are not known."""
+        return self.output()
+
+    def elements(self, place: int = 0) -> int:
+        """Return the number of elements of a result."""
+        return math.prod(self.output(place))
+
+    def read(self, place: int = 0) -> int:
+        """Return the number of elements of an operand."""
+        return math.prod(self.operand(place))
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """Return an attribute with one whole number. Raises NotApplicable where it is missing and has no default."""
+        attribute = self.node.attributes.get(name)
+        if attribute is not None:
+            return attribute.as_int()
+        if default is None:
+            raise NotApplicable(f"{self.node.op_type} does not give {name!r}")
+        return default
+
+    def ints(self, name: str, default: Sequence[int]) -> list[int]:
+        """Return an attribute with whole numbers."""
+        return list(self.node.attributes.get_ints(name, list(default)) or default)
+
+    def text(self, name: str, default: str) -> str:
+        """Return an attribute that is a text."""
+        return self.node.attributes.get_string(name, default)
+
+    def numbers(self, place: int) -> list[float] | None:
+        """Return the elements of the constant operand at `place`; None where it is not given.
+
+        Raises NotApplicable for one that is computed.
+        """
+        value = self.inputs[place] if place < len(self.inputs) else None
+        if value is None:
+            return None
+        if value not in self.constants:
+            raise NotApplicable("an operand that sets its sizes is computed at run time")
+        found = self.constants.array(value).ravel()
+        # The largest whole number, the end of many slices, is no float.
+        return list(map(int if found.dtype.kind in "iu" else float, found))
+
+    def _known(self, value: ir.Value | None) -> tuple[int, ...]:
+        sizes = None if value is None else self.shapes.sizes(value)
+        if sizes is None:
+            raise NotApplicable(f"the shape of {value.name if value is not None else ''!r} is not known")
+        return sizes
