@@ -36,7 +36,7 @@ Over: TypeAlias = frozenset[int] | None
 FIRST: Over = frozenset({0})
 ANY: Over = None
 
-Sharing: TypeAlias = Literal["", "view", "cut", "join"]
+SharedBytes: TypeAlias = Literal["", "view", "cut", "join"]
 """How results share bytes with operands: as the whole first operand, as parts of it, or with the operands as parts of the result."""
 
 Movement: TypeAlias = Literal["", "renames", "permutes", "selects", "joins", "repeats", "pads", "converts"]
@@ -148,7 +148,7 @@ class Operator:
     """The multiply-accumulates and the other operations of a node."""
     saves: Saves | No = NOT_STANDARD
     """The values that the gradient of a node is computed from."""
-    same: Sharing = ""
+    same: SharedBytes = ""
     moves: Movement = ""
     state: Mapping[int, int] = field(default_factory=dict)
     """By output that is the next value of a state, the operand that holds the value before."""

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxtile.operators.node_view import STANDARD, KnownConstants, KnownShapes, NodeView, NotApplicable, operator_name
 from onnxtile.operators.reads import AxisLinks
-from onnxtile.operators.row import Family, FloatMeaning, Movement, No, Operator, Sharing
+from onnxtile.operators.row import Family, FloatMeaning, Movement, No, Operator, SharedBytes
 from onnxtile.operators.work import OperationCount
 from onnxtile.system.errors import OnnxtileError
 from onnxtile.system.registry import discover
@@ -80,7 +80,7 @@ def movement_of(node: ir.Node) -> Movement:
     return "" if row is None else row.moves
 
 
-def sharing_of(node: ir.Node) -> Sharing:
+def sharing_of(node: ir.Node) -> SharedBytes:
     """Return how results of `node` share bytes with operands; empty where they do not."""
     row = operator_of(node)
     return "" if row is None else row.same
