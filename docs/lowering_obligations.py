@@ -39,8 +39,8 @@ from onnxtile.fusion.lower.island_lowering import IslandLowering
 from onnxtile.fusion.lower.lowering import Lowering
 from onnxtile.fusion.lower.operator_lowering import OperatorLowering
 from onnxtile.fusion.lower.terms import Poly, variable
-from onnxtile.fusion.lowerings import gelu, hard_swish, mish, softmax, swish
-from onnxtile.fusion.operator_lowerings.staying import StayingOperator
+from onnxtile.fusion.lowerings import activations
+from onnxtile.fusion.operator_lowerings.elementwise import StayingOperator
 from onnxtile.system.registry import discover
 
 PAGE = Path(__file__).parent / "lowerings.md"
@@ -171,7 +171,7 @@ def _elementwise(demanded: Poly, op: str, version: int, **attributes: Any) -> Ca
 
 def _twice(tanh: bool) -> Callable[[], bool]:
     settings = {"approximate": "tanh"} if tanh else {}
-    demanded = gelu.GeLU("", tanh=tanh, twice=True).formula(variable(0))
+    demanded = activations.GeLU("", tanh=tanh, twice=True).formula(variable(0))
     return lambda: is_equal(formula(demanded), 2 * defined("Gelu", 20, {"x": x}, **settings))
 
 
@@ -180,7 +180,7 @@ _CENTRED = (x - mean_of(x)) / _SPREAD * scale + bias
 _NORM = {"x": x, "scale": scale, "bias": bias}
 
 
-def _silu(plug_in: swish.Swish) -> Callable[[], bool]:
+def _silu(plug_in: activations.Swish) -> Callable[[], bool]:
     factor = exact(plug_in.alpha)
     demanded = formula(plug_in.formula(variable(0)))
     return lambda: is_equal(demanded, defined("Swish", 24, {"x": x}).subs(alpha, factor))
@@ -188,7 +188,9 @@ def _silu(plug_in: swish.Swish) -> Callable[[], bool]:
 
 def _softmax() -> bool:
     onnx_form = defined("Softmax", 13, {"x": x}, axis=-1)
-    return all(is_equal(formula(softmax.formula(variable(0), -1, shifted=s)), onnx_form) for s in (True, False))
+    return all(
+        is_equal(formula(activations.softmax_formula(variable(0), -1, shifted=s)), onnx_form) for s in (True, False)
+    )
 
 
 def _product() -> bool:
@@ -268,20 +270,23 @@ _OPENED = "the call becomes the nodes of its body, an Add and a normalisation, a
 OBLIGATIONS: Mapping[str, Mapping[str, Obligation]] = {
     "lowerings": {
         "GeLU": Obligation(
-            "x/2 · (1 + erf(x/√2)) is Gelu-20", _elementwise(gelu.GELU.formula(variable(0)), "Gelu", 20)
+            "x/2 · (1 + erf(x/√2)) is Gelu-20", _elementwise(activations.GELU.formula(variable(0)), "Gelu", 20)
         ),
         "GeLUTanh": Obligation(
             "x/2 · (1 + tanh(√(2/π)(x + 0.044715 x³))) is Gelu-20 of `tanh`",
-            _elementwise(gelu.GELU_TANH.formula(variable(0)), "Gelu", 20, approximate="tanh"),
+            _elementwise(activations.GELU_TANH.formula(variable(0)), "Gelu", 20, approximate="tanh"),
         ),
         "TwiceGeLU": Obligation("x · (1 + erf(x/√2)) is 2 · Gelu-20", _twice(tanh=False)),
         "TwiceGeLUTanh": Obligation("x · (1 + tanh(…)) is 2 · Gelu-20 of `tanh`", _twice(tanh=True)),
-        "SiLU": Obligation("x · σ(x) is Swish-24 of alpha 1", _silu(swish.SILU)),
-        "QuickGeLU": Obligation("x · σ(1.702 x) is Swish-24 of alpha 1.702", _silu(swish.QUICK_GELU)),
+        "SiLU": Obligation("x · σ(x) is Swish-24 of alpha 1", _silu(activations.SILU)),
+        "QuickGeLU": Obligation("x · σ(1.702 x) is Swish-24 of alpha 1.702", _silu(activations.QUICK_GELU)),
         "HardSwish": Obligation(
-            "x · clip(x/6 + 1/2, 0, 1) is HardSwish-22", _elementwise(hard_swish.formula(variable(0)), "HardSwish", 22)
+            "x · clip(x/6 + 1/2, 0, 1) is HardSwish-22",
+            _elementwise(activations.hard_swish_formula(variable(0)), "HardSwish", 22),
         ),
-        "Mish": Obligation("x · tanh(softplus(x)) is Mish-22", _elementwise(mish.formula(variable(0)), "Mish", 22)),
+        "Mish": Obligation(
+            "x · tanh(softplus(x)) is Mish-22", _elementwise(activations.mish_formula(variable(0)), "Mish", 22)
+        ),
         "LayerNorm": Obligation(
             "(x - E x) / √(E (x - E x)² + ε) · s + b is LayerNormalization-17, any number of elements",
             lambda: is_equal(_CENTRED, defined("LayerNormalization", 17, _NORM, axis=-1)),

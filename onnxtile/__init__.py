@@ -32,13 +32,12 @@ if TYPE_CHECKING:
     from onnxtile.system.limits import RunLimits
     from onnxtile.tiling.limits import Limits
     from onnxtile.verbs.fit import fit, fit_curve
-    from onnxtile.verbs.flows.drafting import PatternDraft
     from onnxtile.verbs.flows.explaining import Explanation
     from onnxtile.verbs.flows.fitted_model import FitCurve, FittedModel
-    from onnxtile.verbs.flows.listing import OptionNames, option_names
+    from onnxtile.verbs.flows.listing import OptionNames, PatternDraft, option_names
     from onnxtile.verbs.flows.matching import MatchResult
     from onnxtile.verbs.flows.results import FuseResult, PlannedModel, TiledModel, UnfuseResult
-    from onnxtile.verbs.flows.saving import save
+    from onnxtile.verbs.flows.stage import save
     from onnxtile.verbs.fuse import explain, fuse
     from onnxtile.verbs.inspect import inspect, trace
     from onnxtile.verbs.match import match

@@ -16,15 +16,13 @@ if TYPE_CHECKING:
     from onnxtile.model.load import Source
     from onnxtile.system.progress import Progress, silent
     from onnxtile.verbs.fit import fit, fit_curve
-    from onnxtile.verbs.flows.drafting import PatternDraft
     from onnxtile.verbs.flows.explaining import Explanation, PartialMatch
     from onnxtile.verbs.flows.fitted_model import FitCurve, FittedModel
     from onnxtile.verbs.flows.fusing import chosen_patterns
-    from onnxtile.verbs.flows.listing import OptionNames, option_names
+    from onnxtile.verbs.flows.listing import OptionNames, PatternDraft, option_names
     from onnxtile.verbs.flows.matching import MatchResult
     from onnxtile.verbs.flows.results import FuseResult, PlannedModel, TiledModel, UnfuseResult
-    from onnxtile.verbs.flows.saving import save
-    from onnxtile.verbs.flows.stage import BoundDims, InputShapes
+    from onnxtile.verbs.flows.stage import BoundDims, InputShapes, save
     from onnxtile.verbs.fuse import explain, fuse
     from onnxtile.verbs.inspect import inspect, trace
     from onnxtile.verbs.match import match
@@ -78,24 +76,47 @@ _HOMES = {
     "onnxtile.inspection.summary": ("Inspection",),
     "onnxtile.inspection.trace": ("Trace",),
     "onnxtile.model.load": ("Source",),
-    "onnxtile.verbs.flows.drafting": ("PatternDraft",),
-    "onnxtile.verbs.fit": ("fit", "fit_curve"),
-    "onnxtile.verbs.flows.explaining": ("Explanation", "PartialMatch"),
-    "onnxtile.verbs.flows.fit_curve": ("FitCurve",),
+    "onnxtile.verbs.flows.listing": (
+        "PatternDraft",
+        "OptionNames",
+        "option_names",
+    ),
+    "onnxtile.verbs.fit": (
+        "fit",
+        "fit_curve",
+    ),
+    "onnxtile.verbs.flows.explaining": (
+        "Explanation",
+        "PartialMatch",
+    ),
+    "onnxtile.verbs.flows.fitting": ("FitCurve",),
     "onnxtile.verbs.flows.fitted_model": ("FittedModel",),
-    "onnxtile.verbs.flows.fusing": ("FuseResult", "chosen_patterns"),
-    "onnxtile.verbs.flows.listing": ("OptionNames", "option_names"),
+    "onnxtile.verbs.flows.fusing": (
+        "FuseResult",
+        "chosen_patterns",
+        "UnfuseResult",
+    ),
     "onnxtile.verbs.flows.matching": ("MatchResult",),
     "onnxtile.verbs.flows.planning": ("PlannedModel",),
-    "onnxtile.verbs.flows.saving": ("save",),
-    "onnxtile.verbs.flows.stage": ("BoundDims", "InputShapes", "Progress", "silent"),
+    "onnxtile.verbs.flows.stage": ("BoundDims", "InputShapes", "save"),
+    "onnxtile.system.progress": ("Progress", "silent"),
     "onnxtile.verbs.flows.tiling": ("TiledModel",),
-    "onnxtile.verbs.flows.unfusing": ("UnfuseResult",),
-    "onnxtile.verbs.fuse": ("explain", "fuse"),
-    "onnxtile.verbs.inspect": ("inspect", "trace"),
+    "onnxtile.verbs.fuse": (
+        "explain",
+        "fuse",
+    ),
+    "onnxtile.verbs.inspect": (
+        "inspect",
+        "trace",
+    ),
     "onnxtile.verbs.match": ("match",),
     "onnxtile.verbs.pattern_new": ("draft_pattern",),
-    "onnxtile.verbs.plan": ("check_plan", "plan", "plan_problem", "plan_tflite"),
+    "onnxtile.verbs.plan": (
+        "check_plan",
+        "plan",
+        "plan_problem",
+        "plan_tflite",
+    ),
     "onnxtile.verbs.tile": ("tile",),
     "onnxtile.verbs.unfuse": ("unfuse",),
     "onnxtile.verbs.verify": ("verify",),

@@ -37,7 +37,7 @@ from onnxtile.report.format import Format
 TEXT = Format("text", ".acme", lambda plan, options: "".join(f"{b['offset']} {b['name']}\\n" for b in plan["buffers"]).encode())
 """
 ORDER = """
-from onnxtile.planning.order import Order
+from onnxtile.planning.schedule import Order
 
 FILE = Order("acme-file", "the nodes as they stand in the model", lambda ground: (ground.packed(ground.own),))
 """

@@ -23,9 +23,8 @@ from onnxtile.model.save import raise_ir_version
 from onnxtile.model.session import session_of
 from onnxtile.model.walk import has_body
 from onnxtile.planning.aliases import LayoutFacts
-from onnxtile.planning.order import find_order
 from onnxtile.planning.result import PlannedBody, PlannedMovement, PlanResult
-from onnxtile.planning.schedule import named, shuffled
+from onnxtile.planning.schedule import find_order, named, shuffled
 from onnxtile.shapes.opened_calls import fold, unfold
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
 from onnxtile.system.posix import return_free_memory

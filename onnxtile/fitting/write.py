@@ -31,7 +31,7 @@ from onnxtile.operators.windows import InputWindow
 from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.runtime import Array
-from onnxtile.tiling.prune import prune
+from onnxtile.tiling.inplace import prune
 from onnxtile.tiling.writer import Names
 
 # The constants that the pieces of a region read: sizes, scales, weights, and parts of constants of the model.

@@ -22,10 +22,10 @@ from onnxtile.planning.aliases import LayoutFacts
 from onnxtile.planning.layout import Layout, layouts, smallest
 from onnxtile.planning.offsets.effort import NORMAL
 from onnxtile.planning.offsets.problem import OffsetPlan, OptimalityProof, Problem
-from onnxtile.planning.order import Order, find_order
 from onnxtile.planning.ordering.order_search import OrderSearch
 from onnxtile.planning.planner import find_planner
 from onnxtile.planning.result import Inside
+from onnxtile.planning.schedule import Order, find_order
 from onnxtile.planning.scope import PlanScope, bodies
 from onnxtile.planning.states import STRUCTURE, StatePair
 from onnxtile.planning.workspaces import Needs, WorkspaceBuffer, WorkspaceRules

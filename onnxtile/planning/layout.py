@@ -15,10 +15,9 @@ from onnxtile.model.walk import all_values
 from onnxtile.planning.aliases import Alias, LayoutFacts
 from onnxtile.planning.live_ranges import InSteps, LiveRange, Precedence, early_ends, find_live_ranges, with_states
 from onnxtile.planning.offsets.problem import Buffer, OptimalityProof, OverCapacity, PinOverlap, Problem, align
-from onnxtile.planning.order import Order, SchedulingContext
 from onnxtile.planning.ordering.every_order import Claim, InEveryOrder, clique, conflicts
 from onnxtile.planning.ordering.order_search import OrderSearch
-from onnxtile.planning.schedule import Schedule
+from onnxtile.planning.schedule import Order, Schedule, SchedulingContext
 from onnxtile.planning.scope import PlanScope, Roles
 from onnxtile.planning.sharing import FixedBytes, Sharing, Timeline, choose
 from onnxtile.planning.workspaces import NO_NEEDS, Needs, WorkspaceBuffer

@@ -13,15 +13,13 @@ from onnxtile.model.formula import SizeRanges
 from onnxtile.planning.aliases import LayoutFacts
 from onnxtile.planning.bodies import Insides, Terms, plan_bodies, with_bodies, with_least_bodies
 from onnxtile.planning.layout import NO_PINS, Layout, Pins, layouts, smallest
-from onnxtile.planning.movement.placement import SlowTensors, allocate_apart
+from onnxtile.planning.movement.timetable import SlowTensors, allocate_apart
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort
 from onnxtile.planning.offsets.memories import Allocation, Capacity, allocate, memories
 from onnxtile.planning.offsets.problem import DEFAULT_ALIGNMENT, OffsetPlan, Problem, align
-from onnxtile.planning.order import find_order
 from onnxtile.planning.ordering.order_search import ALL_RULES, OrderSearch
 from onnxtile.planning.planner import find_planner
-from onnxtile.planning.range_orders import RangeOrders
-from onnxtile.planning.ranges import scaled_arenas, with_scaled, with_scaled_bodies
+from onnxtile.planning.ranges import RangeOrders, scaled_arenas, with_scaled, with_scaled_bodies
 from onnxtile.planning.result import Constant, Excluded, PlanResult
 from onnxtile.planning.rows import (
     Address,
@@ -40,7 +38,7 @@ from onnxtile.planning.rows import (
     with_states,
     with_strides,
 )
-from onnxtile.planning.schedule import Schedule
+from onnxtile.planning.schedule import Schedule, find_order
 from onnxtile.planning.scope import PlanScope
 from onnxtile.planning.sharing import copies
 from onnxtile.planning.states import StateChoice, states_of

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
+from typing import TypeAlias
 
+import numpy as np
 import onnx_ir as ir
 
-from onnxtile.model.formula import SizeFormula, SizePieces, SizeRanges, extreme
+from onnxtile.model.binding import free_inputs, rename_symbols, symbols
+from onnxtile.model.formula import Extreme, SizeFormula, SizePieces, SizeRanges, extreme
+from onnxtile.planning.aliases import operands_of_state
 from onnxtile.planning.layout import Layout
 from onnxtile.planning.offsets.memories import Allocation, Capacity, Filled
-from onnxtile.planning.offsets.range_formulas import RangeFormulas
+from onnxtile.planning.offsets.problem import Ints, Problem
+from onnxtile.planning.offsets.range_formulas import RangeFormulas, sample_sizes
+from onnxtile.planning.ordering.order_search import OrderSearch
 from onnxtile.planning.result import ArenaFormula, PlannedBody, PlannedBuffer, PlanResult
-from onnxtile.planning.workspaces import SHARED
-from onnxtile.shapes.resolve import Shapes, bytes_formula
+from onnxtile.planning.schedule import Schedule
+from onnxtile.planning.workspaces import SHARED, Needs
+from onnxtile.shapes.infer import values
+from onnxtile.shapes.resolve import Shapes, bytes_formula, resolve
 from onnxtile.system.errors import Infeasible
 
 
@@ -211,3 +219,184 @@ def _least(plan: PlanResult, sizes: Mapping[str, int], name: str, limit: int) ->
         else:
             low = middle + 1
     return high
+
+
+# Orders of nodes for a plan over ranges of sizes: of those with the smallest arena at the largest sizes, the best at others.
+
+_SEARCHED = 4
+"""Sizes at which orders are searched, at most."""
+_MANY = 2000
+"""Nodes above which no further orders are searched: each search takes a second."""
+_BETTER = 0.98
+"""A peak below so much of that of the present order is worth another order."""
+
+
+class RangeOrders:
+    """Looks for orders that are better at other sizes in `ranges` than at the largest, where `search` has searched all orders."""
+
+    def __init__(self, search: OrderSearch, ranges: SizeRanges, share: frozenset[str], needs: Needs) -> None:
+        self._search = search
+        self._ranges = ranges
+        self._terms = (share, needs)
+        self._points = sample_sizes(ranges)
+
+    def better(
+        self,
+        found: tuple[Layout, Allocation],
+        layouts: Callable[[Sequence[Schedule]], Iterator[Layout]],
+        place: Callable[[Problem], Allocation],
+    ) -> tuple[Layout, Allocation]:
+        """Return the layout and its arenas, no larger than `found`, with the smallest peaks at all sizes; `found` itself where none has.
+
+        `layouts` returns the layouts of schedules, `place` the arenas of one.
+        """
+        layout, allocation = found
+        if self._search.is_wide or len(layout.schedule.nodes) > _MANY or layout.problem.has_outlines:
+            return found
+        schedules = list(self._schedules(self._peaks(layout)))
+        others = [layout, *(one.bounding for one in layouts(schedules))] if schedules else [layout]
+        peaks = np.array([self._peaks(one) for one in others], np.float64)
+        ratios = peaks / np.maximum(peaks.min(axis=0), 1)
+        worth = ratios.mean(axis=1) + ratios.max(axis=1)
+        for place_in_list in np.argsort(worth, kind="stable").tolist():
+            chosen = others[place_in_list]
+            if place_in_list == 0:
+                return found
+            if chosen.problem.lower_bound > allocation.size:
+                continue
+            try:
+                placed = place(chosen.problem)
+            except Infeasible:
+                continue
+            if placed.size <= allocation.size:
+                return chosen, placed
+        return found
+
+    def _schedules(self, peaks: Ints) -> Iterator[Schedule]:
+        """Yield orders that are searched at other sizes, where they have a smaller peak than the present one."""
+        facts = self._search.facts
+        largest = {name: high for name, (_, high) in self._ranges.items()}
+        sided = [place for place, sizes in enumerate(self._points) if self._is_sided(sizes, largest)]
+        for place in sided[:_SEARCHED]:
+            at = replace(facts, shapes=facts.shapes.at(self._points[place]))
+            search = OrderSearch(at, self._search.scope, self._search.alignment)
+            orders = list(islice(search.orders(*self._terms), 2))
+            if search.known_peak(*self._terms) < _BETTER * peaks[place]:
+                yield from orders
+
+    def _is_sided(self, sizes: Mapping[str, int], largest: Mapping[str, int]) -> bool:
+        """Return whether all dimensions are at their least size, or all but one that is at its largest."""
+        above = [name for name, (low, _) in self._ranges.items() if sizes[name] > low]
+        return len(above) < 2 and all(sizes[name] == largest[name] for name in above)
+
+    def _peaks(self, layout: Layout) -> Ints:
+        """Return the largest sum of live bytes at each of the sizes."""
+        sizes = buffer_sizes(layout, self._search.facts.shapes, self._ranges)
+        buffers, unit = layout.problem.buffers, layout.problem.granule
+        lower, upper = layout.problem.live_ranges
+        live = np.zeros((int(upper.max(initial=0)) + 1, len(self._points)), np.int64)
+        at = [[-(-sizes[b.name].at(point) // unit) * unit for point in self._points] for b in buffers]
+        footprints = np.array(at, np.int64).reshape(len(buffers), len(self._points))
+        np.add.at(live, lower, footprints)
+        np.add.at(live, upper, -footprints)
+        found: Ints = np.cumsum(live, axis=0).max(axis=0)
+        return found
+
+
+# Dimensions of inputs that nobody gave a size, and that operators join with others: exporters write several names for one length.
+
+_JoinedSizes: TypeAlias = Iterator[tuple[SizeFormula, SizeFormula]]
+_ANY = (1, 2**15)
+"""The range of a size of which nothing is known: products of four of them are numbers of 64 bits."""
+
+
+def with_equal_dims(model: ir.Model, sized: Collection[str]) -> dict[str, str]:
+    """Replace in `model` (in place) names of dimensions by those that operators join them with; return what replaces each.
+
+    `sized` are the names that have sizes. A name without one is replaced by one of them, or by a sum of them, "past + seq". Operators that
+    need equal sizes count first: MatMul, Gemm, Concat, and the keys and values of attention. Then those that broadcast: there
+    one of two sizes might also be 1.
+    """
+    found: dict[str, str] = {}
+    while open_ := _open(model, sized):
+        names = {*open_, *(name for name in sized if name.isidentifier())}
+        shapes = resolve(model, ranges=dict.fromkeys(sorted(names), _ANY))
+        news: dict[str, str] = {}
+        for joins in (_contracted(model, shapes), _broadcast(model, shapes)):
+            for first, second in joins:
+                solved = _solved(first, second, open_)
+                if solved is not None:
+                    news.setdefault(*solved)
+            if news:
+                break
+        if not news:
+            break
+        rename_symbols(model, news)
+        found |= news
+    return found
+
+
+def _open(model: ir.Model, sized: Collection[str]) -> frozenset[str]:
+    return frozenset(name for name in symbols(free_inputs(model)) if name.isidentifier() and name not in sized)
+
+
+def _contracted(model: ir.Model, shapes: Shapes) -> _JoinedSizes:
+    """Yield pairs of sizes that operators need to be equal."""
+    for node in model.graph:
+        sizes = [None if value is None else shapes.formulas(value) for value in node.inputs]
+        is_standard = node.domain in {"", "ai.onnx"}
+        if is_standard and node.op_type == "Concat":
+            yield from _beside(node.attributes.get_int("axis", 0), [one for one in sizes if one])
+        elif is_standard and node.op_type in {"MatMul", "Gemm"}:
+            yield from _inner(node, sizes[0] or (), sizes[1] or ())
+        elif node.op_type.endswith("Attention"):
+            places = operands_of_state(node, is_standard=is_standard).values()
+            held = [sizes[place] or () for place in places if place < len(sizes)]
+            if len(held) == 2:
+                yield from zip(held[0][:-1], held[1][:-1], strict=False)
+
+
+def _beside(axis: int, operands: list[tuple[SizeFormula, ...]]) -> _JoinedSizes:
+    for sizes in operands[1:]:
+        if len(sizes) == len(operands[0]):
+            pairs = enumerate(zip(operands[0], sizes, strict=True))
+            yield from (pair for place, pair in pairs if place != axis % len(sizes))
+
+
+def _inner(node: ir.Node, first: tuple[SizeFormula, ...], second: tuple[SizeFormula, ...]) -> _JoinedSizes:
+    if not first or not second:
+        return
+    column = 0 if node.attributes.get_int("transA", 0) else -1
+    row = -1 if node.attributes.get_int("transB", 0) or len(second) == 1 else -2
+    yield first[column], second[row]
+
+
+def _broadcast(model: ir.Model, shapes: Shapes) -> _JoinedSizes:
+    """Yield pairs of sizes that are broadcast to the larger one: inference writes that one as a maximum."""
+    for value in values(model):
+        factors = (f for size in shapes.formulas(value) or () for product, _ in size.terms for f in product)
+        for factor in factors:
+            if isinstance(factor, Extreme) and factor.kind == "max":
+                first, *others = factor.operands
+                yield from ((first, other) for other in others)
+
+
+def _solved(first: SizeFormula, second: SizeFormula, open_: frozenset[str]) -> tuple[str, str] | None:
+    """Return the name in `open_` that is a sum of others where both sizes are equal, and the sum; None where none is."""
+    for difference in (first - second, second - first):
+        for name in sorted(open_):
+            rest = SizeFormula.symbol(name) - difference
+            if (name,) in dict(difference.terms) and _is_sum(rest, open_):
+                return name, str(rest)
+    return None
+
+
+def _is_sum(size: SizeFormula, open_: frozenset[str]) -> bool:
+    """Return whether `size` is a sum of names that have sizes, each once, and of a number that is not negative."""
+    named = [(product, times) for product, times in size.terms if product]
+    return (
+        bool(named)
+        and all(times == 1 and len(product) == 1 and isinstance(product[0], str) for product, times in named)
+        and open_.isdisjoint(size.symbols)
+        and sum(times for product, times in size.terms if not product) >= 0
+    )

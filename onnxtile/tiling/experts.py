@@ -20,8 +20,8 @@ from onnxtile.operators.node_view import KnownConstants, NotApplicable
 from onnxtile.system.errors import Infeasible
 from onnxtile.system.runtime import Array
 from onnxtile.tiling.accumulate import TilingPolicy
+from onnxtile.tiling.inplace import prune
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.prune import prune
 from onnxtile.tiling.result import SkippedNode, TiledExperts
 from onnxtile.tiling.tileable import TilingFacts, required_input
 from onnxtile.tiling.writer import Names

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -19,10 +19,28 @@ from onnxtile.tiling.accumulate import TilingPolicy, fitting
 from onnxtile.tiling.blocks import BlockCache
 from onnxtile.tiling.choose import TileSite
 from onnxtile.tiling.contraction import Contraction
-from onnxtile.tiling.prune import prune
 from onnxtile.tiling.result import SkippedNode, TiledNode
 from onnxtile.tiling.write import write_tiles
 from onnxtile.tiling.writer import ConstantReader, Names, Writer
+
+# Removes constants without uses.
+
+
+def prune(values: Iterable[ir.Value], constants: KnownConstants) -> None:
+    """Remove from their graphs the `values` that are constant and unused, and the operators that compute them."""
+    pending = [value for value in values if value in constants]
+    while pending:
+        value = pending.pop()
+        node, graph = value.producer(), value.graph
+        if value.uses() or value.is_graph_output() or graph is None:
+            continue
+        if value.is_initializer():
+            assert value.name is not None
+            del graph.initializers[value.name]
+        elif node is not None and not any(v.uses() or v.is_graph_output() for v in node.outputs):
+            pending.extend(v for v in node.inputs if v is not None)
+            graph.remove(node, safe=True)
+
 
 # A tiled layer in a local function of its own, so that no converter merges its tiles.
 #

@@ -15,11 +15,8 @@ import onnx_ir as ir
 
 from onnxtile.operators.node_view import NotApplicable
 from onnxtile.tiling.contraction import Contraction, Parameter, Requantize, TensorOperand
-from onnxtile.tiling.operators.conv_integer import integer_convolution
-from onnxtile.tiling.operators.matmul_integer import integer_product
-from onnxtile.tiling.operators.qgemm import integer_gemm
-from onnxtile.tiling.operators.qlinear_conv import channel_bias
-from onnxtile.tiling.operators.qlinear_matmul import parameter
+from onnxtile.tiling.operators.convolutions import channel_bias, integer_convolution
+from onnxtile.tiling.operators.products import integer_gemm, integer_product, parameter
 from onnxtile.tiling.tileable import BYTES, TilingFacts
 
 _ROUNDING = 1e-6

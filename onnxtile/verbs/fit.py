@@ -43,7 +43,7 @@ def fit_curve(options: CurveOptions) -> FitCurve:
     Each point is the cheapest way that was found to fit three quarters of the bytes of the point before, within the budgets. It was
     written and planned, or says that it is an estimate; the models are not run. Raises ModelError, UsageError.
     """
-    from onnxtile.verbs.flows import fit_curve as flow
+    from onnxtile.verbs.flows import fitting as flow
 
     return flow.fit_curve(options)
 
@@ -54,7 +54,7 @@ def _run(options: FitStepOptions) -> Outcome:
     subject = fitting.read_subject(options)
     curve = None
     if isinstance(options, FitCommand) and options.curve:
-        from onnxtile.verbs.flows import fit_curve as flow
+        from onnxtile.verbs.flows import fitting as flow
 
         curve = flow.curve_of(subject, options)
         if not _fits_one(options):

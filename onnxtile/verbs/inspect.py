@@ -33,14 +33,15 @@ def inspect(options: InspectOptions) -> Inspection:
 @declared(TraceOptions)
 def trace(options: TraceOptions) -> Trace:
     """Run `model` and return the outputs of `nodes`: names of nodes, operators, or queries. Raises ModelError, UsageError, QueryError."""
-    from onnxtile.verbs.flows import tracing
+    from onnxtile.verbs.flows import inspecting as tracing
 
     return tracing.trace(options)
 
 
 def _run(options: InspectStep) -> Outcome:
     from onnxtile.model.npz_inputs import write_arrays
-    from onnxtile.verbs.flows import inspecting, tracing
+    from onnxtile.verbs.flows import inspecting
+    from onnxtile.verbs.flows import inspecting as tracing
 
     if isinstance(options, InspectCommand) and options.trace:
         traced = tracing.trace(narrowed(TraceOptions, options, nodes=options.trace))

@@ -18,13 +18,13 @@ def unfuse(options: UnfuseOptions) -> UnfuseResult:
 
     Raises UsageError where there is nothing to undo, ModelError, Mismatch.
     """
-    from onnxtile.verbs.flows import unfusing
+    from onnxtile.verbs.flows import fusing as unfusing
 
     return unfusing.unfuse(options)
 
 
 def _run(options: UnfuseOptions) -> Outcome:
-    from onnxtile.verbs.flows import unfusing
+    from onnxtile.verbs.flows import fusing as unfusing
 
     result = unfusing.unfuse(options)
     return Outcome(result, "unfuse", result.model)

@@ -15,9 +15,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from onnxtile.planning.offsets.effort import Effort
-from onnxtile.planning.offsets.exact import restarts
-from onnxtile.planning.offsets.exact.rules import ALL_RULES, SearchRules
-from onnxtile.planning.offsets.exact.solve import solve
+from onnxtile.planning.offsets.exact import search as restarts
+from onnxtile.planning.offsets.exact.search import solve
+from onnxtile.planning.offsets.exact.state import ALL_RULES, SearchRules
 from onnxtile.planning.offsets.problem import Buffer, Problem, size_of
 from onnxtile.planning.planner import find_planner
 from onnxtile.planning.planners.best import HEURISTICS, place

@@ -35,8 +35,8 @@ from onnxtile.model.binding import bind, bind_shapes, formula_names, free_inputs
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeRanges
 from onnxtile.model.load import load
-from onnxtile.planning.equal_dims import with_equal_dims
 from onnxtile.planning.model_plan import PlanSettings, plan_model
+from onnxtile.planning.ranges import with_equal_dims
 from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.resolve import resolve
 from tests.bench.orders import ONNXSIM

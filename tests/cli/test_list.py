@@ -22,8 +22,8 @@ def test_each_name_stands_once_and_has_a_summary(run: Callable[..., Any], kind: 
 
 def test_the_names_are_those_of_the_plug_ins() -> None:
     from onnxtile.fusion.library import select
-    from onnxtile.planning.order import orders
     from onnxtile.planning.planner import planners
+    from onnxtile.planning.schedule import orders
     from onnxtile.tiling.target import find
 
     assert {choice.name for choice in option_names("planners").names} == planners().keys()

@@ -128,7 +128,7 @@ def test_strict_needs_a_lowering_and_runs(bench: Any, options: dict[str, Any]) -
 
 
 def test_a_site_that_cannot_be_run_is_refused_by_strict_alone(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from onnxtile.fusion.lower import site_check as lowered_site_check
+    from onnxtile.fusion.lower import driver as lowered_site_check
     from onnxtile.fusion.site_check import SiteVerdict
 
     skipped = SiteVerdict("y", (), 0, "its shape is not known")

@@ -14,7 +14,7 @@ from onnxruntime.quantization import QuantFormat
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
 from onnxtile import api
-from onnxtile.fusion.island_lowerings.unary import UnaryIsland
+from onnxtile.fusion.island_lowerings.elementwise import UnaryIsland
 from onnxtile.fusion.lower.island_lowering import (
     IslandSite,
     packed_weight,

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxtile import api
-from onnxtile.fusion.lower.site_check import LoweredSites
+from onnxtile.fusion.lower.driver import LoweredSites
 from onnxtile.fusion.pattern import Pattern, from_query
 from onnxtile.fusion.site_check import SiteVerdict
 from onnxtile.model import keys

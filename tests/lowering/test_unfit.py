@@ -11,7 +11,7 @@ import pytest
 
 from onnxtile import api
 from onnxtile.fusion.lower.lowering import CallSite, Lowering, Replacement
-from onnxtile.fusion.lowerings.swish import SILU
+from onnxtile.fusion.lowerings.activations import SILU
 from onnxtile.system.errors import Mismatch
 from onnxtile.verbs.flows.results import FuseResult
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from onnxtile.planning.aliases import LayoutFacts
 from onnxtile.planning.layout import Layout, layouts
 from onnxtile.planning.model_plan import SHARING
-from onnxtile.planning.order import Order, SchedulingContext
 from onnxtile.planning.ordering.order_search import OrderSearch
-from onnxtile.planning.schedule import Schedule, predecessors
+from onnxtile.planning.schedule import Order, Schedule, SchedulingContext, predecessors
 from onnxtile.planning.scope import PlanScope
 from onnxtile.planning.workspaces import NO_NEEDS, Needs, WorkspaceRules
 from onnxtile.system.errors import Infeasible

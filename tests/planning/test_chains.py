@@ -11,11 +11,11 @@ from onnxtile import api
 from onnxtile.model.load import load
 from onnxtile.planning.layout import layouts
 from onnxtile.planning.model_plan import SHARING
-from onnxtile.planning.order import find_order
 from onnxtile.planning.ordering import every_order
 from onnxtile.planning.ordering import every_order as chains
 from onnxtile.planning.ordering.every_order import Chains, InEveryOrder, require_narrow
 from onnxtile.planning.ordering.order_search import OrderSearch
+from onnxtile.planning.schedule import find_order
 from onnxtile.planning.scope import PlanScope
 from onnxtile.system.errors import UsageError
 from tests.bench.large_graphs import MAKERS

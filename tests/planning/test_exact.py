@@ -16,10 +16,8 @@ from hypothesis import strategies as st
 from onnxtile.planning.offsets import compiled
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort
 from onnxtile.planning.offsets.exact import descent
-from onnxtile.planning.offsets.exact.restarts import RestartSchedule
-from onnxtile.planning.offsets.exact.rules import ALL_RULES, SearchRules
-from onnxtile.planning.offsets.exact.solve import Solution, solve
-from onnxtile.planning.offsets.exact.state import as_arrays, groups, state_of
+from onnxtile.planning.offsets.exact.search import RestartSchedule, Solution, solve
+from onnxtile.planning.offsets.exact.state import ALL_RULES, SearchRules, as_arrays, groups, state_of
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem
 from onnxtile.planning.planner import find_planner
 from onnxtile.planning.problem_check import check

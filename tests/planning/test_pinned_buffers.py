@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from onnxtile.planning.offsets.effort import Effort
-from onnxtile.planning.offsets.exact.solve import solve
+from onnxtile.planning.offsets.exact.search import solve
 from onnxtile.planning.offsets.memories import Memory, allocate
 from onnxtile.planning.offsets.problem import Buffer, LivePart, OffsetPlan, OverCapacity, PinOverlap, Problem
 from onnxtile.planning.planner import Planner, find_planner, planners

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxtile.planning.order import orders
-from onnxtile.planning.schedule import in_streams, own_order, predecessors
+from onnxtile.planning.schedule import in_streams, orders, own_order, predecessors
 from onnxtile.system.errors import UsageError
 from tests.planning.conftest import Case, aliases, rows
 from tests.planning.test_arena_run import SOUND

@@ -79,7 +79,7 @@ def test_of_several_orders_of_nodes_the_one_that_is_best_at_other_sizes_is_taken
     made = ranged_model(2212)
     options: dict[str, Any] = {"dims": made.ranges, "verify": False, "alignment": 8}
     found = onnxtile.plan(made.model, **options).plan
-    monkeypatch.setattr("onnxtile.planning.range_orders.RangeOrders.better", lambda _, present, *__: present)
+    monkeypatch.setattr("onnxtile.planning.ranges.RangeOrders.better", lambda _, present, *__: present)
     alone = onnxtile.plan(made.model, **options).plan
     least = {name: low for name, (low, _) in made.ranges.items()}
     assert found.arena_size == alone.arena_size

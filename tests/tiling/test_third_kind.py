@@ -13,7 +13,7 @@ from onnxtile.operators.table import operators
 from onnxtile.system.registry import discover
 from onnxtile.tiling.contraction import Contraction, matrix_product
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.operators.gemm import factor
+from onnxtile.tiling.operators.products import gemm_factor as factor
 from onnxtile.tiling.tileable import Tileable, TilingFacts
 
 

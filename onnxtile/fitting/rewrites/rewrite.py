@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.rewrites.constants import leave_out_unread, write_known_sizes
-from onnxtile.fitting.rewrites.editing import ModelEdit, known_shapes
+from onnxtile.fitting.rewrites.editing import ModelEdit, known_shapes, leave_out_unread, write_known_sizes
 from onnxtile.fitting.rewrites.means import mean_early, pool_early, run_again, second_passes
 from onnxtile.fitting.rewrites.order import run_as_planned, run_early, run_late
 from onnxtile.fitting.rewrites.separate_axes import axes_apart
@@ -23,7 +22,7 @@ from onnxtile.model.save import raise_ir_version
 from onnxtile.model.walk import all_values
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes
-from onnxtile.tiling.prune import prune
+from onnxtile.tiling.inplace import prune
 
 
 @dataclass(frozen=True)

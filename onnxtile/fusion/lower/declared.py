@@ -8,7 +8,6 @@ from typing import Any
 import onnx
 
 from onnxtile.fusion.declared_operator import Declared, TargetName
-from onnxtile.fusion.lower.elementwise import value_of
 from onnxtile.fusion.lower.lowering import (
     CallSite,
     Lowering,
@@ -18,6 +17,7 @@ from onnxtile.fusion.lower.lowering import (
     Replacement,
     Setting,
     known_dtype,
+    value_of,
 )
 from onnxtile.system.errors import PatternError
 from onnxtile.system.runtime import contrib_schemas

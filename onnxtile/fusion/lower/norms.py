@@ -11,7 +11,6 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.fusion.lower.attention import NewNodes
-from onnxtile.fusion.lower.elementwise import value_of as value_from
 from onnxtile.fusion.lower.lowering import (
     FLOATS,
     HALVES,
@@ -29,6 +28,7 @@ from onnxtile.fusion.lower.lowering import (
     require_type,
     shown,
 )
+from onnxtile.fusion.lower.lowering import value_of as value_from
 from onnxtile.fusion.lower.terms import (
     Atom,
     Monomial,

@@ -31,8 +31,7 @@ from onnxtile.planning.movement.eviction import (
     least_bytes,
     proved_evictions,
 )
-from onnxtile.planning.movement.placement import SlowTensors
-from onnxtile.planning.movement.timetable import KernelPlace, Timetable, WantedCopy, timetable
+from onnxtile.planning.movement.timetable import KernelPlace, SlowTensors, Timetable, WantedCopy, timetable
 from onnxtile.planning.movement.uses import (
     RULES,
     GapOfTensor,
@@ -46,11 +45,10 @@ from onnxtile.planning.movement.uses import (
 from onnxtile.planning.movement.write import CopyToWrite, MovementOrder, WrittenCopies, write_copies
 from onnxtile.planning.offsets.memories import Memory, memories
 from onnxtile.planning.offsets.problem import OverCapacity, align
-from onnxtile.planning.order import find_order
 from onnxtile.planning.ordering.order_search import OrderSearch
 from onnxtile.planning.planner import find_planner
 from onnxtile.planning.result import CONSTANTS, OUTSIDE, MemoryCopy, PlannedMovement, PlanResult, TransferTime
-from onnxtile.planning.schedule import named
+from onnxtile.planning.schedule import find_order, named
 from onnxtile.planning.scope import PlanScope
 from onnxtile.planning.states import states_of
 from onnxtile.shapes.infer import values

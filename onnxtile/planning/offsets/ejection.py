@@ -5,16 +5,19 @@ After the ejection chains of Glover, Discrete Applied Mathematics 65 (1996), pag
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import sqrt
+from random import Random
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from onnxtile.planning.offsets.effort import SearchBudget
-from onnxtile.planning.offsets.gaps import LiveIndex
+from onnxtile.planning.offsets.gaps import Fitter, LiveIndex, by_breadth, by_size, tightest
 from onnxtile.planning.offsets.problem import Ints, Problem, size_of
 
 STEPS_OF_A_MOVE = 20
@@ -142,3 +145,156 @@ def _overlapping(choices: Ints, low: Ints, high: Ints, worth: Ints) -> Ints:
         - ended[np.searchsorted(high[by_high], choices, side="right")]
     )
     return found
+
+
+# The order in which buffers are put upon each other, so that an arena is small at several sizes of its buffers at once.
+#
+# A buffer begins where the highest of those below it ends that are live with it. With one order of buffers from below to above, that is a
+# plan for all sizes: two buffers that are live at once never overlap, however large they are. Orders are those of plans at single sizes.
+# Then buffers that make the arena high at a size are moved.
+
+_WORK = 120_000
+"""Buffers that the search puts into an arena, at most, in all orders together."""
+_MOST_ORDERS = 1500
+"""Orders that the search tries, at most."""
+_OVER = 20.0
+"""The penalty of an arena above the limit, for each part of it."""
+_HEAT = 0.05
+"""By how much an order may be worse at first, about, to be taken in place of the one before."""
+_LEAST = 2.0 + 1e-9
+"""The worth of arenas that are as small as the peak at every point."""
+
+
+class _Tried(NamedTuple):
+    """An order of the buffers with its worth, the less the better, and the offsets and sizes by buffer and point."""
+
+    worth: float
+    order: tuple[int, ...]
+    offsets: Ints
+    sizes: Ints
+
+
+@dataclass(frozen=True)
+class Stacking:
+    """The buffers of a `problem` at several points: `footprints` has their bytes by buffer and point.
+
+    At the first point, the arena takes at most `limit` bytes. A `problem` of buffers live in parts, or in conflict beyond their live
+    ranges, cannot be stacked.
+    """
+
+    problem: Problem
+    footprints: Ints
+    limit: int
+
+    def highest(self, order: Sequence[int]) -> Ints:
+        """Return the highest offset of each buffer at the first point with which all others in this order keep the limit."""
+        return _Stacked(self).highest(order)
+
+    def best(self, offsets: Sequence[int]) -> list[int]:
+        """Return the buffers from below to above: the best order found, from that of `offsets` on, which keeps the limit."""
+        stacked = _Stacked(self)
+        given = stacked.tried(tuple(np.argsort(np.array(offsets), kind="stable").tolist()))
+        best = min((given, *map(stacked.tried, self._orders())), key=lambda one: one.worth)
+        found = stacked.improved(best)
+        return list((found if found.sizes[0] <= self.limit else given).order)
+
+    def _orders(self) -> Iterator[tuple[int, ...]]:
+        """Yield the orders of plans at single points."""
+        points = self.footprints.shape[1] if len(self.problem.buffers) <= _WORK // 100 else 2
+        for point in range(1, points):
+            sizes = self.footprints[:, point].tolist()
+            buffers = tuple(replace(b, size=size) for b, size in zip(self.problem.buffers, sizes, strict=True))
+            alone = replace(self.problem, buffers=buffers)
+            fitter = Fitter(alone)
+            for ranked in (by_size(alone), by_breadth(alone)):
+                placed = fitter.place(ranked, tightest)
+                yield tuple(np.argsort(np.array(placed), kind="stable").tolist())
+
+
+class _Stacked:
+    """Puts the buffers of a stacking upon each other in any order."""
+
+    def __init__(self, stacking: Stacking) -> None:
+        problem = stacking.problem
+        lower, upper = problem.live_ranges
+        births = np.unique(lower)
+        self._begin = np.searchsorted(births, lower).tolist()
+        self._end = np.searchsorted(births, upper).tolist()
+        self._units = [problem.alignment_of(buffer) for buffer in problem.buffers]
+        self._is_even = set(self._units) <= {problem.granule}
+        self._footprints = stacking.footprints
+        self._limit = stacking.limit
+        live = np.zeros((len(births) + 1, self._footprints.shape[1]), np.int64)
+        np.add.at(live, self._begin, self._footprints)
+        np.add.at(live, self._end, -self._footprints)
+        self._peaks = np.maximum(np.cumsum(live, axis=0).max(axis=0), 1)
+        self._turns = min(_MOST_ORDERS, _WORK // max(1, len(problem.buffers)))
+
+    def tried(self, order: tuple[int, ...]) -> _Tried:
+        """Return the arenas of an order."""
+        tops = np.zeros((max(self._end, default=0), self._footprints.shape[1]), np.int64)
+        offsets = np.zeros_like(self._footprints)
+        for i in order:
+            beside = tops[self._begin[i] : self._end[i]]
+            start = beside.max(axis=0)
+            if not self._is_even:
+                start = -(-start // self._units[i]) * self._units[i]
+            offsets[i] = start
+            beside[:] = start + self._footprints[i]
+        sizes = tops.max(axis=0, initial=0)
+        ratios = sizes / self._peaks
+        over = max(0.0, float(sizes[0]) / max(1, self._limit) - 1)
+        return _Tried(float(ratios.mean() + ratios.max()) + _OVER * over, order, offsets, sizes)
+
+    def highest(self, order: Sequence[int]) -> Ints:
+        """Return the highest offset of each buffer at the first point, where those above it still end below the limit."""
+        roof = np.full(max(self._end, default=0), self._limit, np.int64)
+        found = np.zeros(len(order), np.int64)
+        for i in reversed(order):
+            above = roof[self._begin[i] : self._end[i]]
+            found[i] = (above.min() - self._footprints[i, 0]) // self._units[i] * self._units[i]
+            above[:] = found[i]
+        return found
+
+    def improved(self, best: _Tried) -> _Tried:
+        """Return the best order that keeps the limit, by simulated annealing: buffers that lie below the top at a point are moved.
+
+        It is `best` where none keeps the limit.
+        """
+        random = Random(0)
+        present, found = best, best
+        for turn in range(self._turns):
+            if found.sizes[0] <= self._limit and found.worth <= _LEAST:
+                break
+            heat = _HEAT * (1 - turn / self._turns) + 1e-4
+            ratios = present.sizes / self._peaks
+            point = int(ratios.argmax()) if random.random() < 0.5 else int(random.random() * len(ratios))
+            chain = self._chain(present, point)
+            buffer = chain[int(random.random() * len(chain))]
+            rest = [one for one in present.order if one != buffer]
+            place = int(random.random() * (len(rest) + 1))
+            moved = self.tried((*rest[:place], buffer, *rest[place:]))
+            if moved.worth < present.worth or random.random() < math.exp((present.worth - moved.worth) / heat):
+                present = moved
+            if moved.sizes[0] <= self._limit and (found.sizes[0] > self._limit or moved.worth < found.worth):
+                found = moved
+        return found
+
+    def _chain(self, tried: _Tried, point: int) -> list[int]:
+        """Return the buffers that lie upon each other up to the top at `point`, the highest first."""
+        ends = tried.offsets[:, point] + self._footprints[:, point]
+        chain = [int(ends.argmax())]
+        while tried.offsets[chain[-1], point] > 0:
+            start, end = self._begin[chain[-1]], self._end[chain[-1]]
+            under = [
+                i
+                for i in np.flatnonzero(
+                    (ends <= tried.offsets[chain[-1], point])
+                    & (ends > tried.offsets[chain[-1], point] - self._units[chain[-1]])
+                ).tolist()
+                if self._begin[i] < end and start < self._end[i] and self._footprints[i, point]
+            ]
+            if not under:
+                break
+            chain.append(under[0])
+        return chain

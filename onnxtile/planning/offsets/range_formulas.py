@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from onnxtile.model.formula import SizeFormula, SizePieces, SizeProduct, SizeRanges, is_at_least
+from onnxtile.planning.offsets.ejection import Stacking
 from onnxtile.planning.offsets.problem import Buffer, Ints, Problem
 from onnxtile.planning.offsets.skyline import Floats
-from onnxtile.planning.offsets.stacking import Stacking
 
 _MOST_PIECES = 16
 """Pieces of an offset, at most: a longer formula is of little use."""

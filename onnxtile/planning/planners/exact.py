@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from onnxtile.planning.offsets.effort import Effort
-from onnxtile.planning.offsets.exact.solve import How, solve
+from onnxtile.planning.offsets.exact.search import How, solve
 from onnxtile.planning.offsets.gaps import placings
 from onnxtile.planning.offsets.problem import (
     Buffer,

@@ -21,7 +21,7 @@ from onnxtile.fitting.rewrites.rewrite import (
     sizes_written,
     unblock,
 )
-from onnxtile.fitting.search import FitTarget, is_too_large
+from onnxtile.fitting.search import FitTarget, is_too_large, search
 from onnxtile.fitting.strips import FitSchedule, Prices
 from onnxtile.fitting.write import inline
 from onnxtile.model.binding import bind, free_inputs, missing_sizes
@@ -37,6 +37,7 @@ from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import Infeasible, Mismatch, ModelError
+from onnxtile.system.progress import Progress
 from onnxtile.verbs.flows.fit_drafts import (
     FitAttempts,
     FitSubject,
@@ -51,7 +52,7 @@ from onnxtile.verbs.flows.fit_drafts import (
     tokens_cut,
     written,
 )
-from onnxtile.verbs.flows.fitted_model import FittedModel, ModelPlan
+from onnxtile.verbs.flows.fitted_model import CurvePoint, FitCurve, FittedModel, ModelPlan
 from onnxtile.verbs.flows.kernels import choose_kernels, settings_of
 from onnxtile.verbs.flows.results import file_of
 from onnxtile.verbs.flows.stage import agreeing, require_equal
@@ -482,3 +483,45 @@ def _planned(
     opened = moved.opened
     require(opened.model, plan, opened.shapes, opened.constants)
     return _MovedCandidate(subject, rewrites, written, moved.model, ModelPlan(opened, plan))
+
+
+# The trade of a model's arena against multiply-accumulates, nodes and copied bytes.
+
+_RATIO = 0.75
+"""The capacity of a point as a share of the peak of the point before."""
+_PLANNED = 3_000
+"""Kernels of the largest schedule that is written and planned; the arena of a larger one is an estimate."""
+
+
+def fit_curve(options: CurveOptions) -> FitCurve:
+    """Return the trade as `onnxtile.fit_curve` says."""
+    return curve_of(read_subject(options), options)
+
+
+def curve_of(subject: FitSubject, options: CurveOptions) -> FitCurve:
+    """Return the trade of a model that was read."""
+    points = [CurvePoint(subject.before, False)]
+    unblocked, _ = unblocked_subject(subject, options)
+    wanted = FitTarget(None, max(extra_left(subject, unblocked, options), 0.0), options.max_nodes)
+    for point in _points(unblocked, wanted, options.progress):
+        # Gaps between buffers may make an arena larger than its peak.
+        if point.cost.arena < points[-1].cost.arena:
+            points.append(point)
+    return FitCurve(tuple(points))
+
+
+def _points(subject: FitSubject, wanted: FitTarget, progress: Progress) -> Iterator[CurvePoint]:
+    """Yield the cheapest schedule within each capacity; the last is the one with the least peak."""
+    peak = subject.before.arena
+    while peak:
+        capacity = int(_RATIO * peak)
+        schedule = search(subject.regions, FitTarget(capacity, wanted.extra_macs, wanted.nodes), progress)
+        if schedule.peak >= peak:
+            return
+        peak = schedule.peak if schedule.peak <= capacity else 0
+        if schedule.nodes > _PLANNED:
+            copied = sum(region.copied for region in schedule.regions)
+            yield CurvePoint(ModelCost(schedule.peak, schedule.peak, schedule.macs, schedule.nodes, copied), True)
+        else:
+            found = written(subject, schedule, progress)
+            yield CurvePoint(cost(schedule, found.planned, found.nodes), False)

@@ -16,6 +16,7 @@ from onnxtile.fusion.fuse import PatternResult, Site
 from onnxtile.fusion.fuse import fuse as fuse_graph
 from onnxtile.fusion.pattern import IslandRule, Pattern
 from onnxtile.fusion.site_check import SiteVerdict, check_sites
+from onnxtile.fusion.unfuse import unfuse as unfuse_graph
 from onnxtile.model.binding import free_inputs
 from onnxtile.model.load import load
 from onnxtile.model.validity import check
@@ -24,7 +25,7 @@ from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import NAME_ONLY, UsageError, invalid
 from onnxtile.system.progress import Progress
-from onnxtile.verbs.flows.results import FuseResult, file_of
+from onnxtile.verbs.flows.results import FuseResult, UnfuseResult, file_of
 from onnxtile.verbs.flows.stage import BoundDims, agreeing, bound_shapes, require_sites
 from onnxtile.verification.open_sizes import bound_form
 from onnxtile.verification.rounding import compare
@@ -34,6 +35,7 @@ from onnxtile.verification.widen import is_narrow, resolved
 if TYPE_CHECKING:
     from onnxtile.verbs.flows.results import ArenaChange
     from onnxtile.verbs.options.fuse import FuseOptions, Patterns
+    from onnxtile.verbs.options.unfuse import UnfuseOptions
 
 
 _PRODUCTS = "QuantisedProduct"
@@ -175,3 +177,22 @@ def _selected(pattern: str | tuple[str, str]) -> list[Pattern]:
     if not name.isidentifier():
         raise invalid("patterns", name, reason="the name of a meta-op is an identifier")
     return [pattern_files.from_query(query, name)]
+
+
+# Undo what fuse did.
+
+
+def unfuse(options: UnfuseOptions) -> UnfuseResult:
+    """Undo fuse as `onnxtile.unfuse` says."""
+    progress = options.progress
+    progress("reading the model")
+    fused = load(options.model)
+    restored = fused.clone()
+    unfused = unfuse_graph(restored)
+    clear_plan(restored)
+    check(restored)
+    verdict = None
+    if options.verify:
+        progress("verifying")
+        verdict = agreeing(compare(fused, restored, progress=progress), "the unfused model")
+    return UnfuseResult(restored, unfused, verdict, source=file_of(options.model))

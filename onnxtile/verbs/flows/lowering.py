@@ -8,11 +8,10 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from onnxtile.fusion.edge_rows import EdgeRule, by_effect
-from onnxtile.fusion.lower.driver import Lowered, SitePair
+from onnxtile.fusion.lower.driver import Lowered, LoweredSites, SitePair
 from onnxtile.fusion.lower.driver import lower as lower_graph
 from onnxtile.fusion.lower.facts import LoweringFacts
 from onnxtile.fusion.lower.lowering import Target
-from onnxtile.fusion.lower.site_check import LoweredSites
 from onnxtile.fusion.pattern import Pattern
 from onnxtile.fusion.site_check import SiteVerdict, check_sites
 from onnxtile.model.validity import check

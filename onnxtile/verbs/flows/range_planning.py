@@ -103,7 +103,7 @@ def _largest_sums(sums: Mapping[str, str], ranges: SizeRanges) -> dict[str, int]
 
 def _with_equal_dims(model: ir.Model, sized: Collection[str]) -> dict[str, str]:
     """Replace names of dimensions without a size by those that operators join them with, and say so; return what each is replaced by."""
-    from onnxtile.planning.equal_dims import with_equal_dims
+    from onnxtile.planning.ranges import with_equal_dims
 
     if all(name in sized for name in symbols(free_inputs(model))):
         return {}

@@ -51,7 +51,7 @@ class ModelResult(VerbResult):
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the model to `path`, whole or not at all. Raises UsageError where `path` is the file that was read and `force` is off."""
-        from onnxtile.verbs.flows.saving import save
+        from onnxtile.verbs.flows.stage import save
 
         save(self._written(), path, source=self.source, force=force)
 

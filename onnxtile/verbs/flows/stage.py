@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import onnx_ir as ir
 
+from onnxtile.model import save as files
+from onnxtile.model.load import Source
+from onnxtile.model.stream import Draft
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.errors import NAME_ONLY, Mismatch, UsageError
-from onnxtile.system.progress import Progress, counted, silent
 from onnxtile.verification.trials import Verdict
 from onnxtile.verification.widen import resolved
 
@@ -17,18 +20,6 @@ if TYPE_CHECKING:
     from onnxtile.arena.run import ArenaVerdict
     from onnxtile.arena.state_run import StateVerdict
 
-
-__all__ = [
-    "BoundDims",
-    "InputShapes",
-    "Progress",
-    "agreeing",
-    "counted",
-    "not_both",
-    "nothing_compared",
-    "require_sites",
-    "silent",
-]
 
 BoundDims: TypeAlias = Mapping[str, int]
 """Sizes of symbolic dimensions, by name."""
@@ -85,3 +76,12 @@ def require_equal(verdict: ArenaVerdict | StateVerdict) -> None:
 def bound_shapes(model: ir.Model, shapes: Callable[[], Shapes], bound: ir.Model) -> Shapes:
     """Return the shapes of `bound`, the form of `model` with all inputs bound: the `shapes` of `model` where it has no open dimensions."""
     return shapes() if bound is model else resolved(bound, proved=True)
+
+
+# Write a model, whole or not at all.
+
+
+def save(model: ir.Model | Draft, path: str | Path, *, source: Source | None = None, force: bool = False) -> None:
+    """Write `model`, whole or not at all. Raises UsageError where `path` is the `source` file and `force` is off."""
+    origin = Path(source) if isinstance(source, str | Path) else None
+    files.save(model, Path(path), source=origin, force=force)

@@ -209,7 +209,7 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
             "execution order of the nodes",
             "auto|model|min-peak|any",
             heading=_SEARCH,
-            choices=Choices("onnxtile.planning.order:orders"),
+            choices=Choices("onnxtile.planning.schedule:orders"),
         ),
     ] = "auto"
     streams: Annotated[int, Option("run up to N independent nodes in parallel", "N", heading=_SEARCH)] = 1

@@ -13,8 +13,14 @@ a glossary, the module rules the switches. Plain functions over flat lists: offs
 
 from __future__ import annotations
 
-from onnxtile.planning.offsets.exact.rules import BARRED, DECOMPOSITION, FEWEST_BRANCHES, SECTION_BOUND, SYMMETRY
-from onnxtile.planning.offsets.exact.state import SearchState
+from onnxtile.planning.offsets.exact.state import (
+    BARRED,
+    DECOMPOSITION,
+    FEWEST_BRANCHES,
+    SECTION_BOUND,
+    SYMMETRY,
+    SearchState,
+)
 
 SOLVED, IMPOSSIBLE, STOPPED = 1, 0, -1
 

@@ -8,8 +8,9 @@ import onnx_ir as ir
 
 from onnxtile.operators.node_view import NotApplicable
 from onnxtile.operators.windows import SlidingAxis
-from onnxtile.tiling.contraction import Contraction, TensorDims, TensorOperand, times_sign
-from onnxtile.tiling.tileable import FLOATS, Tileable, TilingFacts, required_input
+from onnxtile.tiling.contraction import Bias, Contraction, Parameter, Requantize, TensorDims, TensorOperand, times_sign
+from onnxtile.tiling.operators.products import parameter, zero_point
+from onnxtile.tiling.tileable import BYTES, FLOATS, Tileable, TilingFacts, required_input
 
 _PADDING = ("auto_pad", "pads", "output_padding", "output_shape")
 _SPATIAL_AXES = (1, 2)
@@ -160,3 +161,120 @@ def _bias(node: ir.Node, facts: TilingFacts, filters: int, dtype: ir.DataType) -
 
 
 CONV = Conv()
+
+
+# ConvInteger: a convolution of bytes with their zero points taken off, in int32; partial sums add up to the last bit.
+
+
+class ConvInteger(Tileable):
+    """https://onnx.ai/onnx/operators/onnx__ConvInteger.html, with one zero point for X and one for W."""
+
+    name = "ConvInteger"
+    windows = True
+
+    def restate(self, node: ir.Node, facts: TilingFacts) -> Contraction:
+        """Return the contraction. Each tile is a ConvInteger with the zero points of the whole."""
+        zeros = tuple(node.inputs[index] if len(node.inputs) > index else None for index in (2, 3))
+        return integer_convolution(
+            node, facts, (required_input(node, 0), required_input(node, 1)), (zeros[0], zeros[1])
+        )
+
+
+def integer_convolution(
+    node: ir.Node,
+    facts: TilingFacts,
+    factors: tuple[ir.Value, ir.Value],
+    zeros: tuple[ir.Value | None, ir.Value | None],
+) -> Contraction:
+    """Return the convolution of two values of bytes, less their zero points, with the attributes of `node`.
+
+    Raises NotApplicable where a zero point is not a single number: onnxruntime has no kernel for others.
+    """
+    types = [facts.dtype(value, node.op_type, BYTES) for value in factors]
+    found = sliding_product(node, facts, factors, (types[0], types[1], ir.DataType.INT32))
+    left = replace(found.left, zero=zero_point(found.left, 0, zeros[0], facts))
+    right = replace(found.right, zero=_one_zero(found.right, zeros[1], facts))
+    # The node reads a zero point of 0, its tiles do not.
+    read = () if zeros[1] is None or right.zero is not None else (_parameter(zeros[1], right, facts),)
+    return replace(found, left=left, right=right, read=read, tile="ConvInteger")
+
+
+def _parameter(value: ir.Value, operand: TensorOperand, facts: TilingFacts) -> Parameter:
+    return Parameter(value, facts.dims(value), operand.dtype, value in facts.constants)
+
+
+def _one_zero(w: TensorOperand, value: ir.Value | None, facts: TilingFacts) -> TensorOperand | None:
+    """Return the zero point of the weights, None where it is 0; of many equal ones the first is the one that counts."""
+    if value is not None and value in facts.constants:
+        array = facts.constants.array(value)
+        if not array.any():
+            return None
+        if (array == array.flat[0]).all():
+            return TensorOperand(value, array.shape, (None, None), transposed=False, constant=True, dtype=w.dtype)
+    zero = zero_point(w, 1, value, facts)
+    if zero is not None and zero.axes != (None, None):
+        raise NotApplicable(f"its weights have a zero point for each output channel, {zero.value.name!r}")
+    return zero
+
+
+CONV_INTEGER = ConvInteger()
+
+
+# ConvTranspose in one or two dimensions, in groups.
+
+
+class ConvTranspose(Tileable):
+    """https://onnx.ai/onnx/operators/onnx__ConvTranspose.html.
+
+    M are the pixels of the output, K the input channels of a group times the kernel's elements, N the output channels of a group.
+    """
+
+    name = "ConvTranspose"
+    windows = True
+
+    def restate(self, node: ir.Node, facts: TilingFacts) -> Contraction:
+        """Return the contraction. Each tile is a ConvTranspose of some groups, rows, columns, input and output channels."""
+        return convolution(node, facts, transposed=True)
+
+
+CONV_TRANSPOSE = ConvTranspose()
+
+
+# QLinearConv: a ConvInteger and an int32 bias, scaled and quantized; tiles add up in int32, to the last bit.
+
+
+class QLinearConv(Tileable):
+    """https://onnx.ai/onnx/operators/onnx__QLinearConv.html, with one scale for X and Y, and one, or one a channel, for W."""
+
+    name = "QLinearConv"
+    windows = True
+
+    def restate(self, node: ir.Node, facts: TilingFacts) -> Contraction:
+        """Return the contraction. Each tile is a ConvInteger; each finished block is scaled and quantized once."""
+        x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (required_input(node, index) for index in range(8))
+        found = integer_convolution(node, facts, (x, w), (x_zero, w_zero))
+        zero = parameter(node, y_zero, None, found, facts)
+        dtype = facts.dtype(y_zero, self.name, BYTES)
+        scales = [
+            parameter(node, value, columns, found, facts)
+            for value, columns in ((x_scale, None), (w_scale, found.right), (y_scale, None))
+        ]
+        requantize = Requantize(scales[0], scales[1], scales[2], zero, dtype)
+        bias = channel_bias(node.inputs[8] if len(node.inputs) > 8 else None, found, facts)
+        return replace(found, bias=bias, requantize=requantize)
+
+
+def channel_bias(value: ir.Value | None, found: Contraction, facts: TilingFacts) -> Bias | None:
+    """Return an int32 bias of a convolution, None where it is missing. Raises NotApplicable unless it has one number for each channel."""
+    if value is None:
+        return None
+    facts.require_dtype(value, ir.DataType.INT32)
+    dims, filters = facts.known_dims(value), found.groups * filters_of(found)
+    if dims != (filters,):
+        raise NotApplicable(
+            f"its bias of shape {times_sign(dims)} is not one number for each of {filters} output channels"
+        )
+    return Bias(value, dims, 1.0, value in facts.constants)
+
+
+QLINEAR_CONV = QLinearConv()

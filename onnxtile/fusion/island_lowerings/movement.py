@@ -2,8 +2,26 @@
 
 from __future__ import annotations
 
-from onnxtile.fusion.lower.island_lowering import IslandLowering, IslandSite, StoredTensor, require_alone
-from onnxtile.fusion.lower.lowering import Argument, Made, NewNode, NotLowered, Operand, Replacement, settings
+from onnxtile.fusion.lower.island_lowering import (
+    IslandLowering,
+    IslandSite,
+    StoredTensor,
+    clamped,
+    require_alike,
+    require_alone,
+    scale_pair,
+    stored_triple,
+)
+from onnxtile.fusion.lower.lowering import (
+    ORT_DOMAIN,
+    Argument,
+    Made,
+    NewNode,
+    NotLowered,
+    Operand,
+    Replacement,
+    settings,
+)
 
 
 def moves(island: IslandSite, inputs: tuple[Operand, ...], *, since: int) -> Replacement:
@@ -58,3 +76,52 @@ SQUEEZE = MovedIsland("Squeeze", 1)
 TILE = MovedIsland("Tile", 6)
 TRANSPOSE = MovedIsland("Transpose", 1)
 UNSQUEEZE = MovedIsland("Unsqueeze", 1)
+
+
+# A concatenation of tensors that are stored with scales of their own.
+
+
+class ConcatIsland(IslandLowering):
+    """QLinearConcat of onnxruntime's docs/ContribOperators.md; between equal scales Concat."""
+
+    name = "Concat"
+
+    def to_onnx(self, island: IslandSite) -> Replacement:
+        """Return Concat-4 on the stored tensors, where all are stored alike."""
+        operands = [island.stored(place) for place in range(len(island.steps[0].sources))]
+        if not all(one.rule.same_as(island.result) for one in operands):
+            raise NotLowered("its operands and its result have different scales")
+        return moves(island, tuple(one.operand for one in operands), since=4)
+
+    def to_ort(self, island: IslandSite) -> Replacement:
+        """Return Concat-4, or QLinearConcat where scales differ."""
+        operands = [island.stored(place) for place in range(len(island.steps[0].sources))]
+        if all(one.rule.same_as(island.result) for one in operands):
+            return self.to_onnx(island)
+        require_alike(*(one.rule for one in operands), island.result)
+        triples = (part for one in operands for part in stored_triple(one))
+        inputs = (*scale_pair(island.result), *triples)
+        return clamped(island, NewNode("QLinearConcat", inputs, settings(island.first), ORT_DOMAIN))
+
+
+CONCAT = ConcatIsland()
+
+
+# A stored image in another size, of which each element is one of the image's.
+
+
+class ResizeIsland(MovedIsland):
+    """Resize to the nearest element; other modes compute elements between."""
+
+    def to_onnx(self, island: IslandSite) -> Replacement:
+        """Return Resize-11 on the stored tensor."""
+        mode = island.first.attributes.get_string("mode", "nearest")
+        if (
+            mode != "nearest"
+            or island.first.attributes.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize"
+        ):
+            raise NotLowered(f"its mode is {mode}, which computes elements between those of the image, or crops it")
+        return super().to_onnx(island)
+
+
+RESIZE = ResizeIsland("Resize", 11)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import onnx_ir as ir
+
 from onnxtile.fusion.lower.island_lowering import (
     STANDARD,
     IslandLowering,
@@ -27,6 +29,8 @@ from onnxtile.fusion.lower.lowering import (
     Operand,
     Replacement,
     Setting,
+    operand_of,
+    settings,
 )
 from onnxtile.model.known import Dims
 
@@ -110,3 +114,106 @@ def _with_bias(island: IslandSite) -> tuple[IslandOperand, IslandSite]:
 
 
 MATMUL = MatMulIsland()
+
+
+# A convolution of stored tensors.
+
+
+class ConvIsland(IslandLowering):
+    """https://onnx.ai/onnx/operators/onnx__QLinearConv.html."""
+
+    name = "Conv"
+
+    def to_onnx(self, island: IslandSite) -> Replacement:
+        """Return QLinearConv-10."""
+        x, weight, result = island.stored(0), island.stored(1), island.result
+        require_alike(x.rule, result)
+        inputs = (*stored_triple(x), *stored_triple(weight, axis=0), *scale_pair(result))
+        bias = stored_bias(island, island.source(2), (x, weight), _channels(weight))
+        operands = inputs if bias is None else (*inputs, bias)
+        return clamped(island, NewNode("QLinearConv", operands, settings(island.first), since=10))
+
+    def to_ort(self, island: IslandSite) -> Replacement:
+        """Return QLinearConv-10."""
+        return self.to_onnx(island)
+
+
+def _channels(weight: StoredTensor) -> int:
+    count = weight.dims[0] if weight.dims else None
+    if not isinstance(count, int):
+        raise NotLowered("the number of its channels is not known")
+    return count
+
+
+CONV = ConvIsland()
+
+
+# A matrix product with a bias, of stored matrices.
+
+
+class GemmIsland(IslandLowering):
+    """QGemm and MatMulNBits of onnxruntime's docs/ContribOperators.md."""
+
+    name = "Gemm"
+
+    def to_ort(self, island: IslandSite) -> Replacement:
+        """Return QGemm; with a weight in blocks MatMulNBits."""
+        given = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0, **settings(island.first)}
+        bias = island.source(2)
+        if bias is not None and given["beta"] != 1.0:
+            raise NotLowered(f"its bias is multiplied by {given['beta']}, and QGemm multiplies none")
+        if bias is not None and given["alpha"] != 1.0:
+            raise NotLowered(f"its product is multiplied by {given['alpha']} before its bias is added")
+        del given["beta"]
+        if isinstance(island.source(0), StoredTensor):
+            return quantised_gemm(island, bias, given)
+        weight = island.stored(1)
+        if given["alpha"] != 1.0 or given["transA"]:
+            raise NotLowered("MatMulNBits neither transposes nor multiplies its operand")
+        return product_by_blocks(island, island.source(0), weight.transposed() if given["transB"] else weight, bias)
+
+
+GEMM = GemmIsland()
+
+
+# Attention with its input projections, of a stored tensor and a stored weight.
+
+_TAKEN = {"num_heads", "unidirectional", "mask_filter_value", "scale", "do_rotary", "past_present_share_buffer"}
+
+
+class AttentionIsland(IslandLowering):
+    """QAttention of onnxruntime's docs/ContribOperators.md, where com.microsoft.Attention has a quantised input and weight."""
+
+    name = "com.microsoft::Attention"
+
+    def to_ort(self, island: IslandSite) -> Replacement:
+        """Return QAttention, and QuantizeLinear of its result where that is stored."""
+        require_alone(island)
+        x, weight, rule = island.stored(0), island.stored(1), island.only_result
+        if x.rule.dtype != ir.DataType.UINT8:
+            raise NotLowered(f"the input of QAttention is of uint8, not of {x.rule.dtype.name.lower()}")
+        given = settings(island.first)
+        unknown = sorted(given.keys() - _TAKEN)
+        if unknown:
+            raise NotLowered(f"QAttention has no attribute {unknown[0]}")
+        if any(island.source(place) is not None for place in range(4, len(island.steps[0].sources))):
+            raise NotLowered("QAttention takes no past and no bias of the scores here")
+        (left, x_scale, x_zero), (right, w_scale, w_zero) = stored_triple(x), stored_triple(weight, axis=-1)
+        inputs = (left, right, _float(island, 2), x_scale, w_scale, _float(island, 3), x_zero, w_zero)
+        steps = [NewNode("QAttention", inputs, given, ORT_DOMAIN)]
+        if rule is None:
+            return Replacement(tuple(steps), (Made(0),))
+        steps.append(NewNode("QuantizeLinear", (Made(0), *scale_pair(rule)), since=10))
+        return Replacement(tuple(steps), (Made(1),), rounds=True)
+
+
+def _float(island: IslandSite, place: int) -> Operand:
+    source = island.source(place)
+    if source is None:
+        return None
+    if not isinstance(source, Argument):
+        raise NotLowered("the bias or the mask of its attention is quantised, which QAttention takes as it is")
+    return operand_of(source)
+
+
+ATTENTION = AttentionIsland()

@@ -1,0 +1,238 @@
+"""Functions of one stored tensor."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.fusion.lower.island_lowering import (
+    IslandLowering,
+    IslandSite,
+    clamped,
+    elements_of,
+    limits,
+    real_elements,
+    require_alike,
+    scale_pair,
+    stored_triple,
+)
+from onnxtile.fusion.lower.lowering import (
+    ORT_DOMAIN,
+    Argument,
+    Literal,
+    Made,
+    NewNode,
+    NotLowered,
+    Operand,
+    Replacement,
+    settings,
+)
+
+
+class UnaryIsland(IslandLowering):
+    """QLinearSigmoid, QLinearLeakyRelu, QLinearAveragePool ... of onnxruntime's docs/ContribOperators.md."""
+
+    def __init__(self, name: str, attributes: frozenset[str] = frozenset()) -> None:
+        self.name = name
+        self._attributes = attributes
+
+    def to_ort(self, island: IslandSite) -> Replacement:
+        """Return the operator of onnxruntime of that name."""
+        x, result = island.stored(0), island.result
+        require_alike(x.rule, result)
+        given = settings(island.first)
+        unknown = sorted(given.keys() - self._attributes)
+        if unknown:
+            raise NotLowered(f"QLinear{self.name} has no attribute {unknown[0]}")
+        if self.name == "Softmax":
+            if 1.0 / result.number + result.zero > limits(result.dtype)[1] + 1:
+                raise NotLowered("its result is stored up to less than 1, and QLinearSoftmax does not saturate")
+            opset = island.site.function.opset_imports.get("", 1)
+            given = {"axis": 1 if opset < 13 else -1, **given, "opset": opset}
+            if x.dims is not None and x.dims[-1] == 1:
+                raise NotLowered("its softmax is of one element, of which QLinearSoftmax makes 0")
+        inputs = (*stored_triple(x), *scale_pair(result))
+        return clamped(island, NewNode(f"QLinear{self.name}", inputs, given, ORT_DOMAIN))
+
+
+_POOLING = frozenset({"auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides"})
+
+AVERAGE_POOL = UnaryIsland("AveragePool", _POOLING)
+GLOBAL_AVERAGE_POOL = UnaryIsland("GlobalAveragePool")
+LEAKY_RELU = UnaryIsland("LeakyRelu", frozenset({"alpha"}))
+SIGMOID = UnaryIsland("Sigmoid")
+SOFTMAX = UnaryIsland("Softmax", frozenset({"axis"}))
+
+
+# A sum, a difference or a product of two stored tensors, element by element.
+
+
+class BinaryIsland(IslandLowering):
+    """QLinearAdd and QLinearMul of onnxruntime's docs/ContribOperators.md."""
+
+    def __init__(self, name: str, operator: str) -> None:
+        self.name = name
+        self._operator = operator
+
+    def to_ort(self, island: IslandSite) -> Replacement:
+        """Return the operator of onnxruntime of that name."""
+        if len(island.steps[0].sources) != 2:
+            raise NotLowered(f"{self._operator} takes two operands")
+        a, b, result = island.stored(0), island.stored(1), island.result
+        require_alike(a.rule, b.rule, result)
+        inputs = (*stored_triple(a), *stored_triple(b), *scale_pair(result))
+        return clamped(island, NewNode(self._operator, inputs, domain=ORT_DOMAIN))
+
+
+class SubIsland(IslandLowering):
+    """A difference: QLinearAdd of the first operand and the second with the other sign.
+
+    Of the bits of a stored element and of its zero point, the complement stands for the negative number: ~q - ~z = z - q.
+    """
+
+    name = "Sub"
+
+    def to_ort(self, island: IslandSite) -> Replacement:
+        """Return BitwiseNot and QLinearAdd."""
+        a, b, result = island.stored(0), island.stored(1), island.result
+        require_alike(a.rule, b.rule, result)
+        stored, scale, _ = stored_triple(b)
+        assert b.rule.zeros is not None
+        zero = Literal(~b.rule.zeros.astype(b.rule.dtype.numpy()), b.rule.dtype, "zero_point")
+        complement = NewNode("BitwiseNot", (stored,), since=18)
+        inputs = (*stored_triple(a), Made(0), scale, zero, *scale_pair(result))
+        return clamped(island, complement, NewNode("QLinearAdd", inputs, domain=ORT_DOMAIN), main=1)
+
+
+ADD = BinaryIsland("Add", "QLinearAdd")
+MUL = BinaryIsland("Mul", "QLinearMul")
+SUB = SubIsland()
+SUM = BinaryIsland("Sum", "QLinearAdd")
+
+
+# A stored tensor divided by a number.
+
+
+class DivIsland(IslandLowering):
+    """QLinearMul of onnxruntime's docs/ContribOperators.md by the reciprocal, which is stored as 1 with the reciprocal as its scale."""
+
+    name = "Div"
+
+    def to_ort(self, island: IslandSite) -> Replacement:
+        """Return QLinearMul."""
+        x, result = island.stored(0), island.result
+        require_alike(x.rule, result)
+        divisor = real_elements(island, island.source(1))
+        if divisor.size != 1 or not np.isfinite(divisor).all() or not divisor.all() or divisor.ndim > _rank(island):
+            raise NotLowered("it is not divided by one constant number")
+        reciprocal = np.float32(1.0) / divisor.astype(np.float32).reshape(())
+        if reciprocal < 0:
+            raise NotLowered("it is divided by a negative number, and no scale is negative")
+        dtype = result.dtype
+        factor = (
+            Literal(np.ones((), dtype.numpy()), dtype, "one"),
+            Literal(np.asarray(reciprocal), ir.DataType.FLOAT, "reciprocal"),
+            Literal(np.zeros((), dtype.numpy()), dtype, "zero_point"),
+        )
+        inputs = (*stored_triple(x), *factor, *scale_pair(result))
+        return clamped(island, NewNode("QLinearMul", inputs, domain=ORT_DOMAIN))
+
+
+def _rank(island: IslandSite) -> int:
+    dims = island.stored(0).dims
+    return 0 if dims is None else len(dims)
+
+
+DIV = DivIsland()
+
+
+# HardSigmoid of a stored tensor.
+
+
+class HardSigmoidIsland(IslandLowering):
+    """max(0, min(1, α x + β)): QLinearAdd of onnxruntime's docs/ContribOperators.md, of x with its scale times α, and of β."""
+
+    name = "HardSigmoid"
+
+    def to_ort(self, island: IslandSite) -> Replacement:
+        """Return QLinearAdd, and Clip where the result can be stored beyond 0 or 1."""
+        x, result = island.stored(0), island.result
+        require_alike(x.rule, result)
+        alpha, beta = (
+            island.first.attributes.get_float(key, default) for key, default in (("alpha", 0.2), ("beta", 0.5))
+        )
+        if alpha <= 0.0:
+            raise NotLowered("its alpha is not positive, and no scale is zero or negative")
+        stored, _, zero = stored_triple(x)
+        scale = Literal(np.asarray(x.rule.number * alpha, np.float32), ir.DataType.FLOAT, "scale")
+        inputs = (stored, scale, zero, *_one_element(beta, x.rule.dtype), *scale_pair(result))
+        return clamped(island, NewNode("QLinearAdd", inputs, domain=ORT_DOMAIN), within=(0.0, 1.0))
+
+
+def _one_element(number: float, dtype: ir.DataType) -> tuple[Operand, Operand, Operand]:
+    """Return `number` as one element stored as `dtype`, its scale and its zero point."""
+    return (
+        Literal(np.asarray(int(number > 0), dtype.numpy()), dtype, "element"),
+        Literal(np.asarray(abs(number) or 1.0, np.float32), ir.DataType.FLOAT, "scale"),
+        Literal(np.asarray(int(number < 0), dtype.numpy()), dtype, "zero_point"),
+    )
+
+
+HARD_SIGMOID = HardSigmoidIsland()
+
+
+# A choice between two stored tensors.
+
+
+class WhereIsland(IslandLowering):
+    """QLinearWhere of onnxruntime's docs/ContribOperators.md."""
+
+    name = "Where"
+
+    def to_ort(self, island: IslandSite) -> Replacement:
+        """Return QLinearWhere."""
+        condition, x, y, result = island.source(0), island.stored(1), island.stored(2), island.result
+        if not isinstance(condition, Argument) or condition.value is None:
+            raise NotLowered("its condition is computed in it")
+        require_alike(x.rule, y.rule, result)
+        inputs = (condition.value, *stored_triple(x), *stored_triple(y), *scale_pair(result))
+        return clamped(island, NewNode("QLinearWhere", inputs, domain=ORT_DOMAIN))
+
+
+WHERE = WhereIsland()
+
+
+# The mean of each channel of a stored tensor.
+
+
+class ReduceMeanIsland(IslandLowering):
+    """QLinearGlobalAveragePool of onnxruntime's docs/ContribOperators.md, where the mean is taken over all axes after the channels."""
+
+    name = "ReduceMean"
+
+    def to_ort(self, island: IslandSite) -> Replacement:
+        """Return QLinearGlobalAveragePool."""
+        x, result, node = island.stored(0), island.result, island.first
+        require_alike(x.rule, result)
+        axes, rank = _axes(island), len(x.dims or ())
+        if (
+            rank < 3
+            or sorted(axis % rank for axis in axes) != list(range(2, rank))
+            or not node.attributes.get_int("keepdims", 1)
+        ):
+            raise NotLowered("its mean is not over all axes after the channels, which stay as axes of length 1")
+        inputs = (*stored_triple(x), *scale_pair(result))
+        return clamped(island, NewNode("QLinearGlobalAveragePool", inputs, domain=ORT_DOMAIN))
+
+
+def _axes(island: IslandSite) -> tuple[int, ...]:
+    given = island.first.attributes.get_ints("axes")
+    if given is not None:
+        return tuple(given)
+    source = island.source(1)
+    if not isinstance(source, Argument):
+        raise NotLowered("the axes of its mean are not known")
+    return tuple(int(axis) for axis in elements_of(source, island.site).ravel())
+
+
+REDUCE_MEAN = ReduceMeanIsland()

@@ -1,0 +1,157 @@
+"""Matrix products of stored tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.fusion.lower.island_lowering import unpacked_weight, unpacked_zeros
+from onnxtile.fusion.lower.lowering import ORT_DOMAIN, Literal, NotLowered, Operand, Replacement, known_dims, settings
+from onnxtile.fusion.lower.operator_lowering import OperatorLowering, OperatorSite, QdqSteps
+from onnxtile.system.runtime import Array
+
+
+class QLinearMatMulToQdq(OperatorLowering):
+    """https://onnx.ai/onnx/operators/onnx__QLinearMatMul.html."""
+
+    name = "QLinearMatMul"
+
+    def to_qdq(self, site: OperatorSite) -> Replacement:
+        """Return MatMul of what is dequantised."""
+        steps = QdqSteps(site)
+        a, b = steps.stored(0, 1, 2), steps.stored(3, 4, 5, axis=len(known_dims(site.arguments[3])) - 1)
+        return steps.finished(steps.compute("MatMul", (a, b), {}, since=1), 6, 7)
+
+
+class QGemmToQdq(OperatorLowering):
+    """QGemm of onnxruntime's docs/ContribOperators.md."""
+
+    name = "com.microsoft::QGemm"
+
+    def to_qdq(self, site: OperatorSite) -> Replacement:
+        """Return Gemm of what is dequantised, its bias included; to floats where the result has no scale."""
+        given = settings(site.node)
+        alpha = given.get("alpha", 1.0)
+        steps = QdqSteps(site)
+        a, b = steps.stored(0, 1, 2), steps.stored(3, 4, 5, axis=0 if given.get("transB") else 1)
+        bias = steps.bias(6, 1, 4, factor=float(alpha) if isinstance(alpha, int | float) else 1.0)
+        inputs = (a, b) if bias is None else (a, b, bias)
+        return steps.finished(steps.compute("Gemm", inputs, given, since=11), 7, 8)
+
+
+class MatMulIntegerToFloat(OperatorLowering):
+    """MatMulIntegerToFloat of onnxruntime's docs/ContribOperators.md."""
+
+    name = "com.microsoft::MatMulIntegerToFloat"
+
+    def to_qdq(self, site: OperatorSite) -> Replacement:
+        """Return MatMul of what is dequantised, and the sum with the bias."""
+        steps = QdqSteps(site)
+        a, b = steps.stored(0, 2, 4), steps.stored(1, 3, 5, axis=len(known_dims(site.arguments[1])) - 1)
+        made = steps.summed(steps.compute("MatMul", (a, b), {}, since=1), 6)
+        return steps.finished(made, len(site.arguments), len(site.arguments))
+
+
+class DynamicQuantizeMatMul(OperatorLowering):
+    """DynamicQuantizeMatMul of onnxruntime's docs/ContribOperators.md."""
+
+    name = "com.microsoft::DynamicQuantizeMatMul"
+
+    def to_qdq(self, site: OperatorSite) -> Replacement:
+        """Return DynamicQuantizeLinear, MatMul of what is dequantised, and the sum with the bias."""
+        steps = QdqSteps(site)
+        a = steps.quantised_as_it_comes(0)
+        b = steps.stored(1, 2, 3, axis=len(known_dims(site.arguments[1])) - 1)
+        made = steps.summed(steps.compute("MatMul", (a, b), {}, since=1), 4)
+        return steps.finished(made, len(site.arguments), len(site.arguments))
+
+
+QLINEAR_MATMUL = QLinearMatMulToQdq()
+QGEMM = QGemmToQdq()
+MATMUL_INTEGER_TO_FLOAT = MatMulIntegerToFloat()
+DYNAMIC_QUANTIZE_MATMUL = DynamicQuantizeMatMul()
+
+
+# Attention with its input projections, of a stored tensor and a stored weight.
+
+
+class QAttentionToQdq(OperatorLowering):
+    """QAttention of onnxruntime's docs/ContribOperators.md: the standard has no attention with projections, onnxruntime has."""
+
+    name = "com.microsoft::QAttention"
+
+    def to_qdq(self, site: OperatorSite) -> Replacement:
+        """Return com.microsoft.Attention of what is dequantised."""
+        if site.argument(8) is not None or len(site.results) > 1:
+            raise NotLowered("it reads or writes a cache of keys and values")
+        steps = QdqSteps(site)
+        inputs = (steps.stored(0, 3, 6), steps.stored(1, 4, 7, axis=1), site.operand(2))
+        mask = site.operand(5)
+        made = steps.compute(
+            "Attention", inputs if mask is None else (*inputs, mask), settings(site.node), since=1, domain=ORT_DOMAIN
+        )
+        return steps.finished(made, len(site.arguments), len(site.arguments))
+
+
+QATTENTION = QAttentionToQdq()
+
+
+# A convolution of stored tensors.
+
+
+class QLinearConvToQdq(OperatorLowering):
+    """https://onnx.ai/onnx/operators/onnx__QLinearConv.html."""
+
+    name = "QLinearConv"
+
+    def to_qdq(self, site: OperatorSite) -> Replacement:
+        """Return Conv of what is dequantised, its bias included."""
+        steps = QdqSteps(site)
+        x, weight = steps.stored(0, 1, 2), steps.stored(3, 4, 5, axis=0)
+        bias = steps.bias(8, 1, 4)
+        inputs = (x, weight) if bias is None else (x, weight, bias)
+        return steps.finished(steps.compute("Conv", inputs, settings(site.node), since=1), 6, 7)
+
+
+QLINEAR_CONV = QLinearConvToQdq()
+
+
+# A product with a weight in blocks of 4 or 8 bits.
+
+_STORED = {4: ir.DataType.UINT4, 8: ir.DataType.UINT8}
+
+
+class MatMulNBitsToQdq(OperatorLowering):
+    """MatMulNBits of onnxruntime's docs/ContribOperators.md."""
+
+    name = "com.microsoft::MatMulNBits"
+
+    def to_qdq(self, site: OperatorSite) -> Replacement:
+        """Return MatMul with a weight of unsigned integers that is dequantised by blocks, and the sum with the bias."""
+        given = {name: site.node.attributes.get_int(name, 0) for name in ("K", "N", "bits", "block_size")}
+        rows, columns, bits, block = given["K"], given["N"], given["bits"] or 4, given["block_size"]
+        if bits not in _STORED or block < 1 or site.argument(4) is not None:
+            raise NotLowered("its weight has another form than blocks of 4 or 8 bits in the order of its rows")
+        count, dtype = -(-rows // block), _STORED[bits]
+        scales = site.elements(2).reshape(columns, count)
+        weight = unpacked_weight(site.elements(1).reshape(columns, count, -1), rows, bits)
+        zeros = np.full((count, columns), 1 << (bits - 1), np.uint8)
+        if site.argument(3) is not None:
+            zeros = unpacked_zeros(_bytes(site.elements(3)), count, columns, bits)
+        steps = QdqSteps(site)
+        operands: list[Operand] = [
+            Literal(weight.astype(dtype.numpy()), dtype, "weight"),
+            Literal(np.ascontiguousarray(scales.T), ir.DataType.from_numpy(scales.dtype), "scales"),
+            Literal(zeros.astype(dtype.numpy()), dtype, "zero_points"),
+        ]
+        made = steps.compute("MatMul", (site.operand(0), steps.dequantised(operands, axis=0, block=block)), {}, since=1)
+        return steps.finished(steps.summed(made, 5), len(site.arguments), len(site.arguments))
+
+
+def _bytes(zeros: Array) -> Array:
+    if zeros.dtype != np.uint8:
+        raise NotLowered("its zero points are floats")
+    return zeros
+
+
+MATMUL_NBITS = MatMulNBitsToQdq()
