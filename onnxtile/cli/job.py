@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onnxtile.system.errors import escaped
 from onnxtile.system.progress import Progress, silent
 from onnxtile.system.text import as_json
 
@@ -17,6 +18,33 @@ if TYPE_CHECKING:
 
     from onnxtile.declare.verb import Outcome
     from onnxtile.model.stream import Draft
+
+
+@contextmanager
+def bar() -> Iterator[Progress]:
+    """Show on stderr what is said while the block runs: the stage, the time, and how many of its parts are done, of how many where that
+    is known.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Line
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[count]}"),
+    )
+    with Line(
+        *columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True, refresh_per_second=8
+    ) as shown:
+        line = shown.add_task("starting", total=None, count="")
+
+        def show(stage: str, done: int = 0, total: int = 0, /) -> None:
+            count = f"{done:,} of {total:,}" if total else f"{done:,}" if done else ""
+            shown.update(line, description=escaped(stage), completed=done, total=total or None, count=count)
+
+        yield show
 
 
 @dataclass(frozen=True)
@@ -32,8 +60,6 @@ class Job:
         if self.quiet or self.as_json is not None or not sys.stderr.isatty():
             yield silent
             return
-        from onnxtile.cli.bar import bar
-
         with bar() as show:
             yield show
 
