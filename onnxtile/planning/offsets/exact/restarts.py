@@ -10,7 +10,6 @@ from itertools import cycle
 from onnxtile.planning.offsets import compiled
 from onnxtile.planning.offsets.effort import SearchBudget
 from onnxtile.planning.offsets.exact import descent
-from onnxtile.planning.offsets.exact.rules import ALL_RULES, SearchRules
 from onnxtile.planning.offsets.exact.state import SearchState, as_arrays
 
 Descend = Callable[[SearchState, int, int, int], tuple[int, int]]
@@ -61,9 +60,8 @@ class RestartSchedule:
     `lengths` are the lengths of the live ranges, by buffer. While `fitting`, long searches get a smaller share.
     """
 
-    def __init__(self, lengths: Sequence[int], rules: SearchRules, *, fitting: bool) -> None:
-        self._lengths = lengths if rules.weights else [1] * len(lengths)
-        self._rules = rules
+    def __init__(self, lengths: Sequence[int], *, fitting: bool) -> None:
+        self._lengths = lengths
         self._long_share = _LONG_SHARE_TO_FIT if fitting else _LONG_SHARE
         self._draw, self._powers = random.Random(0), cycle(_POWERS)
         self._short = max(int(_SHORT * len(lengths)), _LEAST)
@@ -77,17 +75,17 @@ class RestartSchedule:
 
         The order does not learn from long searches: their many failures would outweigh all others.
         """
-        if self._rules.long_searches and self._owed >= self._long * (self._long_share - 1):
+        if self._owed >= self._long * (self._long_share - 1):
             nodes, self._owed, self._long = self._long, 0, self._long * 2
             return nodes, False
-        if not self._left and self._rules.forgetting:
+        if not self._left:
             self._epoch = self._left = int(self._epoch * _LENGTHENED)
             self.order = self._begun(_NOISE)
         nodes = self._short * (_GROWTH + self._searches) // _GROWTH
         self._searches += 1
-        self._left = max(0, self._left - 1)
+        self._left -= 1
         self._owed += nodes
-        return nodes, self._rules.learning
+        return nodes, True
 
     def _begun(self, noise: float) -> BranchingOrder:
         power = next(self._powers)
@@ -100,10 +98,9 @@ class Runner:
     `lengths` are the lengths of the live ranges, by buffer of the state.
     """
 
-    def __init__(self, state: SearchState, lengths: Sequence[int], rules: SearchRules = ALL_RULES) -> None:
+    def __init__(self, state: SearchState, lengths: Sequence[int]) -> None:
         self._state = state
         self._lengths = lengths
-        self._rules = rules
         self._run: Descend = descent.descend
         self._looks = 0
         self._restarts: dict[int, RestartSchedule] = {}
@@ -114,7 +111,7 @@ class Runner:
         `fitting` says that `capacity` is a limit the caller has to meet. A second call goes on with the failures learned in the first.
         """
         if capacity not in self._restarts:
-            self._restarts[capacity] = RestartSchedule(self._lengths, self._rules, fitting=fitting)
+            self._restarts[capacity] = RestartSchedule(self._lengths, fitting=fitting)
         least = max(0, budget.looks - share)
         ended = descent.STOPPED
         while ended == descent.STOPPED and budget.looks > least and budget.is_left:

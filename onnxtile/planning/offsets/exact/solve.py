@@ -9,7 +9,6 @@ from typing import Literal
 from onnxtile.planning.offsets.effort import Effort, SearchBudget
 from onnxtile.planning.offsets.exact.descent import IMPOSSIBLE, SOLVED
 from onnxtile.planning.offsets.exact.restarts import Runner
-from onnxtile.planning.offsets.exact.rules import ALL_RULES, SearchRules
 from onnxtile.planning.offsets.exact.state import grain_of, groups, state_of
 from onnxtile.planning.offsets.problem import Problem
 
@@ -90,7 +89,7 @@ class _SearchBudgets:
         return "time" if self._smaller.is_late else "effort"
 
 
-def solve(problem: Problem, start: Sequence[int], effort: Effort, rules: SearchRules = ALL_RULES) -> Solution:
+def solve(problem: Problem, start: Sequence[int], effort: Effort) -> Solution:
     """Return the best offsets found within `effort`, no worse than `start`, which are free of overlaps.
 
     The same problem, start and effort give the same offsets, with numba and without, unless a limit in seconds ends the search.
@@ -110,7 +109,7 @@ def solve(problem: Problem, start: Sequence[int], effort: Effort, rules: SearchR
         if len(members) > _MANY and _DESCENTS * _LOOKS * len(members) ** 2 > budgets.of(found).looks:
             ended, need = budgets.ended, max(need, found.high)
             continue
-        _improve(problem, members, offsets, found, budgets, rules)
+        _improve(problem, members, offsets, found, budgets)
         # The bound of this group bounds the whole only if it is above the bytes that another group is known to need.
         bound = max(bound, found.low) if found.low > need else bound
         if found.high > max(need, found.low) and ended == "optimal":
@@ -125,12 +124,11 @@ def _improve(
     offsets: list[int],
     found: _Range,
     budgets: _SearchBudgets,
-    rules: SearchRules,
 ) -> None:
     """Lower the offsets of a group until `found` is one size, or the budget is used up."""
     grain = grain_of(problem)
-    state, order = state_of(problem, members, grain, rules)
-    runner = Runner(state, [problem.buffers[i].upper - problem.buffers[i].lower for i in order], rules)
+    state, order = state_of(problem, members, grain)
+    runner = Runner(state, [problem.buffers[i].upper - problem.buffers[i].lower for i in order])
     share, target, tried = _FIRST_SHARE, found.high, found.low
     while found.low < found.high and budgets.of(found).is_left:
         if target >= found.high:

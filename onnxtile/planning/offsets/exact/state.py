@@ -41,7 +41,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onnxtile.planning.offsets.exact.rules import ALL_RULES, SearchRules
 from onnxtile.planning.offsets.problem import Buffer, Problem
 
 
@@ -51,8 +50,6 @@ class SearchState(NamedTuple):
     Buffers are numbered from 0 by their first section. A list of lists is one flat list, with a second list `..._at` of where each begins.
     """
 
-    # Which rules cut branches: see SearchRules.flags.
-    rules: list[int]
     # Problem, by buffer: its sections [begin, end), its size in grains, and the number of grains that divides its offset.
     begin: list[int]
     end: list[int]
@@ -151,9 +148,7 @@ def grain_of(problem: Problem) -> int:
     return common if common and common % widest == 0 else problem.granule
 
 
-def state_of(
-    problem: Problem, members: Sequence[int], grain: int, rules: SearchRules = ALL_RULES
-) -> tuple[SearchState, tuple[int, ...]]:
+def state_of(problem: Problem, members: Sequence[int], grain: int) -> tuple[SearchState, tuple[int, ...]]:
     """Return the state of a search over the buffers `members` of `problem`, and the member that each of its buffers is."""
     buffers = [problem.buffers[i] for i in members]
     starts = _sections(buffers)
@@ -181,7 +176,6 @@ def state_of(
     wall_at = [0, *accumulate(map(len, walls))]
     n, m, depths, steps = len(members), len(starts), len(members) + 2, 2 * len(neighbour) + len(members) + 1
     state = SearchState(
-        rules=rules.flags(),
         begin=begin,
         end=end,
         size=sizes,
