@@ -459,7 +459,7 @@ class _Count:
     def _is_contiguous(self, op: PieceOp) -> bool:
         source, patch = self.trace.patches[op.reads[0]], self.trace.patches[op.makes[0]]
         about = self.tensors[patch.tensor]
-        return source.columns == patch.columns and about.is_contiguous(ROWS)
+        return source.columns == patch.columns and about.has_contiguous_rows
 
     def _is_join(self, op: PieceOp) -> bool:
         if op.kernel is not None:
@@ -753,7 +753,7 @@ class _StripCosts:
         joined = [
             tensor
             for tensor in self.results
-            if not self.region.tensors[tensor].is_contiguous(ROWS)
+            if not self.region.tensors[tensor].has_contiguous_rows
             and tensor not in self.about.cut.parted
             and int(self.about.rows[self.about.makers[tensor]].news.some.sum()) > 1
         ]

@@ -224,7 +224,7 @@ class Regions:
         """
         results = (made for made in self.results(start, stop) if made not in parted)
         return max(
-            (self.size(made) for made in results if not self.network.tensors[made].is_contiguous(ROWS)), default=0
+            (self.size(made) for made in results if not self.network.tensors[made].has_contiguous_rows), default=0
         )
 
     def region(self, start: int, stop: int, cut: Cut, *, all_chunks: bool = True) -> ChunkedKernels:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from onnxtile.cli.job import Job, bar
+from onnxtile.cli.command import Job, bar
 from onnxtile.system.progress import counted, silent
 
 
