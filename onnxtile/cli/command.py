@@ -357,8 +357,6 @@ def _finish(job: Job, settings: Any, outcome: Outcome, target: str | None, rende
     job.report(outcome, content, target if save is not None else None, files=files, save=save)
     if outcome.text and own is None and job.as_json != _STDOUT:
         sys.stdout.write(outcome.text)
-    if outcome.after and not job.quiet and job.as_json != _STDOUT:
-        sys.stdout.write(outcome.after)
     if outcome.note and not (job.quiet and outcome.reason is None):
         say(error_line(outcome.note, None) + "\n")
 
