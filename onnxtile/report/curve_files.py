@@ -8,7 +8,7 @@ from html import escape
 from importlib.util import find_spec
 from math import ceil, floor, log2, log10
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from onnxtile.report.colors import EDGE
 from onnxtile.report.fit_tables import COLUMNS, curve_rows
@@ -184,13 +184,14 @@ def _picture(result: ResultJson, title: str) -> bytes:
         for axes, (label, heights) in zip(panels, _panels(result["curve"]), strict=True):
             draw(axes, result["curve"], heights, label)
         panels[2].set_xlabel("arena, KiB (hollow points: estimated)")
-        return saved(figure)
+        return saved(figure, "png")
 
 
-def saved(figure: Any) -> bytes:
-    """Return a figure as a PNG file, the same bytes for the same figure."""
+def saved(figure: Any, kind: Literal["png", "svg"]) -> bytes:
+    """Return a figure as a file, the same bytes for the same figure."""
     file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=200, metadata={"Software": "onnxtile"})
+    stamp = {"Date": None, "Creator": "onnxtile"} if kind == "svg" else {"Software": "onnxtile"}
+    figure.savefig(file, format=kind, dpi=200, metadata=stamp)
     return file.getvalue()
 
 
