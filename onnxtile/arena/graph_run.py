@@ -54,15 +54,13 @@ from onnxtile.verification.draws import drawn_outputs
 class RunContext:
     """The facts of a model, the arenas by name, and the kernels.
 
-    Without `shows_views` every node runs, also one whose results the plan takes for views. With `repeats`, each different kernel that
-    shares bytes runs on other values first.
+    Without `shows_views` every node runs, also one whose results the plan takes for views.
     """
 
     facts: LayoutFacts
     blocks: Mapping[str, ArenaMemory]
     kernels: Kernels
     shows_views: bool = True
-    repeats: bool = False
 
     def held(self, found: Any, value: ir.Value) -> Any:
         """Return `found` as the copy of `value` outside the arena: a TensorMemory, unless `value` has no fixed bytes.
@@ -220,7 +218,7 @@ class GraphRun:
 
     def _is_repeated(self, kernel: Kernel) -> bool:
         """Return whether `kernel` runs on other values first; never one that reads a part of an operand: the rest may be another's."""
-        if not self._context.repeats or not shares_bytes(kernel, self.sites):
+        if not shares_bytes(kernel, self.sites):
             return False
         return not any(self._shapes.is_bound(value) for value in (*kernel.reads, *(made for _, made in kernel.outputs)))
 

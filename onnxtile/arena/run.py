@@ -49,7 +49,6 @@ class ArenaExecutor:
         shapes: Shapes,
         constants: Constants,
         *,
-        repeats: bool = False,
         blocks: Mapping[str, ArenaMemory] | None = None,
     ) -> None:
         self._model = model
@@ -58,7 +57,7 @@ class ArenaExecutor:
         self._kernels = Kernels(model, shapes)
         self.blocks = blocks or {arena.name: ArenaMemory(arena.size, result.alignment) for arena in result.arenas}
         self._result = result
-        self._context = RunContext(LayoutFacts(model, shapes, constants), self.blocks, self._kernels, repeats=repeats)
+        self._context = RunContext(LayoutFacts(model, shapes, constants), self.blocks, self._kernels)
         parts = (result.buffers, result.schedule, result.steps, result.bodies, result.kept_states)
         self._run = GraphRun(model.graph, self._context, *parts)
         states = {state.input for state in result.kept_states}
@@ -132,7 +131,7 @@ class ArenaExecutor:
         """Run the nodes one by one outside the arena; return each graph output by name, or the first difference of two such runs."""
         graph, result = self._model.graph, self._result
         bodies = [_nowhere(body) for body in result.bodies]
-        context = replace(self._context, shows_views=False, repeats=False)
+        context = replace(self._context, shows_views=False)
         run = GraphRun(graph, context, (), result.schedule, result.steps, bodies)
         values: ValueTable = {**self._fed(feeds), **run.held}
         corruption = run.run(PairedValues(dict(values), values), run.steps)
@@ -298,30 +297,25 @@ class ArenaVerdict:
         return {"equal": self.equal, **vars(self), "outputs": list(self.outputs), "excused": dict(self.excused)}
 
 
-def arena_run(  # noqa: PLR0913 - what a run can be asked for
+def arena_run(
     model: ir.Model,
     result: PlanResult,
     shapes: Shapes,
     constants: Constants,
     *,
-    feeds: Sequence[Mapping[str, Array]] | None = None,
     wanted: Wanted = ANYTHING,
-    repeats: int | None = None,
-    seed: int = 0,
     progress: Progress = silent,
 ) -> ArenaVerdict:
     """Run `model` in the arena of `result` and outside it, on the same inputs, and compare all outputs bit for bit.
 
-    `feeds` are the inputs of each run; by default `repeats` random sets, as `wanted`. By default there is one run in which kernels that
-    share bytes are repeated on other values; several where the plan allows another order of the nodes, or data decide which nodes run
-    or how large a tensor is. All use unoptimised kernels on one thread. Raises ModelError where onnxruntime cannot run the model or
-    one of its nodes, CheckFailed where the plan leaves the arena.
+    All inputs are as `wanted`. There is one run in which kernels that share bytes are repeated on other values; several where the plan
+    allows another order of the nodes, or data decide which nodes run or how large a tensor is. All use unoptimised kernels on one
+    thread. Raises ModelError where onnxruntime cannot run the model or one of its nodes, CheckFailed where the plan leaves the arena.
     """
     model, shapes, constants = unfold(model, shapes, constants)
-    executor = ArenaExecutor(model, result, shapes, constants, repeats=repeats is None)
-    counted_runs = repeats if repeats is not None else SEVERAL if executor.may_differ else 1
-    inputs = feeds if feeds is not None else wanted.feeds(model, shapes.sizes, counted_runs, seed=seed)
-    prepared = [_arrays(fed) for fed in inputs]
+    executor = ArenaExecutor(model, result, shapes, constants)
+    count = SEVERAL if executor.may_differ else 1
+    prepared = [_arrays(fed) for fed in wanted.feeds(model, shapes.sizes, count)]
     # The session of the whole model is gone before the nodes run, which read the weights once more.
     expected = _plain_runs(PlainRun(model, shapes, executor.addresses), prepared, progress)
     return_free_memory()
@@ -331,7 +325,7 @@ def arena_run(  # noqa: PLR0913 - what a run can be asked for
     unsure = Unsure.of(LayoutFacts(model, shapes, constants))
     excused = dict(unsure.drawn)
     trials: list[tuple[int, Iterable[int] | None]] = [
-        (number, shuffled(schedule, freely=every, seed=seed + number + 1) if number else None)
+        (number, shuffled(schedule, freely=every, seed=number + 1) if number else None)
         for number in range(len(prepared))
     ]
     trials += [(0, order) for order in copy_orders(result.movement, len(result.schedule))] if result.movement else []

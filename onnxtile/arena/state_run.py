@@ -181,9 +181,7 @@ class _StateRuns:
         if self._last is not None and self._last[0] is plan:
             return self._last[1:]
         opened = Unfolded(*unfold(*plan.opened))
-        executor = ArenaExecutor(
-            opened.model, plan.result, opened.shapes, opened.constants, repeats=True, blocks=self.blocks
-        )
+        executor = ArenaExecutor(opened.model, plan.result, opened.shapes, opened.constants, blocks=self.blocks)
         self.blocks = executor.blocks
         plain = PlainRun(opened.model, opened.shapes, executor.addresses)
         unsure = Unsure.of(LayoutFacts(opened.model, opened.shapes, opened.constants))

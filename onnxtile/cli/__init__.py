@@ -13,8 +13,7 @@ import typer
 
 from onnxtile.cli.app import build, verbs
 from onnxtile.cli.command import worded
-from onnxtile.cli.streams import Signals, leads_nowhere, open_streams, say
-from onnxtile.cli.warned import show_warnings
+from onnxtile.cli.streams import Signals, leads_nowhere, open_streams, say, show_warnings
 from onnxtile.system.errors import MOST, OnnxtileError, capped, error_line, escaped
 from onnxtile.system.files import remove_temporary
 from onnxtile.system.modules import defer

@@ -8,13 +8,14 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from contextlib import suppress
 from dataclasses import dataclass, field
 from io import TextIOWrapper
 from types import FrameType
 from typing import NoReturn, TextIO
 
-from onnxtile.system.errors import UsageError
+from onnxtile.system.errors import ModelWarning, UsageError, error_line
 from onnxtile.system.files import remove_temporary
 from onnxtile.system.limits import stop_runs
 from onnxtile.system.process import imports_compiled, silence_finalisers
@@ -87,6 +88,31 @@ def say(text: str) -> None:
         sys.stderr.flush()
         return
     leads_nowhere(descriptor_of_errors())
+
+
+def show_warnings() -> None:
+    """Print each ModelWarning once, as one line on stderr, and none with --quiet; other warnings stay as they are."""
+    usual, said = warnings.showwarning, set[str]()
+    quiet = not {"-q", "--quiet"}.isdisjoint(sys.argv)
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if not issubclass(category, ModelWarning):
+            usual(message, category, filename, lineno, file, line)
+            return
+        text = error_line(str(message), None)
+        if not quiet and text not in said:
+            said.add(text)
+            sys.stderr.write(f"warning: {text}\n")
+
+    warnings.showwarning = show
+    warnings.filterwarnings("always", category=ModelWarning)
 
 
 def leads_nowhere(number: int) -> None:

@@ -31,8 +31,8 @@ class Outcome:
     """What a verb did: its result, the table of `onnxtile.report.tables` that shows it (none where this is empty), and what is written.
 
     `model` is the model that it made, `save` writes another result to a path. `text` goes to the output file, or to stdout without one,
-    `after` to stdout behind the tables, `note` to stderr: with --quiet only beside a `reason`. `emitted` is the JSON that --emit writes
-    (None: the result's). Where the verb is a check that said no, `reason` says so in a line.
+    `note` to stderr: with --quiet only beside a `reason`. `emitted` is the JSON that --emit writes (None: the result's). Where the verb is
+    a check that said no, `reason` says so in a line.
     """
 
     result: Result
@@ -40,7 +40,6 @@ class Outcome:
     model: ir.Model | Draft | None = None
     save: Callable[[Path], None] | None = None
     text: str = ""
-    after: str = ""
     note: str = ""
     emitted: Content | None = None
     reason: str | None = None

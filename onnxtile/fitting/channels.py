@@ -49,12 +49,6 @@ class HiddenGroup:
     slices: Mapping[int, Mapping[int, int]]
     is_joined: bool = False
 
-    def before(self, count: int) -> int:
-        """Return the next smaller number of chunks; 1 for none."""
-        less = [one for one in _COUNTS if one < count]
-        even = [one for one in less if self.channels % one == 0]
-        return (even or less or [1])[-1]
-
     def after(self, count: int) -> int | None:
         """Return the next larger number of chunks, one that divides the channels if there is one; None for no more."""
         more = [one for one in _COUNTS if one > count and one <= self.channels]

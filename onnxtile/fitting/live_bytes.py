@@ -304,14 +304,12 @@ def aligned(size: int) -> int:
 
 @dataclass(frozen=True)
 class LiveBytes:
-    """The largest sum of live bytes, the tensors alive there by number, and the bytes that Slice and Concat copy.
+    """The largest sum of live bytes.
 
     `first` are the bytes that live before the first operation, `loads` those of each operation, `sizes` those of each patch.
     """
 
     peak: int
-    tensors: frozenset[int]
-    copied: int
     first: int = 0
     loads: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
@@ -324,14 +322,13 @@ def live_bytes(
     dying: Collection[int],
     given: Sequence[int] = (),
     left: Sequence[int] = (),
-    above: int = -1,
 ) -> LiveBytes:
-    """Return the live bytes of the operations of `trace`; the tensors alive at the peak only where it is `above` so many bytes.
+    """Return the live bytes of the operations of `trace`.
 
     Whole tensors of `dying` live until their last read here; other tensors from outside of the region are not counted. Results live on.
     So do patches that are `left`; those that are `given` live from the start.
     """
-    return _Count(trace, kernels, tensors, dying, given, left).run(above)
+    return _Count(trace, kernels, tensors, dying, given, left).run()
 
 
 class _Count:
@@ -390,26 +387,20 @@ class _Count:
             return 0
         return aligned(size)
 
-    def run(self, above: int) -> LiveBytes:
+    def run(self) -> LiveBytes:
         """Count the live bytes while each operation runs."""
         first = peak = self.live
-        place, copied = -1, 0
         loads: list[int] = []
         last, owner, later = self.last, self.owner, self.later
         for at, op in enumerate(self.trace.ops):
             held = self._place(at, op)
             loads.append(held)
-            if op.kernel is None:
-                copied += sum(self.sizes[one] for one in op.makes)
-            if held > peak:
-                peak, place = held, at
+            peak = max(peak, held)
             ending = (*op.reads, *op.makes, *later[at]) if at in later else op.reads + op.makes
             for one in ending:
                 if last[one] == at and one in owner:
                     self._free(one)
-        return LiveBytes(
-            peak, self._alive(place) if peak > above else frozenset(), copied, first, tuple(loads), tuple(self.sizes)
-        )
+        return LiveBytes(peak, first, tuple(loads), tuple(self.sizes))
 
     def _place(self, at: int, op: PieceOp) -> int:
         """Place the results of an operation; return the bytes that live while it runs."""
@@ -459,7 +450,7 @@ class _Count:
     def _is_contiguous(self, op: PieceOp) -> bool:
         source, patch = self.trace.patches[op.reads[0]], self.trace.patches[op.makes[0]]
         about = self.tensors[patch.tensor]
-        return source.columns == patch.columns and about.is_contiguous(ROWS)
+        return source.columns == patch.columns and about.has_contiguous_rows
 
     def _is_join(self, op: PieceOp) -> bool:
         if op.kernel is not None:
@@ -485,17 +476,6 @@ class _Count:
         self.users[owner] -= 1
         if not self.users[owner]:
             self.live -= self.bytes[owner]
-
-    def _alive(self, place: int) -> frozenset[int]:
-        """Return the tensors that live while the operation at `place` runs."""
-        found: set[int] = set()
-        made: set[int] = set()
-        for at, op in enumerate(self.trace.ops[: place + 1]):
-            made.update(op.makes)
-            if at == place:
-                found.update(self.trace.patches[one].tensor for one in (*op.reads, *op.makes))
-        found.update(self.trace.patches[one].tensor for one in made if self.last[one] >= place)
-        return frozenset(found)
 
 
 # The bytes of tensors that were handed to a region in pieces: each piece lives until the last strip that reads it.
@@ -570,7 +550,7 @@ def whole_kernel_bytes(
     reads, makes = (tuple(numbers[tensor] for tensor in ends) for ends in (kernel.reads, kernel.makes))
     lives_on = {tensor: numbers[tensor] for tensor in (*kernel.reads, *results)}
     trace = RegionTrace(patches, [PieceOp(0, reads, makes)], whole=lives_on)
-    return live_bytes(trace, [kernel], tensors, dying, above=0)
+    return live_bytes(trace, [kernel], tensors, dying)
 
 
 def shared_by_island(network: Network, place: int) -> set[int]:
@@ -607,13 +587,12 @@ _EMPTY = 1 << 40
 
 @dataclass(frozen=True)
 class CutCost:
-    """The largest sum of live bytes, the tensors alive there, and the nodes and copied bytes of all strips.
+    """The largest sum of live bytes, and the nodes and copied bytes of all strips.
 
     `loads` are the largest sums while each kernel runs, `rest` that between two strips.
     """
 
     peak: int
-    alive: frozenset[int]
     nodes: int
     copied: int
     loads: tuple[int, ...] = ()
@@ -667,8 +646,7 @@ class _StripCosts:
         self.done = sum((self._row_bytes(tensor) for tensor in results), np.zeros(self.count + 1, np.int64))
         self.loads = [0] * (1 + max(region.bases))
         self.counted: dict[int, tuple[StripTrace, LiveBytes]] = {}
-        self.peak, self.rest, self.alive = 0, 0, frozenset[int]()
-        self.nodes = self.copied = 0
+        self.peak = self.rest = self.nodes = self.copied = 0
 
     def _row_bytes(self, tensor: int) -> RowNumbers:
         """Return the bytes of the strips of a result that are complete before each strip."""
@@ -695,7 +673,7 @@ class _StripCosts:
                 return limit.exceeding(self.loads)
             self._count(len(strips), fullest)
         self._join()
-        return CutCost(self.peak, self.alive, self.nodes, self.copied, tuple(self.loads), self.rest)
+        return CutCost(self.peak, self.nodes, self.copied, tuple(self.loads), self.rest)
 
     def _measure(self, strip: int) -> None:
         """Count the live bytes of one strip."""
@@ -713,10 +691,8 @@ class _StripCosts:
             self.dying if at_end else (),
             (*found.given, *found.pieces.values()),
             (*found.left, *(patch for piece, patch in found.pieces.items() if self.pieces.lives_after(piece, strip))),
-            self.peak - beside,
         )
-        if live.peak + beside > self.peak:
-            self.peak, self.alive = live.peak + beside, live.tensors
+        self.peak = max(self.peak, live.peak + beside)
         self.rest = max(self.rest, live.first + beside)
         running, bases = 0, self.region.bases
         for op, load in zip(found.trace.ops, live.loads, strict=True):
@@ -753,15 +729,14 @@ class _StripCosts:
         joined = [
             tensor
             for tensor in self.results
-            if not self.region.tensors[tensor].is_contiguous(ROWS)
+            if not self.region.tensors[tensor].has_contiguous_rows
             and tensor not in self.about.cut.parted
             and int(self.about.rows[self.about.makers[tensor]].news.some.sum()) > 1
         ]
         whole = sum(self._size_made(tensor) for tensor in self.results) + self.pieces.living[-1]
         peak = whole + max((self._size(tensor) for tensor in joined), default=0)
-        if joined and peak > self.peak:
-            self.peak, self.alive = peak, frozenset(joined)
-        self.loads[-1] = max(self.loads[-1], peak if joined else 0)
+        if joined:
+            self.peak, self.loads[-1] = max(self.peak, peak), max(self.loads[-1], peak)
         self.copied += sum(self._size(tensor) for tensor in joined)
         self.nodes += len(joined)
 

@@ -56,9 +56,10 @@ class FitTensor:
             return 0
         return self.grain * self.extent(ROWS) * self.extent(COLUMNS)
 
-    def is_contiguous(self, direction: int) -> bool:
-        """Return whether ranges of rows or columns of the tensor have consecutive bytes."""
-        axis = self.axes[direction]
+    @property
+    def has_contiguous_rows(self) -> bool:
+        """Whether ranges of rows of the tensor have consecutive bytes."""
+        axis = self.axes[ROWS]
         return axis is None or all(length == 1 for length in self.dims[:axis])
 
 

@@ -224,7 +224,7 @@ class Regions:
         """
         results = (made for made in self.results(start, stop) if made not in parted)
         return max(
-            (self.size(made) for made in results if not self.network.tensors[made].is_contiguous(ROWS)), default=0
+            (self.size(made) for made in results if not self.network.tensors[made].has_contiguous_rows), default=0
         )
 
     def region(self, start: int, stop: int, cut: Cut, *, all_chunks: bool = True) -> ChunkedKernels:
@@ -335,11 +335,10 @@ class Regions:
         found = cut_cost(kernels, region, ranges, self.results(start, stop), cut, dying, limit)
         if isinstance(found, int):
             return found + passing
-        alive = frozenset(region.origin.get(tensor, tensor) for tensor in found.alive)
         macs = macs_of(kernels, self.network.tensors, ranges)
         loads = tuple(load + passing for load in found.loads)
         return RegionCost(
-            start, stop, cut, found.peak + passing, macs, found.nodes, found.copied, alive, loads, found.rest + passing
+            start, stop, cut, found.peak + passing, macs, found.nodes, found.copied, loads, found.rest + passing
         )
 
     def bytes_around(self, start: int, stop: int) -> tuple[int, int, int]:
@@ -393,7 +392,7 @@ class Regions:
         live = whole_kernel_bytes(kernel, self.network.tensors, self.results(place, end), self.dying(place, end))
         passing = self._passing(place, end)
         loads, rest = (live.loads[0] + passing,), live.first + passing
-        return RegionCost(place, end, WHOLE, live.peak + passing, kernel.macs, 1, 0, live.tensors, loads, rest)
+        return RegionCost(place, end, WHOLE, live.peak + passing, kernel.macs, 1, 0, loads, rest)
 
     def rows(self, start: int, stop: int) -> int:
         """Return the rows of the largest operand of a region that is not read whole."""

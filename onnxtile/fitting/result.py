@@ -8,7 +8,6 @@ from itertools import accumulate
 from typing import Any
 
 from onnxtile.fitting.live_bytes import RegionTrace
-from onnxtile.fitting.network import ROWS
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.rewrites.rewrite import ModelRewrite
 from onnxtile.fitting.strips import RegionCost
@@ -97,7 +96,7 @@ def _hand_over(regions: Regions, one: RegionCost, found: RegionTrace) -> str:
     if any(tensor in found.pieces for tensor in one.cut.parted):
         return "pieces"
     results = [regions.network.tensors[tensor] for tensor in regions.results(one.start, one.stop)]
-    is_joined = found.strips > 1 and any(not about.is_contiguous(ROWS) for about in results)
+    is_joined = found.strips > 1 and any(not about.has_contiguous_rows for about in results)
     return "join" if is_joined else "in place"
 
 

@@ -491,7 +491,7 @@ class PiecesSearch:
             if network.last_reads[tensor] < len(network.kernels)
             and tensor not in whole
             and not network.tensors[tensor].is_inside
-            and not network.tensors[tensor].is_contiguous(ROWS)
+            and not network.tensors[tensor].has_contiguous_rows
         )
 
     def _is_worth(self, start: int, stop: int, given: PiecesOfTensors, parted: frozenset[int]) -> bool:

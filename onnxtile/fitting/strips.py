@@ -436,8 +436,6 @@ class RegionCost:
     macs: int
     nodes: int
     copied: int
-    alive: frozenset[int] = field(default=frozenset(), compare=False, repr=False)
-    """The tensors of the region that live at its peak."""
     loads: tuple[int, ...] = field(default=(), compare=False, repr=False)
     """The largest sum of live bytes while each kernel runs; that of all its chunks."""
     rest: int = field(default=0, compare=False, repr=False)

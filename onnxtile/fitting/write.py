@@ -126,7 +126,6 @@ class WrittenConstants:
 
 
 _OPEN = {"auto_pad", "pads", "output_padding", "output_shape", "ceil_mode"}
-_LAST = np.iinfo(np.int64).max
 
 
 def write(

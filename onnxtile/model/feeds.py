@@ -178,9 +178,9 @@ def _element(value: ir.Value, type_: ir.SequenceType | ir.OptionalType) -> ir.Va
     return ir.Value(name=value.name, type=type_.elem_type, shape=value.shape)
 
 
-def draw(generator: np.random.Generator, value: ir.Value, sizes: Sizes, *, limit: int | None = None) -> Array:
-    """Return a random array of the type and shape of `value`; integers lie in [0, `limit`), by default 0 or 1."""
-    return _drawn(generator, value, sizes(value), Domain() if limit is None else Domain(0, limit))
+def draw(generator: np.random.Generator, value: ir.Value, sizes: Sizes) -> Array:
+    """Return a random array of the type and shape of `value`; integers are 0 or 1."""
+    return _drawn(generator, value, sizes(value), Domain())
 
 
 def _drawn(generator: np.random.Generator, value: ir.Value, shape: tuple[int, ...] | None, domain: Domain) -> Array:

@@ -163,11 +163,11 @@ def _direct(before: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     return found
 
 
-def least_cost_flow(demand: Sequence[int], edges: Iterable[tuple[int, int, int, int]]) -> tuple[int, list[int]]:
-    """Return the least cost of a flow in which the node i receives `demand[i]` more than it sends, and the potential of each node.
+def least_cost_flow(demand: Sequence[int], edges: Iterable[tuple[int, int, int, int]]) -> int:
+    """Return the least cost of a flow in which the node i receives `demand[i]` more than it sends.
 
-    An edge is its two nodes, the most that flows through it, and the cost of one unit. Where more may flow, the potential of the end is at
-    most that of the start and the cost; where something flows, at least. Raises networkx's NetworkXUnfeasible where there is no such flow.
+    An edge is its two nodes, the most that flows through it, and the cost of one unit. Raises networkx's NetworkXUnfeasible where there is
+    no such flow.
     """
     import networkx as nx  # few plans need it, and it takes long to load
 
@@ -176,14 +176,4 @@ def least_cost_flow(demand: Sequence[int], edges: Iterable[tuple[int, int, int, 
         graph.add_node(node, demand=wanted)
     for start, end, most, cost in edges:
         graph.add_edge(start, end, capacity=most, weight=cost)
-    found, flows = nx.network_simplex(graph)
-    rest = nx.DiGraph()
-    rest.add_nodes_from(graph)
-    for start, end, key, edge in graph.edges(keys=True, data=True):
-        flow, cost = flows[start][end][key], edge["weight"]
-        for one, two, price, is_open in ((start, end, cost, flow < edge["capacity"]), (end, start, -cost, flow > 0)):
-            if is_open and price < rest.get_edge_data(one, two, {"weight": price + 1})["weight"]:
-                rest.add_edge(one, two, weight=price)
-    rest.add_weighted_edges_from(("origin", node, 0) for node in graph)
-    potentials = nx.single_source_bellman_ford_path_length(rest, "origin")
-    return int(found), [int(potentials[node]) for node in range(len(demand))]
+    return int(nx.network_simplex(graph)[0])

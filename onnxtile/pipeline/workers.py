@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
-import subprocess
-import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from logging import CRITICAL
-from typing import Any, TypeVar
+from types import FrameType
+from typing import Any, NoReturn, TypeVar
 
-from onnxtile.pipeline.cluster_processes import ended_with_this_process
-from onnxtile.pipeline.parent import end_with
 from onnxtile.system.errors import NAME_ONLY, UsageError, invalid
-from onnxtile.system.process import silence_libraries
+from onnxtile.system.files import remove_temporary
+from onnxtile.system.limits import stop_runs
+from onnxtile.system.process import imports_compiled, silence_finalisers, silence_libraries
 
 # The start of worker processes: a terminal's signals to its whole group reach this process alone, with which they end.
 
@@ -73,11 +72,53 @@ def _without_stderr() -> Iterator[None]:
         os.close(nowhere)
 
 
+# The end of worker processes: soon after the process that they work for, however that one ended.
+
+_EVERY = 0.5
+"""Seconds between two looks."""
+_GRACE = 2.0
+"""Seconds in which what is under way is undone: temporary files are removed."""
+_CODE = 128 + signal.SIGTERM
+
+
+def end_with(parent: int) -> None:
+    """Let this process, a child of `parent`, end within seconds of that one; at once where `parent` has gone already.
+
+    It is called before anything heavy is imported, which takes seconds of its own, and before there is anything to be undone. Windows does
+    not say who the parent is where Python runs in a virtual environment; there, a worker ends when it has had no work for some minutes.
+    """
+    if os.name == "nt":
+        return
+    if os.getppid() != parent:
+        os._exit(_CODE)
+    signal.signal(signal.SIGTERM, _end)
+    silence_finalisers()
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_EVERY)
+    os.kill(os.getpid(), signal.SIGTERM)
+    stop_runs()
+    time.sleep(_GRACE)
+    remove_temporary()
+    os._exit(_CODE)
+
+
+def _end(_signal: int, frame: FrameType | None) -> NoReturn:
+    if imports_compiled(frame):
+        remove_temporary()
+        os._exit(_CODE)
+    raise SystemExit(_CODE)
+
+
+# Who does the work, and how the results come back.
+
 T = TypeVar("T")
 R = TypeVar("R")
 
-BACKENDS = ("loky", "threading", "dask", "ray")
-_OF_CLUSTERS = ("dask", "ray")
+BACKENDS = ("loky", "threading", "dask")
 _PATIENCE = 5.0
 """Seconds in which a scheduler has to answer."""
 _ON_LOOPBACK = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
@@ -87,13 +128,11 @@ _WITHOUT_PAGES = {
     "distributed.scheduler.http.routes": [],
     "distributed.worker.http.routes": [],
 }
-_RAYS_PATIENCE = 20.0
-"""The same for ray, which takes some of them to start."""
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Who does the work: how many models at a time, and where. `scheduler` is the address of a cluster, for dask and ray."""
+    """Who does the work: how many models at a time, and where. `scheduler` is the address of a cluster, for dask."""
 
     jobs: int = 1
     backend: str = "loky"
@@ -104,10 +143,10 @@ class Workers:
             raise invalid("jobs", self.jobs, reason="at least one model is worked on at a time")
         if self.backend not in BACKENDS:
             raise invalid("backend", self.backend, BACKENDS)
-        if self.scheduler is not None and self.backend not in _OF_CLUSTERS:
+        if self.scheduler is not None and not self.are_a_cluster:
             raise UsageError(
                 "{scheduler} needs a cluster",
-                hint="add {backend} dask or ray",
+                hint="add {backend} dask",
                 given={"scheduler": self.scheduler, "backend": NAME_ONLY},
             )
 
@@ -119,7 +158,7 @@ class Workers:
     @property
     def are_a_cluster(self) -> bool:
         """Whether the work goes to the processes of a cluster, on this machine or others."""
-        return self.backend in _OF_CLUSTERS
+        return self.backend == "dask"
 
     def each(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
         """Yield the result of `work` for each of `items`, in the order of completion.
@@ -128,7 +167,7 @@ class Workers:
         what has not come by then is lost.
         """
         if self.are_a_cluster:
-            yield from (_each_on_dask if self.backend == "dask" else _each_on_ray)(self, work, items)
+            yield from _each_on_dask(self, work, items)
             return
         import joblib
 
@@ -202,98 +241,3 @@ def _require_answer(address: str | None) -> None:
         await comm.close()
 
     asyncio.run(shake_hands())
-
-
-def _each_on_ray(workers: Workers, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """Yield the results of a Ray cluster; its backend for joblib cannot give results in the order of completion."""
-    with _ray(workers) as ray:
-
-        def worked(item: T) -> R:
-            return work(item)
-
-        task = ray.remote(max_retries=0)(worked)
-        left = [task.remote(item) for item in items]
-        lost = None
-        while left:
-            done, left = ray.wait(left)
-            try:
-                yield ray.get(done[0])
-            except ray.exceptions.RayError as error:
-                lost = lost or error
-        if lost is not None:
-            raise lost
-
-
-@contextmanager
-def _ray(workers: Workers) -> Iterator[Any]:
-    # Ray's handler in C prints a stack for SIGTERM, as for a fault.
-    os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")
-    if workers.scheduler is None and "ray" not in sys.modules:
-        _keep_ray_to_this_machine()
-    try:
-        import ray
-    except ImportError:
-        raise UsageError("the backend ray is not installed", hint="pip install 'onnxtile[ray]'") from None
-    _require_ray(workers.scheduler)
-    own = {"address": "local", "num_cpus": workers.jobs, "include_dashboard": False}
-    where = own if workers.scheduler is None else {"address": workers.scheduler}
-    with ended_with_this_process() if workers.scheduler is None else nullcontext():
-        try:
-            with _own_handlers(), starting_workers():
-                ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level=CRITICAL, **where)
-        except Exception as error:  # noqa: BLE001 - also a bare one, where its servers did not come up in time
-            reason = " ".join(str(error).split())
-            raise UsageError(f"ray cannot be reached: {reason}", hint="start it: ray start --head") from None
-        try:
-            yield ray
-        finally:
-            ray.shutdown()
-
-
-@contextmanager
-def _own_handlers() -> Iterator[None]:
-    """Let signals do after the block as before it, and SIGTERM in it, too: Ray sets handlers of its own, which exit with 1 or 15."""
-    if threading.current_thread() is not threading.main_thread():  # no other may say what signals do, nor does Ray
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    asked = False
-    try:
-        yield
-    except SystemExit:
-        asked = signal.getsignal(signal.SIGTERM) != before[signal.SIGTERM]
-        if not asked:
-            raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if asked:
-        signal.raise_signal(signal.SIGTERM)
-
-
-def _keep_ray_to_this_machine() -> None:
-    """Let the servers of a Ray cluster of our own listen on loopback only, and take orders from this run alone.
-
-    Ray reads the variables while it is imported; who has imported it before has decided. By default its servers listen on all interfaces,
-    and whoever reaches one may run code there. The first says that no machine but this one takes part; the token stays in this process and
-    its workers.
-    """
-    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-
-
-def _require_ray(address: str | None) -> None:
-    """Raise UsageError where no ray cluster answers at `address`, HOST:PORT.
-
-    Ray itself tries for minutes, and cannot be told not to; so another process asks, which can be ended.
-    """
-    if address is None or ":" not in address or "//" in address:
-        return
-    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
-    try:
-        subprocess.run(command, capture_output=True, timeout=_RAYS_PATIENCE, check=True)
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
-        raise UsageError(
-            f"no ray cluster answers at {address}", hint="start one by `ray start --head`, which prints its address"
-        ) from None

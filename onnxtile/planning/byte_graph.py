@@ -2,9 +2,7 @@
 
 A node needs the bytes of its operands and results while it runs. A view holds the bytes of its operand, and contiguous parts of a Concat
 or Split lie in the whole; a contiguous Slice counts nothing. A result may be written over an operand of its size that no later node reads,
-but for the operators in COPIES. Any other tensor has bytes of its own, aligned. For a proof of copies between memories
-(`check_movement.py`), tensors are whole: only views lie in others, and a Concat is made over its operands. The copies of the planned
-model are left out.
+but for the operators in COPIES. Any other tensor has bytes of its own, aligned.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from typing import Any
 
 import onnx
 
-VIEW, IN_PLACE, COPY = (f"pkg.onnxtile.{mark}" for mark in ("view", "in_place", "copy"))
+VIEW, IN_PLACE = (f"pkg.onnxtile.{mark}" for mark in ("view", "in_place"))
 VIEWS = {"Cast", "CastLike", "Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
 COPIES = re.compile(
     "(?<!Fused)Conv|MatMul|QGemm|Pool|Attention$|Transpose|Concat|Split|Slice|Gather|Resize|Upsample|LRN|Reduce|Expand|Tile|Pad|Einsum|RNN|"
@@ -99,78 +97,31 @@ class ByteGraph:
         self.outside = self.outputs - {*states.values()} if said["io"] == "outside" else set()
         inputs = {v.name for v in graph.input if said["io"] == "inside" or v.name in states}
         given = inputs & self.types.keys() - self.constants
-        self.is_moved, self.has_weights = "capacity" in said, bool(said.get("weights"))
-        self.copies = {
-            n.output[0]: n.input[0] for n in self.nodes if self.is_moved and self.mark(n).get(COPY) == "Identity"
-        }
-        self.parts = self.sliced(given) if self.is_moved else {}
-        given = given - {*self.parts.values()} | {name for name in self.constants if self.is_weight(name)}
         # The body of an If, Loop or Scan has no views of what it reads from around it: it copies that.
         self.copied = captured(graph) - {*said.get("operands", ())} - self.constants
         self.pieces: dict[str, Pieces] = {name: [(name, 0, self.types[name][3])] for name in given}
         self.pairs: list[tuple[str, str]] = list(states.items())
         self.loose: set[str] = set()
-        self.joins: dict[str, list[str]] = {}
         self.given_names = given
         rows = [self.row(node) for node in self.nodes]
         self.kept_names = self.outputs - self.outside | (set() if said["overwrite_inputs"] else given - states.keys())
-        if self.is_moved:
-            self.kept_names &= {name for node in self.nodes for name in node.output}
         self.number(rows, states, said["alignment"])
         makers = {name: at for at, node in enumerate(self.nodes) for name in node.output}
-        makers |= {name: makers[self.root(name)] for name in self.copies if self.root(name) in makers}
         self.waits = [{makers[name] for name in reads(node) if name in makers} for node in self.nodes]
         # Readers keep the values of Constant nodes as initializers.
-        self.idle = (
-            {name_of(node) for node in self.nodes if node.op_type == "Constant" and not {*node.output} & self.outputs}
-            | self.copies.keys()
-            | self.parts.keys()
-        )
+        self.idle = {
+            name_of(node) for node in self.nodes if node.op_type == "Constant" and not {*node.output} & self.outputs
+        }
 
     def mark(self, node: onnx.NodeProto) -> Mapping[str, str]:
         """Return the metadata of the function that a node calls."""
         return self.marks.get((node.domain, node.op_type), {})
 
-    def root(self, name: str) -> str:
-        """Return the tensor of which a tensor in another memory is a copy, or itself."""
-        return self.root(self.copies[name]) if name in self.copies else name
-
-    def is_weight(self, name: str) -> bool:
-        """Return whether a constant is copied to the fast memory: it is more than a parameter of kernels, such as a shape."""
-        return (
-            self.has_weights and name in self.types and self.types[name][3] > 64 and self.types[name][2] not in (7, 9)
-        )
-
-    def sliced(self, given: set[str]) -> dict[str, str]:
-        """Return the results of Slices that may each copy a part of an input: nothing else reads it."""
-        readers: dict[str, list[onnx.NodeProto]] = {}
-        for node in [node for node in self.nodes if node.output[0] not in self.copies]:
-            for name in {self.root(name) for name in reads(node)} & given:
-                readers.setdefault(name, []).append(node)
-        kept = {self.root(name) for name in self.outputs}
-
-        def is_part(node: onnx.NodeProto, name: str) -> bool:
-            is_slice = (node.op_type == "Slice" and not node.attribute) or self.mark(node).get(COPY) == "Slice"
-            once = [self.root(v) for v in node.input].count(name) == 1 and self.root(node.input[0]) == name
-            return is_slice and once and node.output[0] in self.types and node.output[0] not in kept
-
-        cut = {name: nodes for name, nodes in readers.items() if all(is_part(node, name) for node in nodes)}
-        return {node.output[0]: name for name, nodes in cut.items() for node in nodes}
-
-    def twice(self, *, in_parts: bool) -> int:
-        """Return the bytes of the parts of inputs, less those of the largest part of each: others may be parts of it."""
-        total = 0
-        for name in {*self.parts.values()}:
-            nodes = [node for node in self.nodes if self.parts.get(node.output[0]) == name]
-            sizes = [self.types[node.output[0]][3] for node in nodes]
-            total += sum(sizes) - max(sizes) if in_parts or COPY not in self.mark(nodes[0]) else 0
-        return total
-
     def moves(self, node: onnx.NodeProto) -> str:
         """Return how a node moves bytes: "view", "join" or "cut", "moved" if that is not known, "" if it computes or copies."""
         mark, types = self.mark(node), self.types
         made, of, is_join = node.output[0], joined(node), "Concat" in node.op_type
-        is_view = VIEW in mark or made in self.copies
+        is_view = VIEW in mark
         if not is_view and node.op_type not in {*VIEWS, "Concat", "QLinearConcat", "Split", "Slice"}:
             return ""
         if not is_join and of[0] in self.copied:
@@ -233,17 +184,9 @@ class ByteGraph:
         """Return the results of a node, the pieces that it reads, those written over operands, and whether one may be over a state."""
         kind, mark, names = self.moves(node), self.marks.get((node.domain, node.op_type)), reads(node)
         made = [v for v in node.output if v in self.types and v not in self.outside]
-        if node.output[0] in self.parts:
-            self.lie_outside(made)
-            return [], [], [], False
         if node.op_type == "Constant" or (names and names <= self.constants):
             self.constants |= {*node.output}
-            if node.output[0] not in self.copies:
-                self.lie_outside([v for v in made if self.is_weight(v)])
-                made = [v for v in made if v in self.outputs]
-                names = names if made or not self.is_moved else set()
-        # Tensors that are copied between memories are whole: a Concat may be made over its operands, which keep their content.
-        is_join, kind = self.is_moved and kind == "join", "" if self.is_moved and kind in {"join", "cut"} else kind
+            made = [v for v in made if v in self.outputs]
         first, held = node.input[0] if node.input else "", self.pieces
         parts = [self.part(node, v) for v in node.output] if kind == "cut" else []
         # A view of bytes that lie outside lies there, too, unless it is an output, which is a copy of them.
@@ -256,18 +199,10 @@ class ByteGraph:
         alike = [(v, x) for v in made for x in may if x in held and self.types[x][:2] == self.types[v][:2]]
         whole = joined(node) if kind == "join" else [first] if kind else []
         self.pairs += [*alike, *((v, x) for v in made for x in whole if x in held)]
-        self.loose |= {*joined(node)} if is_join else {*node.output, first} if kind and kind != "view" else set()
+        self.loose |= {*node.output, first} if kind and kind != "view" else set()
         names = names - {first} if kind == "cut" else set() if kind == "moved" else names
         read = chain(*parts, *(held.get(x, []) for x in names))
-        self.joins[name_of(node)] = [x for x in joined(node) if x in held] if is_join else []
-        alike += [(v, x) for v in made for x in self.joins[name_of(node)]]
         return made, [*read], alike, bool(OVER_STATES.search(node.op_type))
-
-    def lie_outside(self, names: Iterable[str]) -> None:
-        """Let tensors have bytes before the first node runs."""
-        for name in names:
-            self.pieces[name] = [(name, 0, self.types[name][3])]
-            self.given_names.add(name)
 
     def number(self, rows: list[Any], states: Mapping[str, str], unit: int) -> None:
         """Cut tensors into the bytes that are touched as a whole. A part of another may lie at any address, and so may all in its bytes."""
@@ -279,7 +214,6 @@ class ByteGraph:
         for origin, *both in chain(*self.pieces.values(), *(read for _, read, *_ in rows)):
             ends.setdefault(origin, set()).update(both)
         self.size: dict[str, int] = {}
-        self.length: dict[str, int] = {}
         self.units: dict[str, tuple[list[int], list[str]]] = {}
         for origin, places in ends.items():
             cuts, is_one = [*pairwise(sorted(places))], len(places) == 2
@@ -287,7 +221,6 @@ class ByteGraph:
             if not self.size.keys().isdisjoint(names):
                 raise ValueError(f"two tensors are named as parts of {origin}")
             self.units[origin] = sorted(places), names
-            self.length |= zip(names, (high - low for low, high in cuts), strict=True)
             least = unit if is_one and origin not in self.loose else 1
             self.size |= zip(names, (-(-(high - low) // least) * least for low, high in cuts), strict=True)
         before = {self.origin(made): self.origin(given) for given, made in states.items()}

@@ -28,19 +28,6 @@ UNITS = "this order, its aliases and whole units"
 WRONG = ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, RuntimeError, MemoryError
 
 
-def moved(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the terms of a proof of copied bytes: all inputs and outputs lie in a memory, and run in the order of the certificate."""
-    terms = {
-        "scope": "this order",
-        "claim": "order",
-        "io": "inside",
-        "overwrite_inputs": True,
-        "states": [],
-        "proof": {},
-    }
-    return {**said, **terms, **said["movement"]}
-
-
 def graph_of(model: onnx.ModelProto, said: Mapping[str, Any]) -> ByteGraph:
     """Return the problem of a model with the dimensions and the types that the certificate says."""
     named = [
@@ -109,18 +96,11 @@ def account_of(problem: ByteGraph, said: Mapping[str, Any]) -> dict[str, Any]:
         row = {"name": name, "waits": sorted({0, *map(place.__getitem__, before)}), "uses": sorted(uses)}
         inside = max((body["arena"] for body in said["bodies"] if body["node"] == name), default=0)
         row |= {"over": sorted(over), "spares": spares, "workspace": said["workspaces"].get(name, 0) + inside}
-        if problem.is_moved:
-            row["joins"] = sorted(problem.of(piece for x in problem.joins.get(name, ()) for piece in problem.pieces[x]))
         nodes.append(row)
     nodes.append({"name": "", "waits": list(range(len(nodes))), "uses": sorted(problem.kept), **nothing})
     if said["scope"] != "any order":
         nodes = [node | {"waits": [at - 1] if at else []} for at, node in enumerate(nodes)]
-    found = {"bytes": problem.size, "nodes": nodes}
-    if not problem.is_moved:
-        return found
-    handed = sum(problem.types[name][3] for name in problem.kept_names if name in problem.pieces)
-    twice = [problem.twice(in_parts=in_parts) for in_parts in (False, True)]
-    return found | {"moved": problem.length, "handed": handed, "twice": twice}
+    return {"bytes": problem.size, "nodes": nodes}
 
 
 def require_order(problem: ByteGraph, said: Mapping[str, Any]) -> None:
@@ -245,7 +225,7 @@ def shared(rows: Mapping[str, Any], unit: int, *, whole: bool = False) -> str:
 
 def assumed(said: Mapping[str, Any], problem: ByteGraph) -> str:
     """Return what the certificate says and the model does not, as words."""
-    options = {key: said[key] for key in ("alignment", "io", "overwrite_inputs", "capacity", "weights") if key in said}
+    options = {key: said[key] for key in ("alignment", "io", "overwrite_inputs")}
     words = [f"{key} {value}" for key, value in (options | problem.dims).items()]
     words += [f"state {given} to {made}" for given, made in said.get("states", [])]
     words += [f"{name} at {offset}" for name, offset in said["pins"].items()] if "account" not in said else []
@@ -271,19 +251,16 @@ def refusal_of_problem(problem: Path, said: Mapping[str, Any]) -> str:
 def main(model: str, certificate: str) -> str:
     """Return a line that says whether the account is that of the model. Raises ValueError with the reason where it is not."""
     said = json.loads(Path(certificate).read_text(encoding="utf-8"))
-    is_moved = "movement" in said and said["movement"]["reason"] is None
-    if said["proof"] is None and not is_moved:
+    if said["proof"] is None:
         raise ValueError(said["reason"])
     if model.endswith(".csv"):
         if reason := refusal_of_problem(Path(model), said) or shared(said["rows"], said["alignment"]):
             raise ValueError(reason)
         return f"the rows are those of the problem; the certificate says: alignment {said['alignment']}"
-    told = [terms for terms in (said, moved(said) if is_moved else {"proof": None}) if terms["proof"] is not None]
-    problems = [graph_of(onnx.load(model, load_external_data=False), terms) for terms in told]
-    if reason := next(filter(None, map(refusal, problems, told)), ""):
+    problem = graph_of(onnx.load(model, load_external_data=False), said)
+    if reason := refusal(problem, said):
         raise ValueError(reason)
-    words = "; of copies: ".join(map(assumed, told, problems))
-    return f"the account is that of the model; the certificate says: {words}"
+    return f"the account is that of the model; the certificate says: {assumed(said, problem)}"
 
 
 if __name__ == "__main__":

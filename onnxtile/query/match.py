@@ -733,18 +733,12 @@ def _identity(found: RawMatch) -> object:
     )
 
 
-def disjoint(matches: Iterable[Match], constants: Constants) -> list[Match]:
-    """Return the longest of `matches` that share no node; constants may be shared.
-
-    The choice does not depend on the order of the matches: of equally long ones the root whose name comes first counts.
-    """
-    return [match for match, before in with_rivals(matches, constants) if before is None]
-
-
 def with_rivals(matches: Iterable[Match], constants: Constants) -> list[tuple[Match, Match | None]]:
-    """Return `matches`, the longest first, each with the one before it that has a node of it, or None where `disjoint` chooses it.
+    """Return `matches`, the longest first, each with the one before it that has a node of it; None where it is chosen.
 
-    A match of constants only is its own rival: nothing can be chosen of it. Matches may share nodes that dequantise: each has its copy.
+    The chosen ones share no node; constants may be shared. The choice does not depend on the order of `matches`: of equally long ones the
+    root whose name comes first counts. A match of constants only is its own rival: nothing can be chosen of it. Matches may share nodes
+    that dequantise: each has its copy.
     """
     taken: dict[Vertex, Match] = {}
     ranked: list[tuple[Match, Match | None]] = []

@@ -182,11 +182,6 @@ class RunTable:
     states: tuple[TableState, ...] = ()
     copies: tuple[TableCopy, ...] = ()
 
-    @property
-    def constants(self) -> tuple[TableValue, ...]:
-        """The constants that have an offset."""
-        return tuple(v for v in self.values if v.kind == "constant" and v.offset is not None)
-
 
 def run_table(plan: PlanJson) -> RunTable:
     """Return the table of `plan`. A node with a body, such as an If, is one node; a bare problem has no nodes."""

@@ -299,8 +299,6 @@ def _layer(path: Sequence[str]) -> str:
 
 # A plan as pictures show it: on one line of time, without steps that only make constants, each row with its operator and layer.
 
-_STEP_FIELDS = ("steps", "schedule", "operators")
-
 
 def shown(plan: PlanJson) -> PlanJson:
     """Return `plan` with bodies unrolled, without steps that only make constants, and with `operator` and `layer` in each row.

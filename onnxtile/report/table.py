@@ -175,16 +175,20 @@ def reasons(said: str, found: Mapping[str, str]) -> list[Text]:
     return lines
 
 
-def short(part: Table | Text, most: int = 60) -> list[Table | Text]:
-    """Return `part` for a screen: of a table its first `most` rows, and a line that says how to see the others."""
-    if not isinstance(part, Table) or part.row_count <= most:
+_MOST_ROWS = 60
+"""Rows of a table, at most, that a screen shows."""
+
+
+def short(part: Table | Text) -> list[Table | Text]:
+    """Return `part` for a screen: of a table its first 60 rows, and a line that says how to see the others."""
+    if not isinstance(part, Table) or part.row_count <= _MOST_ROWS:
         return [part]
     made = FittedTable(title=part.title, title_justify="left", header_style="bold")
     for column in part.columns:
         made.add_column(column.header, justify=column.justify, overflow=column.overflow)
-    for row in islice(zip(*(column.cells for column in part.columns), strict=True), most):
+    for row in islice(zip(*(column.cells for column in part.columns), strict=True), _MOST_ROWS):
         made.add_row(*row)
-    return [made, line(f"and {part.row_count - most:,} more; in a pipe (| less) and with --json there are all")]
+    return [made, line(f"and {part.row_count - _MOST_ROWS:,} more; in a pipe (| less) and with --json there are all")]
 
 
 def plain(part: Table | Text) -> Table | Text:

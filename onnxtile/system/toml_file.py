@@ -34,20 +34,14 @@ class TomlFile:
         """Return "path:line" of what stands at `location`."""
         return f"{self.path}:{line_of(self.text, location)}"
 
-    def validated(self, schema: type[_Model], at: Location = ()) -> _Model:
-        """Return the content, or what stands `at` a place of it, as `schema` says it has to be.
-
-        Raises an error with file, line and field.
-        """
-        content: Any = self.content
-        for part in at:
-            content = content[part]
+    def validated(self, schema: type[_Model]) -> _Model:
+        """Return the content as `schema` says it has to be. Raises an error with file, line and field."""
         try:
-            return schema.model_validate(content)
+            return schema.model_validate(self.content)
         except pydantic.ValidationError as error:
             first = error.errors()[0]
             location = first["loc"]
-            name, location = ".".join(str(part) for part in location), (*at, *location)
+            name = ".".join(str(part) for part in location)
             hint = None
             if first["type"] == "extra_forbidden":
                 message, hint = f"unknown key {name!r}", _nearest(str(location[-1]), _fields(schema))

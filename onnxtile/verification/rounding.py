@@ -377,16 +377,14 @@ def judge(
     return models.judged(compare_before(judged(*pair, trials), trials, *pair, judged))
 
 
-def compare(
-    original: ir.Model, other: ir.Model, *, runs: int = 2, seed: int = 0, progress: Progress = silent
-) -> Verdict:
-    """Run both models on the same random inputs and compare every output.
+def compare(original: ir.Model, other: ir.Model, *, progress: Progress = silent) -> Verdict:
+    """Run both models on the same two sets of random inputs and compare every output.
 
     Symbolic dimensions that are not bound get sizes with which `original` runs. Raises ModelError where onnxruntime refuses one of
     the models, or where no such sizes are found.
     """
     models = same_draws(original, other)
-    trials, dims = run_original(models.first, runs=runs, seed=seed, progress=progress)
+    trials, dims = run_original(models.first, progress=progress)
     return models.judged(compare_with(trials, models.second, dims, progress))
 
 

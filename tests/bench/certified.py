@@ -1,12 +1,9 @@
 """Plans models, and has the scripts without onnxtile check the certificates: a table in Markdown, and how many are accepted.
 
     python -m tests.bench.certified [--order model] [--fused] MODEL.onnx ...
-    python -m tests.bench.certified --movement activations|weights [--share 115] [--fused] MODEL.onnx ...
 
 Free dimensions get small sizes with which the model runs. A row has the claim of the plan, the scope and the kind of the proof, and the
-reason where a certificate has none. With --movement the plan copies tensors between two memories, of which the fast one has the bytes of
-the largest operator, or SHARE percent of them. A row then has the bytes copied, and the bounds and the kinds of their proofs. A script
-that refuses a proof ends the run with exit 1, after the table.
+reason where a certificate has none. A script that refuses a proof ends the run with exit 1, after the table.
 """
 
 from __future__ import annotations
@@ -21,9 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import onnxtile
-from onnxtile.planning import check_account, check_bound, check_movement
+from onnxtile.planning import check_account, check_bound
 from onnxtile.system.errors import OnnxtileError
-from tests.bench.movement import MovedModel, largest_operator
 from tests.bench.plan_sweep import small
 
 
@@ -33,18 +29,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--order", default="auto")
     parser.add_argument("--fused", action="store_true")
-    parser.add_argument("--movement", choices=("activations", "weights"))
-    parser.add_argument("--share", type=int, default=100)
     given = parser.parse_args(arguments)
     counts: Counter[str] = Counter()
-    heads = ("bytes", "this order", "in parts", "any order") if given.movement else ("arena", "claim", "scope", "proof")
-    print(f"| model | {' | '.join(heads)} | checked |\n|---|---:|---|---|---|---|")
+    print("| model | arena | claim | scope | proof | checked |\n|---|---:|---|---|---|---|")
     for path in given.models:
         with tempfile.TemporaryDirectory() as folder:
-            if given.movement:
-                said, checked = moved(path, given.movement, given.share, fused=given.fused, folder=Path(folder))
-            else:
-                said, checked = outcome(path, order=given.order, fused=given.fused, folder=Path(folder))
+            said, checked = outcome(path, order=given.order, fused=given.fused, folder=Path(folder))
         print(f"| {' | '.join((path.stem, *said, checked))} |", flush=True)
         counts[checked] += 1
     print(f"\n{', '.join(f'{word} {count}' for word, count in counts.most_common())} of {len(given.models)}")
@@ -69,36 +59,9 @@ def outcome(path: Path, *, order: str, fused: bool, folder: Path) -> tuple[tuple
     return (*cells, kind), "accepted" if accepted(model, file) else "refused"
 
 
-def moved(path: Path, movement: str, share: int, *, fused: bool, folder: Path) -> tuple[tuple[str, ...], str]:
-    """Return the cells of a plan with copies of the model `path`, and whether the scripts accept the proofs of its bytes."""
-    model, file = folder / "planned.onnx", folder / "plan.certificate.json"
-    try:
-        source = folder / "source.onnx" if fused else path
-        if fused:
-            onnxtile.fuse(path, verify=False).save(source)
-        subject = MovedModel(source, small(path))
-        fast = -(-largest_operator(subject, movement) * share // 6400) * 64
-        planned = subject.plan(fast, movement, verify=False)
-    except OnnxtileError as error:
-        return ("", "", "", str(error)), "not planned"
-    planned.save(model)
-    planned.write(file)
-    told, found = json.loads(file.read_text("utf-8"))["movement"], planned.plan.movement
-    assert found is not None
-    if told["reason"]:
-        return (f"{found.bytes:,}", "", "", told["reason"]), "no proof"
-    cells = tuple(f"{one['bytes']:,}{' prices' * ('prices' in one)}" for one in told["bounds"].values())
-    missing = [name for name, one in told["bounds"].items() if one["reason"]]
-    is_right = accepted(model, file, check_movement.__file__) if not missing else True
-    return (
-        f"{found.bytes:,}",
-        *cells,
-    ), f"fewer: {' '.join(missing)}" if missing else "accepted" if is_right else "refused"
-
-
-def accepted(model: Path, certificate: Path, last: str = check_bound.__file__) -> bool:
-    """Return whether `check_account` and the script `last` accept a certificate of `model`."""
-    commands = ([check_account.__file__, model, certificate], [last, certificate])
+def accepted(model: Path, certificate: Path) -> bool:
+    """Return whether both scripts accept a certificate of `model`."""
+    commands = ([check_account.__file__, model, certificate], [check_bound.__file__, certificate])
     for command in commands:
         done = subprocess.run([sys.executable, "-Es", *map(str, command)], capture_output=True, text=True, check=False)
         if done.returncode:

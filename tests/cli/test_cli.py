@@ -624,7 +624,7 @@ def test_run_takes_models_through_a_pipeline(run: Run, folder: Path) -> None:
         (
             '[[steps]]\ndo = "fuse"',
             ("m.onnx", "--backend", "spark"),
-            "invalid --backend 'spark' (choose loky, threading, dask, ray)",
+            "invalid --backend 'spark' (choose loky, threading, dask)",
         ),
     ],
 )

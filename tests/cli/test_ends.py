@@ -178,11 +178,11 @@ def test_a_failure_leaves_no_output_of_any_kind(
         raise UsageError("not this one")
 
     if fault == "the JSON cannot be rendered":
-        monkeypatch.setattr("onnxtile.cli.job.as_json", fail)
+        monkeypatch.setattr("onnxtile.cli.command.as_json", fail)
     elif fault == "the tables cannot be rendered":
         if verb == "pattern":
             pytest.skip("it prints no table")
-        monkeypatch.setattr("onnxtile.cli.job._tables", fail)
+        monkeypatch.setattr("onnxtile.cli.command._tables", fail)
     else:
         line[-1] = "/dev/full"
     done = run(*line)

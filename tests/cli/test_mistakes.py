@@ -42,7 +42,7 @@ def files(folder: Path) -> dict[str, bytes]:
         (("run", "p.toml", "m.onnx", "m.onnx"), ("written to one file",)),
         (
             ("run", "p.toml", "m.onnx", "--scheduler", "x"),
-            ("--scheduler 'x' needs a cluster (add --backend dask or ray)",),
+            ("--scheduler 'x' needs a cluster (add --backend dask)",),
         ),
         (
             ("plan", "m.onnx", "--capacity", "a=1KiB", "--capacity", "a=2KiB"),

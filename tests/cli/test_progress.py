@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from onnxtile.cli.bar import bar
-from onnxtile.cli.job import Job
+from onnxtile.cli.command import Job, bar
 from onnxtile.system.progress import counted, silent
 
 
@@ -22,9 +20,12 @@ def _shown(file: io.StringIO) -> str:
     return file.getvalue()
 
 
-def test_a_stage_that_counts_has_a_bar_and_its_number() -> None:
+def test_a_stage_that_counts_has_a_bar_and_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     file = io.StringIO()
-    with bar(Console(file=file, force_terminal=True, width=100)) as show:
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "100"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stderr", file)
+    with bar() as show:
         show("planning")
         for _ in counted(range(1234), "verifying", show):
             pass

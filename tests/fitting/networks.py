@@ -11,6 +11,7 @@ import onnxruntime
 from onnx import numpy_helper
 
 from onnxtile.fitting.channels import HiddenGroups
+from onnxtile.fitting.live_bytes import LiveBytes, RegionTrace
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.rewrites.rewrite import UnblockedModel, unblock
@@ -113,3 +114,8 @@ def cut_into_strips(
     assert cost is not None
     write(edited.model, FitSchedule((cost,)), regions, edited.shapes, constants)
     return ir.to_proto(edited.model), cost
+
+
+def copied_bytes(trace: RegionTrace, live: LiveBytes) -> int:
+    """Return the bytes that Slice and Concat copy in a region."""
+    return sum(live.sizes[made] for op in trace.ops if op.kernel is None for made in op.makes)

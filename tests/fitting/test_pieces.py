@@ -20,7 +20,7 @@ from onnxtile.verbs.flows.fit_drafts import FitSubject, drafted
 from onnxtile.verbs.flows.fitting import read_subject
 from onnxtile.verbs.options.fit import FitOptions
 from onnxtile.verification.rounding import judge
-from tests.fitting.networks import inverted_residuals, model
+from tests.fitting.networks import copied_bytes, inverted_residuals, model
 
 
 def wide_chain(rows: int = 32) -> onnx.ModelProto:
@@ -94,7 +94,7 @@ def counted(regions: Regions, one: RegionCost) -> tuple[int, int, int, int]:
         if last[tensor] < one.stop and tensor not in pieces
     }
     live = live_bytes(trace, region.kernels, region.tensors, dying, start, [*lasting, *made])
-    return live.peak, len(trace.ops), live.copied, trace.macs
+    return live.peak, len(trace.ops), copied_bytes(trace, live), trace.macs
 
 
 @pytest.mark.parametrize("first", [1, 2, 4, 5, 8, 16])

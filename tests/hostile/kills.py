@@ -41,7 +41,6 @@ COMMANDS = (
     "run v.toml a.onnx b.onnx --jobs 2 --backend threading -o out --json out/s.json",
     "run v.toml a.onnx b.onnx -o out --json out/s.json",
     "run v.toml a.onnx b.onnx --jobs 2 --backend dask -o out --json out/s.json",
-    "run v.toml a.onnx b.onnx --jobs 2 --backend ray -o out --json out/s.json",
 )
 PIPELINE = """[[steps]]
 do = "fuse"
@@ -52,8 +51,8 @@ emit = ["json"]
 verify = false
 """
 VERIFIED = f"{PIPELINE}[[steps]]\ndo = 'verify'\nruns = 40\n"
-_OF_CLUSTERS = {"dask-scratch-space", "ray"}
-"""Folders of locks and logs that Dask and Ray make, which all their programs on a machine share and leave there."""
+_OF_CLUSTERS = {"dask-scratch-space"}
+"""A folder of locks and logs that Dask makes, which all its programs on a machine share and leave there."""
 _BEFORE = ("Could not import runpy module", "Failed to import the site module", "in _get_module_details")
 """Messages of Python where a signal comes before it has begun with the program."""
 _END = 5.0
@@ -255,10 +254,8 @@ def kind(line: str) -> str:
 
 def possible() -> list[str]:
     """Return the commands whose packages are installed."""
-    absent = [
-        name for name, package in (("dask", "distributed"), ("ray", "ray")) if not importlib.util.find_spec(package)
-    ]
-    return [line for line in COMMANDS if not any(f"--backend {name}" in line for name in absent)]
+    has_dask = importlib.util.find_spec("distributed") is not None
+    return [line for line in COMMANDS if has_dask or "--backend dask" not in line]
 
 
 def main() -> None:
@@ -267,7 +264,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--nice", type=int, default=0, help="of each command's session: below 0 beside other work")
-    parser.add_argument("--only", default="", help="commands whose kind has this in its name, as 'run ray' has")
+    parser.add_argument("--only", default="", help="commands whose kind has this in its name, as 'run dask' has")
     given = parser.parse_args()
     commands = [line for line in possible() if given.only in kind(line)]
     with tempfile.TemporaryDirectory(prefix="k.") as place:

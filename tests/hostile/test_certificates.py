@@ -18,8 +18,8 @@ import onnx_ir as ir
 import pytest
 
 import onnxtile
-from onnxtile.planning import check_account, check_bound, check_movement
-from onnxtile.planning.check_account import assumed, graph_of, moved
+from onnxtile.planning import check_account, check_bound
+from onnxtile.planning.check_account import assumed, graph_of
 from onnxtile.system.registry import data_folder
 
 _GRAPHS: Mapping[str, tuple[str, dict[str, Any]]] = {
@@ -73,20 +73,6 @@ _GRAPHS = {
         {},
     ),
 }
-_GRAPHS_WITH_COPIES: Mapping[str, tuple[str, dict[str, Any]]] = {
-    "copies": (
-        "g (float[64] x) => (float[64] y) { zero = Constant <value = int64 {0}> ()  begin = Constant <value = int64[1] {0}> () "
-        " end = Constant <value = int64[1] {64}> ()  a = Exp(x)  w = Concat <axis = 0> (a, a)  u = CumSum(w, zero) "
-        " v = CumSum(u, zero)  s = Slice(v, begin, end)  y = Add(s, a) }",
-        {"movement": "activations", "capacity": {"sram": 1024, "dram": 1 << 20}},
-    ),
-    "weights": (
-        "g (float[64] x) => (float[64] y) { zero = Constant <value = int64 {0}> ()  begin = Constant <value = int64[1] {0}> () "
-        " end = Constant <value = int64[1] {64}> ()  p = ConstantOfShape(end)  a = Mul(x, p)  w = Concat <axis = 0> (a, a) "
-        " u = CumSum(w, zero)  v = CumSum(u, zero)  s = Slice(v, begin, end)  y = Add(s, p) }",
-        {"movement": "weights", "capacity": {"sram": 1216, "dram": 1 << 20}},
-    ),
-}
 _REFUSALS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, RuntimeError, MemoryError)
 """What the scripts turn into one line."""
 _VALUES: tuple[Any, ...] = (
@@ -102,7 +88,7 @@ def _given(name: str) -> tuple[onnx.ModelProto, Mapping[str, Any]]:
         fused = onnxtile.fuse(data_folder("models") / "transformer.onnx", verify=False).model
         planned = onnxtile.plan(fused, verify=False)
     else:
-        text, options = {**_GRAPHS, **_GRAPHS_WITH_COPIES}[name]
+        text, options = _GRAPHS[name]
         parsed = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 17, "own": 1]> {text}')
         planned = onnxtile.plan(parsed, verify=False, **options)
     return ir.to_proto(planned.model), json.loads(json.dumps(planned.certificate()))
@@ -172,38 +158,6 @@ def test_no_false_certificate_is_accepted(name: str, first: int) -> None:
     for seed in range(first, first + (2_000 if first else 60 if name != "rows" else 15)):
         said, changes = _mutant(true, random.Random(seed))
         _require_true(name, said, (seed, changes))
-
-
-def _accepted_copies(name: str, told: Any) -> tuple[str, dict[str, int]] | None:
-    """Return what an accepted proof of copied bytes assumes, and its bytes; None for one that is refused."""
-    said = {**_given(name)[1], "movement": told}
-    try:
-        terms = moved(said)
-        problem = graph_of(copy.deepcopy(_given(name)[0]), terms)
-        if told["reason"] or check_account.refusal(problem, terms):
-            return None
-        if not all(check_movement.is_proved(told, bound) for bound in {*told["bounds"], *check_movement.CLAIMS}):
-            return None
-        return assumed(terms, problem), {bound: told["bounds"][bound]["bytes"] for bound in check_movement.CLAIMS}
-    except _REFUSALS:
-        return None
-
-
-@pytest.mark.parametrize("first", [0, pytest.param(1_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", _GRAPHS_WITH_COPIES)
-def test_no_false_proof_of_copied_bytes_is_accepted(name: str, first: int) -> None:
-    told = _given(name)[1]["movement"]
-    true = _accepted_copies(name, told)
-    assert true is not None
-    for seed in range(first, first + (2_000 if first else 100)):
-        chance = random.Random(seed)
-        bound, more = chance.choice([*check_movement.CLAIMS]), chance.choice((0, 1, 4, 64, 256))
-        grown = _changed(told, ("bounds", bound, "bytes"), told["bounds"][bound]["bytes"] + more)
-        said, changes = _mutant(grown, chance)
-        found = _accepted_copies(name, said)
-        if found is None or found[0] != true[0]:
-            continue
-        assert all(found[1][bound] <= size for bound, size in true[1].items()), (seed, bound, more, changes)
 
 
 def _with_row(said: Mapping[str, Any], name: str, row: Mapping[str, Any], **proof: Any) -> dict[str, Any]:

@@ -1,17 +1,14 @@
 """Models through pipelines: one and many, here and on a cluster, with failures, budgets and workers that die."""
 
-import importlib.util
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 
 import onnx
 import onnx.parser
@@ -23,7 +20,7 @@ from onnxtile.pipeline.budgets import Budgets
 from onnxtile.pipeline.file import Destination, Pipeline, from_file
 from onnxtile.pipeline.run import run, run_one
 from onnxtile.pipeline.step import PipelineStep
-from onnxtile.pipeline.workers import Workers, _own_handlers
+from onnxtile.pipeline.workers import Workers
 from onnxtile.report.run_tables import for_run
 from onnxtile.system.errors import UsageError
 from onnxtile.system.registry import data_folder
@@ -170,15 +167,14 @@ def test_a_cluster_of_two_workers(pipeline: Callable[[str], Pipeline], tmp_path:
     assert (tmp_path / "out" / "b.deploy.onnx").exists()
 
 
-def listening(package: str, backend: str) -> set[tuple[str, int]]:
+def listening() -> set[tuple[str, int]]:
     """Return where the processes of a cluster of its own listen, seen from outside while it works on an item."""
-    if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed")
+    pytest.importorskip("distributed")
     psutil = pytest.importorskip("psutil")
     script = (
         "import sys, time\nfrom onnxtile.pipeline.workers import Workers\n"
         "if __name__ == '__main__':\n"
-        f"    for _ in Workers(2, {backend!r}).each(len, ['one', 'two']):\n"
+        "    for _ in Workers(2, 'dask').each(len, ['one', 'two']):\n"
         "        print('up', flush=True)\n        sys.stdin.read()\n"
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -198,12 +194,11 @@ def listening(package: str, backend: str) -> set[tuple[str, int]]:
     return found
 
 
-@pytest.mark.parametrize(("package", "backend"), [("distributed", "dask"), ("ray", "ray")])
-def test_a_cluster_of_its_own_listens_to_this_machine_only(package: str, backend: str) -> None:
+def test_a_cluster_of_its_own_listens_to_this_machine_only() -> None:
     """On free ports: those on which a dashboard is expected may be another's."""
-    found = listening(package, backend)
+    found = listening()
     assert {address for address, _ in found} == {"127.0.0.1"}
-    assert not {port for _, port in found} & {8265, 8786, 8787}
+    assert not {port for _, port in found} & {8786, 8787}
 
 
 @pytest.fixture
@@ -226,42 +221,6 @@ def test_a_scheduler_that_does_not_answer(
     for models in (_models(tmp_path), _models(tmp_path)[:1]):
         with pytest.raises(UsageError, match=f"no dask scheduler answers at {workers.scheduler}: ."):
             run(pipeline('[[steps]]\ndo = "fuse"'), models, Destination(), workers)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_ray(pipeline: Callable[[str], Pipeline], tmp_path: Path, mute: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if importlib.util.find_spec("ray") is None:  # it reads its settings while it is imported, so not by importorskip
-        pytest.skip("ray is not installed")
-    result = run(pipeline(FUSE), _models(tmp_path), Destination(tmp_path / "out"), Workers(2, "ray"))
-    assert [report.passed for report in result.reports] == [True, False, True]
-    monkeypatch.setattr("onnxtile.pipeline.workers._RAYS_PATIENCE", 3)
-    for address in ("127.0.0.1:9", mute.removeprefix("tcp://")):
-        with pytest.raises(UsageError, match=f"no ray cluster answers at {address}"):
-            run(pipeline(FUSE), _models(tmp_path), Destination(), Workers(2, "ray", address))
-
-
-def test_a_signal_while_ray_starts_does_as_before() -> None:
-    """Ray replaces the handler while it starts, by one that exits with a code of its own."""
-    received = []
-
-    def own(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-
-    before = signal.signal(signal.SIGTERM, own)
-    try:
-        with _own_handlers():
-            signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-            signal.raise_signal(signal.SIGTERM)
-        assert received == [signal.SIGTERM]
-        with _own_handlers():
-            signal.raise_signal(signal.SIGTERM)
-        assert received == [signal.SIGTERM] * 2
-        with pytest.raises(SystemExit), _own_handlers():
-            sys.exit(3)
-        assert len(received) == 2
-        assert signal.getsignal(signal.SIGTERM) is own
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _step(name: str, run: Callable[[UnfuseOptions], Outcome]) -> PipelineStep:

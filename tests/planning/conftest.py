@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 from onnxtile.arena.run import ArenaVerdict, arena_run
 from onnxtile.check.audit import Audit, check, require
 from onnxtile.model.constants import Constants
+from onnxtile.model.feeds import Wanted
 from onnxtile.model.load import load
+from onnxtile.operators.takes import Sizes
 from onnxtile.planning.aliases import LayoutFacts
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.offsets.problem import Buffer, Problem
@@ -33,6 +36,17 @@ def problems(draw: st.DrawFn, max_buffers: int = 24) -> Problem:
     )
     buffers = tuple(Buffer(f"b{i}", s, lower, lower + n, a) for i, (s, lower, n, a) in enumerate(rows))
     return Problem(buffers, draw(st.sampled_from([1, 8, 64])))
+
+
+@dataclass(frozen=True)
+class InputsOfRuns(Wanted):
+    """The inputs of each run, or how many random ones there are (None: as many as are asked for)."""
+
+    sets: Sequence[Mapping[str, Any]] = ()
+    count: int | None = None
+
+    def feeds(self, model: ir.Model, sizes: Sizes, runs: int, *, seed: int = 0) -> list[Mapping[str, Any]]:
+        return list(self.sets) or super().feeds(model, sizes, self.count or runs, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -74,9 +88,10 @@ class Case:
         """Return the plan in which only views share bytes."""
         return self.plan(share=("view",), **options)
 
-    def run(self, result: PlanResult, **options: Any) -> ArenaVerdict:
-        """Run the model inside the arena of `result`."""
-        return arena_run(self.model, result, self.shapes, self.constants, **options)
+    def run(self, result: PlanResult, feeds: Sequence[Mapping[str, Any]] = (), runs: int | None = None) -> ArenaVerdict:
+        """Run the model inside the arena of `result` on each of `feeds`, else on `runs` random sets of inputs."""
+        wanted = InputsOfRuns(sets=feeds, count=runs)
+        return arena_run(self.model, result, self.shapes, self.constants, wanted=wanted)
 
 
 def rows(result: PlanResult) -> dict[str, PlannedBuffer]:

@@ -161,7 +161,7 @@ def test_an_order_of_a_lower_peak_and_a_larger_arena_is_not_taken() -> None:
     assert least.arena_size <= own.arena_size == 232
 
 
-@pytest.mark.parametrize("planner", ["naive", "slots", "first-fit", "best"])
+@pytest.mark.parametrize("planner", ["naive", "slots", "greedy-by-size", "best"])
 @settings(deadline=None, max_examples=15)
 @given(model=models(8), placing=st.sampled_from(PLACINGS))
 def test_the_arena_of_min_peak_is_never_larger(planner: str, model: onnx.ModelProto, placing: dict[str, Any]) -> None:

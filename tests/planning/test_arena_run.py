@@ -107,7 +107,7 @@ def test_a_sound_plan_gives_the_same_bits(text: str, planner: str) -> None:
     case = Case.of(text)
     result = case.plan(planner=planner)
     assert result.unplanned == ()
-    verdict = case.run(result, repeats=3)
+    verdict = case.run(result, runs=3)
     assert verdict.equal, verdict
     assert verdict.runs == 3
     assert verdict.outputs == tuple(value.name or "" for value in case.model.graph.outputs)
@@ -214,7 +214,7 @@ def test_inputs_of_the_plain_run_lie_as_in_the_arena(operator: str, alignment: i
     }}
     """)
     result = case.plan(io="inside", alignment=alignment)
-    verdict = case.run(result, repeats=5)
+    verdict = case.run(result, runs=5)
     assert (verdict.equal, verdict.excused) == (True, {}), verdict
 
 
@@ -562,7 +562,7 @@ def test_where_vectors_begin_is_the_same_beside_the_arena() -> None:
     """)
     result = case.plan(alignment=4, planner="naive")
     assert any(buffer.offset % 16 for buffer in result.buffers)
-    verdict = case.run(result, repeats=5)
+    verdict = case.run(result, runs=5)
     assert verdict.equal, verdict
 
 

@@ -244,7 +244,7 @@ def test_random_bodies(nodes: list[tuple[str, int]], turns: int, order: str) -> 
     }}""")
     result = case.plan(order=order)
     assert result.unplanned == ()
-    assert case.run(result, repeats=2).equal
+    assert case.run(result, runs=2).equal
 
 
 def test_a_real_model_with_branches_in_branches(silero: Find) -> None:

@@ -37,6 +37,6 @@ GRAPHS = {"rows": ROWS, "backwards": BACKWARDS, "columns": COLUMNS, "branches": 
 @pytest.mark.parametrize("text", GRAPHS.values(), ids=GRAPHS)
 def test_rows_of_a_scan_are_rounded_where_they_lie(text: str, io: str) -> None:
     case = Case.of(text)
-    verdict = case.run(case.plan(io=io), repeats=30)
+    verdict = case.run(case.plan(io=io), runs=30)
     assert verdict.equal, verdict
     assert all("round differently" in reason for reason in verdict.excused.values())

@@ -24,6 +24,7 @@ from onnxtile.planning import byte_graph, check_account, check_bound
 from onnxtile.planning.certificate import FixedRow, certificate, offset_tree, problem_certificate
 from onnxtile.planning.check_account import graph_of
 from onnxtile.planning.check_bound import Account, is_proved
+from tests.planning.test_movement_plan import SKIP, moved
 
 NOT_PROVED = "the proof does not hold"
 SCRIPTS = [Path(name) for name in (check_account.__file__, byte_graph.__file__, check_bound.__file__)]
@@ -427,6 +428,14 @@ def test_a_bound_above_the_arena_is_no_proof() -> None:
     planned = onnxtile.plan(_model(CHAIN), verify=False)
     arena = replace(planned.plan.arenas[0], size=planned.plan.arena_size - 64)
     assert certificate(planned.model, replace(planned.plan, arenas=(arena,)))["proof"] is None
+
+
+def test_a_plan_with_copies_has_a_certificate_of_its_arenas() -> None:
+    planned = moved(SKIP, 1024, "activations", verify=False)
+    said = json.loads(json.dumps(planned.certificate()))
+    assert (said["claim"], said["arena"]) == ("order", 1280)
+    assert check_account.refusal(graph_of(ir.to_proto(planned.model), said), said) == ""
+    assert is_proved(said) and not is_proved({**said, "arena": 1344})
 
 
 def test_a_plan_that_is_not_proved_has_a_certificate_without_a_proof() -> None:

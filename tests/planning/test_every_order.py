@@ -42,14 +42,14 @@ def test_branches_do_not_share_bytes() -> None:
 def test_a_plan_for_one_order_does_not_hold_in_others() -> None:
     case = Case.of(TURNS)
     result = replace(case.plan(), order="any")
-    assert not case.run(result, repeats=20).equal
-    assert case.run(case.plan(order="any"), repeats=20).equal
+    assert not case.run(result, runs=20).equal
+    assert case.run(case.plan(order="any"), runs=20).equal
 
 
 @pytest.mark.parametrize("text", [BRANCHES, PARALLEL, TURNS, *SOUND.values()])
 def test_all_orders_give_the_same_bits(text: str) -> None:
     case = Case.of(text)
-    assert case.run(case.plan(order="any"), repeats=8).equal
+    assert case.run(case.plan(order="any"), runs=8).equal
 
 
 @pytest.mark.parametrize(("name", "size"), [("inception_v1", 4_646_400), ("squeezenet", 3_928_576)])
@@ -57,7 +57,7 @@ def test_real_models(name: str, size: int, light: Find) -> None:
     case = Case.of(light(name))
     result = case.plan(order="any")
     assert result.arena_size == size
-    assert case.run(result, repeats=2).equal
+    assert case.run(result, runs=2).equal
 
 
 def test_an_operand_is_written_over_only_by_its_only_reader() -> None:

@@ -5,7 +5,7 @@ import importlib.util
 import os
 import random
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -17,12 +17,11 @@ from onnxtile.planning.offsets import compiled
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort
 from onnxtile.planning.offsets.exact import descent
 from onnxtile.planning.offsets.exact.search import RestartSchedule, Solution, solve
-from onnxtile.planning.offsets.exact.state import ALL_RULES, SearchRules, as_arrays, groups, state_of
+from onnxtile.planning.offsets.exact.state import as_arrays, groups, state_of
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem
 from onnxtile.planning.planner import find_planner
 from onnxtile.planning.problem_check import check
 from onnxtile.planning.problem_plan import plan_buffers
-from onnxtile.system.progress import Progress
 from tests.bench.hard_problems import cut, variants
 
 HARD = Path(__file__).parents[3] / "shared" / "minimalloc"
@@ -54,16 +53,6 @@ STACKED = Problem(
 def naive(problem: Problem) -> list[int]:
     """Return offsets at which no two buffers share a byte."""
     return list(find_planner("naive").plan(problem).offsets.values())
-
-
-def counting(looks: dict[SearchRules, int], rules: SearchRules) -> Progress:
-    """Return a progress that adds up the looks of all searches with `rules`."""
-    before = looks[rules]
-
-    def note(_what: str, done: int = 0, _all: int = 0) -> None:
-        looks[rules] = before + done
-
-    return note
 
 
 def solved(problem: Problem, looks: int = 10**6) -> tuple[OffsetPlan, Solution]:
@@ -115,32 +104,25 @@ def test_a_budget_ends_it_and_it_says_so(problem: Problem, looks: int) -> None:
     assert (solution.ended == "optimal") == (plan.size == solution.lower_bound)
 
 
-@pytest.mark.parametrize("rule", [field.name for field in fields(SearchRules) if field.name != "forgetting"])
-def test_each_rule_can_be_switched_off(rule: str) -> None:
-    """Without it the search takes another way, or does not end within the budget."""
-    looks = {}
-    for rules in (ALL_RULES, replace(ALL_RULES, **{rule: False})):
-        looks[rules] = 0
-        found = solve(STACKED, naive(STACKED), Effort(350_000, 350_000, progress=counting(looks, rules)), rules)
-        if found.ended == "optimal":
-            assert OffsetPlan.of(STACKED, found.offsets).size == found.lower_bound == 25
-    assert looks[ALL_RULES] != looks[replace(ALL_RULES, **{rule: False})]
+def test_interchangeable_buffers_above_the_peak() -> None:
+    plan, solution = solved(STACKED, 350_000)
+    assert solution.ended == "optimal"
+    assert plan.size == solution.lower_bound == 25
 
 
-@pytest.mark.parametrize("forgetting", [True, False])
-def test_failures_are_forgotten_unless_that_is_switched_off(forgetting: bool) -> None:
-    schedule = RestartSchedule([3, 2, 1], replace(ALL_RULES, forgetting=forgetting), fitting=False)
+def test_failures_are_forgotten_now_and_then() -> None:
+    schedule = RestartSchedule([3, 2, 1], fitting=False)
     first = schedule.order
     for _ in range(300):
         schedule.next()
-    assert (schedule.order is first) != forgetting
+    assert schedule.order is not first
 
 
 def test_long_searches_are_rarer_while_fitting() -> None:
     """They prove that a size is impossible; a placement that fits is found by short ones."""
     shares = []
     for fitting in (False, True):
-        schedule = RestartSchedule([1] * 100, ALL_RULES, fitting=fitting)
+        schedule = RestartSchedule([1] * 100, fitting=fitting)
         searches = [schedule.next() for _ in range(5_000)]
         shares.append(sum(nodes for nodes, is_short in searches if not is_short) / sum(nodes for nodes, _ in searches))
     assert 0.3 < shares[0] < 0.6
@@ -157,16 +139,13 @@ def piles(draw: st.DrawFn) -> Problem:
     return Problem(tuple(Buffer(str(i), size, *life, draw(unit)) for i, (life, size) in enumerate(chosen)), 1)
 
 
-@given(st.one_of(piles(), small_problems()), st.randoms(use_true_random=False), st.integers(-1, 3), st.data())
-def test_no_order_of_trying_and_no_rule_misses_a_plan(
-    problem: Problem, draw: random.Random, more: int, data: st.DataObject
-) -> None:
-    rules = SearchRules(*(data.draw(st.booleans()) for _ in fields(SearchRules)))
+@given(st.one_of(piles(), small_problems()), st.randoms(use_true_random=False), st.integers(-1, 3))
+def test_no_order_of_trying_misses_a_plan(problem: Problem, draw: random.Random, more: int) -> None:
     grain = problem.granule
     capacity = problem.lower_bound // grain + more
     endings = []
     for members in groups(problem):
-        state, _ = state_of(problem, members, grain, rules)
+        state, _ = state_of(problem, members, grain)
         state.rank[:] = draw.sample(range(len(members)), len(members))
         endings.append(descent.descend(state, capacity, 10**6, 10**9)[0])
     assert descent.STOPPED not in endings

@@ -72,7 +72,7 @@ def test_real_models(io: str, light: Find) -> None:
     case = Case.of(light("squeezenet"))
     result = case.plan(io=io)
     assert result.optimal
-    assert case.run(result, repeats=1).equal
+    assert case.run(result, runs=1).equal
 
 
 def test_an_input_that_is_written_over_is_noticed() -> None:

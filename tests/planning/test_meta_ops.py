@@ -57,14 +57,14 @@ def test_a_fused_resnet_is_planned_below_what_onnxruntime_needs(light: Find) -> 
     case = Case.of(api.fuse(light("resnet50"), verify=False).model)
     result = case.plan(planner="best")
     assert (result.arena_size, result.optimal, result.unplanned) == (5_218_304, True, ())
-    assert case.run(result, repeats=1).equal
+    assert case.run(result, runs=1).equal
 
 
 def test_a_sum_is_written_over_its_shortcut() -> None:
     case = fused(SHORTCUT.replace("OPERAND", "h"), "ConvAddActivation")
     result = case.plan()
     assert aliases(result) == {"y": "s"}
-    assert case.run(result, repeats=9).equal
+    assert case.run(result, runs=9).equal
 
 
 def test_what_the_convolution_reads_as_well_is_not_written_over() -> None:
@@ -120,7 +120,7 @@ def test_activations_and_normalisations_are_computed_in_place() -> None:
     )
     result = case.plan()
     assert result.arena_size == rows(result)["y"].size
-    assert case.run(result, repeats=9).equal
+    assert case.run(result, runs=9).equal
 
 
 ATTENTION = """

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile.planning.ordering import search as refine
 from onnxtile.planning.ordering import search as searching
 from onnxtile.planning.ordering.search import (
     Effect,
@@ -194,8 +193,9 @@ def test_the_budget_bounds_the_steps_of_all_searches_of_stretches(monkeypatch: p
         taken.append(found.steps)
         return found
 
-    monkeypatch.setattr(refine, "search", noted)
-    refined(tangled(100), range(100), budget=8_000)
+    monkeypatch.setattr(searching, "search", noted)
+    monkeypatch.setattr(searching, "_BUDGET", 8_000)
+    refined(tangled(100), range(100))
     # The last search may go beyond it.
     assert sum(taken[:-1]) <= 8_000 < sum(taken)
 
@@ -230,17 +230,17 @@ def in_parallel(blocks: int, wide: int) -> OrderingProblem:
     return OrderingProblem(tuple(after), tuple(touches), tuple(sizes), frozenset({len(after) - 1}))
 
 
-def test_before_and_after_the_peak_the_order_is_searched_too() -> None:
+def test_before_and_after_the_peak_the_order_is_searched_too(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = in_parallel(5, wide=1000)
     found = refined(problem, search(problem).order)
     heights_of = during(problem, found)
     assert max(heights_of) == 1002
     for block in (0, 1, 3, 4):
         assert max(heights_of[6 * block : 6 * block + 6]) == 102
-    assert refined(problem, range(30), budget=0) == tuple(range(30))
     # With fewer than 80 steps for each node, no search is begun.
-    assert refined(problem, range(30), budget=30 * 80 - 1) == tuple(range(30))
-    assert refined(problem, range(30), budget=30 * 80) != tuple(range(30))
+    for budget, is_searched in ((0, False), (30 * 80 - 1, False), (30 * 80, True)):
+        monkeypatch.setattr(searching, "_BUDGET", budget)
+        assert (refined(problem, range(30)) != tuple(range(30))) == is_searched
 
 
 @settings(deadline=None)

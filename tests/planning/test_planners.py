@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from onnxtile.planning.offsets import compiled, repeated_skyline, skyline
 from onnxtile.planning.offsets.effort import LEVELS, Effort
-from onnxtile.planning.offsets.gaps import by_breadth
+from onnxtile.planning.offsets.gaps import Fitter, by_breadth, tightest
 from onnxtile.planning.offsets.problem import Buffer, Ints, OffsetPlan, Problem
 from onnxtile.planning.offsets.repeated_skyline import fillings
 from onnxtile.planning.offsets.skyline import Strip
@@ -76,12 +76,12 @@ def test_nothing_beats_exact_on_small_problems_and_best_is_as_good(problem: Prob
     assert all(other.plan(problem, LITTLE).size >= least.size for other in planners().values())
 
 
-def test_greedy_by_breadth_begins_with_the_fullest_step() -> None:
+def test_the_order_by_breadth_begins_with_the_fullest_step() -> None:
     buffers = (Buffer("a", 90, 0, 2), Buffer("b", 80, 2, 4), Buffer("c", 70, 1, 4), Buffer("d", 20, 1, 2))
     problem = Problem(buffers, alignment=1)
     # 180 bytes are live at step 1, 150 at steps 2 and 3, 90 at step 0.
     assert by_breadth(problem) == [0, 2, 3, 1]
-    assert find_planner("greedy-by-breadth").plan(problem).offsets == {"a": 0, "c": 90, "d": 160, "b": 0}
+    assert Fitter(problem).place(by_breadth(problem), tightest) == [0, 0, 90, 160]
 
 
 @given(problems())

@@ -72,7 +72,7 @@ def test_nothing_is_unplanned_and_the_bound_is_reached(name: str, cases: Callabl
 @every_model
 def test_the_run_inside_the_arena_gives_the_same_bits(name: str, cases: Callable[[str], tuple[Path, Case]]) -> None:
     _, case = cases(name)
-    verdict = case.run(case.plan_views(), repeats=3)
+    verdict = case.run(case.plan_views(), runs=3)
     assert verdict.equal, verdict
     assert verdict.runs == 3
     assert verdict.sessions < verdict.kernels
@@ -97,7 +97,7 @@ def test_tensors_on_live_neighbours_are_noticed(name: str, cases: Callable[[str]
         wrong = tuple(
             replace(b, offset=victim.offset) if mover.name in {b.name, b.alias} else b for b in result.buffers
         )
-        verdict = case.run(replace(result, buffers=wrong), repeats=1)
+        verdict = case.run(replace(result, buffers=wrong), runs=1)
         assert not verdict.equal, (mover, victim)
 
 

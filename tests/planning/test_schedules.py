@@ -59,7 +59,7 @@ def test_the_least_peak_of_real_models(name: str, own: int, least: int, light: F
     assert case.plan(planner="best").arena_size == own
     result = case.plan(planner="best", order="min-peak")
     assert (result.arena_size, result.optimal) == (least, True)
-    assert case.run(result, repeats=1).equal
+    assert case.run(result, runs=1).equal
 
 
 @pytest.mark.parametrize("streams", [1, 2, 3, 8])
@@ -97,7 +97,7 @@ def test_streams_of_a_real_model_run(light: Find) -> None:
     result = case.plan(streams=4)
     assert max(result.steps) < len(result.steps) - 1
     assert result.peak >= case.plan().peak
-    assert case.run(result, repeats=2).equal
+    assert case.run(result, runs=2).equal
 
 
 def test_no_streams_and_unknown_orders_are_refused() -> None:

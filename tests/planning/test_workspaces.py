@@ -84,7 +84,7 @@ def test_workspaces_in_every_order(order: str, light: Find) -> None:
     case = Case.of(light("squeezenet"))
     result = case.plan(order=order, **rules(Conv="inputs[0].bytes // 2"))
     assert sum(b.kind == "workspace" for b in result.buffers) == 26
-    assert case.run(result, repeats=1).equal
+    assert case.run(result, runs=1).equal
 
 
 @pytest.mark.parametrize("options", [{"order": "any"}, {"streams": 2}])

@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 
 import onnxtile
-from onnxtile.planning import check_account, check_bound, check_movement
+from onnxtile.planning import check_account, check_bound
 from onnxtile.planning.offsets.problem import PinOverlap
 from onnxtile.system.errors import Infeasible, ModelError
 from tests.random_graphs.carried_out import Run
@@ -64,20 +64,6 @@ def moved(case: Case) -> None:
     but = case.random_model.stepped if movement == "weights" else frozenset()
     case.require_same(run_model(model, case.feeds), exact=movement == "activations", but=but)
     _carry_out(case, model, result.plan.to_dict())
-    _require_bounds(model, result)
-
-
-def _require_bounds(model: onnx.ModelProto, result: onnxtile.PlannedModel) -> None:
-    """The checkers accept the proofs of copied bytes, of which no plan copies fewer."""
-    said = result.certificate()
-    told, movement = said["movement"], result.plan.movement
-    assert movement is not None
-    terms = check_account.moved(said)
-    reason = check_account.refusal(check_account.graph_of(model, terms), terms)
-    assert not reason, f"the checker refuses the account of the copies: {reason}"
-    for name, bound in told["bounds"].items():
-        assert check_movement.is_proved(told, name), f"the proof of {name} does not hold"
-        assert bound["bytes"] <= movement.bytes, f"{name}: {bound['bytes']} proved, {movement.bytes} copied"
 
 
 def _carry_out(case: Case, model: onnx.ModelProto, plan: Mapping[str, Any]) -> None:

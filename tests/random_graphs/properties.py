@@ -311,7 +311,7 @@ PLANS: tuple[dict[str, Any], ...] = (
     {"io": "inside", "overwrite_inputs": True, "alignment": 4},
     {"io": "outside", "whole_buffers": True},
     {"planner": "slots"},
-    {"planner": "first-fit", "alignment": 8},
+    {"planner": "greedy-by-size", "alignment": 8},
     {"planner": "naive"},
     {"kernels": "nodes"},
     {"workspaces": {"MatMul": "100", "Conv": "inputs[0].bytes"}},

@@ -73,14 +73,14 @@ def test_a_long_name_is_shown_whole(plain: bool) -> None:
 
 
 def test_of_many_rows_the_first_are_shown_and_how_to_see_all() -> None:
-    made = table("many", ("name", "bytes"), [(f"n[{i}]", i) for i in range(200)])
+    made, all_shown = (table("many", ("name", "bytes"), [(f"n[{i}]", i) for i in range(count)]) for count in (200, 60))
     console = Console(width=100, color_system=None)
     with console.capture() as capture:
-        console.print(*short(made, 60))
+        console.print(*short(made))
     lines = capture.get()
     assert "n[59]" in lines and "n[60]" not in lines
     assert "and 140 more" in lines and "--json" in lines
-    assert short(made, 200) == [made]
+    assert short(all_shown) == [all_shown]
 
 
 def test_plan() -> None:

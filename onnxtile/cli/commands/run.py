@@ -41,14 +41,12 @@ class RunCommand(ReportOptions):
         str,
         Option(
             "processes, threads or a cluster",
-            "loky|threading|dask|ray",
+            "loky|threading|dask",
             heading=_WORKERS,
             choices=Choices("onnxtile.pipeline.workers:BACKENDS"),
         ),
     ] = "loky"
-    scheduler: Annotated[
-        str | None, Option("address of the cluster, for dask and ray", "ADDRESS", heading=_WORKERS)
-    ] = None
+    scheduler: Annotated[str | None, Option("address of the cluster, for dask", "ADDRESS", heading=_WORKERS)] = None
     baseline: Annotated[
         Path | None, Option("earlier --json summary; exit 1 when a figure is worse", "FILE", heading=_CHECKS)
     ] = None

@@ -224,7 +224,7 @@ def proved_attention(site: CallSite, operator: str) -> Heads:
         raise NotLowered("before opset 13 Softmax flattens its input")
     if len(site.forms) != 1:
         raise NotLowered("something reads its inner values")
-    weights, v = _matmul(_moved_inwards(site.forms[0]), 1.0, "its result")
+    weights, v = _matmul(_moved_inwards(site.forms[0]))
     transposed_weights = unturned(v)
     if transposed_weights is not None and atom_of(transposed_weights) is not None and not _is_input(transposed_weights):
         weights, v = transposed_weights, turned(weights)
@@ -262,10 +262,10 @@ def proved_attention(site: CallSite, operator: str) -> Heads:
     return heads
 
 
-def _matmul(poly: Poly, wanted: float, what: str) -> tuple[Poly, Poly]:
+def _matmul(poly: Poly) -> tuple[Poly, Poly]:
     base = atom_of(poly)
-    if base is None or base[0] != "MatMul" or wanted != 1.0:
-        raise NotLowered(f"{what} is no matrix product alone")
+    if base is None or base[0] != "MatMul":
+        raise NotLowered("its result is no matrix product alone")
     a, b = operands(base)
     return a, b
 

@@ -25,8 +25,8 @@ _DEEPEST = 40
 _Arrays = Sequence[Array]
 
 
-def _axis(node: ir.Node, default: int = 0) -> int:
-    return node.attributes.get_int("axis", default)
+def _axis(node: ir.Node) -> int:
+    return node.attributes.get_int("axis", 0)
 
 
 def _slice(x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None) -> Array:

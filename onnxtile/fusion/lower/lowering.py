@@ -90,12 +90,10 @@ class NewNode:
     domain: str = ""
     since: int = 1
     outputs: int = 1
-    hidden: frozenset[int] = frozenset()
-    """Outputs that are left out: they have no name."""
 
     def values(self) -> list[ir.Value]:
         """Return new values for the outputs."""
-        return [ir.Value(name="" if i in self.hidden else None) for i in range(self.outputs)]
+        return [ir.Value() for _ in range(self.outputs)]
 
 
 @dataclass(frozen=True)

@@ -363,14 +363,14 @@ def search(problem: OrderingProblem, budget: int = BUDGET) -> FoundOrder:
     return _both_ways(problem, best, budget, rounds, to_the_end=True)
 
 
-def others(problem: OrderingProblem, found: FoundOrder, budget: int = BUDGET) -> Iterator[tuple[int, ...]]:
+def others(problem: OrderingProblem, found: FoundOrder) -> Iterator[tuple[int, ...]]:
     """Yield orders with the peak of `found`, which is the least, as the searches in both directions find them.
 
     Their buffers may leave smaller gaps in an arena.
     """
     for backward in (False, True):
         above = replace(found, peak=found.peak + 1)
-        other = _Direction(problem, backward=backward).least(above, budget // 4)
+        other = _Direction(problem, backward=backward).least(above, BUDGET // 4)
         if other.peak == found.peak:
             yield other.order
 
@@ -612,7 +612,7 @@ def _few(ready: int) -> list[int]:
 # Orders the nodes before and after a peak so that they have the least peak there, too, and so on within them.
 
 _BUDGET = 200_000
-"""The default budget in steps: each look at a stretch of nodes counts its nodes, and the steps that its search took."""
+"""The budget in steps: each look at a stretch of nodes counts its nodes, and the steps that its search took."""
 _SHORTEST = 2
 """Nodes of a stretch, at least, that is searched."""
 _STEPS_OF_A_PART = 50
@@ -629,12 +629,13 @@ class _Stretch:
     searched: bool
 
 
-def refined(problem: OrderingProblem, order: Sequence[int], budget: int = _BUDGET) -> tuple[int, ...]:
+def refined(problem: OrderingProblem, order: Sequence[int]) -> tuple[int, ...]:
     """Return `order` with the nodes before and after its peak in an order of less peak, recursively; the peak stays the same.
 
     The nodes before the peak stay before it, so that only their order changes. The result is deterministic. A graph with too many nodes
     for the budget stays in `order`.
     """
+    budget = _BUDGET
     if len(order) * _LEAST_OF_A_NODE > budget:
         return tuple(order)
     found: list[int] = []

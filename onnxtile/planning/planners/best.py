@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from onnxtile.planning.offsets.effort import Effort
 from onnxtile.planning.offsets.ejection import EjectionSearch
@@ -12,9 +12,6 @@ from onnxtile.planning.offsets.repeated_skyline import fillings
 from onnxtile.planning.planner import Placement, Planner
 from onnxtile.planning.planners.exact import improve
 
-HEURISTICS = ("greedy-by-size", "greedy-by-breadth", "skyline", "ejections")
-"""The heuristics, in the order in which they run; tests/bench/ablations.py measures what each is worth."""
-
 SKYLINE_FROM = 500
 """Buffers above which the skyline and ejections run: smaller problems are left to the exact search, which does better."""
 
@@ -22,12 +19,12 @@ MANY = 20_000
 """Buffers above which only the skyline runs: the other heuristics take seconds there."""
 
 
-def place(problem: Problem, effort: Effort, heuristics: Collection[str] = HEURISTICS) -> Placement:
-    """Return the best offsets that `heuristics` and then the exact search find for `problem` within `effort`."""
+def place(problem: Problem, effort: Effort) -> Placement:
+    """Return the best offsets that heuristics and then the exact search find for `problem` within `effort`."""
     budget = effort.budget
     best: Sequence[int] = ()
     size = -1
-    for offsets in _tried(problem, effort, heuristics):
+    for offsets in _tried(problem, effort):
         reached = size_of(problem, offsets)
         if size < 0 or reached < size:
             best, size = offsets, reached
@@ -35,7 +32,7 @@ def place(problem: Problem, effort: Effort, heuristics: Collection[str] = HEURIS
             return Placement(tuple(best), OptimalityProof(problem.lower_bound, problem.bound, "lower bound reached"))
         if budget.is_late:
             return Placement(tuple(best), OptimalityProof(problem.lower_bound, problem.bound, "time"))
-    if "ejections" in heuristics and len(problem.buffers) > SKYLINE_FROM and _is_free(problem):
+    if len(problem.buffers) > SKYLINE_FROM and _is_free(problem):
         best = EjectionSearch(problem).lowered(best, effort.after(budget).budget)
     return improve(problem, tuple(best), effort.after(budget))
 
@@ -45,19 +42,16 @@ def _is_free(problem: Problem) -> bool:
     return not problem.extra_conflicts and not problem.pinned
 
 
-def _tried(problem: Problem, effort: Effort, heuristics: Collection[str]) -> Iterator[Sequence[int]]:
+def _tried(problem: Problem, effort: Effort) -> Iterator[Sequence[int]]:
     """Yield the offsets of one heuristic after the other, the quickest first."""
-    count = len(problem.buffers)
-    has_skyline = "skyline" in heuristics and _is_free(problem)
-    if count > MANY and has_skyline:
+    count, is_free = len(problem.buffers), _is_free(problem)
+    if count > MANY and is_free:
         yield from fillings(problem, effort.steps)
         return
     fitter = Fitter(problem)
-    if "greedy-by-size" in heuristics or not has_skyline:
-        yield fitter.place(by_size(problem), tightest)
-    if "greedy-by-breadth" in heuristics:
-        yield fitter.place(by_breadth(problem), tightest)
-    if has_skyline and count > SKYLINE_FROM:
+    yield fitter.place(by_size(problem), tightest)
+    yield fitter.place(by_breadth(problem), tightest)
+    if is_free and count > SKYLINE_FROM:
         yield from fillings(problem, effort.steps)
 
 

@@ -1,4 +1,4 @@
-"""The certificate of a plan, which the scripts check_*.py in onnxtile/planning accept: no plan takes, or copies, fewer bytes."""
+"""The certificate of a plan, which the scripts check_*.py in onnxtile/planning accept: no plan takes fewer bytes."""
 
 from __future__ import annotations
 

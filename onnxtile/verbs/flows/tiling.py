@@ -137,7 +137,7 @@ def _peak(model: ir.Model, limits: Limits, options: TilingPolicy, free: FreeAt, 
     tile_graph(model, limits, known, Constants(model), options, free=free)
     inside = {node.name for node in model.graph if keys.TILE in node.metadata_props}
     shapes, constants = _with_tiles(model, known), Constants(model)
-    planned = plan_model(model, shapes, constants, PlanSettings(planner="first-fit"))
+    planned = plan_model(model, shapes, constants, PlanSettings(planner="greedy-by-size"))
     require(model, planned, shapes, constants)
     total = _live(planned)
     at_tiles = (total[step] for name, step in zip(planned.schedule, planned.steps, strict=True) if name in inside)

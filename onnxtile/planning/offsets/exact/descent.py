@@ -8,19 +8,12 @@ them, so no placement is met twice. A branch ends as soon as some section cannot
 parts without overlap, each part is searched by itself; a part without a solution does not ask the others for another one.
 
 Lowered placements and parts are ideas of MiniMalloc: Moffitt, ASPLOS 2023, doi 10.1145/3623278.3624752. The module state has a drawing and
-a glossary, the module rules the switches. Plain functions over flat lists: offsets.compiled compiles them unchanged.
+a glossary. Plain functions over flat lists: offsets.compiled compiles them unchanged.
 """
 
 from __future__ import annotations
 
-from onnxtile.planning.offsets.exact.state import (
-    BARRED,
-    DECOMPOSITION,
-    FEWEST_BRANCHES,
-    SECTION_BOUND,
-    SYMMETRY,
-    SearchState,
-)
+from onnxtile.planning.offsets.exact.state import SearchState
 
 SOLVED, IMPOSSIBLE, STOPPED = 1, 0, -1
 
@@ -90,8 +83,6 @@ def breaks_symmetry(state: SearchState, buffer: int) -> bool:
     That is so on top of the other, and where the other is unplaced and has the same size. Exchanging two such buffers gives a placement
     of the same size. Of all these placements the search keeps the one with the fewest pairs out of rank.
     """
-    if state.rules[SYMMETRY] == 0:
-        return False
     for k in range(state.equivalent_at[buffer], state.equivalent_at[buffer + 1]):
         other = state.equivalent[k]
         if state.rank[other] > state.rank[buffer]:
@@ -196,7 +187,7 @@ def focus(state: SearchState, depth: int) -> bool:
         low, high = state.wait_low[turn], state.wait_high[turn]
         state.back[depth] = state.wait_back[turn]
         state.waiting[depth] = state.wait_next[turn]
-    end = low + 1 if state.rules[DECOMPOSITION] == 1 else high
+    end = low + 1
     while end < high and state.crossing[end - 1] > 0:
         end += 1
     state.low[depth] = low
@@ -230,7 +221,7 @@ def open_depth(state: SearchState, depth: int, capacity: int) -> int:
     floor, best, raised, at_floor, barred = survey(state, low, high, capacity)
     if best < 0:
         return looks
-    for k in range(barred * state.rules[BARRED]):
+    for k in range(barred):
         if not can_be_raised(state, state.barred_list[k], raised):
             return looks
     section = overfull(state, low, high, raised, capacity)
@@ -265,8 +256,6 @@ def survey(state: SearchState, low: int, high: int, capacity: int) -> tuple[int,
         if state.placed[buffer] == 1:
             continue
         offset, size = state.offset[buffer], state.size[buffer]
-        if state.rules[SECTION_BOUND] == 0 and offset + size > capacity:
-            return floor, -1, raised, 0, 0
         if state.barred[buffer] == 1:
             state.barred_list[barred] = buffer
             barred += 1
@@ -281,7 +270,7 @@ def survey(state: SearchState, low: int, high: int, capacity: int) -> tuple[int,
             at_floor += 1
             if best < 0 or state.rank[buffer] < state.rank[best]:
                 best = buffer
-    if floor >= ceiling and state.rules[BARRED] == 1:
+    if floor >= ceiling:
         best = -1
     return floor, best, min(raised, floor + thinnest), at_floor, barred
 
@@ -311,17 +300,13 @@ def overfull(state: SearchState, low: int, high: int, raised: int, capacity: int
 
     In a section that can, one buffer starts so low that all unplaced ones fit above its start.
     """
-    if state.rules[SECTION_BOUND] == 0:
-        return -1
     for section in range(low, high):
-        if state.unplaced[section] > 0 and not may_copy_result(
-            state, section, raised, capacity - state.unplaced[section]
-        ):
+        if state.unplaced[section] > 0 and not can_start_by(state, section, raised, capacity - state.unplaced[section]):
             return section
     return -1
 
 
-def may_copy_result(state: SearchState, section: int, raised: int, limit: int) -> bool:
+def can_start_by(state: SearchState, section: int, raised: int, limit: int) -> bool:
     """Return whether a buffer of `section` can start at `limit` or lower; the one found last is tried first."""
     if lowest_start(state, state.low_start[section], raised, limit + 1) <= limit:
         return True
@@ -342,8 +327,6 @@ def find_section(
     Ties go to the section with the most unplaced bytes.
     """
     begin, end = state.begin[buffer], state.end[buffer]
-    if state.rules[FEWEST_BRANCHES] == 0:
-        return begin, 1
     for section in range(begin, end):
         state.branches[section] = 0
     for k in range(at_floor):

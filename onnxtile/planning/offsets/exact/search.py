@@ -13,15 +13,7 @@ from onnxtile.planning.offsets import compiled
 from onnxtile.planning.offsets.effort import Effort, SearchBudget
 from onnxtile.planning.offsets.exact import descent
 from onnxtile.planning.offsets.exact.descent import IMPOSSIBLE, SOLVED
-from onnxtile.planning.offsets.exact.state import (
-    ALL_RULES,
-    SearchRules,
-    SearchState,
-    as_arrays,
-    grain_of,
-    groups,
-    state_of,
-)
+from onnxtile.planning.offsets.exact.state import SearchState, as_arrays, grain_of, groups, state_of
 from onnxtile.planning.offsets.problem import Problem
 
 # Runs short searches for one capacity until one ends, each with an order learned from the failures of those before.
@@ -74,9 +66,8 @@ class RestartSchedule:
     `lengths` are the lengths of the live ranges, by buffer. While `fitting`, long searches get a smaller share.
     """
 
-    def __init__(self, lengths: Sequence[int], rules: SearchRules, *, fitting: bool) -> None:
-        self._lengths = lengths if rules.weights else [1] * len(lengths)
-        self._rules = rules
+    def __init__(self, lengths: Sequence[int], *, fitting: bool) -> None:
+        self._lengths = lengths
         self._long_share = _LONG_SHARE_TO_FIT if fitting else _LONG_SHARE
         self._draw, self._powers = random.Random(0), cycle(_POWERS)
         self._short = max(int(_SHORT * len(lengths)), _LEAST)
@@ -90,17 +81,17 @@ class RestartSchedule:
 
         The order does not learn from long searches: their many failures would outweigh all others.
         """
-        if self._rules.long_searches and self._owed >= self._long * (self._long_share - 1):
+        if self._owed >= self._long * (self._long_share - 1):
             nodes, self._owed, self._long = self._long, 0, self._long * 2
             return nodes, False
-        if not self._left and self._rules.forgetting:
+        if not self._left:
             self._epoch = self._left = int(self._epoch * _LENGTHENED)
             self.order = self._begun(_NOISE)
         nodes = self._short * (_GROWTH + self._searches) // _GROWTH
         self._searches += 1
-        self._left = max(0, self._left - 1)
+        self._left -= 1
         self._owed += nodes
-        return nodes, self._rules.learning
+        return nodes, True
 
     def _begun(self, noise: float) -> BranchingOrder:
         power = next(self._powers)
@@ -113,10 +104,9 @@ class Runner:
     `lengths` are the lengths of the live ranges, by buffer of the state.
     """
 
-    def __init__(self, state: SearchState, lengths: Sequence[int], rules: SearchRules = ALL_RULES) -> None:
+    def __init__(self, state: SearchState, lengths: Sequence[int]) -> None:
         self._state = state
         self._lengths = lengths
-        self._rules = rules
         self._run: Descend = descent.descend
         self._looks = 0
         self._restarts: dict[int, RestartSchedule] = {}
@@ -127,7 +117,7 @@ class Runner:
         `fitting` says that `capacity` is a limit the caller has to meet. A second call goes on with the failures learned in the first.
         """
         if capacity not in self._restarts:
-            self._restarts[capacity] = RestartSchedule(self._lengths, self._rules, fitting=fitting)
+            self._restarts[capacity] = RestartSchedule(self._lengths, fitting=fitting)
         least = max(0, budget.looks - share)
         ended = descent.STOPPED
         while ended == descent.STOPPED and budget.looks > least and budget.is_left:
@@ -243,7 +233,7 @@ class _SearchBudgets:
         return "time" if self._smaller.is_late else "effort"
 
 
-def solve(problem: Problem, start: Sequence[int], effort: Effort, rules: SearchRules = ALL_RULES) -> Solution:
+def solve(problem: Problem, start: Sequence[int], effort: Effort) -> Solution:
     """Return the best offsets found within `effort`, no worse than `start`, which are free of overlaps.
 
     The same problem, start and effort give the same offsets, with numba and without, unless a limit in seconds ends the search.
@@ -263,7 +253,7 @@ def solve(problem: Problem, start: Sequence[int], effort: Effort, rules: SearchR
         if len(members) > _MANY and _DESCENTS * _LOOKS * len(members) ** 2 > budgets.of(found).looks:
             ended, need = budgets.ended, max(need, found.high)
             continue
-        _improve(problem, members, offsets, found, budgets, rules)
+        _improve(problem, members, offsets, found, budgets)
         # The bound of this group bounds the whole only if it is above the bytes that another group is known to need.
         bound = max(bound, found.low) if found.low > need else bound
         if found.high > max(need, found.low) and ended == "optimal":
@@ -278,12 +268,11 @@ def _improve(
     offsets: list[int],
     found: _Range,
     budgets: _SearchBudgets,
-    rules: SearchRules,
 ) -> None:
     """Lower the offsets of a group until `found` is one size, or the budget is used up."""
     grain = grain_of(problem)
-    state, order = state_of(problem, members, grain, rules)
-    runner = Runner(state, [problem.buffers[i].upper - problem.buffers[i].lower for i in order], rules)
+    state, order = state_of(problem, members, grain)
+    runner = Runner(state, [problem.buffers[i].upper - problem.buffers[i].lower for i in order])
     share, target, tried = _FIRST_SHARE, found.high, found.low
     while found.low < found.high and budgets.of(found).is_left:
         if target >= found.high:

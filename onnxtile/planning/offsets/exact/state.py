@@ -35,7 +35,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import gcd
 from typing import Any, NamedTuple
@@ -44,52 +43,6 @@ import numpy as np
 
 from onnxtile.planning.offsets.problem import Buffer, Problem
 
-# The rules of the exact search, each a named switch: tests/bench/ablations.py measures what each is worth.
-
-
-@dataclass(frozen=True)
-class SearchRules:
-    """Which rules the exact search follows. Switching one off changes the time, never which problems have a solution.
-
-    Rules that cut branches of the search tree:
-
-    - `symmetry`: of two interchangeable buffers, only one order on top of each other is tried.
-    - `barred`: a branch ends when no unplaced buffer can raise a barred one any more.
-    - `section_bound`: a branch ends when some section cannot hold its unplaced bytes above the floor. Without it a branch ends only
-      when a single buffer exceeds the capacity.
-    - `fewest_branches`: a search node branches on the section with the fewest branches; without it, on the first section of its buffer.
-    - `decomposition`: sections that no unplaced buffer connects are searched one after the other.
-
-    Rules that choose the order of buffers and the lengths of searches:
-
-    - `learning`: buffers that made a section overfull are tried earlier in the next search.
-    - `forgetting`: failure counts are cleared now and then, with other weights.
-    - `weights`: a buffer with a longer live range is tried earlier; without it all weigh the same at first.
-    - `long_searches`: now and then a search is long, without learning. It proves that a size is impossible.
-    """
-
-    symmetry: bool = True
-    barred: bool = True
-    section_bound: bool = True
-    fewest_branches: bool = True
-    decomposition: bool = True
-    learning: bool = True
-    forgetting: bool = True
-    weights: bool = True
-    long_searches: bool = True
-
-    def flags(self) -> list[int]:
-        """Return the rules that `descent` reads, by SYMMETRY to DECOMPOSITION: 1 where on, else 0."""
-        cuts = (self.symmetry, self.barred, self.section_bound, self.fewest_branches, self.decomposition)
-        return [int(rule) for rule in cuts]
-
-
-SYMMETRY, BARRED, SECTION_BOUND, FEWEST_BRANCHES, DECOMPOSITION = range(5)
-"""Places in `SearchRules.flags`."""
-
-ALL_RULES = SearchRules()
-"""Every rule is on."""
-
 
 class SearchState(NamedTuple):
     """A group of buffers connected by overlaps in time or by conflicts, and the position of the search; the module has a glossary.
@@ -97,8 +50,6 @@ class SearchState(NamedTuple):
     Buffers are numbered from 0 by their first section. A list of lists is one flat list, with a second list `..._at` of where each begins.
     """
 
-    # Which rules cut branches: see SearchRules.flags.
-    rules: list[int]
     # Problem, by buffer: its sections [begin, end), its size in grains, and the number of grains that divides its offset.
     begin: list[int]
     end: list[int]
@@ -197,9 +148,7 @@ def grain_of(problem: Problem) -> int:
     return common if common and common % widest == 0 else problem.granule
 
 
-def state_of(
-    problem: Problem, members: Sequence[int], grain: int, rules: SearchRules = ALL_RULES
-) -> tuple[SearchState, tuple[int, ...]]:
+def state_of(problem: Problem, members: Sequence[int], grain: int) -> tuple[SearchState, tuple[int, ...]]:
     """Return the state of a search over the buffers `members` of `problem`, and the member that each of its buffers is."""
     buffers = [problem.buffers[i] for i in members]
     starts = _sections(buffers)
@@ -227,7 +176,6 @@ def state_of(
     wall_at = [0, *accumulate(map(len, walls))]
     n, m, depths, steps = len(members), len(starts), len(members) + 2, 2 * len(neighbour) + len(members) + 1
     state = SearchState(
-        rules=rules.flags(),
         begin=begin,
         end=end,
         size=sizes,

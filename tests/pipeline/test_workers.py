@@ -15,7 +15,7 @@ WORKER = """
 import os, sys, time
 from pathlib import Path
 from onnxtile.system.files import staged
-from onnxtile.pipeline.parent import end_with
+from onnxtile.pipeline.workers import end_with
 end_with(os.getppid())
 with staged({Path("result"): b"half"}):
     Path("pid").write_text(str(os.getpid()))
@@ -61,7 +61,7 @@ def test_a_worker_ends_and_leaves_nothing(tmp_path: Path, number: signal.Signals
 
 
 def test_a_worker_whose_parent_has_gone_does_not_begin() -> None:
-    script = "import os\nfrom onnxtile.pipeline.parent import end_with\nend_with(os.getppid() + 1)\nprint('began')"
+    script = "import os\nfrom onnxtile.pipeline.workers import end_with\nend_with(os.getppid() + 1)\nprint('began')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (143, "", "")
 
@@ -118,39 +118,3 @@ def test_a_run_ends_with_all_its_workers(tmp_path: Path, transformer: Path, numb
         assert process.stderr is not None
         assert process.stderr.read().decode() == ""
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.onnx", "b.onnx", "p.toml"]
-
-
-CLUSTER = """
-import os, subprocess, sys, time
-from pathlib import Path
-from onnxtile.pipeline.cluster_processes import ended_with_this_process
-other = subprocess.Popen(["sleep", "60"])
-with ended_with_this_process():
-    # One that writes over its environment, as Ray's agents do, and is in a session of its own.
-    nested = "exec env -i setsid sleep 60 & echo $! > pids; sleep 60"
-    subprocess.Popen(["sh", "-c", nested], start_new_session=True)
-    while not Path("pids").exists() or not Path("pids").read_text().endswith("\\n"):
-        time.sleep(0.01)
-    time.sleep(1.2)  # two looks
-    print(Path("pids").read_text().strip(), other.pid, flush=True)
-    if sys.argv[1] == "wait":
-        time.sleep(60)
-other.kill()
-other.wait()
-"""
-
-
-@pytest.mark.skipif(not Path("/proc").exists(), reason="processes are not listed here")
-@pytest.mark.parametrize("way", ["wait", "leave"])
-def test_processes_of_a_cluster_end_with_the_one_that_began_it(tmp_path: Path, way: str) -> None:
-    command = [sys.executable, "-c", CLUSTER, way]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        nested, other = map(int, process.stdout.readline().split())
-        if way == "wait":
-            assert alive(nested)
-            process.kill()
-    assert until(lambda: not alive(nested), 5)
-    if way == "wait":  # it was started outside of the block
-        assert alive(other)
-        os.kill(other, signal.SIGKILL)
