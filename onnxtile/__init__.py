@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from onnxtile.check.audit import Audit
-    from onnxtile.declare.result import VerbResult
+    from onnxtile.declare.verb import VerbResult
     from onnxtile.fusion.pattern import Pattern
     from onnxtile.inspection.summary import Inspection
     from onnxtile.inspection.trace import Trace
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from onnxtile.verbs.fit import fit, fit_curve
     from onnxtile.verbs.flows.explaining import Explanation
     from onnxtile.verbs.flows.fitted_model import FitCurve, FittedModel
-    from onnxtile.verbs.flows.listing import OptionNames, PatternDraft, option_names
-    from onnxtile.verbs.flows.matching import MatchResult
+    from onnxtile.verbs.flows.matching import MatchResult, OptionNames, PatternDraft, option_names
     from onnxtile.verbs.flows.results import FuseResult, PlannedModel, TiledModel, UnfuseResult
     from onnxtile.verbs.flows.stage import save
     from onnxtile.verbs.fuse import explain, fuse
@@ -112,7 +111,7 @@ _PLACES = {
     "Pattern": "onnxtile.fusion.pattern",
     "PlanResult": "onnxtile.planning.result",
     "RunLimits": "onnxtile.system.limits",
-    "VerbResult": "onnxtile.declare.result",
+    "VerbResult": "onnxtile.declare.verb",
     "Verdict": "onnxtile.verification.trials",
 }
 """The modules of those names that `onnxtile.api` does not have."""

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from onnxtile.model.topology import TopologicalOrder, heaviest_antichain, node_id, node_ids
-from onnxtile.model.walk import dependencies
+from onnxtile.model.topology import TopologicalOrder, dependencies, heaviest_antichain, node_id, node_ids
 
 
 def graph_of(text: str) -> ir.Graph:

@@ -42,7 +42,7 @@ PURE = [
     "fitting/live_bytes.py",
     "fitting/search.py",
     "planning/offsets",
-    "planning/problem_check.py",
+    "planning/problem_plan.py",
     "planning/planners",
     "report",
 ]

@@ -88,7 +88,7 @@ def test_the_wheel_says_what_the_project_says(wheel: Path) -> None:
 
 def test_the_library_comes_from_the_wheel(installed: Path) -> None:
     script = (
-        "import json, onnxtile; from onnxtile.system.registry import data_folder; from onnxtile.fusion.library import pattern_set; "
+        "import json, onnxtile; from onnxtile.system.registry import data_folder; from onnxtile.fusion.pattern import pattern_set; "
         "print(json.dumps([onnxtile.__file__, str(data_folder('patterns')), str(data_folder('models')), "
         "[p.name for p in pattern_set('aidge')]]))"
     )

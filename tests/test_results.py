@@ -16,7 +16,7 @@ import pytest
 from onnx import numpy_helper
 
 import onnxtile
-from onnxtile.declare.result import VerbResult
+from onnxtile.declare.verb import VerbResult
 from onnxtile.report.format import Format
 from onnxtile.report.formats.to_json import published
 from onnxtile.system.registry import discover

@@ -16,7 +16,7 @@ from onnxtile.arena.memory import VECTOR, ArenaMemory, StateRows, TensorMemory, 
 from onnxtile.model.known import Dims
 from onnxtile.model.session import AnySession
 from onnxtile.model.submodel import Submodels, tensor_type
-from onnxtile.model.walk import dependencies, has_body
+from onnxtile.model.topology import dependencies, has_body
 from onnxtile.planning.aliases import Alias, LayoutFacts, containers, views
 from onnxtile.planning.live_ranges import ByteSpan
 from onnxtile.planning.result import PlannedState

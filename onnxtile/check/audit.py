@@ -41,7 +41,7 @@ from onnxtile.check.states import (
     wrong_row_strides,
     wrong_states,
 )
-from onnxtile.declare.result import VerbResult
+from onnxtile.declare.verb import VerbResult
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.planning.result import PlanFailure, PlanResult

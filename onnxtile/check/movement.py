@@ -20,7 +20,7 @@ from onnxtile.check.document import UNSAID, ArenaClaim, ClaimedRow, Claims, Memo
 from onnxtile.check.graph import GraphFacts, RunOrder, names_of, reads
 from onnxtile.inspection.work import works
 from onnxtile.model import keys
-from onnxtile.model.walk import bodies_of
+from onnxtile.model.topology import bodies_of
 from onnxtile.planning.result import PlanFailure
 from onnxtile.shapes.resolve import Shapes
 

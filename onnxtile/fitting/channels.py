@@ -17,7 +17,7 @@ from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor, Networ
 from onnxtile.fitting.read_network import WEIGHTS, KernelSource
 from onnxtile.fitting.strips import ChunkedKernels, PatchRange, shares
 from onnxtile.model.constants import Constants
-from onnxtile.model.quantising import dequantises
+from onnxtile.model.node_kinds import dequantises
 from onnxtile.operators.node_view import NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLink, AxisLinks
 from onnxtile.operators.table import axis_links

@@ -10,12 +10,10 @@ import onnx_ir as ir
 
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor, Network
 from onnxtile.fusion.islands import island_region, islands, overwritten
-from onnxtile.fusion.library import select
+from onnxtile.fusion.pattern import select
 from onnxtile.model.constants import Constants
-from onnxtile.model.draws import RandomNodes
-from onnxtile.model.quantising import dequantises, is_quantised
-from onnxtile.model.topology import node_id
-from onnxtile.model.walk import dependencies, has_body
+from onnxtile.model.node_kinds import RandomNodes, dequantises, is_quantised
+from onnxtile.model.topology import dependencies, has_body, node_id
 from onnxtile.operators.families.movement import slice_ranges
 from onnxtile.operators.node_view import NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLink, AxisLinks

@@ -19,15 +19,13 @@ from onnxtile.fusion.record import calls_inside, renew_records
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants, made_tensor
 from onnxtile.model.functions import inline_calls
-from onnxtile.model.quantising import dequantises
-from onnxtile.model.topology import node_id
-from onnxtile.model.walk import all_values, dependencies, nodes_inside
+from onnxtile.model.node_kinds import dequantises
+from onnxtile.model.topology import all_values, dependencies, node_id, nodes_inside
 from onnxtile.operators.families.movement import pad_sizes, slice_ranges
 from onnxtile.operators.families.resizing import resize_scales
 from onnxtile.operators.node_view import NodeView, NotApplicable
-from onnxtile.operators.reads import SourceRows
+from onnxtile.operators.reads import InputWindow, SourceRows
 from onnxtile.operators.table import axis_links, operator_of
-from onnxtile.operators.windows import InputWindow
 from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.runtime import Array

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
-from onnxtile.model.quantising import (
+from onnxtile.model.node_kinds import (
     DEQUANTISING,
     OWN_DOMAINS,
     QUANTISING,
@@ -26,7 +26,7 @@ from onnxtile.model.quantising import (
     quantises_at_run,
     sums_integers,
 )
-from onnxtile.model.walk import graphs_in, roots
+from onnxtile.model.topology import graphs_in, roots
 from onnxtile.operators.row import FloatMeaning
 from onnxtile.operators.table import names_where, quantised_form
 from onnxtile.shapes.resolve import Shapes

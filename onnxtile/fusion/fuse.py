@@ -11,7 +11,6 @@ import onnx_ir as ir
 
 from onnxtile.fusion.float_view import QUANTISED_OPERATORS, FloatView, float_view, has_quantised_operators, scales_of
 from onnxtile.fusion.islands import island_region, islands, overwritten
-from onnxtile.fusion.library import pattern_set, set_names
 from onnxtile.fusion.metaop import (
     OPSET_VERSION,
     Functions,
@@ -22,7 +21,7 @@ from onnxtile.fusion.metaop import (
     region,
     region_through,
 )
-from onnxtile.fusion.pattern import IslandRule, Pattern
+from onnxtile.fusion.pattern import IslandRule, Pattern, pattern_set, set_names
 from onnxtile.fusion.record import (
     ConstantRecord,
     History,
@@ -39,8 +38,8 @@ from onnxtile.fusion.record import (
 )
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants, constant_attribute
+from onnxtile.model.node_kinds import dequantises, is_quantised, quantises
 from onnxtile.model.opset import Opsets
-from onnxtile.model.quantising import dequantises, is_quantised, quantises
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.topology import TopologicalOrder, node_id
 from onnxtile.query.graph import Vertex, identify
@@ -49,8 +48,7 @@ from onnxtile.query.names import require_known
 from onnxtile.shapes.contributed import fits_in_function
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.errors import ModelError, PatternError, QueryError
-from onnxtile.system.process import collector_paused
-from onnxtile.system.progress import Progress, counted, silent
+from onnxtile.system.process import Progress, collector_paused, counted, silent
 
 # Repeats in a quantised model what is fused in its float view.
 

@@ -22,9 +22,9 @@ from onnxtile.fusion.metaop import FusedRegion
 from onnxtile.fusion.pattern import IslandRule
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
+from onnxtile.model.node_kinds import OWN_DOMAINS, dequantises, quantises, quantises_at_run, sums_integers
 from onnxtile.model.opset import Opsets
-from onnxtile.model.quantising import OWN_DOMAINS, dequantises, quantises, quantises_at_run, sums_integers
-from onnxtile.model.walk import has_body, has_containers
+from onnxtile.model.topology import has_body, has_containers
 from onnxtile.operators.table import may_draw, movement_of
 from onnxtile.shapes.contributed import fits_in_function
 

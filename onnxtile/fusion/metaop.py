@@ -15,9 +15,8 @@ from onnxtile.fusion.float_view import scales_of
 from onnxtile.fusion.pattern import EVERY_NODE, Pattern
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants, constant_array, constant_attribute
-from onnxtile.model.quantising import dequantises, quantises, quantises_at_run
-from onnxtile.model.topology import node_id
-from onnxtile.model.walk import dependencies, has_body
+from onnxtile.model.node_kinds import dequantises, quantises, quantises_at_run
+from onnxtile.model.topology import dependencies, has_body, node_id
 from onnxtile.query.match import Match
 
 # The part of a graph that becomes one meta-op: its nodes, what goes in, what comes out, and the constants that stay inside.

@@ -21,7 +21,7 @@ import pydantic
 
 from onnxtile.model import keys
 from onnxtile.model.preserved import copied_tensor
-from onnxtile.model.walk import all_nodes, all_values, graphs_in, main_graphs, roots
+from onnxtile.model.topology import all_nodes, all_values, graphs_in, main_graphs, roots
 
 # Long text as short text: compressed, and written in characters that metadata can have.
 #

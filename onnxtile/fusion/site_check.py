@@ -15,14 +15,13 @@ from onnxtile.fusion.edge_rows import EdgeDifference
 from onnxtile.fusion.record import NodeRecord, Past, Record, past_of
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
-from onnxtile.model.draws import RandomNodes, has_seed, holders
 from onnxtile.model.feeds import draw
+from onnxtile.model.node_kinds import RandomNodes, has_seed, holders
 from onnxtile.model.submodel import Submodels, tensor_type
-from onnxtile.model.topology import node_id
-from onnxtile.model.walk import graphs_in
+from onnxtile.model.topology import graphs_in, node_id
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.errors import ModelError
-from onnxtile.system.progress import Progress, counted, silent
+from onnxtile.system.process import Progress, counted, silent
 from onnxtile.system.runtime import Array
 from onnxtile.verification.values import OutputError, compare_values
 

@@ -25,7 +25,7 @@ from onnxtile.fusion.record import (
     take_place,
 )
 from onnxtile.model import keys
-from onnxtile.model.walk import dependencies
+from onnxtile.model.topology import dependencies
 from onnxtile.system.errors import ModelError, UsageError
 
 _T = TypeVar("_T")

@@ -16,8 +16,7 @@ from onnxtile.model.binding import formula_names, free_inputs, rename_symbols, s
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeFormula, SizeRanges
 from onnxtile.model.known import Dims
-from onnxtile.model.topology import node_ids
-from onnxtile.model.walk import dependencies, graphs_in
+from onnxtile.model.topology import dependencies, graphs_in, node_ids
 from onnxtile.operators.node_view import operator_name
 from onnxtile.operators.table import movement_of
 from onnxtile.shapes.resolve import Shapes, resolve, tensor_bytes

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
-from onnxtile.model.quantising import OWN_DOMAINS
+from onnxtile.model.node_kinds import OWN_DOMAINS
 from onnxtile.operators.row import QuantisedPort
 from onnxtile.operators.table import operator_of, quantised_form
 from onnxtile.operators.work import Products

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import onnx
 import onnx_ir as ir
 
-from onnxtile.declare.result import VerbResult
+from onnxtile.declare.verb import VerbResult
 from onnxtile.inspection.layers import (
     LayerCost,
     Module,
@@ -31,7 +31,7 @@ from onnxtile.inspection.work import add_up
 from onnxtile.model.binding import free_inputs, symbols
 from onnxtile.model.constants import Constants, constant_tensor
 from onnxtile.model.formula import SizeRanges
-from onnxtile.model.walk import dependencies
+from onnxtile.model.topology import dependencies
 from onnxtile.operators.node_view import operator_name
 from onnxtile.operators.table import movement_of
 from onnxtile.shapes.resolve import Shapes, resolve, tensor_bytes

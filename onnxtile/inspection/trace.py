@@ -12,15 +12,14 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxtile.declare.result import VerbResult
+from onnxtile.declare.verb import VerbResult
 from onnxtile.inspection.work import write_out_calls
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Ranges, sample_feeds
 from onnxtile.model.npz_inputs import Feeds, write_arrays
 from onnxtile.model.submodel import exposing
-from onnxtile.model.topology import node_ids
+from onnxtile.model.topology import bodies_of, node_ids, nodes_inside
 from onnxtile.model.validity import skeleton
-from onnxtile.model.walk import bodies_of, nodes_inside
 from onnxtile.operators.node_view import operator_name
 from onnxtile.query.match import Matcher, compiled
 from onnxtile.system.errors import ModelError, OverLimit, QueryError, UsageError

@@ -13,8 +13,7 @@ import onnx_ir as ir
 from onnxtile.inspection.work import write_out_calls
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
-from onnxtile.model.topology import node_ids
-from onnxtile.model.walk import dependencies
+from onnxtile.model.topology import dependencies, node_ids
 from onnxtile.operators import saves
 from onnxtile.operators.node_view import operator_name
 from onnxtile.operators.row import No

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeFormula, SizeRanges, is_at_least
 from onnxtile.model.functions import inline_calls
-from onnxtile.model.walk import bodies_of
+from onnxtile.model.topology import bodies_of
 from onnxtile.operators.node_view import NotApplicable, operator_name
 from onnxtile.operators.table import work_of
 from onnxtile.shapes.resolve import Shapes, resolve

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxtile.model import keys
 from onnxtile.model.submodel import Submodels, tensor_type
-from onnxtile.model.walk import all_nodes, has_body, has_containers, main_graphs
+from onnxtile.model.topology import all_nodes, has_body, has_containers, main_graphs
 from onnxtile.operators.table import may_draw
 from onnxtile.system.errors import ModelError
 from onnxtile.system.runtime import Array, aligned, as_text

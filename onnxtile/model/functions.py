@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
-from onnxtile.model.walk import bodies_of
+from onnxtile.model.topology import bodies_of
 from onnxtile.system.errors import ModelError
 
 MOST_EXPANDED = 20_000

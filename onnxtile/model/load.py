@@ -22,8 +22,8 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto, numpy_helper, serialization
 
 from onnxtile.model.preserved import copied_tensor, note_inline, note_outputs, note_training, without_second_props
+from onnxtile.model.topology import all_nodes, all_values, main_graphs, tensors_of
 from onnxtile.model.validity import INLINE_BYTES, check, check_proto
-from onnxtile.model.walk import all_nodes, all_values, main_graphs, tensors_of
 from onnxtile.operators.row import CONTROL_FLOW
 from onnxtile.system.errors import ModelError, ModelWarning, first_cause
 from onnxtile.system.files import real, require_readable, straight

@@ -9,8 +9,8 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.model.save import raise_ir_version
+from onnxtile.model.topology import all_nodes, bodies_of
 from onnxtile.model.validity import check, skeleton
-from onnxtile.model.walk import all_nodes, bodies_of
 from onnxtile.system.errors import ModelError
 
 _RESIZE_PLACES = 11

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx
 import onnx_ir as ir
 
-from onnxtile.model.walk import bodies_of
+from onnxtile.model.topology import bodies_of
 from onnxtile.system.errors import ModelWarning
 
 _OUTPUTS = "onnxtile.described_as_output"

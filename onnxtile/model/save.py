@@ -20,7 +20,7 @@ from onnxtile.model import stream
 from onnxtile.model.load import external_tensors
 from onnxtile.model.preserved import add_outputs, unlist_constants
 from onnxtile.model.stream import Draft, ModelTooLarge, write_data, write_model
-from onnxtile.model.walk import main_graphs
+from onnxtile.model.topology import main_graphs
 from onnxtile.system.errors import UsageError
 from onnxtile.system.files import (
     alone_in,

@@ -11,10 +11,10 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
-from onnxtile.model.draws import RandomNodes
+from onnxtile.model.node_kinds import RandomNodes
 from onnxtile.model.save import external_folder, inline_bytes, proto_bytes, save, to_bytes
 from onnxtile.model.submodel import Submodels, tensor_type
-from onnxtile.model.walk import all_nodes, has_body
+from onnxtile.model.topology import all_nodes, has_body
 from onnxtile.operators.table import may_draw
 from onnxtile.system.errors import ModelError
 from onnxtile.system.files import temporary_folder

@@ -20,10 +20,9 @@ import onnx_ir as ir
 from onnxtile.model import keys
 from onnxtile.model.binding import Unbound, free_inputs
 from onnxtile.model.constants import Constants
-from onnxtile.model.draws import RandomNodes
-from onnxtile.model.quantising import dequantises, quantises
+from onnxtile.model.node_kinds import RandomNodes, dequantises, quantises
+from onnxtile.model.topology import all_nodes, dependencies, main_graphs
 from onnxtile.model.validity import skeleton
-from onnxtile.model.walk import all_nodes, dependencies, main_graphs
 from onnxtile.operators.row import CONTROL_FLOW, No, Operator
 from onnxtile.operators.table import operator_of, sharing_of
 from onnxtile.shapes.resolve import Shapes, tensor_bytes

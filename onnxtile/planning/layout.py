@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import onnx_ir as ir
 
 from onnxtile.model import keys
-from onnxtile.model.walk import all_values
+from onnxtile.model.topology import all_values
 from onnxtile.planning.aliases import Alias, LayoutFacts
 from onnxtile.planning.live_ranges import InSteps, LiveRange, Precedence, early_ends, find_live_ranges, with_states
 from onnxtile.planning.offsets.problem import Buffer, OptimalityProof, OverCapacity, PinOverlap, Problem, align

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 import onnx_ir as ir
 
-from onnxtile.model.walk import dependencies
+from onnxtile.model.topology import dependencies
 from onnxtile.operators.table import sharing_of
 from onnxtile.planning.aliases import LayoutFacts
 from onnxtile.planning.offsets.problem import LivePart, union

@@ -10,8 +10,7 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from onnxtile.model.topology import node_ids
-from onnxtile.model.walk import dependencies
+from onnxtile.model.topology import dependencies, node_ids
 from onnxtile.system.errors import ModelError, UsageError, unknown
 from onnxtile.system.registry import discover
 

@@ -9,8 +9,7 @@ from functools import cached_property
 import onnx_ir as ir
 
 from onnxtile.model.binding import binding
-from onnxtile.model.topology import node_id
-from onnxtile.model.walk import bodies_of, dependencies, values_in
+from onnxtile.model.topology import bodies_of, dependencies, node_id, values_in
 from onnxtile.operators.row import CONTROL_FLOW
 from onnxtile.planning.aliases import Alias, LayoutFacts, kind_name
 from onnxtile.planning.schedule import Schedule

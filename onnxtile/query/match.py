@@ -14,9 +14,9 @@ import onnx_ir as ir
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.known import Dims
+from onnxtile.model.node_kinds import dequantises
 from onnxtile.model.opset import Opsets
-from onnxtile.model.quantising import dequantises
-from onnxtile.model.walk import bodies_of
+from onnxtile.model.topology import bodies_of
 from onnxtile.query.graph import Beyond, Surroundings, Vertex, identify, is_constant
 from onnxtile.query.language import parse
 from onnxtile.query.names import OpType, in_any_domain, meanings, require_known

@@ -19,7 +19,7 @@ from onnx import helper, numpy_helper
 
 from onnxtile.model.known import NOTHING, Dims, Known
 from onnxtile.model.opset import Opsets
-from onnxtile.model.walk import all_nodes, has_body
+from onnxtile.model.topology import all_nodes, has_body
 from onnxtile.system.errors import ModelError
 from onnxtile.system.runtime import Array, contrib_schemas, inferred_results
 

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnxtile.model.constants import constant_tensor
 from onnxtile.model.formula import SizeFormula, SizeRanges, exact_quotient, extreme, product_of
 from onnxtile.model.submodel import assembled, bare_node, tensor_type
-from onnxtile.model.walk import has_body
+from onnxtile.model.topology import has_body
 from onnxtile.operators.table import movement_of
 
 _ShapeFormula: TypeAlias = tuple[SizeFormula, ...]

@@ -18,8 +18,8 @@ import onnx_ir as ir
 from onnxtile.model.formula import SizeRange, SizeRanges, read_size
 from onnxtile.model.known import NOTHING, Dims, Known, declared
 from onnxtile.model.preserved import copied_tensor
+from onnxtile.model.topology import all_nodes, main_graphs, tensors_of, values_in
 from onnxtile.model.validity import INLINE_BYTES, skeleton
-from onnxtile.model.walk import all_nodes, main_graphs, tensors_of, values_in
 from onnxtile.shapes.contributed import KnownOperand, contributed_operators, results
 from onnxtile.shapes.internals import shape_engine
 from onnxtile.system.errors import ModelError

@@ -17,8 +17,8 @@ import onnx_ir as ir
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.save import MAX_IR_VERSION
+from onnxtile.model.topology import HeldGraph, bodies_of, called_functions, nodes_in
 from onnxtile.model.validity import skeleton
-from onnxtile.model.walk import HeldGraph, bodies_of, called_functions, nodes_in
 from onnxtile.operators.row import CONTROL_FLOW
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.internals import Cloner

@@ -25,7 +25,7 @@ from onnxtile.model.feeds import ANYTHING, Wanted, fed_sizes
 from onnxtile.model.formula import SizeFormula, SizeRanges, product_of, read_size, read_sizes
 from onnxtile.model.known import Dim, Dims, Known, declared
 from onnxtile.model.submodel import exposing
-from onnxtile.model.walk import has_body
+from onnxtile.model.topology import has_body
 from onnxtile.operators.takes import Sizes
 from onnxtile.shapes.formula_propagation import FormulaPropagation
 from onnxtile.shapes.infer import ShapeEngines, values

@@ -20,7 +20,7 @@ from onnx import numpy_helper
 from onnxtile.model.constants import constant_tensor
 from onnxtile.model.known import NOTHING, Dim, Dims, Known
 from onnxtile.model.submodel import assembled, tensor_type
-from onnxtile.model.walk import bodies_of, nodes_inside, values_in
+from onnxtile.model.topology import bodies_of, nodes_inside, values_in
 from onnxtile.operators.row import CONTROL_FLOW, ShapeGrowth
 from onnxtile.operators.table import operator_of, operators
 from onnxtile.shapes.contributed import KnownOperand, contributed_operators, results

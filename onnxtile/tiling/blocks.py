@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.operators.node_view import KnownConstants
-from onnxtile.operators.windows import InputWindow
+from onnxtile.operators.reads import InputWindow
 from onnxtile.system.runtime import Array
 from onnxtile.tiling.contraction import PackedFactor
 from onnxtile.tiling.grid import Axis, Cutting, cut_sides, is_contiguous

@@ -15,7 +15,7 @@ from typing import Protocol
 import onnx_ir as ir
 
 from onnxtile.operators.node_view import NotApplicable
-from onnxtile.operators.windows import AxisSize, SlidingAxis
+from onnxtile.operators.reads import AxisSize, SlidingAxis
 from onnxtile.tiling.limits import Limits, WindowBounds
 
 # The limits of one contraction, axis by axis.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxtile.operators.windows import AxisSize, SlidingAxis
+from onnxtile.operators.reads import AxisSize, SlidingAxis
 from onnxtile.system.errors import Infeasible
 from onnxtile.tiling.contraction import AxisBounds, Contraction, TensorDims, TensorOperand
 

@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.model.stream import Written
-from onnxtile.operators.windows import AxisSize
+from onnxtile.operators.reads import AxisSize
 from onnxtile.system.errors import Infeasible
 from onnxtile.tiling.accumulate import Accumulation
 from onnxtile.tiling.contraction import Contraction

@@ -11,18 +11,16 @@ import onnx_ir as ir
 from onnxtile.model.binding import Unbound, free_inputs
 from onnxtile.model.save import raise_ir_version
 from onnxtile.operators.node_view import KnownConstants, NoConstants, NotApplicable
+from onnxtile.operators.reads import AxisSize
 from onnxtile.operators.row import Left
 from onnxtile.operators.table import operator_of
-from onnxtile.operators.windows import AxisSize
 from onnxtile.system.errors import Infeasible, UsageError, unknown
-from onnxtile.system.process import collector_paused
-from onnxtile.system.progress import Progress, counted, silent
+from onnxtile.system.process import Progress, collector_paused, counted, silent
 from onnxtile.system.registry import discover
 from onnxtile.tiling.accumulate import TilingPolicy
 from onnxtile.tiling.choose import MOST_NODES, Candidate, TileSite, choose, examine
 from onnxtile.tiling.contraction import Contraction, ShapeTable, with_quantized
-from onnxtile.tiling.experts import ExpertSite, cut_experts, find_experts
-from onnxtile.tiling.functions import FunctionCopies, FunctionTable
+from onnxtile.tiling.experts import ExpertSite, FunctionCopies, FunctionTable, cut_experts, find_experts
 from onnxtile.tiling.inplace import LateSite, Writing, defer, may_wait, rewrite
 from onnxtile.tiling.islands import island_of
 from onnxtile.tiling.limits import Limits

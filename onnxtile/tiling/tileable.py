@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from onnxtile.model.binding import Unbound, binding
 from onnxtile.operators.node_view import KnownConstants, NotApplicable
-from onnxtile.operators.windows import AxisSize
+from onnxtile.operators.reads import AxisSize
 from onnxtile.system.runtime import Array
 from onnxtile.tiling.contraction import Contraction, ShapeTable, TensorDims
 

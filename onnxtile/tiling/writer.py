@@ -14,7 +14,7 @@ from math import prod
 import onnx_ir as ir
 
 from onnxtile.model import keys
-from onnxtile.model.walk import all_nodes, all_values
+from onnxtile.model.topology import all_nodes, all_values
 from onnxtile.system.runtime import Array
 from onnxtile.tiling.contraction import Contraction, TensorDims, TensorOperand
 from onnxtile.tiling.grid import TileGrid, Workload, is_contiguous

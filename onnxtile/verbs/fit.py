@@ -16,7 +16,7 @@ from onnxtile.system.errors import NAME_ONLY
 from onnxtile.verbs.options.fit import CurveOptions, FitCommand, FitOptions, FitStepOptions, require_memory
 
 if TYPE_CHECKING:
-    from onnxtile.declare.result import ResultWriter
+    from onnxtile.declare.verb import ResultWriter
     from onnxtile.verbs.flows.fitted_model import FitCurve, FittedModel
 
 
@@ -82,7 +82,7 @@ def _prepare(options: FitStepOptions, paths: Sequence[Path]) -> Callable[[Conten
 
 def _curve_files(options: FitStepOptions) -> dict[Path, ResultWriter]:
     """Return the files of the curve, each with what writes it. Raises UsageError, also where a package is missing that draws it."""
-    from onnxtile.declare.result import writer_of
+    from onnxtile.declare.verb import writer_of
     from onnxtile.report.curve_files import require_drawable
     from onnxtile.system.files import require_writable
 

@@ -26,13 +26,13 @@ class ListCommand(ReportOptions):
             "patterns|planners|orders|targets|formats",
             "the kind of names",
             values.TEXT,
-            choices=Choices("onnxtile.verbs.flows.listing:KINDS"),
+            choices=Choices("onnxtile.verbs.flows.matching:KINDS"),
         ),
     ]
 
 
 def _run(options: ListCommand) -> Outcome:
-    from onnxtile.verbs.flows import listing
+    from onnxtile.verbs.flows import matching as listing
 
     return Outcome(listing.option_names(options.kind), "list")
 

@@ -50,7 +50,7 @@ def plan_problem(options: ProblemOptions) -> PlanResult:
 
     Raises UsageError for a file that holds no problem, Infeasible over `capacity`.
     """
-    from onnxtile.verbs.flows import placing
+    from onnxtile.verbs.flows import micro as placing
 
     return placing.plan_problem(options)
 
@@ -96,7 +96,7 @@ def _run(options: PlanStep) -> Outcome:
         return Outcome(audit, "check", reason=None if audit.sound else "the plan is wrong")
     if _is_bare(options):
         from onnxtile.system.process import collector_paused
-        from onnxtile.verbs.flows import placing
+        from onnxtile.verbs.flows import micro as placing
 
         with collector_paused():
             return Outcome(placing.plan_problem(narrowed(ProblemOptions, options, file=options.model)), "plan")

@@ -20,13 +20,13 @@ def verify(options: CompareOptions) -> Verdict:
     A symbol of `dims` need be in one of the models only; a size that one model leaves free is what the other fixes. Raises ModelError
     where onnxruntime refuses one of them or they take different inputs, and UsageError.
     """
-    from onnxtile.verbs.flows import comparing
+    from onnxtile.verbs.flows import checking as comparing
 
     return comparing.verify(options)
 
 
 def _run(options: CompareOptions) -> Outcome:
-    from onnxtile.verbs.flows import comparing
+    from onnxtile.verbs.flows import checking as comparing
     from onnxtile.verbs.flows.stage import nothing_compared
 
     verdict = comparing.verify(options)

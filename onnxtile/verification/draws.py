@@ -15,9 +15,8 @@ from itertools import islice
 import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
-from onnxtile.model.draws import SEED, RandomNodes, has_seed, holders
-from onnxtile.model.topology import followers
-from onnxtile.model.walk import all_nodes, bodies_of
+from onnxtile.model.node_kinds import SEED, RandomNodes, has_seed, holders
+from onnxtile.model.topology import all_nodes, bodies_of, followers
 from onnxtile.operators.table import may_draw
 from onnxtile.verification.trials import Verdict
 

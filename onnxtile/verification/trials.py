@@ -9,17 +9,16 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.declare.result import VerbResult
+from onnxtile.declare.verb import VerbResult
 from onnxtile.model.binding import example, free_inputs
 from onnxtile.model.feeds import Ranges, domains, sample_feeds
 from onnxtile.model.npz_inputs import Feeds, given_shapes
 from onnxtile.model.session import ModelRunner, repeatable_session
 from onnxtile.operators.takes import Domain
 from onnxtile.system.errors import ModelError, OnnxtileError
-from onnxtile.system.progress import Progress, counted, silent
+from onnxtile.system.process import Progress, counted, silent
 from onnxtile.system.runtime import Array
-from onnxtile.verification.bisect import Bisection
-from onnxtile.verification.open_sizes import Assignment, assignments, open_inputs, sizes_given
+from onnxtile.verification.open_sizes import Assignment, Bisection, assignments, open_inputs, sizes_given
 from onnxtile.verification.values import OutputError, badness, compare_values, missing
 
 # Edge inputs: zeros, ones, large, small and negative numbers, NaN, infinity, and sequences and optional values without content.

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from onnxtile.deployment.executorch import memory_planning_algo
+from onnxtile.deployment.micro_run import memory_planning_algo
 
 _NAMES = (
     *("ghostnet_100", "hgnetv2_b0", "mobilenetv3_small_100", "repghostnet_100", "efficientnet_b0"),

@@ -26,7 +26,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.fusion.fuse import fuse
-from onnxtile.fusion.library import pattern_set
+from onnxtile.fusion.pattern import pattern_set
 from onnxtile.model.load import load
 
 MODEL_TYPES = {"gpt2": "gpt2", "t5": "t5", "vit": "vit", "swin": "swin", "clip": "clip", "whisper": "bart"}

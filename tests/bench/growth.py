@@ -22,8 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.fusion.fuse import fuse
-from onnxtile.fusion.library import pattern_set
-from onnxtile.fusion.pattern import Pattern
+from onnxtile.fusion.pattern import Pattern, pattern_set
 from onnxtile.model.constants import Constants
 from onnxtile.query.match import Matcher, compiled
 from onnxtile.query.program import Program

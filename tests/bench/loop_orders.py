@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from itertools import permutations, product
 from math import prod
 
-from onnxtile.operators.windows import SlidingAxis
+from onnxtile.operators.reads import SlidingAxis
 from onnxtile.tiling.choose import front
 from onnxtile.tiling.contraction import AxisBounds
 from onnxtile.tiling.grid import Workload

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onnxtile.verbs.flows.listing import KINDS, option_names
+from onnxtile.verbs.flows.matching import KINDS, option_names
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -21,7 +21,7 @@ def test_each_name_stands_once_and_has_a_summary(run: Callable[..., Any], kind: 
 
 
 def test_the_names_are_those_of_the_plug_ins() -> None:
-    from onnxtile.fusion.library import select
+    from onnxtile.fusion.pattern import select
     from onnxtile.planning.planner import planners
     from onnxtile.planning.schedule import orders
     from onnxtile.tiling.target import find

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxtile import api
 from onnxtile.fusion.fuse import fuse
-from onnxtile.fusion.library import pattern_set
+from onnxtile.fusion.pattern import pattern_set
 from onnxtile.fusion.unfuse import unfuse
 from onnxtile.model import keys
 from onnxtile.model.load import load

@@ -199,7 +199,7 @@ def test_unfuse_gives_all_back(tmp_path: Path, opset: int) -> None:
 
 def test_nodes_that_are_placed_on_devices_are_not_fused(tmp_path: Path) -> None:
     model = load(full(devices=True))
-    from onnxtile.fusion.library import select
+    from onnxtile.fusion.pattern import select
 
     (result,) = fuse(model, select(["MatMul->Add"]))
     assert [refused.reason for refused in result.refused] == [

@@ -112,7 +112,7 @@ def test_unfuse_gives_back_the_users_metadata_and_no_plan(source: ir.Model) -> N
 def test_marks_in_the_record_of_a_call_are_not_brought_back(source: ir.Model) -> None:
     """The graph was planned before the pattern was applied to it, without the verb."""
     from onnxtile.fusion.fuse import fuse
-    from onnxtile.fusion.library import select
+    from onnxtile.fusion.pattern import select
 
     model = marked_everywhere(source)
     fuse(model, select(["MatMul->Add"]))

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxtile.model.binding import bind
 from onnxtile.model.known import NOTHING
 from onnxtile.model.load import load
-from onnxtile.model.walk import main_graphs
+from onnxtile.model.topology import main_graphs
 from onnxtile.shapes import infer as engines
 from onnxtile.shapes.infer import ENGINE
 from onnxtile.shapes.resolve import Shapes, resolve

@@ -5,7 +5,7 @@ import onnx
 import onnx_ir as ir
 
 import onnxtile
-from onnxtile.model.walk import (
+from onnxtile.model.topology import (
     all_graphs,
     all_nodes,
     all_values,
@@ -91,4 +91,4 @@ def test_no_other_module_looks_for_the_bodies_of_a_node() -> None:
     looking = re.compile(r"AttributeType\.GRAPH|as_graphs\(")
     found = {str(file.relative_to(package)) for file in package.rglob("*.py") if looking.search(file.read_text())}
     # unfold copies the attributes themselves.
-    assert found == {"model/walk.py", "shapes/opened_calls.py"}
+    assert found == {"model/topology.py", "shapes/opened_calls.py"}

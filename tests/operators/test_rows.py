@@ -12,7 +12,7 @@ import pytest
 from onnxtile.check import operators as published
 from onnxtile.deployment import tflite_plan, tflite_replay
 from onnxtile.model.load import _HOLDING
-from onnxtile.model.quantising import DEQUANTISING, QUANTISING
+from onnxtile.model.node_kinds import DEQUANTISING, QUANTISING
 from onnxtile.operators import reasons, saves
 from onnxtile.operators.row import CONTROL_FLOW, NOT_STANDARD, FloatMeaning, No, Operator, SizeNumbers
 from onnxtile.operators.table import names_where, operators

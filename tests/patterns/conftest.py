@@ -17,8 +17,7 @@ from onnx import numpy_helper
 
 from onnxtile import api
 from onnxtile.fusion.fuse import PatternResult
-from onnxtile.fusion.library import pattern_set
-from onnxtile.fusion.pattern import Pattern
+from onnxtile.fusion.pattern import Pattern, pattern_set
 
 LIBRARY = {pattern.name: pattern for pattern in pattern_set()}
 ZOO = Path(__file__).parents[3] / "shared" / "zoo"

@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile.planning.offsets import compiled, repeated_skyline, skyline
+from onnxtile.planning.offsets import effort as compiled
+from onnxtile.planning.offsets import repeated_skyline, skyline
 from onnxtile.planning.offsets.effort import LEVELS, Effort
 from onnxtile.planning.offsets.gaps import Fitter, by_breadth, tightest
 from onnxtile.planning.offsets.problem import Buffer, Ints, OffsetPlan, Problem
 from onnxtile.planning.offsets.repeated_skyline import fillings
 from onnxtile.planning.offsets.skyline import Strip
 from onnxtile.planning.planner import Planner, find_planner, planners
-from onnxtile.planning.problem_check import check
+from onnxtile.planning.problem_plan import check
 from onnxtile.system.errors import UsageError
 from tests.planning.conftest import problems
 

@@ -353,7 +353,7 @@ SHARED = {
     "onnxtile.inspection.work",  # multiply-accumulates, which are facts of a model as its shapes are
     "onnxtile.model.keys",
     "onnxtile.planning.result",
-    "onnxtile.declare.result",
+    "onnxtile.declare.verb",
 }
 
 

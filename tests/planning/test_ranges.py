@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 import onnxtile
-from onnxtile.arena.at_sizes import at_sizes
+from onnxtile.arena.run import at_sizes
 from onnxtile.check.audit import check, require
 from onnxtile.check.ranges import proved_sizes
 from onnxtile.model.binding import bind

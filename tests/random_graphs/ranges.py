@@ -22,8 +22,7 @@ import onnx
 from onnx import TensorProto, helper
 
 import onnxtile
-from onnxtile.arena.at_sizes import at_sizes
-from onnxtile.arena.run import arena_run
+from onnxtile.arena.run import arena_run, at_sizes
 from onnxtile.check.audit import require
 from onnxtile.model.binding import bind
 from onnxtile.model.constants import Constants

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxtile.declare.result import write_result
+from onnxtile.declare.verb import write_result
 from onnxtile.report.curve_files import ENDINGS
 from onnxtile.system.errors import UsageError
 

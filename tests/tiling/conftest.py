@@ -17,8 +17,8 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.known import declared
 from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
+from onnxtile.model.topology import all_nodes
 from onnxtile.model.validity import check
-from onnxtile.model.walk import all_nodes
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.runtime import Array, Session
 from onnxtile.tiling.accumulate import TilingPolicy

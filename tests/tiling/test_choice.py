@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxtile import api
-from onnxtile.operators.windows import SlidingAxis
+from onnxtile.operators.reads import SlidingAxis
 from onnxtile.system.errors import Infeasible
 from onnxtile.tiling import choose as search
 from onnxtile.tiling.contraction import AxisBounds

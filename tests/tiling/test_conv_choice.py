@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile.operators.windows import SlidingAxis
+from onnxtile.operators.reads import SlidingAxis
 from onnxtile.tiling.choose import front
 from onnxtile.tiling.contraction import AxisBounds
 from onnxtile.tiling.grid import ORDERS, Workload

@@ -11,7 +11,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 import onnxtile
 from onnxtile.model.constants import Constants
-from onnxtile.model.draws import RandomNodes
+from onnxtile.model.node_kinds import RandomNodes
 from onnxtile.model.session import repeatable_session
 from onnxtile.operators.table import names_where
 from onnxtile.system.errors import Mismatch

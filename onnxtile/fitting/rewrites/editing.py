@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.model.constants import Constants, made_tensor
-from onnxtile.model.draws import RandomNodes
+from onnxtile.model.node_kinds import RandomNodes
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
 from onnxtile.system.runtime import Array

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.fitting.rewrites.editing import ModelEdit
-from onnxtile.model.walk import dependencies, has_body
+from onnxtile.model.topology import dependencies, has_body
 from onnxtile.operators.node_view import NodeView, NotApplicable
 from onnxtile.operators.table import may_draw, movement_of
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 import onnx_ir as ir
 
 from onnxtile.fitting.rewrites.editing import ModelEdit, NodePosition
-from onnxtile.model.walk import dependencies
+from onnxtile.model.topology import dependencies
 
 _LARGEST = 24
 """Nodes that are moved together, at most."""

@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 import onnx_ir as ir
 
 from onnxtile.fitting.rewrites.editing import ModelEdit
-from onnxtile.model.walk import dependencies, has_body
+from onnxtile.model.topology import dependencies, has_body
 from onnxtile.operators.node_view import NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLink, AxisLinks
 from onnxtile.operators.table import axis_links

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.fitting.rewrites.editing import ModelEdit
-from onnxtile.model.walk import has_body
+from onnxtile.model.topology import has_body
 from onnxtile.operators.node_view import NodeView, NotApplicable
 from onnxtile.operators.table import axis_links, movement_of
 

@@ -39,16 +39,15 @@ from onnxtile.model.feeds import draw
 from onnxtile.model.opset import opset_of, raised
 from onnxtile.model.session import session_of
 from onnxtile.model.submodel import Submodels, tensor_type
-from onnxtile.model.topology import node_id
-from onnxtile.model.walk import all_nodes
+from onnxtile.model.topology import all_nodes, node_id
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, shapes_of_raised
 from onnxtile.system.errors import ModelError, NoKernel
-from onnxtile.system.progress import Progress, counted, silent
+from onnxtile.system.process import Progress, counted, silent
 from onnxtile.system.registry import discover
 from onnxtile.system.runtime import Array
+from onnxtile.verification.rounding import is_narrow, resolved, widened
 from onnxtile.verification.values import compare_quantised, compare_values
-from onnxtile.verification.widen import is_narrow, resolved, widened
 
 # The plug-ins that lower for one target, and the choice among them.
 

@@ -31,7 +31,7 @@ from onnxtile.fusion.lower.lowering import (
 )
 from onnxtile.model import keys
 from onnxtile.model.known import Dims
-from onnxtile.model.quantising import dequantises, quantises
+from onnxtile.model.node_kinds import dequantises, quantises
 from onnxtile.system.runtime import Array
 
 EIGHT_BITS = frozenset({ir.DataType.INT8, ir.DataType.UINT8})

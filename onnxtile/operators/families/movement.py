@@ -12,7 +12,7 @@ import numpy as np
 
 from onnxtile.operators import reasons, saves, takes
 from onnxtile.operators.node_view import MICROSOFT, NodeView, NotApplicable
-from onnxtile.operators.reads import AxisLink, AxisLinks, SourceRows, links_of, same_place
+from onnxtile.operators.reads import AxisLink, AxisLinks, SlidingAxis, SourceRows, links_of, same_place
 from onnxtile.operators.row import (
     ALL_OPERANDS,
     COMPUTED,
@@ -26,7 +26,6 @@ from onnxtile.operators.row import (
     ShapeGrowth,
     without,
 )
-from onnxtile.operators.windows import SlidingAxis
 from onnxtile.operators.work import NO_PRODUCTS, NOTHING, Operations
 
 

@@ -18,8 +18,7 @@ import onnx_ir as ir
 from onnxtile.inspection.work import works
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
-from onnxtile.model.topology import node_ids
-from onnxtile.model.walk import dependencies
+from onnxtile.model.topology import dependencies, node_ids
 from onnxtile.planning.aliases import LayoutFacts
 from onnxtile.planning.bodies import Insides, Terms, plan_bodies
 from onnxtile.planning.layout import Layout, layouts
@@ -34,15 +33,18 @@ from onnxtile.planning.movement.eviction import (
 from onnxtile.planning.movement.timetable import KernelPlace, SlowTensors, Timetable, WantedCopy, timetable
 from onnxtile.planning.movement.uses import (
     RULES,
+    CopyToWrite,
     GapOfTensor,
+    MovementOrder,
     Residence,
     TensorUses,
     WideBounds,
+    WrittenCopies,
     moved_pins,
     require_residence,
     without_marks,
+    write_copies,
 )
-from onnxtile.planning.movement.write import CopyToWrite, MovementOrder, WrittenCopies, write_copies
 from onnxtile.planning.offsets.memories import Memory, memories
 from onnxtile.planning.offsets.problem import OverCapacity, align
 from onnxtile.planning.ordering.order_search import OrderSearch

@@ -11,7 +11,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from onnxtile.planning.offsets import compiled, skyline
+from onnxtile.planning.offsets import effort as compiled
+from onnxtile.planning.offsets import skyline
 from onnxtile.planning.offsets.problem import Ints, Problem
 from onnxtile.planning.offsets.skyline import Floats, Strip
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.model.topology import MOST_ELEMENTS, heaviest_antichain
-from onnxtile.model.walk import dependencies
+from onnxtile.model.topology import MOST_ELEMENTS, dependencies, heaviest_antichain
 from onnxtile.planning.live_ranges import ByteSpan, LiveRange
 from onnxtile.planning.offsets.problem import Ints
 from onnxtile.planning.schedule import Schedule, predecessors

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
-from onnxtile.model.walk import dependencies
+from onnxtile.model.topology import dependencies
 from onnxtile.planning.aliases import Alias, LayoutFacts
 from onnxtile.planning.live_ranges import ByteSpan, partial_reads
 from onnxtile.planning.offsets.problem import align

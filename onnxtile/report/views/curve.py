@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from onnxtile.declare.result import ResultView, ResultWriter
+from onnxtile.declare.verb import ResultView, ResultWriter
 from onnxtile.report.curve_files import WRITERS
 from onnxtile.report.fit_tables import for_curve
 from onnxtile.report.notebook import as_html

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from onnxtile.declare.result import ResultView, ResultWriter
+from onnxtile.declare.verb import ResultView, ResultWriter
 from onnxtile.report.notebook import preformatted
 from onnxtile.system.text import as_json
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from onnxtile.declare.result import ResultView, ResultWriter
+from onnxtile.declare.verb import ResultView, ResultWriter
 from onnxtile.report import inspect_csv, inspect_json
 from onnxtile.report.inspect_tables import for_inspect
 from onnxtile.report.notebook import as_html

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from onnxtile.declare.result import ResultView, ResultWriter
+from onnxtile.declare.verb import ResultView, ResultWriter
 from onnxtile.report import tables
 from onnxtile.report.notebook import as_html
 from onnxtile.system.text import as_json

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from onnxtile.declare.result import ResultView, ResultWriter
+from onnxtile.declare.verb import ResultView, ResultWriter
 from onnxtile.report.format import Format, RenderOptions
 from onnxtile.report.notebook import as_html
 from onnxtile.report.picture import render

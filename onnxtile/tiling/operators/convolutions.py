@@ -7,7 +7,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from onnxtile.operators.node_view import NotApplicable
-from onnxtile.operators.windows import SlidingAxis
+from onnxtile.operators.reads import SlidingAxis
 from onnxtile.tiling.contraction import Bias, Contraction, Parameter, Requantize, TensorDims, TensorOperand, times_sign
 from onnxtile.tiling.operators.products import parameter, zero_point
 from onnxtile.tiling.tileable import BYTES, FLOATS, Tileable, TilingFacts, required_input

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from onnxtile.declare.result import VerbResult
+from onnxtile.declare.verb import VerbResult
 from onnxtile.fusion.fuse import FUSED, Fate, FusionRun, PatternResult, Refused
 from onnxtile.fusion.pattern import Pattern
 from onnxtile.model.load import load

@@ -23,14 +23,14 @@ from onnxtile.fitting.strips import FitSchedule
 from onnxtile.fitting.write import wrap, write
 from onnxtile.fusion.fuse import fuse
 from onnxtile.model.constants import Constants
-from onnxtile.model.quantising import is_quantised
+from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.save import raise_ir_version
 from onnxtile.planning.model_plan import plan_model, quick_allocation
 from onnxtile.planning.offsets.memories import Allocation
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import Unfolded, is_kernel, unfold
 from onnxtile.shapes.resolve import Shapes, resolve
-from onnxtile.system.progress import Progress
+from onnxtile.system.process import Progress
 from onnxtile.tiling.accumulate import TilingPolicy
 from onnxtile.tiling.tile import tile
 from onnxtile.tiling.tileable import none_known

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import onnx_ir as ir
 
 from onnxtile.arena.run import ArenaVerdict
-from onnxtile.declare.result import VerbResult
+from onnxtile.declare.verb import VerbResult
 from onnxtile.fitting.result import FitStep, ModelCost, Obstacle
 from onnxtile.planning.result import PlanResult
 from onnxtile.report.format import PlanDocument
 from onnxtile.shapes.opened_calls import Unfolded
-from onnxtile.system.progress import Progress
+from onnxtile.system.process import Progress
 from onnxtile.verbs.flows.results import RewrittenModel, verified
 from onnxtile.verification.trials import Verdict
 
@@ -31,7 +31,7 @@ class ModelPlan:
     @property
     def document(self) -> PlanDocument:
         """The JSON of the plan, from which every format can be written."""
-        from onnxtile.planning.constant_block import constant_block
+        from onnxtile.planning.annotate import constant_block
 
         return PlanDocument(self.plan.to_dict(), lambda: constant_block(self.opened.model, self.plan))
 

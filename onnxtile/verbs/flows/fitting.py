@@ -27,7 +27,7 @@ from onnxtile.fitting.write import inline
 from onnxtile.model.binding import bind, free_inputs, missing_sizes
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import file_name, load
-from onnxtile.model.quantising import is_quantised
+from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.validity import check
 from onnxtile.planning.aliases import containers, kind_name
 from onnxtile.planning.annotate import annotate, clear_plan
@@ -37,7 +37,7 @@ from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import Infeasible, Mismatch, ModelError
-from onnxtile.system.progress import Progress
+from onnxtile.system.process import Progress
 from onnxtile.verbs.flows.fit_drafts import (
     FitAttempts,
     FitSubject,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxtile.fusion import library as pattern_files
+from onnxtile.fusion import pattern as pattern_files
 from onnxtile.fusion.edge_rows import EdgeRule
 from onnxtile.fusion.fuse import PatternResult, Site
 from onnxtile.fusion.fuse import fuse as fuse_graph
@@ -24,13 +24,12 @@ from onnxtile.planning.annotate import clear_plan
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import NAME_ONLY, UsageError, invalid
-from onnxtile.system.progress import Progress
+from onnxtile.system.process import Progress
 from onnxtile.verbs.flows.results import FuseResult, UnfuseResult, file_of
 from onnxtile.verbs.flows.stage import BoundDims, agreeing, bound_shapes, require_sites
 from onnxtile.verification.open_sizes import bound_form
-from onnxtile.verification.rounding import compare
+from onnxtile.verification.rounding import compare, is_narrow, resolved
 from onnxtile.verification.trials import Verdict, run_original
-from onnxtile.verification.widen import is_narrow, resolved
 
 if TYPE_CHECKING:
     from onnxtile.verbs.flows.results import ArenaChange

@@ -13,7 +13,7 @@ from onnxtile.inspection.trace import trace as trace_nodes
 from onnxtile.model.binding import bind
 from onnxtile.model.load import load
 from onnxtile.model.npz_inputs import read_inputs
-from onnxtile.system.progress import Progress
+from onnxtile.system.process import Progress
 from onnxtile.verbs.flows.kernels import require_sizes_from_1
 from onnxtile.verbs.flows.range_planning import bind_ranges
 from onnxtile.verbs.flows.stage import not_both
@@ -38,7 +38,7 @@ def _as_trained(graph: ir.Model, progress: Progress) -> ir.Model:
     """Return `graph` with those meta-ops that frameworks have as one operator: exporters take them apart, and their parts keep more."""
     # The patterns take a second to read.
     from onnxtile.fusion.fuse import fuse
-    from onnxtile.fusion.library import in_order, select
+    from onnxtile.fusion.pattern import in_order, select
     from onnxtile.inspection.training import ONE_OPERATOR
 
     trained = graph.clone()

@@ -15,7 +15,7 @@ from onnxtile.fusion.float_view import float_meaning
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted
 from onnxtile.model.formula import SizeFormula, SizeRanges
-from onnxtile.model.quantising import is_quantised, quantises, quantises_at_run, sums_integers
+from onnxtile.model.node_kinds import is_quantised, quantises, quantises_at_run, sums_integers
 from onnxtile.operators.table import operator_of
 from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.shapes.resolve import Shapes
@@ -57,7 +57,7 @@ def choose_kernels(model: ir.Model, kernels: str) -> KernelCount | None:
     if kernels == KernelChoice.NODES or not is_quantised(model):
         return None
     from onnxtile.fusion.fuse import fuse
-    from onnxtile.fusion.library import select
+    from onnxtile.fusion.pattern import select
 
     before = _made(model)
     results = fuse(model, select(["quantised"]))

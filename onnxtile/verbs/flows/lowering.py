@@ -16,14 +16,13 @@ from onnxtile.fusion.pattern import Pattern
 from onnxtile.fusion.site_check import SiteVerdict, check_sites
 from onnxtile.model.validity import check
 from onnxtile.shapes.resolve import resolve
-from onnxtile.system.progress import Progress
+from onnxtile.system.process import Progress
 from onnxtile.verbs.flows.results import FuseResult
 from onnxtile.verbs.flows.stage import BoundDims, agreeing, bound_shapes, require_sites
 from onnxtile.verification.draws import same_draws
 from onnxtile.verification.open_sizes import bound_form
-from onnxtile.verification.rounding import excused
+from onnxtile.verification.rounding import excused, is_narrow, widened
 from onnxtile.verification.trials import Verdict, compare_with, run_original
-from onnxtile.verification.widen import is_narrow, widened
 
 
 def lower_patterns(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from onnxtile.declare.result import VerbResult
+from onnxtile.declare.verb import VerbResult
 from onnxtile.deployment.micro_run import is_installed, micro_runs, scratch_bytes
 from onnxtile.deployment.tflite_model import ONLINE, MicroGraph, read_tflite, with_offsets
 from onnxtile.deployment.tflite_plan import UNIT, MicroProblem, plan_rows, problem_of
@@ -19,7 +19,7 @@ from onnxtile.system.errors import Mismatch, ModelError, UsageError
 from onnxtile.system.files import require_readable, require_writable, write_whole
 
 if TYPE_CHECKING:
-    from onnxtile.verbs.options.plan import TfliteOptions
+    from onnxtile.verbs.options.plan import ProblemOptions, TfliteOptions
 
 
 _LARGEST = 2**31 - 1
@@ -129,3 +129,38 @@ def _verdict(data: bytes, written: bytes, activations: int) -> MicroVerdict | No
     if ours.outputs != own.outputs:
         raise Mismatch("the run with the plan differs from the one without", hint="please report it with the model")
     return MicroVerdict(True, len(own.outputs), ours.head, own.head)
+
+
+# Plan a problem without a model, such as MiniMalloc's.
+
+
+def plan_problem(options: ProblemOptions) -> PlanResult:
+    """Plan a bare problem as `onnxtile.api.plan_problem` says."""
+    from onnxtile.planning.offsets.csv_problem import read_problem
+    from onnxtile.planning.offsets.problem import require_alignment
+    from onnxtile.planning.problem_plan import plan_buffers
+
+    file, progress = options.file, options.progress
+    alignment = 1 if options.alignment is None else options.alignment
+    require_alignment(alignment)
+    progress("reading the problem")
+    require_readable(Path(file), UsageError)
+    try:
+        data = Path(file).read_bytes()
+        text = data.decode()
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file}: not UTF-8 text ({error.reason} at byte {error.start})") from error
+    try:
+        problem = read_problem(text, alignment=alignment)
+    except UsageError as error:
+        raise UsageError(f"{file}: {error}", hint=error.hint) from error
+    progress("planning")
+    return plan_buffers(
+        problem,
+        planner=options.planner,
+        effort=replace(options.search, progress=progress),
+        capacity=options.capacities,
+        digest=hashlib.sha256(data).hexdigest(),
+    )

@@ -171,8 +171,7 @@ def _proved(model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOpt
 
     Raises CheckFailed where the check says no, and Mismatch where a run differs.
     """
-    from onnxtile.arena.at_sizes import at_sizes
-    from onnxtile.arena.run import arena_run
+    from onnxtile.arena.run import arena_run, at_sizes
     from onnxtile.check.audit import require
     from onnxtile.check.ranges import listed, proved_sizes
 
@@ -208,7 +207,7 @@ def _proved(model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOpt
 
 def _with_states(model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOptions) -> StateVerdict:
     """Run `plan` at one size after the other in one arena. Raises Mismatch where a run differs."""
-    from onnxtile.arena.at_sizes import at_sizes
+    from onnxtile.arena.run import at_sizes
     from onnxtile.arena.state_run import SizedPlan, state_run
     from onnxtile.verbs.flows.stage import require_equal
 

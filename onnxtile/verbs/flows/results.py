@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import onnx_ir as ir
 
-from onnxtile.declare.result import VerbResult, write_result
+from onnxtile.declare.verb import VerbResult, write_result
 from onnxtile.model.load import Source
 from onnxtile.model.stream import Draft
 
@@ -354,7 +354,7 @@ class PlannedModel(ModelResult):
 
     def constant_block(self) -> bytes:
         """Return the bytes of the constants, each at its offset in the block of constants. Raises UsageError, ModelError."""
-        from onnxtile.planning.constant_block import constant_block
+        from onnxtile.planning.annotate import constant_block
 
         return constant_block(self.model, self.plan)
 

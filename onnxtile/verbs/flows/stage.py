@@ -13,8 +13,8 @@ from onnxtile.model.load import Source
 from onnxtile.model.stream import Draft
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.errors import NAME_ONLY, Mismatch, UsageError
+from onnxtile.verification.rounding import resolved
 from onnxtile.verification.trials import Verdict
-from onnxtile.verification.widen import resolved
 
 if TYPE_CHECKING:
     from onnxtile.arena.run import ArenaVerdict

@@ -19,14 +19,13 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.load import Source, load
 from onnxtile.model.opset import opset_of, raised
 from onnxtile.model.stream import Draft
-from onnxtile.model.topology import node_id
+from onnxtile.model.topology import all_nodes, node_id
 from onnxtile.model.validity import check
-from onnxtile.model.walk import all_nodes
 from onnxtile.planning.annotate import clear_plan
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, resolve, shapes_of_raised
 from onnxtile.system.errors import ModelError, ModelWarning, OnnxtileError
-from onnxtile.system.progress import Progress
+from onnxtile.system.process import Progress
 from onnxtile.tiling.accumulate import Accumulation, TilingPolicy
 from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.result import TileResult

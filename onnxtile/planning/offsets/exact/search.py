@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import cycle
 from typing import Literal
 
-from onnxtile.planning.offsets import compiled
+from onnxtile.planning.offsets import effort as compiled
 from onnxtile.planning.offsets.effort import Effort, SearchBudget
 from onnxtile.planning.offsets.exact import descent
 from onnxtile.planning.offsets.exact.descent import IMPOSSIBLE, SOLVED
