@@ -15,7 +15,7 @@ from onnxtile.pipeline.file import from_file as pipeline_file
 from onnxtile.report.format import read_plan
 from onnxtile.system.errors import ModelError, OnnxtileError, UsageError
 from onnxtile.system.files import real, require_readable, require_writable
-from onnxtile.tiling.target import from_file as limits_file
+from onnxtile.tiling.limits import from_file as limits_file
 
 
 def _folder(path: Path) -> None:

@@ -43,7 +43,7 @@ FILE = Order("acme-file", "the nodes as they stand in the model", lambda ground:
 """
 OPERATOR = """
 from onnxtile.operators.node_view import NotApplicable
-from onnxtile.tiling.tileable import Tileable
+from onnxtile.tiling.contraction import Tileable
 
 class Einsum(Tileable):
     name = "Einsum"

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
+import onnx_ir as ir
 
 from onnxtile.operators.node_view import NodeView, NotApplicable
 from onnxtile.system.runtime import Array
@@ -274,24 +275,42 @@ def broadcast(view: NodeView, axis: int) -> AxisLinks:
     return tuple(found)
 
 
+def kernel_axes(node: ir.Node, kernel: Sequence[int], *, transposed: bool = False) -> list[SlidingAxis]:
+    """Return the windows of a `kernel` along each spatial axis, over an input of any size.
+
+    Raises NotApplicable where the attributes of `node` are for another rank, or its padding is negative.
+    """
+    rank = len(kernel)
+
+    def ints(name: str, default: int, count: int = rank) -> list[int]:
+        return list(node.attributes.get_ints(name, [default] * count) or [])
+
+    pads = ints("pads", 0, 2 * rank)
+    strides, dilations, extra = ints("strides", 1), ints("dilations", 1), ints("output_padding", 0)
+    wanted = ints("output_shape", 0)[-rank:] if "output_shape" in node.attributes else [None] * rank
+    if any(len(each) != size for each, size in ((pads, 2 * rank), (strides, rank), (dilations, rank), (extra, rank))):
+        raise NotApplicable(f"its attributes are not for {rank} spatial axes")
+    if min(pads) < 0:
+        raise NotApplicable("its padding is negative")
+    auto = node.attributes.get_string("auto_pad", "NOTSET")
+    return [
+        SlidingAxis(
+            kernel=kernel[i],
+            stride=strides[i],
+            dilation=dilations[i],
+            before=pads[i],
+            after=pads[rank + i],
+            output_padding=extra[i],
+            auto=auto,
+            wanted=wanted[i],
+            transposed=transposed,
+        )
+        for i in range(rank)
+    ]
+
+
 def sliding(view: NodeView, axis: int, kernel: Sequence[int], *, transposed: bool = False) -> SlidingAxis:
     """Return the windows along the spatial `axis`, for an operand of known sizes."""
-    rank, at = len(kernel), axis - 2
-    pads, strides = view.ints("pads", [0] * 2 * rank), view.ints("strides", [1] * rank)
-    dilations, extra = view.ints("dilations", [1] * rank), view.ints("output_padding", [0] * rank)
-    if len(pads) != 2 * rank or len(strides) != rank or min(pads) < 0:
-        raise NotApplicable("its pads or strides do not fit its rank")
-    wanted = view.ints("output_shape", [0] * rank)[-rank:] if "output_shape" in view.node.attributes else None
-    slide = SlidingAxis(
-        kernel=kernel[at],
-        stride=strides[at],
-        dilation=dilations[at],
-        before=pads[at],
-        after=pads[rank + at],
-        output_padding=extra[at],
-        auto=view.node.attributes.get_string("auto_pad", "NOTSET"),
-        wanted=None if wanted is None else wanted[at],
-        transposed=transposed,
-    )
+    slide = kernel_axes(view.node, kernel, transposed=transposed)[axis - 2]
     # With ceil_mode the last window may reach over the padding.
     return replace(slide.over(view.operand(0)[axis]), out=view.result[axis])

@@ -5,34 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, ClassVar
 
 import onnx_ir as ir
 
-from onnxtile.system.errors import UsageError
-from onnxtile.system.text import MOST_RUNS
-from onnxtile.tiling.contraction import Contraction, TensorDims
-from onnxtile.tiling.tileable import FLOATS
+from onnxtile.tiling.contraction import FLOATS, Contraction, TensorDims
+from onnxtile.tiling.limits import Accumulation
 from onnxtile.tiling.writer import GridPlace, Writer
 
 _WIDEST = 256
 """Operands of a Sum: of more the result rounds further off, and onnxruntime takes long to load it."""
-
-
-class Accumulation(StrEnum):
-    """`sum`: one Sum of all; `chain`: Add after Add; `tree`: Add of two and two; `gemm`: each product adds the one before.
-
-    Of more than 256 products, a Sum or a chain is one of sums of 256 each.
-
-    With K innermost a chain keeps two partial sums alive at a time (three of more than 256), a tree as many as K's stretches have binary
-    digits, gemm one.
-    """
-
-    SUM = "sum"
-    CHAIN = "chain"
-    TREE = "tree"
-    GEMM = "gemm"
 
 
 def fitting(wanted: Accumulation, contraction: Contraction) -> Accumulation:
@@ -199,54 +181,3 @@ _KINDS: dict[Accumulation, type[PartialSums]] = {kind.how: kind for kind in (_At
 def partial_sums(how: Accumulation, writer: Writer, place: GridPlace, dims: TensorDims) -> PartialSums:
     """Return the block of the result at `place` (its m and n), of size `dims`, with no product in it yet."""
     return _KINDS[how](writer, place, dims)
-
-
-# The options of tile beside the limits.
-
-SUM_TYPES = {"float32": ir.DataType.FLOAT}
-"""The element types in which partial sums of 16 bits can be added, by name."""
-
-
-@dataclass(frozen=True)
-class TilingPolicy:
-    """The way to tile and to verify, beside the limits.
-
-    `accumulate`: the way to add partial sums. `nodes_at_most`: the most nodes of all tiles together. `wrap`: whether each
-    tiled layer becomes a local function. `runs`: the sets of random inputs that each product is verified on. `sums`: the element
-    type in which partial sums of 16 bits are added, None for their own type. `skip`: the names of nodes to leave as they are.
-    `strict`: whether a node that cannot meet the limits is an error; otherwise it is left as it is.
-    """
-
-    accumulate: Accumulation = Accumulation.CHAIN
-    nodes_at_most: int | None = None
-    wrap: bool = False
-    runs: int = 1
-    sums: ir.DataType | None = None
-    skip: tuple[str, ...] = ()
-    strict: bool = False
-
-    def __post_init__(self) -> None:
-        if self.nodes_at_most is not None and self.nodes_at_most < 1:
-            raise UsageError(f"invalid --nodes-at-most {self.nodes_at_most}: give 1 or more")
-        if not 1 <= self.runs <= MOST_RUNS:
-            raise UsageError(f"invalid --runs {self.runs}: give 1 or more, up to {MOST_RUNS:,}")
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        accumulate: str = "chain",
-        accumulate_type: str | None = None,
-        nodes_at_most: int | None = None,
-        wrap: bool = False,
-        runs: int = 1,
-        skip: Sequence[str] = (),
-        strict: bool = False,
-    ) -> TilingPolicy:
-        """Return the options. Raises UsageError for a way to accumulate or a type that does not exist, and numbers below 1."""
-        if accumulate not in set(Accumulation):
-            raise UsageError(f"invalid --accumulate {accumulate!r} (choose {', '.join(Accumulation)})")
-        if accumulate_type not in {None, *SUM_TYPES}:
-            raise UsageError(f"invalid --accumulate-type {accumulate_type!r} (choose {', '.join(SUM_TYPES)})")
-        sums = None if accumulate_type is None else SUM_TYPES[accumulate_type]
-        return cls(Accumulation(accumulate), nodes_at_most, wrap, runs, sums, tuple(skip), strict)

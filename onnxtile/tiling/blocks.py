@@ -14,9 +14,8 @@ import onnx_ir as ir
 from onnxtile.operators.node_view import KnownConstants
 from onnxtile.operators.reads import InputWindow
 from onnxtile.system.runtime import Array
-from onnxtile.tiling.contraction import PackedFactor
+from onnxtile.tiling.contraction import PackedFactor, as_scalar, normal_range
 from onnxtile.tiling.grid import Axis, Cutting, cut_sides, is_contiguous
-from onnxtile.tiling.tileable import as_scalar, normal_range
 from onnxtile.tiling.writer import Writer, label
 
 BlockKey = tuple[ir.Value, bool, float, Axis, Axis, ir.Graph, int]

@@ -8,7 +8,7 @@ product. Tiles of several whole groups are searched beside tiles of one group.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isqrt, prod
 from typing import Any
 
@@ -17,12 +17,10 @@ import onnx_ir as ir
 
 from onnxtile.operators.node_view import NotApplicable
 from onnxtile.system.errors import Infeasible
-from onnxtile.tiling.accumulate import Accumulation, TilingPolicy
-from onnxtile.tiling.contraction import WITHIN, AxisBounds, Contraction, TensorOperand
+from onnxtile.tiling.contraction import FLOATS, WITHIN, Contraction, TensorOperand, TilingFacts
 from onnxtile.tiling.grid import ORDERS, TileGrid, Workload, bias_bytes
-from onnxtile.tiling.limits import Limits
+from onnxtile.tiling.limits import Accumulation, AxisBounds, Limits, TilingPolicy, bounds_of
 from onnxtile.tiling.result import Chosen, Counts, SkippedNode, TileChoice, best_of, share, trade
-from onnxtile.tiling.tileable import FLOATS, TilingFacts
 from onnxtile.tiling.write import count_nodes, most_nodes, nodes_of_any_scatter
 from onnxtile.tiling.writer import may_copy_result, may_scatter
 
@@ -203,7 +201,7 @@ def _require_batch(contraction: Contraction, facts: TilingFacts) -> None:
 def _require_known(contraction: Contraction, limits: Limits, facts: TilingFacts) -> None:
     """Raise NotApplicable, with the dimension to bind, where a limit holds for an axis of unknown size."""
     left, right = contraction.left, contraction.right
-    bounds = contraction.bounds(limits)
+    bounds = bounds_of(contraction, limits)
     cut = [bound is not None or limits.needs_size(0) for bound in bounds.sliding]
     for axis, sliding, is_cut in zip(contraction.left_axes, contraction.sliding, cut, strict=True):
         # Where one axis is cut, the window of a tile says where it lies along the other, too.
@@ -298,6 +296,47 @@ def choose(found: Iterable[Candidate | SkippedNode], options: TilingPolicy) -> l
 
 # From limits to the choices for one contraction.
 
+
+def with_quantized(contraction: Contraction, limits: Limits) -> Contraction:
+    """Return `contraction` with the DequantizeLinear of each operand that one makes from initializers.
+
+    Where it has a scale for each block, the right operand is cut between blocks, or, within limits smaller than a block, as floats.
+    """
+    bias, right = contraction.tile_bias, _quantized(contraction.right)
+    units = _units(right)
+    bounds = bounds_of(contraction, limits)
+    pairs = zip(units, (bounds.channels, bounds.filters), strict=True)
+    if units != (1, 1) and (limits.pad or any(bound is not None and bound < unit for unit, bound in pairs)):
+        right, units = contraction.right, (1, 1)
+    left = _quantized(contraction.left)
+    return replace(
+        contraction,
+        left=left if _units(left) == (1, 1) else contraction.left,
+        right=right,
+        tile_bias=None if bias is None else _quantized(bias),
+        units=units if right.packed is None else contraction.units,
+    )
+
+
+def _quantized(operand: TensorOperand) -> TensorOperand:
+    node = operand.value.producer() if operand.constant else None
+    if node is None or node.op_type != "DequantizeLinear" or node.domain:
+        return operand
+    held = all(value is not None and value.is_initializer() for value in node.inputs)
+    return replace(operand, dequantize=node) if held else operand
+
+
+def _units(operand: TensorOperand) -> tuple[int, int]:
+    """Return how many elements along rows and columns have one scale in common, where these are more than one and fewer than all."""
+    node = operand.dequantize
+    size = 0 if node is None else node.attributes.get_int("block_size", 0)
+    if node is None or not size:
+        return 1, 1
+    axis = node.attributes.get_int("axis", 1) % len(operand.dims)
+    sides = [side for side in (0, 1) if operand.axes[side] is not None and operand.stored_axis(side) == axis]
+    return (size if sides == [0] else 1), (size if sides == [1] else 1)
+
+
 _MOST_PAIRS = 2**22
 """Steps along the sliding axes and N in all combinations that are compared at most: they take about 1 GB."""
 
@@ -307,7 +346,7 @@ def examine(
 ) -> Candidate:
     """Return the choices for a contraction. Raises NotApplicable with the reason where it cannot be cut, Infeasible where nothing fits."""
     require_cuttable(contraction, limits, facts, node.op_type)
-    bounds = contraction.bounds(limits)
+    bounds = bounds_of(contraction, limits)
     if bounds.channels == 0:
         kernel = contraction.kernel
         raise Infeasible(

@@ -1,4 +1,4 @@
-"""A contraction: the one form in which tile sees every operator that it cuts.
+"""A contraction: the one form in which tile sees every operator that it cuts; and the plug-ins that state an operator as one.
 
 It adds up products of the elements of two operands, `left` and `right`, over K. A matrix product has rows M, columns N and a kernel of 1.
 A convolution has the pixels of the output as M and the output channels of a group as N; its K are the input channels of a group
@@ -7,83 +7,51 @@ times the elements of the kernel, and its groups are so many products side by si
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field, replace
-from math import gcd, lcm, prod
-from typing import Protocol
+from math import prod
+from typing import Protocol, TypeAlias
 
+import ml_dtypes
+import numpy as np
 import onnx_ir as ir
 
-from onnxtile.operators.node_view import NotApplicable
+from onnxtile.model.binding import Unbound, binding
+from onnxtile.operators.node_view import KnownConstants, NotApplicable
 from onnxtile.operators.reads import AxisSize, SlidingAxis
-from onnxtile.tiling.limits import Limits, WindowBounds
+from onnxtile.system.runtime import Array
 
-# The limits of one contraction, axis by axis.
+# Element types of factors and sums, and the numbers that they hold.
 
-
-@dataclass(frozen=True)
-class AxisBounds:
-    """Bounds and multiples in elements; None means no bound.
-
-    `pixels` bounds the product of all `sliding` axes. `multiples` are for those axes, channels and filters. With `fills`, zeros fill up
-    the last stretch of an axis to a multiple.
-    """
-
-    pixels: int | None = None
-    sliding: tuple[int | None, ...] = (None,)
-    channels: int | None = None
-    filters: int | None = None
-    multiples: tuple[int, int, int] = (1, 1, 1)
-    fills: bool = False
-    channels_in_all: int | None = None
-    """The bound on the input channels of all groups of a tile."""
-    filters_in_all: int | None = None
-
-    @classmethod
-    def of(cls, limits: Limits, *, kernel: int = 1, rank: int = 1, windows: bool = False) -> AxisBounds:
-        """Return the bounds of a contraction with a kernel of so many elements, which slides along `rank` axes.
-
-        Only one that reads `windows` has the limits of windows. A K too small for the kernel leaves no channel.
-        """
-        window = (limits.window if windows else None) or WindowBounds()
-        m, k, n = limits.multiples
-        if limits.pad:
-            m, k, n = (bound or each for bound, each in zip(limits.bounds, limits.multiples, strict=True))
-        channels = None if limits.k is None else limits.k // kernel
-        return cls(
-            pixels=limits.m,
-            sliding=(window.rows, window.columns)[-rank:],
-            channels=_lesser(channels, window.channels),
-            filters=_lesser(limits.n, window.filters),
-            multiples=(m, k // gcd(k, kernel), n),
-            fills=limits.pad,
-            channels_in_all=window.channels,
-            filters_in_all=window.filters,
-        )
-
-    def in_units(self, units: tuple[int, int]) -> AxisBounds:
-        """Return the bounds with multiples of so many channels and filters, too."""
-        m, k, n = self.multiples
-        return self if units == (1, 1) else replace(self, multiples=(m, lcm(k, units[0]), lcm(n, units[1])))
-
-    @property
-    def quanta(self) -> tuple[int, int, int]:
-        """The numbers of elements to a multiple of which zeros fill up the last stretch along sliding axes, K and N."""
-        return self.multiples if self.fills else (1, 1, 1)
-
-    def groups(self, groups: int, channels: int, filters: int) -> int:
-        """Return how many of `groups`, each of `channels` and `filters`, one tile may have; 1 where a group is cut."""
-        pairs = [(self.channels, channels), (self.filters, filters)]
-        if any(bound is not None and bound < size for bound, size in pairs):
-            return 1
-        most = [groups]
-        most += [] if self.channels_in_all is None else [self.channels_in_all // channels]
-        most += [] if self.filters_in_all is None else [self.filters_in_all // filters]
-        return max(min(most), 1)
+FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+HALVES = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+"""Floats of 16 bits, whose partial sums may leave their range."""
+INTEGERS = {ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT32, ir.DataType.UINT64}
+"""With `FLOATS`, the element types that MatMul takes (https://onnx.ai/onnx/operators/onnx__MatMul.html)."""
+BYTES = {ir.DataType.INT8, ir.DataType.UINT8}
+"""The element types of quantized factors."""
 
 
-def _lesser(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one if other is None else min(one, other)
+def normal_range(dtype: ir.DataType) -> tuple[float, float]:
+    """Return the least and the largest positive number that `dtype`, a float, holds to its full precision."""
+    info = ml_dtypes.finfo(dtype.numpy())  # type: ignore[no-untyped-call]
+    return float(info.smallest_normal), float(info.max)
+
+
+def epsilon(dtype: ir.DataType) -> float:
+    """Return the distance from 1 to the next larger number of `dtype`, a float."""
+    return float(ml_dtypes.finfo(dtype.numpy()).eps)  # type: ignore[no-untyped-call]
+
+
+def as_scalar(factor: float, dtype: ir.DataType) -> Array:
+    """Return `factor` in `dtype`, without dimensions."""
+    with np.errstate(over="ignore", under="ignore"):
+        return np.asarray(np.asarray(factor, np.float32).astype(dtype.numpy()))
+
+
+FIRST_OPSET = 7
+"""Before it, Gemm and Add broadcast only where an attribute says so, and onnxruntime promises nothing."""
 
 
 # Sizes of tensors, known and unknown, and the tables of shapes and constants that tiling reads.
@@ -131,6 +99,28 @@ Axes = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True)
+class ReadTensor:
+    """A tensor that a node reads: a scale, a zero point, or one of the tensors below."""
+
+    value: ir.Value
+    dims: TensorDims
+    dtype: ir.DataType
+    constant: bool
+
+    @property
+    def held(self) -> tuple[ir.DataType, TensorDims]:
+        """The element type and the dimensions of the value itself."""
+        return self.dtype, self.dims
+
+
+@dataclass(frozen=True)
+class Bias(ReadTensor):
+    """A tensor that is added to the whole result, `beta` times; its dimensions broadcast to the result."""
+
+    beta: float = 1.0
+
+
+@dataclass(frozen=True)
 class PackedFactor:
     """The bytes of MatMulNBits' B, of `dims` (N, blocks of K, bytes of a block): elements of `bits` bits, and a scale for each block."""
 
@@ -138,8 +128,8 @@ class PackedFactor:
     bits: int
     block: int
     """The elements of a block, which lie along K."""
-    scales: Parameter
-    zeros: Parameter | None
+    scales: ReadTensor
+    zeros: ReadTensor | None
 
     @property
     def packs_zeros(self) -> bool:
@@ -147,7 +137,12 @@ class PackedFactor:
         return self.zeros is not None and self.zeros.dtype is ir.DataType.UINT8
 
     @property
-    def parameters(self) -> tuple[Parameter, ...]:
+    def zeros_along(self) -> int:
+        """The zero points of a column, or the bytes that hold them."""
+        return -(-self.dims[1] * self.bits // 8) if self.packs_zeros else self.dims[1]
+
+    @property
+    def parameters(self) -> tuple[ReadTensor, ...]:
         """The scales, and the zero points where there are some."""
         return (self.scales,) if self.zeros is None else (self.scales, self.zeros)
 
@@ -164,25 +159,26 @@ class PackedFactor:
 
 
 @dataclass(frozen=True)
-class TensorOperand:
+class TensorOperand(ReadTensor):
     """An operand: a matrix, a vector, or a batch of matrices along the axes before the last two.
 
     `dims` and `axes` are those that the contraction reads, so after a transposition where there is one. The rows of `left` lie along M,
-    its columns along K; the rows of `right` lie along K, its columns along N.
+    its columns along K; the rows of `right` lie along K, its columns along N. One without axes is a single number.
     """
 
-    value: ir.Value
-    dims: TensorDims
-    axes: Axes
-    transposed: bool
-    constant: bool
-    dtype: ir.DataType
+    axes: Axes = (None, None)
+    transposed: bool = False
     zero: TensorOperand | None = None
     """The zero point that is taken off each element: a single one without axes, or one for each column."""
     dequantize: ir.Node | None = field(default=None, compare=False, repr=False)
     """The DequantizeLinear that makes a constant operand from initializers, so that its blocks can stay quantized."""
     packed: PackedFactor | None = None
     """How the value holds the operand, where it has fewer bits than a byte, or a scale for each of its blocks."""
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is one number for all."""
+        return self.axes == (None, None)
 
     @property
     def element_bytes(self) -> float:
@@ -196,7 +192,7 @@ class TensorOperand:
 
     @property
     def stored(self) -> TensorDims:
-        """The dimensions of the value itself."""
+        """The dimensions of the value itself, of elements that are not packed."""
         return self.dims[::-1] if self.transposed else self.dims
 
     def stored_axis(self, side: int) -> int:
@@ -217,46 +213,26 @@ class TensorOperand:
 
 
 @dataclass(frozen=True)
-class Bias:
-    """A tensor that is added to the whole result, `beta` times; its dimensions broadcast to the result."""
-
-    value: ir.Value
-    dims: TensorDims
-    beta: float
-    constant: bool
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A scale or a zero point of a result."""
-
-    value: ir.Value
-    dims: TensorDims
-    dtype: ir.DataType
-    constant: bool
-
-
-@dataclass(frozen=True)
 class Requantize:
     """The steps from an int32 sum to the result: times alpha · a_scale · b_scale / y_scale, plus a zero point, in `dtype`.
 
     Without y_scale and y_zero the result is a float.
     """
 
-    a_scale: Parameter
-    b_scale: Parameter
-    y_scale: Parameter | None
-    y_zero: Parameter | None
+    a_scale: ReadTensor
+    b_scale: ReadTensor
+    y_scale: ReadTensor | None
+    y_zero: ReadTensor | None
     dtype: ir.DataType
     alpha: float = 1.0
 
     @property
-    def scales(self) -> list[Parameter]:
+    def scales(self) -> list[ReadTensor]:
         """The scales that there are."""
         return [scale for scale in (self.a_scale, self.b_scale, self.y_scale) if scale is not None]
 
     @property
-    def parameters(self) -> list[Parameter]:
+    def parameters(self) -> list[ReadTensor]:
         """The scales, and the zero point of the result."""
         return self.scales if self.y_zero is None else [*self.scales, self.y_zero]
 
@@ -304,8 +280,8 @@ class Contraction:
     """The element type in which partial sums are added; None where it is `dtype`."""
     island: tuple[ir.Node, ...] = field(default=(), compare=False, repr=False)
     """The nodes that the tiles replace, in order, where more than one makes the result: DequantizeLinears, a product, QuantizeLinear."""
-    read: tuple[Parameter, ...] = ()
-    """Parameters that the original nodes read, and the tiles do not."""
+    read: tuple[ReadTensor, ...] = ()
+    """ReadTensors that the original nodes read, and the tiles do not."""
     attributes: tuple[ir.Attr, ...] = field(default=(), compare=False)
     """The attributes of each tile, save the number of groups, and how it is padded."""
     padding: tuple[ir.Attr, ...] = field(default=(), compare=False)
@@ -319,17 +295,21 @@ class Contraction:
         return self.dtype if self.requantize is None else self.requantize.dtype
 
     @property
-    def operands(self) -> list[TensorOperand]:
-        """The two factors, their zero points, and the bias of the tiles."""
-        more = (self.left.zero, self.right.zero, self.tile_bias)
-        return [self.left, self.right, *(operand for operand in more if operand is not None)]
+    def tensors(self) -> list[ReadTensor]:
+        """The two factors, their zero points, the biases, the scales, and what only the original nodes read."""
+        operands = [self.left, self.right, self.left.zero, self.right.zero, self.tile_bias, self.bias]
+        scales = [] if self.requantize is None else self.requantize.parameters
+        return [*(one for one in operands if one is not None), *scales, *self.read]
 
     @property
     def values(self) -> list[ir.Value]:
-        """The values of the operands, the bias and the scales."""
-        bias = [] if self.bias is None else [self.bias.value]
-        scales = [] if self.requantize is None else [parameter.value for parameter in self.requantize.parameters]
-        return [*(operand.value for operand in self.operands), *bias, *scales, *(one.value for one in self.read)]
+        """The values of all these."""
+        return [one.value for one in self.tensors]
+
+    @property
+    def axes(self) -> tuple[int | None, ...]:
+        """The axes of the result that are cut: those of the rows, and that of the columns."""
+        return *self.row_axes, self.column_axis
 
     @property
     def matrices(self) -> bool:
@@ -349,11 +329,6 @@ class Contraction:
         if self.windows:
             return self.row_axes
         return (None if self.left.axes[0] is None else self.left.stored_axis(0),)
-
-    def bounds(self, limits: Limits) -> AxisBounds:
-        """Return `limits`, axis by axis."""
-        bounds = AxisBounds.of(limits, kernel=self.kernel, rank=len(self.sliding), windows=self.windows)
-        return bounds.in_units(self.units)
 
     @property
     def kernel(self) -> int:
@@ -377,46 +352,6 @@ class Contraction:
     def n(self) -> AxisSize:
         """The columns of a product, the output channels of a group of a convolution."""
         return self.filters
-
-
-def with_quantized(contraction: Contraction, limits: Limits) -> Contraction:
-    """Return `contraction` with the DequantizeLinear of each operand that one makes from initializers.
-
-    Where it has a scale for each block, the right operand is cut between blocks, or, within limits smaller than a block, as floats.
-    """
-    bias, right = contraction.tile_bias, _quantized(contraction.right)
-    units = _units(right)
-    bounds = contraction.bounds(limits)
-    pairs = zip(units, (bounds.channels, bounds.filters), strict=True)
-    if units != (1, 1) and (limits.pad or any(bound is not None and bound < unit for unit, bound in pairs)):
-        right, units = contraction.right, (1, 1)
-    left = _quantized(contraction.left)
-    return replace(
-        contraction,
-        left=left if _units(left) == (1, 1) else contraction.left,
-        right=right,
-        tile_bias=None if bias is None else _quantized(bias),
-        units=units if right.packed is None else contraction.units,
-    )
-
-
-def _quantized(operand: TensorOperand) -> TensorOperand:
-    node = operand.value.producer() if operand.constant else None
-    if node is None or node.op_type != "DequantizeLinear" or node.domain:
-        return operand
-    held = all(value is not None and value.is_initializer() for value in node.inputs)
-    return replace(operand, dequantize=node) if held else operand
-
-
-def _units(operand: TensorOperand) -> tuple[int, int]:
-    """Return how many elements along rows and columns have one scale in common, where these are more than one and fewer than all."""
-    node = operand.dequantize
-    size = 0 if node is None else node.attributes.get_int("block_size", 0)
-    if node is None or not size:
-        return 1, 1
-    axis = node.attributes.get_int("axis", 1) % len(operand.dims)
-    sides = [side for side in (0, 1) if operand.axes[side] is not None and operand.stored_axis(side) == axis]
-    return (size if sides == [0] else 1), (size if sides == [1] else 1)
 
 
 def matrix_product(
@@ -464,3 +399,125 @@ def _with_size(operand: TensorOperand, side: int, size: AxisSize) -> TensorOpera
     if axis is None or operand.dims[axis] == size:
         return operand
     return replace(operand, dims=(*operand.dims[:axis], size, *operand.dims[axis + 1 :]))
+
+
+# The facts of a model that a plug-in may ask for.
+
+FreeAt: TypeAlias = Callable[[ir.Node], int]
+"""Returns the bytes of the arena that no tensor takes while a node runs, before any node is tiled."""
+
+
+def none_known(_: ir.Node) -> int:
+    """Return 0, where the free bytes of the arena are not known."""
+    return 0
+
+
+@dataclass(frozen=True)
+class TilingFacts:
+    """The facts that a plug-in may ask for; nothing in them changes the model."""
+
+    shapes: ShapeTable = field(repr=False)
+    constants: KnownConstants = field(repr=False)
+    opset: int
+    unbound: Unbound
+    """The sizes of the model's inputs that can be bound; inference may invent other symbols."""
+    free: FreeAt = none_known
+    """The bytes of the arena that are free while a node runs."""
+
+    def dims(self, value: ir.Value) -> TensorDims:
+        """Return the dimensions of `value`; a symbol only where all its words can be bound. Raises NotApplicable for an unknown rank."""
+        dims = self.shapes.dims(value)
+        if dims is None:
+            raise NotApplicable(self.unbound.once_bound(f"the shape of {value.name!r} is not known"))
+        return tuple(self._dim(dim) for dim in dims)
+
+    def known_dims(self, value: ir.Value) -> tuple[int, ...]:
+        """Return the dimensions of `value`. Raises NotApplicable, with the dimension to bind, where one is not known."""
+        dims = self.dims(value)
+        sizes = tuple(dim for dim in dims if isinstance(dim, int))
+        if len(sizes) < len(dims):
+            raise NotApplicable(self.unknown(value, next(i for i, dim in enumerate(dims) if not isinstance(dim, int))))
+        return sizes
+
+    def unknown(self, value: ir.Value, axis: int) -> str:
+        """Return why `axis` of `value`, whose size is not known, cannot be cut, and the dimension to bind."""
+        dim = (self.shapes.dims(value) or ())[axis]
+        bindable = self.unbound.bindable(dim)
+        if bindable:
+            return f"axis {axis} of {value.name!r} has the size {dim!r}: bind it with {binding(bindable)}"
+        return self.unbound.once_bound(f"the size of axis {axis} of {value.name!r} is not known")
+
+    def can_bind(self, value: ir.Value, axis: int) -> bool:
+        """Return whether symbols of the model's inputs decide `axis` of `value`."""
+        return bool(self.unbound.bindable((self.shapes.dims(value) or ())[axis]))
+
+    def _dim(self, dim: AxisSize) -> AxisSize:
+        if not isinstance(dim, str):
+            return dim
+        if dim.isdecimal():
+            return int(dim)
+        return dim if self.unbound.covers(dim) else None
+
+    def dtype(
+        self, value: ir.Value, operator: str = "MatMul", taken: Set[ir.DataType] = FLOATS | INTEGERS
+    ) -> ir.DataType:
+        """Return the element type of `value`. Raises NotApplicable where it is unknown or `operator` does not take it."""
+        dtype = self.shapes.dtype(value)
+        if dtype is None:
+            raise NotApplicable(f"the element type of {value.name!r} is not known")
+        if dtype not in taken:
+            raise NotApplicable(f"{operator} does not take the element type {dtype.name.lower()}")
+        return dtype
+
+    def operand(self, value: ir.Value, dtype: ir.DataType, axes: Axes, *, transposed: bool = False) -> TensorOperand:
+        """Return `value` as an operand, read transposed or as it is. Raises NotApplicable for an unknown rank."""
+        dims = self.dims(value)
+        dims = dims[::-1] if transposed else dims
+        return TensorOperand(value, dims, dtype, value in self.constants, axes, transposed)
+
+    def require_dtype(self, value: ir.Value, dtype: ir.DataType) -> None:
+        """Raise NotApplicable where `value` is known to have another element type than `dtype`."""
+        if self.shapes.dtype(value) not in {None, dtype}:
+            raise NotApplicable(f"{value.name!r} has another element type than {dtype.name.lower()}")
+
+
+class Tileable(ABC):
+    """An operator that tile can cut: one instance in one file of onnxtile/tiling/operators."""
+
+    name: str
+    """The operator's type."""
+    domain: str = ""
+    """Its domain, empty for ONNX's own."""
+    windows: bool = False
+    """Whether its tiles read windows, as a convolution does. Such operators are cut only where the limits request it."""
+
+    @abstractmethod
+    def restate(self, node: ir.Node, facts: TilingFacts) -> Contraction:
+        """Return the contraction that `node` computes. Raises NotApplicable with the reason where it cannot be cut."""
+
+
+def given_input(node: ir.Node, index: int) -> ir.Value | None:
+    """Return input `index` of `node`; None where it is missing."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def required_input(node: ir.Node, index: int) -> ir.Value:
+    """Return input `index` of `node`. Raises NotApplicable where it is missing."""
+    value = given_input(node, index)
+    if value is None:
+        raise NotApplicable(f"its input {index} is missing")
+    return value
+
+
+def require_factor(name: str, factor: float, dtype: ir.DataType) -> None:
+    """Raise NotApplicable unless `dtype` holds `factor` to its full precision; an integer type holds 1 only.
+
+    ONNX does not say how a fraction multiplies integers, and a subnormal has lost digits that the original keeps.
+    """
+    if dtype in INTEGERS:
+        if factor != 1.0:
+            raise NotApplicable(f"{name} = {factor:g} of an integer product is not defined")
+        return
+    least, most = normal_range(dtype)
+    if factor != 0.0 and not least <= abs(float(as_scalar(factor, dtype))) <= most:
+        raise NotApplicable(f"{name} = {factor:g} is out of the range of {dtype.name.lower()}")

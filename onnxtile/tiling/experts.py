@@ -26,12 +26,10 @@ from onnxtile.shapes.resolve import resolve
 from onnxtile.shapes.value import Propagation
 from onnxtile.system.errors import Infeasible, ModelError
 from onnxtile.system.runtime import Array
-from onnxtile.tiling.accumulate import TilingPolicy
-from onnxtile.tiling.contraction import ShapeTable, TensorDims
+from onnxtile.tiling.contraction import ShapeTable, TensorDims, TilingFacts, required_input
 from onnxtile.tiling.inplace import prune
-from onnxtile.tiling.limits import Limits
+from onnxtile.tiling.limits import Limits, TilingPolicy
 from onnxtile.tiling.result import SkippedNode, TiledExperts
-from onnxtile.tiling.tileable import TilingFacts, required_input
 from onnxtile.tiling.writer import Names
 
 _DOMAIN = "com.microsoft"

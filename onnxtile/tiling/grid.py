@@ -11,7 +11,8 @@ import numpy as np
 
 from onnxtile.operators.reads import AxisSize, SlidingAxis
 from onnxtile.system.errors import Infeasible
-from onnxtile.tiling.contraction import AxisBounds, Contraction, TensorDims, TensorOperand
+from onnxtile.tiling.contraction import Contraction, TensorDims, TensorOperand
+from onnxtile.tiling.limits import AxisBounds
 
 ORDERS = ("mnk", "nmk", "mkn", "knm", "nkm", "kmn")
 """The orders of loops, outermost first; those with K innermost, which leave no partial sum behind, come first."""

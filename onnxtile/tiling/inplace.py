@@ -15,10 +15,11 @@ import onnx_ir as ir
 from onnxtile.model import keys
 from onnxtile.model.stream import Written
 from onnxtile.operators.node_view import KnownConstants, NoConstants
-from onnxtile.tiling.accumulate import TilingPolicy, fitting
+from onnxtile.tiling.accumulate import fitting
 from onnxtile.tiling.blocks import BlockCache
 from onnxtile.tiling.choose import TileSite
 from onnxtile.tiling.contraction import Contraction
+from onnxtile.tiling.limits import TilingPolicy
 from onnxtile.tiling.result import SkippedNode, TiledNode
 from onnxtile.tiling.write import write_tiles
 from onnxtile.tiling.writer import ConstantReader, Names, Writer
@@ -132,7 +133,7 @@ def emitted(site: TileSite, writing: Writing) -> tuple[Writer, ir.Value]:
     writer = Writer(site.name, site.node.op_type, site.contraction, site.grid, opset, writing.names, writing.reader)
     constants = writing.constants_in(graph)
     _fold(site.contraction, constants)
-    result = write_tiles(writer, constants, writing.cache, graph, writing.options.accumulate)
+    result = write_tiles(writer, constants, writing.cache, graph, writing.options.way)
     for node in writer.nodes:
         for place, value in enumerate(node.inputs):
             if value in writing.replaced:
@@ -182,7 +183,7 @@ def report(
     site: TileSite, writing: Writing, originals: tuple[onnx.NodeProto, ...], made: tuple[ir.Node, ...], count: int
 ) -> TiledNode:
     """Return the report on the node of `site`."""
-    how = fitting(writing.options.accumulate, site.contraction)
+    how = fitting(writing.options.way, site.contraction)
     return TiledNode(
         site.name, site.node.op_type, site.contraction, site.grid, originals, made, how, site.chosen, nodes=count
     )

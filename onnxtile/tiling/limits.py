@@ -1,10 +1,20 @@
-"""The limits of the hardware on one tile."""
+"""What tile is asked for: limits on one tile, from options or a file for each hardware, and how to write and judge the tiles."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import gcd, lcm
+from pathlib import Path
+from typing import Annotated, Literal
 
-from onnxtile.system.errors import UsageError
+import pydantic
+
+from onnxtile.system.errors import OnnxtileError, UsageError
+from onnxtile.system.registry import data_folder, discover
+from onnxtile.system.text import MOST_RUNS, bytes_of
+from onnxtile.system.toml_file import TomlFile, read
+from onnxtile.tiling.contraction import Contraction, Tileable
 
 LARGEST = 2**31 - 1
 """Above this a bound is a slip of the keyboard: no hardware multiplies matrices of that size, and no tensor axis reaches it."""
@@ -33,9 +43,7 @@ class WindowBounds:
 
     def over(self, other: WindowBounds) -> WindowBounds:
         """Return these bounds, and the bounds of `other` where these have none."""
-        return WindowBounds(
-            **{name: other_ if (ours := getattr(self, name)) is None else ours for name, other_ in vars(other).items()}
-        )
+        return replace(other, **{name: bound for name, bound in vars(self).items() if bound is not None})
 
 
 @dataclass(frozen=True)
@@ -139,3 +147,289 @@ def _require_bound(bound: object, option: str, most: int = LARGEST) -> None:
         raise UsageError(f"--{option} {bound}: {what}", hint="give 1 or more")
     if bound > most:
         raise UsageError(f"--{option} {bound} is beyond any tensor's size", hint=f"{most} is the most")
+
+
+# The limits of one contraction, axis by axis.
+
+
+@dataclass(frozen=True)
+class AxisBounds:
+    """Bounds and multiples in elements; None means no bound.
+
+    `pixels` bounds the product of all `sliding` axes. `multiples` are for those axes, channels and filters. With `fills`, zeros fill up
+    the last stretch of an axis to a multiple. `in_all` bounds the input and output channels of all groups of a tile.
+    """
+
+    pixels: int | None = None
+    sliding: tuple[int | None, ...] = (None,)
+    channels: int | None = None
+    filters: int | None = None
+    multiples: tuple[int, int, int] = (1, 1, 1)
+    fills: bool = False
+    in_all: tuple[int | None, int | None] = (None, None)
+
+    @classmethod
+    def of(
+        cls, limits: Limits, *, kernel: int = 1, rank: int = 1, windows: bool = False, units: tuple[int, int] = (1, 1)
+    ) -> AxisBounds:
+        """Return the bounds of a contraction with a kernel of so many elements, which slides along `rank` axes.
+
+        Only one that reads `windows` has the limits of windows. A K too small for the kernel leaves no channel. So many channels and
+        filters as `units` says cannot be cut apart.
+        """
+        window = (limits.window if windows else None) or WindowBounds()
+        m, k, n = limits.multiples
+        if limits.pad:
+            m, k, n = (bound or each for bound, each in zip(limits.bounds, limits.multiples, strict=True))
+        channels = None if limits.k is None else limits.k // kernel
+        return cls(
+            pixels=limits.m,
+            sliding=(window.rows, window.columns)[-rank:],
+            channels=_lesser(channels, window.channels),
+            filters=_lesser(limits.n, window.filters),
+            multiples=(m, lcm(k // gcd(k, kernel), units[0]), lcm(n, units[1])),
+            fills=limits.pad,
+            in_all=(window.channels, window.filters),
+        )
+
+    @property
+    def quanta(self) -> tuple[int, int, int]:
+        """The numbers of elements to a multiple of which zeros fill up the last stretch along sliding axes, K and N."""
+        return self.multiples if self.fills else (1, 1, 1)
+
+    def groups(self, groups: int, channels: int, filters: int) -> int:
+        """Return how many of `groups`, each of `channels` and `filters`, one tile may have; 1 where a group is cut."""
+        sizes = (channels, filters)
+        bounds = zip((self.channels, self.filters), sizes, strict=True)
+        if any(bound is not None and bound < size for bound, size in bounds):
+            return 1
+        most = [bound // size for bound, size in zip(self.in_all, sizes, strict=True) if bound is not None]
+        return max(min(groups, *most), 1) if most else groups
+
+
+def bounds_of(contraction: Contraction, limits: Limits) -> AxisBounds:
+    """Return `limits`, axis by axis."""
+    one = contraction
+    return AxisBounds.of(limits, kernel=one.kernel, rank=len(one.sliding), windows=one.windows, units=one.units)
+
+
+def _lesser(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else min(one, other)
+
+
+# The options of tile beside the limits.
+
+
+class Accumulation(StrEnum):
+    """`sum`: one Sum of all; `chain`: Add after Add; `tree`: Add of two and two; `gemm`: each product adds the one before.
+
+    Of more than 256 products, a Sum or a chain is one of sums of 256 each.
+
+    With K innermost a chain keeps two partial sums alive at a time (three of more than 256), a tree as many as K's stretches have binary
+    digits, gemm one.
+    """
+
+    SUM = "sum"
+    CHAIN = "chain"
+    TREE = "tree"
+    GEMM = "gemm"
+
+
+SUM_TYPES = {"float32": "FLOAT"}
+"""The element types in which partial sums of 16 bits can be added: numpy's names, and ONNX's."""
+
+
+@dataclass(frozen=True)
+class TilingPolicy:
+    """The way to tile and to verify, beside the limits.
+
+    `accumulate`: the way to add partial sums, one of `Accumulation`. `accumulate_type`: the element type in which partial sums of 16 bits
+    are added, None for their own type. `nodes_at_most`: the most nodes of all tiles together. `wrap`: whether each tiled layer becomes
+    a local function. `runs`: the sets of random inputs that each product is verified on. `skip`: the names of nodes to leave as they are.
+    `strict`: whether a node that cannot meet the limits is an error; otherwise it is left as it is.
+
+    Raises UsageError for a way to accumulate or a type that does not exist, and numbers below 1.
+    """
+
+    accumulate: str = Accumulation.CHAIN
+    accumulate_type: str | None = None
+    nodes_at_most: int | None = None
+    wrap: bool = False
+    runs: int = 1
+    skip: tuple[str, ...] = ()
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        if self.accumulate not in set(Accumulation):
+            raise UsageError(f"invalid --accumulate {self.accumulate!r} (choose {', '.join(Accumulation)})")
+        if self.accumulate_type not in {None, *SUM_TYPES}:
+            raise UsageError(f"invalid --accumulate-type {self.accumulate_type!r} (choose {', '.join(SUM_TYPES)})")
+        if self.nodes_at_most is not None and self.nodes_at_most < 1:
+            raise UsageError(f"invalid --nodes-at-most {self.nodes_at_most}: give 1 or more")
+        if not 1 <= self.runs <= MOST_RUNS:
+            raise UsageError(f"invalid --runs {self.runs}: give 1 or more, up to {MOST_RUNS:,}")
+
+    @property
+    def way(self) -> Accumulation:
+        """The way to add partial sums."""
+        return Accumulation(self.accumulate)
+
+
+# Limits files: TOML, one for each hardware, checked field by field.
+
+_ENDING = ".toml"
+_OF_CONVOLUTIONS = {"conv", "rows", "columns", "channels", "filters"}
+
+Size = Annotated[int, pydantic.Field(strict=True, ge=1, le=LARGEST)]
+DType = Literal[
+    "float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "uint32", "int64", "uint64"
+]  # fmt: skip
+
+
+def _in_bytes(value: object) -> object:
+    """Return the bytes that a text means; any other value is returned as it is."""
+    if not isinstance(value, str):
+        return value
+    size = bytes_of(value)
+    if size is None:
+        raise ValueError(f'{value!r} is not a size in bytes: write 262144, "256KiB" or "8MiB"')
+    return size
+
+
+MemorySize = Annotated[int, pydantic.Field(strict=True, ge=1, le=MOST_MEMORY), pydantic.BeforeValidator(_in_bytes)]
+
+
+class _TargetTable(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+
+class _AxisLimits(_TargetTable):
+    max: Size | None = None
+    multiple: Size = 1
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _bare(cls, value: object) -> object:
+        """Read `m = 64` as `m = { max = 64 }`."""
+        if isinstance(value, int):
+            return {"max": value}
+        if not isinstance(value, dict):
+            raise ValueError(f"{value!r} is not a whole number: write 64, or {{ max = 64, multiple = 8 }}")
+        return value
+
+    @pydantic.model_validator(mode="after")
+    def _fit(self) -> _AxisLimits:
+        if self.max is not None and self.max % self.multiple:
+            raise ValueError(f"max = {self.max} is not a multiple of {self.multiple}")
+        return self
+
+
+class _Largest(_TargetTable):
+    elements: Annotated[int, pydantic.Field(strict=True, ge=1, le=MOST_MEMORY)] | None = None
+    bytes: MemorySize | None = None
+
+
+class _Rules(_TargetTable):
+    """The fields that may differ from operator to operator."""
+
+    m: _AxisLimits = _AxisLimits()
+    k: _AxisLimits = _AxisLimits()
+    n: _AxisLimits = _AxisLimits()
+    largest: _Largest = _Largest()
+    memory: MemorySize | None = None
+    dtypes: Annotated[tuple[DType, ...], pydantic.Field(min_length=1)] | None = None
+    pad: Annotated[bool, pydantic.Field(strict=True)] = False
+    conv: Annotated[bool, pydantic.Field(strict=True)] = False
+    rows: Size | None = None
+    columns: Size | None = None
+    channels: Size | None = None
+    filters: Size | None = None
+
+    def limits(self) -> Limits:
+        window = WindowBounds(self.rows, self.columns, self.channels, self.filters)
+        return Limits(
+            self.m.max,
+            self.k.max,
+            self.n.max,
+            multiples=(self.m.multiple, self.k.multiple, self.n.multiple),
+            largest_elements=self.largest.elements,
+            largest_bytes=self.largest.bytes,
+            memory=self.memory,
+            dtypes=None if self.dtypes is None else frozenset(self.dtypes),
+            pad=self.pad,
+            window=window if self.conv or window.asks else None,
+        )
+
+
+class _LimitsFile(_Rules):
+    doc: str = ""
+    operator: dict[str, _Rules] = {}
+
+    def limits(self) -> Limits:
+        """Return the limits; fields that the table of an operator leaves out come from the file."""
+        common = super().limits()
+        own = [(name, self._with(rules, name).limits()) for name, rules in self.operator.items()]
+        return replace(common, operators=tuple(sorted(own, key=lambda pair: pair[0])))
+
+    def _with(self, rules: _Rules, operator: str) -> _Rules:
+        """Return `rules`, with missing fields from the file. A table of a convolution requests that it is cut."""
+        common = {name: getattr(self, name) for name in self.model_fields_set & _Rules.model_fields.keys()}
+        own = {name: getattr(rules, name) for name in rules.model_fields_set}
+        return _Rules.model_construct(**{**common, **own, "conv": _operators()[operator].windows})
+
+
+def from_file(path: Path) -> Limits:
+    """Return the limits in a TOML file. Raises UsageError with the file, the line and the field at fault."""
+    file = read(path, UsageError, hint=f"ready-made: {', '.join(_ready_made_or_none())}")
+    content = file.validated(_LimitsFile)
+    _require_operators(file, content)
+    limits = content.limits()
+    if limits == Limits():
+        raise UsageError(f"{file.place()}: no limit is given", hint='say m = 64, or memory = "256KiB"')
+    return limits
+
+
+def _operators() -> dict[str, Tileable]:
+    return discover("onnxtile.tiling.operators", Tileable)  # type: ignore[type-abstract]
+
+
+def _require_operators(file: TomlFile, content: _LimitsFile) -> None:
+    known = _operators()
+    for name, rules in content.operator.items():
+        at = ("operator", name)
+        if name not in known:
+            raise UsageError(
+                f"{file.place(at)}: field 'operator.{name}': tile cuts no such operator",
+                hint=f"choose {', '.join(known)}",
+            )
+        alien = rules.model_fields_set & _OF_CONVOLUTIONS
+        if alien and not known[name].windows:
+            field = min(alien)
+            raise UsageError(
+                f"{file.place((*at, field))}: field 'operator.{name}.{field}': {name} is not a convolution"
+            )
+
+
+def ready_made() -> list[str]:
+    """Return the names of the limits files that ship with onnxtile."""
+    return sorted(path.name.removesuffix(_ENDING) for path in data_folder("limits").glob(f"*{_ENDING}"))
+
+
+def descriptions() -> dict[str, str]:
+    """Return, by the name of each limits file that ships with onnxtile, the sentence in its `doc` field."""
+    folder = data_folder("limits")
+    return {name: read(folder / f"{name}{_ENDING}", UsageError).validated(_LimitsFile).doc for name in ready_made()}
+
+
+def find(name: str) -> Limits:
+    """Return the limits in the file `name`, or in the ready-made one called so. Raises UsageError."""
+    if name in _ready_made_or_none():
+        return from_file(data_folder("limits") / f"{name}{_ENDING}")
+    return from_file(Path(name))
+
+
+def _ready_made_or_none() -> list[str]:
+    try:
+        return ready_made()
+    except OnnxtileError:
+        return []

@@ -16,9 +16,9 @@ import onnx_ir as ir
 from onnxtile.model.stream import Written
 from onnxtile.operators.reads import AxisSize
 from onnxtile.system.errors import Infeasible
-from onnxtile.tiling.accumulate import Accumulation
 from onnxtile.tiling.contraction import Contraction
 from onnxtile.tiling.grid import ORDERS, TileGrid
+from onnxtile.tiling.limits import Accumulation
 
 # The choices for each contraction of a model, and which of them is taken: few nodes, or few bytes moved.
 

@@ -28,9 +28,17 @@ from onnxtile.system.errors import ModelError
 from onnxtile.system.process import Progress, counted, silent
 from onnxtile.system.runtime import Array, Session
 from onnxtile.tiling.accumulate import roundings
-from onnxtile.tiling.contraction import Contraction, PackedFactor, TensorOperand
+from onnxtile.tiling.contraction import (
+    BYTES,
+    FLOATS,
+    HALVES,
+    INTEGERS,
+    Contraction,
+    PackedFactor,
+    TensorOperand,
+    epsilon,
+)
 from onnxtile.tiling.result import TiledNode
-from onnxtile.tiling.tileable import BYTES, FLOATS, HALVES, INTEGERS, epsilon
 
 # A convolution in float64, element of the kernel by element of the kernel.
 
@@ -198,12 +206,7 @@ def outer_values(contraction: Contraction) -> dict[str, tuple[ir.Value, ir.DataT
 
     An axis along which windows slide gets three times the elements that the kernel reaches over.
     """
-    outer = [(o.value, *o.held) for o in contraction.operands]
-    if contraction.bias is not None:
-        outer.append((contraction.bias.value, contraction.dtype, contraction.bias.dims))
-    if contraction.requantize is not None:
-        outer += [(p.value, p.dtype, p.dims) for p in contraction.requantize.parameters]
-    outer += [(p.value, p.dtype, p.dims) for p in contraction.read]
+    outer = [(one.value, *one.held) for one in contraction.tensors]
     size, windows = _free_size(contraction), _window_sizes(contraction)
     free = [windows if value is contraction.left.value else {} for value, _, _ in outer]
     return {
@@ -477,7 +480,8 @@ def check_tiles(
 
 def _signature(site: TiledNode) -> tuple[object, ...]:
     one = site.contraction
-    operands = [(o.dims, o.transposed, o.constant, o.dtype) for o in one.operands]
+    read = [one.left, one.right, one.left.zero, one.right.zero, one.tile_bias]
+    operands = [(o.dims, o.transposed, o.constant, o.dtype) for o in read if o is not None]
     zeros = [o.zero and o.zero.value for o in (one.left, one.right)]
     bias = one.bias and (one.bias.dims, one.bias.beta, one.bias.constant)
     same = one.left.value is one.right.value

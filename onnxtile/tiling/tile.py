@@ -17,15 +17,22 @@ from onnxtile.operators.table import operator_of
 from onnxtile.system.errors import Infeasible, UsageError, unknown
 from onnxtile.system.process import Progress, collector_paused, counted, silent
 from onnxtile.system.registry import discover
-from onnxtile.tiling.accumulate import TilingPolicy
-from onnxtile.tiling.choose import MOST_NODES, Candidate, TileSite, choose, examine
-from onnxtile.tiling.contraction import Contraction, ShapeTable, with_quantized
+from onnxtile.tiling.choose import MOST_NODES, Candidate, TileSite, choose, examine, with_quantized
+from onnxtile.tiling.contraction import (
+    FIRST_OPSET,
+    HALVES,
+    Contraction,
+    FreeAt,
+    ShapeTable,
+    Tileable,
+    TilingFacts,
+    none_known,
+)
 from onnxtile.tiling.experts import ExpertSite, FunctionCopies, FunctionTable, cut_experts, find_experts
 from onnxtile.tiling.inplace import LateSite, Writing, defer, may_wait, rewrite
-from onnxtile.tiling.islands import island_of
-from onnxtile.tiling.limits import Limits
+from onnxtile.tiling.limits import SUM_TYPES, Limits, TilingPolicy
+from onnxtile.tiling.operators.integers import island_of
 from onnxtile.tiling.result import SkippedNode, TiledNode, TileResult
-from onnxtile.tiling.tileable import FIRST_OPSET, HALVES, FreeAt, Tileable, TilingFacts, none_known
 from onnxtile.tiling.write import most_nodes
 from onnxtile.tiling.writer import SCATTER_OPSET, Names, keeps_copies, scatters
 
@@ -182,10 +189,10 @@ class _Search:
         try:
             stated = island_of(node, facts) or self.operators[node.op_type].restate(node, facts)
             contraction: Contraction = replace(with_quantized(stated, limits), free=partial(facts.free, node))
-            if contraction.dtype in HALVES:
-                contraction = replace(contraction, sums=self.options.sums)
+            if contraction.dtype in HALVES and self.options.accumulate_type is not None:
+                contraction = replace(contraction, sums=ir.DataType[SUM_TYPES[self.options.accumulate_type]])
             sizes = (contraction.m, contraction.k, contraction.n)
-            return examine(name, node, contraction, limits, facts, self.options.accumulate)
+            return examine(name, node, contraction, limits, facts, self.options.way)
         except NotApplicable as reason:
             return SkippedNode(name, str(reason), sizes)
         except Infeasible as error:
@@ -201,7 +208,7 @@ def _is_tileable(node: ir.Node, operators: Mapping[str, Tileable]) -> bool:
 
 def _refuse_explosion(sites: list[TileSite], options: TilingPolicy, opset: int) -> None:
     """Raise UsageError, with the limit to raise, where tiling would write more nodes than the options allow."""
-    counts = [most_nodes(site.contraction, site.grid, options.accumulate, opset) for site in sites]
+    counts = [most_nodes(site.contraction, site.grid, options.way, opset) for site in sites]
     total = sum(counts)
     if total <= max(MOST_NODES, options.nodes_at_most or 0):
         return

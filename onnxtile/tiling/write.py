@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from onnxtile.operators.node_view import KnownConstants
 from onnxtile.system.runtime import Array
-from onnxtile.tiling.accumulate import Accumulation, PartialSums, additions, fitting, partial_sums
+from onnxtile.tiling.accumulate import PartialSums, additions, fitting, partial_sums
 from onnxtile.tiling.blocks import (
     BlockCache,
     Blocks,
@@ -32,9 +32,18 @@ from onnxtile.tiling.blocks import (
     scaled,
     times,
 )
-from onnxtile.tiling.contraction import Axes, Bias, Contraction, Parameter, Requantize, TensorDims, TensorOperand
+from onnxtile.tiling.contraction import (
+    Axes,
+    Bias,
+    Contraction,
+    ReadTensor,
+    Requantize,
+    TensorDims,
+    TensorOperand,
+    as_scalar,
+)
 from onnxtile.tiling.grid import Axis, Cutting, TileGrid, is_contiguous, loads
-from onnxtile.tiling.tileable import as_scalar
+from onnxtile.tiling.limits import Accumulation
 from onnxtile.tiling.writer import GridPlace, Writer, keeps_copies, label, scatters
 
 # Joins the blocks of the result: by Concat where that copies little, or the arena has room; else by ScatterND into one tensor.
@@ -368,7 +377,7 @@ def _blocks(writer: Writer, addend: _Addend, stem: str) -> Blocks:
     rows = None if contraction.windows else axis_of(contraction.row_axes[0])
     axes: Axes = (rows, axis_of(contraction.column_axis))
     dtype = value.dtype or contraction.dtype if array is None else ir.DataType.from_numpy(array.dtype)
-    operand = TensorOperand(value, dims, axes, transposed=False, constant=array is not None, dtype=dtype)
+    operand = TensorOperand(value, dims, dtype, array is not None, axes)
     cutting = Cutting(operand, _ONE if rows is None else grid.rows, grid.outputs, (stem, "m", "n"))
     cut = any(
         axis is not None and (cuts.is_cut or cuts.fills)
@@ -412,7 +421,7 @@ def _over_pixels(writer: Writer, addend: _Addend, stem: str) -> _Addend:
     return writer.node("Reshape", [value, sizes], f"{stem}_channels", {}, dims, (), dtype), dims, None
 
 
-def _array(scale: Parameter, constants: KnownConstants) -> Array:
+def _array(scale: ReadTensor, constants: KnownConstants) -> Array:
     """Return a scale; without dimensions where it is a single number, so that it fits a result of any rank."""
     array = constants.array(scale.value).astype(np.float32, copy=False)
     return array.reshape(()) if array.size == 1 else array

@@ -16,9 +16,8 @@ from math import prod
 
 from onnxtile.operators.reads import SlidingAxis
 from onnxtile.tiling.choose import front
-from onnxtile.tiling.contraction import AxisBounds
 from onnxtile.tiling.grid import Workload
-from onnxtile.tiling.limits import Limits
+from onnxtile.tiling.limits import AxisBounds, Limits
 
 BYTES = 4
 

@@ -28,8 +28,7 @@ from onnx import helper, numpy_helper
 from onnxtile import api
 from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
-from onnxtile.tiling.accumulate import Accumulation
-from onnxtile.tiling.limits import Limits
+from onnxtile.tiling.limits import Accumulation, Limits
 from tests.bench.alexnet import LIGHT, make
 
 LOAD_AND_SAVE = "import onnx, sys; onnx.save(onnx.load(sys.argv[1]), sys.argv[2])"

@@ -24,7 +24,7 @@ def test_the_names_are_those_of_the_plug_ins() -> None:
     from onnxtile.fusion.pattern import select
     from onnxtile.planning.planner import planners
     from onnxtile.planning.schedule import orders
-    from onnxtile.tiling.target import find
+    from onnxtile.tiling.limits import find
 
     assert {choice.name for choice in option_names("planners").names} == planners().keys()
     assert {choice.name for choice in option_names("orders").names} == orders().keys()

@@ -19,7 +19,7 @@ from onnxtile.operators.table import names_where, operators
 from onnxtile.operators.work import NO_PRODUCTS, Products
 from onnxtile.planning import byte_graph
 from onnxtile.system.registry import discover
-from onnxtile.tiling.tileable import Tileable
+from onnxtile.tiling.contraction import Tileable
 from tests.conftest import ROOT
 from tests.operators.schemas import operators as known_operators
 from tests.operators.schemas import schemas, with_kernel

@@ -21,8 +21,7 @@ from onnxtile.model.topology import all_nodes
 from onnxtile.model.validity import check
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.runtime import Array, Session
-from onnxtile.tiling.accumulate import TilingPolicy
-from onnxtile.tiling.limits import Limits
+from onnxtile.tiling.limits import Limits, TilingPolicy
 from onnxtile.tiling.result import TiledNode, TileResult
 from onnxtile.tiling.site_check import TileVerdict, check_tiles
 from onnxtile.tiling.tile import tile

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxtile.system.errors import UsageError
-from onnxtile.tiling.accumulate import Accumulation, TilingPolicy
-from onnxtile.tiling.limits import Limits
+from onnxtile.tiling.limits import Accumulation, Limits, TilingPolicy
 from onnxtile.tiling.write import most_nodes
 
 if TYPE_CHECKING:
@@ -59,14 +58,14 @@ def alive(tiled: Tiled) -> int:
 @pytest.mark.parametrize(("how", "most"), [("sum", 17), ("chain", 3), ("tree", 6), ("gemm", 2)])
 def test_few_partial_sums_are_alive(bench: Bench, how: str, most: int) -> None:
     case = bench.case(op="MatMul", m=4, k=64, n=4, constants="b")
-    tiled = bench.judge(case, Limits.of(max=4), TilingPolicy.of(accumulate=how))
+    tiled = bench.judge(case, Limits.of(max=4), TilingPolicy(accumulate=how))
     assert tiled.result.matmuls == 16
     assert alive(tiled) == most, "the last one made beside those that it is made of"
 
 
 def test_gemm_adds_what_the_product_before_made(bench: Bench) -> None:
     tiled = bench.judge(
-        bench.case(m=3, k=12, n=4, bias=(4,), constants="bc"), Limits.of(max=4), TilingPolicy.of(accumulate="gemm")
+        bench.case(m=3, k=12, n=4, bias=(4,), constants="bc"), Limits.of(max=4), TilingPolicy(accumulate="gemm")
     )
     assert [node.op_type for node in tiled.nodes] == ["Slice", "MatMul", "Slice", "Gemm", "Slice", "Gemm", "Add"]
     first, second, third = (node for node in tiled.nodes if node.op_type in {"MatMul", "Gemm"})
@@ -74,7 +73,7 @@ def test_gemm_adds_what_the_product_before_made(bench: Bench) -> None:
 
 
 def test_a_tree_is_as_deep_as_it_must_be(bench: Bench) -> None:
-    tiled = bench.judge(bench.case(op="MatMul", m=1, k=21, n=2), Limits(k=4), TilingPolicy.of(accumulate="tree"))
+    tiled = bench.judge(bench.case(op="MatMul", m=1, k=21, n=2), Limits(k=4), TilingPolicy(accumulate="tree"))
     names = [node.name.split("/")[1] for node in tiled.nodes if node.op_type == "Add" and node.name]
     assert names == [f"sum_level{level}_m0_n0_k{k}" for level, k in ((1, 1), (1, 3), (2, 3), (1, 5), (3, 5))]
 
@@ -103,10 +102,10 @@ def test_a_chain_of_very_many_is_one_of_chains(bench: Bench) -> None:
 def test_integers_and_batches_are_added_in_a_chain(bench: Bench, dtype: Any) -> None:
     case = bench.case(op="MatMul", m=3, k=9, n=4, dtype=dtype)
     for how in ("sum", "gemm"):
-        tiled = bench.judge(case, Limits.of(max=4), TilingPolicy.of(accumulate=how))
+        tiled = bench.judge(case, Limits.of(max=4), TilingPolicy(accumulate=how))
         assert (tiled.count("Add"), tiled.count("Sum"), tiled.count("Gemm")) == (2, 0, 0)
 
 
 def test_a_way_that_does_not_exist_is_refused() -> None:
     with pytest.raises(UsageError, match=r"^invalid --accumulate 'pairs' \(choose sum, chain, tree, gemm\)$"):
-        TilingPolicy.of(accumulate="pairs")
+        TilingPolicy(accumulate="pairs")

@@ -14,8 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxtile import api
 from onnxtile.system.runtime import Array, Session
-from onnxtile.tiling.accumulate import TilingPolicy
-from onnxtile.tiling.limits import Limits
+from onnxtile.tiling.limits import Limits, TilingPolicy
 
 if TYPE_CHECKING:
     from tests.tiling.conftest import Bench
@@ -144,7 +143,7 @@ def test_a_memory_counts_bits(bench: Bench) -> None:
 
 @pytest.mark.parametrize("how", ["gemm", "tree", "chain"])
 def test_partial_sums(bench: Bench, how: str) -> None:
-    require_same(bench, nbits(), Limits.of(k=32), TilingPolicy.of(accumulate=how))
+    require_same(bench, nbits(), Limits.of(k=32), TilingPolicy(accumulate=how))
 
 
 def test_it_can_be_wrapped() -> None:

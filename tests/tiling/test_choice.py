@@ -16,9 +16,8 @@ from onnxtile import api
 from onnxtile.operators.reads import SlidingAxis
 from onnxtile.system.errors import Infeasible
 from onnxtile.tiling import choose as search
-from onnxtile.tiling.contraction import AxisBounds
 from onnxtile.tiling.grid import ORDERS, Workload
-from onnxtile.tiling.limits import Limits
+from onnxtile.tiling.limits import AxisBounds, Limits
 from onnxtile.tiling.result import Counts, TileChoice, share, trade, within_slack
 
 

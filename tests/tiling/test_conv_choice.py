@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from onnxtile.operators.reads import SlidingAxis
 from onnxtile.tiling.choose import front
-from onnxtile.tiling.contraction import AxisBounds
 from onnxtile.tiling.grid import ORDERS, Workload
-from onnxtile.tiling.limits import Limits, WindowBounds
+from onnxtile.tiling.limits import AxisBounds, Limits, WindowBounds
 from tests.tiling.test_choice import serpentine
 
 SIZE = st.integers(1, 5)

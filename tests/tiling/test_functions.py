@@ -12,8 +12,7 @@ from onnx import parser
 from onnxtile import api
 from onnxtile.model.save import to_bytes
 from onnxtile.system.runtime import Session
-from onnxtile.tiling.accumulate import TilingPolicy
-from onnxtile.tiling.limits import Limits
+from onnxtile.tiling.limits import Limits, TilingPolicy
 
 if TYPE_CHECKING:
     from tests.tiling.conftest import Bench
@@ -48,7 +47,7 @@ TWO_CALLS = """(float[5,8] x, float[8,8] w, float[8] b, float[8,8] v) => (float[
 @pytest.mark.parametrize("wrap", [False, True])
 def test_calls_of_one_size(bench: Bench, how: str, *, wrap: bool) -> None:
     model = source(TWO_CALLS, LINEAR)
-    require_same(bench, model, TilingPolicy.of(accumulate=how, wrap=wrap))
+    require_same(bench, model, TilingPolicy(accumulate=how, wrap=wrap))
     (site,) = bench.tile(model, FOUR).result.tiled
     assert (site.node, site.contraction.m, site.contraction.k, site.contraction.n) == ("Linear/mm", 5, 8, 8)
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from onnxtile.tiling.contraction import TensorOperand, matrix_product
 from onnxtile.tiling.grid import Axis, TileGrid
-from onnxtile.tiling.limits import Limits
+from onnxtile.tiling.limits import Limits, bounds_of
 
 SIZES = st.integers(1, 300)
 BOUNDS = st.one_of(st.none(), st.integers(1, 400))
@@ -15,11 +15,11 @@ BOUNDS = st.one_of(st.none(), st.integers(1, 400))
 def grid_of(m: int, k: int, n: int, limits: Limits) -> TileGrid:
     """Return the grid of an (m × k) times (k × n) product."""
     a, b = (
-        TensorOperand(ir.Value(name=name), dims, (0, 1), transposed=False, constant=False, dtype=ir.DataType.FLOAT)
+        TensorOperand(ir.Value(name=name), dims, ir.DataType.FLOAT, False, (0, 1))
         for name, dims in (("a", (m, k)), ("b", (k, n)))
     )
     product = matrix_product(a, b, (m, n), (0, 1), ir.DataType.FLOAT)
-    return TileGrid.fullest(product, product.bounds(limits))
+    return TileGrid.fullest(product, bounds_of(product, limits))
 
 
 @given(SIZES, BOUNDS)

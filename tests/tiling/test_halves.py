@@ -14,8 +14,7 @@ from onnx import numpy_helper
 from onnxtile import api
 from onnxtile.system.errors import Mismatch, UsageError
 from onnxtile.system.runtime import Array
-from onnxtile.tiling.accumulate import Accumulation, TilingPolicy
-from onnxtile.tiling.limits import Limits, WindowBounds
+from onnxtile.tiling.limits import Accumulation, Limits, TilingPolicy, WindowBounds
 from tests.tiling.conftest import Bench, Case
 
 WAYS = list(Accumulation)
@@ -89,7 +88,7 @@ def test_long_sums_of_plain_numbers_pass(way: Accumulation) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, ml_dtypes.bfloat16])
 def test_only_sums_are_wide(bench: Bench, way: Accumulation, dtype: Any) -> None:
-    options = TilingPolicy.of(accumulate=str(way), accumulate_type="float32")
+    options = TilingPolicy(accumulate=str(way), accumulate_type="float32")
     case = bench.case(m=9, k=30, n=10, bias=(10,), dtype=np.float32)
     element = ir.DataType.from_numpy(np.dtype(dtype))
     model = case.model()
@@ -125,4 +124,4 @@ def test_a_convolution_adds_in_float32() -> None:
 
 def test_a_type_that_is_none_is_refused() -> None:
     with pytest.raises(UsageError, match="invalid --accumulate-type 'float64' \\(choose float32\\)"):
-        TilingPolicy.of(accumulate_type="float64")
+        TilingPolicy(accumulate_type="float64")

@@ -21,8 +21,7 @@ from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.runtime import Array, Session
-from onnxtile.tiling.accumulate import TilingPolicy
-from onnxtile.tiling.limits import Limits, WindowBounds
+from onnxtile.tiling.limits import Limits, TilingPolicy, WindowBounds
 from onnxtile.tiling.tile import tile
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ def test_tiles_equal_the_fused_operator_to_the_last_bit(
     given = feeds(name, kinds)
     expected, operators = fused(source, given)
     assert operators & {"QLinearConv", "QGemm", "QLinearMatMul"}
-    tiled = bench.tile(source, CUT, TilingPolicy.of(accumulate=how))
+    tiled = bench.tile(source, CUT, TilingPolicy(accumulate=how))
     assert not tiled.result.skipped and {"DequantizeLinear", "last"}.isdisjoint(
         {text for node in tiled.nodes for text in (node.op_type, node.name)}
     )

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from onnxtile.system.runtime import Array, Session
-from onnxtile.tiling.accumulate import TilingPolicy
-from onnxtile.tiling.limits import Limits
+from onnxtile.tiling.limits import Limits, TilingPolicy
 
 if TYPE_CHECKING:
     from tests.tiling.conftest import Bench, Tiled
@@ -98,9 +97,7 @@ def test_qlinear_matmul(
 ) -> None:
     held = arrays(sizes, batch=batch, kinds=kinds, columns=columns and not batch)
     limits = Limits(4, 5, 3, pad=pad and opset > 10)
-    tiled = require_equal(
-        bench, model("QLinearMatMul", held, fixed, opset), held, limits, TilingPolicy.of(accumulate=how)
-    )
+    tiled = require_equal(bench, model("QLinearMatMul", held, fixed, opset), held, limits, TilingPolicy(accumulate=how))
     assert not tiled.result.skipped or max(sizes) <= 5
 
 

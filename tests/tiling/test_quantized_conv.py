@@ -13,8 +13,7 @@ from onnx import helper, numpy_helper
 
 from onnxtile import api
 from onnxtile.system.runtime import Array, Session
-from onnxtile.tiling.accumulate import TilingPolicy
-from onnxtile.tiling.limits import Limits, WindowBounds
+from onnxtile.tiling.limits import Limits, TilingPolicy, WindowBounds
 
 if TYPE_CHECKING:
     from tests.tiling.conftest import Bench, Tiled
@@ -121,7 +120,7 @@ def test_qlinear_conv(
     held = arrays(kinds=kinds, per_channel=per_channel, bias=bias, **sizes)
     source = model("QLinearConv", held, fixed, opset, **attributes)
     limits = cut(int(np.prod(sizes.get("kernel", (3, 3)))))
-    tiled = require_equal(bench, source, held, limits, TilingPolicy.of(accumulate=how))
+    tiled = require_equal(bench, source, held, limits, TilingPolicy(accumulate=how))
     assert not tiled.result.skipped
 
 

@@ -19,9 +19,8 @@ from onnxtile.model.save import to_bytes
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import UsageError
 from onnxtile.system.runtime import Array, Session
-from onnxtile.tiling.accumulate import TilingPolicy
 from onnxtile.tiling.choose import MOST_NODES
-from onnxtile.tiling.limits import Limits
+from onnxtile.tiling.limits import Limits, TilingPolicy
 from onnxtile.tiling.tile import tile
 
 if TYPE_CHECKING:

@@ -11,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxtile.system.errors import Infeasible, UsageError
-from onnxtile.tiling.accumulate import TilingPolicy
-from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.target import find, from_file, ready_made
+from onnxtile.tiling.limits import Limits, TilingPolicy, find, from_file, ready_made
 
 if TYPE_CHECKING:
     from tests.tiling.conftest import Bench, Tiled
@@ -139,7 +137,7 @@ def test_filled_and_chosen_tiles(
     if not limits.asks_for_choice and limits.bounds == (None, None, None) and not pad:
         return
     case = bench.case(m=m, k=k, n=n, constants=constants, trans_a=trans, trans_b=trans, bias=(n,), opset=opset)
-    tiled = bench.judge(case, limits, TilingPolicy.of(accumulate=accumulate))
+    tiled = bench.judge(case, limits, TilingPolicy(accumulate=accumulate))
     assert all(verdict.passed for verdict in tiled.verdicts()), tiled.verdicts()
     require_exact(tiled, limits)
     for site in tiled.result.tiled:
@@ -167,11 +165,11 @@ def test_fewer_nodes_move_more_bytes(bench: Bench) -> None:
     assert free.chosen is not None
     fewest = free.chosen.trade[0].nodes
     assert fewest < free.chosen.choice.nodes
-    bound = bench.judge(case, limits, TilingPolicy.of(nodes_at_most=fewest)).result.tiled[0]
+    bound = bench.judge(case, limits, TilingPolicy(nodes_at_most=fewest)).result.tiled[0]
     assert bound.chosen is not None and bound.chosen.choice.nodes == fewest >= len(bound.emitted)
     assert bound.chosen.choice.bytes_moved > free.chosen.choice.bytes_moved
     with pytest.raises(Infeasible, match=f"no tiling has {fewest - 1} nodes at most: the fewest are {fewest}"):
-        bench.tile(case.model(), limits, TilingPolicy.of(nodes_at_most=fewest - 1))
+        bench.tile(case.model(), limits, TilingPolicy(nodes_at_most=fewest - 1))
 
 
 def test_what_no_tile_can_meet_is_refused(bench: Bench) -> None:
@@ -208,7 +206,7 @@ def test_other_element_types_are_not_tiled(bench: Bench) -> None:
 
 def test_options_that_make_no_sense() -> None:
     with pytest.raises(UsageError, match="--nodes-at-most 0"):
-        TilingPolicy.of(nodes_at_most=0)
+        TilingPolicy(nodes_at_most=0)
     with pytest.raises(UsageError, match="--runs 0"):
         TilingPolicy(runs=0)
     with pytest.raises(UsageError, match="--memory 0"):

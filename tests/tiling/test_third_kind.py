@@ -11,10 +11,9 @@ from onnx import parser
 from onnxtile import api
 from onnxtile.operators.table import operators
 from onnxtile.system.registry import discover
-from onnxtile.tiling.contraction import Contraction, matrix_product
+from onnxtile.tiling.contraction import Contraction, Tileable, TilingFacts, matrix_product, required_input
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.operators.products import gemm_factor as factor
-from onnxtile.tiling.tileable import Tileable, TilingFacts
+from onnxtile.tiling.operators.floats import gemm_factor as factor
 
 
 class FusedMatMul(Tileable):
@@ -24,7 +23,7 @@ class FusedMatMul(Tileable):
     domain = "com.microsoft"
 
     def restate(self, node: ir.Node, facts: TilingFacts) -> Contraction:
-        a, b = factor(node, 0, "transA", facts), factor(node, 1, "transB", facts)
+        a, b = (factor(node, required_input(node, side), side, facts) for side in (0, 1))
         alpha = node.attributes.get_float("alpha", 1.0)
         return matrix_product(a, b, (a.size(0), b.size(1)), (0, 1), a.dtype, alpha=alpha)
 

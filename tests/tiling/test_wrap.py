@@ -12,8 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from onnxtile.model import keys
-from onnxtile.tiling.accumulate import TilingPolicy
-from onnxtile.tiling.limits import Limits
+from onnxtile.tiling.limits import Limits, TilingPolicy
 
 if TYPE_CHECKING:
     from tests.tiling.conftest import Bench, Tiled
@@ -33,7 +32,7 @@ def test_a_wrapped_layer_is_right(bench: Bench, constants: str, how: str, opset:
     case = bench.case(
         m=7, k=11, n=9, bias=(9,), constants=constants, alpha=0.3, beta=-2.5, trans_b=True, opset=opset, name="a/fc.1"
     )
-    tiled = bench.judge(case, Limits.of(max=4), TilingPolicy.of(accumulate=how, wrap=True))
+    tiled = bench.judge(case, Limits.of(max=4), TilingPolicy(accumulate=how, wrap=True))
     assert tiled.verdicts()[0].passed
     assert [(node.domain, node.op_type) for node in tiled.nodes] == [("onnxtile", "Tiled_Gemm_a_fc_1")]
     assert all(keys.TILE in node.metadata_props for node in body(tiled) if node.op_type != "Constant")

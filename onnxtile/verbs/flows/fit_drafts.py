@@ -31,9 +31,9 @@ from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import Unfolded, is_kernel, unfold
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.process import Progress
-from onnxtile.tiling.accumulate import TilingPolicy
+from onnxtile.tiling.contraction import none_known
+from onnxtile.tiling.limits import TilingPolicy
 from onnxtile.tiling.tile import tile
-from onnxtile.tiling.tileable import none_known
 from onnxtile.verbs.flows.fitted_model import ModelPlan
 from onnxtile.verbs.flows.fusing import chosen_patterns
 from onnxtile.verbs.flows.kernels import choose_kernels, settings_of

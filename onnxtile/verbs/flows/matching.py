@@ -101,7 +101,7 @@ def _orders() -> Iterator[OptionName]:
 
 
 def _targets() -> Iterator[OptionName]:
-    from onnxtile.tiling.target import descriptions
+    from onnxtile.tiling.limits import descriptions
 
     yield from (OptionName(name, doc) for name, doc in descriptions().items())
 

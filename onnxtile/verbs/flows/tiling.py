@@ -26,13 +26,12 @@ from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, resolve, shapes_of_raised
 from onnxtile.system.errors import ModelError, ModelWarning, OnnxtileError
 from onnxtile.system.process import Progress
-from onnxtile.tiling.accumulate import Accumulation, TilingPolicy
-from onnxtile.tiling.limits import Limits
+from onnxtile.tiling.contraction import HALVES, FreeAt
+from onnxtile.tiling.limits import Accumulation, Limits, TilingPolicy
 from onnxtile.tiling.result import TileResult
 from onnxtile.tiling.site_check import TileVerdict, check_tiles
 from onnxtile.tiling.tile import opset_to_join
 from onnxtile.tiling.tile import tile as tile_graph
-from onnxtile.tiling.tileable import HALVES, FreeAt
 from onnxtile.verbs.flows.results import ArenaChange, OpsetChange, TiledModel, file_of
 from onnxtile.verbs.flows.stage import BoundDims, InputShapes, agreeing, require_sites
 from onnxtile.verification.rounding import judge

@@ -61,14 +61,14 @@ class CurveOptions(VerifyOptions, SizeOptions):
         Option(
             "also tile products within limits of the hardware, a file or a name: 64x64x64 ...",
             "FILE|NAME",
-            choices=Choices("onnxtile.tiling.target:ready_made", open=True),
+            choices=Choices("onnxtile.tiling.limits:ready_made", open=True),
         ),
     ] = None
 
     @property
     def limits(self) -> Limits | None:
         """The limits on one tile; None where no target is given. Raises UsageError."""
-        from onnxtile.tiling.target import find
+        from onnxtile.tiling.limits import find
 
         return None if self.target is None else find(self.target)
 

@@ -10,8 +10,7 @@ from onnxtile.declare import values
 from onnxtile.declare.option import Choices, Option
 
 if TYPE_CHECKING:
-    from onnxtile.tiling.accumulate import TilingPolicy
-    from onnxtile.tiling.limits import Limits
+    from onnxtile.tiling.limits import Limits, TilingPolicy
 else:
     Limits: TypeAlias = Any
 
@@ -38,7 +37,7 @@ class TileOptions(VerifyOptions, SizeOptions):
             "limits of the hardware, a file or a name: 64x64x64 ...",
             "FILE|NAME",
             heading=_LIMITS,
-            choices=Choices("onnxtile.tiling.target:ready_made", open=True),
+            choices=Choices("onnxtile.tiling.limits:ready_made", open=True),
         ),
     ] = None
     memory: Annotated[
@@ -66,7 +65,7 @@ class TileOptions(VerifyOptions, SizeOptions):
         Option(
             "addition of partial sums",
             "sum|chain|tree|gemm",
-            choices=Choices("onnxtile.tiling.accumulate:Accumulation"),
+            choices=Choices("onnxtile.tiling.limits:Accumulation"),
         ),
     ] = "chain"
     accumulate_type: Annotated[
@@ -74,7 +73,7 @@ class TileOptions(VerifyOptions, SizeOptions):
         Option(
             "element type in which float16 partial sums are added",
             "float32",
-            choices=Choices("onnxtile.tiling.accumulate:SUM_TYPES"),
+            choices=Choices("onnxtile.tiling.limits:SUM_TYPES"),
         ),
     ] = None
     wrap: Annotated[bool, Option("put each tiled layer into a local function")] = False
@@ -94,8 +93,7 @@ class TileOptions(VerifyOptions, SizeOptions):
     @property
     def bounds(self) -> Limits:
         """The limits of a tile. Raises UsageError."""
-        from onnxtile.tiling.limits import Limits, WindowBounds
-        from onnxtile.tiling.target import find
+        from onnxtile.tiling.limits import Limits, WindowBounds, find
 
         window = WindowBounds(self.max_rows, self.max_columns, self.max_channels, self.max_filters)
         return Limits.of(
@@ -111,9 +109,9 @@ class TileOptions(VerifyOptions, SizeOptions):
     @property
     def manner(self) -> TilingPolicy:
         """How tiles are written and judged. Raises UsageError."""
-        from onnxtile.tiling.accumulate import TilingPolicy
+        from onnxtile.tiling.limits import TilingPolicy
 
-        return TilingPolicy.of(
+        return TilingPolicy(
             accumulate=self.accumulate,
             accumulate_type=self.accumulate_type,
             nodes_at_most=self.nodes_at_most,
