@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -14,9 +15,9 @@ import onnx_ir as ir
 from onnxtile.operators.node_view import KnownConstants
 from onnxtile.operators.reads import InputWindow
 from onnxtile.system.runtime import Array
-from onnxtile.tiling.contraction import PackedFactor, as_scalar, normal_range
-from onnxtile.tiling.grid import Axis, Cutting, cut_sides, is_contiguous
-from onnxtile.tiling.writer import Writer, label
+from onnxtile.tiling.contraction import PackedFactor, TensorOperand, as_scalar, normal_range
+from onnxtile.tiling.grid import Axis, Cutting, is_contiguous
+from onnxtile.tiling.writer import GridPlace, Writer, label
 
 BlockKey = tuple[ir.Value, bool, float, Axis, Axis, ir.Graph, int]
 BlockCache = dict[BlockKey, dict[tuple[int, int], ir.Value]]
@@ -32,289 +33,6 @@ class Blocks(ABC):
 
 
 @dataclass(frozen=True)
-class ConstantBlocks(Blocks):
-    """Blocks that are cut from a constant, and multiplied where there is a factor, only when they are saved."""
-
-    cutting: Cutting
-    writer: Writer
-    read: Callable[[], Array]
-    made: dict[tuple[int, int], ir.Value]
-    fill: int = 0
-
-    def block(self, row: int, column: int) -> ir.Value:
-        """Return the initializer that holds the block."""
-        place = self.cutting.place(row, column)
-        if place not in self.made:
-            self.made[place] = self._write(*place)
-        return self.made[place]
-
-    def _write(self, row: int, column: int) -> ir.Value:
-        name, first, second = self.cutting.letters
-        shape = ir.Shape(self.cutting.dims(row, column))
-        tensor = ir.LazyTensor(partial(self._cut, row, column), self.cutting.operand.dtype, shape)
-        return self.writer.constant(tensor, label(name, {first: row, second: column}))
-
-    def _cut(self, row: int, column: int) -> ir.TensorProtocol:
-        cut, dtype = self.cutting, self.cutting.operand.dtype
-        array = self.read()
-        view = (array.T if cut.operand.transposed else array)[cut.slices(row, column)]
-        missing = cut.filling(view.shape, row, column)
-        if any(after for _, after in missing):
-            view = np.pad(view, missing, constant_values=self.fill)
-        return ir.Tensor(view if cut.scale == 1.0 else times(view, cut.scale, dtype), dtype)
-
-
-@dataclass
-class QuantizedBlocks(Blocks):
-    """Blocks of a quantized constant: its initializer is cut when it is saved, and each block has a DequantizeLinear of its own.
-
-    A scale and a zero point for each index of one axis, or for so many of them, are cut along that axis; single ones serve all blocks.
-    """
-
-    cutting: Cutting
-    writer: Writer
-    node: ir.Node
-    _made: dict[tuple[int, int], ir.Value] = field(default_factory=dict)
-    _parameters: dict[tuple[int, tuple[tuple[int, int], ...]], ir.Value] = field(default_factory=dict)
-
-    def block(self, row: int, column: int) -> ir.Value:
-        """Return the output of the DequantizeLinear that makes the block."""
-        if (row, column) not in self._made:
-            self._made[row, column] = self._write(row, column)
-        return self._made[row, column]
-
-    def _write(self, row: int, column: int) -> ir.Value:
-        cut = self.cutting
-        name, first, second = cut.letters
-        place, dims = {first: row, second: column}, cut.dims(row, column)
-        quantized = self._constant(self.node.inputs[0], cut.slices(row, column), f"{label(name, place)}_quantized")
-        rest = [self._parameter(at, place, cut.slices(row, column)) for at in range(1, len(self.node.inputs))]
-        attributes = [attribute for key, attribute in self.node.attributes.items() if key != "axis"]
-        attributes += [] if self._axis is None else [ir.AttrInt64("axis", self._axis)]
-        return self.writer.node(
-            "DequantizeLinear", [quantized, *rest], name, place, dims, attributes, cut.operand.dtype
-        )
-
-    @property
-    def _axis(self) -> int | None:
-        """The axis of the blocks that has several scales; None where one scale serves all."""
-        scale, rank = self.node.inputs[1], len(self.cutting.operand.dims)
-        single = scale is None or scale.const_value is None or scale.const_value.size == 1
-        if single and not self._together:
-            return None
-        axis = self.node.attributes.get_int("axis", 1) % rank
-        return rank - 1 - axis if self.cutting.operand.transposed else axis
-
-    @property
-    def _together(self) -> int:
-        """The elements along that axis that have a scale in common; 0 where each index has its own."""
-        return self.node.attributes.get_int("block_size", 0)
-
-    def _parameter(self, at: int, place: Mapping[str, int], slices: tuple[slice, ...]) -> ir.Value:
-        """Return the part of the scale or zero point, input `at`, that belongs to a block."""
-        value, axis = self.node.inputs[at], self._axis
-        assert value is not None
-        index = () if axis is None else slices if self._together else (slices[axis],)
-        if self._together:
-            index = tuple(self._scales(part) if along == axis else part for along, part in enumerate(slices))
-        if all(part == slice(None) for part in index):
-            return value
-        key = at, tuple((part.start or 0, part.stop or 0) for part in index)
-        if key not in self._parameters:
-            name = f"{label(self.cutting.letters[0], dict(place))}_{('', 'scale', 'zero_point')[at]}"
-            self._parameters[key] = self._constant(value, index, name)
-        return self._parameters[key]
-
-    def _scales(self, elements: slice) -> slice:
-        """Return the range of scales of a range of elements, which begins where a scale's do."""
-        if elements == slice(None):
-            return elements
-        return slice(elements.start // self._together, -(-elements.stop // self._together))
-
-    def _constant(self, value: ir.Value | None, index: tuple[slice, ...], stem: str) -> ir.Value:
-        assert value is not None and value.const_value is not None
-        tensor = value.const_value
-        turned = self.cutting.operand.transposed and len(index) > 1
-        dims = tensor.shape.numpy()[::-1] if turned else tensor.shape.numpy()
-        shape = ir.Shape([len(range(size)[part]) for size, part in zip(dims, index, strict=True)])
-
-        def cut() -> ir.TensorProtocol:
-            array = self.writer.reader.array(tensor)
-            return ir.Tensor(np.ascontiguousarray((array.T if turned else array)[index]), tensor.dtype)
-
-        return self.writer.constant(ir.LazyTensor(cut, tensor.dtype, shape), stem)
-
-
-@dataclass
-class PackedBlocks(Blocks):
-    """Blocks of MatMulNBits' B, with the scales and zero points that belong to them, cut from initializers when they are saved."""
-
-    cutting: Cutting
-    writer: Writer
-    how: PackedFactor
-    _made: dict[tuple[str, int, int], ir.Value] = field(default_factory=dict)
-
-    def block(self, row: int, column: int) -> ir.Value:
-        """Return the packed elements of the block."""
-        return self._part(self.cutting.operand.value, "", self.how.dims, (row, column))
-
-    def parameters(self, row: int, column: int) -> list[ir.Value]:
-        """Return the scales of the block, and its zero points where there are some."""
-        columns, blocks, _ = self.how.dims
-        found = [self._part(self.how.scales.value, "_scales", (columns, blocks), (row, column))]
-        if self.how.zeros is not None:
-            along = -(-blocks * self.how.bits // 8) if self.how.packs_zeros else blocks
-            found.append(self._part(self.how.zeros.value, "_zero_points", (columns, along), (row, column)))
-        return found
-
-    def attributes(self, row: int, column: int) -> list[ir.Attr]:
-        """Return the attributes that say how large the block is."""
-        sizes = (self.cutting.operand.size(0), self.cutting.operand.size(1))
-        k, n = self.cutting.dims(row, column) if self.cutting.is_cut else sizes
-        assert isinstance(k, int) and isinstance(n, int)
-        return [ir.AttrInt64("K", k), ir.AttrInt64("N", n)]
-
-    def _part(self, value: ir.Value, stem: str, dims: tuple[int, ...], at: tuple[int, int]) -> ir.Value:
-        if not self.cutting.is_cut:
-            return value
-        if (stem, *at) not in self._made:
-            name, first, second = self.cutting.letters
-            tensor = value.const_value
-            assert tensor is not None
-            rows, columns = self.cutting.slices(*at)
-            index = (columns, self._of_blocks(rows, dims[1]))
-            sizes = [len(range(size)[part]) for size, part in zip(dims, index, strict=False)]
-            shape = (*sizes, *dims[2:])
-            flat = (prod(shape),) if len(tensor.shape) == 1 else shape
-
-            def cut() -> ir.TensorProtocol:
-                array = self.writer.reader.array(tensor).reshape(dims)[index]
-                return ir.Tensor(np.ascontiguousarray(array).reshape(flat), tensor.dtype)
-
-            made = self.writer.constant(
-                ir.LazyTensor(cut, tensor.dtype, ir.Shape(flat)), label(name, {first: at[0], second: at[1]}) + stem
-            )
-            self._made[(stem, *at)] = made
-        return self._made[(stem, *at)]
-
-    def _of_blocks(self, rows: slice, count: int) -> slice:
-        """Return which of `count` entries along K belong to the elements in `rows`: blocks, or bytes of their zero points."""
-        if rows == slice(None):
-            return rows
-        _, blocks, _ = self.how.dims
-        each = self.how.block * -(-blocks // count)
-        return slice(rows.start // each, -(-rows.stop // each))
-
-
-@dataclass
-class RuntimeBlocks(Blocks):
-    """Blocks of a value known only when the model runs.
-
-    Along an axis on which they lie one after another in memory, a Split gives them all, which takes no copy. Any other block is a copy:
-    a Slice makes it for the tiles that read it next to each other, so that one copy is alive at a time; once, where the arena has room.
-    """
-
-    cutting: Cutting
-    writer: Writer
-    _panels: list[ir.Value] = field(default_factory=list)
-    _made: dict[tuple[int, int], ir.Value] = field(default_factory=dict)
-
-    def block(self, row: int, column: int) -> ir.Value:
-        """Return the value that holds the block.
-
-        It is written again where another block was asked for in between, and the arena has no room for both.
-        """
-        place = self.cutting.place(row, column)
-        if place not in self._made:
-            if not self.writer.keeps_copies:
-                self._made.clear()
-            self._made[place] = self._filled(place, self._turned(place, self._cut(place)))
-        return self._made[place]
-
-    def _cut(self, place: tuple[int, int]) -> ir.Value:
-        """Return the elements of a block, in the order in which the value stores them."""
-        operand = self.cutting.operand
-        value, dims, sides = operand.value, list(operand.stored), cut_sides(self.cutting)
-        split = next((side for side in sides if is_contiguous(operand.stored, operand.stored_axis(side))), None)
-        if split is not None:
-            self._panels = self._panels or self._split(split)
-            value = self._panels[place[split]]
-            dims[operand.stored_axis(split)] = self._width(split, place[split])
-            sides.remove(split)
-        if not sides:
-            return value
-        index = {}
-        for side in sides:
-            axis = operand.stored_axis(side)
-            index[axis] = self._cuts[side].stretch(place[side])
-            dims[axis] = self._width(side, place[side])
-        part = "_stored" if operand.transposed or self._fills(place) else ""
-        return self.writer.slice(
-            (value, operand.dtype), index, f"{self.cutting.letters[0]}{part}", self._at(place), tuple(dims)
-        )
-
-    def _split(self, side: int) -> list[ir.Value]:
-        """Write the Split along `side`, whose parts lie one after another."""
-        operand, cuts = self.cutting.operand, self._cuts[side]
-        name, letter = self.cutting.letters[0], self.cutting.letters[1 + side]
-        widths = [self._width(side, index) for index in range(cuts.count)]
-        sizes = self.writer.split_sizes(widths, f"{name}_{letter}_sizes")
-        parts = []
-        for index, width in enumerate(widths):
-            dims = list(operand.stored)
-            dims[operand.stored_axis(side)] = width
-            parts.append((label(name, {letter: index}), tuple(dims)))
-        return self.writer.split(
-            (operand.value, operand.dtype), operand.stored_axis(side), sizes, f"split_{name}", {}, parts
-        )
-
-    def _turned(self, place: tuple[int, int], value: ir.Value) -> ir.Value:
-        if not self.cutting.operand.transposed:
-            return value
-        dims = [self._width(side, place[side]) for side in (0, 1)]
-        perm = ir.AttrInt64s("perm", (1, 0))
-        stem = f"transpose_{self.cutting.letters[0]}"
-        return self.writer.node(
-            "Transpose", [value], stem, self._at(place), tuple(dims), [perm], self.cutting.operand.dtype
-        )
-
-    def _filled(self, place: tuple[int, int], value: ir.Value) -> ir.Value:
-        after = self._fills(place)
-        if not after:
-            return value
-        operand = self.cutting.operand
-        zero = None if operand.zero is None or operand.zero.axes != (None, None) else operand.zero.value
-        dims = self.cutting.dims(*place)
-        return self.writer.pad(
-            (value, operand.dtype), after, f"pad_{self.cutting.letters[0]}", self._at(place), dims, zero
-        )
-
-    def _fills(self, place: tuple[int, int]) -> list[int]:
-        """Return the elements that fill up a block behind each axis; nothing where it is full."""
-        operand = self.cutting.operand
-        after = [0] * len(operand.dims)
-        for side, axis in enumerate(operand.axes):
-            if axis is not None and self._cuts[side].fills:
-                after[axis] = self._cuts[side].width(place[side]) - self._width(side, place[side])
-        return after if any(after) else []
-
-    def _width(self, side: int, index: int) -> int:
-        """Return the elements of a block along `side` that are not filling."""
-        size = self.cutting.operand.size(side)
-        assert isinstance(size, int)
-        return len(range(size)[self._cuts[side].stretch(index)])
-
-    def _at(self, place: tuple[int, int]) -> dict[str, int]:
-        """Return the place of a block in the grid, without the sides that are whole."""
-        letters = self.cutting.letters[1:]
-        return {letters[side]: place[side] for side in cut_sides(self.cutting)}
-
-    @property
-    def _cuts(self) -> tuple[Axis, Axis]:
-        return self.cutting.rows, self.cutting.columns
-
-
-@dataclass(frozen=True)
 class WholeBlock(Blocks):
     """An operand that is its own only block."""
 
@@ -325,28 +43,263 @@ class WholeBlock(Blocks):
         return self.value
 
 
+@dataclass
+class CutBlocks(Blocks):
+    """Blocks that are kept once they are written; copies only where the arena has room for all of them."""
+
+    are_copies: ClassVar[bool] = False
+    cutting: Cutting
+    writer: Writer
+    made: dict[tuple[int, int], ir.Value] = field(default_factory=dict)
+
+    def block(self, row: int, column: int) -> ir.Value:
+        """Return the value of the block at (row, column). A copy is written again where another one was asked for in between."""
+        place = self.place(row, column)
+        if place not in self.made:
+            if self.are_copies and not self.writer.keeps_copies:
+                self.made.clear()
+            self.made[place] = self.write(place)
+        return self.made[place]
+
+    @abstractmethod
+    def write(self, place: tuple[int, int]) -> ir.Value:
+        """Write the block at a row and a column."""
+
+    def place(self, row: int, column: int) -> tuple[int, int]:
+        """Return the place that the block is kept at."""
+        return self.cutting.place(row, column)
+
+    @property
+    def operand(self) -> TensorOperand:
+        """The operand that is cut."""
+        return self.cutting.operand
+
+    def in_grid(self, place: tuple[int, int]) -> GridPlace:
+        """Return the place of a block in the grid."""
+        return dict(zip(self.cutting.letters[1:], place, strict=True))
+
+
+@dataclass
+class ConstantBlocks(CutBlocks):
+    """Blocks that are cut from a constant, and multiplied where there is a factor, only when they are saved."""
+
+    read: Callable[[], Array] = field(kw_only=True)
+    fill: int = 0
+
+    def write(self, place: tuple[int, int]) -> ir.Value:
+        """Write the initializer that holds the block."""
+        dims = self.cutting.read.block(place)
+        return self.writer.cut(
+            partial(self._cut, place), self.operand.dtype, dims, label(self.cutting.letters[0], self.in_grid(place))
+        )
+
+    def _cut(self, place: tuple[int, int]) -> Array:
+        array, cuts, scale = self.read(), self.cutting.read, self.cutting.scale
+        view = (array.T if self.operand.transposed else array)[cuts.slices(place)]
+        missing = cuts.filling(place)
+        if any(missing):
+            view = np.pad(view, [(0, after) for after in missing], constant_values=self.fill)
+        return view if scale == 1.0 else times(view, scale, self.operand.dtype)
+
+
+@dataclass
+class QuantizedBlocks(CutBlocks):
+    """Blocks of a quantized constant: its initializer is cut when it is saved, and each block has a DequantizeLinear of its own.
+
+    A scale and a zero point for each index of one axis, or for so many of them, are cut along that axis; single ones serve all blocks.
+    """
+
+    node: ir.Node = field(kw_only=True)
+    _parameters: dict[tuple[int, tuple[tuple[int, int], ...]], ir.Value] = field(default_factory=dict)
+
+    def write(self, place: tuple[int, int]) -> ir.Value:
+        """Write the DequantizeLinear that makes the block."""
+        name, at, slices = self.cutting.letters[0], self.in_grid(place), self.cutting.read.slices(place)
+        quantized = self._constant(self.node.inputs[0], slices, f"{label(name, at)}_quantized")
+        rest = [self._parameter(index, at, slices) for index in range(1, len(self.node.inputs))]
+        attributes = [attribute for key, attribute in self.node.attributes.items() if key != "axis"]
+        attributes += [] if self._axis is None else [ir.AttrInt64("axis", self._axis)]
+        dims = self.cutting.read.block(place)
+        return self.writer.node("DequantizeLinear", [quantized, *rest], name, at, dims, attributes, self.operand.dtype)
+
+    @property
+    def _axis(self) -> int | None:
+        """The axis of the blocks that has several scales; None where one scale serves all."""
+        scale, rank = self.node.inputs[1], len(self.operand.dims)
+        single = scale is None or scale.const_value is None or scale.const_value.size == 1
+        if single and not self._together:
+            return None
+        axis = self.node.attributes.get_int("axis", 1) % rank
+        return rank - 1 - axis if self.operand.transposed else axis
+
+    @property
+    def _together(self) -> int:
+        """The elements along that axis that have a scale in common; 0 where each index has its own."""
+        return self.node.attributes.get_int("block_size", 0)
+
+    def _parameter(self, index: int, place: GridPlace, slices: tuple[slice, ...]) -> ir.Value:
+        """Return the part of the scale or zero point, input `index`, that belongs to a block."""
+        value, axis = self.node.inputs[index], self._axis
+        assert value is not None
+        parts: tuple[slice, ...] = () if axis is None else (slices[axis],)
+        if self._together:
+            parts = tuple(_units(one, self._together) if along == axis else one for along, one in enumerate(slices))
+        if all(part == slice(None) for part in parts):
+            return value
+        key = index, tuple((part.start or 0, part.stop or 0) for part in parts)
+        if key not in self._parameters:
+            name = f"{label(self.cutting.letters[0], place)}_{('', 'scale', 'zero_point')[index]}"
+            self._parameters[key] = self._constant(value, parts, name)
+        return self._parameters[key]
+
+    def _constant(self, value: ir.Value | None, parts: tuple[slice, ...], stem: str) -> ir.Value:
+        assert value is not None and value.const_value is not None
+        tensor = value.const_value
+        turned = self.operand.transposed and len(parts) > 1
+        sizes = tensor.shape.numpy()[::-1] if turned else tensor.shape.numpy()
+
+        def cut() -> Array:
+            array = self.writer.reader.array(tensor)
+            return np.ascontiguousarray((array.T if turned else array)[parts])
+
+        return self.writer.cut(cut, tensor.dtype, _widths(sizes, parts), stem)
+
+
+@dataclass
+class PackedBlocks(CutBlocks):
+    """Blocks of MatMulNBits' B, with the scales and zero points that belong to them, cut from initializers when they are saved."""
+
+    how: PackedFactor = field(kw_only=True)
+    _parameters: dict[tuple[str, int, int], ir.Value] = field(default_factory=dict)
+
+    def write(self, place: tuple[int, int]) -> ir.Value:
+        """Write the packed elements of the block."""
+        return self._part(self.operand.value, "", self.how.dims, place)
+
+    def parameters(self, row: int, column: int) -> list[ir.Value]:
+        """Return the scales of the block, and its zero points where there are some."""
+        stems, columns = ("_scales", "_zero_points"), self.how.dims[0]
+        found = []
+        for one, stem, along in zip(self.how.parameters, stems, (self.how.dims[1], self.how.zeros_along), strict=False):
+            key = stem, row, column
+            if key not in self._parameters:
+                self._parameters[key] = self._part(one.value, stem, (columns, along), (row, column))
+            found.append(self._parameters[key])
+        return found
+
+    def attributes(self, row: int, column: int) -> list[ir.Attr]:
+        """Return the attributes that say how large the block is."""
+        k, n = self.cutting.read.block((row, column))
+        assert isinstance(k, int) and isinstance(n, int)
+        return [ir.AttrInt64("K", k), ir.AttrInt64("N", n)]
+
+    def _part(self, value: ir.Value, stem: str, dims: tuple[int, ...], place: tuple[int, int]) -> ir.Value:
+        tensor = value.const_value
+        assert tensor is not None
+        if not self.cutting.is_cut:
+            return value
+        rows, columns = self.cutting.read.slices(place)
+        # Entries along K are blocks, or bytes of their zero points.
+        parts = (columns, _units(rows, self.how.block * -(-self.how.dims[1] // dims[1])))
+        shape = (*_widths(dims, parts), *dims[2:])
+        flat = (prod(shape),) if len(tensor.shape) == 1 else shape
+
+        def cut() -> Array:
+            return np.ascontiguousarray(self.writer.reader.array(tensor).reshape(dims)[parts]).reshape(flat)
+
+        name = label(self.cutting.letters[0], self.in_grid(place)) + stem
+        return self.writer.cut(cut, tensor.dtype, flat, name)
+
+
+def _units(elements: slice, each: int) -> slice:
+    """Return the range of units, of so many elements each, that belong to a range of elements, which begins where a unit does."""
+    if elements == slice(None):
+        return elements
+    return slice(elements.start // each, -(-elements.stop // each))
+
+
+def _widths(sizes: Sequence[int], parts: tuple[slice, ...]) -> tuple[int, ...]:
+    """Return the sizes of the first axes when they are cut to these ranges."""
+    return tuple(len(range(size)[part]) for size, part in zip(sizes, parts, strict=False))
+
+
+@dataclass
+class RuntimeBlocks(CutBlocks):
+    """Blocks of a value known only when the model runs.
+
+    Along an axis on which they lie one after another in memory, a Split gives them all, which takes no copy. Any other block is a copy:
+    a Slice makes it for the tiles that read it next to each other, so that one copy is alive at a time; once, where the arena has room.
+    """
+
+    are_copies = True
+    _panels: list[ir.Value] = field(default_factory=list)
+
+    def write(self, place: tuple[int, int]) -> ir.Value:
+        """Write the block: cut, then transposed, then filled up."""
+        operand, name = self.operand, self.cutting.letters[0]
+        sides, missing = self.cutting.read.sides, self.cutting.read.filling(place)
+        at = {self.cutting.letters[1 + side]: place[side] for side in sides}
+        value = self._cut(place, at, f"{name}_stored" if operand.transposed or any(missing) else name)
+        if operand.transposed:
+            dims = self.cutting.read.block(place, filled=False)
+            perm = ir.AttrInt64s("perm", (1, 0))
+            value = self.writer.node("Transpose", [value], f"transpose_{name}", at, dims, [perm], operand.dtype)
+        if any(missing):
+            zero = operand.zero.value if operand.zero is not None and operand.zero.is_single else None
+            dims = self.cutting.read.block(place)
+            value = self.writer.pad((value, operand.dtype), missing, f"pad_{name}", at, dims, zero)
+        return value
+
+    def _cut(self, place: tuple[int, int], at: GridPlace, stem: str) -> ir.Value:
+        """Return the elements of a block, in the order in which the value stores them."""
+        stored, value = self.cutting.stored, self.operand.value
+        sides = stored.sides
+        split = next((side for side in sides if is_contiguous(stored.dims, stored.axes[side] or 0)), None)
+        if split is not None:
+            self._panels = self._panels or self._split(split)
+            value = self._panels[place[split]]
+            sides.remove(split)
+        if not sides:
+            return value
+        slices = stored.slices(place)
+        index = {axis: slices[axis] for axis in (stored.axes[side] for side in sides) if axis is not None}
+        return self.writer.slice((value, self.operand.dtype), index, stem, at, stored.block(place, filled=False))
+
+    def _split(self, side: int) -> list[ir.Value]:
+        """Write the Split along `side`, whose parts lie one after another."""
+        stored, (name, *letters) = self.cutting.stored, self.cutting.letters
+        axis = stored.axes[side]
+        assert axis is not None
+        places = [[index if other == side else None for other in (0, 1)] for index in range(stored.cuts[side].count)]
+        blocks = [stored.block(place, filled=False) for place in places]
+        parts = [(label(name, {letters[side]: index}), dims) for index, dims in enumerate(blocks)]
+        widths = [size for size in (dims[axis] for dims in blocks) if isinstance(size, int)]
+        sizes = self.writer.split_sizes(widths, f"{name}_{letters[side]}_sizes")
+        return self.writer.split((self.operand.value, self.operand.dtype), axis, sizes, f"split_{name}", {}, parts)
+
+
 def blocks_of(
     cutting: Cutting, writer: Writer, constants: KnownConstants, cache: BlockCache, *, graph: ir.Graph
 ) -> Blocks:
     """Return the blocks of an operand that is used in `graph`."""
     operand = cutting.operand
-    if operand.axes == (None, None):
+    if operand.is_single:
         return WholeBlock(operand.value)
     if operand.packed is not None:
-        return PackedBlocks(cutting, writer, operand.packed)
+        return PackedBlocks(cutting, writer, how=operand.packed)
     if not cutting.is_cut and not operand.transposed and cutting.scale == 1.0:
         return WholeBlock(operand.value)
     if not operand.constant:
         return RuntimeBlocks(cutting, writer)
     if operand.dequantize is not None and cutting.scale == 1.0 and not cutting.fills:
-        return QuantizedBlocks(cutting, writer, operand.dequantize)
+        return QuantizedBlocks(cutting, writer, node=operand.dequantize)
     key = (operand.value, operand.transposed, cutting.scale, cutting.rows, cutting.columns, graph)
     # The zero point is subtracted from the filling too, so filling with the zero point itself gives zeros.
-    zero = operand.zero if cutting.fills and operand.zero is not None and operand.zero.axes == (None, None) else None
+    zero = operand.zero if cutting.fills and operand.zero is not None and operand.zero.is_single else None
     fill = 0 if zero is None or zero.value not in constants else int(constants.array(zero.value).reshape(()))
     held = operand.value.const_value
     read = partial(constants.array, operand.value) if held is None else partial(writer.reader.array, held)
-    return ConstantBlocks(cutting, writer, read, cache.setdefault((*key, fill), {}), fill)
+    return ConstantBlocks(cutting, writer, cache.setdefault((*key, fill), {}), read=read, fill=fill)
 
 
 def scaled(cutting: Cutting, scale: float, constants: KnownConstants, dtype: ir.DataType) -> Cutting | None:
@@ -382,41 +335,34 @@ def input_windows(writer: Writer, m: int) -> list[InputWindow]:
 
 
 @dataclass
-class WindowBlocks(Blocks):
+class WindowBlocks(CutBlocks):
     """The windows of an operand known only when the model runs, for the tiles that read one next to each other."""
 
-    cutting: Cutting
-    writer: Writer
-    _made: dict[tuple[int, int], ir.Value] = field(default_factory=dict)
-    _channels: Blocks = field(init=False)
+    are_copies = True
 
-    def __post_init__(self) -> None:
-        cut = self.cutting.columns.is_cut
-        self._channels = RuntimeBlocks(self.cutting, self.writer) if cut else WholeBlock(self.cutting.operand.value)
+    def place(self, row: int, column: int) -> tuple[int, int]:
+        """Return the stretch of M, and that of the channels."""
+        return row, column
 
-    def block(self, row: int, column: int) -> ir.Value:
-        """Return the channels at `column` of the window that stretch `row` of M reads."""
-        if not self.writer.grid.cuts_rows:
-            return self._channels.block(0, column)
-        if (row, column) not in self._made:
-            if not self.writer.keeps_copies:
-                self._made.clear()
-            self._made[row, column] = self._sliced(row, column)
-        return self._made[row, column]
-
-    def _sliced(self, m: int, column: int) -> ir.Value:
-        operand, axes = self.cutting.operand, self.writer.contraction.left_axes
-        index, dims = {}, list(operand.dims)
-        name, letter, channels = self.cutting.letters
-        place = {letter: m}
-        if self.cutting.columns.is_cut:
-            axis, stretch = operand.stored_axis(1), self.cutting.columns.stretch(column)
-            index[axis], dims[axis], place[channels] = stretch, self.cutting.columns.width(column), column
-        for spatial, window in zip(axes, input_windows(self.writer, m), strict=True):
-            assert spatial is not None
-            if window.width != dims[spatial]:
-                index[spatial] = slice(window.start, window.stop)
-            dims[spatial] = window.width
+    def write(self, place: tuple[int, int]) -> ir.Value:
+        """Write the channels at a column of the window that a stretch of M reads."""
+        operand, (m, column), at = self.operand, place, self.in_grid(place)
+        if not self.cutting.columns.is_cut:
+            del at[self.cutting.letters[2]]
+        slices, dims = self.cutting.read.slices((0, column)), list(self.cutting.read.block((0, column)))
+        index = {1: slices[1]} if self.cutting.columns.is_cut else {}
+        for axis, window in zip(self.writer.contraction.left_axes, input_windows(self.writer, m), strict=True):
+            assert axis is not None
+            if window.width != dims[axis]:
+                index[axis] = slice(window.start, window.stop)
+            dims[axis] = window.width
         if not index:
             return operand.value
-        return self.writer.slice((operand.value, operand.dtype), index, name, place, tuple(dims))
+        return self.writer.slice((operand.value, operand.dtype), index, self.cutting.letters[0], at, tuple(dims))
+
+
+def windows_of(cutting: Cutting, writer: Writer) -> Blocks:
+    """Return the parts of the left operand of a convolution that its tiles read: windows, or channels where no window is cut."""
+    if writer.grid.cuts_rows:
+        return WindowBlocks(cutting, writer)
+    return RuntimeBlocks(cutting, writer) if cutting.columns.is_cut else WholeBlock(cutting.operand.value)

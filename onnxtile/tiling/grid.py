@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod, sqrt
 from typing import Any
 
@@ -22,14 +23,16 @@ ORDERS = ("mnk", "nmk", "mkn", "knm", "nkm", "kmn")
 class Axis:
     """One axis of `size` elements, cut into stretches of `step`; the last may be shorter.
 
-    The size is None where it is known only when the model runs; such an axis is one stretch. Zeros fill up the
-    last stretch to a multiple of `quantum`.
+    The size is None where it is known only when the model runs; such an axis is one stretch. Zeros fill up the last stretch to a multiple
+    of `quantum`. Each of `groups`, one after another, has so many elements: a stretch has `together` whole ones, or a part of one.
     Hardware with a fixed tile size runs full tiles fastest; balanced cuts would make every tile a partial one.
     """
 
     size: int | None
     step: int | None
     quantum: int = 1
+    groups: int = 1
+    together: int = 1
 
     @classmethod
     def of(cls, size: AxisSize, bound: int | None = None, *, multiple: int = 1, quantum: int = 1) -> Axis:
@@ -47,92 +50,53 @@ class Axis:
             raise Infeasible(f"no {bound} elements are a multiple of {multiple}", hint="raise the limits")
         return cls(size, bound // multiple * multiple, quantum)
 
-    @property
+    @cached_property
     def count(self) -> int:
         """How many stretches there are."""
-        if self.size is None or self.step is None:
-            return 1
-        return -(-self.size // self.step)
+        return -(-self.groups // self.together) * self.within
 
-    @property
+    @cached_property
+    def within(self) -> int:
+        """How many stretches a single group has."""
+        return 1 if self.size is None or self.step is None else -(-self.size // self.step)
+
+    @cached_property
     def is_cut(self) -> bool:
         """Whether there is more than one stretch."""
         return self.count > 1
 
-    @property
+    @cached_property
     def total(self) -> int | None:
-        """The size, with the zeros that fill up the last stretch."""
-        return None if self.size is None else -(-self.size // self.quantum) * self.quantum
+        """The number of elements of all groups, with the zeros that fill up the last stretch."""
+        return None if self.size is None else -(-self.size // self.quantum) * self.quantum * self.groups
 
-    @property
+    @cached_property
     def fills(self) -> bool:
         """Whether anything fills up the last stretch."""
-        return self.total != self.size
+        return self.size is not None and self.total != self.size * self.groups
 
     def stretch(self, index: int) -> slice:
         """Return the half-open range of elements in stretch `index`, without the zeros that fill it up."""
         if self.size is None or self.step is None:
             return slice(None)
-        start = index * self.step
-        return slice(start, min(start + self.step, self.size))
-
-    def width(self, index: int) -> int:
-        """Return the number of elements in stretch `index` of an axis whose size is known, with the zeros that fill it up."""
-        assert self.total is not None and self.step is not None
-        return min(self.step, self.total - index * self.step)
-
-    @property
-    def widths(self) -> list[int]:
-        """The number of elements in each stretch, in order."""
-        return [self.width(index) for index in range(self.count)]
-
-
-@dataclass(frozen=True)
-class GroupedAxis(Axis):
-    """An axis of `groups` times `size` elements: `together` groups to a stretch, or each group in stretches of `step`.
-
-    Groups lie one after another, and no stretch holds parts of two.
-    """
-
-    groups: int = 1
-    together: int = 1
-
-    @property
-    def within(self) -> int:
-        """How many stretches a single group has."""
-        assert self.size is not None and self.step is not None
-        return -(-self.size // self.step)
-
-    @property
-    def count(self) -> int:
-        """How many stretches there are."""
-        return -(-self.groups // self.together) * self.within
-
-    @property
-    def total(self) -> int | None:
-        """The number of elements of all groups."""
-        assert self.size is not None
-        return self.groups * self.size
-
-    @property
-    def fills(self) -> bool:
-        """Nothing fills up a stretch."""
-        return False
-
-    def stretch(self, index: int) -> slice:
-        """Return the half-open range of elements in stretch `index`."""
-        assert self.size is not None and self.step is not None and self.total is not None
         if self.within == 1:
             long = self.together * self.size
-            return slice(index * long, min((index + 1) * long, self.total))
+            return slice(index * long, min((index + 1) * long, self.groups * self.size))
         group, inside = divmod(index, self.within)
         start = group * self.size + inside * self.step
         return slice(start, min(start + self.step, (group + 1) * self.size))
 
     def width(self, index: int) -> int:
-        """Return the number of elements in stretch `index`."""
+        """Return the number of elements in stretch `index` of an axis whose size is known, with the zeros that fill it up."""
+        assert self.size is not None and self.total is not None
         stretch = self.stretch(index)
-        return int(stretch.stop - stretch.start)
+        filling = self.total - self.size * self.groups if index == self.count - 1 else 0
+        return int(stretch.stop - stretch.start) + filling
+
+    @property
+    def widths(self) -> list[int]:
+        """The number of elements in each stretch, in order."""
+        return [self.width(index) for index in range(self.count)]
 
 
 @dataclass(frozen=True)
@@ -183,12 +147,12 @@ class TileGrid:
         ]
         return cls(Axis(contraction.groups, groups), tuple(axes[:-2]), axes[-2], axes[-1], order)
 
-    @property
+    @cached_property
     def inputs(self) -> Axis:
         """The cuts along the channels of all groups."""
         return self._of_all_groups(self.k)
 
-    @property
+    @cached_property
     def outputs(self) -> Axis:
         """The cuts along the filters of all groups."""
         return self._of_all_groups(self.n)
@@ -199,7 +163,7 @@ class TileGrid:
         (rows,) = self.sliding
         return rows
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int, int]:
         """The number of stretches along M, K and N of one group."""
         return prod(axis.count for axis in self.sliding), self.k.count, self.n.count
@@ -217,17 +181,17 @@ class TileGrid:
         """How many tiles there are."""
         return self.groups.count * prod(self.shape)
 
-    @property
+    @cached_property
     def is_cut(self) -> bool:
         """Whether there is more than one tile, or one that is larger than the contraction."""
         return self.matmuls > 1 or self.fills
 
-    @property
+    @cached_property
     def cuts_rows(self) -> bool:
         """Whether an axis of M is cut."""
         return any(axis.is_cut for axis in self.sliding)
 
-    @property
+    @cached_property
     def fills(self) -> bool:
         """Whether anything fills up the last tiles."""
         return any(axis.fills for axis in (*self.sliding, self.k, self.n))
@@ -249,6 +213,10 @@ class TileGrid:
             found.append(index)
         return tuple(reversed(found))
 
+    def of_result(self, contraction: Contraction) -> tuple[tuple[int | None, ...], tuple[Axis, ...]]:
+        """Return the axes of the result that are cut, and their cuts."""
+        return contraction.axes, (*self.sliding, self.outputs)
+
     def to_dict(self) -> dict[str, object]:
         """Return the size of a full tile of a convolution along each axis, ready for JSON."""
         names = ("rows", "columns")[-len(self.sliding) :]
@@ -258,7 +226,7 @@ class TileGrid:
     def _of_all_groups(self, axis: Axis) -> Axis:
         if self.groups.size == 1:
             return axis
-        return GroupedAxis(axis.size, axis.step, groups=self.groups.size or 1, together=self.groups.step or 1)
+        return Axis(axis.size, axis.step, groups=self.groups.size or 1, together=self.groups.step or 1)
 
 
 def loop(order: str, counts: tuple[int, int, int]) -> Iterator[tuple[int, int, int]]:
@@ -521,6 +489,50 @@ def _count(dims: TensorDims) -> int:
 
 # How a tensor is cut into blocks: along which axes, and at which places.
 
+BlockPlace = Sequence[int | None]
+"""The number of a block's stretch along each axis that is cut; None for the whole axis."""
+
+
+@dataclass(frozen=True)
+class TensorCuts:
+    """The cuts of a tensor of `dims` along some of its `axes`; None stands for an axis that it lacks."""
+
+    dims: TensorDims
+    axes: tuple[int | None, ...]
+    cuts: tuple[Axis, ...]
+
+    @property
+    def sides(self) -> list[int]:
+        """The numbers of the axes along which there are several blocks."""
+        pairs = enumerate(zip(self.axes, self.cuts, strict=True))
+        return [side for side, (axis, cuts) in pairs if axis is not None and cuts.is_cut]
+
+    def block(self, place: BlockPlace, *, filled: bool = True) -> TensorDims:
+        """Return the dimensions of a block, with or without the zeros that fill it up."""
+        dims = list(self.dims)
+        for axis, cuts, index in zip(self.axes, self.cuts, place, strict=True):
+            if axis is None or not (cuts.is_cut or cuts.fills):
+                continue
+            if filled:
+                dims[axis] = cuts.total if index is None else cuts.width(index)
+            elif index is not None:
+                stretch = cuts.stretch(index)
+                dims[axis] = stretch.stop - stretch.start
+        return tuple(dims)
+
+    def filling(self, place: BlockPlace) -> list[int]:
+        """Return how many zeros fill up a block behind each axis."""
+        pairs = zip(self.block(place), self.block(place, filled=False), strict=True)
+        return [full - size if isinstance(full, int) and isinstance(size, int) else 0 for full, size in pairs]
+
+    def slices(self, place: BlockPlace) -> tuple[slice, ...]:
+        """Return the index of a block in the tensor."""
+        index = [slice(None)] * len(self.dims)
+        for axis, cuts, at in zip(self.axes, self.cuts, place, strict=True):
+            if axis is not None and at is not None:
+                index[axis] = cuts.stretch(at)
+        return tuple(index)
+
 
 @dataclass(frozen=True)
 class Cutting:
@@ -533,6 +545,18 @@ class Cutting:
     scale: float = 1.0
     """The factor that multiplies the blocks of a constant when they are written."""
 
+    @cached_property
+    def read(self) -> TensorCuts:
+        """The cuts of the operand as the contraction reads it."""
+        return TensorCuts(self.operand.dims, self.operand.axes, (self.rows, self.columns))
+
+    @cached_property
+    def stored(self) -> TensorCuts:
+        """The cuts of the value itself."""
+        one = self.operand
+        axes = (None if axis is None else one.stored_axis(side) for side, axis in enumerate(one.axes))
+        return TensorCuts(one.stored, tuple(axes), (self.rows, self.columns))
+
     @property
     def is_cut(self) -> bool:
         """Whether there is more than one block, or one that is filled up."""
@@ -543,40 +567,10 @@ class Cutting:
         """Whether zeros fill up the last blocks."""
         return self.rows.fills or self.columns.fills
 
-    def dims(self, row: int | None, column: int | None) -> TensorDims:
-        """Return the dimensions of a block; None means the whole side."""
-        dims = list(self.operand.dims)
-        for axis, cuts, index in zip(self.operand.axes, (self.rows, self.columns), (row, column), strict=True):
-            if axis is not None and (cuts.is_cut or cuts.fills):
-                dims[axis] = cuts.total if index is None else cuts.width(index)
-        return tuple(dims)
-
     def place(self, row: int, column: int) -> tuple[int, int]:
         """Return the place of a block; 0 along a side that the operand lacks."""
         first, second = self.operand.axes
         return 0 if first is None else row, 0 if second is None else column
-
-    def filling(self, dims: Sequence[int], row: int, column: int) -> list[tuple[int, int]]:
-        """Return how many elements fill up a block that has `dims` without them, before and after, along each axis."""
-        missing = [(0, 0)] * len(dims)
-        for axis, cuts, index in zip(self.operand.axes, (self.rows, self.columns), (row, column), strict=True):
-            if axis is not None and cuts.fills:
-                missing[axis] = (0, cuts.width(index) - dims[axis])
-        return missing
-
-    def slices(self, row: int, column: int) -> tuple[slice, ...]:
-        """Return the index of a block in the operand as the product reads it."""
-        index = [slice(None)] * len(self.operand.dims)
-        for axis, cuts, i in zip(self.operand.axes, (self.rows, self.columns), (row, column), strict=True):
-            if axis is not None:
-                index[axis] = cuts.stretch(i)
-        return tuple(index)
-
-
-def cut_sides(cutting: Cutting) -> list[int]:
-    """Return the sides, 0 rows and 1 columns, along which an operand is cut into several blocks."""
-    cuts = (cutting.rows, cutting.columns)
-    return [side for side in (0, 1) if cutting.operand.axes[side] is not None and cuts[side].is_cut]
 
 
 def is_contiguous(dims: TensorDims, axis: int) -> bool:

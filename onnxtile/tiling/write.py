@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import gcd, prod
 from typing import Any, TypeAlias
 
@@ -26,11 +27,11 @@ from onnxtile.tiling.blocks import (
     PackedBlocks,
     RuntimeBlocks,
     WholeBlock,
-    WindowBlocks,
     blocks_of,
     input_windows,
     scaled,
     times,
+    windows_of,
 )
 from onnxtile.tiling.contraction import (
     Axes,
@@ -68,7 +69,7 @@ class TiledResult(ABC):
     def dims(self, m: int, at: tuple[int, int]) -> TensorDims:
         """Return the dimensions of a block, without the zeros that fill it up: its stretch of M, its groups and stretch of N."""
         grid = self.writer.grid
-        return block_dims(self.writer, grid.along(m), at[0] * grid.n.count + at[1], filled=False)
+        return self.writer.result.block((*grid.along(m), at[0] * grid.n.count + at[1]), filled=False)
 
 
 def joined(writer: Writer) -> TiledResult:
@@ -87,14 +88,25 @@ def nodes_of_scatter(contraction: Contraction, grid: TileGrid, opset: int) -> in
     if not scatters(contraction, grid, opset):
         return None
     blocks = grid.groups.count * grid.shape[0] * grid.n.count
-    row, last = _row(contraction, grid), len(contraction.dims) - 1
-    cuts = _last_cuts(contraction, grid)
-    size = contraction.dims[last]
-    widths = cuts.widths if cuts is not None and cuts.is_cut else [size]
+    row, cuts = _row(contraction, grid)
+    widths = [contraction.dims[-1]] if cuts is None else cuts.widths
     # The first block has a Pad, and two Reshapes serve all; each other one has an Add and a ScatterND. Rows that are put
     # together first take no more.
     reshaped = sum(width != row for width in widths) * (blocks // len(widths)) - (widths[0] != row)
     return 3 + 2 * (blocks - 1) + reshaped
+
+
+def _row(contraction: Contraction, grid: TileGrid) -> tuple[int, Axis | None]:
+    """Return the elements of a row, and the cuts of the last axis where there are some.
+
+    The elements that begin and end all blocks along the last axis are a whole number of rows apart.
+    """
+    size, (axes, cuts) = contraction.dims[-1], grid.of_result(contraction)
+    assert isinstance(size, int)
+    last = next((each for axis, each in zip(axes, cuts, strict=True) if axis == len(contraction.dims) - 1), None)
+    if last is None or not last.is_cut:
+        return size, None
+    return gcd(*(last.stretch(index).stop for index in range(last.count)), size), last
 
 
 @dataclass
@@ -111,11 +123,10 @@ class _ConcatResult(TiledResult):
         pieces[at] = value
         if len(pieces) < grid.groups.count * grid.n.count:
             return
-        dims = block_dims(self.writer, grid.along(m), None, filled=False)
+        dims = self.writer.result.block((*grid.along(m), None), filled=False)
         place = {"m": m} if grid.cuts_rows else {}
-        self._rows[m] = self._concat(
-            [pieces[at] for at in sorted(pieces)], self.writer.contraction.column_axis, place, dims
-        )
+        axis = self.writer.contraction.column_axis
+        self._rows[m] = self.writer.concat([pieces[at] for at in sorted(pieces)], axis, place, dims)
         if len(self._rows) == grid.shape[0]:
             self.value = self._whole()
 
@@ -129,17 +140,12 @@ class _ConcatResult(TiledResult):
             for index in range(len(pieces) // count):
                 # The stretch of M that comes first says where the piece lies along the axes that are still cut.
                 first = index * prod(axis.count for axis in grid.sliding[position:])
-                along = (*grid.along(first)[:position], *(None for _ in axes[position:]))
-                place = {"row": index} if position else {}
+                along = (*grid.along(first)[:position], *(None for _ in axes[position:]), None)
                 few = pieces[index * count : (index + 1) * count]
-                made.append(
-                    self._concat(few, axes[position], place, block_dims(self.writer, along, None, filled=False))
-                )
+                dims = self.writer.result.block(along, filled=False)
+                made.append(self.writer.concat(few, axes[position], {"row": index} if position else {}, dims))
             pieces = made
         return pieces[0]
-
-    def _concat(self, pieces: list[ir.Value], axis: int | None, place: GridPlace, dims: TensorDims) -> ir.Value:
-        return self.writer.concat(pieces, axis, place, dims)
 
 
 @dataclass
@@ -255,61 +261,22 @@ class _ScatterResult(TiledResult):
 
     def _range(self, m: int, n: int | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return where a block begins along each axis, and its dimensions; None is all of N."""
-        contraction, grid = self.writer.contraction, self.writer.grid
-        starts = [0] * len(contraction.dims)
-        axes = (*contraction.row_axes, contraction.column_axis)
-        places = (*grid.along(m), n)
-        for axis, cuts, index in zip(axes, (*grid.sliding, grid.outputs), places, strict=True):
-            if axis is not None and cuts.is_cut and index is not None:
-                starts[axis] = cuts.stretch(index).start
-        dims = block_dims(self.writer, grid.along(m), n, filled=False)
-        return tuple(starts), tuple(size for size in dims if isinstance(size, int))
+        result, place = self.writer.result, (*self.writer.grid.along(m), n)
+        starts = tuple(part.start or 0 for part in result.slices(place))
+        dims = result.block(place, filled=False)
+        return starts, tuple(size for size in dims if isinstance(size, int))
 
-    @property
+    @cached_property
     def _sizes(self) -> tuple[int, ...]:
         return tuple(size for size in self.writer.contraction.dims if isinstance(size, int))
 
-    @property
+    @cached_property
     def _strides(self) -> tuple[int, ...]:
         return tuple(prod(self._sizes[axis + 1 :]) for axis in range(len(self._sizes)))
 
-    @property
+    @cached_property
     def _row(self) -> int:
-        return _row(self.writer.contraction, self.writer.grid)
-
-
-def _row(contraction: Contraction, grid: TileGrid) -> int:
-    """Return the elements of a row: those that begin and end all blocks along the last axis are a whole number of rows apart."""
-    size, cuts = contraction.dims[-1], _last_cuts(contraction, grid)
-    assert isinstance(size, int)
-    stops = [cuts.stretch(index).stop for index in range(cuts.count)] if cuts is not None and cuts.is_cut else []
-    return gcd(*stops, size)
-
-
-def _last_cuts(contraction: Contraction, grid: TileGrid) -> Axis | None:
-    """Return the cuts of the last axis of the result; None where it is neither of M nor of N."""
-    axes = (*contraction.row_axes, contraction.column_axis)
-    cuts = zip(axes, (*grid.sliding, grid.outputs), strict=True)
-    return next((each for axis, each in cuts if axis == len(contraction.dims) - 1), None)
-
-
-def block_dims(writer: Writer, along: tuple[int | None, ...], n: int | None, *, filled: bool = True) -> TensorDims:
-    """Return the dimensions of a block of the result, at these stretches of the sliding axes and of N in all groups; None is all.
-
-    With `filled`, they count the zeros that fill up the last stretch.
-    """
-    contraction, grid = writer.contraction, writer.grid
-    dims = list(contraction.dims)
-    axes = (*contraction.row_axes, contraction.column_axis)
-    for axis, cuts, index in zip(axes, (*grid.sliding, grid.outputs), (*along, n), strict=True):
-        if axis is None or not (cuts.is_cut or cuts.fills):
-            continue
-        if filled:
-            dims[axis] = cuts.total if index is None else cuts.width(index)
-        elif index is not None:
-            stretch = cuts.stretch(index)
-            dims[axis] = stretch.stop - stretch.start
-    return tuple(dims)
+        return _row(self.writer.contraction, self.writer.grid)[0]
 
 
 # From the int32 sum of a block to its result: plus the bias, scaled, rounded to even, shifted by the zero point, saturated.
@@ -387,7 +354,7 @@ def _blocks(writer: Writer, addend: _Addend, stem: str) -> Blocks:
         return RuntimeBlocks(cutting, writer) if cut else WholeBlock(value)
     if not cut:
         return WholeBlock(writer.constant(ir.Tensor(array), stem))
-    return ConstantBlocks(cutting, writer, lambda: array, {})
+    return ConstantBlocks(cutting, writer, read=lambda: array)
 
 
 def _of_bias(writer: Writer, bias: Bias, constants: KnownConstants) -> _Addend:
@@ -465,7 +432,7 @@ def write_tiles(
         at = (group, m, n)
         if at not in blocks:
             place = ({"g": group} if grid.groups.is_cut else {}) | {"m": m, "n": n}
-            dims = block_dims(writer, grid.along(m), group * grid.n.count + n)
+            dims = writer.result.block((*grid.along(m), group * grid.n.count + n))
             blocks[at] = partial_sums(way, writer, place, dims)
         inputs = cut.inputs((group, m, k, n), is_first=not added[at])
         blocks[at].multiply(inputs, k, cut.attributes((group, m, k, n)))
@@ -604,7 +571,7 @@ class _CutOperands:
 
         return cls(
             writer,
-            WindowBlocks(a, writer) if contraction.windows else blocks(a),
+            windows_of(a, writer) if contraction.windows else blocks(a),
             blocks(b),
             (
                 _single(writer, contraction.left.zero, constants),
@@ -649,7 +616,7 @@ class _CutOperands:
 
 def _single(writer: Writer, zero: TensorOperand | None, constants: KnownConstants) -> Blocks | None:
     """Return a zero point that is a single number, or many equal ones; None where there is none, or one for each column."""
-    if zero is None or zero.axes != (None, None):
+    if zero is None or not zero.is_single:
         return None
     if zero.dims in {(), (1,)}:
         return WholeBlock(zero.value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from onnxtile.model import keys
 from onnxtile.model.topology import all_nodes, all_values
 from onnxtile.system.runtime import Array
 from onnxtile.tiling.contraction import Contraction, TensorDims, TensorOperand
-from onnxtile.tiling.grid import TileGrid, Workload, is_contiguous
+from onnxtile.tiling.grid import TensorCuts, TileGrid, Workload, is_contiguous
 
 # Names for the nodes and values that tile writes, and for the nodes that it reports.
 
@@ -315,6 +315,10 @@ class Writer:
         self.constants.append(value)
         return value
 
+    def cut(self, read: Callable[[], Array], dtype: ir.DataType, dims: TensorDims, stem: str) -> ir.Value:
+        """Write an initializer whose elements `read` returns when it is saved."""
+        return self.constant(ir.LazyTensor(lambda: ir.Tensor(read(), dtype), dtype, ir.Shape(dims)), stem)
+
     def int64s(self, sizes: list[int], stem: str) -> ir.Value:
         """Return an initializer of these sizes, which stay inline when weights are external; equal sizes share one."""
         key = tuple(sizes)
@@ -322,6 +326,11 @@ class Writer:
             self._known[key] = self.constant(ir.tensor(sizes, dtype=ir.DataType.INT64), stem)
             self.sizes.append(self._known[key])
         return self._known[key]
+
+    @cached_property
+    def result(self) -> TensorCuts:
+        """The cuts of the result: along each sliding axis, and along N in all groups."""
+        return TensorCuts(self.contraction.dims, *self.grid.of_result(self.contraction))
 
     @cached_property
     def keeps_copies(self) -> bool:
