@@ -12,6 +12,7 @@ from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor, Networ
 from onnxtile.fusion.islands import island_region, islands, overwritten
 from onnxtile.fusion.pattern import select
 from onnxtile.model.constants import Constants
+from onnxtile.model.graph_writer import Names
 from onnxtile.model.node_kinds import RandomNodes, dequantises, is_quantised
 from onnxtile.model.topology import dependencies, has_body, node_id
 from onnxtile.operators.families.movement import slice_ranges
@@ -20,7 +21,6 @@ from onnxtile.operators.reads import AxisLink, AxisLinks
 from onnxtile.operators.table import axis_links, sharing_of, work_of
 from onnxtile.planning.aliases import LayoutFacts, joins_quantised, overwritable
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
-from onnxtile.tiling.writer import Names
 
 # Quantised models: tensors inside of islands, which run as one kernel, take no bytes and are never handed over.
 

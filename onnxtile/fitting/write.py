@@ -17,8 +17,9 @@ from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.strips import FitSchedule
 from onnxtile.fusion.record import calls_inside, renew_records
 from onnxtile.model import keys
-from onnxtile.model.constants import Constants, made_tensor
+from onnxtile.model.constants import Constants, made_tensor, prune
 from onnxtile.model.functions import inline_calls
+from onnxtile.model.graph_writer import Names
 from onnxtile.model.node_kinds import dequantises
 from onnxtile.model.topology import all_values, dependencies, node_id, nodes_inside
 from onnxtile.operators.families.movement import pad_sizes, slice_ranges
@@ -29,8 +30,6 @@ from onnxtile.operators.table import axis_links, operator_of
 from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.runtime import Array
-from onnxtile.tiling.inplace import prune
-from onnxtile.tiling.writer import Names
 
 # The constants that the pieces of a region read: sizes, scales, weights, and parts of constants of the model.
 

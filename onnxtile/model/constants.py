@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnxtile.model import keys
 from onnxtile.model.submodel import Submodels, tensor_type
 from onnxtile.model.topology import all_nodes, has_body, has_containers, main_graphs
+from onnxtile.operators.node_view import KnownConstants
 from onnxtile.operators.table import may_draw
 from onnxtile.system.errors import ModelError
 from onnxtile.system.runtime import Array, aligned, as_text
@@ -191,3 +192,19 @@ def constant_attribute(value: ir.Value) -> ir.Attr:
     if value.const_value is None:
         raise KeyError(value.name)
     return ir.AttrTensor("value", value.const_value)
+
+
+def prune(values: Iterable[ir.Value], constants: KnownConstants) -> None:
+    """Remove from their graphs the `values` that are constant and unused, and the operators that compute them."""
+    pending = [value for value in values if value in constants]
+    while pending:
+        value = pending.pop()
+        node, graph = value.producer(), value.graph
+        if value.uses() or value.is_graph_output() or graph is None:
+            continue
+        if value.is_initializer():
+            assert value.name is not None
+            del graph.initializers[value.name]
+        elif node is not None and not any(v.uses() or v.is_graph_output() for v in node.outputs):
+            pending.extend(v for v in node.inputs if v is not None)
+            graph.remove(node, safe=True)

@@ -15,6 +15,8 @@ from onnxtile.system.runtime import Array
 
 AxisSize = int | str | None
 """A size in elements, the symbols of a size known only when the model runs, or None where nothing is known."""
+TensorDims = tuple[AxisSize, ...]
+"""The sizes of a tensor."""
 
 
 @dataclass(frozen=True)

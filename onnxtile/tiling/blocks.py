@@ -12,12 +12,13 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile.model.graph_writer import GridPlace, label
 from onnxtile.operators.node_view import KnownConstants
 from onnxtile.operators.reads import InputWindow
 from onnxtile.system.runtime import Array
 from onnxtile.tiling.contraction import PackedFactor, TensorOperand, as_scalar, normal_range
 from onnxtile.tiling.grid import Axis, Cutting, is_contiguous
-from onnxtile.tiling.writer import GridPlace, Writer, label
+from onnxtile.tiling.writer import Writer
 
 BlockKey = tuple[ir.Value, bool, float, Axis, Axis, ir.Graph, int]
 BlockCache = dict[BlockKey, dict[tuple[int, int], ir.Value]]

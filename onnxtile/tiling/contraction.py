@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from onnxtile.model.binding import Unbound, binding
 from onnxtile.operators.node_view import KnownConstants, NotApplicable
-from onnxtile.operators.reads import AxisSize, SlidingAxis
+from onnxtile.operators.reads import AxisSize, SlidingAxis, TensorDims
 from onnxtile.system.runtime import Array
 
 # Element types of factors and sums, and the numbers that they hold.
@@ -56,7 +56,6 @@ FIRST_OPSET = 7
 
 # Sizes of tensors, known and unknown, and the tables of shapes and constants that tiling reads.
 
-TensorDims = tuple[AxisSize, ...]
 WITHIN = "within the limits"
 """The reason why a node that no limit asks to be cut is left as it is."""
 

@@ -18,19 +18,19 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.model import keys
-from onnxtile.model.constants import constant_array
+from onnxtile.model.constants import constant_array, prune
+from onnxtile.model.graph_writer import Names
 from onnxtile.model.topology import all_nodes, called_functions, nodes_in
 from onnxtile.operators.node_view import KnownConstants, NotApplicable
+from onnxtile.operators.reads import TensorDims
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import resolve
 from onnxtile.shapes.value import Propagation
 from onnxtile.system.errors import Infeasible, ModelError
 from onnxtile.system.runtime import Array
-from onnxtile.tiling.contraction import ShapeTable, TensorDims, TilingFacts, required_input
-from onnxtile.tiling.inplace import prune
+from onnxtile.tiling.contraction import ShapeTable, TilingFacts, required_input
 from onnxtile.tiling.limits import Limits, TilingPolicy
 from onnxtile.tiling.result import SkippedNode, TiledExperts
-from onnxtile.tiling.writer import Names
 
 _DOMAIN = "com.microsoft"
 

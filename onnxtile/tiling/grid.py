@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from onnxtile.operators.reads import AxisSize, SlidingAxis
+from onnxtile.operators.reads import AxisSize, SlidingAxis, TensorDims
 from onnxtile.system.errors import Infeasible
-from onnxtile.tiling.contraction import Contraction, TensorDims, TensorOperand
+from onnxtile.tiling.contraction import Contraction, TensorOperand
 from onnxtile.tiling.limits import AxisBounds
 
 ORDERS = ("mnk", "nmk", "mkn", "knm", "nkm", "kmn")

@@ -27,7 +27,6 @@ from onnxtile.operators.reads import SlidingAxis
 from onnxtile.system.errors import ModelError
 from onnxtile.system.process import Progress, counted, silent
 from onnxtile.system.runtime import Array, Session
-from onnxtile.tiling.accumulate import roundings
 from onnxtile.tiling.contraction import (
     BYTES,
     FLOATS,
@@ -39,6 +38,7 @@ from onnxtile.tiling.contraction import (
     epsilon,
 )
 from onnxtile.tiling.result import TiledNode
+from onnxtile.tiling.writer import roundings
 
 # A convolution in float64, element of the kernel by element of the kernel.
 

@@ -17,9 +17,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile.model.graph_writer import GridPlace, label
 from onnxtile.operators.node_view import KnownConstants
+from onnxtile.operators.reads import TensorDims
 from onnxtile.system.runtime import Array
-from onnxtile.tiling.accumulate import PartialSums, additions, fitting, partial_sums
 from onnxtile.tiling.blocks import (
     BlockCache,
     Blocks,
@@ -39,13 +40,12 @@ from onnxtile.tiling.contraction import (
     Contraction,
     ReadTensor,
     Requantize,
-    TensorDims,
     TensorOperand,
     as_scalar,
 )
 from onnxtile.tiling.grid import Axis, Cutting, TileGrid, is_contiguous, loads
 from onnxtile.tiling.limits import Accumulation
-from onnxtile.tiling.writer import GridPlace, Writer, keeps_copies, label, scatters
+from onnxtile.tiling.writer import PartialSums, Writer, additions, fitting, keeps_copies, scatters
 
 # Joins the blocks of the result: by Concat where that copies little, or the arena has room; else by ScatterND into one tensor.
 
@@ -433,7 +433,7 @@ def write_tiles(
         if at not in blocks:
             place = ({"g": group} if grid.groups.is_cut else {}) | {"m": m, "n": n}
             dims = writer.result.block((*grid.along(m), group * grid.n.count + n))
-            blocks[at] = partial_sums(way, writer, place, dims)
+            blocks[at] = PartialSums(way, writer, place, dims)
         inputs = cut.inputs((group, m, k, n), is_first=not added[at])
         blocks[at].multiply(inputs, k, cut.attributes((group, m, k, n)))
         added[at] += 1

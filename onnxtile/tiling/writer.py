@@ -1,93 +1,22 @@
-"""Makes the nodes and constants of one site, each with its name, its type and its mark."""
+"""Writes the nodes of one site, with their marks; says which copies the arena has room for, and adds up the partial sums of a block."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from copy import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
+from typing import Any
 
 import onnx_ir as ir
 
 from onnxtile.model import keys
-from onnxtile.model.topology import all_nodes, all_values
-from onnxtile.system.runtime import Array
-from onnxtile.tiling.contraction import Contraction, TensorDims, TensorOperand
+from onnxtile.model.graph_writer import GraphWriter, GridPlace
+from onnxtile.operators.reads import TensorDims
+from onnxtile.tiling.contraction import FLOATS, Contraction, TensorOperand
 from onnxtile.tiling.grid import TensorCuts, TileGrid, Workload, is_contiguous
-
-# Names for the nodes and values that tile writes, and for the nodes that it reports.
-
-
-class Names:
-    """The names of a model: the name of each node, and the names that are still free.
-
-    Values and nodes of all graphs count, since a body sees the values of the graphs around it.
-    """
-
-    def __init__(self, model: ir.Model) -> None:
-        self._nodes = Counter(node.name for node in all_nodes(model))
-        self._there = {name for name in self._nodes if name}
-        self._there.update(value.name for value in all_values(model) if value.name)
-        self._taken: set[str] = set()
-        self._numbers: dict[str, int] = {}
-
-    def apart(self) -> Names:
-        """Return names of the same model of which none is taken that it did not have at first."""
-        other = copy(self)
-        other._taken, other._numbers = set(), {}
-        return other
-
-    def of(self, node: ir.Node) -> str:
-        """Return the name of `node`, or its first output where the name is empty or repeated."""
-        if node.name and self._nodes[node.name] == 1:
-            return node.name
-        return next((value.name for value in node.outputs if value.name), "")
-
-    def within(self, node: ir.Node) -> str:
-        """Return the name of `node` within its function."""
-        return node.name or next((value.name for value in node.outputs if value.name), "")
-
-    def fresh(self, wanted: str) -> str:
-        """Return `wanted`, with a number behind it where the model uses that name already, and take it."""
-        # All numbers up to the last one given for `wanted` are taken: a search from 1 would grow with each name.
-        number = self._numbers.get(wanted, 0)
-        name = f"{wanted}_{number}" if number else wanted
-        while name in self._taken or name in self._there:
-            number += 1
-            name = f"{wanted}_{number}"
-        self._numbers[wanted] = number
-        self._taken.add(name)
-        return name
-
-
-# Constants read one after another, so that the bytes of one only are in memory.
-
-
-class ConstantReader:
-    """The one constant whose bytes are at hand: blocks are read when they are written, one constant after another."""
-
-    def __init__(self) -> None:
-        self._tensor: ir.TensorProtocol | None = None
-        self._array: Array | None = None
-
-    def array(self, tensor: ir.TensorProtocol) -> Array:
-        """Return the elements of `tensor`, and keep them until another constant is read; the mapped file of the last one is closed."""
-        if self._array is None or self._tensor is not tensor:
-            self._let_go()
-            self._tensor, self._array = tensor, tensor.numpy()
-        return self._array
-
-    def _let_go(self) -> None:
-        self._array = None
-        if isinstance(self._tensor, ir.ExternalTensor):
-            # A mapped file with other readers stays open until the last of them ends.
-            with suppress(BufferError):
-                self._tensor.release()
-
+from onnxtile.tiling.limits import Accumulation
 
 # The copies that tiles make of their operands and of their result, and whether the arena has room for them.
 #
@@ -168,54 +97,32 @@ def _steps(contraction: Contraction, grid: TileGrid) -> tuple[int, list[int], in
     return grid.groups.step or 1, steps, grid.k.step or work.channels, grid.n.step or work.filters
 
 
-SplitPart = tuple[str, TensorDims]
-"""The stem of an output's name, and its dimensions."""
-GridPlace = dict[str, int]
-"""The place of a node in the grid: the number of the stretch along "m", "k" and "n", as far as the node has one."""
-
-
-def label(stem: str, place: GridPlace) -> str:
-    """Return a readable name for something at `place`: tile_m0_k1_n2."""
-    return "_".join((stem, *(f"{axis}{index}" for axis, index in place.items())))
-
-
 @dataclass
-class Writer:
+class Writer(GraphWriter):
     """Collects the nodes and constants that replace one site, in the order in which they are made; the graph is not changed."""
 
-    site: str
-    op: str
-    contraction: Contraction
-    grid: TileGrid
-    opset: int
-    names: Names = field(repr=False)
-    reader: ConstantReader = field(default_factory=ConstantReader, repr=False)
-    nodes: list[ir.Node] = field(default_factory=list)
-    constants: list[ir.Value] = field(default_factory=list)
-    sizes: list[ir.Value] = field(default_factory=list)
-    """Those of the constants that are sizes, which Split, Pad and Slice take."""
+    op: str = field(kw_only=True)
+    contraction: Contraction = field(kw_only=True)
+    grid: TileGrid = field(kw_only=True)
 
-    def __post_init__(self) -> None:
+    @property
+    def usual_dtype(self) -> ir.DataType:
+        """The element type of the product."""
+        return self.contraction.dtype
+
+    def domain(self, op: str) -> str:
+        """Return the domain of the operator of a node."""
+        return self.contraction.tile_domain if op == self.contraction.tile else ""
+
+    def metadata(self, stem: str, place: GridPlace) -> dict[str, str]:
+        """Return the mark of a node: the original node, and the part of it that the new node computes (JSON)."""
+        at = ", ".join(f'"{axis}": {index}' for axis, index in place.items())
+        return {keys.TILE: f'{self._mark[:-1]}, "part": "{stem}", "at": {{{at}}}}}'}
+
+    @cached_property
+    def _mark(self) -> str:
         sizes = {"m": self.contraction.m, "k": self.contraction.k, "n": self.contraction.n}
-        self._mark = json.dumps({"node": self.site, "op": self.op, **sizes, "grid": list(self.grid.shape)})
-        self._shapes: dict[TensorDims, ir.Shape] = {}
-        self._known: dict[tuple[int, ...], ir.Value] = {}
-
-    def node(
-        self,
-        op: str,
-        inputs: Sequence[ir.Value | None],
-        stem: str,
-        place: GridPlace,
-        dims: TensorDims,
-        attributes: Iterable[ir.Attr] = (),
-        dtype: ir.DataType | None = None,
-    ) -> ir.Value:
-        """Write a node with one output of size `dims`, of the product's type by default; return the output, which is called as the node."""
-        name = self.fresh(label(stem, place))
-        output = self._value(name, dims, dtype or self.contraction.dtype)
-        self._add(op, inputs, attributes, [output], name, (stem, place))
-        return output
+        return json.dumps({"node": self.site, "op": self.op, **sizes, "grid": list(self.grid.shape)})
 
     def concat(self, blocks: Sequence[ir.Value], axis: int | None, place: GridPlace, dims: TensorDims) -> ir.Value:
         """Write a Concat of `blocks`; a single block is returned as it is."""
@@ -223,49 +130,6 @@ class Writer:
             return blocks[0]
         axis_of = [ir.AttrInt64("axis", axis)]
         return self.node("Concat", blocks, "concat", place, dims, axis_of, self.contraction.result_dtype)
-
-    def split(
-        self,
-        operand: tuple[ir.Value, ir.DataType],
-        axis: int,
-        sizes: ir.Value | list[int],
-        stem: str,
-        place: GridPlace,
-        parts: Sequence[SplitPart],
-    ) -> list[ir.Value]:
-        """Write a Split of a value of some type along `axis` into `parts`; `sizes` as `split_sizes` made them."""
-        value, dtype = operand
-        outputs = [self._value(self.fresh(name), dims, dtype) for name, dims in parts]
-        attributes = [ir.AttrInt64("axis", axis)]
-        inputs: list[ir.Value | None] = [value]
-        if isinstance(sizes, ir.Value):
-            inputs.append(sizes)
-        else:
-            attributes.append(ir.AttrInt64s("split", sizes))
-        self._add("Split", inputs, attributes, outputs, self.fresh(label(stem, place)), (stem, place))
-        return outputs
-
-    def pad(
-        self,
-        operand: tuple[ir.Value, ir.DataType],
-        after: list[int],
-        stem: str,
-        place: GridPlace,
-        dims: TensorDims,
-        fill: ir.Value | None,
-        *,
-        before: Sequence[int] = (),
-    ) -> ir.Value:
-        """Write a Pad of a value of some type by so many elements around each axis: zeros, or the element that `fill` holds.
-
-        The numbers are an input since opset 11, an attribute before; `fill` is only for opsets that have it as an input.
-        """
-        value, dtype = operand
-        pads = [*(before or [0] * len(after)), *after]
-        if self.opset < 11:
-            return self.node("Pad", [value], stem, place, dims, [ir.AttrInt64s("pads", pads)], dtype)
-        sizes = self.int64s(pads, f"{label(stem, place)}_sizes")
-        return self.node("Pad", [value, sizes, *([] if fill is None else [fill])], stem, place, dims, (), dtype)
 
     def cut_off(self, value: ir.Value, place: GridPlace, dims: TensorDims, wanted: TensorDims) -> ir.Value:
         """Write a Slice that leaves the first elements along each axis of a block of `dims`, as many as `wanted` has there."""
@@ -275,57 +139,6 @@ class Writer:
             return value
         index = {axis: slice(0, end) for axis, end in zip(axes, ends, strict=True)}
         return self.slice((value, self.contraction.result_dtype), index, "cut_off", place, wanted)
-
-    def slice(
-        self,
-        operand: tuple[ir.Value, ir.DataType],
-        index: Mapping[int, slice],
-        stem: str,
-        place: GridPlace,
-        dims: TensorDims,
-    ) -> ir.Value:
-        """Write a Slice of a value of some type: for each axis in `index` that range, of the others all. An input since opset 10."""
-        value, dtype = operand
-        content = {
-            "starts": [part.start for part in index.values()],
-            "ends": [part.stop for part in index.values()],
-            "axes": list(index),
-        }
-        if self.opset < 10:
-            attributes = [ir.AttrInt64s(name, numbers) for name, numbers in content.items()]
-            return self.node("Slice", [value], stem, place, dims, attributes, dtype)
-        name = label(stem, place)
-        made = [self.int64s(numbers, f"{name}_{part}") for part, numbers in content.items()]
-        return self.node("Slice", [value, *made], stem, place, dims, (), dtype)
-
-    def split_sizes(self, sizes: list[int], stem: str) -> ir.Value | list[int]:
-        """Return the sizes in the form that Split takes in this opset: an input since 13, an attribute before.
-
-        One constant serves every Split of the same sizes.
-        """
-        if self.opset < 13:
-            return sizes
-        return self.int64s(sizes, stem)
-
-    def constant(self, tensor: ir.TensorProtocol, stem: str) -> ir.Value:
-        """Write an initializer that holds `tensor`."""
-        tensor.name = name = self.fresh(stem)
-        shape = ir.Shape(tensor.shape.numpy())
-        value = ir.Value(name=name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
-        self.constants.append(value)
-        return value
-
-    def cut(self, read: Callable[[], Array], dtype: ir.DataType, dims: TensorDims, stem: str) -> ir.Value:
-        """Write an initializer whose elements `read` returns when it is saved."""
-        return self.constant(ir.LazyTensor(lambda: ir.Tensor(read(), dtype), dtype, ir.Shape(dims)), stem)
-
-    def int64s(self, sizes: list[int], stem: str) -> ir.Value:
-        """Return an initializer of these sizes, which stay inline when weights are external; equal sizes share one."""
-        key = tuple(sizes)
-        if key not in self._known:
-            self._known[key] = self.constant(ir.tensor(sizes, dtype=ir.DataType.INT64), stem)
-            self.sizes.append(self._known[key])
-        return self._known[key]
 
     @cached_property
     def result(self) -> TensorCuts:
@@ -337,31 +150,124 @@ class Writer:
         """Whether the arena has room for the copies of all blocks of the operands."""
         return keeps_copies(self.contraction, self.grid, self.opset)
 
-    def fresh(self, stem: str) -> str:
-        """Return a name for something of this site that the model does not use yet."""
-        return self.names.fresh(f"{self.site}/{stem}")
 
-    def mark(self, part: str, place: GridPlace) -> str:
-        """Return the mark of a node: the original node, and the part of it that the new node computes (JSON)."""
-        at = ", ".join(f'"{axis}": {index}' for axis, index in place.items())
-        return f'{self._mark[:-1]}, "part": "{part}", "at": {{{at}}}}}'
+# The partial sums of one block of the result: added all at once, one after another, in a tree, or in Gemm's C.
 
-    def _value(self, name: str, dims: TensorDims, dtype: ir.DataType) -> ir.Value:
-        if dims not in self._shapes:
-            self._shapes[dims] = ir.Shape(dims, frozen=True)
-        return ir.Value(name=name, shape=self._shapes[dims], type=ir.TensorType(dtype))
+_WIDEST = 256
+"""Operands of a Sum: of more the result rounds further off, and onnxruntime takes long to load it."""
 
-    def _add(
-        self,
-        op: str,
-        inputs: Sequence[ir.Value | None],
-        attributes: Iterable[ir.Attr],
-        outputs: Sequence[ir.Value],
-        name: str,
-        part: tuple[str, GridPlace],
-    ) -> None:
-        stem, place = part
-        mark = self.mark(stem, place)
-        domain = self.contraction.tile_domain if op == self.contraction.tile else ""
-        node = ir.Node(domain, op, inputs, attributes, outputs=outputs, name=name, metadata_props={keys.TILE: mark})
-        self.nodes.append(node)
+
+def fitting(wanted: Accumulation, contraction: Contraction) -> Accumulation:
+    """Return `wanted`, or `chain` where the operator that it takes has no such operands.
+
+    Gemm multiplies matrices of floats only: onnxruntime has no kernel for integers; and its C has the type of its result. Sum takes
+    no integers in any opset; Add does, and integer addition is exact in any order.
+    """
+    floats = contraction.dtype in FLOATS
+    if (wanted is Accumulation.SUM and not floats) or (
+        wanted is Accumulation.GEMM and not (floats and contraction.matrices and contraction.sums is None)
+    ):
+        return Accumulation.CHAIN
+    return wanted
+
+
+def additions(how: Accumulation, terms: Any, contraction: Contraction) -> Any:
+    """Return the number of nodes that add up the partial sums of one block, as `fitting` has it; arrays for arrays."""
+    casts = 0 if contraction.sums is None else (terms > 1) * (terms + 1)
+    way = fitting(how, contraction)
+    if way is Accumulation.SUM:
+        return casts + (terms > 1) * 1 + (terms - 1) // _WIDEST
+    return casts + (0 if way is Accumulation.GEMM else terms - 1)
+
+
+def roundings(how: Accumulation, terms: int) -> int:
+    """Return how often a total is rounded on its way from the first product to the result, at most."""
+    if how is Accumulation.SUM:
+        return 1 + (terms - 1) // _WIDEST
+    return terms.bit_length() if how is Accumulation.TREE else terms
+
+
+@dataclass
+class PartialSums:
+    """One block of the result, at `place` (its m and n), of size `dims`, while its products are written.
+
+    Of more than 256 products, sums and chains of 256 are added at the end: a single one of thousands rounds further off. A tree has sums
+    of 1, 2, 4 ... products, as the digits of a binary counter: two of a size become one of the next at once.
+    """
+
+    how: Accumulation
+    writer: Writer
+    place: GridPlace
+    dims: TensorDims
+    _terms: list[ir.Value] = field(default_factory=list)
+    """The products and sums that are still to be added; of a chain one."""
+    _sizes: list[int] = field(default_factory=list)
+    """How often the products in each of them doubled, in a tree."""
+    _whole: list[ir.Value] = field(default_factory=list)
+    """Sums of 256 products each; the one chain of all of them."""
+    _count: int = 0
+    """The products since the last of these."""
+    _last: int = 0
+    """The stretch of the last product."""
+
+    def multiply(self, inputs: Sequence[ir.Value | None], k: int, attributes: Sequence[ir.Attr] = ()) -> None:
+        """Write the product of stretch `k`, a node with these attributes, and the sums whose terms are there."""
+        if self.how is Accumulation.GEMM and self._terms:
+            self._terms = [self._product([*inputs, *self._terms], k, attributes, "Gemm")]
+            return
+        if self._count == _WIDEST and self.how in {Accumulation.SUM, Accumulation.CHAIN}:
+            self._close(k)
+        self._terms.append(self._product(inputs, k, attributes))
+        self._count, self._last = self._count + 1, k
+        if self.how is Accumulation.CHAIN and len(self._terms) > 1:
+            self._terms = [self._sum("Add", self._terms, k=k)]
+        elif self.how is Accumulation.TREE:
+            self._sizes.append(0)
+            while len(self._sizes) > 1 and self._sizes[-1] == self._sizes[-2]:
+                self._carry()
+
+    def result(self) -> ir.Value:
+        """Write the sums that are left; return the sum of all products, in the type of the contraction."""
+        while len(self._sizes) > 1:
+            self._carry()
+        total = self._total()
+        return self._cast(total, "narrow", self.place, self.writer.contraction.dtype) if self._is_wide else total
+
+    def _total(self) -> ir.Value:
+        terms = [*self._whole, *self._terms]
+        return terms[0] if len(terms) == 1 else self._sum("Sum" if self.how is Accumulation.SUM else "Add", terms)
+
+    def _close(self, k: int) -> None:
+        """Put aside the sum of the 256 products before stretch `k`."""
+        if self.how is Accumulation.SUM:
+            self._whole.append(self._sum("Sum", self._terms, k=k - _WIDEST))
+        else:
+            self._whole = [self._total()]
+        self._terms, self._count = [], 0
+
+    def _carry(self) -> None:
+        """Add the last two terms of a tree."""
+        size = self._sizes[-2] + 1
+        self._terms[-2:] = [self._sum("Add", self._terms[-2:], f"sum_level{size}", k=self._last)]
+        self._sizes[-2:] = [size]
+
+    @property
+    def _is_wide(self) -> bool:
+        """Whether products are added in another type than their own; a single product is not added."""
+        return self.writer.contraction.sums is not None and self.writer.grid.shape[1] > 1
+
+    def _product(
+        self, inputs: Sequence[ir.Value | None], k: int, attributes: Sequence[ir.Attr], op: str | None = None
+    ) -> ir.Value:
+        at = {axis: index for axis, index in self.place.items() if axis != "n"} | {"k": k, "n": self.place["n"]}
+        made = self.writer.node(op or self.writer.contraction.tile, inputs, "tile", at, self.dims, attributes)
+        return self._cast(made, "wide", at, self.writer.contraction.sums) if self._is_wide else made
+
+    def _cast(self, value: ir.Value, stem: str, place: GridPlace, dtype: ir.DataType | None) -> ir.Value:
+        assert dtype is not None
+        return self.writer.node("Cast", [value], stem, place, self.dims, [ir.AttrInt64("to", int(dtype))], dtype)
+
+    def _sum(self, op: str, terms: Sequence[ir.Value], stem: str = "sum", *, k: int | None = None) -> ir.Value:
+        dtype = self.writer.contraction.sums if self._is_wide else None
+        place = self.place if k is None else self.place | {"k": k}
+        return self.writer.node(op, terms, stem, place, self.dims, dtype=dtype)

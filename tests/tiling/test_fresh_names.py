@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-from onnxtile.tiling.writer import Names
+from onnxtile.model.graph_writer import Names
 
 _MODEL = "g (float[2] x) => (float[2] y) { a = Exp(x) a_2 = Exp(a) y = Exp(a_2) }"
 

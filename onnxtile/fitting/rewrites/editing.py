@@ -11,11 +11,11 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.model.constants import Constants, made_tensor
+from onnxtile.model.graph_writer import Names
 from onnxtile.model.node_kinds import RandomNodes
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
 from onnxtile.system.runtime import Array
-from onnxtile.tiling.writer import Names
 
 NodePosition: TypeAlias = tuple[int, ...]
 """The position of a node, compared number by number, so that there is always one between two others."""

@@ -16,13 +16,12 @@ from onnxtile.fitting.rewrites.sink_concats import items_apart, join_late
 from onnxtile.fitting.rewrites.split_heads import heads_apart
 from onnxtile.fitting.rewrites.split_packed_products import unpack_products
 from onnxtile.fitting.rewrites.split_tokens import tokens_in_pieces
-from onnxtile.model.constants import Constants
+from onnxtile.model.constants import Constants, prune
 from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.topology import all_values
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes
-from onnxtile.tiling.inplace import prune
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,13 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from onnxtile.operators.node_view import NotApplicable
-from onnxtile.operators.reads import SlidingAxis, kernel_axes
+from onnxtile.operators.reads import SlidingAxis, TensorDims, kernel_axes
 from onnxtile.tiling.contraction import (
     FLOATS,
     INTEGERS,
     Axes,
     Bias,
     Contraction,
-    TensorDims,
     TensorOperand,
     Tileable,
     TilingFacts,

@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.operators.node_view import MICROSOFT, NotApplicable
+from onnxtile.operators.reads import TensorDims
 from onnxtile.operators.row import FloatMeaning
 from onnxtile.operators.table import operator_of
 from onnxtile.tiling.contraction import (
@@ -27,7 +28,6 @@ from onnxtile.tiling.contraction import (
     PackedFactor,
     ReadTensor,
     Requantize,
-    TensorDims,
     TensorOperand,
     Tileable,
     TilingFacts,

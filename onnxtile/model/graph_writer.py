@@ -1,0 +1,255 @@
+"""New nodes and constants of a model: names that are free, sizes, and Slice, Split and Pad in the form that the opset has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from onnxtile.model.topology import all_nodes, all_values
+from onnxtile.operators.reads import TensorDims
+from onnxtile.system.runtime import Array
+
+
+class Names:
+    """The names of a model: the name of each node, and the names that are still free.
+
+    Values and nodes of all graphs count, since a body sees the values of the graphs around it.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._nodes = Counter(node.name for node in all_nodes(model))
+        self._there = {name for name in self._nodes if name}
+        self._there.update(value.name for value in all_values(model) if value.name)
+        self._taken: set[str] = set()
+        self._numbers: dict[str, int] = {}
+
+    def apart(self) -> Names:
+        """Return names of the same model of which none is taken that it did not have at first."""
+        other = copy(self)
+        other._taken, other._numbers = set(), {}
+        return other
+
+    def of(self, node: ir.Node) -> str:
+        """Return the name of `node`, or its first output where the name is empty or repeated."""
+        if node.name and self._nodes[node.name] == 1:
+            return node.name
+        return next((value.name for value in node.outputs if value.name), "")
+
+    def within(self, node: ir.Node) -> str:
+        """Return the name of `node` within its function."""
+        return node.name or next((value.name for value in node.outputs if value.name), "")
+
+    def fresh(self, wanted: str) -> str:
+        """Return `wanted`, with a number behind it where the model uses that name already, and take it."""
+        # All numbers up to the last one given for `wanted` are taken: a search from 1 would grow with each name.
+        number = self._numbers.get(wanted, 0)
+        name = f"{wanted}_{number}" if number else wanted
+        while name in self._taken or name in self._there:
+            number += 1
+            name = f"{wanted}_{number}"
+        self._numbers[wanted] = number
+        self._taken.add(name)
+        return name
+
+
+# Constants read one after another, so that the bytes of one only are in memory.
+
+
+class ConstantReader:
+    """The one constant whose bytes are at hand: blocks are read when they are written, one constant after another."""
+
+    def __init__(self) -> None:
+        self._tensor: ir.TensorProtocol | None = None
+        self._array: Array | None = None
+
+    def array(self, tensor: ir.TensorProtocol) -> Array:
+        """Return the elements of `tensor`, and keep them until another constant is read; the mapped file of the last one is closed."""
+        if self._array is None or self._tensor is not tensor:
+            self._let_go()
+            self._tensor, self._array = tensor, tensor.numpy()
+        return self._array
+
+    def _let_go(self) -> None:
+        self._array = None
+        if isinstance(self._tensor, ir.ExternalTensor):
+            # A mapped file with other readers stays open until the last of them ends.
+            with suppress(BufferError):
+                self._tensor.release()
+
+
+SplitPart = tuple[str, TensorDims]
+"""The stem of an output's name, and its dimensions."""
+GridPlace = dict[str, int]
+"""The numbers, by letters, that tell nodes of one stem apart: of the stretch along "m", "k" and "n", as far as the node has one."""
+
+
+def label(stem: str, place: GridPlace) -> str:
+    """Return a readable name for something at `place`: tile_m0_k1_n2."""
+    return "_".join((stem, *(f"{axis}{index}" for axis, index in place.items())))
+
+
+@dataclass
+class GraphWriter:
+    """Collects new nodes and constants in the order in which they are made, their names behind that of `site`; no graph is changed."""
+
+    site: str
+    opset: int
+    names: Names = field(repr=False)
+    reader: ConstantReader = field(default_factory=ConstantReader, repr=False)
+    nodes: list[ir.Node] = field(default_factory=list)
+    constants: list[ir.Value] = field(default_factory=list)
+    sizes: list[ir.Value] = field(default_factory=list)
+    """Those of the constants that are sizes, which Split, Pad and Slice take."""
+    _shapes: dict[TensorDims, ir.Shape] = field(default_factory=dict, repr=False)
+    _known: dict[tuple[int, ...], ir.Value] = field(default_factory=dict, repr=False)
+
+    def node(
+        self,
+        op: str,
+        inputs: Sequence[ir.Value | None],
+        stem: str,
+        place: GridPlace,
+        dims: TensorDims,
+        attributes: Iterable[ir.Attr] = (),
+        dtype: ir.DataType | None = None,
+    ) -> ir.Value:
+        """Write a node with one output of size `dims`, of the usual type by default; return the output, which is called as the node."""
+        name = self.fresh(label(stem, place))
+        output = self._value(name, dims, dtype or self.usual_dtype)
+        self._add(op, inputs, attributes, [output], name, (stem, place))
+        return output
+
+    def split(
+        self,
+        operand: tuple[ir.Value, ir.DataType],
+        axis: int,
+        sizes: ir.Value | list[int],
+        stem: str,
+        place: GridPlace,
+        parts: Sequence[SplitPart],
+    ) -> list[ir.Value]:
+        """Write a Split of a value of some type along `axis` into `parts`; `sizes` as `split_sizes` made them."""
+        value, dtype = operand
+        outputs = [self._value(self.fresh(name), dims, dtype) for name, dims in parts]
+        attributes = [ir.AttrInt64("axis", axis)]
+        inputs: list[ir.Value | None] = [value]
+        if isinstance(sizes, ir.Value):
+            inputs.append(sizes)
+        else:
+            attributes.append(ir.AttrInt64s("split", sizes))
+        self._add("Split", inputs, attributes, outputs, self.fresh(label(stem, place)), (stem, place))
+        return outputs
+
+    def pad(
+        self,
+        operand: tuple[ir.Value, ir.DataType],
+        after: list[int],
+        stem: str,
+        place: GridPlace,
+        dims: TensorDims,
+        fill: ir.Value | None,
+        *,
+        before: Sequence[int] = (),
+    ) -> ir.Value:
+        """Write a Pad of a value of some type by so many elements around each axis: zeros, or the element that `fill` holds.
+
+        The numbers are an input since opset 11, an attribute before; `fill` is only for opsets that have it as an input.
+        """
+        value, dtype = operand
+        pads = [*(before or [0] * len(after)), *after]
+        if self.opset < 11:
+            return self.node("Pad", [value], stem, place, dims, [ir.AttrInt64s("pads", pads)], dtype)
+        sizes = self.int64s(pads, f"{label(stem, place)}_sizes")
+        return self.node("Pad", [value, sizes, *([] if fill is None else [fill])], stem, place, dims, (), dtype)
+
+    def slice(
+        self,
+        operand: tuple[ir.Value, ir.DataType],
+        index: Mapping[int, slice],
+        stem: str,
+        place: GridPlace,
+        dims: TensorDims,
+    ) -> ir.Value:
+        """Write a Slice of a value of some type: for each axis in `index` that range, of the others all. An input since opset 10."""
+        value, dtype = operand
+        content = {
+            "starts": [part.start for part in index.values()],
+            "ends": [part.stop for part in index.values()],
+            "axes": list(index),
+        }
+        if self.opset < 10:
+            attributes = [ir.AttrInt64s(name, numbers) for name, numbers in content.items()]
+            return self.node("Slice", [value], stem, place, dims, attributes, dtype)
+        name = label(stem, place)
+        made = [self.int64s(numbers, f"{name}_{part}") for part, numbers in content.items()]
+        return self.node("Slice", [value, *made], stem, place, dims, (), dtype)
+
+    def split_sizes(self, sizes: list[int], stem: str) -> ir.Value | list[int]:
+        """Return the sizes in the form that Split takes in this opset: an input since 13, an attribute before.
+
+        One constant serves every Split of the same sizes.
+        """
+        if self.opset < 13:
+            return sizes
+        return self.int64s(sizes, stem)
+
+    def constant(self, tensor: ir.TensorProtocol, stem: str) -> ir.Value:
+        """Write an initializer that holds `tensor`."""
+        tensor.name = name = self.fresh(stem)
+        shape = ir.Shape(tensor.shape.numpy())
+        value = ir.Value(name=name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+        self.constants.append(value)
+        return value
+
+    def cut(self, read: Callable[[], Array], dtype: ir.DataType, dims: TensorDims, stem: str) -> ir.Value:
+        """Write an initializer whose elements `read` returns when it is saved."""
+        return self.constant(ir.LazyTensor(lambda: ir.Tensor(read(), dtype), dtype, ir.Shape(dims)), stem)
+
+    def int64s(self, sizes: list[int], stem: str) -> ir.Value:
+        """Return an initializer of these sizes, which stay inline when weights are external; equal sizes share one."""
+        key = tuple(sizes)
+        if key not in self._known:
+            self._known[key] = self.constant(ir.tensor(sizes, dtype=ir.DataType.INT64), stem)
+            self.sizes.append(self._known[key])
+        return self._known[key]
+
+    def fresh(self, stem: str) -> str:
+        """Return a name for something of this site that the model does not use yet."""
+        return self.names.fresh(f"{self.site}/{stem}")
+
+    @property
+    def usual_dtype(self) -> ir.DataType | None:
+        """The element type of a result for which none is given."""
+        return None
+
+    def domain(self, op: str) -> str:  # noqa: ARG002 - of other writers
+        """Return the domain of an operator that is written."""
+        return ""
+
+    def metadata(self, stem: str, place: GridPlace) -> dict[str, str]:  # noqa: ARG002 - of other writers
+        """Return the metadata of a node."""
+        return {}
+
+    def _value(self, name: str, dims: TensorDims, dtype: ir.DataType | None) -> ir.Value:
+        if dims not in self._shapes:
+            self._shapes[dims] = ir.Shape(dims, frozen=True)
+        return ir.Value(name=name, shape=self._shapes[dims], type=None if dtype is None else ir.TensorType(dtype))
+
+    def _add(
+        self,
+        op: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Iterable[ir.Attr],
+        outputs: Sequence[ir.Value],
+        name: str,
+        part: tuple[str, GridPlace],
+    ) -> None:
+        node = ir.Node(
+            self.domain(op), op, inputs, attributes, outputs=outputs, name=name, metadata_props=self.metadata(*part)
+        )
+        self.nodes.append(node)
