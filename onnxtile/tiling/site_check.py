@@ -10,8 +10,8 @@ n additions then rounds its total n times, which takes it about sqrt(n) units in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from itertools import product
 from math import prod, sqrt
 from typing import Any, TypeAlias
@@ -131,9 +131,13 @@ class NodeRun:
         """
         levels = _levels(site.emitted) if site.contraction.dtype in HALVES else [list(site.emitted)]
         runs = [level[start : start + _PART] for level in levels for start in range(0, len(level), _PART)]
-        cutter = _Cutter(site, opset, runs)
-        parts = tuple(cutter.part(at) for at in range(len(runs)))
-        return cls(parts, name_of(site.emitted[-1].outputs[0]))
+        result = site.emitted[-1].outputs[0]
+        # A value that a later session reads is an output of the one that makes it.
+        last_read = {value: at for at, run in enumerate(runs) for value in _inputs(run)} | {result: len(runs)}
+        leaving = [{value for value in _made(run) if last_read.get(value, -1) > at} for at, run in enumerate(runs)]
+        made = frozenset(_made(site.emitted))
+        parts = (_part(site, run, (made, values), opset) for run, values in zip(runs, leaving, strict=True))
+        return cls(tuple(parts), name_of(result))
 
     def run(self, trials: Iterable[Mapping[str, Array]]) -> list[Array]:
         """Return the output of each trial, which holds the operands, also those that this part does not read."""
@@ -143,62 +147,38 @@ class NodeRun:
         return [found[self.output] for found in known]
 
 
-@dataclass
-class _Cutter:
-    """Makes sessions of the nodes of a site; a value that a later session reads is an output of the one that makes it."""
+def _part(
+    site: TiledNode, nodes: Sequence[ir.Node], values: tuple[Set[ir.Value], Set[ir.Value]], opset: int
+) -> _NodeSession:
+    """Return some of the nodes of a site in a session of their own; `values` are those that all its nodes make, and its outputs."""
+    (made, leaving), outer = values, outer_values(site.contraction)
+    # The sizes for Split and Slice are initializers, as hardware compilers need.
+    cutting = [value for node in nodes if node.op_type in {"Split", "Slice"} for value in node.inputs[1:]]
+    sizes = [value for value in dict.fromkeys(cutting) if value is not None]
+    own = {*_made(nodes), *sizes}
+    fed = [value for value in dict.fromkeys(_inputs(nodes)) if value not in own]
+    # By name where it comes from outside: the value itself may be gone from the model, or its name passed on.
+    blocks = [value for value in fed if value not in made and value.name not in outer]
 
-    site: TiledNode
-    opset: int
-    runs: Sequence[Sequence[ir.Node]]
-    """The nodes of each part."""
-    _last_read: dict[ir.Value, int] = field(default_factory=dict)
-    _made: set[ir.Value] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        nodes = self.site.emitted
-        self._last_read = {value: at for at, run in enumerate(self.runs) for value in _inputs(run)}
-        self._last_read[nodes[-1].outputs[0]] = len(self.runs)
-        self._made = {value for node in nodes for value in node.outputs}
-        self._outer = outer_values(self.site.contraction)
-        # The sizes for Split and Slice are initializers, as hardware compilers need.
-        self._sizes = {
-            value
-            for node in nodes
-            if node.op_type in {"Split", "Slice"}
-            for value in node.inputs[1:]
-            if value is not None
-        }
-
-    def part(self, at: int) -> _NodeSession:
-        """Return part number `at`."""
-        nodes = self.runs[at]
-        made = [value for node in nodes for value in node.outputs]
-        read = dict.fromkeys(_inputs(nodes))
-        sizes = [value for value in read if value in self._sizes]
-        own = {*made, *sizes}
-        fed = [value for value in read if value not in own]
-        # By name where it comes from outside: the value itself may be gone from the model, or its name passed on.
-        blocks = [v for v in fed if v not in self._made and v.name not in self._outer]
-        leaving = [value for value in made if self._last_read.get(value, -1) > at]
-        session = _session(
-            assembled(
-                (bare_node(node) for node in nodes),
-                {name_of(value): self._type(value) for value in fed},
-                [name_of(value) for value in leaving],
-                _opsets(self.opset),
-                constants=[onnx.numpy_helper.from_array(held_by(value), value.name) for value in sizes],
-            )
-        )
-        sums = [node for node in nodes if node.op_type == "Sum" and node.outputs[0].dtype in HALVES]
-        return _NodeSession(session, tuple(blocks), tuple(sums))
-
-    def _type(self, value: ir.Value) -> onnx.TypeProto:
-        dtype = value.dtype or self.site.contraction.dtype
-        if value in self._made:
+    def kind(value: ir.Value) -> onnx.TypeProto:
+        dtype = value.dtype or site.contraction.dtype
+        if value in made:
             return tensor_type(dtype, None)
-        if value.name in self._outer:
-            return tensor_type(*self._outer[value.name][1:])
+        if value.name in outer:
+            return tensor_type(*outer[value.name][1:])
         return tensor_type(dtype, held_by(value).shape)
+
+    session = _session(
+        assembled(
+            (bare_node(node) for node in nodes),
+            {name_of(value): kind(value) for value in fed},
+            [name_of(value) for value in _made(nodes) if value in leaving],
+            _opsets(opset),
+            constants=[onnx.numpy_helper.from_array(held_by(value), value.name) for value in sizes],
+        )
+    )
+    sums = [node for node in nodes if node.op_type == "Sum" and node.outputs[0].dtype in HALVES]
+    return _NodeSession(session, tuple(blocks), tuple(sums))
 
 
 def outer_values(contraction: Contraction) -> dict[str, tuple[ir.Value, ir.DataType, tuple[int, ...]]]:
@@ -268,6 +248,10 @@ def _in_range(total: Array, terms: Sequence[Array]) -> Array:
     return np.where(np.isfinite(running), total, running)
 
 
+def _made(nodes: Iterable[ir.Node]) -> list[ir.Value]:
+    return [value for node in nodes for value in node.outputs]
+
+
 def _inputs(nodes: Iterable[ir.Node]) -> list[ir.Value]:
     return [value for node in nodes for value in node.inputs if value is not None]
 
@@ -300,7 +284,10 @@ class Reference:
 
     @classmethod
     def of(cls, contraction: Contraction, feeds: Mapping[str, Array], kept: ConstantFactors) -> Reference:
-        """Return the result of `contraction` on these operands, by name; constants are as they were when `kept` took them up."""
+        """Return the result of `contraction` on these operands, by name; constants are as they were when `kept` took them up.
+
+        The result of a quantised island is that before it is rounded, saturated where its type ends.
+        """
         with np.errstate(all="ignore"):
             factors = (contraction.left, contraction.right)
             (a, aa), (b, bb) = (_squared(operand, feeds, kept) for operand in factors)
@@ -308,27 +295,18 @@ class Reference:
             alpha = float(np.float32(contraction.alpha))
             result = alpha * _contracted(contraction, a, b) + c
             size = np.sqrt(alpha**2 * _contracted(contraction, aa, bb) + c * c)
-            return cls(result, np.maximum(np.abs(result), size))
-
-    @classmethod
-    def of_island(cls, contraction: Contraction, feeds: Mapping[str, Array]) -> Reference:
-        """Return the result of a quantised island before it is rounded, saturated where its type ends."""
-        how = contraction.requantize
-        assert how is not None
-        factors = (_factor(operand, feeds, np.float64) for operand in (contraction.left, contraction.right))
-        a, b = factors
-        total = _contracted(contraction, a, b)
-        bias = _added(contraction, feeds, np.float64)
-        scales = [feeds[name_of(scale.value)].astype(np.float64) for scale in how.scales]
-        factor = scales[0].reshape(()) * _per_column(contraction, scales[1])
-        factor = factor if len(scales) < 3 else factor / scales[2].reshape(())
-        exact_value = (total + bias) * factor
-        size = np.sqrt(_contracted(contraction, a * a, b * b) + bias * bias) * np.abs(factor)
-        size = np.maximum(np.abs(exact_value), size)
+            how = contraction.requantize
+            if how is None:
+                return cls(result, np.maximum(np.abs(result), size))
+            first, second, *third = (feeds[name_of(scale.value)].astype(np.float64) for scale in how.scales)
+            factor = first.reshape(()) * _per_column(contraction, second)
+            factor = factor / third[0].reshape(()) if third else factor
+            result, size = result * factor, size * np.abs(factor)
+            size = np.maximum(np.abs(result), size)
         if how.y_zero is None:
-            return cls(exact_value, size)
+            return cls(result, size)
         bounds = np.iinfo(how.dtype.numpy())
-        shifted = exact_value + float(feeds[name_of(how.y_zero.value)].flat[0])
+        shifted = result + float(feeds[name_of(how.y_zero.value)].flat[0])
         return cls(np.clip(shifted, bounds.min, bounds.max), size, 0.5)
 
     def error(self, got: Array, original: Array) -> float:
@@ -383,7 +361,7 @@ def _factor(operand: TensorOperand, feeds: Mapping[str, Array], dtype: Any) -> A
     if operand.zero is None:
         return array
     zero = feeds[name_of(operand.zero.value)].astype(dtype)
-    return np.asarray(array - (zero.flat[0] if operand.zero.axes == (None, None) else zero))
+    return np.asarray(array - (zero.flat[0] if operand.zero.is_single else zero))
 
 
 def _unpacked(operand: TensorOperand, how: PackedFactor, feeds: Mapping[str, Array]) -> Array:
@@ -557,8 +535,7 @@ def _outcomes(
         if contraction.requantize is not None and not contraction.island:
             yield _equal(got, expected)
             continue
-        island = bool(contraction.island)
-        reference = Reference.of_island(contraction, feeds) if island else Reference.of(contraction, feeds, kept)
+        reference = Reference.of(contraction, feeds, kept)
         error, original_error = reference.error(got, expected), reference.error(expected, expected)
         yield error, original_error, 2 * original_error + slack
 
