@@ -21,7 +21,7 @@ from onnxtile.tiling.contraction import FLOATS, WITHIN, Contraction, TensorOpera
 from onnxtile.tiling.grid import ORDERS, TileGrid, Workload, bias_bytes
 from onnxtile.tiling.limits import Accumulation, AxisBounds, Limits, TilingPolicy, bounds_of
 from onnxtile.tiling.result import Chosen, Counts, SkippedNode, TileChoice, best_of, share, trade
-from onnxtile.tiling.write import count_nodes, most_nodes, nodes_of_any_scatter
+from onnxtile.tiling.write import NODES_OF_SCATTER, count_nodes, most_nodes
 from onnxtile.tiling.writer import may_copy_result, may_scatter
 
 NodeCount = Callable[..., Any]
@@ -365,7 +365,7 @@ def examine(
     def nodes(groups: Any, *rest: Any) -> Any:
         *sliding, k, n, order = rest
         joins = (
-            nodes_of_any_scatter(groups * np.prod(sliding, axis=0) * n)
+            NODES_OF_SCATTER * groups * np.prod(sliding, axis=0) * n
             if may_scatter(contraction, facts.opset) and not may_copy_result(contraction)
             else None
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from math import lcm
 
@@ -24,11 +24,11 @@ from onnxtile.model.topology import all_nodes, called_functions, nodes_in
 from onnxtile.operators.node_view import KnownConstants, NotApplicable
 from onnxtile.operators.reads import TensorDims
 from onnxtile.shapes.infer import values
-from onnxtile.shapes.resolve import resolve
+from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.shapes.value import Propagation
 from onnxtile.system.errors import Infeasible, ModelError
 from onnxtile.system.runtime import Array
-from onnxtile.tiling.contraction import ShapeTable, TilingFacts, required_input
+from onnxtile.tiling.contraction import ShapeTable, TilingFacts, given_input, required_input
 from onnxtile.tiling.limits import Limits, TilingPolicy
 from onnxtile.tiling.result import SkippedNode, TiledExperts
 
@@ -110,12 +110,12 @@ def _site(node: ir.Node, name: str, limits: Limits, facts: TilingFacts) -> Exper
     places = _OPERANDS[node.op_type]
     if facts.dtype(required_input(node, 0), node.op_type) != ir.DataType.FLOAT:
         raise NotApplicable(f"{node.op_type} is cut for float32 only")
-    if any(_given(node, place) is not None for place in places.unknown):
+    if any(given_input(node, place) is not None for place in places.unknown):
         raise NotApplicable("it has zero points, weights of its own for routing, or further scales")
     if node.attributes.get_string("quant_type", "int") != "int" or node.attributes.get_int("weights_prepacked", 0) > 0:
         raise NotApplicable("its weights are not stored as whole numbers, row by row")
     for place in (*places.rows, *places.columns):
-        value = _given(node, place)
+        value = given_input(node, place)
         if value is not None and (value.const_value is None or not value.is_initializer()):
             raise NotApplicable(f"its weights {value.name!r} are not an initializer")
     experts, rows, _ = _three(node, places.first, facts)
@@ -134,7 +134,7 @@ def _site(node: ir.Node, name: str, limits: Limits, facts: TilingFacts) -> Exper
 def _step(node: ir.Node, name: str, inner: int, limits: Limits, facts: TilingFacts) -> int:
     """Return the length of a stretch: within the limits of N and K, in whole bytes and blocks of the second weights."""
     bounds = [bound for bound in (limits.k, limits.n) if bound is not None]
-    scales = _given(node, 6) if node.op_type == "QMoE" else None
+    scales = given_input(node, 6) if node.op_type == "QMoE" else None
     is_blocked = scales is not None and len(facts.known_dims(scales)) == 3
     block = node.attributes.get_int("block_size", 0) if is_blocked else 0
     unit = lcm(_held(node), max(block, 1), *limits.multiples[1:])
@@ -163,10 +163,6 @@ def _three(node: ir.Node, place: int, facts: TilingFacts) -> tuple[int, int, int
     if len(dims) != 3:
         raise NotApplicable(f"its weights {value.name!r} have {len(dims)} axes, not 3")
     return dims[0], dims[1], dims[2]
-
-
-def _given(node: ir.Node, place: int) -> ir.Value | None:
-    return node.inputs[place] if place < len(node.inputs) else None
 
 
 def cut_experts(site: ExpertSite, constants: KnownConstants, names: Names) -> TiledExperts:
@@ -255,20 +251,11 @@ Signature = tuple[tuple[ir.DataType | None, TensorDims | None] | None, ...]
 
 @dataclass(frozen=True)
 class FunctionShapes:
-    """The values of one function, as all its calls see them."""
+    """The shapes of the values of one function, as all its calls see them."""
 
-    shapes: ShapeTable
-    _stand_ins: Mapping[ir.Value, ir.Value]
-    given: Mapping[ir.Value, Array] = field(default_factory=dict)
+    shapes: Shapes
+    given: Mapping[ir.Value, Array]
     """The elements of the inputs that are the same small constant in all calls."""
-
-    def dtype(self, value: ir.Value) -> ir.DataType | None:
-        """Return the element type, None where it is unknown."""
-        return self.shapes.dtype(self._stand_ins.get(value, value))
-
-    def dims(self, value: ir.Value) -> TensorDims | None:
-        """Return the dimensions, None where the rank is unknown."""
-        return self.shapes.dims(self._stand_ins.get(value, value))
 
 
 class FunctionTable:
@@ -305,7 +292,11 @@ class FunctionTable:
             found[self._signature(call, len(function.inputs))].append(call)
         return found
 
-    def of(self, function: ir.Function) -> FunctionShapes:
+    def of(self, function: ir.Function) -> Shapes:
+        """Return the shapes inside `function`. Raises NotApplicable with the reason where its calls do not decide them."""
+        return self._inside(function).shapes
+
+    def _inside(self, function: ir.Function) -> FunctionShapes:
         """Return the shapes inside `function`. Raises NotApplicable with the reason where its calls do not decide them."""
         key = function.identifier()
         if key not in self._known:
@@ -363,7 +354,7 @@ class FunctionTable:
         if caller is None:
             return self._computed.number(value)
         if node is None:
-            return self.of(self._model.functions[caller]).given.get(value)
+            return self._inside(self._model.functions[caller]).given.get(value)
         return constant_array(node) if node.op_type == "Constant" else None
 
     @cached_property
@@ -395,10 +386,10 @@ def _inferred(
         copy.graph.register_initializer(inside)
     functions = [other.clone() for other in called_functions(nodes_in(function), model)]
     shell = ir.Model(copy.graph, ir_version=_IR_VERSION, functions=functions)
-    return FunctionShapes(_resolved(shell), stand_ins, held)
+    return FunctionShapes(_resolved(shell).of_copies({copied: value for value, copied in stand_ins.items()}), held)
 
 
-def _resolved(shell: ir.Model) -> ShapeTable:
+def _resolved(shell: ir.Model) -> Shapes:
     """Return the shapes of a body, from a run where inference is not enough and onnxruntime has the operators."""
     try:
         return resolve(shell, run=True)

@@ -75,13 +75,10 @@ def tile(
     exist, or where more than `MOST_NODES` would be written and the options do not allow so many.
     """
     options = options or TilingPolicy()
-    names = Names(model)
     facts = TilingFacts(shapes, constants, _opset(model), Unbound.of(free_inputs(model)), free)
-    operators = discover("onnxtile.tiling.operators", Tileable)  # type: ignore[type-abstract]
-    table = FunctionTable(model, shapes, constants)
-    copies = FunctionCopies(model, table)
-    copies.split(lambda node: _is_tileable(node, operators))
-    search = _Search(model, limits, facts, names, operators, table, options)
+    search = _Search.over(model, limits, facts, options)
+    names, copies = search.names, FunctionCopies(model, search.table)
+    copies.split(search.is_tileable)
     found = choose(search.all(), options)
     mixtures = find_experts(model, limits, facts, names, options)
     _require_names(options.skip, [*found, *mixtures])
@@ -131,9 +128,7 @@ def opset_to_join(
     if opset >= SCATTER_OPSET or model.functions:
         return opset
     facts = TilingFacts(shapes, constants, opset, Unbound.of(free_inputs(model)), free)
-    operators = discover("onnxtile.tiling.operators", Tileable)  # type: ignore[type-abstract]
-    table = FunctionTable(model, shapes, constants)
-    found = choose(_Search(model, limits, facts, Names(model), operators, table, options).all(), options)
+    found = choose(_Search.over(model, limits, facts, options).all(), options)
     sites = (site for site in found if isinstance(site, TileSite))
     return SCATTER_OPSET if any(scatters(site.contraction, site.grid, SCATTER_OPSET) for site in sites) else opset
 
@@ -162,10 +157,22 @@ class _Search:
     table: FunctionTable
     options: TilingPolicy
 
+    @classmethod
+    def over(cls, model: ir.Model, limits: Limits, facts: TilingFacts, options: TilingPolicy) -> _Search:
+        """Return the search over `model`, of which `facts` are known."""
+        operators = discover("onnxtile.tiling.operators", Tileable)  # type: ignore[type-abstract]
+        table = FunctionTable(model, facts.shapes, facts.constants)
+        return cls(model, limits, facts, Names(model), operators, table, options)
+
+    def is_tileable(self, node: ir.Node) -> bool:
+        """Return whether a plug-in states the operator of `node` as a contraction."""
+        operator = self.operators.get(node.op_type)
+        return operator is not None and node.domain == operator.domain
+
     def all(self) -> Iterator[Candidate | SkippedNode]:
         """Yield the nodes that can be tiled, and the nodes that cannot, with the reason."""
         for node in self.model.graph.all_nodes():
-            if _is_tileable(node, self.operators):
+            if self.is_tileable(node):
                 yield self._examine(node, self.facts, self.names.of(node))
                 continue
             reason = reason_untiled(node)
@@ -173,7 +180,7 @@ class _Search:
                 yield SkippedNode(self.names.of(node), reason)
         for function in self.model.functions.values():
             for node in function.all_nodes():
-                if _is_tileable(node, self.operators):
+                if self.is_tileable(node):
                     yield self._inside(node, function)
 
     def _inside(self, node: ir.Node, function: ir.Function) -> Candidate | SkippedNode:
@@ -208,11 +215,6 @@ class _Search:
             if self.options.strict:
                 raise
             return SkippedNode(name, f"{error} ({error.hint})", sizes, over_limits=True)
-
-
-def _is_tileable(node: ir.Node, operators: Mapping[str, Tileable]) -> bool:
-    operator = operators.get(node.op_type)
-    return operator is not None and node.domain == operator.domain
 
 
 def _refuse_explosion(sites: list[TileSite], options: TilingPolicy, opset: int) -> None:
@@ -258,7 +260,7 @@ OPSET_VERSION = 1
 
 def wrap(model: ir.Model, writer: Writer, result: ir.Value) -> tuple[ir.Node, list[ir.Value]]:
     """Move the nodes of `writer` into a function of `model`; return its call, and the constants that stay outside."""
-    sizes = {value: _constant(value) for value in writer.sizes}
+    sizes = {value: _constant(value, _inside(value)) for value in writer.sizes}
     outer = _read(writer.nodes, sizes)
     inner = {value: _inside(value) for value in outer}
     inner |= {value: node.outputs[0] for value, node in sizes.items()}
@@ -288,15 +290,15 @@ def _read(nodes: Sequence[ir.Node], sizes: dict[ir.Value, ir.Node]) -> list[ir.V
 
 
 def _inside(value: ir.Value) -> ir.Value:
-    """Return the input of the function for `value`. It keeps the elements of a constant, since the function is called once."""
+    """Return the value inside the function for `value`. It keeps the elements of a constant, since the function is called once."""
     return ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
 
 
-def _constant(value: ir.Value) -> ir.Node:
+def _constant(value: ir.Value, result: ir.Value) -> ir.Node:
+    """Return the node that makes `result`, with the elements of the constant `value`."""
     assert value.const_value is not None
-    held = ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
     attribute = ir.AttrTensor("value", value.const_value)
-    return ir.Node("", "Constant", [], [attribute], outputs=[held], name=value.name)
+    return ir.Node("", "Constant", [], [attribute], outputs=[result], name=value.name)
 
 
 def _name(model: ir.Model, writer: Writer) -> str:
@@ -403,12 +405,7 @@ def report(
 
 def _insert_constants(graph: ir.Graph, constants: Sequence[ir.Value]) -> None:
     """Write `constants` as nodes, since a function has no initializers, before all others: any of these may share them."""
-    nodes = [
-        ir.Node("", "Constant", [], [ir.AttrTensor("value", value.const_value)], outputs=[value], name=value.name)
-        for value in constants
-        if value.const_value is not None
-    ]
-    graph.insert_before(graph[0], nodes)
+    graph.insert_before(graph[0], [_constant(value, value) for value in constants if value.const_value is not None])
 
 
 def _fold(contraction: Contraction, constants: KnownConstants) -> None:

@@ -38,7 +38,6 @@ from onnxtile.tiling.contraction import (
     Axes,
     Bias,
     Contraction,
-    ReadTensor,
     Requantize,
     TensorOperand,
     as_scalar,
@@ -72,15 +71,8 @@ class TiledResult(ABC):
         return self.writer.result.block((*grid.along(m), at[0] * grid.n.count + at[1]), filled=False)
 
 
-def joined(writer: Writer) -> TiledResult:
-    """Return the result of `writer` without a block in it."""
-    scattered = scatters(writer.contraction, writer.grid, writer.opset)
-    return _ScatterResult(writer) if scattered else _ConcatResult(writer)
-
-
-def nodes_of_any_scatter(blocks: Any) -> Any:
-    """Return the most nodes that join so many blocks, a number or an array, by ScatterND."""
-    return 3 * blocks
+NODES_OF_SCATTER = 3
+"""The most nodes that join one block by ScatterND."""
 
 
 def nodes_of_scatter(contraction: Contraction, grid: TileGrid, opset: int) -> int | None:
@@ -314,7 +306,10 @@ class BlockRequantizer:
             one, zero = writer.constant(ir.Tensor(np.ones((), np.float32)), "one"), how.y_zero.value
             if how.y_zero.constant:
                 zero = writer.constant(ir.Tensor(constants.array(zero).reshape(())), "y_zero")
-        addend = None if bias is None else _blocks(writer, _of_bias(writer, bias, constants), "bias")
+        addend = None
+        if bias is not None:
+            elements = constants.array(bias.value) if bias.constant else None
+            addend = _blocks(writer, (bias.value, bias.dims, elements), "bias")
         return cls(writer, how, addend, _blocks(writer, _factor(writer, how, constants), "factor"), one, zero)
 
     def finish(self, total: ir.Value, at: tuple[int, int], place: GridPlace, dims: TensorDims) -> ir.Value:
@@ -334,7 +329,7 @@ class BlockRequantizer:
 def _blocks(writer: Writer, addend: _Addend, stem: str) -> Blocks:
     """Return the part of a value that broadcasts to the result, for each of its blocks."""
     contraction, grid = writer.contraction, writer.grid
-    value, dims, array = addend
+    value, dims, array = _over_pixels(writer, addend, stem)
     rank = len(contraction.dims)
     aligned = (1,) * (rank - len(dims)) + dims
 
@@ -347,30 +342,13 @@ def _blocks(writer: Writer, addend: _Addend, stem: str) -> Blocks:
     operand = TensorOperand(value, dims, dtype, array is not None, axes)
     cutting = Cutting(operand, _ONE if rows is None else grid.rows, grid.outputs, (stem, "m", "n"))
     cut = any(
-        axis is not None and (cuts.is_cut or cuts.fills)
-        for axis, cuts in zip(axes, (cutting.rows, cutting.columns), strict=True)
+        axis is not None and (cuts.is_cut or cuts.fills) for axis, cuts in zip(axes, cutting.read.cuts, strict=True)
     )
     if array is None:
         return RuntimeBlocks(cutting, writer) if cut else WholeBlock(value)
     if not cut:
         return WholeBlock(writer.constant(ir.Tensor(array), stem))
     return ConstantBlocks(cutting, writer, read=lambda: array)
-
-
-def _of_bias(writer: Writer, bias: Bias, constants: KnownConstants) -> _Addend:
-    if bias.constant:
-        return _over_pixels(writer, (bias.value, bias.dims, constants.array(bias.value)), "bias")
-    return _over_pixels(writer, (bias.value, bias.dims, None), "bias")
-
-
-def _factor(writer: Writer, how: Requantize, constants: KnownConstants) -> _Addend:
-    scales = [how.a_scale, how.b_scale, *([] if how.y_scale is None else [how.y_scale])]
-    if all(scale.constant for scale in scales):
-        a, b, *y = (_array(scale, constants) for scale in scales)
-        product = np.float32(how.alpha) * a * b if how.alpha != 1.0 else a * b
-        factor = np.asarray(product / y[0] if y else product, np.float32)
-        return _over_pixels(writer, (how.b_scale.value, factor.shape, factor), "factor")
-    return _over_pixels(writer, (*_computed(writer, how), None), "factor")
 
 
 def _over_pixels(writer: Writer, addend: _Addend, stem: str) -> _Addend:
@@ -388,24 +366,24 @@ def _over_pixels(writer: Writer, addend: _Addend, stem: str) -> _Addend:
     return writer.node("Reshape", [value, sizes], f"{stem}_channels", {}, dims, (), dtype), dims, None
 
 
-def _array(scale: ReadTensor, constants: KnownConstants) -> Array:
-    """Return a scale; without dimensions where it is a single number, so that it fits a result of any rank."""
-    array = constants.array(scale.value).astype(np.float32, copy=False)
-    return array.reshape(()) if array.size == 1 else array
-
-
-def _computed(writer: Writer, how: Requantize) -> tuple[ir.Value, TensorDims]:
-    """Write the factor's own nodes, where a scale is known only when the model runs."""
-    dims: TensorDims = max((how.a_scale.dims, how.b_scale.dims), key=lambda d: (len(d), d))
-    factor = how.a_scale.value
+def _factor(writer: Writer, how: Requantize, constants: KnownConstants) -> _Addend:
+    """Return the factor of each finished block; nodes compute it where a scale is known only when the model runs."""
+    if all(scale.constant for scale in how.scales):
+        # A single number has no dimensions, so that it fits a result of any rank.
+        arrays = (constants.array(scale.value).astype(np.float32, copy=False) for scale in how.scales)
+        a, b, *y = (array.reshape(()) if array.size == 1 else array for array in arrays)
+        product = np.float32(how.alpha) * a * b if how.alpha != 1.0 else a * b
+        array = np.asarray(product / y[0] if y else product, np.float32)
+        return how.b_scale.value, array.shape, array
+    factor, dims = how.a_scale.value, how.a_scale.dims
     if how.alpha != 1.0:
         alpha = writer.constant(ir.Tensor(np.asarray(how.alpha, np.float32)), "alpha_factor")
-        factor = writer.node("Mul", [alpha, factor], "scale_alpha", {}, how.a_scale.dims, (), ir.DataType.FLOAT)
-    factor = writer.node("Mul", [factor, how.b_scale.value], "scale_ab", {}, dims, (), ir.DataType.FLOAT)
-    if how.y_scale is None:
-        return factor, dims
-    dims = max((dims, how.y_scale.dims), key=lambda d: (len(d), d))
-    return writer.node("Div", [factor, how.y_scale.value], "scale_y", {}, dims, (), ir.DataType.FLOAT), dims
+        factor = writer.node("Mul", [alpha, factor], "scale_alpha", {}, dims, (), ir.DataType.FLOAT)
+    for op, scale, stem in (("Mul", how.b_scale, "scale_ab"), ("Div", how.y_scale, "scale_y")):
+        if scale is not None:
+            dims = max((dims, scale.dims), key=lambda sizes: (len(sizes), sizes))
+            factor = writer.node(op, [factor, scale.value], stem, {}, dims, (), ir.DataType.FLOAT)
+    return factor, dims, None
 
 
 def write_tiles(
@@ -424,7 +402,7 @@ def write_tiles(
     cut = _CutOperands.of(writer, constants, cache, graph)
     how_quantized = contraction.requantize
     quantizer = None if how_quantized is None else BlockRequantizer.of(writer, how_quantized, constants)
-    result = joined(writer)
+    result = (_ScatterResult if scatters(contraction, grid, writer.opset) else _ConcatResult)(writer)
     way = fitting(how, contraction)
     blocks: dict[tuple[int, int, int], PartialSums] = {}
     added: Counter[tuple[int, int, int]] = Counter()
