@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from onnxtile.fitting.rewrites.editing import known_shapes
 from onnxtile.model import keys
 from onnxtile.model.binding import bind
 from onnxtile.model.constants import Constants
@@ -63,8 +64,8 @@ def plan_peaks(
 
 
 @dataclass(frozen=True)
-class UntiledPlan:
-    """The plan of a model before it is tiled, made when it is first asked for. `known` are its shapes."""
+class ArenaPlan:
+    """The plan of a model, before or after it is tiled, made when it is first asked for. `known` are its shapes before it is tiled."""
 
     model: ir.Model
     known: Shapes
@@ -72,7 +73,12 @@ class UntiledPlan:
     @cached_property
     def arena(self) -> int | str:
         """The bytes of all arenas, or why the model was not planned."""
-        return _size(self._plan)
+        if isinstance(self._plan, str):
+            return self._plan
+        if self._plan.unplanned:
+            first = self._plan.unplanned[0]
+            return f"the size of {first.name!r} is not known: {first.reason}"
+        return self._plan.arena_size
 
     def free(self, node: ir.Node) -> int:
         """Return the bytes of the arena that no tensor takes while `node` runs, of this model or of a copy; 0 where they are not known."""
@@ -80,7 +86,17 @@ class UntiledPlan:
 
     @cached_property
     def _plan(self) -> PlanResult | str:
-        return _planned(self.model, self.known)
+        """The plan, or why the model was not planned."""
+        from onnxtile.planning.model_plan import PlanSettings, plan_model
+
+        nodes = self.model.graph.num_nodes()
+        if nodes > _MOST_NODES:
+            return f"planned only up to {_MOST_NODES:,} nodes, and the model has {nodes:,}"
+        shapes = known_shapes(self.model, self.known)
+        try:
+            return plan_model(self.model, shapes, Constants(self.model), PlanSettings(order="auto"))
+        except OnnxtileError as error:
+            return str(error)
 
     @cached_property
     def _free(self) -> Mapping[str | None, int]:
@@ -93,38 +109,11 @@ class UntiledPlan:
         return {value.name: arena - live[steps[node_id(node)]] for node in placed for value in node.outputs}
 
 
-def arena_size(model: ir.Model, known: Shapes) -> int | str:
-    """Return the bytes of all arenas of `model`, or why it was not planned. `known` are its shapes before it was tiled."""
-    return _size(_planned(model, known))
-
-
-def _size(planned: PlanResult | str) -> int | str:
-    if isinstance(planned, str):
-        return planned
-    if planned.unplanned:
-        first = planned.unplanned[0]
-        return f"the size of {first.name!r} is not known: {first.reason}"
-    return planned.arena_size
-
-
-def _planned(model: ir.Model, known: Shapes) -> PlanResult | str:
-    """Return the plan of `model`, or why it was not planned."""
-    from onnxtile.planning.model_plan import PlanSettings, plan_model
-
-    nodes = model.graph.num_nodes()
-    if nodes > _MOST_NODES:
-        return f"planned only up to {_MOST_NODES:,} nodes, and the model has {nodes:,}"
-    try:
-        return plan_model(model, _with_tiles(model, known), Constants(model), PlanSettings(order="auto"))
-    except OnnxtileError as error:
-        return str(error)
-
-
-def arena_change(before: int | str, after: int | str) -> ArenaChange:
-    """Return the two sizes of `arena_size`, or the reason why either is missing."""
-    if isinstance(before, int) and isinstance(after, int):
-        return ArenaChange(before, after)
-    return ArenaChange(reason=next(size for size in (before, after) if isinstance(size, str)))
+def _arena_change(before: ArenaPlan, after: ArenaPlan) -> ArenaChange:
+    """Return the two sizes, or the reason why either is missing; `after` is planned only where `before` could be."""
+    if isinstance(before.arena, str):
+        return ArenaChange(reason=before.arena)
+    return ArenaChange(before.arena, after.arena) if isinstance(after.arena, int) else ArenaChange(reason=after.arena)
 
 
 def _peak(model: ir.Model, limits: Limits, options: TilingPolicy, free: FreeAt, run: bool) -> dict[str, int]:
@@ -134,7 +123,7 @@ def _peak(model: ir.Model, limits: Limits, options: TilingPolicy, free: FreeAt, 
     known = resolve(model, run=run)
     tile_graph(model, limits, known, Constants(model), options, free=free)
     inside = {node.name for node in model.graph if keys.TILE in node.metadata_props}
-    shapes, constants = _with_tiles(model, known), Constants(model)
+    shapes, constants = known_shapes(model, known), Constants(model)
     planned = plan_model(model, shapes, constants, PlanSettings(planner="greedy-by-size"))
     require(model, planned, shapes, constants)
     total = _live(planned)
@@ -151,16 +140,6 @@ def _live(planned: PlanResult) -> list[int]:
             live[buffer.first] += taken
             live[buffer.last + 1] -= taken
     return list(accumulate(live))
-
-
-def _with_tiles(model: ir.Model, known: Shapes) -> Shapes:
-    """Return the shapes of `model` after tiling: the shapes known before, and the declared shapes of the tiles."""
-    rows = [(value, known.dtype(value) or value.dtype, known.dims(value)) for value in values(model)]
-    dims = {value: size for value, _, size in rows if size is not None}
-    for value, _, size in rows:
-        if size is None and value.shape is not None:
-            dims[value] = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
-    return Shapes({value: dtype for value, dtype, _ in rows if dtype is not None}, dims)
 
 
 # Raises an old model to the opset in which its tiles can be joined in place.
@@ -213,7 +192,7 @@ def tile(settings: TileOptions) -> TiledModel:
     tiled, nodes_before = original.clone() if verify else original, original.graph.num_nodes()
     progress("inferring shapes")
     known = resolve(tiled, run=verify)
-    plan = UntiledPlan(original, _of_clone(known, tiled, original) if verify else known)
+    plan = ArenaPlan(original, _of_clone(known, tiled, original) if verify else known)
     progress("tiling")
     ready = raised_to_join(tiled, known, limits, options, plan.free, run=verify)
     tiled, known, constants, opset = ready.model, ready.known, ready.constants, ready.opset
@@ -236,8 +215,7 @@ def tile(settings: TileOptions) -> TiledModel:
     draft, arena = Draft(tiled, result.late), ArenaChange(reason=_UNPLANNED if verify else _UNVERIFIED)
     if verify and result.is_changed:
         progress("planning the arena")
-        before = plan.arena
-        arena = arena_change(before, arena_size(tiled, known) if isinstance(before, int) else before)
+        arena = _arena_change(plan, ArenaPlan(tiled, known))
     return TiledModel(
         draft,
         result,
