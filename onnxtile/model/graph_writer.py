@@ -125,24 +125,21 @@ class GraphWriter:
         return output
 
     def split(
-        self,
-        operand: tuple[ir.Value, ir.DataType],
-        axis: int,
-        sizes: ir.Value | list[int],
-        stem: str,
-        place: GridPlace,
-        parts: Sequence[SplitPart],
+        self, operand: tuple[ir.Value, ir.DataType], axis: int, stem: str, parts: Sequence[SplitPart], sizes: str
     ) -> list[ir.Value]:
-        """Write a Split of a value of some type along `axis` into `parts`; `sizes` as `split_sizes` made them."""
+        """Write a Split of a value of some type along `axis` into `parts` of known sizes there.
+
+        The sizes are an input since opset 13, a constant called `sizes`, an attribute before.
+        """
         value, dtype = operand
-        outputs = [self._value(self.fresh(name), dims, dtype) for name, dims in parts]
-        attributes = [ir.AttrInt64("axis", axis)]
-        inputs: list[ir.Value | None] = [value]
-        if isinstance(sizes, ir.Value):
-            inputs.append(sizes)
+        widths = [size for size in (dims[axis] for _, dims in parts) if isinstance(size, int)]
+        inputs, attributes = [value], [ir.AttrInt64("axis", axis)]
+        if self.opset < 13:
+            attributes.append(ir.AttrInt64s("split", widths))
         else:
-            attributes.append(ir.AttrInt64s("split", sizes))
-        self._add("Split", inputs, attributes, outputs, self.fresh(label(stem, place)), (stem, place))
+            inputs.append(self.int64s(widths, sizes))
+        outputs = [self._value(self.fresh(name), dims, dtype) for name, dims in parts]
+        self._add("Split", inputs, attributes, outputs, self.fresh(stem), (stem, {}))
         return outputs
 
     def pad(
@@ -188,15 +185,6 @@ class GraphWriter:
         name = label(stem, place)
         made = [self.int64s(numbers, f"{name}_{part}") for part, numbers in content.items()]
         return self.node("Slice", [value, *made], stem, place, dims, (), dtype)
-
-    def split_sizes(self, sizes: list[int], stem: str) -> ir.Value | list[int]:
-        """Return the sizes in the form that Split takes in this opset: an input since 13, an attribute before.
-
-        One constant serves every Split of the same sizes.
-        """
-        if self.opset < 13:
-            return sizes
-        return self.int64s(sizes, stem)
 
     def constant(self, tensor: ir.TensorProtocol, stem: str) -> ir.Value:
         """Write an initializer that holds `tensor`."""

@@ -272,11 +272,10 @@ class RuntimeBlocks(CutBlocks):
         axis = stored.axes[side]
         assert axis is not None
         places = [[index if other == side else None for other in (0, 1)] for index in range(stored.cuts[side].count)]
-        blocks = [stored.block(place, filled=False) for place in places]
-        parts = [(label(name, {letters[side]: index}), dims) for index, dims in enumerate(blocks)]
-        widths = [size for size in (dims[axis] for dims in blocks) if isinstance(size, int)]
-        sizes = self.writer.split_sizes(widths, f"{name}_{letters[side]}_sizes")
-        return self.writer.split((self.operand.value, self.operand.dtype), axis, sizes, f"split_{name}", {}, parts)
+        blocks = enumerate(stored.block(place, filled=False) for place in places)
+        parts = [(label(name, {letters[side]: index}), dims) for index, dims in blocks]
+        value, sizes = (self.operand.value, self.operand.dtype), f"{name}_{letters[side]}_sizes"
+        return self.writer.split(value, axis, f"split_{name}", parts, sizes)
 
 
 def blocks_of(
