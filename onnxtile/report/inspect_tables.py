@@ -11,6 +11,7 @@ from rich.text import Text
 
 from onnxtile.report.table import ResultJson, line, table
 from onnxtile.report.words import in_words
+from onnxtile.system.text import as_csv
 
 _ROWS = 20
 """Rows of unknown sizes and of kept activations that are shown; --json has them all."""
@@ -270,3 +271,28 @@ def _shape(shape: list[Any] | None) -> str:
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.6g}"
+
+
+# The nodes as a file.
+
+_CSV_COLUMNS = (
+    *("node", "operator", "body", "inputs", "outputs", "macs", "flops", "bias_additions"),
+    *("bytes_read", "weight_bytes_read", "bytes_written", "workspace", "traffic", "intensity"),
+)
+
+
+def to_csv(result: ResultJson) -> bytes:
+    """Return the nodes as CSV, one row for each; unknown values are empty.
+
+    An input or output is written `name:float[1x3x224x224]`, several with a space between.
+    """
+    rows: list[list[object]] = [list(_CSV_COLUMNS)]
+    for node in result["nodes"]:
+        tensors = (" ".join(map(_csv_tensor, node[side])) for side in ("inputs", "outputs"))
+        rows.append([node["node"], node["op"], node["body"], *tensors, *(node[key] for key in _CSV_COLUMNS[5:])])
+    return as_csv(rows)
+
+
+def _csv_tensor(one: ResultJson) -> str:
+    shape = "?" if one["shape"] is None else "x".join("?" if dim is None else str(dim) for dim in one["shape"])
+    return f"{one['name']}:{one['dtype'] or '?'}[{shape}]"

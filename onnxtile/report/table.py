@@ -1,10 +1,11 @@
-"""One table: its columns aligned by their content, its form for a narrow terminal, and its plain form."""
+"""One table: its columns aligned by their content, its form for a narrow terminal, its plain form, and its form for a notebook."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -199,3 +200,42 @@ def _shown(cell: object) -> str:
     if cell is None:
         return "?"
     return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else escaped(str(cell))
+
+
+# Tables as HTML, small enough for a cell of a notebook.
+
+_NOTEBOOK_ROWS = 12
+"""Rows of a table that are shown in a notebook."""
+
+
+def as_html(parts: Iterable[Table | Text]) -> str:
+    """Return `parts` as one block of HTML without scripts and styles of its own; long tables end after twelve rows."""
+    return f"<div>{''.join(_table_html(part) if isinstance(part, Table) else _line_html(part) for part in parts)}</div>"
+
+
+def preformatted(text: str) -> str:
+    """Return `text` as HTML that keeps its lines."""
+    return f"<pre>{escape(text)}</pre>"
+
+
+def _line_html(text: Text) -> str:
+    return f"<p>{escape(text.plain)}</p>"
+
+
+def _table_html(table: Table) -> str:
+    left = table.row_count - _NOTEBOOK_ROWS
+    more = f"<p>and {left:,} more rows; to_dict() has them all</p>" if left > 0 else ""
+    return f"<table>{''.join(_rows_html(table))}</table>{more}"
+
+
+def _rows_html(table: Table) -> Iterator[str]:
+    if table.title:
+        yield f'<caption style="text-align:left"><b>{escape(str(table.title))}</b></caption>'
+    yield f"<tr>{''.join(_cell_html('th', column.header, 'left') for column in table.columns)}</tr>"
+    for row in islice(zip(*(column.cells for column in table.columns), strict=True), _NOTEBOOK_ROWS):
+        cells = (_cell_html("td", cell, column.justify) for cell, column in zip(row, table.columns, strict=True))
+        yield f"<tr>{''.join(cells)}</tr>"
+
+
+def _cell_html(tag: str, content: object, align: str) -> str:
+    return f'<{tag} style="text-align:{align}">{escape(str(content))}</{tag}>'
