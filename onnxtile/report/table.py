@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from itertools import islice
 from typing import Any, TypeAlias
@@ -137,6 +137,16 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     return made
 
 
+Shown: TypeAlias = str | Callable[[ResultJson], object]
+"""What a column shows of a row: the field of this name, or what a function makes of the row."""
+
+
+def table_of(title: str, columns: Mapping[str, Shown], rows: Iterable[ResultJson]) -> Table:
+    """Return the table of `rows` with `columns`, by their heads."""
+    cells = ([row[shown] if isinstance(shown, str) else shown(row) for shown in columns.values()] for row in rows)
+    return table(title, tuple(columns), cells)
+
+
 class _Cell:
     """The text of a cell as it is, of which rich's form is made when it is drawn: that takes ten times the memory."""
 
@@ -162,6 +172,27 @@ def line(text: str, style: str = "") -> Text:
     return Text(escaped(text), style)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return "1 node", "2,000 nodes"."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def at_sizes(dims: Mapping[str, int]) -> str:
+    """Return the sizes of dimensions: "batch=1, seq=128"."""
+    return ", ".join(f"{name}={size}" for name, size in dims.items())
+
+
+def some_of(names: Sequence[str], most: int) -> str:
+    """Return the first of `names`, at most so many, and how many more there are."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
+
+
+def rest_of(count: int) -> list[Text]:
+    """Return the line below the first rows of a table of which `count` more are not shown."""
+    return [line(f"and {count:,} more; --json has them all")] if count > 0 else []
+
+
 _LISTED = 5
 """Names that a line lists."""
 
@@ -171,8 +202,7 @@ def reasons(said: str, found: Mapping[str, str]) -> list[Text]:
     lines = []
     for reason in dict.fromkeys(found.values()):
         names = [name for name, other in found.items() if other == reason]
-        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-        lines.append(line(f"{said}: {', '.join(names[:_LISTED])}{more}: {reason}"))
+        lines.append(line(f"{said}: {some_of(names, _LISTED)}: {reason}"))
     return lines
 
 
