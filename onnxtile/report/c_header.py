@@ -247,37 +247,25 @@ def _node(node: Mapping[str, Any], index: Mapping[str, int]) -> TableNode:
 
 def _planned(row: BufferJson, numbers: Mapping[str, int]) -> TableValue:
     owner = row.get("alias")
-    return TableValue(
-        name=row["name"],
-        kind=row["kind"],
-        block=row["arena"],
-        offset=row["offset"],
-        size=row["size"],
-        first=row["first"],
-        last=row["last"],
-        alias=None if owner is None else numbers.get(owner),
-        dtype=row.get("dtype"),
-        shape=_shape(row),
-        strides=_strides(row),
-    )
+    alias = None if owner is None else numbers.get(owner)
+    return _value(row["name"], row["kind"], row, row["arena"], (row["first"], row["last"]), alias)
 
 
 def _unplanned(name: str, constant: Mapping[str, Any] | None, known: Mapping[str, Any]) -> TableValue:
     """Return the value `name`, which has no address in an arena: `constant` is its row if it is one, `known` its type and shape."""
-    row = known if constant is None else constant
-    return TableValue(
-        name=name,
-        kind="outside" if constant is None else "constant",
-        block=None,
-        offset=row.get("offset"),
-        size=row.get("size"),
-        first=0,
-        last=0,
-        alias=None,
-        dtype=row.get("dtype"),
-        shape=_shape(row),
-        strides=_strides(row),
-    )
+    return _value(name, "outside", known) if constant is None else _value(name, "constant", constant)
+
+
+def _value(
+    name: str,
+    kind: str,
+    row: Mapping[str, Any],
+    block: str | None = None,
+    life: tuple[int, int] = (0, 0),
+    alias: int | None = None,
+) -> TableValue:
+    address = (row.get("offset"), row.get("size"))
+    return TableValue(name, kind, block, *address, *life, alias, row.get("dtype"), _shape(row), _strides(row))
 
 
 def _strides(row: Mapping[str, Any]) -> tuple[int, ...]:

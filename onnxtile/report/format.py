@@ -125,7 +125,7 @@ class Emission:
                 "add {emit} plan.html, .svg or .png",
             )
             raise UsageError(message, hint=hint, given={asked: NAME_ONLY, "emit": NAME_ONLY})
-        return cls(files, names, None if compare is None else _read(compare), color_by)
+        return cls(files, names, None if compare is None else read_plan(compare), color_by)
 
     def content(self, plan: PlanJson) -> dict[Path, bytes]:
         """Return the content of each file."""
@@ -133,11 +133,6 @@ class Emission:
             path: form.render(plan, RenderOptions(form.title(path), self.names, self.before, self.color_by))
             for path, form in self.files.items()
         }
-
-
-def _read(path: Path) -> PlanJson:
-
-    return read_plan(path)
 
 
 # A plan read back from its JSON, with a check of the fields that a picture needs.

@@ -127,6 +127,18 @@ def test_a_pointer_over_a_tensor_shows_its_bytes_unless_names_are_off() -> None:
     assert b"title" not in SVG.render(plan, RenderOptions(names=False))
 
 
+def test_the_name_of_a_buffer_in_parts_is_in_the_largest() -> None:
+    parts = [
+        {"start": 0, "size": 512, "first": 0, "last": 1},
+        {"start": 512, "size": 512, "first": 0, "last": 9},
+        {"start": 1024, "size": 64, "first": 0, "last": 2},
+    ]
+    tree = ET.fromstring(SVG.render(bare([row("parted", 0, 1088, 0, 9, parts=parts)])))
+    (height,) = (float(node.attrib["y"]) for node in tree.iter(f"{SPACE}text") if node.text == "parted")
+    tops = [float(node.attrib["y"]) for node in tree.iter(f"{SPACE}rect") if list(node)]
+    assert tops[1] < height < tops[0]
+
+
 def test_long_figures_take_several_lines() -> None:
     inputs = [{"name": "x", "dtype": "FLOAT", "shape": [1, 3]}]
     states = [{"input": "s", "output": "t", "arena": "arena", "size": 4096, "copied": 4096}]

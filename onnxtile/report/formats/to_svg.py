@@ -14,7 +14,7 @@ from functools import cached_property
 
 from onnxtile.report.colors import EDGE, GAP, PEAK, Coloring, colorings
 from onnxtile.report.format import Format, PlanJson, RenderOptions
-from onnxtile.report.layout import ArenaLayout, BufferJson, first_step, rectangles, sides, step_names, steps
+from onnxtile.report.layout import ArenaLayout, BufferJson, first_step, pieces, rectangles, sides, step_names, steps
 from onnxtile.report.svg import (
     ASPECT,
     LINE,
@@ -282,18 +282,22 @@ def _limit(panel: Panel, size: int, name: str, line: Style) -> Iterator[str]:
 def _names(panel: Panel) -> Iterator[str]:
     """Yield the names of the tensors that own their bytes, each with how many others lie in it."""
     inside = Counter(row["alias"] for row in panel.arena.rows if row.get("alias") is not None)
-    largest: dict[str, tuple[float, float, float, float]] = {}
-    for row, piece in rectangles(panel.arena):
-        box = panel.box(piece)
-        if row.get("alias") is None and box[2] * box[3] >= (0, 0, *largest.get(row["name"], (0, 0)))[-2]:
-            largest[row["name"]] = box
-    boxes = (Box(name, f" +{inside[name]}" if name in inside else "", *box) for name, box in largest.items())
+    boxes = (
+        Box(row["name"], f" +{inside[row['name']]}" if row["name"] in inside else "", *panel.box(_largest(row)))
+        for row in panel.arena.rows
+        if row.get("alias") is None
+    )
     labels = [
         text(one.x, one.y, one.text, upright=one.upright, middle=one.size, font_size=one.size)
         for one in fitting(boxes, _SMALLEST if panel.names else _SMALL, _LARGEST, panel.peak)
     ]
     if labels:
         yield element("g", *labels, text_anchor="middle", **_BRIGHT)
+
+
+def _largest(row: BufferJson) -> BufferJson:
+    """Return the piece of `row` with the most room for a name."""
+    return max(pieces(row), key=lambda piece: (piece["last"] + 1 - piece["first"]) * piece["size"])
 
 
 def _live(panel: Panel) -> Iterator[str]:
