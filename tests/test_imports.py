@@ -24,7 +24,7 @@ OWNERS = {
     "rich": {"report", "cli"},
     "typer": {"cli"},
     "joblib": {"pipeline"},
-    "matplotlib": {"report"},
+    "resvg_py": {"report"},
     "bokeh": {"report"},
     "tflite": {"deployment"},
     "tflite_micro": {"deployment"},

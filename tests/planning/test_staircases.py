@@ -16,7 +16,7 @@ from onnxtile.planning.planners.best import BEST
 from onnxtile.planning.planners.naive import NAIVE
 from onnxtile.planning.result import PlannedPart, PlanResult
 from onnxtile.report.formats.to_html import FORMAT as HTML
-from onnxtile.report.formats.to_svg import FORMAT as SVG
+from onnxtile.report.formats.to_svg import SVG
 from onnxtile.report.layout import arenas
 from tests.planning.conftest import Case, rows
 
