@@ -39,7 +39,7 @@ th, td {{ padding: 2px 12px; text-align: right; border-bottom: 1px solid #ddd; }
 
 
 @dataclass(frozen=True)
-class Mark:
+class CurveMark:
     """A point of a curve: an arena in KiB, a height, whether it is hollow, and what a pointer over it shows."""
 
     arena: float
@@ -60,7 +60,7 @@ class Diagram:
     tall: float = _HIGH
 
     @classmethod
-    def of_marks(cls, label: str, marks: Sequence[Mark], top: float, tall: float = _HIGH) -> Diagram:
+    def of_marks(cls, label: str, marks: Sequence[CurveMark], top: float, tall: float = _HIGH) -> Diagram:
         """Return the diagram in which all of `marks` are."""
         low = floor(log2(min(one.arena for one in marks)))
         high = max(ceil(log2(max(one.arena for one in marks))), low + 1)
@@ -73,7 +73,7 @@ class Diagram:
         """The height of the axis of arenas."""
         return self.top + self.tall
 
-    def place(self, mark: Mark) -> tuple[float, float]:
+    def place(self, mark: CurveMark) -> tuple[float, float]:
         """Return where `mark` is, in points."""
         across = _LEFT + _WIDE * (log2(mark.arena) - self.low) / (self.high - self.low)
         return across, self.bottom - self.tall * mark.height / self.most
@@ -81,22 +81,22 @@ class Diagram:
     def grid(self) -> Iterator[str]:
         """Yield the lines of the grid, with the numbers of the heights and the label of these."""
         for height in ticks(0, self.most, 4):
-            _, y = self.place(Mark(1.0, height))
+            _, y = self.place(CurveMark(1.0, height))
             yield element("line", x1=_LEFT, y1=y, x2=_LEFT + _WIDE, y2=y, **_GRID)
             yield text(_LEFT - 5, y, shown(height), middle=8, text_anchor="end")
         for power in range(self.low, self.high + 1):
-            x, _ = self.place(Mark(2.0**power, 0))
+            x, _ = self.place(CurveMark(2.0**power, 0))
             yield element("line", x1=x, y1=self.top, x2=x, y2=self.bottom, **_GRID)
         yield text(10, self.top + self.tall / 2, self.label, upright=True, middle=8, text_anchor="middle")
 
     def arenas(self, label: str) -> Iterator[str]:
         """Yield the numbers of the arenas below the diagram, and their label."""
         for power in range(self.low, self.high + 1):
-            x, _ = self.place(Mark(2.0**power, 0))
+            x, _ = self.place(CurveMark(2.0**power, 0))
             yield text(x, self.bottom + 12, shown(2.0**power), text_anchor="middle")
         yield text(_LEFT + _WIDE / 2, self.bottom + 26, label, text_anchor="middle")
 
-    def curve(self, marks: Sequence[Mark], color: str = EDGE) -> Iterator[str]:
+    def curve(self, marks: Sequence[CurveMark], color: str = EDGE) -> Iterator[str]:
         """Yield a line through `marks`, and a circle for each."""
         line = " ".join(f"{number(x)},{number(y)}" for x, y in map(self.place, marks))
         yield element("polyline", points=line, fill="none", stroke=color)
@@ -131,9 +131,9 @@ def _svg(result: ResultJson, options: RenderOptions) -> bytes:
     return drawn(diagrams, parts)
 
 
-def _mark(point: ResultJson, height: float) -> Mark:
+def _mark(point: ResultJson, height: float) -> CurveMark:
     said = f"arena {point['arena']:,} bytes, {point['macs']:,} MACs, {point['nodes']:,} nodes, {point['copied']:,} bytes copied"
-    return Mark(max(point["arena"], 1) / KIB, height, point["estimated"], said)
+    return CurveMark(max(point["arena"], 1) / KIB, height, point["estimated"], said)
 
 
 def _png(result: ResultJson, options: RenderOptions) -> bytes:

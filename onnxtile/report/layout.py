@@ -320,7 +320,7 @@ def shown(plan: PlanJson) -> PlanJson:
 
 
 @dataclass(frozen=True)
-class Side:
+class PlanSide:
     """A plan in a picture, as `shown` returns it, with its arenas in use; `said` tells it from the other plan, if there is one."""
 
     said: str
@@ -328,11 +328,11 @@ class Side:
     arenas: tuple[ArenaLayout, ...]
 
 
-def sides(plan: PlanJson, options: RenderOptions) -> list[Side]:
+def sides(plan: PlanJson, options: RenderOptions) -> list[PlanSide]:
     """Return what a picture of `plan` shows: also the plan before, if `options` name one."""
     given = {"before": options.before, "after": plan} if options.before is not None else {"": plan}
     plans = [shown(one) for one in given.values()]
-    return list(map(Side, given, plans, arenas_in_use(plans)))
+    return list(map(PlanSide, given, plans, arenas_in_use(plans)))
 
 
 def _described(row: BufferJson, operators: dict[str, str], layers: dict[str, str]) -> BufferJson:

@@ -14,7 +14,7 @@ from typing import Any
 
 from onnxtile.report.colors import Coloring, colorings
 from onnxtile.report.format import Format, PlanJson, RenderOptions
-from onnxtile.report.layout import ArenaLayout, BufferJson, Side, first_step, rectangles, sides, step_names, steps
+from onnxtile.report.layout import ArenaLayout, BufferJson, PlanSide, first_step, rectangles, sides, step_names, steps
 from onnxtile.report.plan_tables import fixed_rules
 from onnxtile.report.words import element, headline
 from onnxtile.system.errors import escaped
@@ -60,7 +60,7 @@ def content(plan: PlanJson, options: RenderOptions) -> dict[str, Any]:
     }
 
 
-def _plan(side: Side, ways: tuple[Coloring, ...]) -> dict[str, Any]:
+def _plan(side: PlanSide, ways: tuple[Coloring, ...]) -> dict[str, Any]:
     plan, rules = side.plan, fixed_rules(side.plan)
     return {
         "said": side.said,
