@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import onnxtile
 from onnxtile.report.colors import CATEGORIES, EDGE
-from onnxtile.report.curve_files import KIB, Diagram, Mark, drawn
+from onnxtile.report.curve_files import KIB, Diagram, CurveMark, drawn
 from onnxtile.report.svg import element, text
 
 FOLDER = Path(__file__).parent / "images"
@@ -73,10 +73,10 @@ def curve(network: Network) -> Sequence[Mapping[str, Any]]:
 def draw(curves: Mapping[Network, Sequence[Mapping[str, Any]]]) -> bytes:
     """Return the picture as an SVG, the same bytes for the same points."""
     marks = {network: [_mark(point, points[0]["macs"]) for point in points] for network, points in curves.items()}
-    published = {one: Mark(one.arena / KIB, one.extra) for one in PUBLISHED}
+    published = {one: CurveMark(one.arena / KIB, one.extra) for one in PUBLISHED}
     every = [*(mark for found in marks.values() for mark in found), *published.values()]
     diagram = Diagram.of_marks("extra MACs, %", every, 12, 190)
-    right, _ = diagram.place(Mark(2.0**diagram.high, 0))
+    right, _ = diagram.place(CurveMark(2.0**diagram.high, 0))
     parts = [*diagram.grid(), *diagram.arenas("arena, KiB (hollow points: estimated; crosses: published)")]
     for number, (color, network) in enumerate(zip((EDGE, CATEGORIES[1]), curves, strict=False)):
         parts += diagram.curve(marks[network], color)
@@ -90,8 +90,8 @@ def draw(curves: Mapping[Network, Sequence[Mapping[str, Any]]]) -> bytes:
     return drawn([diagram], parts)
 
 
-def _mark(point: Mapping[str, Any], macs: int) -> Mark:
-    return Mark(point["arena"] / _FLOAT / KIB, 100 * (point["macs"] / macs - 1), point["estimated"])
+def _mark(point: Mapping[str, Any], macs: int) -> CurveMark:
+    return CurveMark(point["arena"] / _FLOAT / KIB, 100 * (point["macs"] / macs - 1), point["estimated"])
 
 
 def main(folder: Path = FOLDER) -> None:
