@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import onnxtile
 from onnxtile.report.colors import CATEGORIES, EDGE
-from onnxtile.report.curve_files import KIB, Diagram, CurveMark, drawn
+from onnxtile.report.curve_files import KIB, CurveMark, Diagram, drawn
 from onnxtile.report.svg import element, text
 
 FOLDER = Path(__file__).parent / "images"
