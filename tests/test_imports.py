@@ -42,7 +42,7 @@ PURE = [
     "fitting/live_bytes.py",
     "fitting/search.py",
     "planning/offsets",
-    "planning/problem_plan.py",
+    "planning/problem_check.py",
     "planning/planners",
     "report",
 ]

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention."""
+"""Lowerings of attention: scaled dot-product attention, and the rotary embedding of its queries and keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan has together with its model: the certificate that no plan takes, or copies, fewer bytes, and the block of constants.
+"""What a plan has together with its model: the certificate that no plan takes fewer bytes, and the block of constants.
 
 The scripts check_*.py in onnxtile/planning accept a certificate. Constants lie at the offsets that the plan and its C header give them.
 """

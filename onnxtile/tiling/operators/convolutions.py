@@ -1,4 +1,4 @@
-"""Conv in one or two dimensions, in groups, depthwise and pointwise."""
+"""Conv and its kin as contractions: in one or two dimensions, in groups, transposed, of integers and quantised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gemm: alpha · A' · B' + beta · C."""
+"""Gemm, MatMul and their kin as contractions: of floats, of integers, quantised, and with weights in blocks."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from onnxtile.report.format import PlanDocument
     from onnxtile.tiling.result import TileResult
     from onnxtile.tiling.site_check import TileVerdict
-    from onnxtile.verbs.flows.matching import MatchResult
+    from onnxtile.verbs.flows.patterns import MatchResult
     from onnxtile.verbs.options.fuse import Patterns
     from onnxtile.verification.trials import Verdict
 
