@@ -35,6 +35,6 @@ CERTIFICATE = Format(
     "certificate",
     ".certificate.json",
     _certificate,
-    "the proof that no plan takes, or copies, fewer bytes, for a checker of its own",
+    "the proof that no plan takes fewer bytes, for a checker of its own",
 )
 CONSTANTS = Format("constants", ".bin", _constants, "the bytes of the constants, at the offsets of the C header")
