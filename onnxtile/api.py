@@ -102,10 +102,7 @@ _HOMES = {
         "InputShapes",
         "save",
     ),
-    "onnxtile.system.process": (
-        "Progress",
-        "silent",
-    ),
+    "onnxtile.system.progress": ("Progress", "silent"),
     "onnxtile.verbs.flows.tiling": ("TiledModel",),
     "onnxtile.verbs.fuse": (
         "explain",
