@@ -224,7 +224,7 @@ def rows(
     folder: Path, names: Sequence[str], forms: Sequence[str], onnxsim: str | None, runs: int
 ) -> Iterator[Measured]:
     """Yield a row for each model and form that the quantiser gives."""
-    quantise = _quantiser()
+    quantise = quantiser()
     made = folder / "quantised"
     made.mkdir(exist_ok=True)
     for source in sorted(folder.glob("*.onnx")):
@@ -238,7 +238,7 @@ def rows(
                 yield measured(target, source.stem, form, onnxsim, runs)
 
 
-def _quantiser() -> Callable[[Path, str, Path], None]:
+def quantiser() -> Callable[[Path, str, Path], None]:
     script = Path(__file__).parents[2] / "models" / "make_quantised.py"
     spec = importlib.util.spec_from_file_location("make_quantised", script)
     assert spec is not None and spec.loader is not None
