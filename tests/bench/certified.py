@@ -24,7 +24,7 @@ import onnxtile
 from onnxtile.planning import check_account, check_bound, check_movement
 from onnxtile.system.errors import OnnxtileError
 from tests.bench.movement import MovedModel, largest_operator
-from tests.bench.plan_sweep import small
+from tests.bench.subjects import small
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -42,8 +42,8 @@ from tests.bench.compare_run import ROOT, SHARED
 from tests.bench.large_decoder import DecoderSize
 from tests.bench.large_decoder import make as make_decoder
 from tests.bench.large_graphs import MAKERS
-from tests.bench.plan_time import Subject, installed
 from tests.bench.quantised_models import FORMS, OCR, add_ocr, quantiser
+from tests.bench.subjects import Subject, installed
 from tests.random_graphs.generator import random_model
 
 Json: TypeAlias = Any
