@@ -42,6 +42,7 @@ from onnxtile.verification.trials import run_original
 from tests.bench.alexnet import make as make_alexnet
 from tests.bench.compare_run import ROOT, Cost, cost
 from tests.bench.large_graphs import MAKERS
+from tests.bench.tables import head, line, show
 
 Rows = Iterator[Sequence[object]]
 _WARM_UP = 3
@@ -78,10 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, measure in MEASURES.items() if given.list else ():
         print(f"{name}: {measure.about}")
     for name in given.names:
-        columns = MEASURES[name].columns(given)
-        print(f"| {' | '.join(columns)} |\n|---|{'---:|' * (len(columns) - 1)}")
-        for row in MEASURES[name].rows(given):
-            print(f"| {' | '.join(map(str, row))} |", flush=True)
+        show(head(MEASURES[name].columns(given)), map(line, MEASURES[name].rows(given)))
 
 
 def _sized(first: Sequence[str], last: Sequence[str]) -> Callable[[argparse.Namespace], Sequence[str]]:
@@ -148,8 +146,8 @@ def _ended(cost: Cost) -> str:
     return " (limit)" if cost.code is None else f" (exit {cost.code})" if cost.code else ""
 
 
-def _command(line: str, folder: Path, limit: int) -> Cost:
-    words = [word.replace("FOLDER", str(folder)) for word in line.split()]
+def _command(text: str, folder: Path, limit: int) -> Cost:
+    words = [word.replace("FOLDER", str(folder)) for word in text.split()]
     words = [str(folder / "model.onnx") if word == "IN" else word for word in words]
     return cost([sys.executable, "-m", "onnxtile", *words], processor_seconds=limit)
 
@@ -191,10 +189,10 @@ def _profile(verb: Callable[[onnx.ModelProto], Any], model: onnx.ModelProto) -> 
     except onnxtile.OnnxtileError as error:
         sys.stderr.write(f"{error}\n")
     found: dict[str, float] = {}
-    for (file, line, name), (_, _, own, _, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
+    for (file, number, name), (_, _, own, _, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
         path = Path(file)
         place = path.relative_to(_PACKAGE) if path.is_relative_to(_PACKAGE) else Path(*path.parts[-2:])
-        found[f"{place}:{line} {name}"] = own
+        found[f"{place}:{number} {name}"] = own
     return {"all": sum(found.values()), **found}
 
 

@@ -47,7 +47,6 @@ OCR = {
     "ch_ppocr_mobile_v2.0_cls_infer": [1, 3, 48, 192],
 }
 INTEGER = {"ConvInteger", "MatMulInteger"}
-BEGIN, END = "<!-- begin of the table of quantised_models.py -->", "<!-- end of the table -->"
 
 
 def export(folder: Path, names: Sequence[str]) -> None:
@@ -281,17 +280,14 @@ def main() -> None:
     if options.action == "export":
         export(options.folder, options.names)
         return
+    from tests.bench.tables import DOCS, show
+
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     add_ocr(options.folder)
-    table = [HEAD]
-    for one in rows(options.folder, options.names, options.form or FORMS, options.onnxsim, options.runs):
-        table.append(one.row())
-        print(table[-1], flush=True)
-    if options.write:
-        text = options.write.read_text()
-        before, after = text.partition(BEGIN)[0], text.partition(END)[2]
-        options.write.write_text("\n".join([before + BEGIN, *table, END]) + after)
+    made = rows(options.folder, options.names, options.form or FORMS, options.onnxsim, options.runs)
+    page = options.write or DOCS
+    show(HEAD, (one.row() for one in made), mark="quantised_models.py" if options.write else "", page=page)
 
 
 if __name__ == "__main__":
