@@ -465,7 +465,8 @@ def _part(wanted: Sequence[Case], given: argparse.Namespace, number: int, add: C
         Checkout(checkout, given.out / f"{name}{number}", given.seconds)
         for name, checkout in (("old", given.old), ("new", given.new))
     )
-    for case in wanted:
+    for done, case in enumerate(wanted):
+        sys.stderr.write(f"{done} of {len(wanted)}: {case.name}\n")
         for pair in pairs(case, old, new, given):
             add(pair)
             if pair.state != "equal":
