@@ -20,6 +20,9 @@ from onnxtile.check.operators import (
     TAKES_PARTS,
     WITH_BODIES,
     WRITES_OVER,
+    elements_before,
+    is_contiguous,
+    slice_corner,
 )
 
 # Whether a meta-op only joins or cuts quantised tensors, or gives one another shape, read from its body and the numbers of its scales.
@@ -422,22 +425,11 @@ def _slice_corner(node: ir.Node, whole: Sequence[int], known: GraphFacts) -> lis
         starts = found
         axes = list(range(len(starts))) if given[2] is None else known.numbers(given[2])
         steps = [] if given[3] is None else known.numbers(given[3])
-    if axes is None or steps is None or len(axes) != len(starts) or set(steps) - {1}:
-        return None
-    corner = [0] * len(whole)
-    for start, axis in zip(starts, axes, strict=True):
-        if not -len(whole) <= axis < len(whole):
-            return None
-        length = whole[axis]
-        corner[axis] = max(0, min(start + length if start < 0 else start, length))
-    return corner
+    return slice_corner(whole, starts, axes, steps)
 
 
 def _distance(whole: ir.Value, box: ir.Value, corner: Sequence[int], known: GraphFacts) -> int | None:
-    """Return the start in bytes of the `box` with that first element in `whole`; None where it is not contiguous.
-
-    It is contiguous if the distance from its first to its last element equals their number.
-    """
+    """Return the start in bytes of the `box` with that first element in `whole`; None where it is not contiguous."""
     outer, inner, dtype = known.shapes.sizes(whole), known.shapes.sizes(box), known.shapes.dtype(whole)
     if outer is None or inner is None or dtype is None or dtype != known.shapes.dtype(box) or len(outer) != len(inner):
         return None
@@ -445,9 +437,4 @@ def _distance(whole: ir.Value, box: ir.Value, corner: Sequence[int], known: Grap
         return None
     if any(start + length > size for start, length, size in zip(corner, inner, outer, strict=True)):
         return None
-    strides = [math.prod(outer[axis + 1 :]) for axis in range(len(outer))]
-    count = math.prod(inner)
-    reach = 1 + sum((length - 1) * stride for length, stride in zip(inner, strides, strict=True))
-    if not count or reach != count:
-        return None
-    return sum(start * stride for start, stride in zip(corner, strides, strict=True)) * dtype.bitwidth // 8
+    return elements_before(outer, corner) * dtype.bitwidth // 8 if is_contiguous(outer, inner) else None

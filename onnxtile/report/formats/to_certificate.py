@@ -1,4 +1,4 @@
-"""The certificate of a plan, which the scripts check_*.py in onnxtile/planning accept: no plan takes fewer bytes."""
+"""The certificate of a plan, which the scripts check_*.py in onnxtile/check accept: no plan takes fewer bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onnxtile.system.text import as_json
 
 def _write(plan: PlanJson, _options: RenderOptions) -> bytes:
     if not plan["schedule"]:
-        from onnxtile.planning.certificate import problem_certificate
+        from onnxtile.check.certificate import problem_certificate
 
         return as_json(problem_certificate(plan)).encode()
     if not isinstance(plan, PlanDocument) or plan.certificate is None:
