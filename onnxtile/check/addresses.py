@@ -253,6 +253,13 @@ def _lives(
     return disjoint(piece for pieces in lives for piece in pieces)
 
 
+def in_parts(placing: Placing, line: RunOrder, known: GraphFacts) -> list[Holder]:
+    """Return the holders of `placing`, of which each byte lives from its first write to its last read."""
+    lives = ((one, _lives(one.row, one.members, placing.rows, line, known)) for one in placing.holders)
+    bare = ((one, replace(one.row, parts=None), tuple(pieces)) for one, pieces in lives)
+    return [replace(one, row=row, lives=pieces) if one.members else one for one, row, pieces in bare]
+
+
 def _workspace_holders(
     rows: Iterable[ClaimedRow], line: RunOrder, alignment: int, failures: list[PlanFailure]
 ) -> Iterator[Holder]:

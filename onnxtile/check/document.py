@@ -338,7 +338,7 @@ class Claims:
     peak_step: int = UNSAID
     lower_bound: int = UNSAID
     optimal: Told[bool] = None
-    bound: Literal["peak", "every order", "pin", "search", ""] = ""
+    bound: Literal["peak", "parts", "bodies", "every order", "pin", "search", ""] = ""
     gap: Told[int] = None
     activation_bytes: int = UNSAID
     in_place: int = UNSAID

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from onnxtile.check.addresses import Holder, Placing, in_blocks
+from onnxtile.check.addresses import Holder, Placing, in_blocks, in_parts
 from onnxtile.check.document import UNSAID, ArenaClaim, Claims, CopyClaim
 from onnxtile.check.graph import GraphFacts, RunOrder
 from onnxtile.check.operators import JOINS, SAME_ELEMENTS, TAKES_PARTS
@@ -28,7 +28,8 @@ def figures(
     yield from _unlike("activation_bytes", claims.activation_bytes, tensors)
     yield from _totals(claims)
     units = [holder.unit for holder in placing.holders]
-    yield from _bound(claims, placing, min(units, default=claims.alignment))
+    yield from _bound(claims, min(units, default=claims.alignment))
+    yield from _reason(claims, placing, line, known)
     if used is not None and claims.in_place != UNSAID:
         least, most = _in_place(placing, used)
         if not least <= claims.in_place <= most:
@@ -131,7 +132,7 @@ def _rounded(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
 
-def _bound(claims: Claims, placing: Placing, unit: int) -> Iterator[PlanFailure]:
+def _bound(claims: Claims, unit: int) -> Iterator[PlanFailure]:
     """Yield contradictions between size, lower bound, peak and gap. The bound is in whole blocks of `unit` bytes, as peaks are."""
     size, bound = sum(arena.size for arena in claims.arenas), claims.lower_bound
     if bound == UNSAID:
@@ -139,29 +140,31 @@ def _bound(claims: Claims, placing: Placing, unit: int) -> Iterator[PlanFailure]
     least = sum(_rounded(arena.size, unit) for arena in claims.arenas)
     if bound > least:
         yield PlanFailure(f"lower_bound of {bound} bytes is above the {size} bytes of the arenas")
-    yield from _reason(claims, placing)
     if claims.gap not in {None, size - bound, least - bound}:
         yield PlanFailure(f"gap is {claims.gap}, not {size - bound}")
     yield from _optimality(claims, least, bound)
 
 
-def _reason(claims: Claims, placing: Placing) -> Iterator[PlanFailure]:
-    """Yield that the lower bound is not what `bound` says. Bodies, and buffers of several tensors, that may be smaller lower it."""
-    bound, peak = claims.lower_bound, claims.peak
-    if not claims.bound or peak == UNSAID:
+def _reason(claims: Claims, placing: Placing, line: RunOrder, known: GraphFacts) -> Iterator[PlanFailure]:
+    """Yield that the lower bound is not what `bound` says. That of smaller bodies, whose bounds no plan has, is only below the peak."""
+    bound, peak, kind = claims.lower_bound, claims.peak, claims.bound
+    if not kind or UNSAID in {bound, peak}:
         return
     pinned = max((_pinned_end(holder, claims) for holder in placing.holders), default=0)
-    known = {"peak": peak, "pin": pinned}
-    right = known.get(claims.bound)
-    may_be_less = bool(claims.bodies) or any(row.alias is not None for row in claims.buffers or ())
-    is_less = right is not None and bound < right and may_be_less
-    if right is not None and bound != right and not is_less:
-        yield PlanFailure(f"lower_bound is {bound}, but bound says that it is the {claims.bound}, {right}")
-    if right is None and bound <= max(known.values()) and not claims.bodies:
-        yield PlanFailure(f"bound is {claims.bound!r}, but lower_bound of {bound} bytes is no more than the peak")
-    if claims.bound == "every order" and claims.order != "any":
+    right = {"peak": peak, "pin": pinned}.get(kind)
+    if kind == "parts":
+        right, _ = _peak(in_parts(placing, line, known), claims.alignment)
+    if right is not None and bound != right:
+        yield PlanFailure(f"lower_bound is {bound}, but bound says that it is the {kind}, {right}")
+    if kind in {"every order", "search"} and bound <= max(peak, pinned):
+        yield PlanFailure(f"bound is {kind!r}, but lower_bound of {bound} bytes is no more than the peak")
+    if kind == "every order" and claims.order != "any":
         yield PlanFailure("bound is 'every order', but the plan holds for one order")
-    if claims.bound == "pin" and bound == peak:
+    if kind == "bodies" and not claims.bodies:
+        yield PlanFailure("bound is 'bodies', and the plan has none")
+    if kind in {"parts", "bodies"} and bound >= peak:
+        yield PlanFailure(f"bound is {kind!r}, but lower_bound of {bound} bytes is no less than the peak")
+    if kind == "pin" and bound == peak:
         yield PlanFailure("bound is 'pin', but lower_bound is the peak")
 
 

@@ -110,6 +110,8 @@ def fixed_rules(plan: PlanJson) -> dict[str, str]:
 
 _BOUNDS = {
     "peak": "the peak",
+    "parts": "the peak with parts of buffers",
+    "bodies": "the peak with smaller bodies",
     "every order": "at once in some order",
     "pin": "the end of a pinned tensor",
     "search": "by exact search",
