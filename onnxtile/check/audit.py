@@ -54,7 +54,8 @@ from onnxtile.system.errors import CheckFailed, UsageError
 class Audit(VerbResult):
     """The result of the check: the `failures`, none for a sound plan, and the numbers of things checked.
 
-    `values` have an address or are listed, `tensors` have an address, `aliases` lie in the bytes of another tensor.
+    `values` have an address or are listed, `tensors` have an address, `aliases` lie in the bytes of another tensor. `unchecked` has the
+    claims that could not be checked, each with the reason.
     """
 
     verb: ClassVar[str] = "check"
@@ -66,6 +67,7 @@ class Audit(VerbResult):
     workspaces: int
     bodies: int
     arenas: int
+    unchecked: tuple[str, ...] = ()
 
     @classmethod
     def refused(cls, *failures: PlanFailure) -> Audit:
@@ -89,7 +91,12 @@ class Audit(VerbResult):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
-        return {"sound": self.sound, **vars(self), "failures": [failure.to_dict() for failure in self.failures]}
+        return {
+            "sound": self.sound,
+            **vars(self),
+            "failures": [failure.to_dict() for failure in self.failures],
+            "unchecked": list(self.unchecked),
+        }
 
 
 def check(
@@ -140,15 +147,16 @@ def check(
             0, PlanFailure(f"the plan belongs to another file: its digest is {claims.digest}, not {digest}")
         )
     walk.listing.settle()
+    unchecked = list[str]()
     if seen is not None and not walk.is_partial:
         failures += [*compare(walk.listing, claims, known), *wrong_ends(claims, known)]
         failures += wrong_types(walk.listing, claims, known)
         used = None if seen.shared is None else seen.shared.links
         failures += figures(claims, seen.placing, used, seen.line, known)
-        failures += wrong_movement(claims, seen.placing, seen.line, known)
+        failures += wrong_movement(claims, seen.placing, seen.line, known, unchecked)
     listed = len(walk.listing.constants) + len(walk.listing.outside) + len(walk.listing.unplanned)
     counts = (walk.tensors + listed, walk.tensors, walk.aliases, walk.workspaces, walk.bodies, len(claims.arenas))
-    return Audit(tuple(failures), *counts)
+    return Audit(tuple(failures), *counts, tuple(unchecked))
 
 
 def check_ranges(claims: Claims, at: Callable[[SizeOfSymbols | None], Unfolded], digest: str | None = None) -> Audit:

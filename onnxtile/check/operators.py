@@ -92,6 +92,70 @@ APPENDS: Mapping[str, Mapping[int, int]] = {
 }
 """By operator and output, the operand that holds the state before: the output begins with it, or is made when it has been read."""
 
+FACTORS: Mapping[str, tuple[int, int]] = {
+    **dict.fromkeys(["Conv", "ConvInteger", "ConvTranspose", "Gemm", "MatMul", "MatMulInteger"], (0, 1)),
+    **dict.fromkeys(["QLinearConv", "QLinearMatMul"], (0, 3)),
+    **dict.fromkeys([f"com.microsoft::{name}" for name in ("DynamicQuantizeMatMul", "FusedConv", "FusedGemm")], (0, 1)),
+    "com.microsoft::MatMulIntegerToFloat": (0, 1),
+    "com.microsoft::QGemm": (0, 3),
+}
+"""The operators whose multiply-accumulates are counted, and the places of the two operands that they multiply."""
+
+_MOVING = [
+    *(
+        "Compress",
+        "Concat",
+        "Constant",
+        "ConstantOfShape",
+        "DepthToSpace",
+        "Expand",
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "Pad",
+    ),
+    *(
+        "Range",
+        "Reshape",
+        "Resize",
+        "ReverseSequence",
+        "Shape",
+        "Size",
+        "Slice",
+        "SpaceToDepth",
+        "Split",
+        "Tile",
+        "Transpose",
+        "Upsample",
+    ),
+]
+_REDUCING = [
+    *(
+        "ArgMax",
+        "ArgMin",
+        "AveragePool",
+        "CumSum",
+        "GlobalAveragePool",
+        "GlobalMaxPool",
+        "Hardmax",
+        "LRN",
+        "LpPool",
+        "MaxPool",
+    ),
+    *(
+        f"Reduce{name}"
+        for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+    ),
+]
+WITHOUT_PRODUCTS: frozenset[str] = frozenset(
+    {
+        *(name for name in WRITES_OVER if name not in FACTORS),
+        *(name for name in map("com.microsoft::{}".format, CONTRIBUTED_OVER) if name not in FACTORS),
+        *(*SAME_ELEMENTS, *_MOVING, *_REDUCING),
+    }
+)
+"""Operators that multiply no matrices. Of operators that are in neither table, the multiply-accumulates are not known."""
+
 STANDARD = frozenset({"", "ai.onnx"})
 """The domains of the operators above."""
 

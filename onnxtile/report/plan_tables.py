@@ -242,6 +242,7 @@ def for_check(result: ResultJson) -> list[Table | Text]:
         ("workspaces", f"{result['workspaces']:,}"),
         ("bodies", f"{result['bodies']:,}"),
         ("arenas", f"{result['arenas']:,}"),
+        *(("not checked", told) for told in result["unchecked"]),
     ]
     return [table("check of the plan", ("figure", "value"), rows)]
 

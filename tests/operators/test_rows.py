@@ -16,7 +16,7 @@ from onnxtile.model.node_kinds import DEQUANTISING, QUANTISING
 from onnxtile.operators import reasons, saves
 from onnxtile.operators.row import CONTROL_FLOW, NOT_STANDARD, FloatMeaning, No, Operator, SizeNumbers
 from onnxtile.operators.table import names_where, operators
-from onnxtile.operators.work import NO_PRODUCTS, Products
+from onnxtile.operators.work import NO_PRODUCTS, Operations, Products
 from onnxtile.system.registry import discover
 from onnxtile.tiling.tileable import Tileable
 from tests.conftest import ROOT
@@ -96,6 +96,11 @@ def test_the_check_writes_over_what_the_planner_writes_over() -> None:
         assert names == {name for name, row in ROWS.items() if row.same == kind}
     states = {name: dict(row.state) for name, row in ROWS.items() if row.state_over}
     assert {name: dict(places) for name, places in published.APPENDS.items()} == states
+
+
+def test_the_check_counts_the_products_that_the_planner_counts() -> None:
+    assert {name for name in published.FACTORS if not isinstance(ROWS[name].work, Products)} == set()
+    assert {name for name in published.WITHOUT_PRODUCTS if not isinstance(ROWS[name].work, Operations)} == set()
 
 
 def test_the_certificate_lets_operators_write_over_as_many_operands_as_the_planner() -> None:

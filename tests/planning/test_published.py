@@ -350,7 +350,6 @@ def test_no_rows_at_all_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 PACKAGE = Path(onnxtile.__file__).parent
 SHARED = {
     "onnxtile.system.errors",
-    "onnxtile.inspection.work",  # multiply-accumulates, which are facts of a model as its shapes are
     "onnxtile.model.keys",
     "onnxtile.planning.result",
     "onnxtile.declare.verb",
