@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from onnxtile.check.document import NO_SHAPE, UNSAID, ArenaClaim, ClaimedRow, Claims
+from onnxtile.check.document import NO_SHAPE, SHARED, UNIQUE, UNSAID, WORKSPACE, ArenaClaim, ClaimedRow, Claims
 from onnxtile.check.graph import GraphFacts, RunOrder
 from onnxtile.check.operators import TAKES_PARTS
 from onnxtile.check.sharing import held
@@ -109,13 +109,8 @@ def _cut_blocks(piece: HeldBytes, unit: int) -> set[int]:
     return ({first} if first < piece.start else set()) | ({last} if piece.end < last + unit else set())
 
 
-WORKSPACE = "workspace"
 _NAMED_PARTS = 3
 """The most parts in a message."""
-SHARED = "(workspace)"
-"""The name of the one workspace of several kernels."""
-UNIQUE = "(unique workspace)"
-"""The end of the name of a workspace that its node has for the whole run."""
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeAlias
 
 import onnx_ir as ir
 
-from onnxtile.check.addresses import SHARED, CheckTerms, Holder, Placing, bytes_read
-from onnxtile.check.document import ClaimedRow
+from onnxtile.check.addresses import CheckTerms, Holder, Placing, bytes_read
+from onnxtile.check.document import SHARED, ClaimedRow
 from onnxtile.check.graph import GraphFacts, RunOrder, reads
 from onnxtile.check.sharing import Link, links
 from onnxtile.planning.result import PlanFailure

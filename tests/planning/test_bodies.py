@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxtile import api
-from onnxtile.check.audit import from_marks, require
+from onnxtile.check.audit import require
+from onnxtile.check.document import from_marks
 from onnxtile.model import keys
 from onnxtile.planning.annotate import annotate, clear_plan
 from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlanResult

@@ -14,8 +14,8 @@ import onnx_ir as ir
 import pytest
 
 import onnxtile
-from onnxtile.check.audit import Audit, check, from_json, from_marks, require
-from onnxtile.check.document import Claims
+from onnxtile.check.audit import Audit, check, require
+from onnxtile.check.document import Claims, from_json, from_marks
 from onnxtile.operators.row import FIRST
 from onnxtile.operators.table import operators
 from onnxtile.planning import layout as graph_layout

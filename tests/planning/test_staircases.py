@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from onnxtile.check.audit import check, from_marks
+from onnxtile.check.audit import check
+from onnxtile.check.document import from_marks
 from onnxtile.planning.annotate import annotate
 from onnxtile.planning.offsets.effort import NORMAL, Effort
 from onnxtile.planning.offsets.problem import Problem
