@@ -21,13 +21,12 @@ from onnxtile.check.addresses import (
     placing,
 )
 from onnxtile.check.document import UNSAID, BodyClaim, ClaimedRow, Claims
-from onnxtile.check.figures import figures
+from onnxtile.check.figures import ExpectedLists, compare, figures, mislabelled, note, wrong_ends, wrong_types
 from onnxtile.check.graph import GraphFacts, RunOrder, entered_bodies, timeline
-from onnxtile.check.lists import ExpectedLists, compare, mislabelled, note, wrong_ends, wrong_types
 from onnxtile.check.movement import wrong_movement
 from onnxtile.check.ranges import SizeOfSymbols, WrongFormula, claimed_at, listed, proved_sizes, wrong_between
 from onnxtile.check.replay import Shared, disorders, replay
-from onnxtile.check.states import (
+from onnxtile.check.sharing import (
     CheckedStates,
     carried_states,
     found_states,

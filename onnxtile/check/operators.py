@@ -102,56 +102,19 @@ FACTORS: Mapping[str, tuple[int, int]] = {
 """The operators whose multiply-accumulates are counted, and the places of the two operands that they multiply."""
 
 _MOVING = [
-    *(
-        "Compress",
-        "Concat",
-        "Constant",
-        "ConstantOfShape",
-        "DepthToSpace",
-        "Expand",
-        "Gather",
-        "GatherElements",
-        "GatherND",
-        "Pad",
-    ),
-    *(
-        "Range",
-        "Reshape",
-        "Resize",
-        "ReverseSequence",
-        "Shape",
-        "Size",
-        "Slice",
-        "SpaceToDepth",
-        "Split",
-        "Tile",
-        "Transpose",
-        "Upsample",
-    ),
+    *("Compress", "Constant", "ConstantOfShape", "DepthToSpace", "Expand", "Gather", "GatherElements", "GatherND"),
+    *("Pad", "Range", "Resize", "ReverseSequence", "Shape", "Size", "SpaceToDepth", "Tile", "Transpose", "Upsample"),
 ]
 _REDUCING = [
-    *(
-        "ArgMax",
-        "ArgMin",
-        "AveragePool",
-        "CumSum",
-        "GlobalAveragePool",
-        "GlobalMaxPool",
-        "Hardmax",
-        "LRN",
-        "LpPool",
-        "MaxPool",
-    ),
-    *(
-        f"Reduce{name}"
-        for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
-    ),
+    *("ArgMax", "ArgMin", "AveragePool", "CumSum", "GlobalAveragePool", "GlobalMaxPool", "Hardmax", "LRN", "LpPool"),
+    *("MaxPool", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin"),
+    *("ReduceProd", "ReduceSum", "ReduceSumSquare"),
 ]
 WITHOUT_PRODUCTS: frozenset[str] = frozenset(
     {
         *(name for name in WRITES_OVER if name not in FACTORS),
         *(name for name in map("com.microsoft::{}".format, CONTRIBUTED_OVER) if name not in FACTORS),
-        *(*SAME_ELEMENTS, *_MOVING, *_REDUCING),
+        *(*SAME_ELEMENTS, *TAKES_PARTS, *JOINS, *_MOVING, *_REDUCING),
     }
 )
 """Operators that multiply no matrices. Of operators that are in neither table, the multiply-accumulates are not known."""
