@@ -403,8 +403,7 @@ def overlaps(holders: Iterable[Holder]) -> Iterator[PlanFailure]:
         yield from _swept(list(_pieces(together)))
 
 
-@dataclass(frozen=True)
-class _PlacedPiece:
+class _PlacedPiece(NamedTuple):
     """Live bytes of a holder at their address."""
 
     holder: Holder
@@ -415,12 +414,11 @@ class _PlacedPiece:
 
 
 def _pieces(holders: Iterable[Holder]) -> Iterator[_PlacedPiece]:
+    """Yield the live bytes of `holders`. A part of no step is a fault of its own."""
     for holder in holders:
-        offset = holder.row.offset
-        lives = (
-            piece for piece in holder.pieces if piece.first <= piece.last
-        )  # a part of no step is a fault of its own
-        yield from (_PlacedPiece(holder, offset + p.start, offset + p.end, p.first, p.last) for p in lives)
+        at = holder.row.offset
+        lives = (piece for piece in holder.pieces if piece.first <= piece.last)
+        yield from (_PlacedPiece(holder, at + p.start, at + p.end, p.first, p.last) for p in lives)
 
 
 def _swept(pieces: list[_PlacedPiece]) -> Iterator[PlanFailure]:

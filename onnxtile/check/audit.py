@@ -7,7 +7,7 @@ result. It takes about as many steps as the graph has nodes and values.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import onnx_ir as ir
@@ -102,7 +102,7 @@ def check(
     known = GraphFacts(*unfold(model, shapes, constants))
     if claims.surplus:
         reasons = (f"{name}: the model shows no such field, so that nothing can check it" for name in claims.surplus)
-        return Audit(tuple(map(PlanFailure, reasons)), 0, 0, 0, 0, 0, 0)
+        return Audit.refused(*map(PlanFailure, reasons))
     if claims.alignment < 1 or claims.alignment & (claims.alignment - 1):
         return Audit.refused(PlanFailure(f"the alignment must be a power of two, not {claims.alignment}"))
     if claims.overwrite_inputs and claims.io != "inside":
@@ -115,19 +115,8 @@ def check(
     fixed = FixedPlaces.of(claims, known.model.graph)
     walk = _Walk(terms, stated.states, is_whole=claims.outside is not None, apart=fixed.keeps)
     walk.over_ranges = claims.is_at_sizes or bool(claims.ranges)
-    main = BodyClaim(
-        node="",
-        attribute=None,
-        schedule=claims.schedule,
-        steps=claims.steps,
-        buffers=claims.buffers,
-        bodies=claims.bodies,
-        operators=claims.operators,
-        constant_nodes=claims.constant_nodes,
-        operands=claims.operands,
-        results=claims.results,
-        attributes=claims.attributes,
-    )
+    of_graph = {one.name: getattr(claims, one.name) for one in fields(BodyClaim) if hasattr(claims, one.name)}
+    main = BodyClaim(node="", attribute=None, **of_graph)
     seen = walk.graph(known.model.graph, main, claims.io, claims.overwrite_inputs, "")
     failures = walk.failures
     failures += fixed.failures(claims)

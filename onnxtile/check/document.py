@@ -17,7 +17,7 @@ import pydantic
 
 from onnxtile.check.graph import entered_bodies, names_of
 from onnxtile.model import keys
-from onnxtile.planning.result import PlanResult
+from onnxtile.planning.result import CopyCount, MemoryCopy, PlannedPart, PlanResult, TransferTime
 from onnxtile.system.errors import UsageError
 
 UNSAID = -(2**63)
@@ -61,13 +61,8 @@ AttributeClaims: TypeAlias = Mapping[str, int | float | str | tuple[int | float 
 
 
 @dataclass(frozen=True)
-class ClaimedPart(Strict):
-    """The part of a buffer: see planning.result.PlannedPart."""
-
-    start: int
-    size: int
-    first: int
-    last: int
+class ClaimedPart(PlannedPart, Strict):
+    """The part of a buffer."""
 
 
 @dataclass(frozen=True)
@@ -182,47 +177,22 @@ class StateClaim(Strict):
 
 
 @dataclass(frozen=True)
-class CopyClaim(Strict):
-    """The copies that the plan avoids, and those that remain: see planning.result.CopyCount."""
-
-    avoided: int
-    avoided_bytes: int
-    remaining: int
-    remaining_bytes: int
+class CopyClaim(CopyCount, Strict):
+    """The copies that the plan avoids, and those that remain."""
 
 
 @dataclass(frozen=True)
-class MemoryCopyClaim(Strict):
-    """A copy between memories: see planning.movement.copies.MemoryCopy."""
+class MemoryCopyClaim(MemoryCopy, Strict):
+    """A copy between memories."""
 
-    node: str
-    tensor: str
-    source: str
-    source_memory: str
-    source_offset: int | None
-    result: str
-    memory: str
-    offset: int | None
-    bytes: int
-    step: int
-    before: int | None
     target_free: int = UNSAID
     source_ready: int = UNSAID
     source_until: int | None = UNSAID
 
 
 @dataclass(frozen=True)
-class TransferTimeClaim(Strict):
-    """The times of a movement in seconds: see planning.movement.copies.TransferTime."""
-
-    bandwidth: int
-    copying: float
-    macs_per_second: int | None = None
-    computing: float | None = None
-    without_overlap: float | None = None
-    with_overlap: float | None = None
-    starts: tuple[float, ...] | None = None
-    ends: tuple[float, ...] | None = None
+class TransferTimeClaim(TransferTime, Strict):
+    """The times of a movement in seconds."""
 
 
 @dataclass(frozen=True)
