@@ -494,16 +494,20 @@ def _bound(claims: Claims, unit: int) -> Iterator[PlanFailure]:
 
 
 def _reason(claims: Claims, placing: Placing, line: RunOrder, known: GraphFacts) -> Iterator[PlanFailure]:
-    """Yield that the lower bound is not what `bound` says. That of smaller bodies, whose bounds no plan has, is only below the peak."""
+    """Yield that the lower bound is not what `bound` says.
+
+    That of parts may be of a layout that shares more bytes: it is no more than the peak of these buffers in parts. That of smaller bodies,
+    whose bounds no plan has, is only below the peak.
+    """
     bound, peak, kind = claims.lower_bound, claims.peak, claims.bound
     if not kind or UNSAID in {bound, peak}:
         return
     pinned = max((_pinned_end(holder, claims) for holder in placing.holders), default=0)
     right = {"peak": peak, "pin": pinned}.get(kind)
-    if kind == "parts":
-        right, _ = _peak(in_parts(placing, line, known), claims.alignment)
     if right is not None and bound != right:
         yield PlanFailure(f"lower_bound is {bound}, but bound says that it is the {kind}, {right}")
+    if kind == "parts" and bound > (most := _peak(in_parts(placing, line, known), claims.alignment)[0]):
+        yield PlanFailure(f"bound is 'parts', but lower_bound of {bound} bytes is more than their peak, {most}")
     if kind in {"every order", "search"} and bound <= max(peak, pinned):
         yield PlanFailure(f"bound is {kind!r}, but lower_bound of {bound} bytes is no more than the peak")
     if kind == "every order" and claims.order != "any":

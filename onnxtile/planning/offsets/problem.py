@@ -353,7 +353,7 @@ class Problem:
 
 
 Bound = Literal["peak", "parts", "bodies", "every order", "pin", "search"]
-"""The kind of proof of a lower bound: the peak; the lower one of the same buffers where each byte lives for its own steps ("parts"), or
+"""The kind of proof of a lower bound: the peak; a lower one where each byte of a buffer lives for its own steps ("parts"), or
 where bodies have plans of the fewest bytes that are proved; the bytes that some order needs at the same time; the end of a pinned buffer;
 or an exact search that found no smaller arena."""
 
