@@ -139,11 +139,18 @@ class Holder:
 
 @dataclass(frozen=True)
 class Placing:
-    """The addresses of the values of a graph: their `rows`, and the owners of bytes."""
+    """The addresses of the values of the graph of `line`: their `rows`, and the owners of bytes."""
 
     rows: Mapping[ir.Value, ClaimedRow]
     holders: tuple[Holder, ...]
     workspaces: Mapping[ir.Node, ClaimedRow]
+    line: RunOrder
+    terms: CheckTerms
+
+    @property
+    def known(self) -> GraphFacts:
+        """The facts of the model."""
+        return self.terms.known
 
     @property
     def all_rows(self) -> list[ClaimedRow]:
@@ -189,7 +196,7 @@ def placing(rows: Sequence[ClaimedRow], line: RunOrder, terms: CheckTerms) -> tu
     failures += _live_range_failures(tensors, owners, line)
     failures += _part_failures(tensors, (*holders, *workspace_holders), line, terms.known)
     failures += _address_failures(tensors, (*holders, *workspace_holders), terms)
-    return Placing(tensors, (*holders, *workspace_holders), workspace_of), failures
+    return Placing(tensors, (*holders, *workspace_holders), workspace_of, line, terms), failures
 
 
 def _sized(row: ClaimedRow, value: ir.Value, known: GraphFacts) -> ClaimedRow:
@@ -248,9 +255,9 @@ def _lives(
     return disjoint(piece for pieces in lives for piece in pieces)
 
 
-def in_parts(placing: Placing, line: RunOrder, known: GraphFacts) -> list[Holder]:
+def in_parts(placing: Placing) -> list[Holder]:
     """Return the holders of `placing`, of which each byte lives from its first write to its last read."""
-    lives = ((one, _lives(one.row, one.members, placing.rows, line, known)) for one in placing.holders)
+    lives = ((one, _lives(one.row, one.members, placing.rows, placing.line, placing.known)) for one in placing.holders)
     bare = ((one, replace(one.row, parts=None), tuple(pieces)) for one, pieces in lives)
     return [replace(one, row=row, lives=pieces) if one.members else one for one, row, pieces in bare]
 

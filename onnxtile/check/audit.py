@@ -122,7 +122,7 @@ def check(
     failures += fixed.failures(claims)
     failures += stated.failures
     if seen is not None:
-        failures += wrong_states(stated.states, seen.placing.rows, seen.line.kept, known)
+        failures += wrong_states(stated.states, seen.placing.rows, seen.placing.line.kept, known)
     if None not in (digest, claims.digest) and digest != claims.digest:
         failures.insert(
             0, PlanFailure(f"the plan belongs to another file: its digest is {claims.digest}, not {digest}")
@@ -133,8 +133,8 @@ def check(
         failures += [*compare(walk.listing, claims, known), *wrong_ends(claims, known)]
         failures += wrong_types(walk.listing, claims, known)
         used = None if seen.shared is None else seen.shared.links
-        failures += figures(claims, seen.placing, used, seen.line, known)
-        failures += wrong_movement(claims, seen.placing, seen.line, known, unchecked)
+        failures += figures(claims, seen.placing, used)
+        failures += wrong_movement(claims, seen.placing, unchecked)
     listed = len(walk.listing.constants) + len(walk.listing.outside) + len(walk.listing.unplanned)
     counts = (walk.tensors + listed, walk.tensors, walk.aliases, walk.workspaces, walk.bodies, len(claims.arenas))
     return Audit(tuple(failures), *counts, tuple(unchecked))
@@ -183,7 +183,6 @@ def require(
 
 @dataclass(frozen=True)
 class _Seen:
-    line: RunOrder
     placing: Placing
     shared: Shared | None
 
@@ -244,16 +243,16 @@ class _Walk:
             self._note(wrong_row_strides(self.states, found.rows, self.terms.known, over_ranges=self.over_ranges), path)
         shared = None
         if not wrong:
-            shared = replay(found, line, self.terms)
+            shared = replay(found)
             self._note(shared.failures, path)
             if self.terms.every_order and not shared.failures:
-                self._note(disorders(found.holders, shared.links, shared.rules, line), path)
+                self._note(disorders(found, shared), path)
         self._count(found)
-        claimed = self._bodies(line, found, claim, path)
+        claimed = self._bodies(found, claim, path)
         found = aligned_to_bodies(found, self.units)
-        self._note(note(line, found, io, claimed, self.terms.known, self.listing), path)
-        self._note(mislabelled(line, claim, self.terms.known), path)
-        return _Seen(line, found, shared)
+        self._note(note(found, io, claimed, self.listing), path)
+        self._note(mislabelled(found, claim), path)
+        return _Seen(found, shared)
 
     def _note(self, failures: Sequence[PlanFailure] | Iterator[PlanFailure], path: str) -> None:
         self.failures += (replace(failure, body=path) if path else failure for failure in failures)
@@ -263,13 +262,13 @@ class _Walk:
         self.aliases += sum(row.alias is not None for row in found.rows.values())
         self.workspaces += sum(not holder.members for holder in found.holders)
 
-    def _bodies(self, line: RunOrder, found: Placing, claim: BodyClaim, path: str) -> set[ir.Node]:
-        """Check the bodies of the nodes of `line`; return the nodes with bodies in the plan."""
+    def _bodies(self, found: Placing, claim: BodyClaim, path: str) -> set[ir.Node]:
+        """Check the bodies of the nodes of a graph; return the nodes with bodies in the plan."""
         open_: dict[tuple[str, str | None], list[BodyClaim]] = {}
         for body in claim.bodies:
             open_.setdefault((body.node, body.attribute), []).append(body)
         planned = set()
-        for node, name in line.name_of.items():
+        for node, name in found.line.name_of.items():
             for attribute, graph in entered_bodies(node, self.terms.known.model).items():
                 at = f"{path}/" * bool(path) + name + (f"/{attribute}" if attribute is not None else "")
                 if not open_.get((name, attribute)):

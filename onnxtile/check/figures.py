@@ -50,45 +50,36 @@ class ExpectedLists:
                 self.outside.setdefault(value, "a constant that no step reads")
 
 
-def note(
-    line: RunOrder, placing: Placing, io: str, planned: Collection[ir.Node], known: GraphFacts, found: ExpectedLists
-) -> Iterator[PlanFailure]:
-    """Add to `found` the values of the graph of `line` without an address, for a lawful reason; yield a failure for any other.
+def note(placing: Placing, io: str, planned: Collection[ir.Node], found: ExpectedLists) -> Iterator[PlanFailure]:
+    """Add to `found` the values of the graph without an address, for a lawful reason; yield a failure for any other.
 
     `planned` are the nodes whose bodies have plans of their own.
     """
-    outputs, after = set(line.graph.outputs), set(known.next_states.values())
+    line, known = placing.line, placing.known
+    outputs, after = line.handed_out, set(known.next_states.values())
     held = line.graph.initializers.values()
     made = (value for node in line.nodes for value in node.outputs if value.name)
     found.spare.update((v, None) for v in (*held, *made) if v in known.constants and v not in outputs)
     for value in line.graph.inputs:
         if value not in known.constants:
             is_inside = io == "inside" or value in known.next_states
-            yield from _role(value, None if is_inside else "a graph input", outputs, placing, known, found)
+            yield from _role(value, None if is_inside else "a graph input", placing, found)
     for node in line.nodes:
-        _note_constants(node, line, outputs, known, found)
+        if any(value not in known.constants or value in outputs for value in node.outputs):
+            # One that is a graph output is made in the run.
+            read = (value for value in line.reads[node] if value in known.constants)
+            found.constants.update((v, None) for v in read if v.producer() is None or not _is_handed_out(v))
         for value in node.outputs:
             if not value.name:
                 continue
             if value not in known.constants or value in outputs:
                 is_handed_out = io == "outside" and value in outputs and value not in after
-                yield from _role(value, "a graph output" if is_handed_out else None, outputs, placing, known, found)
+                yield from _role(value, "a graph output" if is_handed_out else None, placing, found)
             elif value in placing.rows:
                 yield PlanFailure(f"{value.name!r} is constant, and has an address", (value.name,))
         if node not in planned:
             _note_inside(node, known, found)
     found.constants.update((v, None) for v in outputs if v.producer() is None and v in known.constants)
-
-
-def _note_constants(
-    node: ir.Node, line: RunOrder, outputs: set[ir.Value], known: GraphFacts, found: ExpectedLists
-) -> None:
-    """Note the constants that `node` reads, unless it is computed before the run; one that is a graph output is made in the run."""
-    if all(value in known.constants and value not in outputs for value in node.outputs):
-        return
-    for value in line.reads[node]:
-        if value in known.constants and (value.producer() is None or not _is_handed_out(value)):
-            found.constants[value] = None
 
 
 def _is_handed_out(value: ir.Value) -> bool:
@@ -105,17 +96,10 @@ def _note_inside(node: ir.Node, known: GraphFacts, found: ExpectedLists) -> None
         found.tolerated.update((value, reason) for value in made_in(function.graph))
 
 
-def _role(
-    value: ir.Value,
-    outside: str | None,
-    outputs: set[ir.Value],
-    placing: Placing,
-    known: GraphFacts,
-    found: ExpectedLists,
-) -> Iterator[PlanFailure]:
+def _role(value: ir.Value, outside: str | None, placing: Placing, found: ExpectedLists) -> Iterator[PlanFailure]:
     """Note the list that `value` must be in; yield a failure for an address it may not have, or does not have."""
+    known, name = placing.known, value.name or ""
     reason = outside or known.shapes.never(value) or _no_fixed_bytes(value, known)
-    name = value.name or ""
     if value in placing.rows:
         if reason is not None:
             yield PlanFailure(f"{name!r} has an address, but lies outside: {reason}", (name,))
@@ -123,7 +107,7 @@ def _role(
         found.outside[value] = reason
     elif known.bytes(value) is None:
         found.unplanned[value] = None
-    elif (seen := _seen_outside(value, placing, known)) is not None and value not in outputs:
+    elif (seen := _seen_outside(value, placing)) is not None and value not in placing.line.handed_out:
         found.outside[value] = seen
     else:
         yield PlanFailure(f"{name!r} has no address for its {known.bytes(value)} bytes", (name,))
@@ -136,21 +120,18 @@ def _no_fixed_bytes(value: ir.Value, known: GraphFacts) -> str | None:
     return "strings have no fixed bytes" if known.shapes.dtype(value) == ir.DataType.STRING else None
 
 
-def _seen_outside(value: ir.Value, placing: Placing, known: GraphFacts) -> str | None:
+def _seen_outside(value: ir.Value, placing: Placing) -> str | None:
     """Return the reason why `value` needs no bytes: it shares those of an operand outside the arena of this graph."""
-    maker = value.producer()
+    maker, known = value.producer(), placing.known
     for link in held(maker, known) if maker is not None else ():
         source = link.operand
-        if link.rule == "joined" or link.result is not value or not _may_borrow(maker, source, known):
+        # A node leaves a view in place where both are of one graph, or it is inside a planned call.
+        may_borrow = maker is not None and (home(source) is maker.graph or maker.graph in known.open_calls)
+        if link.rule == "joined" or link.result is not value or not may_borrow:
             continue
         if source not in placing.rows and source not in known.constants:
             return f"a {link.rule} of {source.name!r}, which lies outside"
     return None
-
-
-def _may_borrow(node: ir.Node | None, source: ir.Value, known: GraphFacts) -> bool:
-    """Return whether `node` may leave a view of `source` in place: both are of one graph, or `node` is inside a planned call."""
-    return node is not None and (home(source) is node.graph or node.graph in known.open_calls)
 
 
 def compare(found: ExpectedLists, claims: Claims, known: GraphFacts) -> Iterator[PlanFailure]:
@@ -255,8 +236,9 @@ def _power(offset: int) -> float:
 # Descriptions of nodes and values in a plan: operators, operands, results and attributes, the model's inputs and outputs, types.
 
 
-def mislabelled(line: RunOrder, claim: BodyClaim, known: GraphFacts) -> Iterator[PlanFailure]:
+def mislabelled(placing: Placing, claim: BodyClaim) -> Iterator[PlanFailure]:
     """Yield which operators of `claim` are not those of its nodes, and which nodes are wrongly said to make constants only."""
+    line, known = placing.line, placing.known
     operators = tuple(map(_operator, line.nodes))
     if claim.operators is not None and len(claim.operators) != len(operators):
         yield PlanFailure(f"the plan has {len(claim.operators)} operators for {len(operators)} nodes")
@@ -364,9 +346,7 @@ def _dtype(value: ir.Value, known: GraphFacts) -> str | None:
 Links = dict[ir.Value, list[Link]]
 
 
-def figures(
-    claims: Claims, placing: Placing, used: Links | None, line: RunOrder, known: GraphFacts
-) -> Iterator[PlanFailure]:
+def figures(claims: Claims, placing: Placing, used: Links | None) -> Iterator[PlanFailure]:
     """Yield each wrong figure of `claims`. A missing figure is not checked, nor are aliases where `used` is not known."""
     yield from _arenas(claims, placing)
     peak, step = _peak(placing.holders, claims.alignment)
@@ -377,17 +357,14 @@ def figures(
     yield from _totals(claims)
     units = [holder.unit for holder in placing.holders]
     yield from _bound(claims, min(units, default=claims.alignment))
-    yield from _reason(claims, placing, line, known)
+    yield from _reason(claims, placing)
     if used is not None and claims.in_place != UNSAID:
         least, most = _in_place(placing, used)
         if not least <= claims.in_place <= most:
             yield from _unlike("in_place", claims.in_place, least)
-    if (
-        used is not None
-        and claims.copies is not None
-        and (right := _copies(placing, used, line, known)) != claims.copies
-    ):
+    if used is not None and claims.copies is not None and (right := _copies(placing, used)) != claims.copies:
         yield PlanFailure(f"copies are {vars(claims.copies)}, not {vars(right)}")
+    line = placing.line
     in_steps = len(set(line.steps)) == len(line.steps)
     if claims.order == "model" and in_steps and list(line.nodes) != list(line.graph):
         yield PlanFailure("order is 'model', but the schedule is not the order of the file")
@@ -493,7 +470,7 @@ def _bound(claims: Claims, unit: int) -> Iterator[PlanFailure]:
     yield from _optimality(claims, least, bound)
 
 
-def _reason(claims: Claims, placing: Placing, line: RunOrder, known: GraphFacts) -> Iterator[PlanFailure]:
+def _reason(claims: Claims, placing: Placing) -> Iterator[PlanFailure]:
     """Yield that the lower bound is not what `bound` says.
 
     That of parts may be of a layout that shares more bytes: it is no more than the peak of these buffers in parts. That of smaller bodies,
@@ -506,7 +483,7 @@ def _reason(claims: Claims, placing: Placing, line: RunOrder, known: GraphFacts)
     right = {"peak": peak, "pin": pinned}.get(kind)
     if right is not None and bound != right:
         yield PlanFailure(f"lower_bound is {bound}, but bound says that it is the {kind}, {right}")
-    if kind == "parts" and bound > (most := _peak(in_parts(placing, line, known), claims.alignment)[0]):
+    if kind == "parts" and bound > (most := _peak(in_parts(placing), claims.alignment)[0]):
         yield PlanFailure(f"bound is 'parts', but lower_bound of {bound} bytes is more than their peak, {most}")
     if kind in {"every order", "search"} and bound <= max(peak, pinned):
         yield PlanFailure(f"bound is {kind!r}, but lower_bound of {bound} bytes is no more than the peak")
@@ -514,7 +491,7 @@ def _reason(claims: Claims, placing: Placing, line: RunOrder, known: GraphFacts)
         yield PlanFailure("bound is 'every order', but the plan holds for one order")
     if kind == "bodies" and not claims.bodies:
         yield PlanFailure("bound is 'bodies', and the plan has none")
-    if kind in {"parts", "bodies"} and bound >= peak:
+    if (kind == "parts" and bound >= peak) or (kind == "bodies" and bound >= max(peak, pinned)):
         yield PlanFailure(f"bound is {kind!r}, but lower_bound of {bound} bytes is no less than the peak")
     if kind == "pin" and bound == peak:
         yield PlanFailure("bound is 'pin', but lower_bound is the peak")
@@ -551,19 +528,20 @@ def _in_place(placing: Placing, used: Links) -> tuple[int, int]:
     return sum(placing.rows[value].size > 0 for value in found), len(found)
 
 
-def _copies(placing: Placing, used: Links, line: RunOrder, known: GraphFacts) -> CopyClaim:
+def _copies(placing: Placing, used: Links) -> CopyClaim:
     """Return the copies of tensors that nodes which only move bytes need not make, and those that they make."""
     counts = {True: [0, 0], False: [0, 0]}
-    for node in line.nodes:
-        for value, is_there in _moved(node, placing, used, known) if known.is_standard(node) else ():
+    known = placing.known
+    for node in placing.line.nodes:
+        for value, is_there in _moved(node, placing, used) if known.is_standard(node) else ():
             counts[is_there][0] += 1
             counts[is_there][1] += known.bytes(value) or 0
     return CopyClaim(*counts[True], *counts[False])
 
 
-def _moved(node: ir.Node, placing: Placing, used: Links, known: GraphFacts) -> Iterator[tuple[ir.Value, bool]]:
+def _moved(node: ir.Node, placing: Placing, used: Links) -> Iterator[tuple[ir.Value, bool]]:
     """Yield each tensor that `node` moves, and whether it need not: it lies where it belongs."""
-    results = [value for value in node.outputs if value in placing.rows]
+    known, results = placing.known, [value for value in node.outputs if value in placing.rows]
     if node.op_type in TAKES_PARTS:
         yield from ((value, value in used) for value in results)
         for link in held(node, known):

@@ -298,11 +298,15 @@ class _Touch(NamedTuple):
 
 @dataclass(frozen=True)
 class Transfers:
-    """The run of the nodes of `line`, of which `copies` copy between memories, at the addresses of `placing`."""
+    """The run of the nodes of a graph, of which `copies` copy between memories, at the addresses of `placing`."""
 
-    line: RunOrder
     placing: Placing
     copies: Collection[ir.Node]
+
+    @property
+    def line(self) -> RunOrder:
+        """The order of the nodes."""
+        return self.placing.line
 
     @cached_property
     def allowed(self) -> dict[ir.Node, Allowed]:
@@ -415,12 +419,11 @@ def is_copy(node: ir.Node, model: ir.Model) -> bool:
     return function is not None and keys.COPY in function.metadata_props
 
 
-def wrong_movement(
-    claims: Claims, placing: Placing, line: RunOrder, known: GraphFacts, unchecked: list[str]
-) -> Iterator[PlanFailure]:
+def wrong_movement(claims: Claims, placing: Placing, unchecked: list[str]) -> Iterator[PlanFailure]:
     """Yield the faults of the copies of a plan; none where each buffer has one memory. What is not checked is added to `unchecked`."""
     if claims.movement is None:
         return
+    line, known = placing.line, placing.known
     copies = [node for node in line.nodes if is_copy(node, known.model)]
     if len(claims.arenas) != _MEMORIES:
         yield PlanFailure(f"copies are between two memories, and the plan has {len(claims.arenas)} arenas")
@@ -515,7 +518,7 @@ class _MovementCheck:
         names = {self.line.name_of[node]: node for node in copies}
         for name in sorted(listed.keys() ^ names.keys()):
             yield PlanFailure(f"movement lists copies that are not those of the schedule: {name!r}", (name,))
-        readers, allowed = self._readers(), Transfers(self.line, self.placing, copies).allowed
+        readers, allowed = self._readers(), Transfers(self.placing, copies).allowed
         for name, node in names.items():
             right = {**self._right(name, node, readers), **allowed[node]._asdict()}
             wrong = [
@@ -652,7 +655,7 @@ class _MovementCheck:
             (self.known.bytes(node.outputs[0]) or 0) / time.bandwidth if node in copies else (count or 0) / speed
             for node, count in zip(self.line.nodes, macs, strict=True)
         ]
-        starts, ends = Transfers(self.line, self.placing, copies).clocked(seconds)
+        starts, ends = Transfers(self.placing, copies).clocked(seconds)
         computing = sum(count or 0 for count in macs) / speed
         sums = {"computing": computing, "without_overlap": copying + computing, "with_overlap": max(ends, default=0)}
         return {**sums, "starts": starts, "ends": ends}

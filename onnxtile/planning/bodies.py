@@ -166,8 +166,11 @@ def with_bodies(
     bound = replace(problem, buffers=smaller).lower_bound if spare else proof.lower_bound
     if bound >= proof.lower_bound:
         return proof
-    kinds: dict[int, Bound] = {problem.pinned_end: "pin", problem.peak[0]: "peak"}
-    return OptimalityProof(bound, kinds.get(bound, "bodies"), ended)
+    peak, pinned = problem.peak[0], problem.pinned_end
+    kind: Bound = "bodies" if bound < max(peak, pinned) else "every order"
+    if bound in {peak, pinned} - {0}:
+        kind = "peak" if bound == peak else "pin"
+    return OptimalityProof(bound, kind, ended)
 
 
 # The bytes inside a meta-op: the peak of its own nodes, planned by themselves.
