@@ -489,7 +489,9 @@ class _Smallest(Generic[Placed]):
             proof = placed.proof
             if proof is not None and layout.problem.lower_bound < proof.lower_bound:
                 ended = None if self.best is None or self.best[1].proof is None else self.best[1].proof.ended
-                bound = OptimalityProof(layout.problem.lower_bound, layout.problem.bound, ended or "effort")
+                least, kind = layout.problem.lower_bound, layout.problem.bound
+                is_less = kind == "peak" and least < whole.problem.peak[0]
+                bound = OptimalityProof(least, "parts" if is_less else kind, ended or "effort")
                 placed = replace(placed, proof=bound)
             self._keep(whole, placed)
 

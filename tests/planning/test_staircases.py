@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from onnxtile.check.audit import check, from_marks
+from onnxtile.check.audit import check
+from onnxtile.check.document import from_marks
 from onnxtile.planning.annotate import annotate
 from onnxtile.planning.offsets.effort import NORMAL, Effort
 from onnxtile.planning.offsets.problem import Problem
@@ -146,18 +147,35 @@ def planner(most: int) -> Planner:
     return Planner("some", "good offsets for few outlines", place)
 
 
+GAPS = sliced(range(ROWS)).replace(
+    "{\n      a = Sin(x)",
+    """{
+      p = ReduceMax<keepdims = 1>(x) q = CumSum(p, axis) c = Concat<axis = 0>(p, q) r = ReduceSum(c) a = Mul(x, r)""",
+)
+"""The Concat of p and q is far below the peak: its parts only save copies."""
+
+
 @pytest.mark.parametrize(("most", "size"), [(3, ROWS + 1), (2, ROWS + 2), (0, 2 * ROWS)])
 def test_where_parts_leave_gaps_fewer_are_tried_and_then_none(
     monkeypatch: pytest.MonkeyPatch, most: int, size: int
 ) -> None:
     monkeypatch.setattr("onnxtile.planning.model_plan.find_planner", lambda _: planner(most))
-    # The Concat of p and q is far below the peak: its parts only save copies.
-    text = sliced(range(ROWS)).replace(
-        "{\n      a = Sin(x)",
-        """{
-      p = ReduceMax<keepdims = 1>(x) q = CumSum(p, axis) c = Concat<axis = 0>(p, q) r = ReduceSum(c) a = Mul(x, r)""",
-    )
-    found = proved(text)
+    found = proved(GAPS)
     assert found.arena_size == size * TILE
     # Whole buffers prove nothing of buffers with outlines.
     assert found.lower_bound == (ROWS + 1) * TILE
+
+
+def test_the_bound_of_parts_is_named_so_where_whole_buffers_are_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxtile.planning.model_plan.find_planner", lambda _: planner(0))
+    case = Case.of(GAPS)
+    found = case.plan()
+    assert (found.bound, found.lower_bound, found.peak) == ("parts", (ROWS + 1) * TILE, 2 * ROWS * TILE)
+    wrong = (
+        {"bound": "peak"},
+        {"bound": "bodies"},
+        {"lower_bound": found.lower_bound + TILE},
+        {"lower_bound": found.peak},
+    )
+    for change in wrong:
+        assert case.audit(replace(found, **change)).failures, change
