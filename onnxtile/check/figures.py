@@ -483,7 +483,7 @@ def _reason(claims: Claims, placing: Placing) -> Iterator[PlanFailure]:
     right = {"peak": peak, "pin": pinned}.get(kind)
     if right is not None and bound != right:
         yield PlanFailure(f"lower_bound is {bound}, but bound says that it is the {kind}, {right}")
-    if kind == "parts" and bound > (most := _peak(in_parts(placing), claims.alignment)[0]):
+    if kind == "parts" and bound > (most := max(pinned, _peak(in_parts(placing), claims.alignment)[0])):
         yield PlanFailure(f"bound is 'parts', but lower_bound of {bound} bytes is more than their peak, {most}")
     if kind in {"every order", "search"} and bound <= max(peak, pinned):
         yield PlanFailure(f"bound is {kind!r}, but lower_bound of {bound} bytes is no more than the peak")
