@@ -2,7 +2,7 @@
 
     python docs/fit_curve.py [FOLDER]
 
-It takes some minutes, and needs the extra "pictures".
+It takes some minutes.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
-
 import onnxtile
 from onnxtile.report.colors import CATEGORIES, EDGE
-from onnxtile.report.curve_files import STYLE, saved
+from onnxtile.report.curve_files import KIB, CurveMark, Diagram, drawn
+from onnxtile.report.svg import element, text
 
 FOLDER = Path(__file__).parent / "images"
 FILE = "mobilenet-curve.svg"
@@ -74,26 +72,26 @@ def curve(network: Network) -> Sequence[Mapping[str, Any]]:
 
 def draw(curves: Mapping[Network, Sequence[Mapping[str, Any]]]) -> bytes:
     """Return the picture as an SVG, the same bytes for the same points."""
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(7.0, 3.6), layout="constrained")
-        axes = figure.subplots()
-        for color, (network, points) in zip((EDGE, CATEGORIES[1]), curves.items(), strict=False):
-            across = [point["arena"] / _FLOAT / 1024 for point in points]
-            extra = [100 * (point["macs"] / points[0]["macs"] - 1) for point in points]
-            fills = ["white" if point["estimated"] else color for point in points]
-            axes.plot(across, extra, color=color, linewidth=1.0, label=f"{network.label}, a quarter of float")
-            axes.scatter(across, extra, s=18, c=fills, edgecolors=color, zorder=2, clip_on=False)
-            for one in (one for one in PUBLISHED if one.network == network):
-                axes.scatter([one.arena / 1024], [one.extra], s=32, marker="x", c=color, zorder=3)
-                axes.annotate(f"{one.label}, int8", (one.arena / 1024, one.extra), (4, 4), textcoords="offset points")
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter(lambda value, _place: f"{value:,.0f}")
-        axes.set_xlabel("arena, KiB (hollow points: estimated; crosses: published)")
-        axes.set_ylabel("extra MACs, %")
-        axes.set_ylim(bottom=0)
-        axes.grid(visible=True, linewidth=0.3)
-        axes.legend(frameon=False, loc="upper right")
-        return saved(figure, "svg")
+    marks = {network: [_mark(point, points[0]["macs"]) for point in points] for network, points in curves.items()}
+    published = {one: CurveMark(one.arena / KIB, one.extra) for one in PUBLISHED}
+    every = [*(mark for found in marks.values() for mark in found), *published.values()]
+    diagram = Diagram.of_marks("extra MACs, %", every, 12, 190)
+    right, _ = diagram.place(CurveMark(2.0**diagram.high, 0))
+    parts = [*diagram.grid(), *diagram.arenas("arena, KiB (hollow points: estimated; crosses: published)")]
+    for number, (color, network) in enumerate(zip((EDGE, CATEGORIES[1]), curves, strict=False)):
+        parts += diagram.curve(marks[network], color)
+        y = diagram.top + 12 + 12 * number
+        parts.append(element("line", x1=right - 190, y1=y, x2=right - 175, y2=y, stroke=color))
+        parts.append(text(right - 170, y, f"{network.label}, a quarter of float", middle=8))
+        for one in (one for one in PUBLISHED if one.network == network):
+            x, y = diagram.place(published[one])
+            parts.append(element("path", d=f"M{x - 3:.2f} {y - 3:.2f}l6 6m0 -6l-6 6", stroke=color, stroke_width=1.5))
+            parts.append(text(x + 5, y - 4, f"{one.label}, int8"))
+    return drawn([diagram], parts)
+
+
+def _mark(point: Mapping[str, Any], macs: int) -> CurveMark:
+    return CurveMark(point["arena"] / _FLOAT / KIB, 100 * (point["macs"] / macs - 1), point["estimated"])
 
 
 def main(folder: Path = FOLDER) -> None:

@@ -2,7 +2,7 @@
 
     python docs/pictures.py [FOLDER]
 
-The models ship with onnxtile or with the wheel of onnx. It takes about half a minute, and needs the extra "pictures".
+The models ship with onnxtile or with the wheel of onnx. It takes about half a minute, and needs pillow and the extra "pictures".
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from onnxtile.verbs.fit import fit, fit_curve
     from onnxtile.verbs.flows.explaining import Explanation
     from onnxtile.verbs.flows.fitted_model import FitCurve, FittedModel
-    from onnxtile.verbs.flows.matching import MatchResult, OptionNames, PatternDraft, option_names
+    from onnxtile.verbs.flows.patterns import MatchResult, OptionNames, PatternDraft, option_names
     from onnxtile.verbs.flows.results import FuseResult, PlannedModel, TiledModel, UnfuseResult
     from onnxtile.verbs.flows.stage import save
     from onnxtile.verbs.fuse import explain, fuse

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from onnxtile.inspection.summary import Inspection
     from onnxtile.inspection.trace import Trace
     from onnxtile.model.load import Source
-    from onnxtile.system.process import Progress, silent
+    from onnxtile.system.progress import Progress, silent
     from onnxtile.verbs.fit import fit, fit_curve
     from onnxtile.verbs.flows.explaining import Explanation, PartialMatch
     from onnxtile.verbs.flows.fitted_model import FitCurve, FittedModel
     from onnxtile.verbs.flows.fusing import chosen_patterns
-    from onnxtile.verbs.flows.matching import MatchResult, OptionNames, PatternDraft, option_names
+    from onnxtile.verbs.flows.patterns import MatchResult, OptionNames, PatternDraft, option_names
     from onnxtile.verbs.flows.results import FuseResult, PlannedModel, TiledModel, UnfuseResult
     from onnxtile.verbs.flows.stage import BoundDims, InputShapes, save
     from onnxtile.verbs.fuse import explain, fuse
@@ -75,7 +75,7 @@ _HOMES = {
     "onnxtile.inspection.summary": ("Inspection",),
     "onnxtile.inspection.trace": ("Trace",),
     "onnxtile.model.load": ("Source",),
-    "onnxtile.verbs.flows.matching": (
+    "onnxtile.verbs.flows.patterns": (
         "PatternDraft",
         "OptionNames",
         "option_names",
@@ -102,10 +102,7 @@ _HOMES = {
         "InputShapes",
         "save",
     ),
-    "onnxtile.system.process": (
-        "Progress",
-        "silent",
-    ),
+    "onnxtile.system.progress": ("Progress", "silent"),
     "onnxtile.verbs.flows.tiling": ("TiledModel",),
     "onnxtile.verbs.fuse": (
         "explain",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from onnxtile.declare import values
 from onnxtile.declare.option import REPORTING, SIZES, WRITING, Choices, Option, Positional
 from onnxtile.system.errors import UsageError
-from onnxtile.system.process import Progress, silent
+from onnxtile.system.progress import Progress, silent
 from onnxtile.system.text import whole
 
 if TYPE_CHECKING:

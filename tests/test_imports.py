@@ -24,7 +24,7 @@ OWNERS = {
     "rich": {"report", "cli"},
     "typer": {"cli"},
     "joblib": {"pipeline"},
-    "matplotlib": {"report"},
+    "resvg_py": {"report"},
     "bokeh": {"report"},
     "tflite": {"deployment"},
     "tflite_micro": {"deployment"},
@@ -42,7 +42,7 @@ PURE = [
     "fitting/live_bytes.py",
     "fitting/search.py",
     "planning/offsets",
-    "planning/problem_plan.py",
+    "planning/problem_check.py",
     "planning/planners",
     "report",
 ]

@@ -23,7 +23,7 @@ from onnxtile.planning.result import PlannedState, PlanResult
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.system.errors import CheckFailed
 from onnxtile.system.posix import return_free_memory
-from onnxtile.system.process import Progress, silent
+from onnxtile.system.progress import Progress, silent
 from onnxtile.system.runtime import Array
 
 _FROM_DRAWN = 2

@@ -21,7 +21,7 @@ from onnxtile.declare.verb import Outcome, Rendered, Verb
 from onnxtile.system.errors import NAME_ONLY, Entry, ModelError, UsageError, error_line, escaped, invalid
 from onnxtile.system.files import real, require_readable
 from onnxtile.system.limits import RunLimits
-from onnxtile.system.process import Progress, silent
+from onnxtile.system.progress import Progress, silent
 from onnxtile.system.text import as_json
 
 if TYPE_CHECKING:

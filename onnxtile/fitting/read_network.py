@@ -18,7 +18,7 @@ from onnxtile.model.topology import dependencies, has_body, node_id
 from onnxtile.operators.families.movement import slice_ranges
 from onnxtile.operators.node_view import NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLink, AxisLinks
-from onnxtile.operators.table import axis_links, sharing_of, work_of
+from onnxtile.operators.table import axis_links, sharing_of, slides, work_of
 from onnxtile.planning.aliases import LayoutFacts, joins_quantised, overwritable
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
 
@@ -89,10 +89,6 @@ def island_tensors(model: ir.Model, constants: Constants) -> IslandTensors:
 _DIRECTIONS = (ROWS, COLUMNS)
 _MATRIX_PRODUCTS = frozenset({"Gemm", "MatMul"})
 _STANDARD = {"", "ai.onnx"}
-WINDOWED = frozenset(
-    {"Conv", "ConvInteger", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "QLinearAveragePool", "QLinearConv"}
-)
-"""Operators with windows along the axes behind the channels, which are cut also where there is one only."""
 WEIGHTS = {"Conv": 1, "Gemm": 1, "MatMul": 1, "QLinearConv": 3}
 """The products whose channels are cut, and the place of the weights of each."""
 
@@ -174,7 +170,7 @@ class _NetworkReader:
     ) -> tuple[int | None, int | None]:
         """Return the axes that come from rows and columns of an operand, given the axes of values before; else the last two axes."""
         rank, node = len(self.shapes.sizes(value) or ()), value.producer()
-        if rank == 3 and node is not None and node.op_type in WINDOWED:
+        if rank == 3 and node is not None and slides(node):
             return 2, None
         for place, operand in self.reads(node) if node is not None and not has_body(node) else ():
             if node is None or place is None or known[operand][ROWS] is None:
@@ -314,7 +310,7 @@ class _NetworkReader:
         return "it reads another axis of an operand than the one that is cut"
 
     def _windows(self, node: ir.Node) -> tuple[AxisLink, ...]:
-        if node.op_type not in WINDOWED:
+        if not slides(node):
             return ()
         rank = len(self.shapes.sizes(node.outputs[0]) or ())
         found = (self._links(node, axis) for axis in range(2, rank))

@@ -17,7 +17,7 @@ from typing import TypeAlias
 from onnxtile.fitting.network import ROWS
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.strips import WHOLE, Cut, FitSchedule, PiecesOfTensors, Prices, RegionCost, read_whole, row_pieces
-from onnxtile.system.process import Progress, silent
+from onnxtile.system.progress import Progress, silent
 
 # The ways to cut one region that fit a number of bytes: strips, rows computed again, and chunks of hidden channels.
 #

@@ -12,7 +12,7 @@ from onnx_ir import convenience
 
 from onnxtile.fitting.live_bytes import Patch, PieceOp, RegionTrace
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
-from onnxtile.fitting.read_network import WEIGHTS, WINDOWED, KernelSource
+from onnxtile.fitting.read_network import WEIGHTS, KernelSource
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.strips import FitSchedule
 from onnxtile.fusion.record import calls_inside, renew_records
@@ -26,7 +26,7 @@ from onnxtile.operators.families.movement import pad_sizes, slice_ranges
 from onnxtile.operators.families.resizing import resize_scales
 from onnxtile.operators.node_view import NodeView, NotApplicable
 from onnxtile.operators.reads import InputWindow, SourceRows
-from onnxtile.operators.table import axis_links, operator_of
+from onnxtile.operators.table import axis_links, operator_of, slides
 from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.runtime import Array
@@ -351,7 +351,7 @@ class _RegionWriter:
         if weights in source.slices and node.attributes.get_int("group", 1) > 1:
             _, start, stop = source.slices[weights]
             kept["group"] = ir.AttrInt64("group", stop - start)
-        if node.op_type not in WINDOWED or source.links == (None, None):
+        if not slides(node) or source.links == (None, None):
             return list(kept.values())
         for name in _OPEN:
             kept.pop(name, None)

@@ -21,7 +21,7 @@ from onnxtile.model.submodel import Submodels, tensor_type
 from onnxtile.model.topology import graphs_in, node_id
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.errors import ModelError
-from onnxtile.system.process import Progress, counted, silent
+from onnxtile.system.progress import Progress, counted, silent
 from onnxtile.system.runtime import Array
 from onnxtile.verification.values import OutputError, compare_values
 

@@ -1,4 +1,4 @@
-"""Nodes that quantise a tensor, nodes that give back floats, and operators that compute on quantised tensors."""
+"""Nodes that quantise a tensor or give back floats, and nodes that draw random numbers."""
 
 from __future__ import annotations
 

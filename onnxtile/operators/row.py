@@ -148,6 +148,8 @@ class Operator:
     """The multiply-accumulates and the other operations of a node."""
     saves: Saves | No = NOT_STANDARD
     """The values that the gradient of a node is computed from."""
+    slides: bool = False
+    """Whether windows slide along the axes after the channels."""
     same: SharedBytes = ""
     moves: Movement = ""
     state: Mapping[int, int] = field(default_factory=dict)

@@ -86,6 +86,14 @@ def sharing_of(node: ir.Node) -> SharedBytes:
     return "" if row is None else row.same
 
 
+def slides(node: ir.Node) -> bool:
+    """Return whether windows slide along the axes after the channels; so they do where those of its float operator do."""
+    row = operator_of(node)
+    if row is None:
+        return False
+    return row.slides or (isinstance(row.quantised, FloatMeaning) and operators()[row.quantised.op_type].slides)
+
+
 _IS_TEST = 7
 """The first opset in which a Dropout has no attribute `is_test`. From it on, training is said by an input, which opset 12 adds."""
 

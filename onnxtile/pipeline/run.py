@@ -18,7 +18,7 @@ from onnxtile.pipeline.step import ModelSoFar, StepResult
 from onnxtile.pipeline.workers import Workers
 from onnxtile.system.errors import OnnxtileError, UsageError, error_line
 from onnxtile.system.files import require_writable, staged, write_whole
-from onnxtile.system.process import Progress, silent
+from onnxtile.system.progress import Progress, silent
 from onnxtile.system.text import as_json
 
 

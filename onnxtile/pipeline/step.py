@@ -13,7 +13,7 @@ from onnxtile.declare.option import options, read, reword, reworded, with_progre
 from onnxtile.declare.verb import Verb
 from onnxtile.system.errors import NAME_ONLY, Entry, OnnxtileError, UsageError, invalid, nearest
 from onnxtile.system.files import is_file_name
-from onnxtile.system.process import Progress
+from onnxtile.system.progress import Progress
 from onnxtile.system.registry import discover
 from onnxtile.system.toml_file import Location, TomlFile
 

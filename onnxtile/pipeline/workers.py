@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from logging import CRITICAL
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
@@ -171,7 +172,7 @@ class Workers:
             return
         import joblib
 
-        own = {"initializer": _begin, "initargs": (os.getpid(),)} if self.backend == "loky" else {}
+        own = {"initializer": _begin, "initargs": (os.getpid(), Path.cwd())} if self.backend == "loky" else {}
         with joblib.parallel_config(backend=self.backend, **own):
             parallel = joblib.Parallel(n_jobs=self.jobs, return_as="generator_unordered")
             with starting_workers():
@@ -179,8 +180,12 @@ class Workers:
             yield from results
 
 
-def _begin(parent: int) -> None:
-    """Make this process a worker of `parent`."""
+def _begin(parent: int, folder: Path) -> None:
+    """Make this process a worker of `parent`, which stands in `folder`.
+
+    joblib uses the workers of an earlier run again only where both are the same.
+    """
+    os.chdir(folder)
     end_with(parent)
     silence_libraries()
 

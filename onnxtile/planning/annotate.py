@@ -1,4 +1,4 @@
-"""Writes a plan into its model, as metadata that other tools read or keep."""
+"""Writes a plan into its model, as metadata that other tools read or keep, and its constants into one block."""
 
 from __future__ import annotations
 

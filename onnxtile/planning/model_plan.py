@@ -1,4 +1,4 @@
-"""Plans a model: schedule, live ranges and aliases, problem, planner. The check of plans is in planning.proof.published."""
+"""Plans a model: schedule, live ranges and aliases, problem, planner. The check of plans is in `onnxtile.check`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The formulas of the arenas of a plan over ranges of dimensions, and the scaled offsets of its buffers."""
+"""Plans over ranges of dimensions: orders, equal dimensions, formulas of arenas, and scaled offsets of buffers."""
 
 from __future__ import annotations
 

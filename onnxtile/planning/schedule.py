@@ -1,4 +1,4 @@
-"""The order in which a model's nodes run, and the step of each, counted from 0."""
+"""The orders of nodes by name, and the step of each node, counted from 0."""
 
 from __future__ import annotations
 

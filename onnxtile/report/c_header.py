@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, count
 from math import prod
+from string import Template
 from typing import Any
 
 from onnxtile.report.format import PlanJson
@@ -64,6 +65,11 @@ def array(declaration: str, count: str, rows: Iterable[str], empty: str = "0") -
     yield "};"
 
 
+def filled(text: str, prefix: str, **holes: object) -> str:
+    """Return a `text` of C with its holes filled: "$P" is the prefix of macros, "$p" the same in lower case for other names."""
+    return Template(text.rstrip("\n")).substitute(holes, P=prefix, p=prefix.lower())
+
+
 # Names of tensors as C identifiers.
 
 _SIGNIFICANT = 40
@@ -94,7 +100,7 @@ def identifiers(names: Iterable[str]) -> list[str]:
 ABSENT = -1
 """The index of an operand or result that is left out."""
 
-_WINDOW = ("before", "target_free", "source_ready", "source_until")
+_WINDOW = ("target_free", "source_ready", "before", "source_until")
 """The steps of a copy between memories, in the order of `TableCopy`."""
 
 
@@ -138,7 +144,8 @@ class TableNode:
 class TableState:
     """An input and an output that are one state, by their indices: `size` bytes, of which `copied` are copied after each run.
 
-    At every length of a state that grows, `rows` rows begin `pitch` bytes apart. Another state is one row.
+    The fields are in the order of the C struct. At every length of a state that grows, `rows` rows begin `pitch` bytes apart. Another
+    state is one row.
     """
 
     before: int
@@ -153,16 +160,16 @@ class TableState:
 class TableCopy:
     """A copy between memories: its source and its result, by their indices, its bytes, its step, and the steps between which it may run.
 
-    See planning.movement.copies.MemoryCopy; None: no step.
+    The fields are in the order of the C struct. See planning.movement.copies.MemoryCopy; None: no step.
     """
 
     source: int
     result: int
     size: int
     step: int
-    before: int | None
     target_free: int
     source_ready: int
+    before: int | None
     source_until: int | None
 
 
@@ -235,37 +242,25 @@ def _node(node: Mapping[str, Any], index: Mapping[str, int]) -> TableNode:
 
 def _planned(row: BufferJson, numbers: Mapping[str, int]) -> TableValue:
     owner = row.get("alias")
-    return TableValue(
-        name=row["name"],
-        kind=row["kind"],
-        block=row["arena"],
-        offset=row["offset"],
-        size=row["size"],
-        first=row["first"],
-        last=row["last"],
-        alias=None if owner is None else numbers.get(owner),
-        dtype=row.get("dtype"),
-        shape=_shape(row),
-        strides=_strides(row),
-    )
+    alias = None if owner is None else numbers.get(owner)
+    return _value(row["name"], row["kind"], row, row["arena"], (row["first"], row["last"]), alias)
 
 
 def _unplanned(name: str, constant: Mapping[str, Any] | None, known: Mapping[str, Any]) -> TableValue:
     """Return the value `name`, which has no address in an arena: `constant` is its row if it is one, `known` its type and shape."""
-    row = known if constant is None else constant
-    return TableValue(
-        name=name,
-        kind="outside" if constant is None else "constant",
-        block=None,
-        offset=row.get("offset"),
-        size=row.get("size"),
-        first=0,
-        last=0,
-        alias=None,
-        dtype=row.get("dtype"),
-        shape=_shape(row),
-        strides=_strides(row),
-    )
+    return _value(name, "outside", known) if constant is None else _value(name, "constant", constant)
+
+
+def _value(
+    name: str,
+    kind: str,
+    row: Mapping[str, Any],
+    block: str | None = None,
+    life: tuple[int, int] = (0, 0),
+    alias: int | None = None,
+) -> TableValue:
+    address = (row.get("offset"), row.get("size"))
+    return TableValue(name, kind, block, *address, *life, alias, row.get("dtype"), _shape(row), _strides(row))
 
 
 def _strides(row: Mapping[str, Any]) -> tuple[int, ...]:
@@ -362,31 +357,35 @@ def _type(value: TableValue) -> int:
     return TYPES.index(value.dtype) if value.dtype in TYPES else 0
 
 
+_TENSOR = """
+#define ${P}_MAX_RANK ${rank}u
+struct ${p}_tensor {
+    const char *name;
+    size_t offset;         /* bytes from the start of its block */
+    size_t size;           /* bytes; 0 where they are not known */
+    uint${width}_t first, last;  /* steps of its life, both inclusive */
+    uint32_t arena;        /* the number of its block: an arena, ${P}_CONSTANTS or ${P}_OUTSIDE */
+    int32_t alias;         /* the index of the tensor that owns the bytes; -1: it owns them itself */
+    enum ${p}_type type;
+    enum ${p}_kind kind;
+    int rank;              /* -1: without a shape, as a workspace */
+    uint${wide}_t shape[${P}_MAX_RANK];
+    uint${wide}_t strides[${P}_MAX_RANK];  /* elements from one index of an axis to the next */
+};
+/* Tensors of arenas by the first step of their lives, then constants and tensors outside. */
+"""
+_NO_TENSOR = '{"", 0u, 0u, 0u, 0u, 0u, -1, ${P}_TYPE_NONE, ${P}_KIND_OUTSIDE, -1, {0u}, {0u}}'
+
+
 def _tensors(table: RunTable, names: Sequence[str], blocks: Mapping[str, str], prefix: str) -> Iterator[str]:
-    tensor, values = f"{prefix.lower()}_tensor", table.values
+    values, low = table.values, prefix.lower()
     rank = max((len(value.shape or ()) for value in values), default=0)
     width = 32 if all(value.last < 2**32 for value in values) else 64
     wide = 32 if all(size < 2**32 for v in values for size in (*(v.shape or ()), *v.strides)) else 64
-    yield f"#define {prefix}_MAX_RANK {max(rank, 1)}u"
-    yield f"struct {tensor} {{"
-    yield "    const char *name;"
-    yield "    size_t offset;         /* bytes from the start of its block */"
-    yield "    size_t size;           /* bytes; 0 where they are not known */"
-    yield f"    uint{width}_t first, last;  /* steps of its life, both inclusive */"
-    yield f"    uint32_t arena;        /* the number of its block: an arena, {prefix}_CONSTANTS or {prefix}_OUTSIDE */"
-    yield "    int32_t alias;         /* the index of the tensor that owns the bytes; -1: it owns them itself */"
-    yield f"    enum {prefix.lower()}_type type;"
-    yield f"    enum {prefix.lower()}_kind kind;"
-    yield "    int rank;              /* -1: without a shape, as a workspace */"
-    yield f"    uint{wide}_t shape[{prefix}_MAX_RANK];"
-    yield f"    uint{wide}_t strides[{prefix}_MAX_RANK];  /* elements from one index of an axis to the next */"
-    yield "};"
-    yield "/* Tensors of arenas by the first step of their lives, then constants and tensors outside. */"
+    yield filled(_TENSOR.lstrip(), prefix, rank=max(rank, 1), width=width, wide=wide)
     rows = [_row(value, number, names, blocks, prefix) for number, value in enumerate(values)]
-    none = f"{prefix}_TYPE_NONE, {prefix}_KIND_OUTSIDE, -1, {{0u}}, {{0u}}"
-    yield from array(
-        f"struct {tensor} {tensor}s", f"{prefix}_VALUE_COUNT", rows, f'{{"", 0u, 0u, 0u, 0u, 0u, -1, {none}}}'
-    )
+    empty = filled(_NO_TENSOR, prefix)
+    yield from array(f"struct {low}_tensor {low}_tensors", f"{prefix}_VALUE_COUNT", rows, empty)
 
 
 def _row(value: TableValue, number: int, names: Sequence[str], blocks: Mapping[str, str], prefix: str) -> str:
@@ -419,33 +418,66 @@ def element_bits(value: TableValue) -> int:
     return _PACKED_BITS.get(value.dtype, 8 * ELEMENT_BYTES.get(value.dtype, 1))
 
 
+_ATTRIBUTE = """
+enum ${p}_attribute_kind { ${P}_INTS, ${P}_FLOATS, ${P}_TEXTS };
+struct ${p}_attribute {
+    const char *name;
+    enum ${p}_attribute_kind kind;
+    uint32_t first, count;  /* in ${p}_ints, ${p}_floats or ${p}_texts */
+};
+"""
+_LINKS = """\
+#define ${P}_ABSENT -1  /* an operand or result that is left out */
+/* Operands and results of all nodes, by the index of the tensor. */
+"""
+_NODE = """\
+struct ${p}_node {
+    const char *name, *domain, *op_type;  /* the domain is empty for ONNX's own operators */
+    uint32_t step;
+    uint32_t first_operand, operand_count, first_result, result_count;  /* in ${p}_links */
+    uint32_t first_attribute, attribute_count;  /* in ${p}_attributes */
+};
+#define ${P}_NODE_COUNT ${count}u
+/* Nodes in the order in which they run. */
+"""
+_STATE = """\
+struct ${p}_state {
+    uint32_t input, output;  /* indices of the tensors before and after a run */
+    size_t size;             /* bytes from the address of the input on, which keep their content between runs */
+    size_t copied;           /* bytes to copy from the output to the input after a run; 0: both have one address */
+    size_t rows, pitch;      /* rows before the axis that grows, and bytes from one to the next at every length */
+};
+#define ${P}_STATE_COUNT ${count}u
+"""
+_COPY = """\
+#define ${P}_NEVER UINT32_MAX  /* no step */
+/* Copies are made in this order, one at a time, and may run beside the nodes. */
+struct ${p}_copy {
+    uint32_t source, result;  /* indices of tensors */
+    size_t size;              /* bytes */
+    uint32_t step;            /* of its node */
+    uint32_t target_free;     /* from this step on it may write: nodes of earlier steps use what was there */
+    uint32_t source_ready;    /* from this step on it may read: nodes of earlier steps make its source */
+    uint32_t before;          /* the node of this step reads the result first, and waits; ${P}_NEVER: only copies do */
+    uint32_t source_until;    /* the node after this step writes over the source, and waits; ${P}_NEVER: none */
+};
+#define ${P}_COPY_COUNT ${count}u
+"""
+
+
 def _nodes(table: RunTable, prefix: str) -> Iterator[str]:
     low, nodes = prefix.lower(), table.nodes
     links = [(*node.operands, *node.results) for node in nodes]
     attributes = _AttributeLists(prefix)
     given = [tuple(attributes.add(name, value) for name, value in node.attributes.items()) for node in nodes]
-    yield ""
-    yield f"enum {low}_attribute_kind {{ {prefix}_INTS, {prefix}_FLOATS, {prefix}_TEXTS }};"
-    yield f"struct {low}_attribute {{"
-    yield "    const char *name;"
-    yield f"    enum {low}_attribute_kind kind;"
-    yield f"    uint32_t first, count;  /* in {low}_ints, {low}_floats or {low}_texts */"
-    yield "};"
+    yield filled(_ATTRIBUTE, prefix)
     yield from attributes.pools()
-    count = sum(map(len, given))
     rows = [row for rows in given for row in rows]
-    yield from array(f"struct {low}_attribute {low}_attributes", str(count), rows, f'{{"", {prefix}_INTS, 0u, 0u}}')
-    yield f"#define {prefix}_ABSENT -1  /* an operand or result that is left out */"
-    yield "/* Operands and results of all nodes, by the index of the tensor. */"
-    yield from array(f"int32_t {low}_links", str(sum(map(len, links))), (_listed(row) for row in links if row))
-    yield f"struct {low}_node {{"
-    yield "    const char *name, *domain, *op_type;  /* the domain is empty for ONNX's own operators */"
-    yield "    uint32_t step;"
-    yield f"    uint32_t first_operand, operand_count, first_result, result_count;  /* in {low}_links */"
-    yield f"    uint32_t first_attribute, attribute_count;  /* in {low}_attributes */"
-    yield "};"
-    yield f"#define {prefix}_NODE_COUNT {len(nodes)}u"
-    yield "/* Nodes in the order in which they run. */"
+    yield from array(f"struct {low}_attribute {low}_attributes", str(len(rows)), rows, f'{{"", {prefix}_INTS, 0u, 0u}}')
+    yield filled(_LINKS, prefix)
+    listed = (", ".join(map(str, row)) for row in links if row)
+    yield from array(f"int32_t {low}_links", str(sum(map(len, links))), listed)
+    yield filled(_NODE, prefix, count=len(nodes))
     starts = zip(accumulate(map(len, links), initial=0), accumulate(map(len, given), initial=0), strict=True)
     yield from array(
         f"struct {low}_node {low}_nodes",
@@ -456,56 +488,20 @@ def _nodes(table: RunTable, prefix: str) -> Iterator[str]:
     for name, ends in (("input", table.inputs), ("output", table.outputs)):
         yield f"#define {prefix}_{name.upper()}_COUNT {len(ends)}u"
         yield from array(f"uint32_t {low}_{name}s", f"{prefix}_{name.upper()}_COUNT", (f"{end}u" for end in ends))
-    yield from _states(table, prefix)
-    yield from _copies(table, prefix)
+    if table.states:
+        yield filled(_STATE, prefix, count=len(table.states))
+        kept = (_initialiser(vars(state).values(), prefix) for state in table.states)
+        yield from array(f"struct {low}_state {low}_states", f"{prefix}_STATE_COUNT", kept)
+    if table.copies:
+        yield filled(_COPY, prefix, count=len(table.copies))
+        copies = (_initialiser(vars(copy).values(), prefix) for copy in table.copies)
+        yield from array(f"struct {low}_copy {low}_copies", f"{prefix}_COPY_COUNT", copies)
 
 
-def _states(table: RunTable, prefix: str) -> Iterator[str]:
-    """Yield the table of the states; nothing where the plan keeps none."""
-    if not table.states:
-        return
-    low = prefix.lower()
-    yield f"struct {low}_state {{"
-    yield "    uint32_t input, output;  /* indices of the tensors before and after a run */"
-    yield "    size_t size;             /* bytes from the address of the input on, which keep their content between runs */"
-    yield "    size_t copied;           /* bytes to copy from the output to the input after a run; 0: both have one address */"
-    yield "    size_t rows, pitch;      /* rows before the axis that grows, and bytes from one to the next at every length */"
-    yield "};"
-    yield f"#define {prefix}_STATE_COUNT {len(table.states)}u"
-    rows = (
-        f"{{{state.before}u, {state.after}u, {state.size}u, {state.copied}u, {state.rows}u, {state.pitch}u}}"
-        for state in table.states
-    )
-    yield from array(f"struct {low}_state {low}_states", f"{prefix}_STATE_COUNT", rows)
-
-
-def _copies(table: RunTable, prefix: str) -> Iterator[str]:
-    """Yield the table of the copies between two memories; nothing where the plan has none."""
-    if not table.copies:
-        return
-    low = prefix.lower()
-    yield f"#define {prefix}_NEVER UINT32_MAX  /* no step */"
-    yield "/* Copies are made in this order, one at a time, and may run beside the nodes. */"
-    yield f"struct {low}_copy {{"
-    yield "    uint32_t source, result;  /* indices of tensors */"
-    yield "    size_t size;              /* bytes */"
-    yield "    uint32_t step;            /* of its node */"
-    yield "    uint32_t target_free;     /* from this step on it may write: nodes of earlier steps use what was there */"
-    yield "    uint32_t source_ready;    /* from this step on it may read: nodes of earlier steps make its source */"
-    yield f"    uint32_t before;          /* the node of this step reads the result first, and waits; {prefix}_NEVER: only copies do */"
-    yield f"    uint32_t source_until;    /* the node after this step writes over the source, and waits; {prefix}_NEVER: none */"
-    yield "};"
-    yield f"#define {prefix}_COPY_COUNT {len(table.copies)}u"
-    rows = (
-        f"{{{copy.source}u, {copy.result}u, {copy.size}u, {copy.step}u, {copy.target_free}u, {copy.source_ready}u, "
-        f"{_step(copy.before, prefix)}, {_step(copy.source_until, prefix)}}}"
-        for copy in table.copies
-    )
-    yield from array(f"struct {low}_copy {low}_copies", f"{prefix}_COPY_COUNT", rows)
-
-
-def _step(step: int | None, prefix: str) -> str:
-    return f"{prefix}_NEVER" if step is None else f"{step}u"
+def _initialiser(numbers: Iterable[int | None], prefix: str) -> str:
+    """Return the fields of a state or a copy, in the order in which they are declared; None is no step."""
+    fields = (f"{prefix}_NEVER" if number is None else f"{number}u" for number in numbers)
+    return f"{{{', '.join(fields)}}}"
 
 
 def _node_initialiser(node: TableNode, link: int, attribute: int) -> str:
@@ -513,10 +509,6 @@ def _node_initialiser(node: TableNode, link: int, attribute: int) -> str:
     operands, results = len(node.operands), len(node.results)
     links = f"{link}u, {operands}u, {link + operands}u, {results}u"
     return f"{{{names}, {node.step}u, {links}, {attribute}u, {len(node.attributes)}u}}"
-
-
-def _listed(indices: Sequence[int]) -> str:
-    return ", ".join(map(str, indices))
 
 
 class _AttributeLists:

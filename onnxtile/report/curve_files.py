@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
-from importlib.util import find_spec
-from math import ceil, floor, log2, log10
+from math import ceil, floor, log2
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
 
 from onnxtile.report.colors import EDGE
 from onnxtile.report.fit_tables import COLUMNS, curve_rows
+from onnxtile.report.format import Format, RenderOptions
+from onnxtile.report.svg import RENDERER, Style, element, embedded, number, picture, png, shown, text, ticks
 from onnxtile.report.table import ResultJson
-from onnxtile.system.errors import UsageError
 from onnxtile.system.text import as_csv, as_json
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-STYLE: dict[Any, Any] = {
-    "svg.hashsalt": "onnxtile",
-    "svg.fonttype": "none",
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 8.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
-_KIB = 1024
-_LEFT, _WIDE, _HIGH = 70, 600, 130
-"""Units of the vector image: the left edge, the width and the height of a panel."""
-_GRID = "#bbbbbb"
+KIB = 1024
+_LEFT, _WIDE, _HIGH = 50, 450, 95
+"""Points: the left edge, the width and the height of a diagram."""
+_APART = 24
+"""Points between two diagrams."""
+_GRID: Style = {"stroke": "#bbb", "stroke_width": 0.4}
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
 :root {{ color-scheme: light; }}
@@ -48,51 +38,128 @@ th, td {{ padding: 2px 12px; text-align: right; border-bottom: 1px solid #ddd; }
 """
 
 
-def to_svg(result: ResultJson, title: str) -> bytes:
-    """Return the trade as a vector image."""
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{_svg(result, title)}\n'.encode()
+@dataclass(frozen=True)
+class CurveMark:
+    """A point of a curve: an arena in KiB, a height, whether it is hollow, and what a pointer over it shows."""
+
+    arena: float
+    height: float
+    is_hollow: bool = False
+    said: str = ""
 
 
-def to_png(result: ResultJson, title: str) -> bytes:
-    """Return the trade as an image. Raises UsageError where matplotlib is not installed."""
-    return _picture(result, title)
+@dataclass(frozen=True)
+class Diagram:
+    """Heights from 0 to `most` over arenas from 2**`low` to 2**`high` KiB, on a logarithmic axis; it begins at the height `top`."""
+
+    label: str
+    low: int
+    high: int
+    most: float
+    top: float
+    tall: float = _HIGH
+
+    @classmethod
+    def of_marks(cls, label: str, marks: Sequence[CurveMark], top: float, tall: float = _HIGH) -> Diagram:
+        """Return the diagram in which all of `marks` are."""
+        low = floor(log2(min(one.arena for one in marks)))
+        high = max(ceil(log2(max(one.arena for one in marks))), low + 1)
+        most = max(1.0, *(one.height for one in marks))
+        step = ticks(0, most, 4)[1]
+        return cls(label, low, high, ceil(most / step) * step, top, tall)
+
+    @property
+    def bottom(self) -> float:
+        """The height of the axis of arenas."""
+        return self.top + self.tall
+
+    def place(self, mark: CurveMark) -> tuple[float, float]:
+        """Return where `mark` is, in points."""
+        across = _LEFT + _WIDE * (log2(mark.arena) - self.low) / (self.high - self.low)
+        return across, self.bottom - self.tall * mark.height / self.most
+
+    def grid(self) -> Iterator[str]:
+        """Yield the lines of the grid, with the numbers of the heights and the label of these."""
+        for height in ticks(0, self.most, 4):
+            _, y = self.place(CurveMark(1.0, height))
+            yield element("line", x1=_LEFT, y1=y, x2=_LEFT + _WIDE, y2=y, **_GRID)
+            yield text(_LEFT - 5, y, shown(height), middle=8, text_anchor="end")
+        for power in range(self.low, self.high + 1):
+            x, _ = self.place(CurveMark(2.0**power, 0))
+            yield element("line", x1=x, y1=self.top, x2=x, y2=self.bottom, **_GRID)
+        yield text(10, self.top + self.tall / 2, self.label, upright=True, middle=8, text_anchor="middle")
+
+    def arenas(self, label: str) -> Iterator[str]:
+        """Yield the numbers of the arenas below the diagram, and their label."""
+        for power in range(self.low, self.high + 1):
+            x, _ = self.place(CurveMark(2.0**power, 0))
+            yield text(x, self.bottom + 12, shown(2.0**power), text_anchor="middle")
+        yield text(_LEFT + _WIDE / 2, self.bottom + 26, label, text_anchor="middle")
+
+    def curve(self, marks: Sequence[CurveMark], color: str = EDGE) -> Iterator[str]:
+        """Yield a line through `marks`, and a circle for each."""
+        line = " ".join(f"{number(x)},{number(y)}" for x, y in map(self.place, marks))
+        yield element("polyline", points=line, fill="none", stroke=color)
+        for mark in marks:
+            x, y = self.place(mark)
+            said = [element("title", escape(mark.said))] if mark.said else []
+            fill = "#fff" if mark.is_hollow else color
+            yield element("circle", *said, cx=x, cy=y, r=2.3, fill=fill, stroke=color)
 
 
-def to_html(result: ResultJson, title: str) -> bytes:
-    """Return a page with the picture and the table; it needs no other file."""
+def drawn(diagrams: Sequence[Diagram], parts: Iterable[str]) -> bytes:
+    """Return a file of SVG with `parts`, as large as `diagrams` need it."""
+    return picture(_LEFT + _WIDE + 20, diagrams[-1].bottom + 34, parts)
+
+
+def _svg(result: ResultJson, options: RenderOptions) -> bytes:
+    """Return extra work, nodes and copied bytes over the arenas, one diagram above the other; estimates are hollow."""
+    points = result["curve"]
+    macs = points[0]["macs"]
+    heights = {
+        "extra MACs, %": [100 * (one["macs"] / macs - 1) if macs else 0.0 for one in points],
+        "nodes": [one["nodes"] for one in points],
+        "copied, KiB": [one["copied"] / KIB for one in points],
+    }
+    parts = [text(_LEFT, 15, options.title, font_weight="bold")]
+    diagrams: list[Diagram] = []
+    for label, column in heights.items():
+        marks = [_mark(point, height) for point, height in zip(points, column, strict=True)]
+        diagrams.append(Diagram.of_marks(label, marks, diagrams[-1].bottom + _APART if diagrams else 28))
+        parts += [*diagrams[-1].grid(), *diagrams[-1].curve(marks)]
+    parts += diagrams[-1].arenas("arena, KiB (hollow points: estimated)")
+    return drawn(diagrams, parts)
+
+
+def _mark(point: ResultJson, height: float) -> CurveMark:
+    said = f"arena {point['arena']:,} bytes, {point['macs']:,} MACs, {point['nodes']:,} nodes, {point['copied']:,} bytes copied"
+    return CurveMark(max(point["arena"], 1) / KIB, height, point["estimated"], said)
+
+
+def _png(result: ResultJson, options: RenderOptions) -> bytes:
+    return png(_svg(result, options))
+
+
+def _html(result: ResultJson, options: RenderOptions) -> bytes:
     head = "".join(f"<th>{escape(column)}</th>" for column in COLUMNS)
     rows = "\n".join(f"<tr>{''.join(f'<td>{_shown(cell)}</td>' for cell in row)}</tr>" for row in curve_rows(result))
-    page = _PAGE.format(title=escape(title), picture=_svg(result, title), head=head, rows=rows)
-    return page.encode()
+    drawing = embedded(_svg(result, options))
+    return _PAGE.format(title=escape(options.title), picture=drawing, head=head, rows=rows).encode()
 
 
-def to_markdown(result: ResultJson, _title: str) -> bytes:
-    """Return the table in Markdown."""
+def _markdown(result: ResultJson, _options: RenderOptions) -> bytes:
     lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---:|' * len(COLUMNS)}"]
     lines += [f"| {' | '.join(map(_shown, row))} |" for row in curve_rows(result)]
     return ("\n".join(lines) + "\n").encode()
 
 
-def to_csv(result: ResultJson, _title: str) -> bytes:
-    """Return the points as CSV, one row for each; sizes are in bytes."""
+def _csv(result: ResultJson, _options: RenderOptions) -> bytes:
     columns = list(result["curve"][0])
     return as_csv([columns, *([_plain(point[column]) for column in columns] for point in result["curve"])])
 
 
-def to_json(result: ResultJson, _title: str) -> bytes:
-    """Return the JSON of the trade."""
+def _json(result: ResultJson, _options: RenderOptions) -> bytes:
     return as_json(result).encode()
-
-
-WRITERS: dict[str, Callable[[ResultJson, str], bytes]] = {
-    ".csv": to_csv,
-    ".html": to_html,
-    ".json": to_json,
-    ".md": to_markdown,
-    ".png": to_png,
-    ".svg": to_svg,
-}
-ENDINGS = tuple(WRITERS)
 
 
 def _shown(cell: object) -> str:
@@ -103,110 +170,19 @@ def _plain(value: object) -> object:
     return str(value).lower() if isinstance(value, bool) else value
 
 
+FORMATS = (
+    Format("curve-csv", ".csv", _csv, "one row for each point; sizes are in bytes"),
+    Format("curve-html", ".html", _html, "a page with the picture and the table; it needs no other file", picture=True),
+    Format("curve-json", ".json", _json, "the JSON of the trade"),
+    Format("curve-md", ".md", _markdown, "the table in Markdown"),
+    Format("curve-png", ".png", _png, "the trade as an image", picture=True, needs=RENDERER),
+    Format("curve-svg", ".svg", _svg, "the trade as a vector image", picture=True),
+)
+ENDINGS = tuple(form.suffix for form in FORMATS)
+
+
 def require_drawable(path: Path) -> None:
     """Raise UsageError where `path` is an image whose format needs a package that is not installed."""
-    if path.suffix == ".png" and find_spec("matplotlib") is None:
-        raise UsageError(f"{path}: a .png needs matplotlib", hint="pip install 'onnxtile[pictures]', or name an .svg")
-
-
-def _panels(points: Sequence[ResultJson]) -> list[tuple[str, list[float]]]:
-    """Return what is drawn over the arenas: the label and the heights of each panel."""
-    macs = points[0]["macs"]
-    return [
-        ("extra MACs, %", [_percent(one["macs"], macs) for one in points]),
-        ("nodes", [one["nodes"] for one in points]),
-        ("copied, KiB", [one["copied"] / _KIB for one in points]),
-    ]
-
-
-def _svg(result: ResultJson, title: str) -> str:
-    """Return the panels one above the other, as an element of SVG: arenas across on a logarithmic axis, estimates hollow."""
-    points = result["curve"]
-    arenas = [max(one["arena"] / _KIB, 1 / _KIB) for one in points]
-    low, high = floor(log2(min(arenas))), max(ceil(log2(max(arenas))), floor(log2(min(arenas))) + 1)
-    across = [_LEFT + _WIDE * (log2(arena) - low) / (high - low) for arena in arenas]
-    ticks = [(_LEFT + _WIDE * (n - low) / (high - low), 2.0**n) for n in range(low, high + 1)]
-    parts = [f'<text x="{_LEFT}" y="20" font-weight="bold">{escape(title)}</text>']
-    for number, (label, heights) in enumerate(_panels(points)):
-        top = 40 + number * (_HIGH + 30)
-        most = _round_up(max(*heights, 1))
-        down = [top + _HIGH * (1 - height / most) for height in heights]
-        parts += [_level(top + _HIGH * (1 - part / 4), most * part / 4) for part in range(5)]
-        parts += [
-            f'<line x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{top + _HIGH}" stroke="{_GRID}" stroke-width="0.5"/>'
-            for x, _ in ticks
-        ]
-        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across, down, strict=True))
-        parts.append(f'<polyline points="{line}" fill="none" stroke="{EDGE}"/>')
-        parts += map(_mark, across, down, points)
-        parts.append(
-            f'<text transform="translate(14 {top + _HIGH / 2}) rotate(-90)" text-anchor="middle">{escape(label)}</text>'
-        )
-    end = 40 + 3 * (_HIGH + 30)
-    parts += [f'<text x="{x:.1f}" y="{end - 14}" text-anchor="middle">{kib:,.6g}</text>' for x, kib in ticks]
-    parts.append(
-        f'<text x="{_LEFT + _WIDE / 2}" y="{end + 6}" text-anchor="middle">arena, KiB (hollow points: estimated)</text>'
-    )
-    head = f'viewBox="0 0 {_LEFT + _WIDE + 30} {end + 16}" font-family="DejaVu Sans, sans-serif" font-size="11"'
-    body = "\n".join(parts)
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {head} role="img">\n{body}\n</svg>'
-
-
-def _level(y: float, height: float) -> str:
-    """Return a line of the grid with its height."""
-    line = f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_LEFT + _WIDE}" y2="{y:.1f}" stroke="{_GRID}" stroke-width="0.5"/>'
-    return f'{line}<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{height:,.6g}</text>'
-
-
-def _mark(x: float, y: float, point: ResultJson) -> str:
-    """Return the mark of a point; a pointer over it shows its numbers."""
-    fill = "white" if point["estimated"] else EDGE
-    said = f"arena {point['arena']:,} bytes, {point['macs']:,} MACs, {point['nodes']:,} nodes, {point['copied']:,} bytes copied"
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{fill}" stroke="{EDGE}"><title>{said}</title></circle>'
-
-
-def _round_up(height: float) -> float:
-    """Return the next number above `height` that quarters well: 1, 2, 4 or 8 times a power of ten."""
-    unit = 10.0 ** floor(log10(height))
-    return next(step * unit for step in (1, 2, 4, 8, 10) if step * unit >= height)
-
-
-def _picture(result: ResultJson, title: str) -> bytes:
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise UsageError("a .png needs matplotlib", hint="pip install 'onnxtile[pictures]'") from error
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(7.0, 6.0), layout="constrained")
-        figure.suptitle(title, x=0.02, ha="left", fontweight="bold")
-        panels = figure.subplots(3, 1, sharex=True)
-        for axes, (label, heights) in zip(panels, _panels(result["curve"]), strict=True):
-            draw(axes, result["curve"], heights, label)
-        panels[2].set_xlabel("arena, KiB (hollow points: estimated)")
-        return saved(figure, "png")
-
-
-def saved(figure: Any, kind: Literal["png", "svg"]) -> bytes:
-    """Return a figure as a file, the same bytes for the same figure."""
-    file = io.BytesIO()
-    stamp = {"Date": None, "Creator": "onnxtile"} if kind == "svg" else {"Software": "onnxtile"}
-    figure.savefig(file, format=kind, dpi=200, metadata=stamp)
-    return file.getvalue()
-
-
-def draw(axes: Axes, points: Sequence[ResultJson], heights: Sequence[float], label: str) -> None:
-    """Draw `heights` over the arenas of `points` in KiB, on a logarithmic axis; points that are estimates are hollow."""
-    across = [point["arena"] / _KIB for point in points]
-    fills = ["white" if point["estimated"] else EDGE for point in points]
-    axes.plot(across, heights, color=EDGE, linewidth=1.0, zorder=1)
-    axes.scatter(across, heights, s=18, c=fills, edgecolors=EDGE, zorder=2, clip_on=False)
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(lambda value, _place: f"{value:,.0f}" if value >= 1 else f"{value:.2g}")
-    axes.set_ylabel(label)
-    axes.set_ylim(0, 1.05 * max(*heights, 1))
-    axes.grid(visible=True, linewidth=0.3)
-
-
-def _percent(macs: int, before: int) -> float:
-    return 100 * (macs / before - 1) if before else 0.0
+    for form in FORMATS:
+        if form.suffix == path.suffix:
+            form.require()

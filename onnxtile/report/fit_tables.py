@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from rich.table import Table
 from rich.text import Text
 
-from onnxtile.report.table import ResultJson, line, table
+from onnxtile.report.table import ResultJson, Shown, line, some_of, table, table_of
 
 _SHOWN = 8
 """Tensors that are listed where nothing fits; --json has them all."""
+_STEPS: dict[str, Shown] = {"what was cut": "text", "peak": "peak", "extra MACs": "extra_macs", "nodes": "pieces"}
 
 
 def for_fitted(result: ResultJson) -> list[Table | Text]:
     """Return the tables of a `fit` result, without the verdict of its runs."""
     before, after = result["before"], result["after"]
-    rows = [("before", *_costs(before, before)), ("after", *_costs(after, before))]
-    columns = ("model", "arena", "peak", "MACs", "extra", "nodes", "bytes copied")
-    tables: list[Table | Text] = [table("costs", columns, rows)]
+    costs: dict[str, Shown] = {
+        **{"model": "model", "arena": "arena", "peak": "peak", "MACs": "macs"},
+        "extra": partial(_extra, before),
+        **{"nodes": "nodes", "bytes copied": "copied"},
+    }
+    rows = [{**before, "model": "before"}, {**after, "model": "after"}]
+    tables: list[Table | Text] = [table_of("costs", costs, rows)]
     movement = result.get("movement")
     if movement:
         ends = f"{movement['fast']} and {movement['slow']}"
         bound = f"lower bound {movement['lower_bound']:,}"
         tables.append(line(f"between {ends}: {movement['copies']:,} copies of {movement['bytes']:,} bytes ({bound})"))
-    steps = [(step["text"], step["peak"], step["extra_macs"], step["pieces"]) for step in result["steps"]]
-    if steps:
-        tables.append(table("steps", ("what was cut", "peak", "extra MACs", "nodes"), steps))
+    if result["steps"]:
+        tables.append(table_of("steps", _STEPS, result["steps"]))
     elif result["fits"]:
         tables.append(line("nothing was cut"))
     if result["tiled"]:
@@ -45,8 +51,7 @@ def _tiled(result: ResultJson) -> str:
     """Return how many products were tiled, and which nodes exceed the limits."""
     tiles = sum(one["matmuls"] for one in result["tiled"])
     over = [one["node"] for one in result["skipped"] if one["over_limits"]]
-    more = f" and {len(over) - _SHOWN:,} more" if len(over) > _SHOWN else ""
-    beyond = f"; over the limits: {', '.join(over[:_SHOWN])}{more}" if over else ""
+    beyond = f"; over the limits: {some_of(over, _SHOWN)}" if over else ""
     return f"{len(result['tiled']):,} products became {tiles:,} tiles{beyond}"
 
 
@@ -54,9 +59,9 @@ def _run(nodes: list[str]) -> str:
     return nodes[0] if len(nodes) == 1 else f"{nodes[0]} to {nodes[-1]}"
 
 
-def _costs(one: ResultJson, before: ResultJson) -> tuple[str | int, ...]:
-    extra = f"{one['macs'] / before['macs'] - 1:+.1%}" if before["macs"] else ""
-    return one["arena"], one["peak"], one["macs"], extra, one["nodes"], one["copied"]
+def _extra(before: ResultJson, one: ResultJson) -> str:
+    """Return how many more multiply-accumulates there are than before."""
+    return f"{one['macs'] / before['macs'] - 1:+.1%}" if before["macs"] else ""
 
 
 # The table of the trade that fit finds.
@@ -77,6 +82,5 @@ def for_curve(result: ResultJson) -> list[Table | Text]:
 
 def _row(point: ResultJson, before: ResultJson) -> tuple[str | int, ...]:
     share = f"{point['arena'] / before['arena']:.1%}" if before["arena"] else ""
-    extra = f"{point['macs'] / before['macs'] - 1:+.1%}" if before["macs"] else ""
     state = "estimated" if point["estimated"] else "planned"
-    return point["arena"], share, point["macs"], extra, point["nodes"], point["copied"], state
+    return point["arena"], share, point["macs"], _extra(before, point), point["nodes"], point["copied"], state

@@ -67,7 +67,9 @@ class Format:
     def require(self) -> None:
         """Raise UsageError where the package that this format needs is not installed."""
         if self.needs and find_spec(self.needs) is None:
-            raise UsageError(f"a {self.suffix} needs {self.needs}", hint="pip install 'onnxtile[pictures]'")
+            raise UsageError(
+                f"a {self.suffix} needs {self.needs}", hint="pip install 'onnxtile[pictures]', or name an .svg"
+            )
 
     def render(self, plan: PlanJson, options: RenderOptions | None = None) -> bytes:
         """Return the file's content, the same for the same plan and options. Raises UsageError where this format cannot hold the plan."""
@@ -123,7 +125,7 @@ class Emission:
                 "add {emit} plan.html, .svg or .png",
             )
             raise UsageError(message, hint=hint, given={asked: NAME_ONLY, "emit": NAME_ONLY})
-        return cls(files, names, None if compare is None else _read(compare), color_by)
+        return cls(files, names, None if compare is None else read_plan(compare), color_by)
 
     def content(self, plan: PlanJson) -> dict[Path, bytes]:
         """Return the content of each file."""
@@ -131,11 +133,6 @@ class Emission:
             path: form.render(plan, RenderOptions(form.title(path), self.names, self.before, self.color_by))
             for path, form in self.files.items()
         }
-
-
-def _read(path: Path) -> PlanJson:
-
-    return read_plan(path)
 
 
 # A plan read back from its JSON, with a check of the fields that a picture needs.

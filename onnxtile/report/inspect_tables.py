@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from onnxtile.report.table import ResultJson, line, table
+from onnxtile.report.table import ResultJson, Shown, counted, line, rest_of, table, table_of
 from onnxtile.report.words import in_words
+from onnxtile.system.text import as_csv
 
 _ROWS = 20
 """Rows of unknown sizes and of kept activations that are shown; --json has them all."""
@@ -22,7 +24,7 @@ def for_inspect(result: ResultJson) -> list[Table | Text]:
         table("model", ("figure", "value"), _model(result)),
         table("operators", ("operator", "count", "MACs", "FLOPs", "attributes"), _operators(result)),
         *_tree(result),
-        table("nodes", _COLUMNS, map(_node, result["nodes"])),
+        table_of("nodes", _NODES, result["nodes"]),
         *_formulas(result),
     ]
     for name, body in result["macs"]["bodies"].items():
@@ -31,8 +33,8 @@ def for_inspect(result: ResultJson) -> list[Table | Text]:
         parts.append(line(f"body {name}, each time it runs: {body['total']:,} MACs ({work}), FLOPs {flops}"))
     for title, remarks in (("not known", _unknown(result)), ("contradictions", result["conflicts"])):
         if remarks:
-            rows = [(remark["name"], remark["reason"]) for remark in remarks[:_ROWS]]
-            parts += [table(f"{title}: {len(remarks)}", ("name", "reason"), rows), *_left(remarks)]
+            shown = table_of(f"{title}: {len(remarks)}", {"name": "name", "reason": "reason"}, remarks[:_ROWS])
+            parts += [shown, *rest_of(len(remarks) - _ROWS)]
     return [*parts, *_training(result)]
 
 
@@ -56,38 +58,35 @@ def _formulas(result: ResultJson) -> list[Table | Text]:
 
 
 def _left_out(nodes: list[str]) -> str:
-    return f", without {len(nodes):,} node{'s' * (len(nodes) != 1)}" if nodes else ""
+    return f", without {counted(len(nodes), 'node')}" if nodes else ""
+
+
+_TRACED: dict[str, Shown] = {
+    **{"node": "node", "operator": "op", "output": "name", "type": "dtype"},
+    "shape": lambda one: _shape(one["shape"]),
+    "min": lambda one: _number(one["min"]),
+    "max": lambda one: _number(one["max"]),
+    "mean": lambda one: _number(one["mean"]),
+    **{"NaNs": "nans", "infinities": "infinities"},
+}
 
 
 def for_trace(result: ResultJson) -> list[Table | Text]:
     """Return the table of traced activations."""
-    columns = ("node", "operator", "output", "type", "shape", "min", "max", "mean", "NaNs", "infinities")
-    rows = [
-        (
-            *(one["node"], one["op"], one["name"], one["dtype"], _shape(one["shape"])),
-            *(_number(one[key]) for key in ("min", "max", "mean")),
-            *(one["nans"], one["infinities"]),
-        )
-        for one in result["activations"]
-    ]
-    title = f"{len(rows):,} activation{'s' * (len(rows) != 1)}" + (
-        f", {result['inputs']}" if result.get("inputs") else ""
-    )
-    return [table(title, columns, rows)]
+    found = result["activations"]
+    inputs = f", {result['inputs']}" if result.get("inputs") else ""
+    return [table_of(f"{counted(len(found), 'activation')}{inputs}", _TRACED, found)]
 
 
-_COLUMNS = (
-    "node",
-    "operator",
-    "output",
-    "type",
-    "MACs",
-    "FLOPs",
-    "bytes read",
-    "weight bytes read",
-    "bytes written",
-    "MACs/byte",
-)
+_NODES: dict[str, Shown] = {
+    "node": lambda node: f"{node['body']}/{node['node']}" if node["body"] else node["node"],
+    "operator": "op",
+    "output": lambda node: _shape(node["outputs"][0]["shape"] if node["outputs"] else None),
+    "type": lambda node: node["outputs"][0]["dtype"] if node["outputs"] else None,
+    **{"MACs": "macs", "FLOPs": "flops"},
+    **{"bytes read": "bytes_read", "weight bytes read": "weight_bytes_read", "bytes written": "bytes_written"},
+    "MACs/byte": lambda node: None if node["intensity"] is None else f"{node['intensity']:.3g}",
+}
 
 
 def _model(result: ResultJson) -> list[tuple[str, object]]:
@@ -110,7 +109,7 @@ def _model(result: ResultJson) -> list[tuple[str, object]]:
         ("FLOPs", _total(result["flops"])),
         ("FLOPs by operator", _products(result["flops"]["by_operator"])),
         ("bias additions", _products(macs["bias_additions"])),
-        ("busiest node (input + output)", _peak(traffic)),
+        ("busiest node (input + output)", _largest(traffic["peak"], traffic["unknown_nodes"])),
         ("weights read by all nodes", _known(traffic, "weights")),
         ("activations moved by all nodes", _known(traffic, "sum")),
         ("activations", _known(traffic, "activations")),
@@ -122,28 +121,27 @@ def _model(result: ResultJson) -> list[tuple[str, object]]:
 def _total(work: ResultJson) -> str:
     """Return the sum, and how many nodes without a known size it leaves out."""
     known = f"{work['total']:,}" if work["total"] or not work["unknown"] else "?"
-    return f"{known}{_more(work['unknown'])}"
+    without = f", without {counted(len(work['unknown']), 'node')} whose work is not known" if work["unknown"] else ""
+    return f"{known}{without}"
 
 
 def _tree(result: ResultJson) -> list[Table | Text]:
     if "tree" not in result:
         return []
-    columns = ("module", "nodes", "parameters", "MACs", "FLOPs", "bytes read", "bytes written")
-    keys = {
-        "macs": "unknown_nodes",
-        "flops": "uncounted_nodes",
-        "bytes_read": "unknown_nodes",
-        "bytes_written": "unknown_nodes",
+    columns: dict[str, Shown] = {
+        "module": lambda module: "  " * module["depth"] + (module["module"].rpartition("/")[2] or "model"),
+        **{"nodes": "nodes", "parameters": "parameters"},
+        "MACs": partial(_summed, "macs", "unknown_nodes"),
+        "FLOPs": partial(_summed, "flops", "uncounted_nodes"),
+        "bytes read": partial(_summed, "bytes_read", "unknown_nodes"),
+        "bytes written": partial(_summed, "bytes_written", "unknown_nodes"),
     }
-    rows = [
-        (
-            "  " * module["depth"] + (module["module"].rpartition("/")[2] or "model"),
-            *(module["nodes"], module["parameters"]),
-            *(f"{module[key]:,} + ?" if module[missing] else module[key] for key, missing in keys.items()),
-        )
-        for module in result["tree"]
-    ]
-    return [table("modules", columns, rows)]
+    return [table_of("modules", columns, result["tree"])]
+
+
+def _summed(key: str, missing: str, module: ResultJson) -> object:
+    """Return a sum over a module, with "+ ?" where it leaves out nodes."""
+    return f"{module[key]:,} + ?" if module[missing] else module[key]
 
 
 def _workspaces(found: ResultJson) -> list[tuple[str, object]]:
@@ -156,16 +154,11 @@ def _workspaces(found: ResultJson) -> list[tuple[str, object]]:
     ]
 
 
-def _peak(traffic: ResultJson) -> str:
-    return _largest(traffic["peak"], traffic["unknown_nodes"])
-
-
 def _largest(one: ResultJson, unknown: int) -> str:
     if not one["node"]:
         return "?"
-    return f"{one['bytes']:,} B at {one['node']}" + (
-        f", without {unknown:,} node{'s' * (unknown != 1)} of unknown size" if unknown else ""
-    )
+    without = f", without {counted(unknown, 'node')} of unknown size" if unknown else ""
+    return f"{one['bytes']:,} B at {one['node']}{without}"
 
 
 def _known(traffic: ResultJson, key: str) -> str:
@@ -211,16 +204,6 @@ def _value(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value) or "''"
 
 
-def _node(node: ResultJson) -> tuple[object, ...]:
-    first = node["outputs"][0] if node["outputs"] else {"shape": None, "dtype": None}
-    intensity = None if node["intensity"] is None else f"{node['intensity']:.3g}"
-    name = f"{node['body']}/{node['node']}" if node["body"] else node["node"]
-    return (
-        *(name, node["op"], _shape(first["shape"]), first["dtype"], node["macs"], node["flops"]),
-        *(node["bytes_read"], node["weight_bytes_read"], node["bytes_written"], intensity),
-    )
-
-
 def _unknown(result: ResultJson) -> list[ResultJson]:
     products = result["macs"]["unknown"]
     return [*result["unknown"], *products, *(one for one in result["flops"]["unknown"] if one not in products)]
@@ -245,15 +228,6 @@ def _kept(kept: ResultJson) -> Iterable[tuple[str, int | None]]:
     return ((op, count or None) for op, count in known.items()) if kept["of_unknown_size"] else known.items()
 
 
-def _left(remarks: list[ResultJson]) -> list[Text]:
-    left = len(remarks) - _ROWS
-    return [line(f"and {left:,} more; --json has them all")] if left > 0 else []
-
-
-def _more(unknown: list[ResultJson]) -> str:
-    return f", without {len(unknown)} node{'s' * (len(unknown) > 1)} whose work is not known" if unknown else ""
-
-
 def _products(work: ResultJson) -> str:
     return ", ".join(f"{op} {count:,}" for op, count in work.items()) or "0"
 
@@ -270,3 +244,28 @@ def _shape(shape: list[Any] | None) -> str:
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.6g}"
+
+
+# The nodes as a file.
+
+_CSV_COLUMNS = (
+    *("node", "operator", "body", "inputs", "outputs", "macs", "flops", "bias_additions"),
+    *("bytes_read", "weight_bytes_read", "bytes_written", "workspace", "traffic", "intensity"),
+)
+
+
+def to_csv(result: ResultJson) -> bytes:
+    """Return the nodes as CSV, one row for each; unknown values are empty.
+
+    An input or output is written `name:float[1x3x224x224]`, several with a space between.
+    """
+    rows: list[list[object]] = [list(_CSV_COLUMNS)]
+    for node in result["nodes"]:
+        tensors = (" ".join(map(_csv_tensor, node[side])) for side in ("inputs", "outputs"))
+        rows.append([node["node"], node["op"], node["body"], *tensors, *(node[key] for key in _CSV_COLUMNS[5:])])
+    return as_csv(rows)
+
+
+def _csv_tensor(one: ResultJson) -> str:
+    shape = "?" if one["shape"] is None else "x".join("?" if dim is None else str(dim) for dim in one["shape"])
+    return f"{one['name']}:{one['dtype'] or '?'}[{shape}]"

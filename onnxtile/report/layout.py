@@ -12,7 +12,7 @@ from operator import add
 from typing import Any, TypeAlias
 
 from onnxtile.planning.offsets.problem import LivePart, rounded
-from onnxtile.report.format import PlanJson
+from onnxtile.report.format import PlanJson, RenderOptions
 
 BufferJson: TypeAlias = Mapping[str, Any]
 """A buffer of the plan."""
@@ -39,7 +39,7 @@ class ArenaLayout:
     @property
     def peak_step(self) -> int:
         """The first step at which the peak is reached."""
-        return next(step for step, live in self.live if live == self.peak)
+        return max(self.live, key=lambda sums: sums[1])[0]
 
     @property
     def gap(self) -> int:
@@ -114,6 +114,13 @@ def arenas(plan: PlanJson) -> tuple[ArenaLayout, ...]:
         )
         for name, rows in held.items()
     )
+
+
+def rectangles(arena: ArenaLayout) -> Iterator[tuple[BufferJson, BufferJson]]:
+    """Yield the rows of `arena`, each with every rectangle of it, in the order of drawing: what lies in another's bytes comes last."""
+    for row in sorted(arena.rows, key=lambda row: row.get("alias") is not None):
+        for piece in pieces(row) if row.get("alias") is None else [row]:
+            yield row, piece
 
 
 def arenas_in_use(plans: Iterable[PlanJson]) -> list[tuple[ArenaLayout, ...]]:
@@ -310,6 +317,22 @@ def shown(plan: PlanJson) -> PlanJson:
     operators = dict(zip(nodes, whole.get("operators") or (), strict=False))
     layers = layer_names(nodes)
     return {**whole, "buffers": [_described(row, operators, layers) for row in whole["buffers"]]}
+
+
+@dataclass(frozen=True)
+class PlanSide:
+    """A plan in a picture, as `shown` returns it, with its arenas in use; `said` tells it from the other plan, if there is one."""
+
+    said: str
+    plan: PlanJson
+    arenas: tuple[ArenaLayout, ...]
+
+
+def sides(plan: PlanJson, options: RenderOptions) -> list[PlanSide]:
+    """Return what a picture of `plan` shows: also the plan before, if `options` name one."""
+    given = {"before": options.before, "after": plan} if options.before is not None else {"": plan}
+    plans = [shown(one) for one in given.values()]
+    return list(map(PlanSide, given, plans, arenas_in_use(plans)))
 
 
 def _described(row: BufferJson, operators: dict[str, str], layers: dict[str, str]) -> BufferJson:

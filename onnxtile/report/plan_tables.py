@@ -9,7 +9,7 @@ from rich.text import Text
 
 from onnxtile.report.format import PlanJson
 from onnxtile.report.layout import step_names
-from onnxtile.report.table import ResultJson, line, reasons, table
+from onnxtile.report.table import ResultJson, Shown, counted, line, reasons, table, table_of
 from onnxtile.report.words import in_words, is_kept, smallest_of
 
 # The states of a plan, as a table and in words.
@@ -20,19 +20,14 @@ _FOUND = {"given": "given", "names": "their names", "operator": "the operator be
 def for_states(result: ResultJson) -> Iterator[Table]:
     """Yield the table of the states of a plan, if it has some: where each is kept, or that it is only listed."""
     states = result.get("states") or ()
+    columns: dict[str, Shown] = {
+        **{"input": "input", "output": "output"},
+        "known by": lambda state: _FOUND.get(state["source"], state["source"]),
+        **{"bytes": _place, "between runs": _after},
+    }
     if states:
-        rows = [
-            (
-                state["input"],
-                state["output"],
-                _FOUND.get(state["source"], state["source"]),
-                _place(state),
-                _after(state),
-            )
-            for state in states
-        ]
         title = "state" if any(map(is_kept, states)) else "state, not kept in place (--state found keeps it)"
-        yield table(title, ("input", "output", "known by", "bytes", "between runs"), rows)
+        yield table_of(title, columns, states)
 
 
 def run_of_states(verdict: ResultJson) -> str:
@@ -110,6 +105,8 @@ def fixed_rules(plan: PlanJson) -> dict[str, str]:
 
 _BOUNDS = {
     "peak": "the peak",
+    "parts": "the peak with parts of buffers",
+    "bodies": "the peak with smaller bodies",
     "every order": "at once in some order",
     "pin": "the end of a pinned tensor",
     "search": "by exact search",
@@ -161,7 +158,7 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
     tables += _fixed(result)
     tables += for_states(result)
     if result["unplanned"]:
-        tables.append(table("unplanned", ("tensor", "reason"), [(u["name"], u["reason"]) for u in result["unplanned"]]))
+        tables.append(table_of("unplanned", {"tensor": "name", "reason": "reason"}, result["unplanned"]))
     if result.get("not_run"):
         tables.append(line(f"checked, not run inside the arena: {result['not_run']}"))
     return [*tables, *for_arena_run(result.get("verdict"))]
@@ -172,9 +169,9 @@ def for_arena_run(verdict: ResultJson | None) -> list[Table | Text]:
     if not verdict:
         return []
     state = "equal bit for bit" if verdict["equal"] else "DIFFERS"
-    runs, repeated = verdict["runs"], verdict.get("repeated", 0)
+    repeated = verdict.get("repeated", 0)
     further = f", {repeated:,} different kernels that share bytes on other values" if repeated else ""
-    lines: list[Table | Text] = [line(f"run inside the arena: {state} ({runs} run{'s' * (runs != 1)}{further})")]
+    lines: list[Table | Text] = [line(f"run inside the arena: {state} ({counted(verdict['runs'], 'run')}{further})")]
     if "own_head" in verdict:
         head, own = verdict["head"], verdict["own_head"]
         lines.append(line(f"TensorFlow Lite Micro: {head:,} bytes of tensors; {own:,} with its own planner"))
@@ -202,12 +199,13 @@ def _fixed(result: ResultJson) -> Iterator[Table]:
     """Yield a table of the tensors that are pinned, placed or kept, with their addresses."""
     rules = fixed_rules(result)
     rows = {row["name"]: row for row in result["buffers"]}
+    columns: dict[str, Shown] = {
+        "tensor": "name",
+        "rule": lambda row: rules[row["name"]],
+        **{"arena": "arena", "offset": "offset", "bytes": "size"},
+    }
     if rules:
-        found = [
-            (name, rule, rows[name]["arena"], f"{rows[name]['offset']:,}", f"{rows[name]['size']:,}")
-            for name, rule in rules.items()
-        ]
-        yield table("pinned, placed and kept", ("tensor", "rule", "arena", "offset", "bytes"), found)
+        yield table_of("pinned, placed and kept", columns, (rows[name] for name in rules))
 
 
 def _formulas(result: ResultJson) -> Iterator[Table]:
@@ -236,10 +234,8 @@ def for_check(result: ResultJson) -> list[Table | Text]:
     rows = [
         ("sound", "yes"),
         ("values", f"{result['values']:,}, {result['tensors']:,} of them with an address"),
-        ("aliases", f"{result['aliases']:,}"),
-        ("workspaces", f"{result['workspaces']:,}"),
-        ("bodies", f"{result['bodies']:,}"),
-        ("arenas", f"{result['arenas']:,}"),
+        *((name, f"{result[name]:,}") for name in ("aliases", "workspaces", "bodies", "arenas")),
+        *(("not checked", told) for told in result["unchecked"]),
     ]
     return [table("check of the plan", ("figure", "value"), rows)]
 
@@ -268,7 +264,7 @@ def _insides(result: ResultJson) -> list[tuple[str, str]]:
     rows = [row for row in result.get("insides", ()) if not row["in_arena"]]
     known = [row["bytes"] for row in rows if row["bytes"] is not None]
     open_ = f", and {len(rows) - len(known):,} of unknown shapes" if len(known) < len(rows) else ""
-    most = f"up to {max(known, default=0):,} bytes in {len(known):,} kernel{'s' * (len(known) != 1)}{open_} (not in the arena)"
+    most = f"up to {max(known, default=0):,} bytes in {counted(len(known), 'kernel')}{open_} (not in the arena)"
     return [("inside meta-ops", most)] if rows else []
 
 
@@ -288,7 +284,7 @@ def _stored(result: ResultJson) -> int:
 
 def _arena(arena: ResultJson, unplanned: int) -> tuple[str, str]:
     capacity = "" if arena["capacity"] is None else f" of {arena['capacity']:,}"
-    without = f", without {unplanned:,} unplanned tensor{'s' if unplanned > 1 else ''}" if unplanned else ""
+    without = f", without {counted(unplanned, 'unplanned tensor')}" if unplanned else ""
     return f"arena {arena['name']!r}", f"{arena['size']:,}{capacity} bytes{without}"
 
 

@@ -1,10 +1,11 @@
-"""One table: its columns aligned by their content, its form for a narrow terminal, and its plain form."""
+"""One table: its columns aligned by their content, its form for a narrow terminal, its plain form, and its form for a notebook."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from html import escape
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -136,6 +137,16 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     return made
 
 
+Shown: TypeAlias = str | Callable[[ResultJson], object]
+"""What a column shows of a row: the field of this name, or what a function makes of the row."""
+
+
+def table_of(title: str, columns: Mapping[str, Shown], rows: Iterable[ResultJson]) -> Table:
+    """Return the table of `rows` with `columns`, by their heads."""
+    cells = ([row[shown] if isinstance(shown, str) else shown(row) for shown in columns.values()] for row in rows)
+    return table(title, tuple(columns), cells)
+
+
 class _Cell:
     """The text of a cell as it is, of which rich's form is made when it is drawn: that takes ten times the memory."""
 
@@ -161,6 +172,27 @@ def line(text: str, style: str = "") -> Text:
     return Text(escaped(text), style)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return "1 node", "2,000 nodes"."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def at_sizes(dims: Mapping[str, int]) -> str:
+    """Return the sizes of dimensions: "batch=1, seq=128"."""
+    return ", ".join(f"{name}={size}" for name, size in dims.items())
+
+
+def some_of(names: Sequence[str], most: int) -> str:
+    """Return the first of `names`, at most so many, and how many more there are."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
+
+
+def rest_of(count: int) -> list[Text]:
+    """Return the line below the first rows of a table of which `count` more are not shown."""
+    return [line(f"and {count:,} more; --json has them all")] if count > 0 else []
+
+
 _LISTED = 5
 """Names that a line lists."""
 
@@ -170,8 +202,7 @@ def reasons(said: str, found: Mapping[str, str]) -> list[Text]:
     lines = []
     for reason in dict.fromkeys(found.values()):
         names = [name for name, other in found.items() if other == reason]
-        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-        lines.append(line(f"{said}: {', '.join(names[:_LISTED])}{more}: {reason}"))
+        lines.append(line(f"{said}: {some_of(names, _LISTED)}: {reason}"))
     return lines
 
 
@@ -203,3 +234,42 @@ def _shown(cell: object) -> str:
     if cell is None:
         return "?"
     return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else escaped(str(cell))
+
+
+# Tables as HTML, small enough for a cell of a notebook.
+
+_NOTEBOOK_ROWS = 12
+"""Rows of a table that are shown in a notebook."""
+
+
+def as_html(parts: Iterable[Table | Text]) -> str:
+    """Return `parts` as one block of HTML without scripts and styles of its own; long tables end after twelve rows."""
+    return f"<div>{''.join(_table_html(part) if isinstance(part, Table) else _line_html(part) for part in parts)}</div>"
+
+
+def preformatted(text: str) -> str:
+    """Return `text` as HTML that keeps its lines."""
+    return f"<pre>{escape(text)}</pre>"
+
+
+def _line_html(text: Text) -> str:
+    return f"<p>{escape(text.plain)}</p>"
+
+
+def _table_html(table: Table) -> str:
+    left = table.row_count - _NOTEBOOK_ROWS
+    more = f"<p>and {left:,} more rows; to_dict() has them all</p>" if left > 0 else ""
+    return f"<table>{''.join(_rows_html(table))}</table>{more}"
+
+
+def _rows_html(table: Table) -> Iterator[str]:
+    if table.title:
+        yield f'<caption style="text-align:left"><b>{escape(str(table.title))}</b></caption>'
+    yield f"<tr>{''.join(_cell_html('th', column.header, 'left') for column in table.columns)}</tr>"
+    for row in islice(zip(*(column.cells for column in table.columns), strict=True), _NOTEBOOK_ROWS):
+        cells = (_cell_html("td", cell, column.justify) for cell, column in zip(row, table.columns, strict=True))
+        yield f"<tr>{''.join(cells)}</tr>"
+
+
+def _cell_html(tag: str, content: object, align: str) -> str:
+    return f'<{tag} style="text-align:{align}">{escape(str(content))}</{tag}>'

@@ -7,11 +7,11 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import ExtensionFileLoader
 from types import FrameType
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 _FROZEN_BY_PYTHON = 1_000 if sys.version_info[:2] == (3, 12) else 0
 """Objects, at most, that Python itself has frozen when a program begins: 375 in 3.12.1, none in other versions."""
@@ -108,27 +108,3 @@ def imports_compiled(frame: FrameType | None) -> bool:
                 return True
         frame = frame.f_back
     return False
-
-
-# Progress of long work: reported to a callable, shown by the command line.
-
-T = TypeVar("T")
-
-
-class Progress(Protocol):
-    """Receives the name of each stage of long work. A stage that counts its parts also gives how many are done, and of how many."""
-
-    def __call__(self, stage: str, done: int = 0, total: int = 0, /) -> None:
-        """Note that `stage` has begun or advanced. A `total` of 0 means that its length is unknown."""
-        ...
-
-
-def silent(_stage: str, _done: int = 0, _total: int = 0, /) -> None:
-    """Say nothing."""
-
-
-def counted(parts: Collection[T], stage: str, progress: Progress) -> Iterator[T]:
-    """Yield each of `parts`, and say before it how many are done."""
-    for done, part in enumerate(parts):
-        progress(stage, done, len(parts))
-        yield part

@@ -25,7 +25,7 @@ from onnxtile.model.submodel import assembled, bare_node, tensor_type
 from onnxtile.operators.node_view import KnownConstants
 from onnxtile.operators.reads import SlidingAxis
 from onnxtile.system.errors import ModelError
-from onnxtile.system.process import Progress, counted, silent
+from onnxtile.system.progress import Progress, counted, silent
 from onnxtile.system.runtime import Array, Session
 from onnxtile.tiling.contraction import (
     BYTES,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from onnxtile.common_options import ReportOptions
 from onnxtile.declare.option import declared, names, narrowed, require_within
 from onnxtile.declare.verb import Content, Outcome, Verb
-from onnxtile.system.errors import NAME_ONLY, UsageError
-from onnxtile.verbs.options.inspect import ENDINGS, InspectCommand, InspectOptions, InspectStep, TraceOptions
+from onnxtile.system.errors import NAME_ONLY
+from onnxtile.verbs.options.inspect import InspectCommand, InspectOptions, InspectStep, TraceOptions
 
 if TYPE_CHECKING:
     from onnxtile.inspection.summary import Inspection
@@ -69,13 +69,10 @@ def _require(options: InspectStep) -> None:
 
 
 def _prepare(_options: InspectStep, paths: Sequence[Path]) -> Callable[[Content], Mapping[Path, bytes]]:
-    from onnxtile.report import inspect_csv, inspect_json
+    from onnxtile.declare.verb import writer_of
 
-    renderers = {".csv": inspect_csv.render, ".json": inspect_json.render}
-    for path in paths:
-        if path.suffix not in renderers:
-            raise UsageError(f"{path}: no format has this ending", hint=f"the endings are {', '.join(ENDINGS)}")
-    return lambda content: {path: renderers[path.suffix](content) for path in paths}
+    writers = {path: writer_of("inspect", path) for path in paths}
+    return lambda content: {path: write(content, path) for path, write in writers.items()}
 
 
 INSPECT = Verb("inspect", InspectCommand, _run, InspectStep, emits=_prepare, require=_require)

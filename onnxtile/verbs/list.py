@@ -26,13 +26,13 @@ class ListCommand(ReportOptions):
             "patterns|planners|orders|targets|formats",
             "the kind of names",
             values.TEXT,
-            choices=Choices("onnxtile.verbs.flows.matching:KINDS"),
+            choices=Choices("onnxtile.verbs.flows.patterns:KINDS"),
         ),
     ]
 
 
 def _run(options: ListCommand) -> Outcome:
-    from onnxtile.verbs.flows import matching as listing
+    from onnxtile.verbs.flows import patterns as listing
 
     return Outcome(listing.option_names(options.kind), "list")
 

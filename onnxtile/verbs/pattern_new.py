@@ -10,7 +10,7 @@ from onnxtile.system.errors import invalid
 from onnxtile.verbs.options.pattern_new import DraftOptions, PatternNewCommand
 
 if TYPE_CHECKING:
-    from onnxtile.verbs.flows.matching import PatternDraft
+    from onnxtile.verbs.flows.patterns import PatternDraft
 
 
 @declared(DraftOptions)
@@ -19,7 +19,7 @@ def draft_pattern(options: DraftOptions) -> PatternDraft:
 
     Raises UsageError where a node is not there, or they are not connected.
     """
-    from onnxtile.verbs.flows import matching as drafting
+    from onnxtile.verbs.flows import patterns as drafting
 
     return drafting.draft_pattern(options)
 
@@ -34,7 +34,7 @@ def _require(options: PatternNewCommand) -> None:
 
 
 def _run(options: PatternNewCommand) -> Outcome:
-    from onnxtile.verbs.flows import matching as drafting
+    from onnxtile.verbs.flows import patterns as drafting
 
     draft = drafting.draft_pattern(narrowed(DraftOptions, options, nodes=_named(options)))
     note = f"the query matches {draft.matches} times in {options.model}"

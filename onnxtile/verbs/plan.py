@@ -27,7 +27,7 @@ from onnxtile.verbs.options.plan import (
 if TYPE_CHECKING:
     from onnxtile.check.audit import Audit
     from onnxtile.planning.result import PlanResult
-    from onnxtile.verbs.flows.micro import PlannedTflite
+    from onnxtile.verbs.flows.other_formats import PlannedTflite
     from onnxtile.verbs.flows.results import PlannedModel
 
 
@@ -50,7 +50,7 @@ def plan_problem(options: ProblemOptions) -> PlanResult:
 
     Raises UsageError for a file that holds no problem, Infeasible over `capacity`.
     """
-    from onnxtile.verbs.flows import micro as placing
+    from onnxtile.verbs.flows import other_formats as placing
 
     return placing.plan_problem(options)
 
@@ -63,7 +63,7 @@ def plan_tflite(options: TfliteOptions) -> PlannedTflite:
     tflite-micro installed, TensorFlow Lite Micro runs the model with and without the plan. Raises ModelError, UsageError; Infeasible over
     `capacity`; CheckFailed where the check says no; Mismatch where the runs differ.
     """
-    from onnxtile.verbs.flows import micro
+    from onnxtile.verbs.flows import other_formats as micro
 
     return micro.plan_tflite(options)
 
@@ -96,12 +96,12 @@ def _run(options: PlanStep) -> Outcome:
         return Outcome(audit, "check", reason=None if audit.sound else "the plan is wrong")
     if _is_bare(options):
         from onnxtile.system.process import collector_paused
-        from onnxtile.verbs.flows import micro as placing
+        from onnxtile.verbs.flows import other_formats as placing
 
         with collector_paused():
             return Outcome(placing.plan_problem(narrowed(ProblemOptions, options, file=options.model)), "plan")
     if _is_tflite(options):
-        from onnxtile.verbs.flows import micro
+        from onnxtile.verbs.flows import other_formats as micro
 
         written = micro.plan_tflite(narrowed(TfliteOptions, options, file=options.model))
         return Outcome(written, "plan", save=written.save, emitted=written.plan.to_dict())

@@ -16,9 +16,10 @@ from onnxtile.model.npz_inputs import Feeds, given_shapes
 from onnxtile.model.session import ModelRunner, repeatable_session
 from onnxtile.operators.takes import Domain
 from onnxtile.system.errors import ModelError, OnnxtileError
-from onnxtile.system.process import Progress, counted, silent
+from onnxtile.system.progress import Progress, counted, silent
 from onnxtile.system.runtime import Array
-from onnxtile.verification.open_sizes import Assignment, Bisection, assignments, open_inputs, sizes_given
+from onnxtile.verification.bisect import Bisection
+from onnxtile.verification.open_sizes import Assignment, assignments, open_inputs, sizes_given
 from onnxtile.verification.values import OutputError, badness, compare_values, missing
 
 # Edge inputs: zeros, ones, large, small and negative numbers, NaN, infinity, and sequences and optional values without content.

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import onnxtile
-from onnxtile.planning import check_account, check_bound
+from onnxtile.check import check_account, check_bound
 from onnxtile.system.errors import OnnxtileError
-from tests.bench.plan_sweep import small
+from tests.bench.subjects import small
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -13,8 +13,8 @@ from pathlib import Path
 from tests.bench.compare_run import RUNS, SHARED, TIMEOUT, Measure, Row, Run, costs_in_turn, spread
 from tests.bench.orders import plan as planned
 from tests.bench.orders import size_of
-from tests.bench.plan_time import Subject, for_onnxsim, installed
 from tests.bench.planners import plan_file
+from tests.bench.subjects import Subject, for_onnxsim, installed
 
 RANGES = ("batch=1:8", "seq=1:64")
 _MINIMALLOC_TIMEOUT = "60s"

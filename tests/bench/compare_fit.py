@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.bench.compare_run import ROOT, Measure, Row, Run
-from tests.bench.plan_time import installed
+from tests.bench.subjects import installed
 
 BUDGET = "10%"
 _TIMEOUT = 900

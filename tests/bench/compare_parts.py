@@ -66,13 +66,13 @@ def _heads(path: Path | None) -> Row:
 
 
 def _lines(command: Sequence[str], python: str | None) -> Row:
-    """Return what a benchmark beside the `python` of a peer prints."""
+    """Return the rows that a benchmark beside the `python` of a peer prints below the head of its table."""
     if python is None:
         return {"failed": "not installed"}
     whole = [sys.executable, "-m", *command, python]
     done = subprocess.run(whole, capture_output=True, text=True, check=False, cwd=ROOT)
-    found: Row = {"lines": done.stdout.splitlines()}
-    return found if done.returncode < 2 and done.stdout else {"failed": done.stderr.strip()[-200:]}
+    found: Row = {"lines": done.stdout.splitlines()[2:]}
+    return found if done.returncode < 2 and found["lines"] else {"failed": done.stderr.strip()[-200:]}
 
 
 PARTS: Mapping[str, Callable[[Run], Iterator[tuple[str, Measure]]]] = {

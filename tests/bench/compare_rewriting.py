@@ -14,10 +14,10 @@ from pathlib import Path
 
 import onnx
 
-from tests.bench.compare_run import ROOT, SIDE, TIMEOUT, Measure, Row, Run, answer, costs_in_turn, spread
-from tests.bench.fuse_time import commands
-from tests.bench.plan_time import Cost
+from tests.bench.compare_run import ROOT, SIDE, TIMEOUT, Cost, Measure, Row, Run, answer, costs_in_turn, spread
 
+MODEL_TYPES = {"gpt2": "gpt2", "t5": "t5", "vit": "vit", "swin": "swin", "clip": "clip", "whisper": "bart"}
+"""The model types of onnxruntime.transformers.optimizer, by the start of a file's name; "bert" otherwise."""
 OPERATORS = {
     "layernorm": (
         "LayerNorm",
@@ -78,7 +78,7 @@ def _rewritten(run: Run, path: Path, there: Row) -> Row:
 
 def _tools(run: Run, path: Path, folder: Path) -> Mapping[str, Tool]:
     """Return the tools; the first word of the command of one that is not installed is empty."""
-    given = {**commands(path, folder, run.peers.python("onnxruntime") or "")}
+    given = {**_commands(path, folder, run.peers.python("onnxruntime") or "")}
     # Fusion only: its other levels import torch.
     given["transformers.optimizer"] = (*given["transformers.optimizer"], "--opt_level", "0")
     given["onnxslim"] = (run.peers.python("onnxslim") or "", *given["onnxslim"][1:])
@@ -93,6 +93,17 @@ def _tools(run: Run, path: Path, folder: Path) -> Mapping[str, Tool]:
     patterns = [str(ROOT / "patterns" / "aidge" / f"{name}.toml") for name in AIDGE_PATTERNS]
     tools["Aidge"] = Tool((run.peers.python("aidge") or "", str(SIDE), "aidge", str(path), *patterns), None)
     return tools
+
+
+def _commands(model: Path, folder: Path, peers: str) -> Mapping[str, Sequence[str]]:
+    """Return the command of each tool that rewrites `model` into a file of `folder`."""
+    kind = next((kind for prefix, kind in MODEL_TYPES.items() if model.name.startswith(prefix)), "bert")
+    optimizer = (peers, "-m", "onnxruntime.transformers.optimizer", "--model_type", kind, "--input", str(model))
+    return {
+        "onnxtile": (sys.executable, "-m", "onnxtile", "fuse", str(model), "-o", str(folder / "fused.onnx")),
+        "onnxslim": (peers, "-m", "onnxslim", str(model), str(folder / "slim.onnx")),
+        "transformers.optimizer": (*optimizer, "--output", str(folder / "optimized.onnx")),
+    }
 
 
 def _outcome(tool: Tool, used: Cost | None) -> Row:

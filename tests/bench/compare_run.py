@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import os
+import shutil
+import signal
 import statistics
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from tests.bench.peers import Peers
-from tests.bench.plan_time import Cost, cost
 
 ROOT = Path(__file__).parent.parent.parent
 SHARED = ROOT.parent / "shared"
@@ -25,6 +30,47 @@ _LONG = 5.0
 
 Row: TypeAlias = dict[str, Any]
 Measure: TypeAlias = Callable[[], Row]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The processor time in seconds of a command, its largest resident set in bytes, and its exit code: None where a limit ended it."""
+
+    seconds: float
+    memory: float
+    code: int | None = 0
+
+
+_WAIT = """
+import json, os, resource, sys
+limit = int(sys.argv[1])
+if limit:
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
+child = os.posix_spawn(sys.argv[2], sys.argv[2:], os.environ, file_actions=nowhere)
+_, status, used = os.wait4(child, 0)
+print(json.dumps([used.ru_utime + used.ru_stime, used.ru_maxrss * 1024, os.waitstatus_to_exitcode(status)]))
+"""
+"""Runs a command from a small process: a new process takes the largest resident set over from the one that started it."""
+
+
+def cost(command: Sequence[str], timeout: float | None = None, processor_seconds: int = 0) -> Cost:
+    """Return what one run of `command` takes, ended after `timeout` seconds by the clock, or so many of the processor."""
+    program = [shutil.which(command[0]) or command[0], *command[1:]]
+    process = subprocess.Popen(
+        [sys.executable, "-ISc", _WAIT, str(processor_seconds), *program],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        told, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return Cost(math.nan, math.nan, None)
+    if not told:  # there is no such program
+        return Cost(math.nan, math.nan, 127)
+    seconds, memory, code = json.loads(told)
+    return Cost(seconds, memory, code if code >= 0 else None)
 
 
 class Run:
@@ -66,13 +112,21 @@ def spread(names: Iterable[str]) -> list[str]:
 
 
 def costs_in_turn(commands: Mapping[str, Sequence[str]]) -> dict[str, Cost]:
-    """Return the median processor time and the most memory of each command: of three runs in turn, of one run where it is long."""
-    runs: dict[str, list[Cost]] = {name: [cost(command, TIMEOUT)] for name, command in commands.items()}
+    """Return the median processor time and the most memory of each command: of three runs in turn, of one run where it is long.
+
+    Both are NaN where a command fails.
+    """
+    runs = {name: [_known(cost(command, TIMEOUT))] for name, command in commands.items()}
     again = {name: commands[name] for name, (first,) in runs.items() if first.seconds <= _LONG}
     for _ in range(1, RUNS):
         for name, command in again.items():
-            runs[name].append(cost(command, TIMEOUT))
+            runs[name].append(_known(cost(command, TIMEOUT)))
     return {
         name: Cost(statistics.median(one.seconds for one in of), max(one.memory for one in of))
         for name, of in runs.items()
     }
+
+
+def _known(one: Cost) -> Cost:
+    """Return a cost; NaN where the command failed."""
+    return Cost(math.nan, math.nan, one.code) if one.code != 0 else one

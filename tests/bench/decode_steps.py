@@ -23,12 +23,11 @@ import onnx
 import onnxtile
 from onnxtile.declare.values import number_or_text
 from onnxtile.planning.result import PlannedState
+from tests.bench.tables import line, show
 
-DOCS = Path(__file__).parent.parent.parent / "docs" / "benchmarks.md"
-BEGIN, END = "<!-- begin of the table of decode_steps.py -->\n", "<!-- end of the table of decode_steps.py -->\n"
-HEADER = (
+COLUMNS = (
     "| model | made by | states | their bytes | arena without | arena with | of it | copied | runs | lengths | equal |\n"
-    "|---|---|---:|---:|---:|---:|---:|---:|---:|---|---|\n"
+    "|---|---|---:|---:|---:|---:|---:|---:|---:|---|---|"
 )
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
@@ -68,15 +67,7 @@ def main() -> None:
     parser.add_argument("models", nargs="+", metavar="MODEL.onnx[,DIMENSION=SIZE]...")
     told = parser.parse_args()
     warnings.simplefilter("ignore")
-    print(HEADER, end="")
-    rows = []
-    for step in map(DecoderStep.of, told.models):
-        rows.append(row(step))
-        print(rows[-1], end="", flush=True)
-    if told.docs:
-        page = DOCS.read_text(encoding="utf-8")
-        before, after = page.split(BEGIN)[0], page.split(END)[1]
-        DOCS.write_text(before + BEGIN + HEADER + "".join(rows) + END + after, encoding="utf-8")
+    show(COLUMNS, map(row, map(DecoderStep.of, told.models)), mark="decode_steps.py" if told.docs else "")
 
 
 def row(step: DecoderStep) -> str:
@@ -100,7 +91,7 @@ def row(step: DecoderStep) -> str:
         _lengths(runs),
         "not run" if runs is None else "yes" if runs.equal else "no",
     )
-    return f"| {' | '.join(map(str, cells))} |\n"
+    return line(cells)
 
 
 def _makers(path: Path, kept: tuple[PlannedState, ...]) -> str:

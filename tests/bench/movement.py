@@ -21,13 +21,11 @@ from pathlib import Path
 
 import onnxtile
 from onnxtile.system.errors import Infeasible
+from tests.bench.tables import ROOT, show
 
-ROOT = Path(__file__).parent.parent.parent
-DOCS = ROOT / "docs" / "benchmarks.md"
-BEGIN, END = "<!-- begin of the table of movement.py -->\n", "<!-- end of the table of movement.py -->\n"
 HEADER = (
     "| model | fast memory | copies | bytes moved | lower bound | above | in parts | any order | proved |\n"
-    "|---|---:|---:|---:|---:|---:|---:|---:|---|\n"
+    "|---|---:|---:|---:|---:|---:|---:|---:|---|"
 )
 PACKAGES = {
     "onnx": ("backend/test/data/light/light_resnet50.onnx", "backend/test/data/light/light_densenet121.onnx"),
@@ -80,15 +78,9 @@ def main() -> None:
     parser.add_argument("--docs", action="store_true")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    table = HEADER
-    print(HEADER, end="")
-    for model in arguments.models or list(known_models()):
-        for row in rows(model, arguments.movement):
-            print(row, end="", flush=True)
-            table += row
-    if arguments.docs:
-        before, rest = DOCS.read_text().split(BEGIN)
-        DOCS.write_text(before + BEGIN + table + END + rest.split(END)[1])
+    models = arguments.models or known_models()
+    found = (row for model in models for row in rows(model, arguments.movement))
+    show(HEADER, found, mark="movement.py" if arguments.docs else "")
 
 
 def known_models() -> Iterator[MovedModel]:
@@ -116,7 +108,7 @@ def rows(model: MovedModel, movement: str) -> Iterator[str]:
         numbers = (fast, len(found.copies), found.bytes, found.lower_bound)
         figures = " | ".join(map("{:,}".format, numbers))
         wide = f"{found.parts_bound:,} | {found.any_order_bound:,}"
-        yield f"| {model.path.stem} | {figures} | {above} | {wide} | {proof} |\n"
+        yield f"| {model.path.stem} | {figures} | {above} | {wide} | {proof} |"
 
 
 def largest_operator(model: MovedModel, movement: str) -> int:

@@ -47,7 +47,6 @@ OCR = {
     "ch_ppocr_mobile_v2.0_cls_infer": [1, 3, 48, 192],
 }
 INTEGER = {"ConvInteger", "MatMulInteger"}
-BEGIN, END = "<!-- begin of the table of quantised_models.py -->", "<!-- end of the table -->"
 
 
 def export(folder: Path, names: Sequence[str]) -> None:
@@ -224,7 +223,7 @@ def rows(
     folder: Path, names: Sequence[str], forms: Sequence[str], onnxsim: str | None, runs: int
 ) -> Iterator[Measured]:
     """Yield a row for each model and form that the quantiser gives."""
-    quantise = _quantiser()
+    quantise = quantiser()
     made = folder / "quantised"
     made.mkdir(exist_ok=True)
     for source in sorted(folder.glob("*.onnx")):
@@ -238,7 +237,7 @@ def rows(
                 yield measured(target, source.stem, form, onnxsim, runs)
 
 
-def _quantiser() -> Callable[[Path, str, Path], None]:
+def quantiser() -> Callable[[Path, str, Path], None]:
     script = Path(__file__).parents[2] / "models" / "make_quantised.py"
     spec = importlib.util.spec_from_file_location("make_quantised", script)
     assert spec is not None and spec.loader is not None
@@ -281,17 +280,14 @@ def main() -> None:
     if options.action == "export":
         export(options.folder, options.names)
         return
+    from tests.bench.tables import DOCS, show
+
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     add_ocr(options.folder)
-    table = [HEAD]
-    for one in rows(options.folder, options.names, options.form or FORMS, options.onnxsim, options.runs):
-        table.append(one.row())
-        print(table[-1], flush=True)
-    if options.write:
-        text = options.write.read_text()
-        before, after = text.partition(BEGIN)[0], text.partition(END)[2]
-        options.write.write_text("\n".join([before + BEGIN, *table, END]) + after)
+    made = rows(options.folder, options.names, options.form or FORMS, options.onnxsim, options.runs)
+    page = options.write or DOCS
+    show(HEAD, (one.row() for one in made), mark="quantised_models.py" if options.write else "", page=page)
 
 
 if __name__ == "__main__":

@@ -40,13 +40,12 @@ from onnxtile.planning.ranges import with_equal_dims
 from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.resolve import resolve
 from tests.bench.orders import ONNXSIM
+from tests.bench.tables import head, line, show
 
 Found = TypeVar("Found")
-DOCS = Path(__file__).parents[2] / "docs" / "benchmarks.md"
-BEGIN, END = "<!-- begin of the table of size_ranges.py -->\n", "<!-- end of the table of size_ranges.py -->\n"
-BEGIN_RANDOM, END_RANDOM = (
-    "<!-- begin of the table of random sizes -->\n",
-    "<!-- end of the table of random sizes -->\n",
+COLUMNS = (
+    *("model", "largest", "range", "of it", "least (peak)", "middle (peak)", "unaligned", "onnxsim, range"),
+    *("onnxsim, largest (left out)", "s, largest", "s, range", "of it"),
 )
 ONNXSIM_RANGE = """
 import json, sys, onnx
@@ -64,40 +63,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--docs", action="store_true")
     parser.add_argument("--random", type=int, default=0)
     told = parser.parse_args(arguments)
+    pairs = dict(one.split("=", 1) for one in told.given if "=" in one)
+    paths = [Path(one) for one in told.given if "=" not in one]
     if told.random:
-        beside_plans(told.given, told.random, writes=told.docs)
+        shapes = read_shapes({name: size for name, size in pairs.items() if "x" in size})
+        dims = {name: size for name, size in pairs.items() if name not in shapes}
+        found = (_beside_plans(path, dims, shapes, told.random) for path in paths)
+        columns = ("model", "range, of largest", "mean", "worst")
+        show(head(columns), found, mark="size_ranges.py, random" if told.docs else "")
         return
-    read = read_dims(dict(one.split("=", 1) for one in told.given if "=" in one))
-    ranges = {name: ends for name, ends in read.items() if isinstance(ends, tuple)}
-    columns = (
-        "| model | largest | range | of it | least (peak) | middle (peak) | unaligned | onnxsim, range | onnxsim, largest (left out) "
-        "| s, largest | s, range | of it |"
-    )
-    table = f"{columns}\n|---|{'---:|' * 11}\n"
-    print(table, end="")
-    for path in (Path(one) for one in told.given if "=" not in one):
-        line = row(path, ranges, told.onnxsim)
-        print(line, flush=True)
-        table += f"{line}\n"
-    if told.docs:
-        before, rest = DOCS.read_text().split(BEGIN)
-        DOCS.write_text(before + BEGIN + table + END + rest.split(END)[1])
-
-
-def beside_plans(given: Sequence[str], count: int, *, writes: bool) -> None:
-    """Print the table of formulas beside plans at `count` random sizes."""
-    pairs = dict(one.split("=", 1) for one in given if "=" in one)
-    shapes = read_shapes({name: size for name, size in pairs.items() if "x" in size})
-    dims = {name: size for name, size in pairs.items() if name not in shapes}
-    table = "| model | range, of largest | mean | worst |\n|---|---:|---:|---:|\n"
-    print(table, end="")
-    for path in (Path(one) for one in given if "=" not in one):
-        line = _beside_plans(path, dims, shapes, count)
-        print(line, flush=True)
-        table += f"{line}\n"
-    if writes:
-        before, rest = DOCS.read_text().split(BEGIN_RANDOM)
-        DOCS.write_text(before + BEGIN_RANDOM + table + END_RANDOM + rest.split(END_RANDOM)[1])
+    ranges = {name: ends for name, ends in read_dims(pairs).items() if isinstance(ends, tuple)}
+    found = (row(path, ranges, told.onnxsim) for path in paths)
+    show(head(COLUMNS), found, mark="size_ranges.py" if told.docs else "")
 
 
 def _beside_plans(
@@ -141,7 +118,7 @@ def row(path: Path, ranges: SizeRanges, python: str | None) -> str:
         f"{range_seconds:.2f}",
         f"{range_seconds / fixed_seconds:.2f}",
     )
-    return f"| {' | '.join(cells)} |"
+    return line(cells)
 
 
 def _timed(plan: Callable[[ir.Model], Found], path: Path) -> tuple[Found, float]:

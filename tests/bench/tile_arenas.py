@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.bench.tables import ROOT, head, line, show
+
 LIMITS = ("--max 64", "--memory 256KiB")
 LIGHT = ("resnet50", "squeezenet", "densenet121", "shufflenet", "inception_v1")
 OCR = {"ch_ppocr_mobile_v2.0_cls_infer": "x=1x3x48x192", "ch_PP-OCRv4_rec_infer": "x=1x3x48x320"}
@@ -46,13 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--limits", action="append")
     given = parser.parse_args(arguments)
-    print("| model | limits | nodes | nodes after | arena | arena after | grown | one tile | within |")
-    print("|---|---|---:|---:|---:|---:|---:|---:|---|")
+    columns = ("model", "limits", "nodes", "nodes after", "arena", "arena after", "grown", "one tile", "within")
     with tempfile.TemporaryDirectory() as folder:
-        for task in [Task(path.stem, path) for path in given.models] or known(Path(folder)):
-            before = arena(task.path, task.options)
-            for limits in given.limits or LIMITS:
-                print(row(task, limits, before, Path(folder)), flush=True)
+        tasks = [Task(path.stem, path) for path in given.models] or known(Path(folder))
+        show(head(columns, 2), (row(task, one, Path(folder)) for task in tasks for one in given.limits or LIMITS))
 
 
 def known(folder: Path) -> Iterator[Task]:
@@ -87,14 +85,14 @@ def package(name: str) -> Path:
     return Path(spec.origin).parent
 
 
-def row(task: Task, limits: str, before: int, folder: Path) -> str:
+def row(task: Task, limits: str, folder: Path) -> str:
     """Return the row of `task` within `limits`."""
     tiled, document = folder / "tiled.onnx", folder / "tiled.json"
     onnxtile(
         "tile", task.path, *limits.split(), "--conv", *task.options, "--no-verify", "-o", tiled, "--json", document
     )
     report = json.loads(document.read_text())
-    after, held = arena(tiled, ()), largest_tile(onnx.load(tiled))
+    before, after, held = arena(task.path, task.options), arena(tiled, ()), largest_tile(onnx.load(tiled))
     grown = after - before
     cells = (
         task.name,
@@ -107,7 +105,7 @@ def row(task: Task, limits: str, before: int, folder: Path) -> str:
         f"{held:,}",
         "yes" if grown <= held else "no",
     )
-    return f"| {' | '.join(cells)} |"
+    return line(cells)
 
 
 def arena(path: Path, options: Sequence[str]) -> int:

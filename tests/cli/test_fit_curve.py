@@ -82,16 +82,16 @@ def test_the_curve_goes_to_every_file_that_is_named(run: Run, there: Path) -> No
 
 @pytest.mark.usefixtures("there")
 def test_a_picture_that_cannot_be_drawn_is_refused_before_any_work(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
     monkeypatch.setattr(fit_curve, "curve_of", None)
-    for arguments in (("--curve", "c.png"), ("--smallest", "--emit", "p.svg")):
+    for arguments in (("--curve", "c.png"), ("--smallest", "--emit", "p.png")):
         done = run("fit", "m.onnx", *arguments)
         assert (done.code, done.err.count("\n")) == (2, 1)
-        assert "needs matplotlib" in done.err and "onnxtile[pictures]" in done.err
+        assert "needs resvg_py" in done.err and "onnxtile[pictures]" in done.err
 
 
-def test_a_page_needs_no_matplotlib(run: Run, there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+def test_a_page_needs_no_further_package(run: Run, there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
     assert run("fit", "m.onnx", "--curve", "c.html", *BUDGETS, "--no-verify").code == 0
     assert "<circle" in (there / "c.html").read_text()
 

@@ -130,8 +130,6 @@ FORMATS = {form.name: form.suffix for form in discover("onnxtile.report.formats"
 
 @pytest.mark.parametrize("name", sorted(FORMATS.keys() - {"png", "tflm", "csv", "constants"}))
 def test_no_format_holds_what_a_terminal_obeys(run: Run, hostile: Path, name: str) -> None:
-    if name == "svg":
-        pytest.importorskip("matplotlib")
     text = rendered(run, hostile.parent, FORMATS[name]).decode()
     assert "owned" in text or name == "svg"
     assert not BAD.search(text)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from onnxtile.cli.command import Job, bar
-from onnxtile.system.process import counted, silent
+from onnxtile.system.progress import counted, silent
 
 
 def _shown(file: io.StringIO) -> str:

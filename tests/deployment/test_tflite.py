@@ -28,7 +28,7 @@ from onnxtile.deployment.tflite_plan import problem_of
 from onnxtile.deployment.tflite_replay import require_sound
 from onnxtile.planning.problem_plan import plan_buffers
 from onnxtile.system.errors import CheckFailed, Infeasible, Mismatch, ModelError, UsageError
-from onnxtile.verbs.flows import micro
+from onnxtile.verbs.flows import other_formats as micro
 from tests.deployment.networks import SCHEMA, Network, network
 
 ARENA = 2**20

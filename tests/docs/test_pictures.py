@@ -15,7 +15,8 @@ LARGEST = 100_000
 
 @pytest.fixture(name="script", scope="module")
 def _script() -> ModuleType:
-    pytest.importorskip("matplotlib", reason="the extra 'pictures' is not installed")
+    pytest.importorskip("PIL.Image", reason="pillow is not installed")
+    pytest.importorskip("resvg_py", reason="the extra 'pictures' is not installed")
     spec = importlib.util.spec_from_file_location("docs_pictures", DOCS / "pictures.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +20,7 @@ from onnxtile.operators.node_view import NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLink
 from onnxtile.operators.table import axis_links
 from onnxtile.shapes.resolve import resolve
-from tests.fitting.networks import model
+from tests.fitting.networks import model, run
 
 
 def facts_of(proto: onnx.ModelProto) -> NodeView:
@@ -32,13 +31,6 @@ def facts_of(proto: onnx.ModelProto) -> NodeView:
 
 def _input(proto: onnx.ModelProto) -> Any:
     return proto.graph.input[0].type.tensor_type.shape.dim
-
-
-def _run(proto: onnx.ModelProto, x: Any) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, {proto.graph.input[0].name: x})[0]
 
 
 def _one(op: str, rows: int, weights: tuple[int, ...] | None = None, **attributes: Any) -> onnx.ModelProto:
@@ -98,7 +90,7 @@ def test_windows_read_what_the_operator_reads(
     x = np.random.default_rng(2).standard_normal((1, 2, rows, 5)).astype(np.float32)
     hidden = np.full_like(x, np.nan)
     hidden[:, :, window.start : window.stop] = x[:, :, window.start : window.stop]
-    whole, part = _run(proto, x), _run(proto, hidden)
+    whole, part = run(proto, x), run(proto, hidden)
     assert np.array_equal(whole[:, :, start:stop], part[:, :, start:stop], equal_nan=False)
 
 
@@ -119,7 +111,7 @@ def test_moved_rows_are_those_that_the_operator_reads(
         proto.graph.node[0].input.append(f"c{place}")
         proto.graph.initializer.append(numpy_helper.from_array(np.asarray(one), f"c{place}"))
     x = np.random.default_rng(2).standard_normal((1, 2, rows, 5)).astype(np.float32)
-    whole = _run(proto, x)
+    whole = run(proto, x)
     out = whole.shape[2]
     if not out:
         return
@@ -130,7 +122,7 @@ def test_moved_rows_are_those_that_the_operator_reads(
     window = link.reads(start, stop)
     hidden = np.full_like(x, np.nan)
     hidden[:, :, window.start : window.stop] = x[:, :, window.start : window.stop]
-    assert np.array_equal(whole[:, :, start:stop], _run(proto, hidden)[:, :, start:stop], equal_nan=False)
+    assert np.array_equal(whole[:, :, start:stop], run(proto, hidden)[:, :, start:stop], equal_nan=False)
 
 
 CHAINS = {
@@ -170,7 +162,7 @@ def test_a_chain_in_strips_is_equal_bit_for_bit(name: str) -> None:
     assert fitted.steps, "nothing was cut"
     assert fitted.after.arena < fitted.before.arena
     x = np.random.default_rng(1).standard_normal([dim.dim_value for dim in _input(proto)]).astype(np.float32)
-    assert np.array_equal(_run(proto, x), _run(ir.to_proto(fitted.model), x))
+    assert np.array_equal(run(proto, x), run(ir.to_proto(fitted.model), x))
 
 
 MOVES = {
@@ -224,7 +216,7 @@ def test_moved_elements_in_strips_are_equal_bit_for_bit(name: str) -> None:
     fitted = onnxtile.fit(proto, smallest=True, exact=True)
     assert fitted.after.arena < fitted.before.arena * 3 // 4
     x = np.random.default_rng(1).standard_normal([dim.dim_value for dim in _input(proto)]).astype(np.float32)
-    assert np.array_equal(_run(proto, x), _run(ir.to_proto(fitted.model), x))
+    assert np.array_equal(run(proto, x), run(ir.to_proto(fitted.model), x))
 
 
 REFUSED = {

@@ -20,7 +20,7 @@ from onnxtile.fitting.strips import Cut, FitSchedule
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
-from onnxtile.system.process import Progress, silent
+from onnxtile.system.progress import Progress, silent
 from onnxtile.verbs.flows import fit_drafts as fit_attempts
 from onnxtile.verbs.flows.fit_drafts import DraftedSchedule, drafted
 from onnxtile.verbs.flows.fitted_model import ModelPlan

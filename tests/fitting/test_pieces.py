@@ -15,7 +15,7 @@ from onnxtile.fitting.live_bytes import live_bytes
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.search import FitTarget, PathSearch, PiecesSearch, RegionCuts, search
 from onnxtile.fitting.strips import Cut, FitSchedule, PiecesOfTensors, Prices, RegionCost, overlapped, row_pieces
-from onnxtile.system.process import silent
+from onnxtile.system.progress import silent
 from onnxtile.verbs.flows.fit_drafts import FitSubject, drafted
 from onnxtile.verbs.flows.fitting import read_subject
 from onnxtile.verbs.options.fit import FitOptions

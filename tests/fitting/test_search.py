@@ -26,7 +26,7 @@ from onnxtile.model.binding import bind
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
-from onnxtile.system.process import Progress, silent
+from onnxtile.system.progress import Progress, silent
 from onnxtile.verbs.fit import fit
 from onnxtile.verbs.flows.fit_drafts import regions_of
 from tests.bench.large_graphs import wide

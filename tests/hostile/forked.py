@@ -18,7 +18,6 @@ from typing import NoReturn
 
 import onnxtile
 from onnxtile import __main__
-from onnxtile.system.runtime import contrib_schemas
 
 _ADDRESSES = 12 * 2**30
 """Bytes of address space of one command: a guard for the machine, above what a command may take."""
@@ -42,14 +41,23 @@ class Ended:
 
 
 def warm_up() -> None:
-    """Import what commands import, once for all copies of this process."""
+    """Import what commands import, onnxruntime too, once for all copies of this process."""
+    from onnxtile.system.runtime import contrib_schemas
+
+    import_package()
+    contrib_schemas("Gelu", "com.microsoft")
+
+
+def import_package() -> None:
+    """Import every module of the package."""
     for found in pkgutil.walk_packages(onnxtile.__path__, "onnxtile."):
         if not any(name in found.name for name in (*_OPTIONAL, "__main__")):
             importlib.import_module(found.name)
-    contrib_schemas("Gelu", "com.microsoft")  # loads onnxruntime
 
 
-def run(arguments: tuple[str, ...], folder: Path, *, seconds: float) -> Ended:
+def run(
+    arguments: tuple[str, ...], folder: Path, *, seconds: float, processor_seconds: int = _PROCESSOR_SECONDS
+) -> Ended:
     """Run the command in `folder`; it is killed after `seconds`. Temporary files go to the folder tmp beside."""
     temporary = folder.parent / "tmp"
     temporary.mkdir(exist_ok=True)
@@ -57,7 +65,7 @@ def run(arguments: tuple[str, ...], folder: Path, *, seconds: float) -> Ended:
     start = time.monotonic()
     child = os.fork()
     if child == 0:
-        _command(arguments, folder, temporary, out, err)
+        _command(arguments, folder, temporary, out, err, processor_seconds)
     timer = threading.Timer(seconds, os.kill, (child, signal.SIGKILL))
     timer.start()
     _, status, used = os.wait4(child, 0)
@@ -75,7 +83,9 @@ def run(arguments: tuple[str, ...], folder: Path, *, seconds: float) -> Ended:
     )
 
 
-def _command(arguments: tuple[str, ...], folder: Path, temporary: Path, out: Path, err: Path) -> NoReturn:
+def _command(
+    arguments: tuple[str, ...], folder: Path, temporary: Path, out: Path, err: Path, processor_seconds: int
+) -> NoReturn:
     code = 99
     try:
         os.chdir(folder)
@@ -89,7 +99,7 @@ def _command(arguments: tuple[str, ...], folder: Path, temporary: Path, out: Pat
         os.dup2(nothing, 0)
         resource.setrlimit(resource.RLIMIT_AS, (_ADDRESSES, _ADDRESSES))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_CPU, (_PROCESSOR_SECONDS, _PROCESSOR_SECONDS))
+        resource.setrlimit(resource.RLIMIT_CPU, (processor_seconds, processor_seconds))
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - a stream is known by its number
         sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         sys.argv = ["onnxtile", *arguments]

@@ -72,7 +72,7 @@ def test_free_sizes_are_shown_as_unknown(run: Run, model: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--emit", "x.pdf"], "no format has this ending"),
+        (["--emit", "x.pdf"], "no format of inspect has this ending"),
         (["--emit", "nowhere/x.csv"], "does not exist"),
         (["--dim", "batch"], "NAME=N"),
         (["--shape", "image=1x3"], "4 dimensions"),

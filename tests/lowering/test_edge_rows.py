@@ -17,7 +17,7 @@ from rich.console import Console
 from onnxtile import api
 from onnxtile.fusion.edge_rows import EdgeEffect, SiteRuns, edge_rows
 from onnxtile.model.session import session_of
-from onnxtile.report.fuse_tables import for_lowered
+from onnxtile.report.tables import for_lowered
 from onnxtile.system.errors import UsageError
 
 LENGTH = "l = ReduceL2<axes = [-1]>(x) y = Div(x, l)"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem
 from onnxtile.planning.planner import find_planner
-from onnxtile.planning.problem_plan import check, require
+from onnxtile.planning.problem_check import check, require
 from onnxtile.system.errors import CheckFailed
 from tests.planning.conftest import problems
 

@@ -10,7 +10,7 @@ from onnxtile.planning.offsets.ejection import EjectionSearch
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem, size_of
 from onnxtile.planning.planners.best import place
 from onnxtile.planning.planners.naive import NAIVE
-from onnxtile.planning.problem_plan import check
+from onnxtile.planning.problem_check import check
 from tests.planning.conftest import problems
 
 

@@ -21,7 +21,8 @@ from onnxtile.planning.offsets.problem import (
     union,
 )
 from onnxtile.planning.planner import planners
-from onnxtile.planning.problem_plan import check, plan_buffers, require
+from onnxtile.planning.problem_check import check, require
+from onnxtile.planning.problem_plan import plan_buffers
 from onnxtile.report.format import RenderOptions
 from onnxtile.report.formats.to_csv import FORMAT
 from onnxtile.system.errors import CheckFailed, UsageError

@@ -12,7 +12,7 @@ from onnxtile.planning.offsets.exact.search import solve
 from onnxtile.planning.offsets.memories import Memory, allocate
 from onnxtile.planning.offsets.problem import Buffer, LivePart, OffsetPlan, OverCapacity, PinOverlap, Problem
 from onnxtile.planning.planner import Planner, find_planner, planners
-from onnxtile.planning.problem_plan import check
+from onnxtile.planning.problem_check import check
 from onnxtile.system.errors import UsageError
 from tests.planning.conftest import problems
 

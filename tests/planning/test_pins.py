@@ -18,7 +18,7 @@ from onnxtile.planning.offsets.problem import PinOverlap
 from onnxtile.planning.planner import planners
 from onnxtile.planning.result import PlannedBuffer, PlanResult
 from onnxtile.report.format import RenderOptions
-from onnxtile.report.page import content
+from onnxtile.report.formats.to_html import content
 from onnxtile.report.plan_tables import for_plan
 from onnxtile.report.table import plain
 from onnxtile.system.errors import Infeasible, UsageError

@@ -16,8 +16,8 @@ import onnxtile
 from onnxtile.pipeline.file import Destination, from_file
 from onnxtile.pipeline.run import Report, run_one
 from onnxtile.system.errors import Infeasible
-from tests.random_graphs.carried_out import Run
-from tests.random_graphs.kernels import Array, Kernels, run_model, session_of
+from tests.random_graphs.kernels import Array, run_model, session_of
+from tests.random_graphs.plan_properties import carry_out
 from tests.random_graphs.properties import (
     Case,
     attempted,
@@ -25,9 +25,7 @@ from tests.random_graphs.properties import (
     may_refuse,
     may_run,
     require_drawn_alike,
-    require_equal,
     spell_out_swish,
-    without_addresses,
     written,
 )
 
@@ -91,14 +89,6 @@ def fit_further(case: Case) -> None:
     )
 
 
-def _carry_out(case: Case, model: onnx.ModelProto, plan: Mapping[str, Any]) -> None:
-    kernels = Kernels(model)
-    plain = Run(model, without_addresses(plan), kernels).outputs(case.feeds)
-    for name, got in Run(model, plan, kernels).outputs(case.feeds).items():
-        if name not in case.random_model.drawn:
-            require_equal(name, got, plain[name], exact=True)
-
-
 def placed(case: Case) -> None:
     """Tensors lie in the memories that are chosen for them, and the plan is carried out there."""
     random, dims = case.random("placed"), case.random_model.dims
@@ -127,7 +117,7 @@ def placed(case: Case) -> None:
         if (moving and memory == "sram" and f"{name}@dram" in at) or (not moving and at[name] != memory)
     ]
     assert not elsewhere, f"{elsewhere} of {places} lie elsewhere"
-    _carry_out(case, written(result.model), found)
+    carry_out(case, written(result.model), found)
 
 
 def timed(case: Case) -> None:
@@ -155,7 +145,7 @@ def timed(case: Case) -> None:
         result.write(document)
         audit = onnxtile.check_plan(case.model, document, dims=dims)
         assert audit.sound, f"plan.json: {audit.failures[0]}"
-    _carry_out(case, written(result.model), found)
+    carry_out(case, written(result.model), found)
 
 
 def _limits(random: Random) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 
 import onnxtile
-from onnxtile.planning import check_account, check_bound
+from onnxtile.check import check_account, check_bound
 from onnxtile.planning.offsets.problem import PinOverlap
 from onnxtile.system.errors import Infeasible, ModelError
 from tests.random_graphs.carried_out import Run
@@ -63,10 +63,11 @@ def moved(case: Case) -> None:
     # A session does not pack weights that are copied, which changes how their products are rounded.
     but = case.random_model.stepped if movement == "weights" else frozenset()
     case.require_same(run_model(model, case.feeds), exact=movement == "activations", but=but)
-    _carry_out(case, model, result.plan.to_dict())
+    carry_out(case, model, result.plan.to_dict())
 
 
-def _carry_out(case: Case, model: onnx.ModelProto, plan: Mapping[str, Any]) -> None:
+def carry_out(case: Case, model: onnx.ModelProto, plan: Mapping[str, Any]) -> None:
+    """Require that the run at the addresses of `plan` is equal to one without them."""
     kernels = Kernels(model)
     plain = Run(model, without_addresses(plan), kernels).outputs(case.feeds)
     for name, got in Run(model, plan, kernels).outputs(case.feeds).items():
@@ -93,7 +94,7 @@ def pinned(case: Case) -> None:
     found = result.plan.to_dict()
     at = {row["name"]: row["offset"] for row in found["buffers"]}
     assert all(at[name] == offset for name, offset in pins.items()), f"{pins} lie elsewhere"
-    _carry_out(case, written(result.model), found)
+    carry_out(case, written(result.model), found)
 
 
 def ranged(case: Case) -> None:
@@ -110,7 +111,7 @@ def ranged(case: Case) -> None:
         if "over the ranges is not known" not in str(error):
             raise
         return
-    _carry_out(case, written(result.model), result.plan.to_dict())
+    carry_out(case, written(result.model), result.plan.to_dict())
 
 
 def stated(case: Case) -> None:

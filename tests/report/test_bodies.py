@@ -16,8 +16,8 @@ import pytest
 from onnxtile import api
 from onnxtile.planning.offsets.csv_problem import read_problem
 from onnxtile.report.format import Format, RenderOptions, read_plan
+from onnxtile.report.formats.to_html import content
 from onnxtile.report.layout import flat, rows_with_bodies, unrolled
-from onnxtile.report.page import content
 from onnxtile.system.errors import UsageError
 from onnxtile.system.registry import discover
 from tests.report.conftest import Plan

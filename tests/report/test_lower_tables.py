@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from onnxtile.report.fuse_tables import for_lowered
+from onnxtile.report.tables import for_lowered
 
 SITES = [
     {"call": "gelu", "meta_op": "GeLU", "operator": "Gelu"},

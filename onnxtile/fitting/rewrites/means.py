@@ -14,8 +14,9 @@ import onnx_ir as ir
 
 from onnxtile.fitting.rewrites.editing import ModelEdit
 from onnxtile.model.topology import dependencies, has_body
+from onnxtile.operators.families.reductions import reduced, whole_images
 from onnxtile.operators.node_view import NodeView, NotApplicable
-from onnxtile.operators.table import may_draw, movement_of
+from onnxtile.operators.table import may_draw, movement_of, operator_of
 
 _SPATIAL = 2
 """The axes of rows and columns: the last ones."""
@@ -235,9 +236,6 @@ def _mean(edit: ModelEdit, source: ir.Value, before: ir.Node) -> ir.Value:
 # So no such tensor exists as a whole. For the means it is made some channels at a time; the second time it is made strip by strip, together
 # with what reads it. Squeeze-and-excitation and global response normalisation (ConvNeXt V2, arXiv:2301.00808) are of this kind.
 
-_REDUCTIONS = (
-    "GlobalAveragePool GlobalMaxPool ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceSum ReduceSumSquare"
-)
 _SMALLER = 16
 """The result of a reduction is at most this part of its operand."""
 _NARROWER = 2
@@ -255,12 +253,17 @@ class SecondPass:
     nodes: tuple[ir.Node, ...]
 
 
+def _reduces(node: ir.Node) -> bool:
+    row = operator_of(node)
+    return row is not None and row.reads in (reduced, whole_images)
+
+
 def second_passes(edit: ModelEdit, reductions: Collection[ir.Node]) -> Iterator[SecondPass]:
     """Yield what would run twice so that no operand of these `reductions` exists as a whole."""
     places = {node: place for place, node in enumerate(edit.model.graph)}
     taken: set[ir.Node] = set()
     for node in edit.model.graph:
-        if node in reductions and node.op_type in _REDUCTIONS.split() and node.domain in _STANDARD:
+        if node in reductions and _reduces(node):
             cone = _cone(edit, node) or set()
             wanted = _behind(node, cone, places) if taken.isdisjoint(cone) else []
             if wanted:

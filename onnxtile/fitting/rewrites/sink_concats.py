@@ -16,11 +16,17 @@ from onnxtile.fitting.rewrites.editing import ModelEdit
 from onnxtile.model.topology import dependencies, has_body
 from onnxtile.operators.node_view import NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLink, AxisLinks
-from onnxtile.operators.table import axis_links
+from onnxtile.operators.table import axis_links, operator_of
+from onnxtile.operators.work import Products
 
 _LONGEST = 96
 """Nodes that one join is moved below, at most."""
-_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+
+
+def _sums(node: ir.Node) -> bool:
+    """Return whether the elements of the result are sums of products, which may round otherwise in a part of its rows."""
+    row = operator_of(node)
+    return row is not None and isinstance(row.work, Products)
 
 
 def join_late(edit: ModelEdit, *, exact: bool) -> list[ir.Node]:
@@ -79,7 +85,7 @@ def _grown(edit: ModelEdit, join: ir.Node, tail: JoinTail, *, exact: bool) -> Jo
         elif not has_passed:
             known.update(node.outputs)
         elif not tail.axes.keys().isdisjoint(node.inputs) and len(tail.links) < _LONGEST:
-            found = None if exact and node.op_type in _PRODUCTS else alone(edit, tail, node, known)
+            found = None if exact and _sums(node) else alone(edit, tail, node, known)
             if found is not None:
                 tail.add(node, *found)
     return tail

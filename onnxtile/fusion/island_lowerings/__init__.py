@@ -1,1 +1,1 @@
-"""How quantised islands are lowered: one file for each operator."""
+"""How quantised islands are lowered, by family of their operators."""

@@ -1,4 +1,4 @@
-"""Functions of one stored tensor."""
+"""Islands of element-wise operators: functions of one stored tensor, sums, products, quotients, means and choices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A matrix product of stored tensors, or of floats and a weight that is stored in blocks."""
+"""Islands of products: of stored tensors, or of floats and a weight that is stored in blocks; convolutions and attention."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The operators of other runtimes for each meta-op: one file a meta-op, found by its existence."""
+"""The operators of other runtimes for each meta-op, by family; each lowering is found by its existence."""

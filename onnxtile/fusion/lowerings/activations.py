@@ -1,4 +1,4 @@
-"""GELU by the error function and by its tanh approximation, as it is and without its factor 1/2."""
+"""Lowerings of activations: GELU and its tanh form, HardSwish, Mish, SiLU, QuickGELU and Softmax."""
 
 from __future__ import annotations
 

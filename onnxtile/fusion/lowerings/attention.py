@@ -1,4 +1,4 @@
-"""Scaled dot-product attention."""
+"""Lowerings of attention: scaled dot-product attention, and the rotary embedding of its queries and keys."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ from onnxtile.fusion.lower.lowering import (
 from onnxtile.fusion.lower.terms import Atom, Monomial, Poly, atom, number, operands, product
 from onnxtile.fusion.lower.terms import value_of as number_of
 from onnxtile.model.known import Dims
+from onnxtile.operators.table import movement_of
 
 _AS_IS = (0, 1, 2, 3)
 
@@ -183,7 +184,6 @@ ATTENTION = ScaledDotProductAttention()
 # Rotary position embedding: each vector's halves turned by angles that its position gives.
 
 _TYPES = HALVES | {ir.DataType.FLOAT}
-_POINTWISE = {"Cos", "Sin", "Cast", "Identity"}
 _LONGEST = 12
 
 
@@ -321,7 +321,7 @@ def _is_twice(value: ir.Value, constant: bool, facts: FactsTable) -> bool:
 def _above(node: ir.Node, facts: FactsTable) -> ir.Value | None:
     """Return the value whose last axis is one vector twice where that of the result of `node` is; None where that is not known."""
     source = node.inputs[0]
-    if node.op_type in _POINTWISE:
+    if node.op_type in {"Cos", "Sin", "Identity"} or movement_of(node) == "converts":
         return source
     if node.op_type == "Mul":
         arguments = [facts.argument(v) for v in node.inputs if v is not None]

@@ -1,4 +1,4 @@
-"""Layer normalisation over the last axes."""
+"""Lowerings of normalisations: layer, root mean square, group, instance and L2 norms, and a norm after a sum."""
 
 from __future__ import annotations
 

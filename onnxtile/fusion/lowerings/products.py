@@ -1,4 +1,4 @@
-"""A fully connected layer on a matrix."""
+"""Lowerings of products: a fully connected layer on a matrix, and products of integers."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How operators that compute on quantised tensors become float ones: one file for each kind."""
+"""How operators that compute on quantised tensors become float ones, by family."""

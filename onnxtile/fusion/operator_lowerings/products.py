@@ -1,4 +1,4 @@
-"""Matrix products of stored tensors."""
+"""Quantised products as float ones between quantisations: matrices, convolutions, weights in blocks, attention."""
 
 from __future__ import annotations
 

@@ -236,8 +236,8 @@ FAMILY = Family(
             saves=reasons.FRAMEWORKS_DIFFER,
             contraction=reasons.STEP_BY_STEP,
         ),
-        *_PRODUCT.rows("Conv", reads=convolved, work=Products(convolution_work)),
-        *_PRODUCT.rows("ConvTranspose", reads=conv_transposed, work=Products(transposed_work)),
+        *_PRODUCT.rows("Conv", reads=convolved, slides=True, work=Products(convolution_work)),
+        *_PRODUCT.rows("ConvTranspose", reads=conv_transposed, slides=True, work=Products(transposed_work)),
         *_OF_RUNTIME.rows(
             "DFT",
             reads=reasons.WHOLE_AXES,

@@ -103,7 +103,9 @@ _REDUCING = Operator(
     shaped_by=(1,),
     takes={1: takes.first_axes},
 )
-_POOLING = Operator(over=reasons.WINDOW, reads=pooled, work=Operations(pooling_operations), saves=saves.nothing)
+_POOLING = Operator(
+    slides=True, over=reasons.WINDOW, reads=pooled, work=Operations(pooling_operations), saves=saves.nothing
+)
 _OVER_IMAGES = Operator(over=reasons.SMALLER, reads=whole_images, work=reduction(1, 0), saves=saves.nothing)
 _ACCUMULATING = Operator(
     over=reasons.READ_AGAIN, reads=accumulated, work=each(1), saves=saves.nothing, takes={1: takes.always(0)}

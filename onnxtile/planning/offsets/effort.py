@@ -1,4 +1,4 @@
-"""The effort of a search: in steps, so that a problem has the same plan on every machine, or in seconds."""
+"""The effort of a search: in steps, so that a problem has the same plan on every machine, or in seconds; and compiled code for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from onnxtile.system.errors import UsageError
-from onnxtile.system.process import Progress, silent
+from onnxtile.system.progress import Progress, silent
 from onnxtile.system.text import whole
 
 

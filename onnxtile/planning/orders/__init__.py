@@ -1,1 +1,1 @@
-"""The orders in which a plan may run a model: one file each, found by its existence."""
+"""The orders in which a plan may run a model, found by their existence."""

@@ -1,1 +1,1 @@
-"""Planners, one file each: from a Problem to offsets."""
+"""Planners, found by their existence: from a Problem to offsets."""

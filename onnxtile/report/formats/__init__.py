@@ -1,1 +1,1 @@
-"""Report formats, one file each."""
+"""Report formats, found by their existence."""

@@ -19,6 +19,7 @@ from onnxtile.report.c_header import (
     comment,
     element_bits,
     element_bytes,
+    filled,
     identifier,
     identifiers,
     run_table,
@@ -29,17 +30,23 @@ from onnxtile.report.layout import arenas
 from onnxtile.report.words import tensor_type
 
 _LANGUAGE = """\
+#ifndef ${P}_H
+#define ${P}_H
+
+#include <stddef.h>
+#include <stdint.h>
+
 #if defined(__cplusplus)
 #  if __cplusplus < 201103L && !(defined(_MSVC_LANG) && _MSVC_LANG >= 201103L)
 #    error "this header needs C++11 or C99"
 #  endif
-#  define {prefix}_ASSERT(condition, name) static_assert(condition, #name)
+#  define ${P}_ASSERT(condition, name) static_assert(condition, #name)
 #elif !defined(__STDC_VERSION__) || __STDC_VERSION__ < 199901L
 #  error "this header needs C99 or C++11"
 #elif __STDC_VERSION__ >= 201112L
-#  define {prefix}_ASSERT(condition, name) _Static_assert(condition, #name)
+#  define ${P}_ASSERT(condition, name) _Static_assert(condition, #name)
 #else  /* C99: an array of negative size does not compile */
-#  define {prefix}_ASSERT(condition, name) typedef char name[(condition) ? 1 : -1]
+#  define ${P}_ASSERT(condition, name) typedef char name[(condition) ? 1 : -1]
 #endif
 """
 
@@ -90,8 +97,8 @@ def _head(plan: PlanJson, prefix: str) -> Iterator[str]:
     for left in plan.get("unplanned", ()):
         yield f" * Without an address: {comment(left['name'])} ({comment(left['reason'])})."
     yield " */"
-    yield from (f"#ifndef {prefix}_H", f"#define {prefix}_H", "")
-    yield from ("#include <stddef.h>", "#include <stdint.h>", "", _LANGUAGE.format(prefix=prefix))
+    yield filled(_LANGUAGE, prefix)
+    yield ""
 
 
 def _arenas(plan: PlanJson, prefix: str, blocks: dict[str, str], alignment: int) -> Iterator[str]:
@@ -151,6 +158,23 @@ def _in_c(text: str, arguments: dict[str, str]) -> str:
     return f"({formula.in_c(arguments)})"
 
 
+_AT_SIZES = """
+/* The tensor with an index, at any sizes of the dimensions. Others than those below are the same at all sizes. */
+static inline struct ${p}_tensor ${p}_tensor_at(uint32_t ${p}_i${head}) {
+    struct ${p}_tensor ${p}_t = ${p}_tensors[${p}_i];
+    int ${p}_axis, ${p}_is_plain = 1;
+    ${unused}
+    switch (${p}_i) {
+${cases}    default:
+        ${p}_is_plain = 0;
+    }
+    for (${p}_axis = ${p}_t.rank - 1; ${p}_is_plain && ${p}_axis >= 0; --${p}_axis)
+        ${p}_t.strides[${p}_axis] = ${p}_axis == ${p}_t.rank - 1 ? 1u : ${p}_t.shape[${p}_axis + 1] * ${p}_t.strides[${p}_axis + 1];
+    return ${p}_t;
+}
+"""
+
+
 def _tensors_at(plan: PlanJson, table: RunTable, names: list[str], prefix: str) -> Iterator[str]:
     """Yield the function that returns a tensor at given sizes of the dimensions, of a plan over ranges."""
     if not plan.get("ranges"):
@@ -158,30 +182,15 @@ def _tensors_at(plan: PlanJson, table: RunTable, names: list[str], prefix: str) 
     low, parameters = prefix.lower(), _parameters(plan)
     ends = {row["name"]: row for key in ("outputs", "inputs") for row in plan.get(key) or ()}
     rows = ends | {row["name"]: row for row in plan["buffers"]}
-    yield from (
-        "",
-        "/* The tensor with an index, at any sizes of the dimensions. Others than those below are the same at all sizes. */",
-    )
     head = "".join(f", size_t {parameter}" for parameter in parameters.values())
-    yield f"static inline struct {low}_tensor {low}_tensor_at(uint32_t {low}_i{head}) {{"
-    yield f"    struct {low}_tensor {low}_t = {low}_tensors[{low}_i];"
-    yield f"    int {low}_axis, {low}_is_plain = 1;"
-    yield f"    {' '.join(f'(void){parameter};' for parameter in parameters.values())}"
-    yield f"    switch ({low}_i) {{"
+    unused = " ".join(f"(void){parameter};" for parameter in parameters.values())
+    cases = []
     for value, name in zip(table.values, names, strict=True):
         row = rows.get(value.name)
         if row is not None and (row.get("shape_formula") or row.get("scaled_offset")):
-            yield f"    case {prefix}_I_{name}:"
-            yield from (f"        {low}_{line}" for line in _at_sizes(row, value, parameters))
-            yield "        break;"
-    yield "    default:"
-    yield f"        {low}_is_plain = 0;"
-    yield "    }"
-    yield f"    for ({low}_axis = {low}_t.rank - 1; {low}_is_plain && {low}_axis >= 0; --{low}_axis)"
-    inner = f"{low}_t.shape[{low}_axis + 1] * {low}_t.strides[{low}_axis + 1]"
-    yield f"        {low}_t.strides[{low}_axis] = {low}_axis == {low}_t.rank - 1 ? 1u : {inner};"
-    yield f"    return {low}_t;"
-    yield "}"
+            statements = (f"        {low}_{line}" for line in _at_sizes(row, value, parameters))
+            cases += [f"    case {prefix}_I_{name}:", *statements, "        break;"]
+    yield filled(_AT_SIZES, prefix, head=head, unused=unused, cases="".join(f"{line}\n" for line in cases))
 
 
 def _at_sizes(row: PlanJson, value: TableValue, names: dict[str, str]) -> Iterator[str]:

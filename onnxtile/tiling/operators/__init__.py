@@ -1,1 +1,1 @@
-"""Tileable operators, one file each."""
+"""Tileable operators, by family."""

@@ -1,4 +1,4 @@
-"""Check a plan against its model."""
+"""Checks a plan against its model, and a model against its original."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from onnxtile.model.session import repeatable_session
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import UsageError
-from onnxtile.system.process import Progress
+from onnxtile.system.progress import Progress
 from onnxtile.verbs.flows.kernels import KernelChoice, choose_kernels
 from onnxtile.verbs.flows.stage import BoundDims, InputShapes, not_both
+from onnxtile.verification.bisect import bisect
 from onnxtile.verification.draws import same_draws
-from onnxtile.verification.open_sizes import bisect
 from onnxtile.verification.rounding import compare_before, excused_by_one_step, within_one_step
 from onnxtile.verification.trials import Trial, Verdict, compare_with, run_edges, run_original
 
@@ -106,7 +106,7 @@ def _unknown(claims: Claims, known: Collection[str]) -> Iterator[PlanFailure]:
 
 
 def _read(file: Path | str) -> Claims:
-    from onnxtile.check.audit import from_json, from_marks
+    from onnxtile.check.document import from_json, from_marks
 
     path = Path(file)
     if path.suffix.lower() != ".json":

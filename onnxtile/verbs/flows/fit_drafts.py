@@ -30,7 +30,7 @@ from onnxtile.planning.offsets.memories import Allocation
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import Unfolded, is_kernel, unfold
 from onnxtile.shapes.resolve import Shapes, resolve
-from onnxtile.system.process import Progress
+from onnxtile.system.progress import Progress
 from onnxtile.tiling.contraction import none_known
 from onnxtile.tiling.limits import TilingPolicy
 from onnxtile.tiling.tile import tile

@@ -13,7 +13,7 @@ from onnxtile.fitting.result import FitStep, ModelCost, Obstacle
 from onnxtile.planning.result import PlanResult
 from onnxtile.report.format import PlanDocument
 from onnxtile.shapes.opened_calls import Unfolded
-from onnxtile.system.process import Progress
+from onnxtile.system.progress import Progress
 from onnxtile.verbs.flows.results import RewrittenModel, verified
 from onnxtile.verification.trials import Verdict
 

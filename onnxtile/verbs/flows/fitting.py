@@ -1,4 +1,4 @@
-"""Rewrite a model so that its activations fit a memory."""
+"""Rewrites a model so that its activations fit a memory, and draws the curve of all memories."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import Infeasible, Mismatch, ModelError
-from onnxtile.system.process import Progress
+from onnxtile.system.progress import Progress
 from onnxtile.verbs.flows.fit_drafts import (
     FitAttempts,
     FitSubject,

@@ -1,4 +1,4 @@
-"""Fuse subgraphs into meta-ops."""
+"""Fuses subgraphs into meta-ops, and takes them apart again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from onnxtile.planning.annotate import clear_plan
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import NAME_ONLY, UsageError, invalid
-from onnxtile.system.process import Progress
+from onnxtile.system.progress import Progress
 from onnxtile.verbs.flows.results import FuseResult, UnfuseResult, file_of
 from onnxtile.verbs.flows.stage import BoundDims, agreeing, bound_shapes, require_sites
 from onnxtile.verification.open_sizes import bound_form

@@ -1,4 +1,4 @@
-"""Counts the operators, parameters, work and traffic of a model."""
+"""Counts the operators, parameters, work and traffic of a model, and traces its activations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnxtile.inspection.trace import trace as trace_nodes
 from onnxtile.model.binding import bind
 from onnxtile.model.load import load
 from onnxtile.model.npz_inputs import read_inputs
-from onnxtile.system.process import Progress
+from onnxtile.system.progress import Progress
 from onnxtile.verbs.flows.kernels import require_sizes_from_1
 from onnxtile.verbs.flows.range_planning import bind_ranges
 from onnxtile.verbs.flows.stage import not_both

@@ -1,4 +1,4 @@
-"""Chooses the kernels of a plan: each node, or each quantised island."""
+"""Chooses the kernels of a plan (each node, or each quantised island), its states and its settings."""
 
 from __future__ import annotations
 

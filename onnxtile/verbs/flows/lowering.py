@@ -16,7 +16,7 @@ from onnxtile.fusion.pattern import Pattern
 from onnxtile.fusion.site_check import SiteVerdict, check_sites
 from onnxtile.model.validity import check
 from onnxtile.shapes.resolve import resolve
-from onnxtile.system.process import Progress
+from onnxtile.system.progress import Progress
 from onnxtile.verbs.flows.results import FuseResult
 from onnxtile.verbs.flows.stage import BoundDims, agreeing, bound_shapes, require_sites
 from onnxtile.verification.draws import same_draws

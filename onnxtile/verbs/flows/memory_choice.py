@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxtile.fusion.fuse import PatternResult, Site
 from onnxtile.model import keys
 from onnxtile.model.topology import all_values, node_ids
-from onnxtile.system.process import Progress
+from onnxtile.system.progress import Progress
 from onnxtile.verbs.flows.results import ArenaChange
 from onnxtile.verification.open_sizes import bound_copy
 

@@ -1,4 +1,4 @@
-"""Give every activation an offset in an arena."""
+"""Gives every activation an offset in an arena, also with copies between two memories."""
 
 from __future__ import annotations
 

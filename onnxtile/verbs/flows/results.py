@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from onnxtile.report.format import PlanDocument
     from onnxtile.tiling.result import TileResult
     from onnxtile.tiling.site_check import TileVerdict
-    from onnxtile.verbs.flows.matching import MatchResult
+    from onnxtile.verbs.flows.patterns import MatchResult
     from onnxtile.verbs.options.fuse import Patterns
     from onnxtile.verification.trials import Verdict
 
@@ -347,8 +347,8 @@ class PlannedModel(ModelResult):
         return PlanDocument(self.plan.to_dict(), self.constant_block, self.certificate)
 
     def certificate(self) -> dict[str, Any]:
-        """Return the certificate of the plan, which `planning/check_account.py` and `check_bound.py` accept. Raises ModelError."""
-        from onnxtile.planning.certificate import certificate
+        """Return the certificate of the plan, which `check/check_account.py` and `check_bound.py` accept. Raises ModelError."""
+        from onnxtile.check.certificate import certificate
 
         return certificate(self.model, self.plan)
 

@@ -1,4 +1,4 @@
-"""Types and checks that all verbs share."""
+"""Types and checks that all verbs share, and the writing of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Split matrix products within limits."""
+"""Splits matrix products within limits, and compares the bytes that live at once for each way to add up."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from onnxtile.planning.annotate import clear_plan
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, resolve, shapes_of_raised
 from onnxtile.system.errors import ModelError, ModelWarning, OnnxtileError
-from onnxtile.system.process import Progress
+from onnxtile.system.progress import Progress
 from onnxtile.tiling.contraction import HALVES, FreeAt
 from onnxtile.tiling.limits import Accumulation, Limits, TilingPolicy
 from onnxtile.tiling.result import TileResult

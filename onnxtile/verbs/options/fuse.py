@@ -26,7 +26,7 @@ PatternsOption: TypeAlias = Annotated[
         ("-p", "--pattern"),
         default="all",
         kind=values.PATTERNS,
-        choices=Choices("onnxtile.verbs.flows.matching:pattern_names", open=True),
+        choices=Choices("onnxtile.verbs.flows.patterns:pattern_names", open=True),
     ),
 ]
 
@@ -83,6 +83,6 @@ class FuseCommand(WriteOptions, FuseOptions):
         Option(
             "explain where this pattern stopped; write nothing",
             "NAME",
-            choices=Choices("onnxtile.verbs.flows.matching:pattern_names", open=True),
+            choices=Choices("onnxtile.verbs.flows.patterns:pattern_names", open=True),
         ),
     ] = None

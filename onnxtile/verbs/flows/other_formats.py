@@ -1,4 +1,4 @@
-"""Plan a TensorFlow Lite model for TensorFlow Lite Micro: the plan becomes metadata of the file."""
+"""Plans of files that are no ONNX models: problems in CSV, and TensorFlow Lite models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the matches of a query."""
+"""What verbs about patterns do: find the matches of a query, draft a pattern, list what there is."""
 
 from __future__ import annotations
 

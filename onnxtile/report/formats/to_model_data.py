@@ -1,0 +1,40 @@
+"""What a plan has together with its model: the certificate that no plan takes fewer bytes, and the block of constants.
+
+The scripts check_*.py in onnxtile/check accept a certificate. Constants lie at the offsets that the plan and its C header give them.
+"""
+
+from __future__ import annotations
+
+from onnxtile.report.format import Format, PlanDocument, PlanJson, RenderOptions
+from onnxtile.system.errors import UsageError
+from onnxtile.system.text import as_json
+
+_HINT = "plan a model, and emit this file with it"
+
+
+def _certificate(plan: PlanJson, _options: RenderOptions) -> bytes:
+    if not plan["schedule"]:
+        from onnxtile.check.certificate import problem_certificate
+
+        return as_json(problem_certificate(plan)).encode()
+    if not isinstance(plan, PlanDocument) or plan.certificate is None:
+        raise UsageError(
+            "a plan alone does not hold the graph that a certificate is about",
+            hint=_HINT,
+        )
+    return as_json(plan.certificate()).encode()
+
+
+def _constants(plan: PlanJson, _options: RenderOptions) -> bytes:
+    if not isinstance(plan, PlanDocument):
+        raise UsageError("a plan alone does not hold the bytes of constants", hint=_HINT)
+    return plan.constants()
+
+
+CERTIFICATE = Format(
+    "certificate",
+    ".certificate.json",
+    _certificate,
+    "the proof that no plan takes fewer bytes, for a checker of its own",
+)
+CONSTANTS = Format("constants", ".bin", _constants, "the bytes of the constants, at the offsets of the C header")
