@@ -469,6 +469,11 @@ class FitSchedule:
         return sum(region.nodes for region in self.regions)
 
     @property
+    def copied(self) -> int:
+        """The bytes that cutting copies."""
+        return sum(region.copied for region in self.regions)
+
+    @property
     def is_whole(self) -> bool:
         """Whether nothing is cut."""
         return all(region.is_whole for region in self.regions)

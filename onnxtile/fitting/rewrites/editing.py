@@ -152,6 +152,12 @@ class ModelEdit:
                 self.model.graph.remove(node, safe=True)
 
 
+def copy_of(model: ir.Model, shapes: Shapes) -> tuple[ir.Model, Shapes]:
+    """Return a copy of a model, and the shapes of its values."""
+    copy = model.clone()
+    return copy, shapes.of_copies(dict(zip(values(model), values(copy), strict=True)))
+
+
 def known_shapes(model: ir.Model, shapes: Shapes) -> Shapes:
     """Return the shapes of a written model: those known before, and those that its new values carry."""
     dtypes, dims = {}, {}

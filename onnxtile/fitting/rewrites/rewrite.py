@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.rewrites.editing import ModelEdit, known_shapes, leave_out_unread, write_known_sizes
+from onnxtile.fitting.rewrites.editing import ModelEdit, copy_of, known_shapes, leave_out_unread, write_known_sizes
 from onnxtile.fitting.rewrites.means import mean_early, pool_early, run_again, second_passes
 from onnxtile.fitting.rewrites.order import run_as_planned, run_early, run_late
 from onnxtile.fitting.rewrites.separate_axes import axes_apart
@@ -20,7 +20,6 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.topology import all_values
-from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.tiling.inplace import prune
 
@@ -156,8 +155,8 @@ def token_cuts(original: ir.Model, shapes: Shapes) -> Iterator[tuple[int, Unbloc
     edit.drop_unread()
     known = known_shapes(apart, edit.shapes)
     for count in _PIECES:
-        model = apart.clone()
-        edit = ModelEdit(model, known.of_copies(dict(zip(values(apart), values(model), strict=True))))
+        model, copied = copy_of(apart, known)
+        edit = ModelEdit(model, copied)
         nodes = tokens_in_pieces(edit, count)
         if not nodes:
             return
@@ -171,10 +170,9 @@ def token_cuts(original: ir.Model, shapes: Shapes) -> Iterator[tuple[int, Unbloc
 
 def _edit_of_copy(original: ir.Model, shapes: Shapes) -> ModelEdit:
     """Return the edit of a copy whose constants are no inputs: one that goes must not become an input alone."""
-    model = original.clone()
-    known = shapes.of_copies(dict(zip(values(original), values(model), strict=True)))
+    model, copied = copy_of(original, shapes)
     raise_ir_version(model)
-    return ModelEdit(model, known)
+    return ModelEdit(model, copied)
 
 
 def _note(found: list[ModelRewrite], kind: str, text: str, nodes: list[ir.Node]) -> None:

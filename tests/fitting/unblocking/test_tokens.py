@@ -231,7 +231,7 @@ g (float[1,4,48,48] image) => (float[1,37,24] y) {
 @pytest.mark.parametrize(("found", "settled"), [((4, 600), True), ((4, 500), False), ((4, 400), True)])
 def test_no_more_pieces_are_tried_where_no_number_of_them_fits(found: tuple[int, int], settled: bool) -> None:
     # The line through 800 bytes for 2 pieces and 600 (500) for 4 ends at 400 (200) bytes.
-    assert fitting_tokens._is_settled((2, 800), found, 399 if found[1] == 600 else 400) is settled
+    assert fitting_tokens.is_settled((2, 800), found, 399 if found[1] == 600 else 400) is settled
 
 
 def test_packed_products_are_taken_apart_before_regions_are_cut() -> None:
