@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxtile.fitting.read_network import separate
 from onnxtile.fitting.result import ModelCost, obstacle_of, steps_before, steps_of
-from onnxtile.fitting.rewrites.editing import copy_of
+from onnxtile.fitting.editing import copy_of
 from onnxtile.fitting.rewrites.rewrite import (
     ModelRewrite,
     batch_apart,
