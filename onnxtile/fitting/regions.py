@@ -18,7 +18,7 @@ from onnxtile.fitting.live_bytes import (
     shared_by_island,
     whole_kernel_bytes,
 )
-from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor, Network
+from onnxtile.fitting.network import FitKernel, FitTensor, Network
 from onnxtile.fitting.strips import (
     WHOLE,
     ChunkedKernels,
@@ -121,8 +121,7 @@ class RegionBounds:
     def _more_kept(self, kernel: FitKernel) -> int:
         """Return the bytes of rows that are kept for one more kernel."""
         more = 0
-        links = kernel.links[ROWS]
-        for tensor, link in zip(kernel.reads, links or (), strict=False):
+        for tensor, link in zip(kernel.reads, kernel.links or (), strict=False):
             if link is not None and link.window is not None and tensor in self._made and tensor not in self._hidden:
                 rows = max(link.window.reach - link.window.stride, self._rows.get(tensor, 0))
                 more += (rows - self._rows.get(tensor, 0)) * self.row_bytes[tensor]
@@ -192,7 +191,7 @@ class Regions:
         least = {p for p in inner if sizes[p] <= sizes[p + 1]}
         # A region may also begin where the bytes double: small tensors beside it, such as gates, are made before.
         least.update(p for p in range(1, count) if 2 * sizes[p] < sizes[p + 1])
-        around = {place for p in range(count) if kernels[p].links[ROWS] is None for place in (p, p + 1)}
+        around = {place for p in range(count) if kernels[p].links is None for place in (p, p + 1)}
         return sorted({0, count, *least, *around} - self._inside)
 
     @cached_property
@@ -366,7 +365,7 @@ class Regions:
     def least(self) -> int:
         """The bytes that every schedule takes at least: those of a kernel that is cut neither into rows nor into channels."""
         in_chunks = {place for group in self.groups.values() for place in group.places}
-        uncut = (one for one in self.whole if self.network.kernels[one.start].links[ROWS] is None)
+        uncut = (one for one in self.whole if self.network.kernels[one.start].links is None)
         own = (one.peak - self._passing(one.start, one.stop) for one in uncut if one.start not in in_chunks)
         return max(own, default=0)
 
@@ -400,7 +399,7 @@ class Regions:
         made = {tensor for kernel in kernels for tensor in kernel.makes}
         given = {tensor for kernel in kernels for tensor in kernel.reads} - made
         given -= read_whole(kernels, self.network.tensors)
-        return max((self.network.tensors[tensor].extent(ROWS) for tensor in given), default=1)
+        return max((self.network.tensors[tensor].rows for tensor in given), default=1)
 
     def kept_rows(self, start: int, stop: int) -> dict[int, int]:
         """Return the rows of each tensor of a region that are kept between strips at least."""
@@ -409,8 +408,7 @@ class Regions:
             made, found = set[int](), dict[int, int]()
             for kernel in self.network.kernels[start:stop]:
                 for place, tensor in enumerate(kernel.reads):
-                    links = kernel.links[ROWS]
-                    link = None if links is None else links[place]
+                    link = kernel.link(place)
                     if tensor in made and link is not None and (link.window or link.sources):
                         found[tensor] = max(found.get(tensor, 0), link.overlap)
                 made.update(kernel.makes)
@@ -419,8 +417,7 @@ class Regions:
 
     def row_bytes(self, tensor: int) -> int:
         """Return the bytes of one row of a tensor."""
-        about = self.network.tensors[tensor]
-        return about.bytes(1, about.extent(COLUMNS))
+        return self.network.tensors[tensor].row_bytes
 
     def least_kept(self, start: int, stop: int) -> int:
         """Return the bytes of the rows that are kept between strips at least, if those of hidden channels are computed again."""

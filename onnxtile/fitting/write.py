@@ -13,7 +13,7 @@ from onnx_ir import convenience
 
 from onnxtile.fitting.editing import ModelEdit
 from onnxtile.fitting.live_bytes import Patch, PieceOp, RegionTrace
-from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
+from onnxtile.fitting.network import FitKernel, FitTensor
 from onnxtile.fitting.read_network import WEIGHTS, KernelSource
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.strips import FitSchedule
@@ -139,12 +139,8 @@ class _RegionWriter:
         return self.edit.shared(f"{self.name}/scales", np.asarray(scales, np.float32))
 
     def _dims(self, patch: Patch) -> tuple[int, ...]:
-        about = self.tensors[patch.tensor]
-        dims = list(about.dims)
-        for axis, (start, stop) in zip(about.axes, (patch.rows, patch.columns), strict=True):
-            if axis is not None:
-                dims[axis] = stop - start
-        return tuple(dims)
+        about, (start, stop) = self.tensors[patch.tensor], patch.rows
+        return tuple(stop - start if axis == about.axis else size for axis, size in enumerate(about.dims))
 
     def _piece(self, stem: str) -> str:
         """Return a name that is free: of the tensor or node that is cut, with the region and the number of the piece."""
@@ -178,19 +174,11 @@ class _RegionWriter:
         patch, first = trace.patches[op.makes[0]], trace.patches[op.reads[0]]
         about, results = self.tensors[patch.tensor], [self._value(patch)]
         inputs = [values[one] for one in op.reads]
+        assert about.axis is not None
         if len(inputs) > 1:
-            axis = about.axes[ROWS if patch.columns == first.columns else COLUMNS]
-            assert axis is not None
-            return self._add(("", "Concat"), f"{about.name}/join", inputs, results, [ir.AttrInt64("axis", axis)])
-        cuts = [
-            (axis, wanted[0] - held[0], wanted[1] - held[0])
-            for axis, wanted, held in zip(
-                about.axes, (patch.rows, patch.columns), (first.rows, first.columns), strict=True
-            )
-            if axis is not None and wanted != held
-        ]
-        axes, starts, stops = ([cut[n] for cut in cuts] for n in range(3))
-        bounds, attributes = self.edit.slice_bounds((starts, stops, axes), f"{self.name}/sizes")
+            return self._add(("", "Concat"), f"{about.name}/join", inputs, results, [ir.AttrInt64("axis", about.axis)])
+        starts, stops = ([end - first.rows[0]] for end in patch.rows)
+        bounds, attributes = self.edit.slice_bounds((starts, stops, [about.axis]), f"{self.name}/sizes")
         return self._add(("", "Slice"), f"{about.name}/slice", [*inputs, *bounds], results, attributes)
 
     def _run(self, trace: RegionTrace, op: PieceOp, values: Mapping[int, ir.Value]) -> Sequence[ir.Value]:
@@ -221,7 +209,7 @@ class _RegionWriter:
         if node.op_type in {"Reshape", "Expand"}:
             inputs[1:] = [self._sizes(self._dims(patch))]
         # An operator that is not cut keeps its operands: they may say what has no other form, or be computed.
-        is_cut = source.links != (None, None)
+        is_cut = source.links is not None
         if is_cut and node.op_type in {"Slice", "Pad"}:
             inputs, attributes = self._moved(source, node, patch, trace.patches[op.reads[0]], inputs)
         sources = _sources_of_part(source, patch, self.tensors[patch.tensor])
@@ -238,12 +226,10 @@ class _RegionWriter:
         if value is None:
             return None
         cuts = [source.slices[place]] if place in source.slices else []
-        for found, wanted in zip(source.links, (patch.rows, patch.columns), strict=True):
-            link = None if found is None else found[place]
-            # The columns of a tensor may be its hidden channels, of which the patch has one chunk.
-            if link is not None and link.axis not in {axis for axis, *_ in cuts}:
-                window = link.reads(*wanted)
-                cuts.append((link.axis, window.start, window.stop))
+        link = None if source.links is None else source.links[place]
+        if link is not None and link.axis not in {axis for axis, *_ in cuts}:
+            window = link.reads(*patch.rows)
+            cuts.append((link.axis, window.start, window.stop))
         sizes = self.edit.shapes.sizes(value)
         cuts = [one for one in cuts if sizes is None or (one[1], one[2]) != (0, sizes[one[0]])]
         if not cuts:
@@ -285,7 +271,7 @@ class _RegionWriter:
         if weights in source.slices and node.attributes.get_int("group", 1) > 1:
             _, start, stop = source.slices[weights]
             kept["group"] = ir.AttrInt64("group", stop - start)
-        if not slides(node) or source.links == (None, None):
+        if not slides(node) or source.links is None:
             return list(kept.values())
         for name in _OPEN:
             kept.pop(name, None)
@@ -294,9 +280,9 @@ class _RegionWriter:
     def _padding(self, source: KernelSource, patch: Patch) -> list[ir.Attr]:
         """Return the padding of this patch alone: of the model's where the patch is at the border, else none."""
         about = self.tensors[patch.tensor]
-        wanted = dict(zip(about.axes, (patch.rows, patch.columns), strict=True))
         known = [
-            link.reads(*wanted.get(axis, (0, about.dims[axis]))) for axis, link in enumerate(source.windows, start=2)
+            link.reads(*(patch.rows if axis == about.axis else (0, about.dims[axis])))
+            for axis, link in enumerate(source.windows, start=2)
         ]
         found = [ir.AttrInt64s("pads", [*(one.before for one in known), *(one.after for one in known)])]
         if any(one.extra for one in known):
@@ -307,15 +293,15 @@ class _RegionWriter:
         self, source: KernelSource, node: ir.Node, patch: Patch, given: Patch, inputs: list[ir.Value | None]
     ) -> tuple[list[ir.Value | None], list[ir.Attr]]:
         """Return the operands and attributes of a Slice or Pad of this patch: of the model's only along axes that are not cut."""
-        facts = self.edit.view(node)
-        about, cut, first = self.tensors[patch.tensor], dict[int, InputWindow](), dict[int, int]()
-        for direction, wanted, held in ((ROWS, patch.rows, given.rows), (COLUMNS, patch.columns, given.columns)):
-            found, axis = source.links[direction], about.axes[direction]
-            if found is not None and axis is not None and found[0] is not None and found[0].sources is None:
-                cut[axis], first[axis] = found[0].reads(*wanted), held[0]
+        facts, link = self.edit.view(node), source.links[0] if source.links else None
+        about, cut = self.tensors[patch.tensor], dict[int, InputWindow]()
+        if about.axis is not None and link is not None and link.sources is None:
+            cut[about.axis] = link.reads(*patch.rows)
         if node.op_type == "Slice":
             ranges = {
-                axis: (cut[axis].start - first[axis], cut[axis].stop - first[axis], one.step) if axis in cut else one
+                axis: (cut[axis].start - given.rows[0], cut[axis].stop - given.rows[0], one.step)
+                if axis in cut
+                else one
                 for axis, one in slice_ranges(facts).items()
             }
             starts, stops, steps = ([one[part] for one in ranges.values()] for part in range(3))
@@ -339,7 +325,7 @@ class _RegionWriter:
     ) -> Sequence[ir.Value]:
         """Write rows that are copies or weighted sums of rows: a Gather, or the product of a matrix with the rows that are read."""
         about = self.tensors[patch.tensor]
-        axis, wanted = about.axes[ROWS], slice(*patch.rows)
+        axis, wanted = about.axis, slice(*patch.rows)
         assert axis is not None
         if sources.places is not None:
             places = self._sizes([int(one) - given.rows[0] for one in sources.places[wanted]])
@@ -365,9 +351,8 @@ class _RegionWriter:
 
 def _sources_of_part(source: KernelSource, patch: Patch, about: FitTensor) -> SourceRows | None:
     """Return the rows that a patch reads where these follow no fixed stride; None for a whole tensor, which its own operator makes."""
-    links = source.links[ROWS]
-    link = links[0] if links else None
-    is_whole = patch.rows == (0, about.extent(ROWS))
+    link = source.links[0] if source.links else None
+    is_whole = patch.rows == (0, about.rows)
     return None if link is None or is_whole else link.sources
 
 

@@ -21,8 +21,9 @@ from onnxtile.operators.table import may_draw, movement_of, operator_of
 _SPATIAL = 2
 """The axes of rows and columns: the last ones."""
 _MEANS = frozenset({"GlobalAveragePool", "ReduceMean"})
-_SUMS, _REDUCTIONS = {"Add", "Sum"}, {"ReduceMean", "ReduceSum"}
-"""Operators whose results need not exist where only their means are read."""
+_SUMS = frozenset({"Add", "Sum"})
+_REDUCTIONS = frozenset({"ReduceMean", "ReduceSum"})
+"""Operators whose results, as those of sums, need not exist where only their means are read."""
 _DEEPEST = 8
 """Nodes between a mean and the tensors whose means are taken instead, at most."""
 _RANK = 4

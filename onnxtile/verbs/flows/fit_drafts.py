@@ -12,11 +12,11 @@ import onnx_ir as ir
 
 from onnxtile.check.audit import require
 from onnxtile.fitting.channels import HiddenGroups
+from onnxtile.fitting.editing import copy_of, known_shapes
 from onnxtile.fitting.live_bytes import ALIGNMENT, uncut_peak
 from onnxtile.fitting.read_network import island_tensors, read_network
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.result import ModelCost
-from onnxtile.fitting.editing import copy_of, known_shapes
 from onnxtile.fitting.rewrites.rewrite import ModelRewrite, UnblockedModel, token_cuts
 from onnxtile.fitting.search import FitTarget, attempts, search_soon, search_within
 from onnxtile.fitting.strips import FitSchedule

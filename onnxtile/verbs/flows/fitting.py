@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from onnxtile.fitting.editing import copy_of
 from onnxtile.fitting.read_network import separate
 from onnxtile.fitting.result import ModelCost, obstacle_of, steps_before, steps_of
-from onnxtile.fitting.editing import copy_of
 from onnxtile.fitting.rewrites.rewrite import (
     ModelRewrite,
     batch_apart,
