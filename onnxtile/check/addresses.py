@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from onnxtile.check.document import NO_SHAPE, UNSAID, ArenaClaim, ClaimedRow, Claims
+from onnxtile.check.document import NO_SHAPE, SHARED, UNIQUE, UNSAID, WORKSPACE, ArenaClaim, ClaimedRow, Claims
 from onnxtile.check.graph import GraphFacts, RunOrder
 from onnxtile.check.operators import TAKES_PARTS
 from onnxtile.check.sharing import held
@@ -109,13 +109,8 @@ def _cut_blocks(piece: HeldBytes, unit: int) -> set[int]:
     return ({first} if first < piece.start else set()) | ({last} if piece.end < last + unit else set())
 
 
-WORKSPACE = "workspace"
 _NAMED_PARTS = 3
 """The most parts in a message."""
-SHARED = "(workspace)"
-"""The name of the one workspace of several kernels."""
-UNIQUE = "(unique workspace)"
-"""The end of the name of a workspace that its node has for the whole run."""
 
 
 @dataclass(frozen=True)
@@ -144,11 +139,18 @@ class Holder:
 
 @dataclass(frozen=True)
 class Placing:
-    """The addresses of the values of a graph: their `rows`, and the owners of bytes."""
+    """The addresses of the values of the graph of `line`: their `rows`, and the owners of bytes."""
 
     rows: Mapping[ir.Value, ClaimedRow]
     holders: tuple[Holder, ...]
     workspaces: Mapping[ir.Node, ClaimedRow]
+    line: RunOrder
+    terms: CheckTerms
+
+    @property
+    def known(self) -> GraphFacts:
+        """The facts of the model."""
+        return self.terms.known
 
     @property
     def all_rows(self) -> list[ClaimedRow]:
@@ -194,7 +196,7 @@ def placing(rows: Sequence[ClaimedRow], line: RunOrder, terms: CheckTerms) -> tu
     failures += _live_range_failures(tensors, owners, line)
     failures += _part_failures(tensors, (*holders, *workspace_holders), line, terms.known)
     failures += _address_failures(tensors, (*holders, *workspace_holders), terms)
-    return Placing(tensors, (*holders, *workspace_holders), workspace_of), failures
+    return Placing(tensors, (*holders, *workspace_holders), workspace_of, line, terms), failures
 
 
 def _sized(row: ClaimedRow, value: ir.Value, known: GraphFacts) -> ClaimedRow:
@@ -251,6 +253,13 @@ def _lives(
     """Return the live bytes of the owner `row` of `members`, by the graph."""
     lives = (lives_of(value, tensors[value].offset - row.offset, line, known) for value in members)
     return disjoint(piece for pieces in lives for piece in pieces)
+
+
+def in_parts(placing: Placing) -> list[Holder]:
+    """Return the holders of `placing`, of which each byte lives from its first write to its last read."""
+    lives = ((one, _lives(one.row, one.members, placing.rows, placing.line, placing.known)) for one in placing.holders)
+    bare = ((one, replace(one.row, parts=None), tuple(pieces)) for one, pieces in lives)
+    return [replace(one, row=row, lives=pieces) if one.members else one for one, row, pieces in bare]
 
 
 def _workspace_holders(
@@ -401,8 +410,7 @@ def overlaps(holders: Iterable[Holder]) -> Iterator[PlanFailure]:
         yield from _swept(list(_pieces(together)))
 
 
-@dataclass(frozen=True)
-class _PlacedPiece:
+class _PlacedPiece(NamedTuple):
     """Live bytes of a holder at their address."""
 
     holder: Holder
@@ -413,12 +421,11 @@ class _PlacedPiece:
 
 
 def _pieces(holders: Iterable[Holder]) -> Iterator[_PlacedPiece]:
+    """Yield the live bytes of `holders`. A part of no step is a fault of its own."""
     for holder in holders:
-        offset = holder.row.offset
-        lives = (
-            piece for piece in holder.pieces if piece.first <= piece.last
-        )  # a part of no step is a fault of its own
-        yield from (_PlacedPiece(holder, offset + p.start, offset + p.end, p.first, p.last) for p in lives)
+        at = holder.row.offset
+        lives = (piece for piece in holder.pieces if piece.first <= piece.last)
+        yield from (_PlacedPiece(holder, at + p.start, at + p.end, p.first, p.last) for p in lives)
 
 
 def _swept(pieces: list[_PlacedPiece]) -> Iterator[PlanFailure]:

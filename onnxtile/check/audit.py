@@ -6,19 +6,13 @@ result. It takes about as many steps as the graph has nodes and values.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import onnx_ir as ir
-import pydantic
 
 from onnxtile.check.addresses import (
-    SHARED,
-    UNIQUE,
-    WORKSPACE,
     CheckTerms,
     FixedPlaces,
     Placing,
@@ -26,14 +20,13 @@ from onnxtile.check.addresses import (
     overlaps,
     placing,
 )
-from onnxtile.check.document import NO_SHAPE, UNSAID, BodyClaim, ClaimedPart, ClaimedRow, Claims
-from onnxtile.check.figures import figures
-from onnxtile.check.graph import GraphFacts, RunOrder, entered_bodies, names_of, timeline
-from onnxtile.check.lists import ExpectedLists, compare, mislabelled, note, wrong_ends, wrong_types
+from onnxtile.check.document import UNSAID, BodyClaim, ClaimedRow, Claims
+from onnxtile.check.figures import ExpectedLists, compare, figures, mislabelled, note, wrong_ends, wrong_types
+from onnxtile.check.graph import GraphFacts, RunOrder, entered_bodies, timeline
 from onnxtile.check.movement import wrong_movement
 from onnxtile.check.ranges import SizeOfSymbols, WrongFormula, claimed_at, listed, proved_sizes, wrong_between
 from onnxtile.check.replay import Shared, disorders, replay
-from onnxtile.check.states import (
+from onnxtile.check.sharing import (
     CheckedStates,
     carried_states,
     found_states,
@@ -42,19 +35,19 @@ from onnxtile.check.states import (
     wrong_states,
 )
 from onnxtile.declare.verb import VerbResult
-from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.planning.result import PlanFailure, PlanResult
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import Shapes
-from onnxtile.system.errors import CheckFailed, UsageError
+from onnxtile.system.errors import CheckFailed
 
 
 @dataclass(frozen=True, repr=False)
 class Audit(VerbResult):
     """The result of the check: the `failures`, none for a sound plan, and the numbers of things checked.
 
-    `values` have an address or are listed, `tensors` have an address, `aliases` lie in the bytes of another tensor.
+    `values` have an address or are listed, `tensors` have an address, `aliases` lie in the bytes of another tensor. `unchecked` has the
+    claims that could not be checked, each with the reason.
     """
 
     verb: ClassVar[str] = "check"
@@ -66,6 +59,7 @@ class Audit(VerbResult):
     workspaces: int
     bodies: int
     arenas: int
+    unchecked: tuple[str, ...] = ()
 
     @classmethod
     def refused(cls, *failures: PlanFailure) -> Audit:
@@ -89,7 +83,12 @@ class Audit(VerbResult):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
-        return {"sound": self.sound, **vars(self), "failures": [failure.to_dict() for failure in self.failures]}
+        return {
+            "sound": self.sound,
+            **vars(self),
+            "failures": [failure.to_dict() for failure in self.failures],
+            "unchecked": list(self.unchecked),
+        }
 
 
 def check(
@@ -103,7 +102,7 @@ def check(
     known = GraphFacts(*unfold(model, shapes, constants))
     if claims.surplus:
         reasons = (f"{name}: the model shows no such field, so that nothing can check it" for name in claims.surplus)
-        return Audit(tuple(map(PlanFailure, reasons)), 0, 0, 0, 0, 0, 0)
+        return Audit.refused(*map(PlanFailure, reasons))
     if claims.alignment < 1 or claims.alignment & (claims.alignment - 1):
         return Audit.refused(PlanFailure(f"the alignment must be a power of two, not {claims.alignment}"))
     if claims.overwrite_inputs and claims.io != "inside":
@@ -116,39 +115,29 @@ def check(
     fixed = FixedPlaces.of(claims, known.model.graph)
     walk = _Walk(terms, stated.states, is_whole=claims.outside is not None, apart=fixed.keeps)
     walk.over_ranges = claims.is_at_sizes or bool(claims.ranges)
-    main = BodyClaim(
-        node="",
-        attribute=None,
-        schedule=claims.schedule,
-        steps=claims.steps,
-        buffers=claims.buffers,
-        bodies=claims.bodies,
-        operators=claims.operators,
-        constant_nodes=claims.constant_nodes,
-        operands=claims.operands,
-        results=claims.results,
-        attributes=claims.attributes,
-    )
+    of_graph = {one.name: getattr(claims, one.name) for one in fields(BodyClaim) if hasattr(claims, one.name)}
+    main = BodyClaim(node="", attribute=None, **of_graph)
     seen = walk.graph(known.model.graph, main, claims.io, claims.overwrite_inputs, "")
     failures = walk.failures
     failures += fixed.failures(claims)
     failures += stated.failures
     if seen is not None:
-        failures += wrong_states(stated.states, seen.placing.rows, seen.line.kept, known)
+        failures += wrong_states(stated.states, seen.placing.rows, seen.placing.line.kept, known)
     if None not in (digest, claims.digest) and digest != claims.digest:
         failures.insert(
             0, PlanFailure(f"the plan belongs to another file: its digest is {claims.digest}, not {digest}")
         )
     walk.listing.settle()
+    unchecked = list[str]()
     if seen is not None and not walk.is_partial:
         failures += [*compare(walk.listing, claims, known), *wrong_ends(claims, known)]
         failures += wrong_types(walk.listing, claims, known)
         used = None if seen.shared is None else seen.shared.links
-        failures += figures(claims, seen.placing, used, seen.line, known)
-        failures += wrong_movement(claims, seen.placing, seen.line, known)
+        failures += figures(claims, seen.placing, used)
+        failures += wrong_movement(claims, seen.placing, unchecked)
     listed = len(walk.listing.constants) + len(walk.listing.outside) + len(walk.listing.unplanned)
     counts = (walk.tensors + listed, walk.tensors, walk.aliases, walk.workspaces, walk.bodies, len(claims.arenas))
-    return Audit(tuple(failures), *counts)
+    return Audit(tuple(failures), *counts, tuple(unchecked))
 
 
 def check_ranges(claims: Claims, at: Callable[[SizeOfSymbols | None], Unfolded], digest: str | None = None) -> Audit:
@@ -194,7 +183,6 @@ def require(
 
 @dataclass(frozen=True)
 class _Seen:
-    line: RunOrder
     placing: Placing
     shared: Shared | None
 
@@ -255,16 +243,16 @@ class _Walk:
             self._note(wrong_row_strides(self.states, found.rows, self.terms.known, over_ranges=self.over_ranges), path)
         shared = None
         if not wrong:
-            shared = replay(found, line, self.terms)
+            shared = replay(found)
             self._note(shared.failures, path)
             if self.terms.every_order and not shared.failures:
-                self._note(disorders(found.holders, shared.links, shared.rules, line), path)
+                self._note(disorders(found, shared), path)
         self._count(found)
-        claimed = self._bodies(line, found, claim, path)
+        claimed = self._bodies(found, claim, path)
         found = aligned_to_bodies(found, self.units)
-        self._note(note(line, found, io, claimed, self.terms.known, self.listing), path)
-        self._note(mislabelled(line, claim, self.terms.known), path)
-        return _Seen(line, found, shared)
+        self._note(note(found, io, claimed, self.listing), path)
+        self._note(mislabelled(found, claim), path)
+        return _Seen(found, shared)
 
     def _note(self, failures: Sequence[PlanFailure] | Iterator[PlanFailure], path: str) -> None:
         self.failures += (replace(failure, body=path) if path else failure for failure in failures)
@@ -274,13 +262,13 @@ class _Walk:
         self.aliases += sum(row.alias is not None for row in found.rows.values())
         self.workspaces += sum(not holder.members for holder in found.holders)
 
-    def _bodies(self, line: RunOrder, found: Placing, claim: BodyClaim, path: str) -> set[ir.Node]:
-        """Check the bodies of the nodes of `line`; return the nodes with bodies in the plan."""
+    def _bodies(self, found: Placing, claim: BodyClaim, path: str) -> set[ir.Node]:
+        """Check the bodies of the nodes of a graph; return the nodes with bodies in the plan."""
         open_: dict[tuple[str, str | None], list[BodyClaim]] = {}
         for body in claim.bodies:
             open_.setdefault((body.node, body.attribute), []).append(body)
         planned = set()
-        for node, name in line.name_of.items():
+        for node, name in found.line.name_of.items():
             for attribute, graph in entered_bodies(node, self.terms.known.model).items():
                 at = f"{path}/" * bool(path) + name + (f"/{attribute}" if attribute is not None else "")
                 if not open_.get((name, attribute)):
@@ -344,124 +332,3 @@ def _outside_workspace(
 
 _ELEMENTS = (2, 4, 8, 16)
 """Element sizes in bytes, to which buffers may be rounded up where the alignment of the plan is smaller."""
-
-
-# A published plan read back: from its JSON, or from the metadata of a planned model.
-
-_HINT = "onnxtile plan MODEL --emit plan.json writes a plan; docs/plan.schema.json describes it"
-
-_LARGEST = 2**53
-"""The largest number that every reader of JSON keeps exact."""
-
-
-def from_json(data: bytes, where: str) -> Claims:
-    """Return the plan in the JSON text `data` of the file `where`. Raises UsageError with the first invalid field."""
-    try:
-        found = json.loads(data, parse_int=_number)
-        version = found.get("version") if isinstance(found, dict) else None
-        if version != 1 or isinstance(version, bool):  # in Python true equals 1
-            raise UsageError(f"{where} is not a plan: version is not 1", hint=_HINT)
-        surplus = _without_surplus(found, data)
-        plan = _adapter().validate_json(json.dumps(found) if surplus else data, strict=True)
-        return replace(plan, surplus=surplus)
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{where} is not a plan: {field + ': ' if field else ''}{first['msg']}", hint=_HINT) from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where} is not JSON: {error}", hint=_HINT) from None
-
-
-def _without_surplus(found: Any, data: bytes) -> tuple[str, ...]:
-    """Remove from the plan `found`, the JSON in `data`, the fields that are no claims; return their names."""
-    try:
-        _adapter().validate_json(data, strict=True)
-    except pydantic.ValidationError as error:
-        faults = [fault["loc"] for fault in error.errors() if fault["type"] == "unexpected_keyword_argument"]
-    else:
-        return ()
-    for place in faults:
-        inner = found
-        for key in place[:-1]:
-            inner = inner[key]
-        del inner[place[-1]]
-    return tuple(".".join(map(str, place)) for place in faults)
-
-
-@cache
-def _adapter() -> pydantic.TypeAdapter[Claims]:
-    return pydantic.TypeAdapter(Claims)
-
-
-def _number(text: str) -> int:
-    number = int(text) if len(text) < 20 else _LARGEST + 1
-    if abs(number) > _LARGEST:
-        raise ValueError(f"a number is larger than {_LARGEST}")
-    return number
-
-
-def from_marks(model: ir.Model, where: str) -> Claims:
-    """Return the plan in the metadata of `model`, of the file `where`.
-
-    It has addresses, aliases, steps and arenas; other claims are missing. Raises UsageError for a model without a plan.
-    """
-    text = model.graph.metadata_props.get(keys.PLAN)
-    if text is None:
-        raise UsageError(f"{where} is not a planned model: its graph has no {keys.PLAN!r}", hint=_HINT)
-    try:
-        summary = dict(json.loads(text, parse_int=_number))
-        main = _marked(model, model.graph, "", None)
-        rows = (*main.buffers, *(_workspace_row(SHARED, workspace) for workspace in summary.get("workspaces", ())))
-        whole = {
-            **{name: summary[name] for name in ("alignment", "arenas", "io", "overwrite_inputs")},
-            "order": summary["order"] if summary["order"] in {"any", "model"} else "schedule",
-            **{"schedule": main.schedule, "steps": main.steps, "buffers": rows, "bodies": main.bodies},
-            "peak": summary["peak"],
-            **{name: summary[name] for name in ("pins", "places", "keeps", "movement") if name in summary},
-            "states": summary.get("states", ()),
-            "kernels": summary.get("kernels"),
-        }
-        return _adapter().validate_python(whole)
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"{where} is not a planned model: its metadata is not a plan ({_short(error)})") from None
-
-
-def _short(error: Exception) -> str:
-    if isinstance(error, pydantic.ValidationError):
-        first = error.errors()[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    return str(error)
-
-
-def _marked(model: ir.Model, graph: ir.Graph, name: str, attribute: str | None) -> BodyClaim:
-    """Return the claims in the metadata of `graph` and of its bodies."""
-    rows = [row for value in graph.inputs if (row := _row_of_marks(value)) is not None]
-    rows += [row for node in graph for value in node.outputs if (row := _row_of_marks(value)) is not None]
-    order = sorted(graph, key=lambda node: int(node.metadata_props[keys.STEP]))
-    bodies, names = [], names_of(graph)
-    for node in order:
-        if keys.WORKSPACE_AT in node.metadata_props:
-            workspace = json.loads(node.metadata_props[keys.WORKSPACE_AT], parse_int=_number)
-            rows.append(_workspace_row(f"{names[node]} {SHARED}", workspace))
-        if keys.UNIQUE_WORKSPACE_AT in node.metadata_props:
-            workspace = json.loads(node.metadata_props[keys.UNIQUE_WORKSPACE_AT], parse_int=_number)
-            rows.append(_workspace_row(f"{names[node]} {UNIQUE}", workspace))
-        bodies += [
-            _marked(model, body, names[node], at) for at, body in entered_bodies(node, model).items() if at is not None
-        ]
-    steps = tuple(int(node.metadata_props[keys.STEP]) for node in order)
-    return BodyClaim(name, attribute, tuple(names[node] for node in order), steps, tuple(rows), tuple(bodies))
-
-
-def _row_of_marks(value: ir.Value) -> ClaimedRow | None:
-    marks = value.metadata_props
-    if keys.ARENA not in marks:
-        return None
-    place = (marks[keys.ARENA], int(marks[keys.OFFSET]), int(marks[keys.SIZE]))
-    parts = tuple(ClaimedPart(**part) for part in json.loads(marks.get(keys.PARTS, "[]"), parse_int=_number))
-    return ClaimedRow(value.name or "", *place, alias=marks.get(keys.ALIAS_OF), parts=parts, strides=NO_SHAPE)
-
-
-def _workspace_row(name: str, workspace: dict[str, Any]) -> ClaimedRow:
-    live_range = {key: workspace[key] for key in ("first", "last") if key in workspace}
-    return ClaimedRow(name, workspace["arena"], workspace["offset"], workspace["size"], kind=WORKSPACE, **live_range)

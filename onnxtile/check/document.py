@@ -1,31 +1,35 @@
-"""The claims of a published plan, as plain data; a missing claim is not checked.
+"""The claims of a published plan, as plain data, and how they are read from JSON or from the metadata of a planned model.
 
-A file may leave a field out, but not write nothing in its place: an empty text, or null where the schema has none.
+A missing claim is not checked. A file may leave a field out, but not write nothing in its place: an empty text, or null where the schema
+has none.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
+import onnx_ir as ir
 import pydantic
 
-from onnxtile.model.formula import SizePieces
-from onnxtile.planning.result import (
-    ArenaFormula,
-    PlannedBody,
-    PlannedBuffer,
-    PlannedInput,
-    PlannedMovement,
-    PlannedState,
-    PlanResult,
-)
+from onnxtile.check.graph import entered_bodies, names_of
+from onnxtile.model import keys
+from onnxtile.planning.result import CopyCount, MemoryCopy, PlannedPart, PlanResult, TransferTime
+from onnxtile.system.errors import UsageError
 
 UNSAID = -(2**63)
 """The value of a missing number, outside the range of numbers in a file."""
 NO_SHAPE = (UNSAID,)
 """The value of a missing shape."""
+
+WORKSPACE = "workspace"
+SHARED = "(workspace)"
+"""The name of the one workspace of several kernels."""
+UNIQUE = "(unique workspace)"
+"""The end of the name of a workspace that its node has for the whole run."""
 
 _Claimed = TypeVar("_Claimed")
 
@@ -44,34 +48,30 @@ Told: TypeAlias = Annotated[_Claimed | None, pydantic.AfterValidator(_said)]
 """A claim that is None where it is left out, and that no file may write as null."""
 FilledText: TypeAlias = Annotated[str, pydantic.Field(min_length=1)]
 """A text that is empty where it is left out, and in no file."""
-STRICT = pydantic.ConfigDict(extra="forbid")
-"""Fields of a file that are no claims are errors."""
+
+
+class Strict:
+    """Claims of a file, in which fields that are no claims are errors."""
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(extra="forbid")
+
 
 AttributeClaims: TypeAlias = Mapping[str, int | float | str | tuple[int | float | str, ...]]
 """The attributes of a node, by name."""
 
 
 @dataclass(frozen=True)
-class ClaimedPart:
-    """The part of a buffer: see planning.result.PlannedPart."""
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
-
-    start: int
-    size: int
-    first: int
-    last: int
+class ClaimedPart(PlannedPart, Strict):
+    """The part of a buffer."""
 
 
 @dataclass(frozen=True)
-class ClaimedRow:
+class ClaimedRow(Strict):
     """A buffer of the plan: see planning.result.PlannedBuffer. Texts that are left out are empty.
 
     A row with steps and without parts says that all its bytes are live in these steps, one without `strides` (bytes) that its elements are
     contiguous; NO_SHAPE says nothing of them. Formulas are texts. `most` are the bytes of a row of ranges at their largest sizes.
     """
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
     name: str
     arena: str
@@ -104,10 +104,8 @@ class ClaimedRow:
 
 
 @dataclass(frozen=True)
-class BodyClaim:
+class BodyClaim(Strict):
     """The plan of a body: see planning.result.PlannedBody."""
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
     node: str
     attribute: str | None
@@ -122,19 +120,10 @@ class BodyClaim:
     results: Told[tuple[tuple[str, ...], ...]] = None
     attributes: Told[tuple[AttributeClaims, ...]] = None
 
-    @classmethod
-    def of(cls, body: PlannedBody) -> BodyClaim:
-        """Return the claims of `body`."""
-        rows, inner = _rows(body.buffers), tuple(map(cls.of, body.bodies))
-        nodes = (body.operators, body.constant_nodes, body.operands, body.results, body.attributes)
-        return cls(body.node, body.attribute, body.schedule, body.steps, rows, inner, body.size, *nodes)
-
 
 @dataclass(frozen=True)
-class InputClaim:
+class InputClaim(Strict):
     """An input or output of the model: see planning.result.PlannedInput."""
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
     name: str
     dtype: str | None
@@ -143,10 +132,8 @@ class InputClaim:
 
 
 @dataclass(frozen=True)
-class ArenaClaim:
+class ArenaClaim(Strict):
     """An arena: see planning.result.Arena."""
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
     name: str
     size: int
@@ -155,10 +142,8 @@ class ArenaClaim:
 
 
 @dataclass(frozen=True)
-class ConstantClaim:
+class ConstantClaim(Strict):
     """A constant in its region: see planning.result.Constant."""
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
     name: str
     size: int | None
@@ -168,10 +153,8 @@ class ConstantClaim:
 
 
 @dataclass(frozen=True)
-class Reason:
+class Reason(Strict):
     """A value without an address in an arena, and why; its element type and shape."""
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
     name: str
     reason: str
@@ -180,10 +163,8 @@ class Reason:
 
 
 @dataclass(frozen=True)
-class StateClaim:
+class StateClaim(Strict):
     """An input and an output that are one state, kept in an arena: see planning.result.PlannedState."""
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
     input: str
     output: str
@@ -196,60 +177,27 @@ class StateClaim:
 
 
 @dataclass(frozen=True)
-class CopyClaim:
-    """The copies that the plan avoids, and those that remain: see planning.result.CopyCount."""
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
-
-    avoided: int
-    avoided_bytes: int
-    remaining: int
-    remaining_bytes: int
+class CopyClaim(CopyCount, Strict):
+    """The copies that the plan avoids, and those that remain."""
 
 
 @dataclass(frozen=True)
-class MemoryCopyClaim:
-    """A copy between memories: see planning.movement.copies.MemoryCopy."""
+class MemoryCopyClaim(MemoryCopy, Strict):
+    """A copy between memories."""
 
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
-
-    node: str
-    tensor: str
-    source: str
-    source_memory: str
-    source_offset: int | None
-    result: str
-    memory: str
-    offset: int | None
-    bytes: int
-    step: int
-    before: int | None
     target_free: int = UNSAID
     source_ready: int = UNSAID
     source_until: int | None = UNSAID
 
 
 @dataclass(frozen=True)
-class TransferTimeClaim:
-    """The times of a movement in seconds: see planning.movement.copies.TransferTime."""
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
-
-    bandwidth: int
-    copying: float
-    macs_per_second: int | None = None
-    computing: float | None = None
-    without_overlap: float | None = None
-    with_overlap: float | None = None
-    starts: tuple[float, ...] | None = None
-    ends: tuple[float, ...] | None = None
+class TransferTimeClaim(TransferTime, Strict):
+    """The times of a movement in seconds."""
 
 
 @dataclass(frozen=True)
-class MovementClaim:
+class MovementClaim(Strict):
     """The copies between two memories: see planning.movement.copies.PlannedMovement. `copies` that are left out are None."""
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
     fast: str
     slow: str
@@ -261,40 +209,32 @@ class MovementClaim:
 
 
 @dataclass(frozen=True)
-class KernelClaim:
+class KernelClaim(Strict):
     """The quantised islands that run as kernels, and the float tensors inside of them."""
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
     islands: int
     float_tensors: int
 
 
 @dataclass(frozen=True)
-class TotalsClaim:
+class TotalsClaim(Strict):
     """The bytes of all arenas, and of all constants."""
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
     arenas: int
     constants: int
 
 
 @dataclass(frozen=True)
-class PiecesClaim:
+class PiecesClaim(Strict):
     """A size in bytes as a formula of the dimensions, which is the largest of `pieces`."""
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
     bytes: FilledText
     pieces: tuple[FilledText, ...]
 
 
 @dataclass(frozen=True)
-class FormulaClaim:
+class FormulaClaim(Strict):
     """The bytes of an arena at all sizes: see planning.arena_formula.ArenaFormula."""
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
     name: str
     fixed: PiecesClaim
@@ -312,10 +252,8 @@ class SearchClaim:
 
 
 @dataclass(frozen=True)
-class Claims:
+class Claims(Strict):
     """A published plan: see planning.result.PlanResult. Lists that are left out are None."""
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
     alignment: int
     arenas: tuple[ArenaClaim, ...]
@@ -338,7 +276,7 @@ class Claims:
     peak_step: int = UNSAID
     lower_bound: int = UNSAID
     optimal: Told[bool] = None
-    bound: Literal["peak", "every order", "pin", "search", ""] = ""
+    bound: Literal["peak", "parts", "bodies", "every order", "pin", "search", ""] = ""
     gap: Told[int] = None
     activation_bytes: int = UNSAID
     in_place: int = UNSAID
@@ -370,100 +308,137 @@ class Claims:
 
     @classmethod
     def of(cls, plan: PlanResult) -> Claims:
-        """Return the claims of `plan`."""
-        return cls(
-            alignment=plan.alignment,
-            arenas=tuple(ArenaClaim(a.name, a.size, a.capacity, a.peak) for a in plan.arenas),
-            schedule=plan.schedule,
-            steps=plan.steps,
-            buffers=_rows(plan.buffers),
-            io=plan.io,  # type: ignore[arg-type]  # the check reads it as a text
-            overwrite_inputs=plan.overwrite_inputs,
-            order=plan.order if plan.order in {"any", "model"} else "schedule",  # type: ignore[arg-type]
-            bodies=tuple(map(BodyClaim.of, plan.bodies)),
-            constants=tuple(ConstantClaim(**vars(c)) for c in plan.constants),
-            outside=tuple(Reason(**vars(e)) for e in plan.outside),
-            unplanned=tuple(Reason(**vars(e)) for e in plan.unplanned),
-            digest=plan.digest,
-            dims=plan.dims,
-            bounds=plan.bounds,
-            gap=plan.gap,
-            model=plan.model,
-            kernels=None if plan.kernels is None else KernelClaim(**plan.kernels),
-            totals=TotalsClaim(**plan.totals),
-            copies=CopyClaim(**vars(plan.copies)),
-            inputs=tuple(map(_end, plan.inputs)),
-            outputs=tuple(map(_end, plan.outputs)),
-            states=tuple(map(_state, plan.kept_states)),
-            operators=plan.operators,
-            operands=plan.operands,
-            results=plan.results,
-            attributes=plan.attributes,
-            constant_nodes=plan.constant_nodes,
-            pins=plan.pins,
-            places=plan.places,
-            keeps=plan.keeps,
-            movement=None if plan.movement is None else _movement(plan.movement),
-            ranges=plan.ranges,
-            sums=plan.sums,
-            formulas=tuple(map(_formula, plan.formulas)) if plan.ranges else None,
-            search=_search(plan),
-            **{name: figure for name, figure in vars(plan).items() if name in _FIGURES},
-        )
+        """Return the claims of `plan`, as in its JSON, and what a search proved."""
+        told, moved = plan.to_dict(), plan.movement
+        names = {one.name for one in fields(cls)}
+        claims = {name: claim for name, claim in told.items() if name in names and name != "states"}
+        states = (state for state in told.get("states", ()) if state["arena"] is not None)
+        claims["states"] = [{name: claim for name, claim in state.items() if name != "source"} for state in states]
+        claims["order"] = plan.order if plan.order in {"any", "model"} else "schedule"
+        if moved is not None:
+            kept = {one.name for one in fields(MovementClaim)}
+            claims["movement"] = {name: claim for name, claim in told["movement"].items() if name in kept}
+        bounds = () if moved is None else (moved.lower_bound, moved.parts_bound, moved.any_order_bound)
+        search = SearchClaim(plan.optimal_over, plan.any_order_bound, bounds)
+        return replace(_adapter().validate_python(claims), search=search)
 
 
-_FIGURES = frozenset(
-    {
-        "peak",
-        "peak_step",
-        "lower_bound",
-        "optimal",
-        "bound",
-        "activation_bytes",
-        "in_place",
-    }
-)
+# A published plan read back: from its JSON, or from the metadata of a planned model.
+
+_HINT = "onnxtile plan MODEL --emit plan.json writes a plan; docs/plan.schema.json describes it"
+
+_LARGEST = 2**53
+"""The largest number that every reader of JSON keeps exact."""
 
 
-def _search(plan: PlanResult) -> SearchClaim:
-    moved = plan.movement
-    bounds = () if moved is None else (moved.lower_bound, moved.parts_bound, moved.any_order_bound)
-    return SearchClaim(plan.optimal_over, plan.any_order_bound, bounds)
+def from_json(data: bytes, where: str) -> Claims:
+    """Return the plan in the JSON text `data` of the file `where`. Raises UsageError with the first invalid field."""
+    try:
+        found = json.loads(data, parse_int=_number)
+        version = found.get("version") if isinstance(found, dict) else None
+        if version != 1 or isinstance(version, bool):  # in Python true equals 1
+            raise UsageError(f"{where} is not a plan: version is not 1", hint=_HINT)
+        surplus = _without_surplus(found, data)
+        plan = _adapter().validate_json(json.dumps(found) if surplus else data, strict=True)
+        return replace(plan, surplus=surplus)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise UsageError(f"{where} is not a plan: {field + ': ' if field else ''}{first['msg']}", hint=_HINT) from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{where} is not JSON: {error}", hint=_HINT) from None
 
 
-def _movement(planned: PlannedMovement) -> MovementClaim:
-    copies = tuple(MemoryCopyClaim(**vars(copy)) for copy in planned.copies)
-    time = None if planned.time is None else TransferTimeClaim(**vars(planned.time))
-    return MovementClaim(planned.fast, planned.slow, copies, planned.bytes, planned.forced, planned.weights, time)
+def _without_surplus(found: Any, data: bytes) -> tuple[str, ...]:
+    """Remove from the plan `found`, the JSON in `data`, the fields that are no claims; return their names."""
+    try:
+        _adapter().validate_json(data, strict=True)
+    except pydantic.ValidationError as error:
+        faults = [fault["loc"] for fault in error.errors() if fault["type"] == "unexpected_keyword_argument"]
+    else:
+        return ()
+    for place in faults:
+        inner = found
+        for key in place[:-1]:
+            inner = inner[key]
+        del inner[place[-1]]
+    return tuple(".".join(map(str, place)) for place in faults)
 
 
-def _end(planned: PlannedInput) -> InputClaim:
-    texts = None if planned.shape_formula is None else tuple(map(str, planned.shape_formula))
-    return InputClaim(planned.name, planned.dtype, planned.shape, texts)
+@cache
+def _adapter() -> pydantic.TypeAdapter[Claims]:
+    return pydantic.TypeAdapter(Claims)
 
 
-def _state(planned: PlannedState) -> StateClaim:
-    return StateClaim(**{name: claim for name, claim in vars(planned).items() if name != "source"})
+def _number(text: str) -> int:
+    number = int(text) if len(text) < 20 else _LARGEST + 1
+    if abs(number) > _LARGEST:
+        raise ValueError(f"a number is larger than {_LARGEST}")
+    return number
 
 
-def _formula(planned: ArenaFormula) -> FormulaClaim:
-    scaled, peak = (None if form is None else _pieces(form) for form in (planned.scaled, planned.peak))
-    return FormulaClaim(planned.name, _pieces(planned.fixed), scaled, peak)
+def from_marks(model: ir.Model, where: str) -> Claims:
+    """Return the plan in the metadata of `model`, of the file `where`.
+
+    It has addresses, aliases, steps and arenas; other claims are missing. Raises UsageError for a model without a plan.
+    """
+    text = model.graph.metadata_props.get(keys.PLAN)
+    if text is None:
+        raise UsageError(f"{where} is not a planned model: its graph has no {keys.PLAN!r}", hint=_HINT)
+    try:
+        summary = dict(json.loads(text, parse_int=_number))
+        main = _marked(model, model.graph, "", None)
+        rows = (*main.buffers, *(_workspace_row(SHARED, workspace) for workspace in summary.get("workspaces", ())))
+        whole = {
+            **{name: summary[name] for name in ("alignment", "arenas", "io", "overwrite_inputs")},
+            "order": summary["order"] if summary["order"] in {"any", "model"} else "schedule",
+            **{"schedule": main.schedule, "steps": main.steps, "buffers": rows, "bodies": main.bodies},
+            "peak": summary["peak"],
+            **{name: summary[name] for name in ("pins", "places", "keeps", "movement") if name in summary},
+            "states": summary.get("states", ()),
+            "kernels": summary.get("kernels"),
+        }
+        return _adapter().validate_python(whole)
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"{where} is not a planned model: its metadata is not a plan ({_short(error)})") from None
 
 
-def _pieces(planned: SizePieces) -> PiecesClaim:
-    return PiecesClaim(str(planned), tuple(map(str, planned.pieces)))
+def _short(error: Exception) -> str:
+    if isinstance(error, pydantic.ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return str(error)
 
 
-def _rows(buffers: tuple[PlannedBuffer, ...]) -> tuple[ClaimedRow, ...]:
-    return tuple(map(_row, buffers))
+def _marked(model: ir.Model, graph: ir.Graph, name: str, attribute: str | None) -> BodyClaim:
+    """Return the claims in the metadata of `graph` and of its bodies."""
+    rows = [row for value in graph.inputs if (row := _row_of_marks(value)) is not None]
+    rows += [row for node in graph for value in node.outputs if (row := _row_of_marks(value)) is not None]
+    order = sorted(graph, key=lambda node: int(node.metadata_props[keys.STEP]))
+    bodies, names = [], names_of(graph)
+    for node in order:
+        if keys.WORKSPACE_AT in node.metadata_props:
+            workspace = json.loads(node.metadata_props[keys.WORKSPACE_AT], parse_int=_number)
+            rows.append(_workspace_row(f"{names[node]} {SHARED}", workspace))
+        if keys.UNIQUE_WORKSPACE_AT in node.metadata_props:
+            workspace = json.loads(node.metadata_props[keys.UNIQUE_WORKSPACE_AT], parse_int=_number)
+            rows.append(_workspace_row(f"{names[node]} {UNIQUE}", workspace))
+        bodies += [
+            _marked(model, body, names[node], at) for at, body in entered_bodies(node, model).items() if at is not None
+        ]
+    steps = tuple(int(node.metadata_props[keys.STEP]) for node in order)
+    return BodyClaim(name, attribute, tuple(names[node] for node in order), steps, tuple(rows), tuple(bodies))
 
 
-def _row(buffer: PlannedBuffer) -> ClaimedRow:
-    fields: dict[str, Any] = dict(vars(buffer))
-    fields["parts"] = tuple(ClaimedPart(**vars(part)) for part in buffer.parts) or None
-    for name in ("size_formula", "scaled_offset"):
-        fields[name] = "" if fields[name] is None else str(fields[name])
-    for name in ("shape_formula", "strides_formula"):
-        fields[name] = None if fields[name] is None else tuple(map(str, fields[name]))
-    return ClaimedRow(**fields)
+def _row_of_marks(value: ir.Value) -> ClaimedRow | None:
+    marks = value.metadata_props
+    if keys.ARENA not in marks:
+        return None
+    place = (marks[keys.ARENA], int(marks[keys.OFFSET]), int(marks[keys.SIZE]))
+    parts = tuple(ClaimedPart(**part) for part in json.loads(marks.get(keys.PARTS, "[]"), parse_int=_number))
+    return ClaimedRow(value.name or "", *place, alias=marks.get(keys.ALIAS_OF), parts=parts, strides=NO_SHAPE)
+
+
+def _workspace_row(name: str, workspace: dict[str, Any]) -> ClaimedRow:
+    live_range = {key: workspace[key] for key in ("first", "last") if key in workspace}
+    return ClaimedRow(name, workspace["arena"], workspace["offset"], workspace["size"], kind=WORKSPACE, **live_range)

@@ -17,12 +17,74 @@ import onnx_ir as ir
 
 from onnxtile.check.addresses import Holder, Placing
 from onnxtile.check.document import UNSAID, ArenaClaim, ClaimedRow, Claims, MemoryCopyClaim, TransferTimeClaim
-from onnxtile.check.graph import GraphFacts, RunOrder, names_of, reads
-from onnxtile.inspection.work import works
+from onnxtile.check.graph import GraphFacts, RunOrder, graphs_of, names_of, reads
+from onnxtile.check.operators import FACTORS, STANDARD, WITHOUT_PRODUCTS
 from onnxtile.model import keys
+from onnxtile.model.constants import Constants
+from onnxtile.model.functions import inline_calls
 from onnxtile.model.topology import bodies_of
 from onnxtile.planning.result import PlanFailure
-from onnxtile.shapes.resolve import Shapes
+from onnxtile.shapes.resolve import Shapes, resolve
+
+# The multiply-accumulates of nodes, counted from the tables of this check.
+
+_CALLED = "onnxtile.called"
+"""On a node of a copy of the model: the number of the node of the graph that it is of. It is never saved."""
+
+
+def macs_of(known: GraphFacts) -> dict[ir.Node, int | None]:
+    """Return the multiply-accumulates of each node of the main graph; None where they are not known.
+
+    Calls of functions are counted in a copy of the model, in which they are written out.
+    """
+    nodes = list(known.model.graph)
+    found = {node: _macs(node, known.shapes, known.constants) for node in nodes}
+    calls = [number for number, node in enumerate(nodes) if node.op_identifier() in known.model.functions]
+    if not calls:
+        return found
+    copied = known.model.clone()
+    for number, node in enumerate(copied.graph):
+        node.metadata_props[_CALLED] = str(number)
+    try:
+        inline_calls(copied)
+    except (ValueError, ir.passes.PassError):
+        return {**found, **{nodes[number]: None for number in calls}}
+    shapes, constants = resolve(copied), Constants(copied)
+    inside: dict[int, list[int | None]] = {number: [] for number in calls}
+    for node in copied.graph:
+        number = int(node.metadata_props[_CALLED])
+        if number in inside:
+            inside[number].append(_macs(node, shapes, constants))
+    return {**found, **{nodes[number]: _sum(counts) for number, counts in inside.items()}}
+
+
+def _sum(counts: Collection[int | None]) -> int | None:
+    return None if None in counts else sum(count or 0 for count in counts)
+
+
+def _macs(node: ir.Node, shapes: Shapes, constants: Constants) -> int | None:
+    """Return the multiply-accumulates of `node`; those of its bodies only where there are none."""
+    bodies = [body for _, body in graphs_of(node)]
+    if bodies:
+        inner = [_macs(one, shapes, constants) for body in bodies for one in body]
+        return None if any(count != 0 for count in inner) else 0
+    name = node.op_type if node.domain in STANDARD else f"{node.domain}::{node.op_type}"
+    if name in WITHOUT_PRODUCTS or all(value in constants for value in node.outputs):
+        return 0
+    if name not in FACTORS or max(FACTORS[name]) >= len(node.inputs):
+        return None
+    values = (*(node.inputs[place] for place in FACTORS[name]), node.outputs[0])
+    left, right, result = (None if value is None else shapes.sizes(value) for value in values)
+    if not left or not right or result is None:
+        return None
+    if "Conv" in name:
+        # Weights are (out, in / groups, kernel ...), of a ConvTranspose (in, out / groups, kernel ...).
+        is_transposed = node.op_type == "ConvTranspose"
+        channels = right[0] if is_transposed else right[1] * node.attributes.get_int("group", 1)
+        return None if left[1] != channels else math.prod(left if is_transposed else result) * math.prod(right[1:])
+    is_turned = node.attributes.get_int("transA", 0) and len(left) > 1
+    return math.prod(result) * (left[-2] if is_turned else left[-1])
+
 
 # Puts the copies that a published plan claims into the model, so that its schedule can be checked there.
 #
@@ -236,11 +298,15 @@ class _Touch(NamedTuple):
 
 @dataclass(frozen=True)
 class Transfers:
-    """The run of the nodes of `line`, of which `copies` copy between memories, at the addresses of `placing`."""
+    """The run of the nodes of a graph, of which `copies` copy between memories, at the addresses of `placing`."""
 
-    line: RunOrder
     placing: Placing
     copies: Collection[ir.Node]
+
+    @property
+    def line(self) -> RunOrder:
+        """The order of the nodes."""
+        return self.placing.line
 
     @cached_property
     def allowed(self) -> dict[ir.Node, Allowed]:
@@ -353,15 +419,16 @@ def is_copy(node: ir.Node, model: ir.Model) -> bool:
     return function is not None and keys.COPY in function.metadata_props
 
 
-def wrong_movement(claims: Claims, placing: Placing, line: RunOrder, known: GraphFacts) -> Iterator[PlanFailure]:
-    """Yield the faults of the copies of a plan; none where each buffer has one memory."""
+def wrong_movement(claims: Claims, placing: Placing, unchecked: list[str]) -> Iterator[PlanFailure]:
+    """Yield the faults of the copies of a plan; none where each buffer has one memory. What is not checked is added to `unchecked`."""
     if claims.movement is None:
         return
+    line, known = placing.line, placing.known
     copies = [node for node in line.nodes if is_copy(node, known.model)]
     if len(claims.arenas) != _MEMORIES:
         yield PlanFailure(f"copies are between two memories, and the plan has {len(claims.arenas)} arenas")
         return
-    check = _MovementCheck(claims, placing, line, known)
+    check = _MovementCheck(claims, placing, line, known, unchecked)
     for node in line.nodes:
         yield from check.copy(node) if is_copy(node, known.model) else check.kernel(node)
     yield from check.workspaces()
@@ -378,6 +445,7 @@ class _MovementCheck:
     placing: Placing
     line: RunOrder
     known: GraphFacts
+    unchecked: list[str]
 
     @property
     def fast(self) -> ArenaClaim:
@@ -450,7 +518,7 @@ class _MovementCheck:
         names = {self.line.name_of[node]: node for node in copies}
         for name in sorted(listed.keys() ^ names.keys()):
             yield PlanFailure(f"movement lists copies that are not those of the schedule: {name!r}", (name,))
-        readers, allowed = self._readers(), Transfers(self.line, self.placing, copies).allowed
+        readers, allowed = self._readers(), Transfers(self.placing, copies).allowed
         for name, node in names.items():
             right = {**self._right(name, node, readers), **allowed[node]._asdict()}
             wrong = [
@@ -551,49 +619,56 @@ class _MovementCheck:
             yield PlanFailure("the time of the movement is of a speed below 1")
             return
         copying = sum(self.known.bytes(node.outputs[0]) or 0 for node in copies) / time.bandwidth
-        right: dict[str, float | None] = {"copying": copying}
-        clocked = None if time.macs_per_second is None else self._clocked(time.bandwidth, time.macs_per_second, copies)
-        if clocked is None:
-            right |= dict.fromkeys(("computing", "without_overlap", "with_overlap"))
-        else:
-            computing, (starts, ends) = clocked
-            right |= {
-                "computing": computing,
-                "without_overlap": copying + computing,
-                "with_overlap": max(ends, default=0),
-            }
-        for name, fact in right.items():
-            if not _is_same(getattr(time, name), fact):
-                yield PlanFailure(f"movement says that {name} takes {getattr(time, name)} seconds, not {fact}")
-        for name, seconds in (("start", starts), ("end", ends)) if clocked else (("start", None), ("end", None)):
-            told = getattr(time, f"{name}s")
-            if (told is None) is not (seconds is None) or len(told or ()) != len(seconds or ()):
-                yield PlanFailure(
-                    f"movement has times of the {name}s of {len(told or ())} nodes, not {len(seconds or ())}"
-                )
-                continue
-            if seconds is None:
-                continue
-            for node, one, fact in zip(self.line.nodes, told, seconds, strict=True):
-                if not _is_same(one, fact):
-                    text = f"movement says that {self.line.name_of[node]!r} has its {name} at {one} seconds, not {fact}"
-                    yield PlanFailure(text, (), self.line.step_of[node])
-                    break
+        if not _is_same(time.copying, copying):
+            yield PlanFailure(f"movement says that copying takes {time.copying} seconds, not {copying}")
+        for name, fact in self._of_kernels(time, copies, copying).items():
+            told = getattr(time, name)
+            if isinstance(fact, list):
+                yield from self._wrong_turns(name, told, fact)
+            elif isinstance(told, tuple):
+                yield PlanFailure(f"movement has {name} of nodes, and no speed of kernels that are all counted")
+            elif not _is_same(told, fact):
+                yield PlanFailure(f"movement says that {name} takes {told} seconds, not {fact}")
 
-    def _clocked(
-        self, bandwidth: int, macs_per_second: int, copies: Collection[ir.Node]
-    ) -> tuple[float, Clocked] | None:
-        """Return the seconds of all kernels, and the times of all nodes; None where the MACs of a node are not known."""
-        found = works(self.known.model, self.known.shapes, self.known.constants)
-        macs = [0 if node in copies else found[node].total for node in self.line.nodes]
-        if any(count is None for count in macs):
-            return None
+    def _wrong_turns(self, name: str, told: Sequence[float] | None, right: Sequence[float]) -> Iterator[PlanFailure]:
+        """Yield that the plan has other `starts` or `ends` of nodes."""
+        if told is None or len(told) != len(right):
+            yield PlanFailure(f"movement has {name} of {len(told or ())} nodes, not {len(right)}")
+            return
+        for node, one, fact in zip(self.line.nodes, told, right, strict=True):
+            if not _is_same(one, fact):
+                reason = f"movement {name} {self.line.name_of[node]!r} at {one} seconds, not {fact}"
+                yield PlanFailure(reason, (), self.line.step_of[node])
+                return
+
+    def _of_kernels(
+        self, time: TransferTimeClaim, copies: Sequence[ir.Node], copying: float
+    ) -> Mapping[str, float | list[float] | None]:
+        """Return the times that depend on the speed of the kernels; the sum of two alone where the work of one is not known."""
+        speed = time.macs_per_second
+        macs = [] if speed is None else self._macs(copies)
+        if speed is None or (None in macs and time.computing is None):
+            return dict.fromkeys(("computing", "without_overlap", "with_overlap", "starts", "ends"))
+        if None in macs:
+            return {"without_overlap": copying + (time.computing or 0)}
         seconds = [
-            (self.known.bytes(node.outputs[0]) or 0) / bandwidth if node in copies else (count or 0) / macs_per_second
+            (self.known.bytes(node.outputs[0]) or 0) / time.bandwidth if node in copies else (count or 0) / speed
             for node, count in zip(self.line.nodes, macs, strict=True)
         ]
-        computing = sum(count or 0 for count in macs) / macs_per_second
-        return computing, Transfers(self.line, self.placing, copies).clocked(seconds)
+        starts, ends = Transfers(self.placing, copies).clocked(seconds)
+        computing = sum(count or 0 for count in macs) / speed
+        sums = {"computing": computing, "without_overlap": copying + computing, "with_overlap": max(ends, default=0)}
+        return {**sums, "starts": starts, "ends": ends}
+
+    def _macs(self, copies: Collection[ir.Node]) -> list[int | None]:
+        """Return the MACs of all nodes; for those that are not known, note that times are not checked."""
+        found = macs_of(self.known)
+        macs = [0 if node in copies else found[node] for node in self.line.nodes]
+        names = [node.op_type for node, count in zip(self.line.nodes, macs, strict=True) if count is None]
+        if names:
+            told = ", ".join(dict.fromkeys(names))
+            self.unchecked.append(f"the times of the kernels: the products of {told} are not counted")
+        return macs
 
     def _forced(self, copies: Sequence[ir.Node]) -> int:
         """Return the bytes of inputs and weights that are copied, and of outputs."""

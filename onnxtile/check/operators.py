@@ -1,5 +1,7 @@
 """The table of ONNX operators whose results may share bytes with operands, written from the specification for this check alone.
 
+It needs Python alone: `check_account.py` beside it, which proves bounds without onnxtile, has the same rules as the check of plans.
+
 An operator may write over an operand if each element of its result depends only on the same element of that operand, or if it reads a whole
 row or channel before it writes it. So do operators that keep the elements of an operand but for those that they update, and a Gemm, which
 adds each element of its last operand to the product of the others. Operators whose results need neighbours of an element (convolutions,
@@ -8,7 +10,8 @@ pooling, LRN, Hardmax), or move elements (Transpose, Gather, Tile), may not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 _ROUNDING = ["Abs", "Ceil", "Floor", "Neg", "Reciprocal", "Round", "Sign", "Sqrt"]
 _EXPONENTIAL = ["Erf", "Exp", "Log"]
@@ -89,8 +92,79 @@ APPENDS: Mapping[str, Mapping[int, int]] = {
 }
 """By operator and output, the operand that holds the state before: the output begins with it, or is made when it has been read."""
 
+FACTORS: Mapping[str, tuple[int, int]] = {
+    **dict.fromkeys(["Conv", "ConvInteger", "ConvTranspose", "Gemm", "MatMul", "MatMulInteger"], (0, 1)),
+    **dict.fromkeys(["QLinearConv", "QLinearMatMul"], (0, 3)),
+    **dict.fromkeys([f"com.microsoft::{name}" for name in ("DynamicQuantizeMatMul", "FusedConv", "FusedGemm")], (0, 1)),
+    "com.microsoft::MatMulIntegerToFloat": (0, 1),
+    "com.microsoft::QGemm": (0, 3),
+}
+"""The operators whose multiply-accumulates are counted, and the places of the two operands that they multiply."""
+
+_MOVING = [
+    *("Compress", "Constant", "ConstantOfShape", "DepthToSpace", "Expand", "Gather", "GatherElements", "GatherND"),
+    *("Pad", "Range", "Resize", "ReverseSequence", "Shape", "Size", "SpaceToDepth", "Tile", "Transpose", "Upsample"),
+]
+_REDUCING = [
+    *("ArgMax", "ArgMin", "AveragePool", "CumSum", "GlobalAveragePool", "GlobalMaxPool", "Hardmax", "LRN", "LpPool"),
+    *("MaxPool", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin"),
+    *("ReduceProd", "ReduceSum", "ReduceSumSquare"),
+]
+WITHOUT_PRODUCTS: frozenset[str] = frozenset(
+    {
+        *(name for name in WRITES_OVER if name not in FACTORS),
+        *(name for name in map("com.microsoft::{}".format, CONTRIBUTED_OVER) if name not in FACTORS),
+        *(*SAME_ELEMENTS, *TAKES_PARTS, *JOINS, *_MOVING, *_REDUCING),
+    }
+)
+"""Operators that multiply no matrices. Of operators that are in neither table, the multiply-accumulates are not known."""
+
 STANDARD = frozenset({"", "ai.onnx"})
 """The domains of the operators above."""
 
 WITH_BODIES = frozenset({"If", "Loop", "Scan"})
 """Operators whose bodies have plans of their own."""
+
+
+def operands_over(operator: str, count: int) -> frozenset[int]:
+    """Return the indices of the `count` operands over which an operator of this name may write in some domain and with some attributes."""
+    tables: tuple[Mapping[str, frozenset[int] | None], ...] = (WRITES_OVER, CONTRIBUTED_OVER)
+    places = [table[operator] for table in tables if operator in table]
+    return frozenset(at for at in range(count) if any(one is ANY_OPERAND or at in one for one in places))
+
+
+def appends(operator: str) -> bool:
+    """Return whether an operator of this name may make a state over the one before in some domain."""
+    return operator in WITH_BODIES or operator in {name.rpartition("::")[2] for name in APPENDS}
+
+
+def slice_corner(
+    whole: Sequence[int], starts: Sequence[int] | None, axes: Sequence[int] | None, steps: Sequence[int] | None
+) -> list[int] | None:
+    """Return the indices of the first element of a Slice of a tensor with the sizes `whole`; None for steps that are not 1.
+
+    None of the numbers may be unknown (None), and there is an axis of `whole` for each start; else None is returned, too.
+    """
+    if starts is None or axes is None or steps is None or len(axes) != len(starts) or {*steps} - {1}:
+        return None
+    corner = [0] * len(whole)
+    for start, axis in zip(starts, axes, strict=True):
+        if not -len(whole) <= axis < len(whole):
+            return None
+        length = whole[axis]
+        corner[axis] = max(0, min(start + length if start < 0 else start, length))
+    return corner
+
+
+def elements_before(whole: Sequence[int], corner: Sequence[int]) -> int:
+    """Return the number of elements of a tensor with the sizes `whole` before the one with the indices `corner`."""
+    return sum(start * math.prod(whole[axis + 1 :]) for axis, start in enumerate(corner))
+
+
+def is_contiguous(whole: Sequence[int], box: Sequence[int]) -> bool:
+    """Return whether the elements of a `box` inside a tensor with the sizes `whole` are some, and follow each other there.
+
+    They do if the distance from the first to the last equals their number.
+    """
+    last = elements_before(whole, [length - 1 for length in box])
+    return len(whole) == len(box) and min(box, default=1) > 0 and last + 1 == math.prod(box)

@@ -13,9 +13,9 @@ from typing import NamedTuple, TypeAlias
 
 import onnx_ir as ir
 
-from onnxtile.check.addresses import SHARED, CheckTerms, Holder, Placing, bytes_read
-from onnxtile.check.document import ClaimedRow
-from onnxtile.check.graph import GraphFacts, RunOrder, reads
+from onnxtile.check.addresses import Holder, Placing, bytes_read
+from onnxtile.check.document import SHARED, ClaimedRow
+from onnxtile.check.graph import RunOrder, reads
 from onnxtile.check.sharing import Link, links
 from onnxtile.planning.result import PlanFailure
 
@@ -99,21 +99,21 @@ class Shared:
     rules: list[OrderRule] = field(default_factory=list)
 
 
-def replay(placing: Placing, line: RunOrder, terms: CheckTerms) -> Shared:
+def replay(placing: Placing) -> Shared:
     """Replay each holder of `placing` that has several tensors."""
     shared = Shared()
-    rules = shared.rules if terms.every_order else None
+    rules = shared.rules if placing.terms.every_order else None
     for holder in placing.holders:
         if len(holder.members) > 1:
-            used = _used(holder, placing, terms)
+            used = _used(holder, placing)
             shared.links.update(used)
-            shared.failures += _unconnected(holder, used, placing, tuple(_states_in(holder, placing, terms)))
+            shared.failures += _unconnected(holder, used, placing, tuple(_states_in(holder, placing)))
             if holder.row.size:
-                shared.failures += _Replay(holder, used, placing, line, terms.known, rules).run()
+                shared.failures += _Replay(holder, used, placing, rules).run()
     return shared
 
 
-def _used(holder: Holder, placing: Placing, terms: CheckTerms) -> dict[ir.Value, list[Link]]:
+def _used(holder: Holder, placing: Placing) -> dict[ir.Value, list[Link]]:
     """Return the links between members of `holder` that lie where these links say."""
     members = set(holder.members)
     makers = dict.fromkeys(maker for value in holder.members if (maker := value.producer()) is not None)
@@ -121,17 +121,17 @@ def _used(holder: Holder, placing: Placing, terms: CheckTerms) -> dict[ir.Value,
     for node in makers:
         if members.isdisjoint(reads(node)):
             continue
-        for link in links(node, terms.known):
+        for link in links(node, placing.known):
             both = members.issuperset((link.result, link.operand))
             if both and placing.rows[link.result].offset == placing.rows[link.operand].offset + link.at:
                 found.setdefault(link.result, []).append(link)
     return found
 
 
-def _states_in(holder: Holder, placing: Placing, terms: CheckTerms) -> Iterator[tuple[ir.Value, ir.Value]]:
+def _states_in(holder: Holder, placing: Placing) -> Iterator[tuple[ir.Value, ir.Value]]:
     """Yield the inputs and outputs in `holder` that are one state and have one address."""
     members = set(holder.members)
-    for before, after in terms.known.next_states.items():
+    for before, after in placing.known.next_states.items():
         if {before, after} <= members and placing.rows[before].offset == placing.rows[after].offset:
             yield before, after
 
@@ -181,16 +181,14 @@ class _Replay:
         holder: Holder,
         used: dict[ir.Value, list[Link]],
         placing: Placing,
-        line: RunOrder,
-        known: GraphFacts,
         rules: list[OrderRule] | None,
     ) -> None:
         self._members = holder.members
         self._place = {value: i for i, value in enumerate(holder.members)}
         self._used = used
         self._rows: list[ClaimedRow] = [placing.rows[value] for value in holder.members]
-        self._line = line
-        self._known = known
+        self._line = placing.line
+        self._known = placing.known
         self._rules = rules
         self._ledger = Ledger()
         self._expected: dict[int, list[WrittenRange]] = {}
@@ -317,18 +315,17 @@ _AT_ONCE = 4096
 """The number of nodes whose predecessors are found together, one bit each."""
 
 
-def disorders(
-    holders: Sequence[Holder], used: dict[ir.Value, list[Link]], rules: Iterable[OrderRule], line: RunOrder
-) -> Iterator[PlanFailure]:
+def disorders(placing: Placing, shared: Shared) -> Iterator[PlanFailure]:
     """Yield a failure for each two tensors that some order lets overwrite each other.
 
-    `rules` are the rules of tensors in one holder. Of two holders on one byte, every user of the first must run before every first writer
+    `shared` has the rules of tensors in one holder. Of two holders on one byte, every user of the first must run before every first writer
     of the second. It suffices to check holders that follow each other on a byte, since the rule is transitive.
     """
-    for holder in holders:
+    line = placing.line
+    for holder in placing.holders:
         if holder.row.name == SHARED and not holder.members:
             yield PlanFailure("one workspace for all kernels holds for one order only", (holder.row.name,))
-    yield from _broken([*rules, *_between(holders, used, line)], line)
+    yield from _broken([*shared.rules, *_between(placing.holders, shared.links, line)], line)
 
 
 def _between(holders: Sequence[Holder], used: dict[ir.Value, list[Link]], line: RunOrder) -> Iterator[OrderRule]:

@@ -1,14 +1,15 @@
-"""Results of a node that may share bytes with its operands, by the definition of the operator."""
+"""Tensors that may share bytes: results of a node and its operands, by the definition of the operator, and the ends of a state."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 import onnx_ir as ir
 
+from onnxtile.check.document import NO_SHAPE, UNSAID, ClaimedRow, StateClaim
 from onnxtile.check.graph import GraphFacts, reads
 from onnxtile.check.operators import (
     APPENDS,
@@ -20,7 +21,11 @@ from onnxtile.check.operators import (
     TAKES_PARTS,
     WITH_BODIES,
     WRITES_OVER,
+    elements_before,
+    is_contiguous,
+    slice_corner,
 )
+from onnxtile.planning.result import PlanFailure
 
 # Whether a meta-op only joins or cuts quantised tensors, or gives one another shape, read from its body and the numbers of its scales.
 
@@ -29,65 +34,57 @@ _LEAST_SCALE = 2.0**-126
 """The smallest normal float32: of a subnormal scale a quotient may round to another step."""
 
 
-def moves_quantised(node: ir.Node, known: GraphFacts) -> bool:
-    """Return whether the body of the meta-op `node` dequantises operand 0, at most reshapes it, and quantises it as it was.
-
-    Quotient and product of one normal scale differ by less than half a step from the whole number, so every element comes back.
-    """
-    function = known.model.functions.get(node.op_identifier())
-    if function is None or len(function.inputs) != len(node.inputs) or len(function.outputs) != 1:
-        return False
-    body = list(function)
-    if not 2 <= len(body) <= 3 or [body[0].op_type, body[-1].op_type] != ["DequantizeLinear", "QuantizeLinear"]:
-        return False
-    first, last, between = body[0], body[-1], body[1:-1]
-    if any(one.op_type not in SAME_ELEMENTS - {"Cast", "CastLike", "Dropout"} for one in between):
-        return False
-    chain = [function.inputs[0], *(one.outputs[0] for one in body)]
-    wired = all(one.inputs[0] is value for one, value in zip(body, chain, strict=False))
-    return (
-        wired
-        and function.outputs[0] is chain[-1]
-        and _are_alike(first, last, dict(zip(function.inputs, node.inputs, strict=True)), known)
-    )
-
-
 @dataclass(frozen=True)
 class Boxes:
-    """A Concat of `operands`, or a Split of the first of them, along `axis`."""
+    """A Concat of `operands`, a Split of the first of them along `axis`, or another shape of it ("Reshape")."""
 
     operator: str
     operands: tuple[ir.Value | None, ...]
     results: tuple[ir.Value, ...]
-    axis: int
+    axis: int = 0
+
+
+_RESHAPING = SAME_ELEMENTS - {"Cast", "CastLike", "Dropout"}
 
 
 def boxes_of_quantised(node: ir.Node, known: GraphFacts) -> Boxes | None:
-    """Return the operands and results that the meta-op `node` joins or cuts, each dequantised before and quantised as it was after."""
+    """Return the operands and results that the meta-op `node` joins, cuts or reshapes: dequantised before, quantised as they were after.
+
+    Quotient and product of one normal scale differ by less than half a step from the whole number, so every element comes back.
+    """
     function = known.model.functions.get(node.op_identifier())
     if function is None or len(function.inputs) != len(node.inputs) or len(function.outputs) != len(node.outputs):
         return None
     between = [one for one in function if one.op_type not in {"DequantizeLinear", "QuantizeLinear"}]
-    if len(between) != 1 or between[0].op_type not in JOINS | {"Split"} or between[0].domain not in STANDARD:
+    moving = between[0] if between else None
+    if len(between) > 1 or (moving is not None and moving.domain not in STANDARD):
         return None
-    (moving,) = between
-    read = moving.inputs if moving.op_type in JOINS else moving.inputs[:1]
-    before = [None if value is None else value.producer() for value in read]
-    after = [next((user for user in function if user.inputs[0] is value), None) for value in moving.outputs]
-    if len(function) != len({*before, *after, moving}) or None in before or None in after:
+    operator = "Reshape" if moving is None or moving.op_type in _RESHAPING else moving.op_type
+    if operator not in JOINS | {"Reshape", "Split"}:
         return None
-    first, last = [one for one in before if one is not None], [one for one in after if one is not None]
-    given = dict(zip(function.inputs, node.inputs, strict=True))
-    made = dict(zip(function.outputs, node.outputs, strict=True))
+    if moving is None:
+        first = [one for one in function if one.op_type == "DequantizeLinear"]
+        made = [one.outputs[0] for one in first]
+    else:
+        read = moving.inputs if operator in JOINS else moving.inputs[:1]
+        first = [maker for value in read if value is not None and (maker := value.producer()) is not None]
+        made = list(moving.outputs) if len(first) == len(read) else []
+    last = [user for value in made for user in [one for one in function if one.inputs[0] is value][:1]]
+    if not last or len(last) != len(made) or len(function) != len({*first, *last, *between}):
+        return None
+    if operator == "Reshape" and (len(first) != 1 or first[0].inputs[0] is not function.inputs[0]):
+        return None
     if any(one.op_type != "DequantizeLinear" for one in first) or any(one.op_type != "QuantizeLinear" for one in last):
         return None
-    alike = all(_are_alike(one, other, given, known) for one in first for other in last)
-    if not alike or any(one.inputs[0] not in given for one in first) or any(one.outputs[0] not in made for one in last):
+    given = dict(zip(function.inputs, node.inputs, strict=True))
+    results = dict(zip(function.outputs, node.outputs, strict=True))
+    if any(one.inputs[0] not in given for one in first) or any(one.outputs[0] not in results for one in last):
+        return None
+    if not all(_are_alike(one, other, given, known) for one in first for other in last):
         return None
     operands = tuple(given[one.inputs[0]] for one in first if one.inputs[0] is not None)
-    results = tuple(made[one.outputs[0]] for one in last)
-    axis = moving.attributes.get_int("axis", 1 if moving.op_type in JOINS else 0)
-    return Boxes(moving.op_type, operands, results, axis)
+    axis = 0 if moving is None else moving.attributes.get_int("axis", 1 if operator in JOINS else 0)
+    return Boxes(operator, operands, tuple(results[one.outputs[0]] for one in last), axis)
 
 
 def boxes_of_joined(node: ir.Node, known: GraphFacts) -> Boxes | None:
@@ -175,14 +172,14 @@ def held(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
 
 def _contiguous(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
     """Yield what `held` yields where all tensors are contiguous."""
-    if moves_quantised(node, known) and node.inputs[0] is not None:
-        yield from _seen(node.outputs[0], node.inputs[0], known)
+    boxes = boxes_of_quantised(node, known) or boxes_of_joined(node, known)
     is_open = known.is_bound((*node.inputs, *node.outputs))
-    if is_open:
-        yield from _first_joined(node, known)
-    box = None if is_open else boxes_of_quantised(node, known) or boxes_of_joined(node, known)
-    if box is not None:
-        yield from _boxes(box, known)
+    if boxes is not None and boxes.operator == "Reshape" and boxes.operands[0] is not None:
+        yield from _seen(boxes.results[0], boxes.operands[0], known)
+    elif is_open:
+        yield from _first_joined(node, boxes, known)
+    elif boxes is not None:
+        yield from _boxes(boxes, known)
     if not known.is_standard(node) or not node.inputs or node.inputs[0] is None or not node.outputs:
         return
     operator = node.op_type
@@ -190,7 +187,7 @@ def _contiguous(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
         yield from _seen(node.outputs[0], node.inputs[0], known)
     if operator in SAME_ELEMENTS and not (operator == "Dropout" and _may_drop(node, known)):
         yield from _seen(node.outputs[0], node.inputs[0], known)
-    elif known.is_bound((*node.inputs, *node.outputs)):
+    elif is_open:
         return  # the start of a box is known only in a run
     elif operator == "Slice":
         yield from _parts(node.inputs[0], _sliced(node, known), known)
@@ -199,9 +196,8 @@ def _contiguous(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
         yield from _boxes(Boxes(operator, tuple(node.inputs), tuple(node.outputs), axis), known)
 
 
-def _first_joined(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
+def _first_joined(node: ir.Node, boxes: Boxes | None, known: GraphFacts) -> Iterator[Link]:
     """Yield the first operand of a Concat of data-dependent sizes: it begins the result in every run, if it is one row of it."""
-    boxes = boxes_of_quantised(node, known) or boxes_of_joined(node, known)
     if known.is_standard(node) and node.op_type in JOINS and node.inputs and node.outputs:
         boxes = Boxes(node.op_type, tuple(node.inputs), tuple(node.outputs), node.attributes.get_int("axis", 1))
     if boxes is None or boxes.operator not in JOINS or boxes.operands[0] is None or not boxes.results[0].name:
@@ -422,22 +418,11 @@ def _slice_corner(node: ir.Node, whole: Sequence[int], known: GraphFacts) -> lis
         starts = found
         axes = list(range(len(starts))) if given[2] is None else known.numbers(given[2])
         steps = [] if given[3] is None else known.numbers(given[3])
-    if axes is None or steps is None or len(axes) != len(starts) or set(steps) - {1}:
-        return None
-    corner = [0] * len(whole)
-    for start, axis in zip(starts, axes, strict=True):
-        if not -len(whole) <= axis < len(whole):
-            return None
-        length = whole[axis]
-        corner[axis] = max(0, min(start + length if start < 0 else start, length))
-    return corner
+    return slice_corner(whole, starts, axes, steps)
 
 
 def _distance(whole: ir.Value, box: ir.Value, corner: Sequence[int], known: GraphFacts) -> int | None:
-    """Return the start in bytes of the `box` with that first element in `whole`; None where it is not contiguous.
-
-    It is contiguous if the distance from its first to its last element equals their number.
-    """
+    """Return the start in bytes of the `box` with that first element in `whole`; None where it is not contiguous."""
     outer, inner, dtype = known.shapes.sizes(whole), known.shapes.sizes(box), known.shapes.dtype(whole)
     if outer is None or inner is None or dtype is None or dtype != known.shapes.dtype(box) or len(outer) != len(inner):
         return None
@@ -445,9 +430,242 @@ def _distance(whole: ir.Value, box: ir.Value, corner: Sequence[int], known: Grap
         return None
     if any(start + length > size for start, length, size in zip(corner, inner, outer, strict=True)):
         return None
-    strides = [math.prod(outer[axis + 1 :]) for axis in range(len(outer))]
-    count = math.prod(inner)
-    reach = 1 + sum((length - 1) * stride for length, stride in zip(inner, strides, strict=True))
-    if not count or reach != count:
+    return elements_before(outer, corner) * dtype.bitwidth // 8 if is_contiguous(outer, inner) else None
+
+
+# States: an input and an output that are one tensor, whose bytes nothing else may have in the whole run.
+#
+# The rows of the plan say where both are. An output at another address than its input is copied there after the run.
+
+
+@dataclass(frozen=True)
+class CheckedStates:
+    """The states that a plan keeps: the `inputs` and `outputs` in order, and those of them that hold bytes `throughout` the run."""
+
+    claims: tuple[StateClaim, ...] = ()
+    inputs: tuple[ir.Value, ...] = ()
+    outputs: tuple[ir.Value, ...] = ()
+    throughout: frozenset[ir.Value] = frozenset()
+
+    @property
+    def next_of(self) -> Mapping[ir.Value, ir.Value]:
+        """The output by the input of each state."""
+        return dict(zip(self.inputs, self.outputs, strict=True))
+
+
+@dataclass
+class FoundStates:
+    """The states of the claims that the graph has, and the faults of the others."""
+
+    states: CheckedStates
+    failures: list[PlanFailure] = field(default_factory=list)
+
+
+def found_states(claims: Iterable[StateClaim], rows: Iterable[ClaimedRow], graph: ir.Graph) -> FoundStates:
+    """Return the states that the plan keeps, by names of inputs and outputs of `graph`."""
+    at = {row.name: (row.arena, row.offset) for row in rows}
+    inputs = {value.name or "": value for value in graph.inputs}
+    outputs = {value.name or "": value for value in graph.outputs}
+    kept: list[StateClaim] = []
+    failures: list[PlanFailure] = []
+    seen: set[str] = set()
+    for claim in claims:
+        names = (claim.input, claim.output)
+        if claim.input not in inputs or claim.output not in outputs:
+            failures.append(
+                PlanFailure(
+                    f"the state {claim.input!r} and {claim.output!r} is no input and output of the model", names
+                )
+            )
+        elif not seen.isdisjoint((f"< {claim.input}", f"> {claim.output}")):
+            failures.append(PlanFailure(f"{claim.input!r} or {claim.output!r} is in two states", names))
+        else:
+            seen.update((f"< {claim.input}", f"> {claim.output}"))
+            kept.append(claim)
+    before = tuple(inputs[claim.input] for claim in kept)
+    after = tuple(outputs[claim.output] for claim in kept)
+    same = [claim.output for claim in kept if at.get(claim.input, "") == at.get(claim.output)]
+    throughout = frozenset((*before, *(outputs[name] for name in same)))
+    return FoundStates(CheckedStates(tuple(kept), before, after, throughout), failures)
+
+
+def carried_states(node: ir.Node, body: ir.Graph, rows: Iterable[ClaimedRow]) -> CheckedStates:
+    """Return the carried values of `node`, a Loop or Scan, that have one address as input and output of its `body`."""
+    inputs, outputs = list(body.inputs), list(body.outputs)
+    if node.op_type == "Loop" and node.domain in STANDARD:
+        pairs = list(zip(inputs[2:], outputs[1:], strict=False))
+    elif node.op_type == "Scan" and node.domain in STANDARD:
+        count = len(inputs) - node.attributes.get_int("num_scan_inputs", 0)
+        pairs = list(zip(inputs[:count], outputs[:count], strict=False))
+    else:
+        return CheckedStates()
+    at = {row.name: (row.arena, row.offset) for row in rows if row.size}
+    same = [
+        (before, after)
+        for before, after in pairs
+        if before.name in at and at[before.name] == at.get(after.name or "") and outputs.count(after) == 1
+    ]
+    before, after = (tuple(pair[side] for pair in same) for side in (0, 1))
+    return CheckedStates((), before, after, frozenset((*before, *after)))
+
+
+def wrong_states(
+    states: CheckedStates, rows: Mapping[ir.Value, ClaimedRow], kept: Iterable[ir.Value], known: GraphFacts
+) -> Iterator[PlanFailure]:
+    """Yield the faults of states: another address, type or shape than the rows and the graph have, or wrong figures.
+
+    `kept` values outlive the run. None may have bytes that a state is copied into after it.
+    """
+    kept = [value for value in kept if value in rows]
+    for claim, before, after in zip(states.claims, states.inputs, states.outputs, strict=True):
+        names = (claim.input, claim.output)
+        row, other = rows.get(before), rows.get(after)
+        if row is None or other is None:
+            yield PlanFailure(f"the state {claim.input!r} and {claim.output!r} has no address", names)
+            continue
+        if (claim.arena, claim.offset) != (row.arena, row.offset):
+            yield PlanFailure(
+                f"the state {claim.input!r} lies at {row.offset} of {row.arena!r}, not at {claim.offset} of {claim.arena!r}",
+                names,
+            )
+        axes = _longer_axes(before, after, known)
+        if known.shapes.dtype(before) != known.shapes.dtype(after) or axes is None or len(axes) > 1:
+            yield PlanFailure(f"{claim.input!r} and {claim.output!r} have types or shapes that are no state", names)
+            continue
+        yield from _wrong_axis(claim, axes)
+        is_same = (row.arena, row.offset) == (other.arena, other.offset)
+        yield from _wrong_strides(claim, before, after, is_appended=is_same and bool(axes), known=known)
+        if not is_same:
+            yield from _lost(row, [rows[value] for value in kept if value is not before])
+        right = {
+            "size": max(row.size, other.size) if is_same else row.size,
+            "copied": 0 if is_same else row.size,
+        }
+        for name, number in right.items():
+            if getattr(claim, name) not in {UNSAID, number}:
+                yield PlanFailure(f"{name} of the state {claim.input!r} is {getattr(claim, name)}, not {number}", names)
+
+
+def _wrong_axis(claim: StateClaim, axes: Sequence[int]) -> Iterator[PlanFailure]:
+    """Yield that a state grows along another axis; at sizes below the largest nothing is claimed."""
+    right = axes[0] if axes else None
+    if claim.size != UNSAID and claim.axis not in {UNSAID, right}:
+        reason = f"axis of the state {claim.input!r} is {claim.axis}, not {right}"
+        yield PlanFailure(reason, (claim.input, claim.output))
+
+
+def _lost(state: ClaimedRow, kept: Iterable[ClaimedRow]) -> Iterator[PlanFailure]:
+    for row in kept:
+        if row.arena == state.arena and row.offset < state.end and state.offset < row.end and row.size and state.size:
+            reason = f"{row.place} is overwritten after the run, when the state {state.place} is copied there"
+            yield PlanFailure(reason, (row.name, state.name))
+
+
+def _longer_axes(before: ir.Value, after: ir.Value, known: GraphFacts) -> list[int] | None:
+    """Return the axes on which `after` is longer; None where both have other ranks, or `after` is shorter."""
+    inner, outer = known.shapes.sizes(before), known.shapes.sizes(after)
+    if inner is None or outer is None or len(inner) != len(outer):
         return None
-    return sum(start * stride for start, stride in zip(corner, strides, strict=True)) * dtype.bitwidth // 8
+    if any(one > other for one, other in zip(inner, outer, strict=True)):
+        return None
+    return [axis for axis in range(len(inner)) if inner[axis] < outer[axis]]
+
+
+def _wrong_strides(
+    claim: StateClaim, before: ir.Value, after: ir.Value, *, is_appended: bool, known: GraphFacts
+) -> Iterator[PlanFailure]:
+    """Yield the fault of strides other than those of the largest size, or of strides that the output has not. None is contiguous."""
+    if claim.strides is None:
+        return
+    names = (claim.input, claim.output)
+    right = _strides(after, known) if is_appended else None
+    is_largest = claim.size != UNSAID
+    if is_largest and claim.strides != right:
+        yield PlanFailure(f"strides of the state {claim.input!r} are {claim.strides}, not {right}", names)
+    elif (before in known.spread) > (after in known.spread) and (known.is_bound((after,)) or claim.strides != right):
+        yield PlanFailure(
+            f"{claim.output!r} is contiguous, and has not the strides of the state {claim.input!r}", names
+        )
+
+
+def _strides(value: ir.Value, known: GraphFacts) -> tuple[int, ...] | None:
+    """Return the bytes from one element of the contiguous `value` to the next on each axis; None where an element is no whole bytes."""
+    return _contiguous_strides(known.shapes.sizes(value), known.shapes.dtype(value))
+
+
+def _contiguous_strides(shape: tuple[int, ...] | None, dtype: ir.DataType | None) -> tuple[int, ...] | None:
+    if shape is None or dtype is None or dtype.bitwidth % 8:
+        return None
+    return tuple(math.prod(shape[axis + 1 :]) * dtype.bitwidth // 8 for axis in range(len(shape)))
+
+
+def spread_tensors(states: CheckedStates, known: GraphFacts) -> dict[ir.Value, tuple[int, int]]:
+    """Return the tensors of growing states whose rows are further apart than they are long, and their views that have these rows.
+
+    Each has the number of its rows, and the bytes from one to the next.
+    """
+    found: dict[ir.Value, tuple[int, int]] = {}
+    for claim, before, after in zip(states.claims, states.inputs, states.outputs, strict=True):
+        shape = known.shapes.sizes(before)
+        if claim.strides is None or shape is None or not 0 <= (claim.axis or 0) < len(shape):
+            continue
+        axes = _longer_axes(before, after, known)
+        rows = math.prod(shape[: axes[0]]) if axes else 1
+        todo = [before] if rows > 1 else []
+        # At the largest sizes the graph has them; they are the same at all others.
+        strides = _strides(after, known) if claim.size != UNSAID else claim.strides
+        pitch = strides[axes[0] - 1] if axes and strides is not None and len(strides) == len(shape) else 0
+        if todo and (strides != _strides(after, known) or known.is_bound((after,))):
+            todo.append(root_of(after, known))
+        while todo:
+            value = todo.pop()
+            found[value] = (rows, pitch)
+            shown = (one for node in value.consumers() for one in held(node, known) if one.rule == "view")
+            todo += (one.result for one in shown if one.operand is value and _has_rows(one.result, rows, known))
+    return found
+
+
+def wrong_row_strides(
+    states: CheckedStates, rows: Mapping[ir.Value, ClaimedRow], known: GraphFacts, *, over_ranges: bool
+) -> Iterator[PlanFailure]:
+    """Yield the `rows` with other strides than the graph and the states give them. A contiguous tensor has none.
+
+    Over ranges, it may have them where it is contiguous at some sizes only. A stride of an axis of one element, which nothing uses, is
+    compared at the largest sizes.
+    """
+    owners = {rows[before].alias or rows[before].name for before in states.inputs if before in rows}
+    for value, row in rows.items():
+        if row.strides == NO_SHAPE:
+            continue
+        shape, dtype = known.shapes.sizes(value), known.shapes.dtype(value)
+        right = None
+        if value in known.spread and (row.alias or row.name) in owners and shape is not None and dtype is not None:
+            right = _strides_of_rows(shape, dtype, *known.spread[value])
+        elif over_ranges and row.strides is not None:
+            right = _contiguous_strides(shape, dtype)
+        both = row.strides, right
+        if row.most != UNSAID and None not in both and shape is not None:
+            both = tuple(_of_long_axes(strides or (), shape) for strides in both)  # type: ignore[assignment]
+        if both[0] != both[1]:
+            reason = f"strides of {row.name!r} are {row.strides and list(row.strides)}, not {right and list(right)}"
+            yield PlanFailure(reason, (row.name,))
+
+
+def _of_long_axes(strides: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
+    """Return those of `strides` that are of axes of several elements; all where they are not those of `shape`."""
+    if len(strides) != len(shape):
+        return tuple(strides)
+    return tuple(stride for stride, size in zip(strides, shape, strict=True) if size > 1)
+
+
+def _strides_of_rows(shape: Sequence[int], dtype: ir.DataType, rows: int, pitch: int) -> tuple[int, ...]:
+    """Return the bytes from one element to the next on each axis of a tensor whose first axes number `rows`, `pitch` bytes apart."""
+    axes = next(count for count in range(1, len(shape) + 1) if math.prod(shape[:count]) == rows)
+    inner = [math.prod(shape[axis + 1 :]) * dtype.bitwidth // 8 for axis in range(axes, len(shape))]
+    return (*(math.prod(shape[axis + 1 : axes]) * pitch for axis in range(axes)), *inner)
+
+
+def _has_rows(value: ir.Value, rows: int, known: GraphFacts) -> bool:
+    """Return whether the sizes of the first axes of `value` multiply to the number of `rows`."""
+    shape = known.shapes.sizes(value) or ()
+    return any(math.prod(shape[:count]) == rows for count in range(1, len(shape) + 1))

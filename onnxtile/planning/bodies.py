@@ -21,7 +21,7 @@ from onnxtile.model.topology import node_id
 from onnxtile.planning.aliases import LayoutFacts
 from onnxtile.planning.layout import Layout, layouts, smallest
 from onnxtile.planning.offsets.effort import NORMAL
-from onnxtile.planning.offsets.problem import OffsetPlan, OptimalityProof, Problem
+from onnxtile.planning.offsets.problem import Bound, OffsetPlan, OptimalityProof, Problem
 from onnxtile.planning.ordering.order_search import OrderSearch
 from onnxtile.planning.planner import find_planner
 from onnxtile.planning.result import Inside
@@ -164,7 +164,13 @@ def with_bodies(
             ended = largest.proof.ended if ended == "lower bound reached" else ended
     smaller = tuple(replace(b, size=b.size - spare.get(b.name, 0)) for b in problem.buffers) if spare else ()
     bound = replace(problem, buffers=smaller).lower_bound if spare else proof.lower_bound
-    return proof if bound >= proof.lower_bound else OptimalityProof(bound, problem.bound, ended)
+    if bound >= proof.lower_bound:
+        return proof
+    peak, pinned = problem.peak[0], problem.pinned_end
+    kind: Bound = "bodies" if bound < max(peak, pinned) else "every order"
+    if bound in {peak, pinned} - {0}:
+        kind = "peak" if bound == peak else "pin"
+    return OptimalityProof(bound, kind, ended)
 
 
 # The bytes inside a meta-op: the peak of its own nodes, planned by themselves.

@@ -14,7 +14,16 @@ from onnxtile.model import keys
 from onnxtile.model.topology import all_values
 from onnxtile.planning.aliases import Alias, LayoutFacts
 from onnxtile.planning.live_ranges import InSteps, LiveRange, Precedence, early_ends, find_live_ranges, with_states
-from onnxtile.planning.offsets.problem import Buffer, OptimalityProof, OverCapacity, PinOverlap, Problem, align
+from onnxtile.planning.offsets.problem import (
+    Buffer,
+    LivePart,
+    OptimalityProof,
+    OverCapacity,
+    PinOverlap,
+    Problem,
+    align,
+    union,
+)
 from onnxtile.planning.ordering.every_order import Claim, InEveryOrder, clique, conflicts
 from onnxtile.planning.ordering.order_search import OrderSearch
 from onnxtile.planning.schedule import Order, Schedule, SchedulingContext
@@ -199,6 +208,7 @@ class Layout:
     alignment: int
     make_whole: Callable[[], Layout]
     make_loose: Callable[[], Layout]
+    make_outlines: Callable[[], tuple[Buffer, ...]]
 
     @cached_property
     def problem(self) -> Problem:
@@ -323,7 +333,25 @@ class _LayoutTerms:
         whole = partial(replace(self, in_parts=False).layout, schedule)
         loose = partial(replace(self, saves_copies=False).layout, schedule)
         found = (roles, live_ranges, order, sharing, buffers, workspaces)
-        return Layout(scope, schedule, *found, self.alignment, whole, loose)
+        outlines = partial(self._with_outlines, buffers, sharing, schedule, live_ranges)
+        return Layout(scope, schedule, *found, self.alignment, whole, loose, outlines)
+
+    def _with_outlines(
+        self,
+        buffers: Iterable[Buffer],
+        sharing: Sharing,
+        schedule: Schedule,
+        live_ranges: Mapping[ir.Value, LiveRange],
+    ) -> tuple[Buffer, ...]:
+        """Return `buffers` in which each byte lives while a tensor of `sharing` over it does, part by part."""
+        ends = early_ends(self.scope, schedule, self.facts, live_ranges)
+        lives: dict[str, list[LivePart]] = {}
+        for value, alias_set in sharing.alias_sets.of.items():
+            size, start = tensor_bytes(value, self.facts.shapes) or 0, alias_set.start(value)
+            parts = ends.get(value, (LivePart(0, size, *live_ranges[value]),))
+            found = lives.setdefault(alias_set.owner.name or "", [])
+            found += (part._replace(start=part.start + start, end=part.end + start) for part in parts)
+        return tuple(replace(one, outline=union(lives[one.name])) if one.name in lives else one for one in buffers)
 
     def _fixed(self, roles: Roles) -> dict[ir.Value, FixedBytes]:
         pins = self.pins
@@ -489,8 +517,12 @@ class _Smallest(Generic[Placed]):
             proof = placed.proof
             if proof is not None and layout.problem.lower_bound < proof.lower_bound:
                 ended = None if self.best is None or self.best[1].proof is None else self.best[1].proof.ended
-                bound = OptimalityProof(layout.problem.lower_bound, layout.problem.bound, ended or "effort")
-                placed = replace(placed, proof=bound)
+                least, kind = layout.problem.lower_bound, layout.problem.bound
+                if kind == "peak" and least < whole.problem.peak[0]:
+                    # With whole buffers, other tensors may share bytes: the bound holds for these, too.
+                    kind = "parts"
+                    least = min(least, replace(whole.problem, buffers=whole.make_outlines()).lower_bound)
+                placed = replace(placed, proof=OptimalityProof(least, kind, ended or "effort"))
             self._keep(whole, placed)
 
     def _keep(self, layout: Layout, placed: Placed) -> None:

@@ -105,6 +105,8 @@ def fixed_rules(plan: PlanJson) -> dict[str, str]:
 
 _BOUNDS = {
     "peak": "the peak",
+    "parts": "the peak with parts of buffers",
+    "bodies": "the peak with smaller bodies",
     "every order": "at once in some order",
     "pin": "the end of a pinned tensor",
     "search": "by exact search",
@@ -233,6 +235,7 @@ def for_check(result: ResultJson) -> list[Table | Text]:
         ("sound", "yes"),
         ("values", f"{result['values']:,}, {result['tensors']:,} of them with an address"),
         *((name, f"{result[name]:,}") for name in ("aliases", "workspaces", "bodies", "arenas")),
+        *(("not checked", told) for told in result["unchecked"]),
     ]
     return [table("check of the plan", ("figure", "value"), rows)]
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import onnxtile
-from onnxtile.planning import check_account, check_bound
+from onnxtile.check import check_account, check_bound
 from onnxtile.system.errors import OnnxtileError
 from tests.bench.subjects import small
 

@@ -18,8 +18,8 @@ import onnx_ir as ir
 import pytest
 
 import onnxtile
-from onnxtile.planning import check_account, check_bound
-from onnxtile.planning.check_account import assumed, graph_of
+from onnxtile.check import check_account, check_bound
+from onnxtile.check.check_account import assumed, graph_of
 from onnxtile.system.registry import data_folder
 
 _GRAPHS: Mapping[str, tuple[str, dict[str, Any]]] = {

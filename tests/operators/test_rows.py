@@ -16,8 +16,7 @@ from onnxtile.model.node_kinds import DEQUANTISING, QUANTISING
 from onnxtile.operators import reasons, saves
 from onnxtile.operators.row import CONTROL_FLOW, NOT_STANDARD, FloatMeaning, No, Operator, SizeNumbers
 from onnxtile.operators.table import names_where, operators
-from onnxtile.operators.work import NO_PRODUCTS, Products
-from onnxtile.planning import byte_graph
+from onnxtile.operators.work import NO_PRODUCTS, Operations, Products
 from onnxtile.system.registry import discover
 from onnxtile.tiling.tileable import Tileable
 from tests.conftest import ROOT
@@ -99,33 +98,25 @@ def test_the_check_writes_over_what_the_planner_writes_over() -> None:
     assert {name: dict(places) for name, places in published.APPENDS.items()} == states
 
 
+def test_the_check_counts_the_products_that_the_planner_counts() -> None:
+    assert {name for name in published.FACTORS if not isinstance(ROWS[name].work, Products)} == set()
+    assert {name for name in published.WITHOUT_PRODUCTS if not isinstance(ROWS[name].work, Operations)} == set()
+
+
 def test_the_certificate_lets_operators_write_over_as_many_operands_as_the_planner() -> None:
     """A bound that forbids less is sound; one that forbids what the planner does is not."""
-    views = names_where(lambda row: row.same == "view")
-    assert views == byte_graph.VIEWS
+    most = max(len(one.operands) for one in schemas())
     for name, row in ROWS.items():
-        if isinstance(row.over, No):
-            continue
         own = name.removeprefix(MICROSOFT)
-        assert not byte_graph.COPIES.search(own), name
-        assert row.over is None or min(row.over) >= byte_graph.ADDED.get(own, 0), name
-    loose = {
-        name for name in with_kernel() - views if isinstance(over(name), No) and not byte_graph.COPIES.search(name)
-    }
-    assert {name for name in loose if over(name) not in NO_TENSORS} == LOOSE
-
-
-NO_TENSORS = {
-    *(reasons.CONTAINER, reasons.TEXT, reasons.RANDOM, reasons.BODY, reasons.CLASSICAL, reasons.SIZED_BY_DATA),
-    *(reasons.OTHER_SIZE, reasons.ALL_ROWS, reasons.SMALLER, reasons.LOSS),
-}
-_LOOSE = (
-    "Affine Crop ImageScaler MaxUnpool MemcpyFromHost MemcpyToHost ParametricSoftplus ReverseSequence STFT Scale ScaledTanh "
-    "com.microsoft::EngramGate com.microsoft::HyperConnectionPostMix com.microsoft::Inverse com.microsoft::MaxpoolWithMask "
-    "com.microsoft::MoE com.microsoft::QMoE com.microsoft::UnfoldTensor"
-)
-LOOSE = set(_LOOSE.split())
-"""Operators that the certificate's bound lets write over operands, though no plan does: the bound is lower than it might be."""
+        allowed = published.operands_over(own, most)
+        planned = (
+            frozenset[int]() if isinstance(row.over, No) else frozenset(range(most)) if row.over is None else row.over
+        )
+        assert planned <= allowed, name
+        assert published.appends(own) or not row.state_over, name
+        # More is allowed only where an operator of that name in another domain may.
+        others = [one for other, one in ROWS.items() if other.rpartition("::")[2] == own.rpartition("::")[2]]
+        assert planned == allowed or len(others) > 1, name
 
 
 def test_an_operator_on_quantised_tensors_is_known_wherever_the_float_one_is() -> None:

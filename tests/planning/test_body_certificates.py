@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, parser
 
 import onnxtile
-from onnxtile.planning import check_account, check_bound
+from onnxtile.check import check_account, check_bound
 
 IF = """
 <ir_version: 10, opset_import: ["" : 17]>

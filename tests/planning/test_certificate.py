@@ -20,14 +20,14 @@ import pytest
 from onnx import TensorProto, helper, parser
 
 import onnxtile
-from onnxtile.planning import byte_graph, check_account, check_bound
-from onnxtile.planning.certificate import FixedRow, certificate, offset_tree, problem_certificate
-from onnxtile.planning.check_account import graph_of
-from onnxtile.planning.check_bound import Account, is_proved
+from onnxtile.check import check_account, check_bound, operators
+from onnxtile.check.certificate import FixedRow, certificate, offset_tree, problem_certificate
+from onnxtile.check.check_account import graph_of
+from onnxtile.check.check_bound import Account, is_proved
 from tests.planning.test_movement_plan import SKIP, moved
 
 NOT_PROVED = "the proof does not hold"
-SCRIPTS = [Path(name) for name in (check_account.__file__, byte_graph.__file__, check_bound.__file__)]
+SCRIPTS = [Path(name) for name in (check_account.__file__, operators.__file__, check_bound.__file__)]
 
 CHAIN = """
 <ir_version: 10, opset_import: ["" : 17]>
@@ -478,7 +478,7 @@ def test_copies_of_the_scripts_run_by_themselves(tmp_path: Path) -> None:
     assert run(bound, file) == (1, "refused: 'bytes'\n")
 
 
-@pytest.mark.parametrize(("checker", "allowed"), zip(SCRIPTS, ({"onnx", "byte_graph"}, {"onnx"}, set()), strict=True))
+@pytest.mark.parametrize(("checker", "allowed"), zip(SCRIPTS, ({"onnx", "operators"}, set(), set()), strict=True))
 def test_the_scripts_import_nothing_of_onnxtile_but_each_other(checker: Path, allowed: set[str]) -> None:
     imports = [
         node for node in ast.walk(ast.parse(checker.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)
@@ -487,7 +487,7 @@ def test_the_scripts_import_nothing_of_onnxtile_but_each_other(checker: Path, al
         name
         for one in imports
         for name in ([one.module] if isinstance(one, ast.ImportFrom) else [a.name for a in one.names])
-        if name != "onnxtile.planning.byte_graph"
+        if name != "onnxtile.check.operators"
     }
     assert {(name or "").partition(".")[0] for name in names} <= {*sys.stdlib_module_names} | allowed
 

@@ -236,3 +236,19 @@ def test_the_run_notices_bytes_that_a_copy_lost(tmp_path: Path) -> None:
     )
     wrong = replace(planned.plan, buffers=buffers)
     assert not arena_run(model, wrong, shapes, Constants(model)).equal
+
+
+def test_times_of_products_that_the_check_does_not_count_are_said_not_to_be_checked(tmp_path: Path) -> None:
+    text = SKIP.replace("y = Add(s, a)", 'e = Einsum <equation = "i,i->i"> (s, a)  y = Add(e, a)')
+    assert text != SKIP
+    planned = moved(text, 1024, verify=False, **SPEEDS)
+    document = json.loads(json.dumps(published(planned.plan.to_dict())))
+    found = audit(document, tmp_path, text)
+    assert (found.sound, found.unchecked) == (
+        True,
+        ("the times of the kernels: the products of Einsum are not counted",),
+    )
+    for field in ("copying", "without_overlap"):
+        wrong = copy.deepcopy(document)
+        wrong["movement"]["time"][field] *= 2
+        assert audit(wrong, tmp_path, text).failures, field

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from onnxtile.check.audit import check, from_marks
+from onnxtile.check.audit import check
+from onnxtile.check.document import from_marks
 from onnxtile.planning.annotate import annotate
 from onnxtile.planning.offsets.effort import NORMAL, Effort
 from onnxtile.planning.offsets.problem import Problem
@@ -15,6 +16,7 @@ from onnxtile.planning.planner import Placement, Planner
 from onnxtile.planning.planners.best import BEST
 from onnxtile.planning.planners.naive import NAIVE
 from onnxtile.planning.result import PlannedPart, PlanResult
+from onnxtile.planning.workspaces import WorkspaceRules
 from onnxtile.report.formats.to_html import FORMAT as HTML
 from onnxtile.report.formats.to_svg import SVG
 from onnxtile.report.layout import arenas
@@ -146,18 +148,60 @@ def planner(most: int) -> Planner:
     return Planner("some", "good offsets for few outlines", place)
 
 
+GAPS = sliced(range(ROWS)).replace(
+    "{\n      a = Sin(x)",
+    """{
+      p = ReduceMax<keepdims = 1>(x) q = CumSum(p, axis) c = Concat<axis = 0>(p, q) r = ReduceSum(c) a = Mul(x, r)""",
+)
+"""The Concat of p and q is far below the peak: its parts only save copies."""
+
+
 @pytest.mark.parametrize(("most", "size"), [(3, ROWS + 1), (2, ROWS + 2), (0, 2 * ROWS)])
 def test_where_parts_leave_gaps_fewer_are_tried_and_then_none(
     monkeypatch: pytest.MonkeyPatch, most: int, size: int
 ) -> None:
     monkeypatch.setattr("onnxtile.planning.model_plan.find_planner", lambda _: planner(most))
-    # The Concat of p and q is far below the peak: its parts only save copies.
-    text = sliced(range(ROWS)).replace(
-        "{\n      a = Sin(x)",
-        """{
-      p = ReduceMax<keepdims = 1>(x) q = CumSum(p, axis) c = Concat<axis = 0>(p, q) r = ReduceSum(c) a = Mul(x, r)""",
-    )
-    found = proved(text)
+    found = proved(GAPS)
     assert found.arena_size == size * TILE
     # Whole buffers prove nothing of buffers with outlines.
     assert found.lower_bound == (ROWS + 1) * TILE
+
+
+def test_the_bound_of_parts_is_named_so_where_whole_buffers_are_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxtile.planning.model_plan.find_planner", lambda _: planner(0))
+    case = Case.of(GAPS)
+    found = case.plan()
+    assert (found.bound, found.lower_bound, found.peak) == ("parts", (ROWS + 1) * TILE, 2 * ROWS * TILE)
+    wrong = (
+        {"bound": "peak"},
+        {"bound": "bodies"},
+        {"lower_bound": found.lower_bound + TILE},
+        {"lower_bound": found.peak},
+    )
+    for change in wrong:
+        assert case.audit(replace(found, **change)).failures, change
+
+
+def test_the_bound_of_parts_holds_where_whole_buffers_share_other_bytes() -> None:
+    case = Case.of("""
+    random (float[1,8] x0, float[4,2] x1)
+      => (float[8] v6, float[1,2] v7, float[1,8] v8, float[1,7] v11, float[1,24] v12, float[2,1] v13, float[1,8] v14)
+      <int64[1] k0 = {8}, int64[1] k1 = {0}, int64[1] k2 = {1}, int64[1] k3 = {0}, int64[2] k4 = {1,7},
+       int64[2] k5 = {1,24}> {
+      v2 = Relu(x0)
+      v3 = Concat<axis = 0>(x1, x1)
+      v4 = Concat<axis = 0>(x1, v3, v3)
+      v5 = Concat<axis = 0>(x0, v2, v2)
+      v6 = Reshape(v2, k0)
+      v7 = Slice(v4, k1, k2, k3)
+      v8 = Softmax(x0)
+      v9 = Relu(x0)
+      v10, v11 = Split<axis = 1>(v9, k4)
+      v12 = Reshape(v5, k5)
+      v13 = Concat<axis = 0>(v10, v10)
+      v14 = Relu(x0)
+    }
+    """)
+    workspaces = WorkspaceRules.of({"Softmax": "48"}, shared=False)
+    found = case.plan(io="inside", planner="naive", alignment=4, workspaces=workspaces)
+    assert (found.bound, found.lower_bound, found.peak) == ("parts", 256, 296)

@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 
 import onnxtile
-from onnxtile.planning import check_account, check_bound
+from onnxtile.check import check_account, check_bound
 from onnxtile.planning.offsets.problem import PinOverlap
 from onnxtile.system.errors import Infeasible, ModelError
 from tests.random_graphs.carried_out import Run

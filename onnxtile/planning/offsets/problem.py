@@ -352,9 +352,10 @@ class Problem:
         return tuple(sorted(live, key=lambda b: (-b.bytes_at(step), b.name)))
 
 
-Bound = Literal["peak", "every order", "pin", "search"]
-"""The kind of proof of a lower bound: the peak, the bytes that some order needs at the same time, the end of a pinned buffer, or an exact
-search that found no smaller arena."""
+Bound = Literal["peak", "parts", "bodies", "every order", "pin", "search"]
+"""The kind of proof of a lower bound: the peak; a lower one where each byte of a buffer lives for its own steps ("parts"), or
+where bodies have plans of the fewest bytes that are proved; the bytes that some order needs at the same time; the end of a pinned buffer;
+or an exact search that found no smaller arena."""
 
 Ended = Literal[
     "lower bound reached",

@@ -1,6 +1,6 @@
 """What a plan has together with its model: the certificate that no plan takes fewer bytes, and the block of constants.
 
-The scripts check_*.py in onnxtile/planning accept a certificate. Constants lie at the offsets that the plan and its C header give them.
+The scripts check_*.py in onnxtile/check accept a certificate. Constants lie at the offsets that the plan and its C header give them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _HINT = "plan a model, and emit this file with it"
 
 def _certificate(plan: PlanJson, _options: RenderOptions) -> bytes:
     if not plan["schedule"]:
-        from onnxtile.planning.certificate import problem_certificate
+        from onnxtile.check.certificate import problem_certificate
 
         return as_json(problem_certificate(plan)).encode()
     if not isinstance(plan, PlanDocument) or plan.certificate is None:

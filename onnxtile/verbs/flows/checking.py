@@ -106,7 +106,7 @@ def _unknown(claims: Claims, known: Collection[str]) -> Iterator[PlanFailure]:
 
 
 def _read(file: Path | str) -> Claims:
-    from onnxtile.check.audit import from_json, from_marks
+    from onnxtile.check.document import from_json, from_marks
 
     path = Path(file)
     if path.suffix.lower() != ".json":

@@ -347,8 +347,8 @@ class PlannedModel(ModelResult):
         return PlanDocument(self.plan.to_dict(), self.constant_block, self.certificate)
 
     def certificate(self) -> dict[str, Any]:
-        """Return the certificate of the plan, which `planning/check_account.py` and `check_bound.py` accept. Raises ModelError."""
-        from onnxtile.planning.certificate import certificate
+        """Return the certificate of the plan, which `check/check_account.py` and `check_bound.py` accept. Raises ModelError."""
+        from onnxtile.check.certificate import certificate
 
         return certificate(self.model, self.plan)
 

@@ -9,11 +9,9 @@ from typing import Any, NamedTuple, TypeAlias
 import onnx
 import onnx_ir as ir
 
+from onnxtile.check.check_account import UNITS, ByteGraph, account_of, body_of, graph_of, held_steps, lives_of, refusal
+from onnxtile.check.check_bound import MOST_SETS, Account, is_proved
 from onnxtile.model.validity import skeleton
-from onnxtile.planning.byte_graph import ByteGraph
-from onnxtile.planning.check_account import UNITS, account_of, body_of, graph_of, held_steps, lives_of, refusal
-from onnxtile.planning.check_bound import MOST_SETS, Account, is_proved
-from onnxtile.planning.offsets.problem import align
 from onnxtile.planning.result import PlannedBody, PlannedPart, PlanResult
 
 # Proofs that rows do not fit into an arena: trees of decisions, each of which puts one of two rows below the other.
@@ -164,7 +162,7 @@ _TOO_LONG = f"a tree that proves the offsets has more than {_MOST_BRANCHES:,} br
 def certificate(model: ir.Model, plan: PlanResult) -> CertificateJson:
     """Return the certificate of `plan`, the plan of `model`, ready for JSON; its `proof` is None, with the `reason`, where none is found.
 
-    `planning.check_account` and `planning.check_bound` accept it. The proof is found with their own account of the bytes, which shares
+    `check.check_account` and `check.check_bound` accept it. The proof is found with their own account of the bytes, which shares
     nothing with the planner's: it counts fewer bytes, never more.
     """
     said = _stated(plan)
@@ -250,7 +248,7 @@ def _of_bodies(problem: ByteGraph, said: CertificateJson, plan: PlanResult | Pla
         account = Account(told["account"])
         needed = [account.always(at) for at in range(len(account.nodes))]
         widest = {"proof": {"node": needed.index(max(needed))}}
-        yield from _largest(told, told | widest | {"arena": align(max(needed), said["alignment"])})
+        yield from _largest(told, told | widest | {"arena": -(-max(needed) // said["alignment"]) * said["alignment"]})
 
 
 def _largest(whole: CertificateJson, least: CertificateJson) -> Iterator[CertificateJson]:
