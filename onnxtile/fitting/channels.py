@@ -13,7 +13,7 @@ from math import prod
 
 import onnx_ir as ir
 
-from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor, Network
+from onnxtile.fitting.network import FitKernel, FitTensor, Network
 from onnxtile.fitting.read_network import WEIGHTS, KernelSource
 from onnxtile.fitting.strips import ChunkedKernels, PatchRange, shares
 from onnxtile.model.constants import Constants
@@ -294,30 +294,17 @@ def _part(
 
 
 def _sum(name: str, reads: tuple[int, int], total: int, tensors: Sequence[FitTensor]) -> FitKernel:
-    about = tensors[total]
-
-    return FitKernel(
-        name,
-        reads,
-        (total,),
-        (_same(about, ROWS, 2), _same(about, COLUMNS, 2)),
-        overwrites=frozenset({0, 1}),
-        source=KernelSource(None, (0, 1), (None, None)),
-    )
+    source = KernelSource(None, (0, 1), None)
+    links = _same_rows(tensors[total], 2)
+    return FitKernel(name, reads, (total,), links, overwrites=frozenset({0, 1}), source=source)
 
 
 def _join(name: str, reads: Sequence[int], whole: int, tensors: Sequence[FitTensor], axis: int) -> FitKernel:
     about = tensors[whole]
-    return FitKernel(
-        name,
-        tuple(reads),
-        (whole,),
-        (_same(about, ROWS, len(reads)), _same(about, COLUMNS, len(reads))),
-        is_join=all(size == 1 for size in about.dims[:axis]),
-        source=KernelSource(None, tuple(range(len(reads))), (None, None), join_axis=axis),
-    )
+    is_join = all(size == 1 for size in about.dims[:axis])
+    source = KernelSource(None, tuple(range(len(reads))), None, join_axis=axis)
+    return FitKernel(name, tuple(reads), (whole,), _same_rows(about, len(reads)), is_join=is_join, source=source)
 
 
-def _same(about: FitTensor, direction: int, count: int) -> AxisLinks | None:
-    axis = about.axes[direction]
-    return None if axis is None else (AxisLink(axis),) * count
+def _same_rows(about: FitTensor, count: int) -> AxisLinks | None:
+    return None if about.axis is None else (AxisLink(about.axis),) * count

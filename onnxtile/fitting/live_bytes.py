@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor, Network
+from onnxtile.fitting.network import FitKernel, FitTensor, Network
 from onnxtile.fitting.strips import (
     ChunkedKernels,
     Cut,
@@ -30,11 +30,10 @@ from onnxtile.fitting.strips import (
 
 
 class Patch(NamedTuple):
-    """Rows and columns of a tensor."""
+    """Rows of a tensor."""
 
     tensor: int
     rows: PatchRange
-    columns: PatchRange
 
 
 class PieceOp(NamedTuple):
@@ -124,7 +123,7 @@ class RegionTracer:
         for number, rows in self._kept_before(strip) if strip else ():
             for made in self.kernels[number].makes:
                 if made in self.readers:
-                    self.held[made] = self._patch(self._patch_of(made, rows))
+                    self.held[made] = self._patch(Patch(made, rows))
                     self.last_read[self.held[made]] = -1
         held = tuple(self.held.values())
         parts: dict[int, list[int]] = {tensor: [] for tensor in self.results}
@@ -201,36 +200,32 @@ class RegionTracer:
             np.concatenate([one.stops for one in ranges]).reshape(shape),
         )
 
-    def _patch_of(self, tensor: int, rows: PatchRange) -> Patch:
-        """Return rows of a tensor, with all columns."""
-        return Patch(tensor, rows, (0, self.tensors[tensor].extent(COLUMNS)))
-
     def _made(self, kernel: FitKernel, tensor: int, rows: PatchRange) -> Patch:
         """Return the patch of one result; the results of a kernel that is not cut may have different sizes."""
-        return self._patch_of(tensor, (0, self.tensors[tensor].extent(ROWS)) if kernel.links[ROWS] is None else rows)
+        return Patch(tensor, (0, self.tensors[tensor].rows) if kernel.links is None else rows)
 
     def _operand(self, tensor: int, rows: PatchRange | None) -> int:
         assert rows is not None
         if tensor in self.given:
-            return self._assembled(self._patch_of(tensor, rows))
+            return self._assembled(Patch(tensor, rows))
         source = self.held[tensor] if tensor in self.made else self._whole(tensor)
-        return self._slice(source, self._patch_of(tensor, rows))
+        return self._slice(source, Patch(tensor, rows))
 
     def _whole(self, tensor: int) -> int:
         if tensor not in self.found.whole:
-            self.found.whole[tensor] = self._patch(self._patch_of(tensor, (0, self.tensors[tensor].extent(ROWS))))
+            self.found.whole[tensor] = self._patch(Patch(tensor, (0, self.tensors[tensor].rows)))
         return self.found.whole[tensor]
 
     def _assembled(self, wanted: Patch) -> int:
         """Return rows of a tensor that was handed over in pieces: a piece or a part of it, or several joined."""
         if wanted in self.cuts:
             return self.cuts[wanted]
-        tensor, rows, columns = wanted
+        tensor, rows = wanted
         pieces = self.given[tensor]
         parts = [
             self._slice(
                 self._given(tensor, piece),
-                Patch(tensor, (max(rows[0], pieces[piece][0]), min(rows[1], pieces[piece][1])), columns),
+                Patch(tensor, (max(rows[0], pieces[piece][0]), min(rows[1], pieces[piece][1]))),
             )
             for piece in overlapped(pieces, rows)
         ]
@@ -241,7 +236,7 @@ class RegionTracer:
         """Return the patch of a piece that was handed over."""
         patches = self.given_patches.setdefault(tensor, {})
         if piece not in patches:
-            patches[piece] = self._patch(self._patch_of(tensor, self.given[tensor][piece]))
+            patches[piece] = self._patch(Patch(tensor, self.given[tensor][piece]))
         return patches[piece]
 
     def _given_all(self, tensor: int) -> Iterator[int]:
@@ -259,7 +254,7 @@ class RegionTracer:
         if len(pieces) == 1:
             return pieces[0]
         first, last = self.found.patches[pieces[0]], self.found.patches[pieces[-1]]
-        patch = self._patch(self._patch_of(tensor, (first.rows[0], last.rows[1])))
+        patch = self._patch(Patch(tensor, (first.rows[0], last.rows[1])))
         self._op(None, tuple(pieces), (patch,))
         return patch
 
@@ -278,7 +273,7 @@ class RegionTracer:
         patch = self.found.patches[source]
         if patch.rows == rows:
             return source
-        tail = self._patch(Patch(tensor, rows, patch.columns))
+        tail = self._patch(Patch(tensor, rows))
         self.tails.setdefault(self.last_read[source], []).append(PieceOp(None, (source,), (tail,)))
         self.last_read[tail] = self.last_read[source]
         return tail
@@ -380,12 +375,8 @@ class _Count:
                         self.later.setdefault(until, []).append(one)
 
     def _size(self, patch: Patch) -> int:
-        tensor, rows, columns = patch
-        about = self.tensors[tensor]
-        size = about.grain * (rows[1] - rows[0]) * (columns[1] - columns[0])
-        if about.is_outside and patch == (patch.tensor, (0, about.extent(ROWS)), (0, about.extent(COLUMNS))):
-            return 0
-        return aligned(size)
+        about, (start, stop) = self.tensors[patch.tensor], patch.rows
+        return 0 if about.is_outside and stop - start == about.rows else aligned(about.row_bytes * (stop - start))
 
     def run(self) -> LiveBytes:
         """Count the live bytes while each operation runs."""
@@ -448,9 +439,7 @@ class _Count:
         return None
 
     def _is_contiguous(self, op: PieceOp) -> bool:
-        source, patch = self.trace.patches[op.reads[0]], self.trace.patches[op.makes[0]]
-        about = self.tensors[patch.tensor]
-        return source.columns == patch.columns and about.has_contiguous_rows
+        return self.tensors[self.trace.patches[op.makes[0]].tensor].has_contiguous_rows
 
     def _is_join(self, op: PieceOp) -> bool:
         if op.kernel is not None:
@@ -511,7 +500,7 @@ class GivenPieces:
     def _size(self, tensor: int, piece: int) -> int:
         start, stop = self.about.given[tensor][piece]
         about = self.about.tensors[tensor]
-        return aligned(about.bytes(stop - start, about.extent(COLUMNS)))
+        return aligned(about.row_bytes * (stop - start))
 
     def lives_after(self, piece: tuple[int, int], strip: int) -> bool:
         """Return whether a piece, given by its tensor and number, is read after a strip."""
@@ -546,7 +535,7 @@ def whole_kernel_bytes(
 ) -> LiveBytes:
     """Return the live bytes of a kernel that is not cut: operands of `dying` are not read later, `results` are."""
     numbers = {tensor: number for number, tensor in enumerate(dict.fromkeys((*kernel.reads, *kernel.makes)))}
-    patches = [Patch(t, (0, tensors[t].extent(ROWS)), (0, tensors[t].extent(COLUMNS))) for t in numbers]
+    patches = [Patch(t, (0, tensors[t].rows)) for t in numbers]
     reads, makes = (tuple(numbers[tensor] for tensor in ends) for ends in (kernel.reads, kernel.makes))
     lives_on = {tensor: numbers[tensor] for tensor in (*kernel.reads, *results)}
     trace = RegionTrace(patches, [PieceOp(0, reads, makes)], whole=lives_on)
@@ -652,7 +641,7 @@ class _StripCosts:
         """Return the bytes of the strips of a result that are complete before each strip."""
         about = self.region.tensors[tensor]
         lengths = self.about.rows[self.about.makers[tensor]].news.lengths
-        sizes = -(-lengths * about.bytes(1, about.extent(COLUMNS)) // ALIGNMENT) * ALIGNMENT
+        sizes = -(-lengths * about.row_bytes // ALIGNMENT) * ALIGNMENT
         return np.concatenate(([0], np.cumsum(sizes)))
 
     def cost(self, kernels: Sequence[FitKernel], ranges: list[StripRanges], limit: LoadLimit | None) -> CutCost | int:
@@ -717,10 +706,10 @@ class _StripCosts:
         makers, weights, patches = self.about.makers, self.region.weights, found.trace.patches
         kept: dict[int, int] = {}
         for patch in (*found.given, *found.left):
-            tensor, rows, columns = patches[patch]
+            tensor, rows = patches[patch]
             others = weights[makers[tensor]] - 1 if tensor in makers else 0
             if others:
-                size = self.region.tensors[tensor].bytes(rows[1] - rows[0], columns[1] - columns[0])
+                size = self.region.tensors[tensor].row_bytes * (rows[1] - rows[0])
                 kept[tensor] = max(kept.get(tensor, 0), others * aligned(size))
         return sum(kept.values())
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Any
 
-from onnxtile.operators.reads import AxisLinks
-
-ROWS, COLUMNS = 0, 1
-"""The two directions in which patches are cut."""
+from onnxtile.operators.reads import AxisLink, AxisLinks
 
 
 @dataclass(frozen=True)
 class FitTensor:
-    """A tensor made at run time. `axes` are its axes of rows and of columns, None for an axis that it does not have.
+    """A tensor made at run time. `axis` is that of its rows, None where it has none.
 
     `is_outside` says that its bytes are not in the arena (a graph input), `is_kept` that it lives to the end (a graph output).
     """
@@ -23,7 +21,7 @@ class FitTensor:
     name: str
     dims: tuple[int, ...]
     item: int
-    axes: tuple[int | None, int | None]
+    axis: int | None
     is_outside: bool = False
     is_kept: bool = False
     is_inside: bool = False
@@ -31,53 +29,41 @@ class FitTensor:
     dtype: Any = field(default=None, compare=False, repr=False)
     """The element type, for the writer."""
 
-    def extent(self, direction: int) -> int:
-        """Return the number of rows or columns; 1 without that axis."""
-        axis = self.axes[direction]
-        return 1 if axis is None else self.dims[axis]
+    @cached_property
+    def rows(self) -> int:
+        """The number of rows; 1 without such an axis."""
+        return 1 if self.axis is None else self.dims[self.axis]
 
     @cached_property
-    def grain(self) -> int:
-        """The bytes of one row of one column: all elements of the other axes."""
-        size = self.item
-        for axis, length in enumerate(self.dims):
-            if axis not in self.axes:
-                size *= length
-        return size
-
-    def bytes(self, rows: int, columns: int) -> int:
-        """Return the bytes of a patch."""
-        return self.grain * rows * columns
+    def row_bytes(self) -> int:
+        """The bytes of one row: of all elements of the other axes."""
+        return self.item * prod(length for axis, length in enumerate(self.dims) if axis != self.axis)
 
     @property
     def size(self) -> int:
         """The bytes of the whole tensor in the arena."""
-        if self.is_outside:
-            return 0
-        return self.grain * self.extent(ROWS) * self.extent(COLUMNS)
+        return 0 if self.is_outside else self.row_bytes * self.rows
 
     @property
     def has_contiguous_rows(self) -> bool:
         """Whether ranges of rows of the tensor have consecutive bytes."""
-        axis = self.axes[ROWS]
-        return axis is None or all(length == 1 for length in self.dims[:axis])
+        return self.axis is None or all(length == 1 for length in self.dims[: self.axis])
 
 
 @dataclass(frozen=True)
 class FitKernel:
-    """What runs as one: its operands that are made at run time, its results, and how their rows and columns depend on each other.
+    """What runs as one: its operands that are made at run time, its results, and how their rows depend on each other.
 
-    `links` has, for rows and for columns, one link for each operand in `reads`; None where the kernel is not cut in that direction.
-    `factors` are the numbers of rows and of columns that belong together. `macs` counts the whole kernel. `overwrites` are the places in
-    `reads` that the first result may be written over; `is_view` says that the result has the bytes of its first operand, `is_join` that
-    the operands are consecutive bytes of the result, `is_split` that the results are consecutive bytes of the first operand. `source` is
-    for the writer.
+    `links` has one link for each operand in `reads`; None where the kernel is not cut into rows. `macs` counts the whole kernel.
+    `overwrites` are the places in `reads` that the first result may be written over; `is_view` says that the result has the bytes of its
+    first operand, `is_join` that the operands are consecutive bytes of the result, `is_split` that the results are consecutive bytes of
+    the first operand. `source` is for the writer.
     """
 
     name: str
     reads: tuple[int, ...]
     makes: tuple[int, ...]
-    links: tuple[AxisLinks | None, AxisLinks | None]
+    links: AxisLinks | None
     macs: int = 0
     overwrites: frozenset[int] = frozenset()
     is_view: bool = False
@@ -93,10 +79,14 @@ class FitKernel:
     is_random: bool = False
     """Whether it draws random numbers."""
 
-    def factor(self, direction: int) -> int:
-        """Return the number of rows or columns that are computed together at least."""
-        found = self.links[direction] or ()
-        return max((link.factor for link in found if link is not None), default=1)
+    @cached_property
+    def factor(self) -> int:
+        """The number of rows that are computed together at least."""
+        return max((link.factor for link in self.links or () if link is not None), default=1)
+
+    def link(self, place: int) -> AxisLink | None:
+        """Return the link of one operand; None for one that is read whole."""
+        return None if self.links is None else self.links[place]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from math import prod
 
 import onnx_ir as ir
 
-from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor, Network
+from onnxtile.fitting.network import FitKernel, FitTensor, Network
 from onnxtile.fusion.islands import island_region, islands, overwritten
 from onnxtile.fusion.pattern import select
 from onnxtile.model.constants import Constants
@@ -86,7 +86,6 @@ def island_tensors(model: ir.Model, constants: Constants) -> IslandTensors:
     return IslandTensors(inside, over, joined)
 
 
-_DIRECTIONS = (ROWS, COLUMNS)
 _MATRIX_PRODUCTS = frozenset({"Gemm", "MatMul"})
 _STANDARD = {"", "ai.onnx"}
 WEIGHTS = {"Conv": 1, "Gemm": 1, "MatMul": 1, "QLinearConv": 3}
@@ -98,13 +97,13 @@ class KernelSource:
     """The node that a kernel runs, for the writer.
 
     `places` has the place of each operand in `reads` (None for one that only a body reads). `links` are those of all operands, constants
-    included, for rows and for columns. `slices` has the axis, start and stop of constants of which the kernel reads a part, by their
+    included. `slices` has the axis, start and stop of constants of which the kernel reads a part, by their
     places; operands in `left_out` are not given. Without a `node` the kernel adds its operands, or joins them along `join_axis`.
     """
 
     node: ir.Node | None
     places: tuple[int | None, ...]
-    links: tuple[AxisLinks | None, AxisLinks | None]
+    links: AxisLinks | None
     slices: Mapping[int, tuple[int, int, int]] = field(default_factory=dict)
     left_out: frozenset[int] = frozenset()
     join_axis: int | None = None
@@ -145,48 +144,40 @@ class _NetworkReader:
         found += [(None, v) for v in dict.fromkeys(dependencies(node)) if v in self.numbers and v not in own]
         return found
 
-    def _axes(self) -> dict[ir.Value, tuple[int | None, int | None]]:
-        """Return the axes of rows and columns of each value: the last two, unless the first reader moves them."""
-        found: dict[ir.Value, tuple[int | None, int | None]] = {}
+    def _axes(self) -> dict[ir.Value, int | None]:
+        """Return the axis of rows of each value: the last but one, unless the first reader moves it."""
+        axes: dict[ir.Value, int | None] = {}
         for value in self.values:
-            found[value] = self._default(value, found)
+            axes[value] = self._default(value, axes)
         settled: set[ir.Value] = set()
         for node in reversed(self.nodes):
-            made = node.outputs[0]
-            if made not in found or has_body(node):
-                continue
-            linked = [self._links(node, found[made][direction]) for direction in _DIRECTIONS]
-            for place, value in self.reads(node):
-                rows, columns = (None if one is None or place is None else one[place] for one in linked)
-                if value in settled or rows is None:
-                    continue
-                own = found[value][COLUMNS] if columns is None else columns.axis
-                found[value] = rows.axis, None if own == rows.axis else own
-                settled.add(value)
-        return found
+            result = node.outputs[0]
+            links = None if result not in axes or has_body(node) else self._links(node, axes[result])
+            for place, value in self.reads(node) if links is not None else ():
+                link = None if place is None or links is None else links[place]
+                if value not in settled and link is not None:
+                    axes[value] = link.axis
+                    settled.add(value)
+        return axes
 
-    def _default(
-        self, value: ir.Value, known: Mapping[ir.Value, tuple[int | None, int | None]]
-    ) -> tuple[int | None, int | None]:
-        """Return the axes that come from rows and columns of an operand, given the axes of values before; else the last two axes."""
+    def _default(self, value: ir.Value, known: Mapping[ir.Value, int | None]) -> int | None:
+        """Return the axis that comes from rows of an operand, given those of values before; else the last but one."""
         rank, node = len(self.shapes.sizes(value) or ()), value.producer()
         if rank == 3 and node is not None and slides(node):
-            return 2, None
+            return 2
         for place, operand in self.reads(node) if node is not None and not has_body(node) else ():
-            if node is None or place is None or known[operand][ROWS] is None:
-                continue
-            rows, columns = (self._axis_from(node, place, axis, rank) for axis in known[operand])
-            if rows is not None:
-                return rows, rank - 1 if columns is None and rows == rank - 2 and rank > 3 else columns
-        return (rank - 2 if rank > 1 else None), (rank - 1 if rank > 3 else None)
+            axis = known[operand]
+            if node is not None and place is not None and axis is not None:
+                rows = self._axis_from(node, place, axis, rank)
+                if rows is not None:
+                    return rows
+        return rank - 2 if rank > 1 else None
 
-    def _axis_from(self, node: ir.Node, place: int, own: int | None, rank: int) -> int | None:
+    def _axis_from(self, node: ir.Node, place: int, own: int, rank: int) -> int | None:
         """Return the axis of a node's result that comes from the axis `own` of one operand."""
-        if own is None:
-            return None
         for axis in sorted(range(rank), key=lambda axis: axis != own):
-            found = self._links(node, axis)
-            link = None if found is None else found[place]
+            links = self._links(node, axis)
+            link = None if links is None else links[place]
             if link is not None and link.axis == own:
                 return axis
         # A join or a split of rows keeps their axis.
@@ -229,11 +220,8 @@ class _NetworkReader:
     def _kernel(self, node: ir.Node) -> FitKernel:
         read = self.reads(node)
         made = [value for value in node.outputs if value.name]
-        links_of = (self._cut(node, ROWS), self._cut(node, COLUMNS))
-        chosen = tuple(
-            None if one is None else tuple(None if place is None else one[place] for place, _ in read)
-            for one in links_of
-        )
+        links = self._cut(node)
+        chosen = None if links is None else tuple(None if place is None else links[place] for place, _ in read)
         standard = node.domain in _STANDARD
         allowed = overwritable(node, self.facts) if made[0] is node.outputs[0] else ()
         overwrites = {
@@ -249,40 +237,38 @@ class _NetworkReader:
             node_id(node),
             tuple(self.numbers[value] for _, value in read),
             tuple(self.numbers[value] for value in made),
-            (chosen[ROWS], chosen[COLUMNS]),
+            chosen,
             self._macs(node),
             frozenset(overwrites),
             is_view,
             self._is_join(node) and self._is_contiguous(node),
             standard and sharing_of(node) == "cut" and read[0][1] not in self.inside and self._is_part(node),
-            KernelSource(node, tuple(place for place, _ in read), links_of, windows=self._windows(node)),
-            "" if links_of[ROWS] is not None else self._reason(node),
+            KernelSource(node, tuple(place for place, _ in read), links, windows=self._windows(node)),
+            "" if links is not None else self._reason(node),
             self._overwritten_by_island(made[0]),
             made[0] in self.of_islands.joined and self._is_contiguous(self.of_islands.joined[made[0]]),
             node in self.random,
         )
 
-    def _cut(self, node: ir.Node, direction: int) -> AxisLinks | None:
-        """Return the links of a node whose results all have one axis in `direction`; None where it is not cut."""
-        if has_body(node) or self._may_round(node) or not self._is_alike(node, direction):
+    def _cut(self, node: ir.Node) -> AxisLinks | None:
+        """Return the links of a node whose results all have one axis of rows; None where it is not cut."""
+        if has_body(node) or self._may_round(node) or not self._is_alike(node):
             return None
-        found = self._links(node, self.axes[node.outputs[0]][direction])
-        if found is None:
+        links = self._links(node, self.axes[node.outputs[0]])
+        if links is None or self._is_summed(links):
             return None
-        given = ((found[place], value) for place, value in self.reads(node) if place is not None)
-        # Rows of the result that come from columns of an operand: one direction of both would have to be cut as another.
-        is_turned = any(link is not None and link.axis != self.axes[value][direction] for link, value in given)
-        has_sources = any(link is not None and link.sources is not None for link in found)
-        is_blocked = is_turned or self._is_summed(found) or (has_sources and direction == COLUMNS)
-        return None if is_blocked else found
+        # Rows of the result that come from another axis of an operand would have to be cut as that one.
+        given = ((links[place], value) for place, value in self.reads(node) if place is not None)
+        is_turned = any(link is not None and link.axis != self.axes[value] for link, value in given)
+        return None if is_turned else links
 
     def _is_summed(self, found: AxisLinks) -> bool:
         """Return whether rows of the result are sums that a matrix product of fewer rows may round differently."""
         return self.exact and any(link is not None and link.sums for link in found)
 
-    def _is_alike(self, node: ir.Node, direction: int) -> bool:
-        """Return whether all results of a node have the same axis of rows, or of columns."""
-        return len({self.axes[value][direction] for value in node.outputs if value in self.axes}) < 2
+    def _is_alike(self, node: ir.Node) -> bool:
+        """Return whether all results of a node have the same axis of rows."""
+        return len({self.axes[value] for value in node.outputs if value in self.axes}) < 2
 
     def _may_round(self, node: ir.Node) -> bool:
         """Return whether fewer rows may change the last bits: onnxruntime multiplies a row alone by another kernel."""
@@ -290,12 +276,12 @@ class _NetworkReader:
 
     def _reason(self, node: ir.Node) -> str:
         """Return the reason why a node is not cut into rows."""
-        axis = self.axes[node.outputs[0]][ROWS]
+        axis = self.axes[node.outputs[0]]
         if has_body(node):
             return "it has a body"
         if axis is None:
             return "its result has no rows"
-        if not self._is_alike(node, ROWS):
+        if not self._is_alike(node):
             return "its results have rows along different axes"
         if self._may_round(node):
             return "a matrix product of fewer rows may round differently, which --exact does not allow"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate, takewhile
 
 from onnxtile.fitting.channels import HiddenGroup, chunked
@@ -18,7 +18,7 @@ from onnxtile.fitting.live_bytes import (
     shared_by_island,
     whole_kernel_bytes,
 )
-from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor, Network
+from onnxtile.fitting.network import FitKernel, FitTensor, Network
 from onnxtile.fitting.strips import (
     WHOLE,
     ChunkedKernels,
@@ -43,55 +43,14 @@ class KernelEnd:
     groups: Sequence[tuple[int, Collection[int]]]
 
 
-class BoundsByStart:
-    """The bounds of the regions of a network, by the place where they begin.
-
-    `groups` are those of hidden channels, by their first place; `size` and `row_bytes` return the bytes of a tensor and of one of its rows.
-    """
-
-    def __init__(
-        self,
-        network: Network,
-        makers: Mapping[int, int],
-        groups: Mapping[int, HiddenGroup],
-        size: Callable[[int], int],
-        row_bytes: Callable[[int], int],
-        live_sizes: Sequence[int],
-    ) -> None:
-        self.kernels, self.live_sizes = network.kernels, live_sizes
-        self.row_bytes = {made: row_bytes(made) for made in makers}
-        tensors: list[list[tuple[int, int]]] = [[] for _ in network.kernels]
-        ending: list[list[tuple[int, frozenset[int]]]] = [[] for _ in network.kernels]
-        for made, maker in makers.items():
-            if maker < network.last_reads[made] < len(tensors):
-                tensors[network.last_reads[made]].append((size(made), maker))
-        for first in sorted(groups, reverse=True):
-            ending[groups[first].places[-1]].append((first, groups[first].tensors))
-        self.ends = [KernelEnd(*both) for both in zip(tensors, ending, strict=True)]
-        self._found: dict[int, RegionBounds] = {}
-
-    def of(self, start: int) -> RegionBounds:
-        """Return the bounds of the regions from a place on."""
-        if start not in self._found:
-            self._found[start] = RegionBounds(self.kernels, self.ends, self.row_bytes, start, self.live_sizes[start])
-        return self._found[start]
-
-
 class RegionBounds:
     """Counts the bytes around the regions from `start` on, of which `before` live there.
 
     Kernels are taken in one after the other, so the work grows with the last end that is asked for, not with the number of ends.
     """
 
-    def __init__(
-        self,
-        kernels: Sequence[FitKernel],
-        ends: Sequence[KernelEnd],
-        row_bytes: Mapping[int, int],
-        start: int,
-        before: int,
-    ) -> None:
-        self.kernels, self.ends, self.row_bytes, self.start = kernels, ends, row_bytes, start
+    def __init__(self, network: Network, ends: Sequence[KernelEnd], start: int, before: int) -> None:
+        self.kernels, self.tensors, self.ends, self.start = network.kernels, network.tensors, ends, start
         self._after, self._kept = [before], [0]
         self._made: set[int] = set()
         self._hidden: set[int] = set()
@@ -114,18 +73,17 @@ class RegionBounds:
             self._after.append(self._after[-1] - dying)
             more = self._more_kept(self.kernels[place])
             for _, tensors in takewhile(lambda group: group[0] >= self.start, end.groups):
-                more -= sum(self._rows.pop(tensor, 0) * self.row_bytes[tensor] for tensor in tensors)
+                more -= sum(self._rows.pop(tensor, 0) * self.tensors[tensor].row_bytes for tensor in tensors)
                 self._hidden.update(tensors)
             self._kept.append(self._kept[-1] + more)
 
     def _more_kept(self, kernel: FitKernel) -> int:
         """Return the bytes of rows that are kept for one more kernel."""
         more = 0
-        links = kernel.links[ROWS]
-        for tensor, link in zip(kernel.reads, links or (), strict=False):
+        for tensor, link in zip(kernel.reads, kernel.links or (), strict=False):
             if link is not None and link.window is not None and tensor in self._made and tensor not in self._hidden:
                 rows = max(link.window.reach - link.window.stride, self._rows.get(tensor, 0))
-                more += (rows - self._rows.get(tensor, 0)) * self.row_bytes[tensor]
+                more += (rows - self._rows.get(tensor, 0)) * self.tensors[tensor].row_bytes
                 self._rows[tensor] = rows
         self._made.update(kernel.makes)
         return more
@@ -144,11 +102,12 @@ class Regions:
         """Whether a bound of its work ended the last search, or one of the last attempts, so that a smaller schedule may exist."""
         self._known: dict[tuple[int, int, Cut], RegionCost | None] = {}
         self._ranges: dict[tuple[int, int, Cut], list[StripRanges]] = {}
-        self._uncut: dict[tuple[int, int], UncutRegion] = {}
         self._loads: dict[tuple[int, int, Cut], int] = {}
-        self._chunked: dict[tuple[int, int, tuple[tuple[int, int], ...]], ChunkedKernels] = {}
-        self._disjoint: dict[tuple[int, int], dict[int, HiddenGroup]] = {}
-        self._kept_rows: dict[tuple[int, int], dict[int, int]] = {}
+        self._uncut = cache(self._new_uncut)
+        self._few_chunks = cache(self._new_few_chunks)
+        self._bounds = cache(self._new_bounds)
+        self.disjoint = cache(self._new_disjoint)
+        self.kept_rows = cache(self._new_kept_rows)
 
     @cached_property
     def alone(self) -> dict[int, int]:
@@ -192,7 +151,7 @@ class Regions:
         least = {p for p in inner if sizes[p] <= sizes[p + 1]}
         # A region may also begin where the bytes double: small tensors beside it, such as gates, are made before.
         least.update(p for p in range(1, count) if 2 * sizes[p] < sizes[p + 1])
-        around = {place for p in range(count) if kernels[p].links[ROWS] is None for place in (p, p + 1)}
+        around = {place for p in range(count) if kernels[p].links is None for place in (p, p + 1)}
         return sorted({0, count, *least, *around} - self._inside)
 
     @cached_property
@@ -238,33 +197,26 @@ class Regions:
         """Return the rows that each kernel of a region computes in each strip. Raises PaddingOnly."""
         key = start, stop, cut.plain
         if key not in self._ranges:
-            place = start, stop
-            if place not in self._uncut:
-                kernels = self.network.kernels[start:stop]
-                self._uncut[place] = UncutRegion(kernels, self.network.tensors, self.results(start, stop))
-            self._ranges[key] = self._uncut[place].ranges(cut.plain)
+            self._ranges[key] = self._uncut(start, stop).ranges(cut.plain)
         return self._ranges[key]
+
+    def _new_uncut(self, start: int, stop: int) -> UncutRegion:
+        return UncutRegion(self.network.kernels[start:stop], self.network.tensors, self.results(start, stop))
 
     def within(self, start: int, stop: int) -> dict[int, HiddenGroup]:
         """Return the groups of hidden channels that lie in a region."""
         return {p: group for p, group in self.groups.items() if start <= p and group.places[-1] < stop}
 
-    def disjoint(self, start: int, stop: int) -> dict[int, HiddenGroup]:
+    def _new_disjoint(self, start: int, stop: int) -> dict[int, HiddenGroup]:
         """Return groups that lie in a region and share no kernel, those with the most hidden bytes first."""
-        key = start, stop
-        if key not in self._disjoint:
-            self._disjoint[key] = self._disjoint_of(start, stop)
-        return self._disjoint[key]
-
-    def _disjoint_of(self, start: int, stop: int) -> dict[int, HiddenGroup]:
         tensors = self.network.tensors
-        taken, found = set[int](), dict[int, HiddenGroup]()
+        taken, groups = set[int](), dict[int, HiddenGroup]()
         within = self.within(start, stop)
         for first in sorted(within, key=lambda p: (-max(tensors[t].size for t in within[p].tensors), p)):
             if taken.isdisjoint(within[first].places):
                 taken.update(within[first].places)
-                found[first] = within[first]
-        return found
+                groups[first] = within[first]
+        return groups
 
     def macs(self, start: int, stop: int, cut: Cut) -> int | None:
         """Return the multiply-accumulates of a region; None where it cannot be cut so."""
@@ -326,7 +278,7 @@ class Regions:
             return None
         kernels, dying = self.network.kernels[start:stop], self.dying(start, stop)
         passing = self._passing(start, stop, cut)
-        region = self._few_chunks(start, stop, cut)
+        region = self._few_chunks(start, stop, cut.chunks)
         limit = None if capacity is None else LoadLimit(capacity - passing, self.fixed(start, stop))
         try:
             ranges = self.ranges(start, stop, cut)
@@ -343,12 +295,24 @@ class Regions:
 
     def bytes_around(self, start: int, stop: int) -> tuple[int, int, int]:
         """Return the bytes that live before a region, those of them that live on behind it, and those of its results."""
-        after = self._bounds.of(start).after(stop)
+        after = self._bounds(start).after(stop)
         return self.live_sizes[start], after, self.live_sizes[stop] - after
 
+    def _new_bounds(self, start: int) -> RegionBounds:
+        return RegionBounds(self.network, self._ends, start, self.live_sizes[start])
+
     @cached_property
-    def _bounds(self) -> BoundsByStart:
-        return BoundsByStart(self.network, self.makers, self.groups, self.size, self.row_bytes, self.live_sizes)
+    def _ends(self) -> list[KernelEnd]:
+        """The tensors that each kernel reads last, and the groups that end with it."""
+        last_reads = self.network.last_reads
+        tensors: list[list[tuple[int, int]]] = [[] for _ in self.network.kernels]
+        groups: list[list[tuple[int, frozenset[int]]]] = [[] for _ in self.network.kernels]
+        for tensor, maker in self.makers.items():
+            if maker < last_reads[tensor] < len(tensors):
+                tensors[last_reads[tensor]].append((self.size(tensor), maker))
+        for first in sorted(self.groups, reverse=True):
+            groups[self.groups[first].places[-1]].append((first, self.groups[first].tensors))
+        return [KernelEnd(*both) for both in zip(tensors, groups, strict=True)]
 
     def dying(self, start: int, stop: int) -> set[int]:
         """Return the tensors from before a region that it reads last."""
@@ -366,7 +330,7 @@ class Regions:
     def least(self) -> int:
         """The bytes that every schedule takes at least: those of a kernel that is cut neither into rows nor into channels."""
         in_chunks = {place for group in self.groups.values() for place in group.places}
-        uncut = (one for one in self.whole if self.network.kernels[one.start].links[ROWS] is None)
+        uncut = (one for one in self.whole if self.network.kernels[one.start].links is None)
         own = (one.peak - self._passing(one.start, one.stop) for one in uncut if one.start not in in_chunks)
         return max(own, default=0)
 
@@ -375,11 +339,8 @@ class Regions:
         taken = {place for group in self.disjoint(start, stop).values() for place in group.places}
         return tuple(place - start for place in range(start, stop) if place not in taken)
 
-    def _few_chunks(self, start: int, stop: int, cut: Cut) -> ChunkedKernels:
-        key = start, stop, cut.chunks
-        if key not in self._chunked:
-            self._chunked[key] = self.region(start, stop, cut, all_chunks=False)
-        return self._chunked[key]
+    def _new_few_chunks(self, start: int, stop: int, chunks: tuple[tuple[int, int], ...]) -> ChunkedKernels:
+        return self.region(start, stop, Cut(chunks=chunks), all_chunks=False)
 
     @cached_property
     def whole(self) -> list[RegionCost]:
@@ -400,31 +361,25 @@ class Regions:
         made = {tensor for kernel in kernels for tensor in kernel.makes}
         given = {tensor for kernel in kernels for tensor in kernel.reads} - made
         given -= read_whole(kernels, self.network.tensors)
-        return max((self.network.tensors[tensor].extent(ROWS) for tensor in given), default=1)
+        return max((self.network.tensors[tensor].rows for tensor in given), default=1)
 
-    def kept_rows(self, start: int, stop: int) -> dict[int, int]:
+    def _new_kept_rows(self, start: int, stop: int) -> dict[int, int]:
         """Return the rows of each tensor of a region that are kept between strips at least."""
-        key = start, stop
-        if key not in self._kept_rows:
-            made, found = set[int](), dict[int, int]()
-            for kernel in self.network.kernels[start:stop]:
-                for place, tensor in enumerate(kernel.reads):
-                    links = kernel.links[ROWS]
-                    link = None if links is None else links[place]
-                    if tensor in made and link is not None and (link.window or link.sources):
-                        found[tensor] = max(found.get(tensor, 0), link.overlap)
-                made.update(kernel.makes)
-            self._kept_rows[key] = found
-        return self._kept_rows[key]
+        made, rows = set[int](), dict[int, int]()
+        for kernel in self.network.kernels[start:stop]:
+            for tensor, link in zip(kernel.reads, kernel.links or (), strict=False):
+                if tensor in made and link is not None and (link.window or link.sources):
+                    rows[tensor] = max(rows.get(tensor, 0), link.overlap)
+            made.update(kernel.makes)
+        return rows
 
     def row_bytes(self, tensor: int) -> int:
         """Return the bytes of one row of a tensor."""
-        about = self.network.tensors[tensor]
-        return about.bytes(1, about.extent(COLUMNS))
+        return self.network.tensors[tensor].row_bytes
 
     def least_kept(self, start: int, stop: int) -> int:
         """Return the bytes of the rows that are kept between strips at least, if those of hidden channels are computed again."""
-        return self._bounds.of(start).least_kept(stop)
+        return self._bounds(start).least_kept(stop)
 
     @cached_property
     def makers(self) -> dict[int, int]:

@@ -14,7 +14,6 @@ from functools import cached_property
 from math import ceil
 from typing import TypeAlias
 
-from onnxtile.fitting.network import ROWS
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.strips import WHOLE, Cut, FitSchedule, PiecesOfTensors, Prices, RegionCost, read_whole, row_pieces
 from onnxtile.system.progress import Progress, silent
@@ -91,11 +90,11 @@ class RegionCuts:
         whole = self._fitted(start, stop, handed) if self._may_fit_in_chunks(start, stop, handed) else None
         if whole is not None:
             yield whole
-        coarse = max((tensors[tensor].extent(ROWS) for tensor in results), default=1)
+        coarse = max((tensors[tensor].rows for tensor in results), default=1)
         eager = regions.eager(start, stop) if coarse * _DEEP <= rows else frozenset[int]()
         for way in dict.fromkeys([frozenset[int](), eager]):
             # Shorter strips than one row of the tensor that sets the pace change nothing.
-            finest = min(rows, max((tensors[tensor].extent(ROWS) for tensor in (*way, *results)), default=1))
+            finest = min(rows, max((tensors[tensor].rows for tensor in (*way, *results)), default=1))
             steps = sorted({-(-rows // parts) for parts in _PARTS if parts < finest} | {rows // finest} - {rows})
             fits = list(self._longest(start, stop, steps, replace(handed, eager=way)))
             if self.recomputes and whole is None:
@@ -279,7 +278,7 @@ class RegionCuts:
         found: list[tuple[int, int, int, Cut]] = []
         rows = regions.rows(one.start, one.stop)
         for tensor in sorted({*one.cut.eager, *regions.results(one.start, one.stop)}):
-            size = regions.network.tensors[tensor].extent(ROWS)
+            size = regions.network.tensors[tensor].rows
             least = max(before.get(tensor, 1), one.cut.step * size // rows)
             grain = next((n for n in range(least + 1, size // 2 + 1) if size % n == 0 and 2 * n >= 3 * least), None)
             if grain is not None and (tensor, grain) not in too_many:

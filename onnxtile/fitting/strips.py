@@ -12,7 +12,7 @@ from math import inf, prod
 import numpy as np
 import numpy.typing as npt
 
-from onnxtile.fitting.network import ROWS, FitKernel, FitTensor, Network
+from onnxtile.fitting.network import FitKernel, FitTensor, Network
 from onnxtile.operators.reads import AxisLink
 
 PatchRange = tuple[int, int]
@@ -28,7 +28,7 @@ class PaddingOnly(Exception):
 
 @dataclass(frozen=True)
 class PatchRanges:
-    """A range of rows or columns for each strip, from `starts` to `stops`; empty where a start is not below its stop."""
+    """A range of rows for each strip, from `starts` to `stops`; empty where a start is not below its stop."""
 
     starts: RowNumbers
     stops: RowNumbers
@@ -65,7 +65,7 @@ class PatchRanges:
 
     @cached_property
     def lengths(self) -> RowNumbers:
-        """The number of rows or columns of each range."""
+        """The number of rows of each range."""
         found: RowNumbers = np.maximum(self.stops - self.starts, 0)
         return found
 
@@ -138,12 +138,12 @@ def spans(
     found: list[StripRanges] = []
     for number in range(len(kernels) - 1, -1, -1):
         kernel = kernels[number]
-        size = max(tensors[made].extent(ROWS) for made in kernel.makes)
+        size = max(tensors[made].rows for made in kernel.makes)
         windows = _hull(count, [one for made in kernel.makes for one in demands.get(made, ())])
-        if kernel.links[ROWS] is None:
+        if kernel.links is None:
             windows = PatchRanges(np.zeros(count, np.int64), np.full(count, size)).where(windows.some)
         else:
-            windows = _rounded(windows, kernel.factor(ROWS), size)
+            windows = _rounded(windows, kernel.factor, size)
         keep = keeps and (any(made in wanted for made in kernel.makes))
         span = _kept(windows) if keep else StripRanges(windows, windows)
         found.append(span)
@@ -158,8 +158,8 @@ def uncut(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor]) -> list[St
     """Return the ranges of kernels that run once, on all rows of their operands."""
     found = []
     for kernel in kernels:
-        whole = _whole(max(tensors[made].extent(ROWS) for made in kernel.makes))
-        found.append(StripRanges(whole, whole, [_whole(tensors[tensor].extent(ROWS)) for tensor in kernel.reads]))
+        whole = _whole(max(tensors[made].rows for made in kernel.makes))
+        found.append(StripRanges(whole, whole, [_whole(tensors[tensor].rows) for tensor in kernel.reads]))
     return found
 
 
@@ -183,11 +183,11 @@ def paced(
     """
     given = {tensor for kernel in kernels for tensor in kernel.reads if tensor not in needed}
     at_hand = read_whole(kernels, tensors)
-    largest = max((tensors[tensor].extent(ROWS) for tensor in given - at_hand), default=1)
+    largest = max((tensors[tensor].rows for tensor in given - at_hand), default=1)
     # After so many strips every kernel has run, whatever it reads.
     strips = 4 * largest // step + 1
     counts = np.arange(1, strips + 1, dtype=np.float64)
-    ends = {tensor: counts * step * tensors[tensor].extent(ROWS) / largest for tensor in given}
+    ends = {tensor: counts * step * tensors[tensor].rows / largest for tensor in given}
     # An operand that is read whole does not come in strip by strip: all of it is there from the start.
     ends.update((tensor, np.full(strips, inf)) for tensor in given & at_hand)
     for kernel in kernels:
@@ -219,7 +219,7 @@ def read_whole(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor]) -> se
         tensor
         for kernel in kernels
         for place, tensor in enumerate(kernel.reads)
-        if _link(kernel, place, tensors) is None or tensors[tensor].extent(ROWS) == 1
+        if _link(kernel, place, tensors) is None or tensors[tensor].rows == 1
     }
 
 
@@ -230,9 +230,8 @@ def _parts(first: int, ends: RowEnds) -> PatchRanges:
 
 
 def _link(kernel: FitKernel, place: int, tensors: Sequence[FitTensor]) -> AxisLink | None:
-    links = kernel.links[ROWS]
-    link = None if links is None else links[place]
-    return None if link is None or link.axis != tensors[kernel.reads[place]].axes[ROWS] else link
+    link = kernel.link(place)
+    return None if link is None or link.axis != tensors[kernel.reads[place]].axis else link
 
 
 def _result_end(kernel: FitKernel, place: int, tensors: Sequence[FitTensor], available: RowEnds) -> RowEnds:
@@ -240,7 +239,7 @@ def _result_end(kernel: FitKernel, place: int, tensors: Sequence[FitTensor], ava
     link = _link(kernel, place, tensors)
     if link is None:
         # Read whole: before its last row nothing can be computed, from then on all.
-        return np.where(available >= tensors[kernel.reads[place]].extent(ROWS), inf, -inf)
+        return np.where(available >= tensors[kernel.reads[place]].rows, inf, -inf)
     if link.sources is not None:
         return link.sources.results(available)
     if link.window is None:
@@ -253,7 +252,7 @@ def _result_end(kernel: FitKernel, place: int, tensors: Sequence[FitTensor], ava
 
 def _operand_end(kernel: FitKernel, place: int, tensors: Sequence[FitTensor], end: RowEnds) -> RowEnds:
     """Return the number of operand rows that results up to `end` need, in each strip."""
-    link, size = _link(kernel, place, tensors), tensors[kernel.reads[place]].extent(ROWS)
+    link, size = _link(kernel, place, tensors), tensors[kernel.reads[place]].rows
     if link is None:
         return np.where(end > 0, float(size), -inf)
     if link.sources is not None:
@@ -268,11 +267,10 @@ def _operand_end(kernel: FitKernel, place: int, tensors: Sequence[FitTensor], en
 
 def _reads(kernel: FitKernel, place: int, tensor: FitTensor, news: PatchRanges) -> PatchRanges:
     """Return the rows of an operand that the results `news` of a kernel read in each strip. Raises PaddingOnly."""
-    links = kernel.links[ROWS]
-    link = None if links is None else links[place]
-    if link is None or link.axis != tensor.axes[ROWS]:
+    link = kernel.link(place)
+    if link is None or link.axis != tensor.axis:
         zeros = np.zeros(len(news), np.int64)
-        return PatchRanges(zeros, zeros + tensor.extent(ROWS)).where(news.some)
+        return PatchRanges(zeros, zeros + tensor.rows).where(news.some)
     if link == AxisLink(link.axis):
         return news
     found = _gathered(link, news)
@@ -354,7 +352,7 @@ class UncutRegion:
     @cached_property
     def _needed(self) -> dict[int, PatchRange]:
         """The rows of each made tensor that are read or wanted at all."""
-        whole = {t: PatchRanges.of([(0, self.tensors[t].extent(ROWS))]) for t in self.results}
+        whole = {t: PatchRanges.of([(0, self.tensors[t].rows)]) for t in self.results}
         least = spans(self.kernels, self.tensors, whole, keeps=False)
         return {
             made: span.windows[0]
@@ -377,17 +375,17 @@ def macs_of(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], ranges: 
     for kernel, rows in zip(kernels, ranges, strict=True):
         made = tensors[kernel.makes[0]]
         if kernel.macs:
-            total += kernel.macs * int(rows.news.lengths.sum()) // made.extent(ROWS)
+            total += kernel.macs * int(rows.news.lengths.sum()) // made.rows
         total += _weighted_macs(kernel, made, rows)
     return total
 
 
 def _weighted_macs(kernel: FitKernel, made: FitTensor, rows: StripRanges) -> int:
     """Return the multiply-accumulates of pieces whose rows are weighted sums: each piece is a matrix product with the rows it reads."""
-    place = next((place for place, link in enumerate(kernel.links[ROWS] or ()) if link is not None and link.sums), None)
+    place = next((place for place, link in enumerate(kernel.links or ()) if link is not None and link.sums), None)
     if place is None:
         return 0
-    lengths, extent = rows.news.lengths, made.extent(ROWS)
+    lengths, extent = rows.news.lengths, made.rows
     products = int((lengths * rows.needs[place].lengths)[lengths < extent].sum())
     return products * (prod(made.dims) // extent)
 
@@ -469,12 +467,17 @@ class FitSchedule:
         return sum(region.nodes for region in self.regions)
 
     @property
+    def copied(self) -> int:
+        """The bytes that cutting copies."""
+        return sum(region.copied for region in self.regions)
+
+    @property
     def is_whole(self) -> bool:
         """Whether nothing is cut."""
         return all(region.is_whole for region in self.regions)
 
 
-# The kernels of a region of which some are cut into chunks of channels, and the rows and columns of their parts.
+# The kernels of a region of which some are cut into chunks of channels, and the rows of their parts.
 
 
 @dataclass(frozen=True)

@@ -3,124 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir import convenience
 
+from onnxtile.fitting.editing import ModelEdit
 from onnxtile.fitting.live_bytes import Patch, PieceOp, RegionTrace
-from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
+from onnxtile.fitting.network import FitKernel, FitTensor
 from onnxtile.fitting.read_network import WEIGHTS, KernelSource
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.strips import FitSchedule
 from onnxtile.fusion.record import calls_inside, renew_records
 from onnxtile.model import keys
-from onnxtile.model.constants import Constants, made_tensor, prune
-from onnxtile.model.functions import inline_calls
-from onnxtile.model.graph_writer import Names
+from onnxtile.model.constants import Constants, prune
+from onnxtile.model.functions import add_function, free_function, inline_calls, read_from_outside
 from onnxtile.model.node_kinds import dequantises
 from onnxtile.model.topology import all_values, dependencies, node_id, nodes_inside
 from onnxtile.operators.families.movement import pad_sizes, slice_ranges
 from onnxtile.operators.families.resizing import resize_scales
-from onnxtile.operators.node_view import NodeView, NotApplicable
-from onnxtile.operators.reads import InputWindow, SourceRows
-from onnxtile.operators.table import axis_links, operator_of, slides
+from onnxtile.operators.reads import AxisLinks, InputWindow, SourceRows
+from onnxtile.operators.table import operator_of, slides
 from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.resolve import Shapes
-from onnxtile.system.runtime import Array
-
-# The constants that the pieces of a region read: sizes, scales, weights, and parts of constants of the model.
-
-
-@dataclass
-class WrittenConstants:
-    """The constants of the region `region`, each made once; the graph is not changed.
-
-    `values` are new initializers, `nodes` those that give back floats of parts of integers. `known`, `shapes` and `opset` are those of the
-    model.
-    """
-
-    region: str
-    names: Names
-    shapes: Shapes
-    known: Constants
-    opset: int
-    values: list[ir.Value] = field(default_factory=list)
-    nodes: list[ir.Node] = field(default_factory=list)
-    _made: dict[Hashable, ir.Value] = field(default_factory=dict)
-
-    def sizes(self, numbers: Sequence[int]) -> ir.Value:
-        """Return a constant of 64-bit integers."""
-        return self.array("/".join(["sizes", *map(str, numbers)]), np.asarray(numbers, np.int64))
-
-    def scales(self, scales: Sequence[float]) -> ir.Value:
-        """Return a constant of floats."""
-        return self.array("scales", np.asarray(scales, np.float32))
-
-    def array(self, stem: str, array: Array) -> ir.Value:
-        """Return a constant with these elements, named after `stem`."""
-        key = stem, array.dtype, array.shape, array.tobytes()
-        if key not in self._made:
-            self._made[key] = self._constant(stem, array)
-        return self._made[key]
-
-    def part(self, value: ir.Value, cuts: Sequence[tuple[int, int, int]]) -> ir.Value:
-        """Return the elements of the constant `value` from a start to a stop along axes; those made of integers are made of their parts."""
-        key = (value, *cuts)
-        if key not in self._made:
-            integers = self._integer_parts(value, cuts)
-            self._made[key] = self._part(value, cuts) if integers is None else self._dequantised(value, integers)
-        return self._made[key]
-
-    def _constant(self, stem: str, array: Array) -> ir.Value:
-        name = self.names.fresh(f"{self.region}/{stem}")
-        tensor = made_tensor(array, name)
-        value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
-        self.values.append(value)
-        return value
-
-    def _part(self, value: ir.Value, cuts: Iterable[tuple[int, int, int]]) -> ir.Value:
-        """Return a constant with the elements of another from a start to a stop along some axes."""
-        array = self.known.array(value)
-        part = [slice(None)] * array.ndim
-        for axis, start, stop in cuts:
-            part[axis] = slice(start, stop)
-        return self._constant(f"{value.name}", array[tuple(part)])
-
-    def _integer_parts(self, value: ir.Value, cuts: Sequence[tuple[int, int, int]]) -> list[ir.Value | None] | None:
-        """Return the parts of the integers, scales and zero points that a part of a constant is made of; None for other constants."""
-        maker = value.producer()
-        if maker is None or not dequantises(maker):
-            return None
-        facts = NodeView(maker, self.shapes, self.known, self.opset)
-        try:
-            linked = [(axis_links(facts, axis), start, stop) for axis, start, stop in cuts]
-        except NotApplicable:
-            return None
-        own = [
-            [(each.axis, start, stop) for found, start, stop in linked if (each := found[place]) is not None]
-            for place in range(len(maker.inputs))
-        ]
-        return [
-            operand if operand is None or not some else self._part(operand, some)
-            for operand, some in zip(maker.inputs, own, strict=True)
-        ]
-
-    def _dequantised(self, value: ir.Value, parts: Sequence[ir.Value | None]) -> ir.Value:
-        """Return the result of the node that makes `value` of integers, for parts of its operands."""
-        maker, integers = value.producer(), parts[0]
-        assert maker is not None and integers is not None
-        dtype = self.shapes.dtype(value)
-        assert dtype is not None
-        made = ir.Value(
-            name=self.names.fresh(f"{self.region}/{value.name}"), shape=integers.shape, type=ir.TensorType(dtype)
-        )
-        name, attributes = self.names.fresh(f"{self.region}/{node_id(maker)}"), maker.attributes.values()
-        self.nodes.append(ir.Node(maker.domain, maker.op_type, parts, attributes, outputs=[made], name=name))
-        return made
-
 
 _OPEN = {"auto_pad", "pads", "output_padding", "output_shape", "ceil_mode"}
 
@@ -133,8 +41,7 @@ def write(
     Returns the nodes of each of these regions.
     """
     written: list[list[ir.Node]] = []
-    graph, names = model.graph, Names(model)
-    opset = graph.opset_imports.get("", graph.opset_imports.get("ai.onnx", 1))
+    graph, edit = model.graph, ModelEdit(model, shapes, constants)
     values = {value.name: value for value in (*graph.inputs, *(v for node in graph for v in node.outputs))}
     handed: dict[int, list[ir.Value]] = {}
     for number, region in enumerate(one for one in schedule.regions if not one.is_whole):
@@ -142,9 +49,7 @@ def write(
         kernels, tensors = cut.kernels, cut.tensors
         used = {tensor for kernel in kernels for tensor in (*kernel.reads, *kernel.makes)}
         whole = {tensor: values.get(tensors[tensor].name) for tensor in used if tensor not in cut.origin}
-        name = f"region{number}"
-        own = WrittenConstants(name, names, shapes, constants, opset)
-        writer = _RegionWriter(name, tensors, kernels, whole, handed, names, constants, opset, shapes, own)
+        writer = _RegionWriter(f"region{number}", tensors, kernels, whole, handed, edit)
         _replace(graph, kernels, writer.write(regions.trace(region)), writer, values)
         written.append(writer.nodes)
     prune({value for value in all_values(model)}, constants)
@@ -160,7 +65,7 @@ def _replace(
 ) -> None:
     old = dict.fromkeys(kernel.source.node for kernel in kernels if kernel.source.node is not None)
     last = max(old, key=lambda node: writer.position(graph, node))
-    graph.insert_before(last, [*writer.written.nodes, *writer.nodes])
+    graph.insert_before(last, [*writer.dequantised, *writer.nodes])
     for before, after in results.items():
         name = before.name
         before.name = None
@@ -168,8 +73,6 @@ def _replace(
         after.metadata_props.update(before.metadata_props)
         convenience.replace_all_uses_with(before, after, replace_graph_outputs=True)
         values[name] = after
-    for constant in writer.written.values:
-        graph.register_initializer(constant)
     graph.remove(old, safe=False)
     for node in old:
         # Constants of which only parts are read now are removed, since nothing uses them.
@@ -179,7 +82,7 @@ def _replace(
 
 @dataclass
 class _RegionWriter:
-    """Makes the nodes and constants of one region, in the order in which they run; the graph is not changed.
+    """Makes the constants of one region, and its nodes in the order in which they run, which are not put into the graph.
 
     `handed` has the pieces of tensors that regions hand over in pieces; those of this region are added.
     """
@@ -189,12 +92,11 @@ class _RegionWriter:
     kernels: Sequence[FitKernel]
     whole: Mapping[int, ir.Value | None]
     handed: dict[int, list[ir.Value]]
-    names: Names
-    constants_of: Constants
-    opset: int
-    shapes: Shapes
-    written: WrittenConstants
+    edit: ModelEdit
     nodes: list[ir.Node] = field(default_factory=list)
+    dequantised: list[ir.Node] = field(default_factory=list)
+    """The nodes that give back floats of parts of integers, which come first."""
+    _parts: dict[tuple[object, ...], ir.Value] = field(default_factory=dict)
     _positions: dict[ir.Node, int] = field(default_factory=dict)
     _counts: Counter[str] = field(default_factory=Counter)
 
@@ -227,19 +129,23 @@ class _RegionWriter:
         self.handed.update((tensor, [values[one] for one in pieces]) for tensor, pieces in trace.pieces.items())
         return found
 
+    def _sizes(self, numbers: Sequence[int]) -> ir.Value:
+        """Return a constant of whole numbers."""
+        return self.edit.numbers(numbers, f"{self.name}/sizes")
+
+    def _scales(self, scales: Sequence[float]) -> ir.Value:
+        """Return a constant of floats."""
+        return self.edit.shared(f"{self.name}/scales", np.asarray(scales, np.float32))
+
     def _dims(self, patch: Patch) -> tuple[int, ...]:
-        about = self.tensors[patch.tensor]
-        dims = list(about.dims)
-        for axis, (start, stop) in zip(about.axes, (patch.rows, patch.columns), strict=True):
-            if axis is not None:
-                dims[axis] = stop - start
-        return tuple(dims)
+        about, (start, stop) = self.tensors[patch.tensor], patch.rows
+        return tuple(stop - start if axis == about.axis else size for axis, size in enumerate(about.dims))
 
     def _piece(self, stem: str) -> str:
         """Return a name that is free: of the tensor or node that is cut, with the region and the number of the piece."""
         name = f"{stem}/{self.name}/piece{self._counts[stem]}"
         self._counts[stem] += 1
-        return self.names.fresh(name)
+        return self.edit.names.fresh(name)
 
     def _value(self, patch: Patch) -> ir.Value:
         about = self.tensors[patch.tensor]
@@ -267,24 +173,12 @@ class _RegionWriter:
         patch, first = trace.patches[op.makes[0]], trace.patches[op.reads[0]]
         about, results = self.tensors[patch.tensor], [self._value(patch)]
         inputs = [values[one] for one in op.reads]
+        assert about.axis is not None
         if len(inputs) > 1:
-            axis = about.axes[ROWS if patch.columns == first.columns else COLUMNS]
-            assert axis is not None
-            return self._add(("", "Concat"), f"{about.name}/join", inputs, results, [ir.AttrInt64("axis", axis)])
-        cuts = [
-            (axis, wanted[0] - held[0], wanted[1] - held[0])
-            for axis, wanted, held in zip(
-                about.axes, (patch.rows, patch.columns), (first.rows, first.columns), strict=True
-            )
-            if axis is not None and wanted != held
-        ]
-        axes, starts, stops = ([cut[n] for cut in cuts] for n in range(3))
-        stem = f"{about.name}/slice"
-        if self.opset < 10:
-            attributes = [ir.AttrInt64s(*pair) for pair in (("starts", starts), ("ends", stops), ("axes", axes))]
-            return self._add(("", "Slice"), stem, inputs, results, attributes)
-        sizes = [self.written.sizes(numbers) for numbers in (starts, stops, axes)]
-        return self._add(("", "Slice"), stem, [*inputs, *sizes], results)
+            return self._add(("", "Concat"), f"{about.name}/join", inputs, results, [ir.AttrInt64("axis", about.axis)])
+        starts, stops = ([end - first.rows[0]] for end in patch.rows)
+        bounds, attributes = self.edit.slice_bounds((starts, stops, [about.axis]), f"{self.name}/sizes")
+        return self._add(("", "Slice"), f"{about.name}/slice", [*inputs, *bounds], results, attributes)
 
     def _run(self, trace: RegionTrace, op: PieceOp, values: Mapping[int, ir.Value]) -> Sequence[ir.Value]:
         assert op.kernel is not None
@@ -312,9 +206,9 @@ class _RegionWriter:
         all_results = [next(outputs) if value.name else ir.Value(name="") for value in node.outputs]
         attributes = self._attributes(source, node, patch)
         if node.op_type in {"Reshape", "Expand"}:
-            inputs[1:] = [self.written.sizes(self._dims(patch))]
+            inputs[1:] = [self._sizes(self._dims(patch))]
         # An operator that is not cut keeps its operands: they may say what has no other form, or be computed.
-        is_cut = source.links != (None, None)
+        is_cut = source.links is not None
         if is_cut and node.op_type in {"Slice", "Pad"}:
             inputs, attributes = self._moved(source, node, patch, trace.patches[op.reads[0]], inputs)
         sources = _sources_of_part(source, patch, self.tensors[patch.tensor])
@@ -331,17 +225,42 @@ class _RegionWriter:
         if value is None:
             return None
         cuts = [source.slices[place]] if place in source.slices else []
-        for found, wanted in zip(source.links, (patch.rows, patch.columns), strict=True):
-            link = None if found is None else found[place]
-            # The columns of a tensor may be its hidden channels, of which the patch has one chunk.
-            if link is not None and link.axis not in {axis for axis, *_ in cuts}:
-                window = link.reads(*wanted)
-                cuts.append((link.axis, window.start, window.stop))
-        sizes = self.shapes.sizes(value)
+        link = None if source.links is None else source.links[place]
+        if link is not None and link.axis not in {axis for axis, *_ in cuts}:
+            window = link.reads(*patch.rows)
+            cuts.append((link.axis, window.start, window.stop))
+        sizes = self.edit.shapes.sizes(value)
         cuts = [one for one in cuts if sizes is None or (one[1], one[2]) != (0, sizes[one[0]])]
         if not cuts:
             return value
-        return self.written.part(value, cuts)
+        key = (value, *cuts)
+        if key not in self._parts:
+            self._parts[key] = self._part(value, cuts)
+        return self._parts[key]
+
+    def _part(self, value: ir.Value, cuts: Sequence[tuple[int, int, int]]) -> ir.Value:
+        """Return the part of a constant from a start to a stop along axes; one made of integers is made of parts of these."""
+        maker, name = value.producer(), f"{self.name}/{value.name}"
+        linked: list[AxisLinks] = []
+        if maker is not None and dequantises(maker):
+            linked = [links for axis, *_ in cuts if (links := self.edit.links(maker, axis)) is not None]
+        if maker is None or len(linked) < len(cuts):
+            return self.edit.part(name, value, *cuts)
+        operands: list[ir.Value | None] = []
+        for place, operand in enumerate(maker.inputs):
+            pairs = ((links[place], cut) for links, cut in zip(linked, cuts, strict=True))
+            own = [(link.axis, *cut[1:]) for link, cut in pairs if link is not None]
+            if operand is None or not own:
+                operands.append(operand)
+            else:
+                operands.append(self.edit.part(f"{self.name}/{operand.name}", operand, *own))
+        assert operands[0] is not None
+        result = self.edit.value(name, self.edit.sizes(operands[0]) or (), self.edit.shapes.dtype(value))
+        node_name = self.edit.names.fresh(f"{self.name}/{node_id(maker)}")
+        attributes = maker.attributes.values()
+        node = ir.Node(maker.domain, maker.op_type, operands, attributes, outputs=[result], name=node_name)
+        self.dequantised.append(node)
+        return result
 
     def _attributes(self, source: KernelSource, node: ir.Node, patch: Patch) -> list[ir.Attr]:
         kept = dict(node.attributes)
@@ -351,7 +270,7 @@ class _RegionWriter:
         if weights in source.slices and node.attributes.get_int("group", 1) > 1:
             _, start, stop = source.slices[weights]
             kept["group"] = ir.AttrInt64("group", stop - start)
-        if not slides(node) or source.links == (None, None):
+        if not slides(node) or source.links is None:
             return list(kept.values())
         for name in _OPEN:
             kept.pop(name, None)
@@ -360,9 +279,9 @@ class _RegionWriter:
     def _padding(self, source: KernelSource, patch: Patch) -> list[ir.Attr]:
         """Return the padding of this patch alone: of the model's where the patch is at the border, else none."""
         about = self.tensors[patch.tensor]
-        wanted = dict(zip(about.axes, (patch.rows, patch.columns), strict=True))
         known = [
-            link.reads(*wanted.get(axis, (0, about.dims[axis]))) for axis, link in enumerate(source.windows, start=2)
+            link.reads(*(patch.rows if axis == about.axis else (0, about.dims[axis])))
+            for axis, link in enumerate(source.windows, start=2)
         ]
         found = [ir.AttrInt64s("pads", [*(one.before for one in known), *(one.after for one in known)])]
         if any(one.extra for one in known):
@@ -373,31 +292,26 @@ class _RegionWriter:
         self, source: KernelSource, node: ir.Node, patch: Patch, given: Patch, inputs: list[ir.Value | None]
     ) -> tuple[list[ir.Value | None], list[ir.Attr]]:
         """Return the operands and attributes of a Slice or Pad of this patch: of the model's only along axes that are not cut."""
-        facts = NodeView(node, self.shapes, self.constants_of, self.opset)
-        about, cut, first = self.tensors[patch.tensor], dict[int, InputWindow](), dict[int, int]()
-        for direction, wanted, held in ((ROWS, patch.rows, given.rows), (COLUMNS, patch.columns, given.columns)):
-            found, axis = source.links[direction], about.axes[direction]
-            if found is not None and axis is not None and found[0] is not None and found[0].sources is None:
-                cut[axis], first[axis] = found[0].reads(*wanted), held[0]
+        facts, link = self.edit.view(node), source.links[0] if source.links else None
+        about, cut = self.tensors[patch.tensor], dict[int, InputWindow]()
+        if about.axis is not None and link is not None and link.sources is None:
+            cut[about.axis] = link.reads(*patch.rows)
         if node.op_type == "Slice":
             ranges = {
-                axis: (cut[axis].start - first[axis], cut[axis].stop - first[axis], one.step) if axis in cut else one
+                axis: (cut[axis].start - given.rows[0], cut[axis].stop - given.rows[0], one.step)
+                if axis in cut
+                else one
                 for axis, one in slice_ranges(facts).items()
             }
-            numbers = [[one[part] for one in ranges.values()] for part in range(3)]
-            if self.opset < 10:
-                sizes = zip(("starts", "ends", "axes"), (*numbers[:2], list(ranges)), strict=True)
-                return inputs, [ir.AttrInt64s(*one) for one in sizes]
-            return [inputs[0], *map(self.written.sizes, (*numbers[:2], list(ranges), numbers[2]))], []
+            starts, stops, steps = ([one[part] for one in ranges.values()] for part in range(3))
+            bounds, attributes = self.edit.slice_bounds((starts, stops, list(ranges), steps), f"{self.name}/sizes")
+            return [*(inputs[:1] if bounds else inputs), *bounds], attributes
         pads, rank = pad_sizes(facts), len(about.dims)
         for axis, window in cut.items():
             pads[axis], pads[axis + rank] = window.before, window.after
-        if self.opset < 11:
-            return inputs, [
-                *(one for one in node.attributes.values() if one.name != "pads"),
-                ir.AttrInt64s("pads", pads),
-            ]
-        return [inputs[0], self.written.sizes(pads), *inputs[2:3]], list(node.attributes.values())
+        sizes, attributes = self.edit.pads(pads, f"{self.name}/sizes")
+        kept = [one for one in node.attributes.values() if not (attributes and one.name == "pads")]
+        return [*inputs[:1], *sizes, *inputs[2:3]], [*kept, *attributes]
 
     def _from_sources(
         self,
@@ -410,35 +324,34 @@ class _RegionWriter:
     ) -> Sequence[ir.Value]:
         """Write rows that are copies or weighted sums of rows: a Gather, or the product of a matrix with the rows that are read."""
         about = self.tensors[patch.tensor]
-        axis, wanted = about.axes[ROWS], slice(*patch.rows)
+        axis, wanted = about.axis, slice(*patch.rows)
         assert axis is not None
         if sources.places is not None:
-            places = self.written.sizes([int(one) - given.rows[0] for one in sources.places[wanted]])
+            places = self._sizes([int(one) - given.rows[0] for one in sources.places[wanted]])
             return self._add(("", "Gather"), kernel.name, [operand, places], results, [ir.AttrInt64("axis", axis)])
         assert sources.weights is not None
         weights = sources.weights[wanted, slice(*given.rows)].astype(about.dtype.numpy())
         is_left = axis == len(about.dims) - 2
-        constant = self.written.array(f"{kernel.name}/weights", weights if is_left else weights.T)
+        constant = self.edit.shared(f"{self.name}/{kernel.name}/weights", weights if is_left else weights.T)
         inputs = [constant, operand] if is_left else [operand, constant]
         return self._add(("", "MatMul"), kernel.name, inputs, results)
 
     def _scaled(self, node: ir.Node, patch: Patch, inputs: list[ir.Value | None]) -> list[ir.Value | None]:
         """Return the operands of a Resize of fewer rows: the scales of the model, or the sizes of the patch where it gives sizes."""
-        scales = resize_scales(NodeView(node, self.shapes, self.constants_of, self.opset))
+        scales = resize_scales(self.edit.view(node))
         # Before opset 13 operands that are not given are empty tensors.
-        none = None if self.opset > 12 else self.written.scales(())
+        none = None if self.edit.opset > 12 else self._scales(())
         if scales is None:
-            return [inputs[0], inputs[1] or none, none, self.written.sizes(self._dims(patch))]
-        if node.op_type == "Upsample" or self.opset < 11:
-            return [inputs[0], self.written.scales(scales)]
-        return [inputs[0], inputs[1] or none, self.written.scales(scales)]
+            return [inputs[0], inputs[1] or none, none, self._sizes(self._dims(patch))]
+        if node.op_type == "Upsample" or self.edit.opset < 11:
+            return [inputs[0], self._scales(scales)]
+        return [inputs[0], inputs[1] or none, self._scales(scales)]
 
 
 def _sources_of_part(source: KernelSource, patch: Patch, about: FitTensor) -> SourceRows | None:
     """Return the rows that a patch reads where these follow no fixed stride; None for a whole tensor, which its own operator makes."""
-    links = source.links[ROWS]
-    link = links[0] if links else None
-    is_whole = patch.rows == (0, about.extent(ROWS))
+    link = source.links[0] if source.links else None
+    is_whole = patch.rows == (0, about.rows)
     return None if link is None or is_whole else link.sources
 
 
@@ -452,8 +365,6 @@ def _let_bodies_read(node: ir.Node, named: Mapping[str, ir.Value]) -> None:
 
 
 # Regions in local functions: the nodes of each region that was cut become the body of a function, which is called once.
-
-_OPSET_VERSION = 1
 
 
 def wrap(model: ir.Model, regions: Iterable[Sequence[ir.Node]]) -> None:
@@ -469,59 +380,31 @@ def _wrap(model: ir.Model, nodes: Sequence[ir.Node]) -> None:
     graph = model.graph
     here = {*nodes, *(inner for node in nodes for inner in nodes_inside(node))}
     outputs = [value for node in nodes for value in node.outputs if _is_read_outside(value, here)]
-    sizes = {value: _constant(value) for value in _sizes(nodes)}
-    made = {value for node in nodes for value in node.outputs}
-    read = dict.fromkeys(value for node in nodes for value in dependencies(node))
-    operands = [value for value in read if value not in made and value not in sizes]
-    inside = {value: ir.Value(name=value.name, type=value.type, shape=value.shape) for value in operands}
-    inside |= {value: node.outputs[0] for value, node in sizes.items()}
-    name = _name(model)
+    sizes = _sizes(nodes)
+    operands = [value for value in read_from_outside(nodes) if value not in sizes]
     results = [ir.Value(name=value.name, type=value.type, shape=value.shape) for value in outputs]
-    call = ir.Node(keys.DOMAIN, name, operands, outputs=results, name=name)
-    graph.insert_after(nodes[-1], call)
+    name = free_function(model, (f"Region{number}" for number in count()))
+    graph.insert_after(nodes[-1], ir.Node(keys.DOMAIN, name, operands, outputs=results, name=name))
     for value, result in zip(outputs, results, strict=True):
         uses = [use for use in value.uses() if use.node in here]
         convenience.replace_all_uses_with(value, result, replace_graph_outputs=True)
         for use in uses:
             use.node.replace_input_with(use.idx, value)
     graph.remove(nodes)
-    for node in here:
-        for place, operand in enumerate(node.inputs):
-            if operand in inside:
-                node.replace_input_with(place, inside[operand])
-    domains = {node.domain for node in nodes}
-    imports = {domain: version for domain, version in graph.opset_imports.items() if domain in domains or domain == ""}
-    inputs = [inside[value] for value in operands]
-    body = ir.Graph(inputs, outputs, nodes=[*sizes.values(), *nodes], name=name, opset_imports=imports)
-    function = ir.Function(keys.DOMAIN, name, "", graph=body, attributes=())
-    model.functions[function.identifier()] = function
-    model.opset_imports.setdefault(keys.DOMAIN, _OPSET_VERSION)
+    domains = {"", *(node.domain for node in nodes)}
+    imports = {domain: version for domain, version in graph.opset_imports.items() if domain in domains}
+    add_function(model, name, nodes, operands, outputs, imports, sizes)
 
 
 def _is_read_outside(value: ir.Value, here: set[ir.Node]) -> bool:
     return value.is_graph_output() or any(use.node not in here for use in value.uses())
 
 
-def _sizes(nodes: Iterable[ir.Node]) -> list[ir.Value]:
+def _sizes(nodes: Iterable[ir.Node]) -> dict[ir.Value, None]:
     """Return the constants that say sizes, in the order of first use: compilers need these inline."""
     rows = ((node, operator_of(node)) for node in nodes)
-    found = (value for node, row in rows if row is not None and row.shaped_by for value in node.inputs[1:])
-    return list(dict.fromkeys(value for value in found if value is not None and value.const_value is not None))
-
-
-def _constant(value: ir.Value) -> ir.Node:
-    assert value.const_value is not None
-    held = ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
-    attribute = ir.AttrTensor("value", value.const_value)
-    return ir.Node("", "Constant", [], [attribute], outputs=[held], name=value.name)
-
-
-def _name(model: ir.Model) -> str:
-    """Return a name that no function of `model` has."""
-    number = 0
-    while (keys.DOMAIN, f"Region{number}", "") in model.functions:
-        number += 1
-    return f"Region{number}"
+    read = (value for node, row in rows if row is not None and row.shaped_by for value in node.inputs[1:])
+    return dict.fromkeys(value for value in read if value is not None and value.const_value is not None)
 
 
 # Calls of local functions, written out: what is inside them can be cut then.

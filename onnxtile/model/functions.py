@@ -1,4 +1,4 @@
-"""Limits on calls of local functions: the nodes that they expand to are counted without inlining any call."""
+"""Local functions: limits on what their calls expand to, calls that are written out, and nodes that are put into a new function."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
-from onnxtile.model.topology import bodies_of
+from onnxtile.model import keys
+from onnxtile.model.topology import bodies_of, dependencies, nodes_inside
 from onnxtile.system.errors import ModelError
 
 MOST_EXPANDED = 20_000
@@ -185,3 +186,56 @@ def _free(name: str, used: set[str], last: dict[str, int]) -> str:
         found = f"{name}_{last[name]}"
     last.setdefault(found, 1)
     return found
+
+
+# Nodes in a function of their own.
+
+_OPSET_VERSION = 1
+
+
+def free_function(model: ir.Model, names: Iterable[str]) -> str:
+    """Return the first of `names` that no function of onnxtile's domain has."""
+    return next(name for name in names if (keys.DOMAIN, name, "") not in model.functions)
+
+
+def read_from_outside(nodes: Sequence[ir.Node]) -> list[ir.Value]:
+    """Return the values that `nodes` and their bodies read and do not make, in the order of first use."""
+    made = {value for node in nodes for value in node.outputs}
+    read = dict.fromkeys(value for node in nodes for value in dependencies(node))
+    return [value for value in read if value not in made]
+
+
+def add_function(
+    model: ir.Model,
+    name: str,
+    nodes: Sequence[ir.Node],
+    operands: Sequence[ir.Value],
+    outputs: Sequence[ir.Value],
+    imports: Mapping[str, int],
+    inline: Iterable[ir.Value] = (),
+) -> ir.Function:
+    """Add a function of onnxtile's domain to `model`, with `nodes` that stand in no graph; return it.
+
+    The nodes and their bodies read the inputs of the function in the place of the `operands` of its call. Constants of `inline`, such as
+    sizes, which compilers need there, are nodes in it.
+    """
+    constants = {value: _constant_node(value) for value in inline}
+    inside = {value: ir.Value(name=value.name, type=value.type, shape=value.shape) for value in operands}
+    inputs = list(inside.values())
+    inside.update((value, node.outputs[0]) for value, node in constants.items())
+    for node in (*nodes, *(inner for outer in nodes for inner in nodes_inside(outer))):
+        for place, operand in enumerate(node.inputs):
+            if operand in inside:
+                node.replace_input_with(place, inside[operand])
+    graph = ir.Graph(inputs, outputs, nodes=[*constants.values(), *nodes], name=name, opset_imports=dict(imports))
+    function = ir.Function(keys.DOMAIN, name, graph=graph, attributes=())
+    model.functions[function.identifier()] = function
+    model.opset_imports.setdefault(keys.DOMAIN, _OPSET_VERSION)
+    return function
+
+
+def _constant_node(value: ir.Value) -> ir.Node:
+    assert value.const_value is not None
+    inside = ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
+    attribute = ir.AttrTensor("value", value.const_value)
+    return ir.Node("", "Constant", [], [attribute], outputs=[inside], name=value.name)

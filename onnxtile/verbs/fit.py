@@ -43,9 +43,9 @@ def fit_curve(options: CurveOptions) -> FitCurve:
     Each point is the cheapest way that was found to fit three quarters of the bytes of the point before, within the budgets. It was
     written and planned, or says that it is an estimate; the models are not run. Raises ModelError, UsageError.
     """
-    from onnxtile.verbs.flows import fitting as flow
+    from onnxtile.verbs.flows import fitting
 
-    return flow.fit_curve(options)
+    return fitting.fit_curve(options)
 
 
 def _run(options: FitStepOptions) -> Outcome:
@@ -54,9 +54,7 @@ def _run(options: FitStepOptions) -> Outcome:
     subject = fitting.read_subject(options)
     curve = None
     if isinstance(options, FitCommand) and options.curve:
-        from onnxtile.verbs.flows import fitting as flow
-
-        curve = flow.curve_of(subject, options)
+        curve = fitting.curve_of(subject)
         if not _fits_one(options):
             return Outcome(curve, "curve", emitted={"curve": curve.to_dict()})
     result = replace(fitting.attempt(options, subject), curve=curve)

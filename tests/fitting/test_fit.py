@@ -22,7 +22,7 @@ from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.progress import Progress, silent
 from onnxtile.verbs.flows import fit_drafts as fit_attempts
-from onnxtile.verbs.flows.fit_drafts import DraftedSchedule, drafted
+from onnxtile.verbs.flows.fit_drafts import WrittenSchedule, written
 from onnxtile.verbs.flows.fitted_model import ModelPlan
 from onnxtile.verbs.flows.fitting import attempt, read_subject
 from onnxtile.verbs.options.fit import FitOptions
@@ -168,7 +168,7 @@ g (float[1,24,8] x) => (float[1,24,6] y)
     loaded = load(made)
     network = read_network(loaded, resolve(loaded, run=True), Constants(loaded))
     parts = next(kernel for kernel in network.kernels if kernel.name == "parts")
-    assert parts.links[0] is None and parts.reason == "its results have rows along different axes"
+    assert parts.links is None and parts.reason == "its results have rows along different axes"
     whole = onnxtile.plan(made).plan.arena_size
     fitted = onnxtile.fit(made, smallest=True, max_extra_macs="50%")
     assert fitted.verdict is not None and fitted.verdict.equal and fitted.after.arena <= whole
@@ -198,7 +198,7 @@ g (float[1,4,16,8] x) => (float[1,4,32,16] y)
     assert {kernel.name for kernel in kernels if kernel.reason} >= {"half", "double"}
     region = subject.regions.cost(0, len(kernels), Cut(4))
     assert region is not None and not region.is_whole
-    cut = drafted(subject, FitSchedule((region,)), silent)
+    cut = written(subject, FitSchedule((region,)))
     assert judge(subject.original, cut.model, silent).equal
 
 
@@ -214,7 +214,7 @@ def test_the_arena_is_that_of_the_defaults_of_plan_where_another_order_is_smalle
 def test_a_schedule_with_gaps_is_planned_in_full_before_a_smaller_one_is_sought(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(DraftedSchedule, "arena", property(lambda self: self.allocation.size + (1 << 20)))
+    monkeypatch.setattr(WrittenSchedule, "arena", property(lambda self: self.allocation.size + (1 << 20)))
     sought: list[int | None] = []
 
     def counted(regions: Regions, wanted: FitTarget, progress: Progress) -> FitSchedule:

@@ -11,7 +11,7 @@ import pytest
 
 import onnxtile
 from onnxtile.fitting.search import FitTarget, search
-from onnxtile.verbs.flows.fit_drafts import drafted
+from onnxtile.verbs.flows.fit_drafts import written
 from onnxtile.verbs.flows.fitting import read_subject, unblocked_subject
 from onnxtile.verbs.options.fit import FitOptions
 from tests.conftest import ROOT
@@ -85,9 +85,9 @@ def test_the_peak_of_the_search_is_that_of_the_plan_within_a_hundredth(
     made = _mobilenet(float(sizes[0]), int(sizes[1])) if sizes else light(kind)
     dims = {"batch": 1} if sizes else {}
     options = FitOptions(made, capacity=capacity, max_extra_macs=float(budget.rstrip("%")) / 100, dims=dims)
-    subject, _ = unblocked_subject(read_subject(options), options)
+    subject = unblocked_subject(read_subject(options))
     assert options.memory is not None
     schedule = search(subject.regions, FitTarget(options.memory[1], float(options.max_extra_macs)))
     assert not schedule.is_whole and schedule.peak <= options.memory[1]
-    peak = drafted(subject, schedule, options.progress).peak
+    peak = written(subject, schedule).peak
     assert abs(schedule.peak - peak) <= peak / 100

@@ -16,7 +16,7 @@ from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.search import FitTarget, PathSearch, PiecesSearch, RegionCuts, search
 from onnxtile.fitting.strips import Cut, FitSchedule, PiecesOfTensors, Prices, RegionCost, overlapped, row_pieces
 from onnxtile.system.progress import silent
-from onnxtile.verbs.flows.fit_drafts import FitSubject, drafted
+from onnxtile.verbs.flows.fit_drafts import FitSubject, written
 from onnxtile.verbs.flows.fitting import read_subject
 from onnxtile.verbs.options.fit import FitOptions
 from onnxtile.verification.rounding import judge
@@ -124,7 +124,7 @@ def test_any_strips_of_any_pieces_compute_the_same_at_the_counted_peak(
 ) -> None:
     subject = subject_of(wide_chain(rows))
     found = schedule(subject.regions, stops, tuple(Cut(step) for step in steps))
-    cut = drafted(subject, found, silent)
+    cut = written(subject, found)
     assert judge(subject.original, cut.model, silent).equal
     assert cut.peak == found.peak
     for one in found.regions[:3]:

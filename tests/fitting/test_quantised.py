@@ -11,7 +11,6 @@ import pytest
 from onnx import numpy_helper
 
 import onnxtile
-from onnxtile.fitting.strips import FitSchedule
 from onnxtile.verbs.flows.fitting import read_subject
 from onnxtile.verbs.options.fit import FitOptions
 from tests.fitting.networks import HEAD
@@ -94,7 +93,7 @@ def test_results_of_islands_share_bytes_as_in_the_plan() -> None:
     made.graph.initializer.append(numpy_helper.from_array(np.asarray(1 / 16, np.float32), "s"))
     made.graph.initializer.append(numpy_helper.from_array(np.asarray(0, np.int8), "z"))
     subject = read_subject(FitOptions(made, smallest=True))
-    assert FitSchedule(tuple(subject.regions.whole)).peak == subject.planned.plan.peak == 2 * 4 * 16 * 12
+    assert subject.whole.peak == subject.planned.plan.peak == 2 * 4 * 16 * 12
 
 
 POOLED = {

@@ -9,8 +9,8 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnxtile
-from onnxtile.fitting.rewrites.editing import ModelEdit
-from onnxtile.fitting.rewrites.order import run_as_planned
+from onnxtile.fitting.editing import ModelEdit
+from onnxtile.fitting.rewrites.order import order_as_planned
 from onnxtile.fitting.strips import WHOLE
 from onnxtile.model.constants import Constants
 from onnxtile.model.save import to_bytes
@@ -112,7 +112,7 @@ def test_random_operators_keep_their_order_in_that_of_a_plan() -> None:
       }""")
     )
     edit = ModelEdit(model, resolve(model))
-    run_as_planned(model, [["b"], ["a"], ["c"], ["y"]], edit.random)
+    order_as_planned(model, [["b"], ["a"], ["c"], ["y"]], edit.random)
     assert [node.outputs[0].name for node in model.graph] == ["a", "b", "c", "y"]
 
 

@@ -86,7 +86,7 @@ def test_rows_of_one_tensor_are_computed_again_where_all_kept_rows_take_too_much
 
 def test_the_shortest_strips_are_of_one_row_of_the_result() -> None:
     about = Regions(regions().network)
-    rows, results = about.rows(0, 12), about.network.tensors[about.results(0, 12)[0]].extent(0)
+    rows, results = about.rows(0, 12), about.network.tensors[about.results(0, 12)[0]].rows
     assert rows % results, "longer and shorter strips differ by the rounding"
     shortest = about.cost(0, 12, Cut(rows // results))
     assert shortest is not None
@@ -173,7 +173,7 @@ def test_a_budget_of_none_is_kept() -> None:
 def test_strips_cover_all_rows_once() -> None:
     about = regions()
     kernels, tensors = about.network.kernels[:12], about.network.tensors
-    needed = {made: (0, tensors[made].extent(0)) for kernel in kernels for made in kernel.makes}
+    needed = {made: (0, tensors[made].rows) for kernel in kernels for made in kernel.makes}
     for ranges in paced(kernels, tensors, set(needed), needed, 7).values():
         rows = [row for one in ranges if one is not None for row in range(*one)]
         assert rows == list(range(len(rows)))

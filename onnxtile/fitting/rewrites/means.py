@@ -12,17 +12,18 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.fitting.rewrites.editing import ModelEdit
+from onnxtile.fitting.editing import ModelEdit
 from onnxtile.model.topology import dependencies, has_body
 from onnxtile.operators.families.reductions import reduced, whole_images
-from onnxtile.operators.node_view import NodeView, NotApplicable
+from onnxtile.operators.node_view import STANDARD, NotApplicable
 from onnxtile.operators.table import may_draw, movement_of, operator_of
 
 _SPATIAL = 2
 """The axes of rows and columns: the last ones."""
 _MEANS = frozenset({"GlobalAveragePool", "ReduceMean"})
-_SUMS = frozenset({"Add", "ReduceMean", "ReduceSum", "Sum"})
-"""Operators whose results need not exist where only their means are read."""
+_SUMS = frozenset({"Add", "Sum"})
+_REDUCTIONS = frozenset({"ReduceMean", "ReduceSum"})
+"""Operators whose results, as those of sums, need not exist where only their means are read."""
 _DEEPEST = 8
 """Nodes between a mean and the tensors whose means are taken instead, at most."""
 _RANK = 4
@@ -33,14 +34,14 @@ class _NotAlike(Exception):
     """The operand of a mean is not a sum, or the terms of the sum differ in rows or columns."""
 
 
-def mean_early(edit: ModelEdit) -> list[ir.Node]:
+def mean_before_sum(edit: ModelEdit) -> list[ir.Node]:
     """Take the means of summands instead of those of their sums; return the means that went.
 
     The sums are left in the graph, where nothing reads them any more.
     """
     found = []
     for node in list(edit.model.graph):
-        source = node.inputs[0] if node.op_type in _MEANS and node.domain in {"", "ai.onnx"} else None
+        source = node.inputs[0] if node.op_type in _MEANS and node.domain in STANDARD else None
         if source is None or not _is_of_pixels(edit, node) or edit.bytes(source) <= edit.least:
             continue
         try:
@@ -65,8 +66,8 @@ def _is_of_pixels(edit: ModelEdit, node: ir.Node) -> bool:
 
 def _reduced(edit: ModelEdit, node: ir.Node) -> set[int]:
     """Return the axes that a reduction goes over; empty where they are not known."""
-    facts = NodeView(node, edit.shapes, edit.constants, edit.opset)
-    rank = len(edit.sizes(node.inputs[0]) or ()) if node.inputs[0] is not None else 0
+    facts = edit.view(node)
+    rank = len(facts.sizes(0) or ())
     try:
         axes = facts.numbers(1) if len(facts.inputs) > 1 else facts.ints("axes", ())
     except NotApplicable:
@@ -88,13 +89,13 @@ def _summands(edit: ModelEdit, value: ir.Value, depth: int = 0) -> Iterator[ir.V
 
 def _operands(node: ir.Node) -> list[ir.Value]:
     """Return the operands that are summed up or moved; others say how."""
-    some = node.inputs if node.op_type in {"Add", "Concat", "Sum"} else node.inputs[:1]
+    some = node.inputs if node.op_type in {*_SUMS, "Concat"} else node.inputs[:1]
     return [value for value in some if value is not None]
 
 
 def _is_linear(edit: ModelEdit, node: ir.Node) -> bool:
     """Return whether the mean of the node's result is the node's result of the means, and nothing else reads a sum."""
-    is_sum = node.op_type in _SUMS and node.domain in {"", "ai.onnx"}
+    is_sum = node.op_type in _SUMS | _REDUCTIONS and node.domain in STANDARD
     if len(node.outputs) > 1 or not (is_sum or movement_of(node) in {"renames", "joins"}):
         return False
     made = node.outputs[0]
@@ -104,12 +105,19 @@ def _is_linear(edit: ModelEdit, node: ir.Node) -> bool:
         return False
     if is_sum and (len(made.uses()) > 1 or made.is_graph_output()):
         return False
-    if node.op_type in {"ReduceMean", "ReduceSum"}:
+    if node.op_type in _REDUCTIONS:
         reduced = _reduced(edit, node)
         return bool(reduced) and max(reduced) < len(shapes[0]) - _SPATIAL
     if node.op_type == "Concat":
         return node.attributes.get_int("axis", 1) % len(after) < len(after) - _SPATIAL
-    return node.op_type not in {"Add", "Sum"} or all(one == after for one in shapes)
+    return node.op_type not in _SUMS or all(one == after for one in shapes)
+
+
+def _mean_of(edit: ModelEdit, value: ir.Value, count: int | None = None) -> ir.Value:
+    """Return a new value for the mean over the last `count` axes of another one: all behind its channels where none is given."""
+    sizes = edit.sizes(value) or ()
+    count = len(sizes) - 2 if count is None else count
+    return edit.value(f"{value.name}/mean", sizes[: len(sizes) - count] + (1,) * count, edit.dtype(value))
 
 
 class _MeanWriter:
@@ -119,8 +127,7 @@ class _MeanWriter:
         self.edit, self.mean = edit, mean
         self.means: dict[ir.Value, ir.Value] = {}
         for value in dict.fromkeys(summands):
-            result = self._value(value)
-            self.means[value] = edit.add(mean, "GlobalAveragePool", [value], result)
+            self.means[value] = edit.add(mean, "GlobalAveragePool", [value], _mean_of(edit, value))
 
     def write(self) -> None:
         """Write all, and let the readers of the mean take the result."""
@@ -134,10 +141,6 @@ class _MeanWriter:
         self.edit.replace(made, result)
         self.edit.model.graph.remove(self.mean, safe=True)
 
-    def _value(self, value: ir.Value) -> ir.Value:
-        sizes = (self.edit.sizes(value) or ())[:-_SPATIAL] + (1,) * _SPATIAL
-        return self.edit.value(f"{value.name}/mean", sizes, self.edit.dtype(value))
-
     def _over(self, value: ir.Value) -> ir.Value:
         """Return the mean of a value, from those of its summands."""
         node = value.producer()
@@ -145,7 +148,7 @@ class _MeanWriter:
             assert node is not None
             given = set(_operands(node))
             inputs = [self._over(one) if one in given else one for one in node.inputs if one is not None]
-            self.means[value] = self._value(value)
+            self.means[value] = _mean_of(self.edit, value, _SPATIAL)
             self.edit.again(self.mean, node, inputs, [self.means[value]])
         return self.means[value]
 
@@ -158,11 +161,11 @@ _PIXELS = 256
 """Pixels below which the product with one more pixel would count."""
 
 
-def pool_early(edit: ModelEdit) -> list[ir.Node]:
+def pool_before_convolution(edit: ModelEdit) -> list[ir.Node]:
     """Take the means of operands of pointwise convolutions instead of those of their results; return the poolings that went."""
     found = []
     for node in list(edit.model.graph):
-        if node.op_type != "GlobalAveragePool" or node.domain not in {"", "ai.onnx"}:
+        if node.op_type != "GlobalAveragePool" or node.domain not in STANDARD:
             continue
         chain = _pointwise(edit, node)
         if not chain:
@@ -194,7 +197,7 @@ def _pointwise(edit: ModelEdit, pool: ir.Node) -> list[ir.Node]:
 
 def _is_pointwise(edit: ModelEdit, node: ir.Node) -> bool:
     """Return whether the mean of the node's result is the node's result of the mean: each pixel of it is the same sum of channels."""
-    if node.domain not in {"", "ai.onnx"} or node.outputs[0].is_graph_output():
+    if node.domain not in STANDARD or node.outputs[0].is_graph_output():
         return False
     if any(value is not None and value not in edit.constants for value in node.inputs[1:]):
         return False
@@ -213,22 +216,12 @@ def _move(edit: ModelEdit, pool: ir.Node, chain: list[ir.Node]) -> None:
     """Add the mean of the first operand of `chain` where it is made, and the chain over it where the pooling stood."""
     source = chain[-1].inputs[0]
     assert source is not None
-    value = _mean(edit, source, chain[-1])
+    value = edit.add(chain[-1], "GlobalAveragePool", [source], _mean_of(edit, source))
     for node in reversed(chain):
-        made = node.outputs[0]
-        sizes = edit.sizes(made)
-        assert sizes is not None
-        result = edit.value(f"{made.name}/mean", (*sizes[:2], *(1 for _ in sizes[2:])), edit.dtype(made))
         attributes = [one for one in node.attributes.values() if one.name != "auto_pad"]
-        value = edit.add(pool, node.op_type, [value, *node.inputs[1:]], result, attributes)
+        inputs = [value, *node.inputs[1:]]
+        value = edit.add(pool, node.op_type, inputs, _mean_of(edit, node.outputs[0]), attributes)
     edit.replace(pool.outputs[0], value)
-
-
-def _mean(edit: ModelEdit, source: ir.Value, before: ir.Node) -> ir.Value:
-    sizes = edit.sizes(source)
-    assert sizes is not None
-    result = edit.value(f"{source.name}/mean", (*sizes[:2], *(1 for _ in sizes[2:])), edit.dtype(source))
-    return edit.add(before, "GlobalAveragePool", [source], result)
 
 
 # Tensors whose means over rows and columns scale them again are made twice: once for the means, once to be scaled.
@@ -242,7 +235,6 @@ _NARROWER = 2
 """The tensors from which a wide one is made again are at most this part of it."""
 _LONGEST = 24
 """Nodes that are run again for one reduction, at most."""
-_STANDARD = {"", "ai.onnx"}
 
 
 @dataclass(frozen=True)
@@ -317,7 +309,7 @@ def _cone(edit: ModelEdit, reduction: ir.Node) -> set[ir.Node] | None:
 
 def _may_run_twice(node: ir.Node) -> bool:
     """Return whether a node of one result gives the same each time."""
-    if node.domain not in _STANDARD or has_body(node) or len(node.outputs) > 1 or may_draw(node):
+    if node.domain not in STANDARD or has_body(node) or len(node.outputs) > 1 or may_draw(node):
         return False
     return not node.outputs[0].is_graph_output()
 

@@ -8,14 +8,14 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
-from onnxtile.fitting.rewrites.editing import ModelEdit, NodePosition
+from onnxtile.fitting.editing import ModelEdit, NodePosition
 from onnxtile.model.topology import dependencies
 
 _LARGEST = 24
 """Nodes that are moved together, at most."""
 
 
-def run_late(edit: ModelEdit) -> list[ir.Node]:
+def delay_nodes(edit: ModelEdit) -> list[ir.Node]:
     """Move each node that raises the bytes alive to right before the first reader of its results; return the nodes that were moved.
 
     Its operands live until then. A node stays where those that no other node reads by then take as many bytes as its results; but with the
@@ -110,7 +110,7 @@ class _LateOrder:
 # Nodes that make less than they use up run as early as they can, so that less lives at every place in between.
 
 
-def run_early(edit: ModelEdit) -> list[ir.Node]:
+def hasten_nodes(edit: ModelEdit) -> list[ir.Node]:
     """Move each node that lowers the bytes alive to right behind the last node that it waits for; return the nodes that were moved.
 
     It waits for the nodes that make its operands, and for the other readers of the operands that it is the last to read. One that draws
@@ -152,7 +152,7 @@ def run_early(edit: ModelEdit) -> list[ir.Node]:
 # The nodes of a quantised island stand together then: each DequantizeLinear right before its reader.
 
 
-def run_as_planned(
+def order_as_planned(
     model: ir.Model, results: Sequence[Sequence[str]], random: Container[ir.Node] = frozenset()
 ) -> list[ir.Node]:
     """Let the nodes of the main graph run in the order of a plan (in place); return those that stand elsewhere now.

@@ -7,20 +7,19 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from onnxtile.fitting.editing import ModelEdit, copy_of, known_shapes, leave_out_unread, write_known_sizes
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.rewrites.editing import ModelEdit, known_shapes, leave_out_unread, write_known_sizes
-from onnxtile.fitting.rewrites.means import mean_early, pool_early, run_again, second_passes
-from onnxtile.fitting.rewrites.order import run_as_planned, run_early, run_late
-from onnxtile.fitting.rewrites.separate_axes import axes_apart
-from onnxtile.fitting.rewrites.sink_concats import items_apart, join_late
-from onnxtile.fitting.rewrites.split_heads import heads_apart
-from onnxtile.fitting.rewrites.split_packed_products import unpack_products
-from onnxtile.fitting.rewrites.split_tokens import tokens_in_pieces
+from onnxtile.fitting.rewrites.means import mean_before_sum, pool_before_convolution, run_again, second_passes
+from onnxtile.fitting.rewrites.order import delay_nodes, hasten_nodes, order_as_planned
+from onnxtile.fitting.rewrites.separate_axes import separate_axes
+from onnxtile.fitting.rewrites.sink_concats import run_items_apart, sink_concats
+from onnxtile.fitting.rewrites.split_heads import split_heads
+from onnxtile.fitting.rewrites.split_packed_products import split_packed_products
+from onnxtile.fitting.rewrites.split_tokens import split_tokens
 from onnxtile.model.constants import Constants, prune
 from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.topology import all_values
-from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes
 
 
@@ -56,20 +55,22 @@ def unblock(original: ir.Model, shapes: Shapes, *, exact: bool) -> UnblockedMode
     _note(found, "rewrite", "an optional result that nothing reads is left out", leave_out_unread(edit))
     if not is_quantised(model):
         if not exact:
-            _note(found, "rewrite", "the mean is taken before the pointwise convolution", pool_early(edit))
-            _note(found, "rewrite", "the means of its summands are added up", mean_early(edit))
-            _note(found, "rewrite", "each part of packed products is a product", unpack_products(edit, edit.least))
+            _note(found, "rewrite", "the mean is taken before the pointwise convolution", pool_before_convolution(edit))
+            _note(found, "rewrite", "the means of its summands are added up", mean_before_sum(edit))
+            _note(
+                found, "rewrite", "each part of packed products is a product", split_packed_products(edit, edit.least)
+            )
             edit.drop_unread()
             prune(set(all_values(model)), edit.constants)
             edit = ModelEdit(model, known_shapes(model, edit.shapes))
-        apart = axes_apart(edit, exact=exact)
+        apart = separate_axes(edit, exact=exact)
         _note(found, "rewrite", "rows are resized or mirrored before columns", apart)
         edit = ModelEdit(model, known_shapes(model, edit.shapes)) if apart else edit
-        joins = join_late(edit, exact=exact)
+        joins = sink_concats(edit, exact=exact)
         _note(found, "rewrite", "its parts are joined behind the nodes that follow", joins)
         edit = ModelEdit(model, known_shapes(model, edit.shapes)) if joins else edit
-        _note(found, "order", "runs as late as it can", run_late(edit))
-        _note(found, "order", "runs as early as it can", run_early(edit))
+        _note(found, "order", "runs as late as it can", delay_nodes(edit))
+        _note(found, "order", "runs as early as it can", hasten_nodes(edit))
     return UnblockedModel(model, known_shapes(model, edit.shapes), tuple(found)) if found else None
 
 
@@ -90,7 +91,7 @@ def in_order_of_plan(original: ir.Model, shapes: Shapes, results: Sequence[Seque
         return None
     edit = _edit_of_copy(original, shapes)
     notes: list[ModelRewrite] = []
-    _note(notes, "order", "runs as planned", run_as_planned(edit.model, results, edit.random))
+    _note(notes, "order", "runs as planned", order_as_planned(edit.model, results, edit.random))
     return UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes)) if notes else None
 
 
@@ -103,7 +104,7 @@ def batch_apart(original: ir.Model, shapes: Shapes) -> UnblockedModel | None:
         return None
     edit = _edit_of_copy(original, shapes)
     notes: list[ModelRewrite] = []
-    _note(notes, "batch", "one item after the other", items_apart(edit))
+    _note(notes, "batch", "one item after the other", run_items_apart(edit))
     prune(set(all_values(edit.model)), edit.constants)
     return UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes)) if notes else None
 
@@ -146,18 +147,18 @@ def token_cuts(original: ir.Model, shapes: Shapes) -> Iterator[tuple[int, Unbloc
     apart = edit.model
     if is_quantised(apart):
         return
-    unpack_products(edit)
+    split_packed_products(edit)
     edit.drop_unread()
     edit = ModelEdit(apart, known_shapes(apart, edit.shapes))
-    heads = heads_apart(edit)
+    heads = split_heads(edit)
     if not heads:
         return
     edit.drop_unread()
     known = known_shapes(apart, edit.shapes)
     for count in _PIECES:
-        model = apart.clone()
-        edit = ModelEdit(model, known.of_copies(dict(zip(values(apart), values(model), strict=True))))
-        nodes = tokens_in_pieces(edit, count)
+        model, copied = copy_of(apart, known)
+        edit = ModelEdit(model, copied)
+        nodes = split_tokens(edit, count)
         if not nodes:
             return
         edit.drop_unread()
@@ -170,10 +171,9 @@ def token_cuts(original: ir.Model, shapes: Shapes) -> Iterator[tuple[int, Unbloc
 
 def _edit_of_copy(original: ir.Model, shapes: Shapes) -> ModelEdit:
     """Return the edit of a copy whose constants are no inputs: one that goes must not become an input alone."""
-    model = original.clone()
-    known = shapes.of_copies(dict(zip(values(original), values(model), strict=True)))
+    model, copied = copy_of(original, shapes)
     raise_ir_version(model)
-    return ModelEdit(model, known)
+    return ModelEdit(model, copied)
 
 
 def _note(found: list[ModelRewrite], kind: str, text: str, nodes: list[ir.Node]) -> None:

@@ -7,28 +7,27 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.fitting.rewrites.editing import ModelEdit
+from onnxtile.fitting.editing import ModelEdit
 from onnxtile.operators.families.movement import is_mirrored, pad_sizes
 from onnxtile.operators.families.resizing import interpolates, resize_scales
-from onnxtile.operators.node_view import NodeView, NotApplicable
+from onnxtile.operators.node_view import STANDARD, NodeView, NotApplicable
 
-_STANDARD = {"", "ai.onnx"}
 _OF_SIZES = frozenset({"axes", "keep_aspect_ratio_policy", "pads"})
 """Attributes about the axes that a node changes."""
 
 
-def axes_apart(edit: ModelEdit, *, exact: bool) -> list[ir.Node]:
+def separate_axes(edit: ModelEdit, *, exact: bool) -> list[ir.Node]:
     """Let each Resize and Pad whose rows depend on neighbours change its rows first, then the other axes; return those that did both.
 
     Sums along one axis after the other differ in the last bits, so with `exact` only copies are taken apart.
     """
-    found = []
+    separated = []
     for node in list(edit.model.graph):
-        facts = NodeView(node, edit.shapes, edit.constants, edit.opset)
-        if node.domain in _STANDARD and edit.bytes(node.outputs[0]) > edit.least and _is_apart(facts, exact=exact):
+        facts = edit.view(node)
+        if node.domain in STANDARD and edit.bytes(node.outputs[0]) > edit.least and _is_apart(facts, exact=exact):
             _take_apart(edit, facts)
-            found.append(node)
-    return found
+            separated.append(node)
+    return separated
 
 
 def _is_apart(facts: NodeView, *, exact: bool) -> bool:
@@ -54,30 +53,25 @@ def _changed(facts: NodeView) -> list[int]:
 
 def _take_apart(edit: ModelEdit, facts: NodeView) -> None:
     node, changed = facts.node, _changed(facts)
-    made = node.inputs[0]
-    assert made is not None
+    value = node.inputs[0]
+    assert value is not None
     sizes = list(facts.operand(0))
     for axes in (changed[:1], changed[1:]):
         for axis in axes:
             sizes[axis] = facts.result[axis]
         result = edit.value(f"{node.outputs[0].name}/axis{axes[0]}", sizes, edit.dtype(node.outputs[0]))
-        operands = (_padding if node.op_type == "Pad" else _scaling)(edit, facts, axes, sizes)
         kept = [one for one in node.attributes.values() if one.name not in _OF_SIZES]
-        if node.op_type == "Pad" and edit.opset < 11:
-            kept.append(ir.AttrInt64s("pads", _pads(facts, axes)))
-        made = edit.add(node, node.op_type, [made, *operands], result, kept)
-    edit.replace(node.outputs[0], made)
+        operands, pads = (
+            edit.pads(_pads(facts, axes)) if node.op_type == "Pad" else (_scaling(edit, facts, axes, sizes), [])
+        )
+        value = edit.add(node, node.op_type, [value, *operands], result, kept + pads)
+    edit.replace(node.outputs[0], value)
     edit.model.graph.remove(node)
 
 
 def _pads(facts: NodeView, axes: Sequence[int]) -> list[int]:
     rank = len(facts.result)
     return [size if place % rank in axes else 0 for place, size in enumerate(pad_sizes(facts))]
-
-
-def _padding(edit: ModelEdit, facts: NodeView, axes: Sequence[int], _sizes: Sequence[int]) -> list[ir.Value]:
-    """Return the operands behind the first of a Pad along `axes` alone."""
-    return [] if edit.opset < 11 else [edit.numbers(_pads(facts, axes))]
 
 
 def _scaling(edit: ModelEdit, facts: NodeView, axes: Sequence[int], sizes: Sequence[int]) -> list[ir.Value | None]:

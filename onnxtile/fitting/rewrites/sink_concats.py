@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 
 import onnx_ir as ir
 
-from onnxtile.fitting.rewrites.editing import ModelEdit
+from onnxtile.fitting.editing import ModelEdit
 from onnxtile.model.topology import dependencies, has_body
-from onnxtile.operators.node_view import NodeView, NotApplicable
+from onnxtile.operators.node_view import STANDARD
 from onnxtile.operators.reads import AxisLink, AxisLinks
-from onnxtile.operators.table import axis_links, operator_of
+from onnxtile.operators.table import operator_of
 from onnxtile.operators.work import Products
 
 _LONGEST = 96
@@ -29,20 +29,20 @@ def _sums(node: ir.Node) -> bool:
     return row is not None and isinstance(row.work, Products)
 
 
-def join_late(edit: ModelEdit, *, exact: bool) -> list[ir.Node]:
+def sink_concats(edit: ModelEdit, *, exact: bool) -> list[ir.Node]:
     """Move joins below the nodes that follow them; return the joins that were moved.
 
     With `exact`, no join moves below a product, which may round a part of its rows differently.
     """
-    found = []
+    moved = []
     for node in list(edit.model.graph):
         tail = None if node.graph is None else _tail(edit, node, exact=exact)
         if tail is not None:
             _TailWriter(edit, node, tail).write()
             # Nodes that ran behind the join are gone before the next join is looked at.
             edit.drop_unread()
-            found.append(node)
-    return found
+            moved.append(node)
+    return moved
 
 
 @dataclass
@@ -56,15 +56,16 @@ class JoinTail:
     axes: dict[ir.Value, int] = field(default_factory=dict)
     links: dict[ir.Node, AxisLinks] = field(default_factory=dict)
 
-    def add(self, node: ir.Node, axis: int, links_of: AxisLinks) -> None:
-        """Add a node whose results have the `axis`."""
-        self.links[node] = links_of
-        self.axes.update((value, axis) for value in node.outputs if value.name)
+    def add(self, node: ir.Node, part: tuple[int, AxisLinks] | None) -> None:
+        """Add a node by the axis of its results and its links; None for one that needs more than a part."""
+        if part is not None:
+            axis, self.links[node] = part
+            self.axes.update((value, axis) for value in node.outputs if value.name)
 
 
 def _tail(edit: ModelEdit, join: ir.Node, *, exact: bool) -> JoinTail | None:
     """Return the nodes to run before `join`; None where no fewer bytes would be joined behind them."""
-    if join.op_type != "Concat" or join.domain not in {"", "ai.onnx"} or len(join.inputs) < 2:
+    if join.op_type != "Concat" or join.domain not in STANDARD or len(join.inputs) < 2:
         return None
     whole = join.outputs[0]
     sizes = [edit.sizes(value) if value is not None else None for value in (whole, *join.inputs)]
@@ -85,9 +86,7 @@ def _grown(edit: ModelEdit, join: ir.Node, tail: JoinTail, *, exact: bool) -> Jo
         elif not has_passed:
             known.update(node.outputs)
         elif not tail.axes.keys().isdisjoint(node.inputs) and len(tail.links) < _LONGEST:
-            found = None if exact and _sums(node) else alone(edit, tail, node, known)
-            if found is not None:
-                tail.add(node, *found)
+            tail.add(node, None if exact and _sums(node) else alone(edit, tail, node, known))
     return tail
 
 
@@ -96,20 +95,18 @@ def alone(edit: ModelEdit, tail: JoinTail, node: ir.Node, known: Collection[ir.V
 
     Operands that are read whole are constants, graph inputs, or `known`.
     """
-    made = edit.sizes(node.outputs[0])
-    if has_body(node) or made is None or (len(node.outputs) > 1 and node.op_type != "Split"):
+    sizes = edit.sizes(node.outputs[0])
+    if has_body(node) or sizes is None or (len(node.outputs) > 1 and node.op_type != "Split"):
         return None
-    facts = NodeView(node, edit.shapes, edit.constants, edit.opset)
-    for axis in (axis for axis, size in enumerate(made) if size == tail.ends[-1]):
-        try:
-            found = axis_links(facts, axis)
-        except NotApplicable:
-            continue
-        # The sizes of a part are written anew.
-        count = 1 if node.op_type in {"Reshape", "Expand"} else None
-        pairs = zip(node.inputs[:count], found[:count], strict=True)
-        if all(value is None or _is_at_hand(edit, tail, value, link, known) for value, link in pairs):
-            return axis, found
+    # The sizes of a part are written anew.
+    count = 1 if node.op_type in {"Reshape", "Expand"} else None
+    for axis in (axis for axis, size in enumerate(sizes) if size == tail.ends[-1]):
+        links = edit.links(node, axis)
+        pairs = zip(node.inputs, links or (), strict=False)
+        if links and all(
+            value is None or _is_at_hand(edit, tail, value, link, known) for value, link in islice(pairs, count)
+        ):
+            return axis, links
     return None
 
 
@@ -163,11 +160,7 @@ def write_part(
 ) -> None:
     """Write a node of a tail for the part of this `number`, and add its results to `parts`."""
     start, stop = tail.ends[number : number + 2]
-    results = []
-    for value in node.outputs:
-        sizes = list(edit.sizes(value) or ())
-        sizes[tail.axes[value]] = stop - start
-        results.append(edit.value(f"{value.name}/part{number}", sizes, edit.dtype(value)))
+    results = [edit.resized(value, tail.axes[value], stop - start, f"part{number}") for value in node.outputs]
     inputs: list[ir.Value | None] = []
     for operand, link in zip(node.inputs, tail.links[node], strict=True):
         if operand in parts:
@@ -175,7 +168,7 @@ def write_part(
         elif operand is None or link is None:
             inputs.append(None if operand is None else edit.ready(operand))
         else:
-            inputs.append(edit.part(operand, link.axis, start, stop))
+            inputs.append(edit.part(f"{operand.name}/{start}", operand, (link.axis, start, stop)))
     edit.again(before, node, inputs, results)
     for value, part in zip(node.outputs, results, strict=True):
         parts.setdefault(value, []).append(part)
@@ -199,16 +192,15 @@ class _TailWriter:
             for node in tail.links:
                 write_part(edit, tail, node, number, self.parts, before)
         for value in read_behind([self.join, *tail.links]):
-            axis = ir.AttrInt64("axis", tail.axes[value])
-            joined = edit.value(f"{value.name}/joined", edit.sizes(value) or (), edit.dtype(value))
-            edit.replace(value, edit.add(self.join, "Concat", self.parts[value], joined, [axis]))
+            edit.replace(value, edit.join(self.join, value, self.parts[value], tail.axes[value], "joined"))
 
     def _behind(self, operand: ir.Value) -> ir.Node:
         """Return the node before which the nodes of a part stand: behind all that make its operands."""
         read = [operand, *(value for node in self.tail.links for value in dependencies(node))]
         makers = [one.producer() for one in read if one not in self.parts and one not in self.edit.constants]
-        own = [one for one in makers if one in self.places and one not in self.tail.links]
-        last = max((self.places[one] for one in own if one is not None), default=-1)
+        last = max(
+            (self.places[one] for one in makers if one in self.places and one not in self.tail.links), default=-1
+        )
         return next(node for node, place in self.places.items() if place > last)
 
 
@@ -222,7 +214,7 @@ _NODES = 50_000
 """Nodes of all items together, at most."""
 
 
-def items_apart(edit: ModelEdit) -> list[ir.Node]:
+def run_items_apart(edit: ModelEdit) -> list[ir.Node]:
     """Let each item of a batch run through the nodes that treat every item alone; return these nodes."""
     inputs = [value for value in edit.model.graph.inputs if edit.sizes(value)]
     count = next((sizes[0] for value in inputs if (sizes := edit.sizes(value)) and sizes[0] > 1), 0)
@@ -231,9 +223,8 @@ def items_apart(edit: ModelEdit) -> list[ir.Node]:
     batch = [value for value in inputs if (edit.sizes(value) or (0,))[0] == count]
     tail = JoinTail(list(range(count + 1)), dict.fromkeys(batch, 0))
     for node in edit.model.graph:
-        found = None if tail.axes.keys().isdisjoint(node.inputs) else alone(edit, tail, node, frozenset())
-        if found is not None:
-            tail.add(node, *found)
+        if not tail.axes.keys().isdisjoint(node.inputs):
+            tail.add(node, alone(edit, tail, node, frozenset()))
     if tail.links:
         _write(edit, tail, batch)
     return list(tail.links)
@@ -248,14 +239,12 @@ def _write(edit: ModelEdit, tail: JoinTail, batch: list[ir.Value]) -> None:
     for number, (start, stop) in enumerate(pairwise(tail.ends)):
         bounds = [edit.numbers([one]) for one in (start, stop, 0)]
         for value in read:
-            item = edit.value(f"{value.name}/item{number}", (1, *(edit.sizes(value) or ())[1:]), edit.dtype(value))
+            item = edit.resized(value, 0, 1, f"item{number}")
             parts[value].append(edit.add(before, "Slice", [value, *bounds], item))
         for node in nodes:
             write_part(edit, tail, node, number, parts, before)
     for value in joined:
-        axis = ir.AttrInt64("axis", tail.axes[value])
-        whole = edit.value(f"{value.name}/items", edit.sizes(value) or (), edit.dtype(value))
-        edit.replace(value, edit.add(before, "Concat", parts[value], whole, [axis]))
+        edit.replace(value, edit.join(before, value, parts[value], tail.axes[value], "items"))
     edit.drop_unread()
 
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from onnxtile.fitting.rewrites.editing import ModelEdit
+from onnxtile.fitting.editing import ModelEdit
 from onnxtile.model.topology import has_body
-from onnxtile.operators.node_view import NodeView, NotApplicable
+from onnxtile.operators.node_view import STANDARD
 from onnxtile.operators.reads import AxisLink, AxisLinks
-from onnxtile.operators.table import axis_links
 
 _LARGEST = 96
 """Nodes of the heads of one attention, at most."""
@@ -65,9 +64,8 @@ def _unit(link: AxisLink, unit: int) -> int:
 class _HeadFinder:
     """Finds the nodes around one product of two tensors that are computed for each head alone."""
 
-    def __init__(self, edit: ModelEdit, facts: Mapping[ir.Node, NodeView]) -> None:
-        self.edit, self.facts = edit, facts
-        self.count = 0
+    def __init__(self, edit: ModelEdit) -> None:
+        self.edit, self.count = edit, 0
 
     def found(self, product: ir.Node) -> HeadGroup | None:
         """Return the group around `product`; None where it has no heads."""
@@ -113,12 +111,10 @@ class _HeadFinder:
             pending += self._readers(node.outputs[0], own)
 
     def _links(self, node: ir.Node, axis: int) -> AxisLinks:
-        if has_body(node) or node not in self.facts:
+        links = None if has_body(node) or node.graph is not self.edit.model.graph else self.edit.links(node, axis)
+        if links is None:
             raise _NoHeads
-        try:
-            return axis_links(self.facts[node], axis)
-        except NotApplicable as error:
-            raise _NoHeads from error
+        return links
 
     def _makers(self, node: ir.Node, found: AxisLinks, own: HeadAxis) -> list[tuple[ir.Node, HeadAxis]]:
         made = []
@@ -157,22 +153,19 @@ class _HeadFinder:
         return None
 
 
-def heads_apart(edit: ModelEdit) -> list[ir.Node]:
+def split_heads(edit: ModelEdit) -> list[ir.Node]:
     """Compute each head of each attention alone; return the first product of the scores of each."""
-    facts = {node: NodeView(node, edit.shapes, edit.constants, edit.opset) for node in edit.model.graph}
-    finder, done, found = _HeadFinder(edit, facts), set[ir.Node](), list[ir.Node]()
-    groups = []
+    finder, done, groups = _HeadFinder(edit), set[ir.Node](), dict[ir.Node, HeadGroup]()
     for node in edit.model.graph:
         if node.op_type == "MatMul" and node not in done:
             group = finder.found(node)
             if group is not None and done.isdisjoint(group.nodes):
                 done.update(group.nodes)
-                groups.append(group)
-                found.append(node)
+                groups[node] = group
     places = {node: place for place, node in enumerate(edit.model.graph)}
-    for group in groups:
+    for group in groups.values():
         _HeadWriter(edit, group, places).write()
-    return found
+    return list(groups)
 
 
 class _HeadWriter:
@@ -207,18 +200,11 @@ class _HeadWriter:
                 parts[node.outputs[0]].append(self._part(node, head, parts, last))
         for node in self.nodes:
             value = node.outputs[0]
-            outside = [use for use in value.uses() if use.node not in self.group.nodes]
-            if outside:
-                axis = ir.AttrInt64("axis", self.group.axes[value].axis)
-                whole = self.edit.value(f"{value.name}/heads", self._sizes(value), self.edit.dtype(value))
-                self.edit.replace(value, self.edit.add(last, "Concat", parts[value], whole, [axis]))
+            if any(use.node not in self.group.nodes for use in value.uses()):
+                axis = self.group.axes[value].axis
+                self.edit.replace(value, self.edit.join(last, value, parts[value], axis, "heads"))
         for node in reversed(self.nodes):
             self.edit.model.graph.remove(node, safe=True)
-
-    def _sizes(self, value: ir.Value) -> tuple[int, ...]:
-        sizes = self.edit.sizes(value)
-        assert sizes is not None
-        return sizes
 
     def _part(
         self,
@@ -227,9 +213,7 @@ class _HeadWriter:
         parts: Mapping[ir.Value, list[ir.Value]],
         before: ir.Node,
     ) -> ir.Value:
-        made = node.outputs[0]
-        own, sizes = self.group.axes[made], list(self._sizes(made))
-        sizes[own.axis] = own.unit
+        heads = self.group.axes[node.outputs[0]]
         inputs: list[ir.Value | None] = []
         for value, link in zip(node.inputs, self.group.nodes[node], strict=True):
             if value is None:
@@ -239,9 +223,10 @@ class _HeadWriter:
             elif link is None:
                 inputs.append(self._again(value, before))
             else:
-                window = link.reads(head * own.unit, (head + 1) * own.unit)
-                inputs.append(self.edit.part(value, link.axis, window.start, window.stop))
-        result = self.edit.value(f"{made.name}/head{head}", sizes, self.edit.dtype(made))
+                window = link.reads(head * heads.unit, (head + 1) * heads.unit)
+                rows = link.axis, window.start, window.stop
+                inputs.append(self.edit.part(f"{value.name}/{window.start}", value, rows))
+        result = self.edit.resized(node.outputs[0], heads.axis, heads.unit, f"head{head}")
         self.edit.again(before, node, inputs, [result])
         return result
 
@@ -251,7 +236,7 @@ class _HeadWriter:
         made: dict[ir.Value, ir.Value] = {}
         for node in cone:
             result = node.outputs[0]
-            copy = self.edit.value(f"{result.name}/again", self._sizes(result), self.edit.dtype(result))
+            copy = self.edit.value(f"{result.name}/again", self.edit.sizes(result) or (), self.edit.dtype(result))
             inputs = [made.get(one, one) if one is not None else None for one in node.inputs]
             made[result] = self.edit.add(before, node.op_type, inputs, copy, node.attributes.values())
         return made.get(value, value)
@@ -269,7 +254,7 @@ class _HeadWriter:
             if is_there or (one is not value and (self.edit.bytes(one) <= small or self._is_read_behind(one))):
                 continue
             assert maker is not None
-            if maker.op_type not in _AGAIN or maker.domain not in {"", "ai.onnx"} or len(found) >= _LONGEST:
+            if maker.op_type not in _AGAIN or maker.domain not in STANDARD or len(found) >= _LONGEST:
                 return []
             found[maker] = None
             pending += [operand for operand in maker.inputs if operand is not None]

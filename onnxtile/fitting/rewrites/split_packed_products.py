@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
+
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.fitting.rewrites.editing import ModelEdit
+from onnxtile.fitting.editing import ModelEdit
 from onnxtile.model.topology import has_body
-from onnxtile.operators.node_view import NodeView, NotApplicable
-from onnxtile.operators.table import axis_links, movement_of
+from onnxtile.operators.node_view import STANDARD
+from onnxtile.operators.table import movement_of
 
 _DEEPEST = 12
 """Nodes between a product and the node that takes a part of its result, at most."""
@@ -18,12 +20,12 @@ class _NotPacked(Exception):
     """A part of a tensor is not a product with a part of constant weights."""
 
 
-def unpack_products(edit: ModelEdit, least: int = 0) -> list[ir.Node]:
+def split_packed_products(edit: ModelEdit, least: int = 0) -> list[ir.Node]:
     """Let each result of a Split, or of a Gather of one place, come from a product of its own; return the nodes that went.
 
     Packed tensors of fewer than `least` bytes stay. Nodes that nothing reads any more are left in the graph.
     """
-    found = []
+    parted = []
     for node in list(edit.model.graph):
         if not node.inputs or node.inputs[0] is None or edit.bytes(node.inputs[0]) < least:
             continue
@@ -34,36 +36,32 @@ def unpack_products(edit: ModelEdit, least: int = 0) -> list[ir.Node]:
         if results:
             for old, new in zip(node.outputs, results, strict=True):
                 edit.replace(old, new)
-            found.append(node)
-    return found
+            parted.append(node)
+    return parted
 
 
 def _parts(edit: ModelEdit, node: ir.Node) -> list[ir.Value]:
     """Return the parts that `node` takes, made anew before it; empty for a node that takes none."""
     source = node.inputs[0] if node.inputs else None
     sizes = None if source is None else edit.sizes(source)
-    if source is None or sizes is None or source in edit.constants or node.domain not in {"", "ai.onnx"}:
+    if source is None or sizes is None or source in edit.constants or node.domain not in STANDARD:
         return []
     axis = node.attributes.get_int("axis", 0) % max(len(sizes), 1)
     maker = _PartMaker(edit, node)
     if node.op_type == "Split":
-        found, start = [], 0
-        for value in node.outputs:
-            stop = start + (edit.sizes(value) or sizes)[axis]
-            found.append(maker.part(source, axis, start, stop))
-            start = stop
-        return found
+        ends = accumulate(((edit.sizes(value) or sizes)[axis] for value in node.outputs), initial=0)
+        return [maker.part(source, axis, *both) for both in pairwise(ends)]
     chosen = node.inputs[1] if node.op_type == "Gather" else None
     if chosen is None or chosen not in edit.constants or edit.sizes(chosen) != ():
         return []
     place = int(edit.constants.array(chosen)) % sizes[axis]
-    made = node.outputs[0]
-    after = edit.sizes(made)
+    result = node.outputs[0]
+    after = edit.sizes(result)
     if after is None:
         return []
     part = maker.part(source, axis, place, place + 1)
-    numbers = edit.constant(f"{made.name}/sizes", np.asarray(after, np.int64))
-    return [edit.add(node, "Reshape", [part, numbers], edit.value(f"{made.name}/part", after, edit.dtype(made)))]
+    numbers = edit.constant(f"{result.name}/sizes", np.asarray(after, np.int64))
+    return [edit.add(node, "Reshape", [part, numbers], edit.value(f"{result.name}/part", after, edit.dtype(result)))]
 
 
 class _PartMaker:
@@ -81,26 +79,22 @@ class _PartMaker:
         is_moved = movement_of(node) in {"renames", "permutes"} or node.op_type in {"Add", "Mul"}
         if not is_product and not is_moved:
             raise _NotPacked
-        try:
-            found = axis_links(NodeView(node, self.edit.shapes, self.edit.constants, self.edit.opset), axis)
-        except NotApplicable as error:
-            raise _NotPacked from error
-        if is_product and found[1] is None:
+        links = self.edit.links(node, axis)
+        if links is None or (is_product and links[1] is None):
             raise _NotPacked
         inputs: list[ir.Value | None] = []
-        for operand, link in zip(node.inputs, found, strict=True):
+        for operand, link in zip(node.inputs, links, strict=True):
             if operand is None or link is None:
                 inputs.append(operand)
                 continue
             window = link.reads(start, stop)
             if link.sources is not None or link.factor > 1 or window.before or window.after:
                 raise _NotPacked
-            own = (link.axis, window.start, window.stop)
-            inputs.append(
-                self.edit.part(operand, *own) if operand in self.edit.constants else self.part(operand, *own, depth + 1)
-            )
-        dims = [*sizes]
-        dims[axis] = stop - start
-        result = self.edit.value(f"{value.name}/part{start}", dims, self.edit.dtype(value))
+            rows = link.axis, window.start, window.stop
+            if operand in self.edit.constants:
+                inputs.append(self.edit.part(f"{operand.name}/{window.start}", operand, rows))
+            else:
+                inputs.append(self.part(operand, *rows, depth + 1))
+        result = self.edit.resized(value, axis, stop - start, f"part{start}")
         self.edit.again(self.before, node, inputs, [result])
         return result

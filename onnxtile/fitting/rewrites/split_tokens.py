@@ -12,12 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.fitting.rewrites.editing import ModelEdit
+from onnxtile.fitting.editing import ModelEdit
 from onnxtile.fitting.strips import shares
 from onnxtile.model.topology import dependencies, has_body
-from onnxtile.operators.node_view import NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLink, AxisLinks
-from onnxtile.operators.table import axis_links
 
 _OLDEST = 10
 """The opset from which on Slice takes its bounds as operands."""
@@ -31,7 +29,7 @@ class TokenCut:
     links: AxisLinks | None
 
 
-def tokens_in_pieces(edit: ModelEdit, count: int) -> list[ir.Node]:
+def split_tokens(edit: ModelEdit, count: int) -> list[ir.Node]:
     """Cut the tokens of `edit.model` into `count` pieces; return the nodes that are now one for each piece."""
     if edit.opset < _OLDEST or count < 2:
         return []
@@ -54,26 +52,26 @@ class _TokenAxes:
     def __init__(self, edit: ModelEdit, count: int) -> None:
         self.edit, self.count = edit, count
         self.axes: dict[ir.Value, int] = {}
-        self.facts = {
-            node: NodeView(node, edit.shapes, edit.constants, edit.opset)
+        self.nodes = [
+            node
             for node in edit.model.graph
             if len(node.outputs) == 1 and not has_body(node) and node.outputs[0] not in edit.constants
-        }
+        ]
 
     def found(self) -> dict[ir.Node, TokenCut]:
         """Return how each node is cut."""
-        for node in self.facts:
+        for node in self.nodes:
             if node.op_type in {"MatMul", "Gemm"} and node.inputs[1] in self.edit.constants:
                 self.axes.setdefault(node.outputs[0], max(len(self._sizes(node)) - 2, 0))
         for _ in range(_PASSES):
             known = len(self.axes)
-            for node in reversed(self.facts):
+            for node in reversed(self.nodes):
                 self._follow_back(node)
-            for node in self.facts:
+            for node in self.nodes:
                 self._follow(node)
             if len(self.axes) == known:
                 break
-        cuts = ((node, self._cut(node)) for node in self.facts)
+        cuts = ((node, self._cut(node)) for node in self.nodes)
         return {node: cut for node, cut in cuts if cut is not None}
 
     def _sizes(self, node: ir.Node) -> tuple[int, ...]:
@@ -103,18 +101,15 @@ class _TokenAxes:
         axis, sizes = self.axes.get(node.outputs[0]), self._sizes(node)
         if axis is None or not sizes or sizes[axis] < self.count:
             return None
-        if node.op_type == "Concat" and self.facts[node].integer("axis", 0) % len(sizes) == axis:
+        if node.op_type == "Concat" and node.attributes.get_int("axis", 0) % len(sizes) == axis:
             return TokenCut(axis, None)
         found = self._links(node, axis)
         return TokenCut(axis, found) if found is not None and any(one is not None for one in found) else None
 
     def _links(self, node: ir.Node, axis: int) -> AxisLinks | None:
         """Return the links along an axis; None where an element of the result reads several of an operand that is not read whole."""
-        try:
-            found = axis_links(self.facts[node], axis)
-        except NotApplicable:
-            return None
-        return found if all(one is None or one == AxisLink(one.axis) for one in found) else None
+        links = self.edit.links(node, axis)
+        return links if links and all(one is None or one == AxisLink(one.axis) for one in links) else None
 
 
 def _whole_reads(cuts: dict[ir.Node, TokenCut], node: ir.Node) -> list[ir.Value]:
@@ -174,7 +169,7 @@ class _PieceWriter:
         self.edit, self.cuts, self.count, self.breaks = edit, cuts, count, breaks
         self.pieces: dict[ir.Value, list[ir.Value]] = {}
         self.joined: dict[ir.Value, ir.Value] = {}
-        self.parts: dict[tuple[object, ...], ir.Value] = {}
+        self.parts: dict[tuple[ir.Value, int, int, int], ir.Value] = {}
         self.segment: list[ir.Node] = []
 
     def write(self) -> None:
@@ -222,19 +217,14 @@ class _PieceWriter:
         if value not in self.pieces:
             return value
         if value not in self.joined:
-            sizes, maker = self.edit.sizes(value), value.producer()
-            assert sizes is not None and maker is not None
-            whole = self.edit.value(f"{value.name}/whole", sizes, self.edit.dtype(value))
-            axis = ir.AttrInt64("axis", self.cuts[maker].axis)
-            self.joined[value] = self.edit.add(before, "Concat", self.pieces[value], whole, [axis])
+            maker = value.producer()
+            assert maker is not None
+            self.joined[value] = self.edit.join(before, value, self.pieces[value], self.cuts[maker].axis, "whole")
         return self.joined[value]
 
     def _piece(self, node: ir.Node, piece: int, before: ir.Node | None) -> ir.Value:
         made, cut = node.outputs[0], self.cuts[node]
         start, stop = self._range(made, cut.axis, piece)
-        sizes = list(self.edit.sizes(made) or ())
-        sizes[cut.axis] = stop - start
-        attributes = [one for one in node.attributes.values() if one.name != "allowzero"]
         inputs: list[ir.Value | None]
         if cut.links is None:
             inputs = [*self._concatenated(node, cut.axis, start, stop, before)]
@@ -245,14 +235,12 @@ class _PieceWriter:
                 None if value is None else self._operand(value, link, start, stop, piece, before)
                 for value, link in zip(node.inputs, cut.links, strict=True)
             ]
-        if node.op_type in {"Reshape", "Expand"}:
-            inputs = [inputs[0], self._numbers(sizes)]
-        if node.op_type in {"Squeeze", "Unsqueeze", "Flatten"}:
-            op, attributes, inputs = "Reshape", [], [inputs[0], self._numbers(sizes)]
-        else:
-            op = node.op_type
-        result = self.edit.value(f"{made.name}/piece{piece}", sizes, self.edit.dtype(made))
-        return self.edit.add(before, op, inputs, result, attributes)
+        is_reshaped = node.op_type in {"Reshape", "Expand", "Squeeze", "Unsqueeze", "Flatten"}
+        sizes = self.edit.sizes(made) or ()
+        numbers = self._numbers([*sizes[: cut.axis], stop - start, *sizes[cut.axis + 1 :]]) if is_reshaped else None
+        result = self.edit.resized(made, cut.axis, stop - start, f"piece{piece}")
+        self.edit.again(before, node, inputs, [result], numbers)
+        return result
 
     def _operand(
         self, value: ir.Value, link: AxisLink | None, start: int, stop: int, piece: int, before: ir.Node | None
@@ -276,28 +264,16 @@ class _PieceWriter:
         return found
 
     def _numbers(self, numbers: Sequence[int]) -> ir.Value:
-        key = ("numbers", *numbers)
-        if key not in self.parts:
-            self.parts[key] = self.edit.constant("pieces/sizes", np.asarray(numbers, np.int64))
-        return self.parts[key]
+        return self.edit.shared("pieces/sizes", np.asarray(numbers, np.int64))
 
     def _slice(self, value: ir.Value, axis: int, start: int, stop: int, before: ir.Node | None) -> ir.Value:
-        sizes = list(self.edit.sizes(value) or ())
-        if (start, stop) == (0, sizes[axis]):
+        if (start, stop) == (0, (self.edit.sizes(value) or ())[axis]):
             return value
         key = (value, axis, start, stop)
+        if key not in self.parts and value in self.edit.constants:
+            self.parts[key] = self.edit.part(f"{value.name}/{start}", value, key[1:])
         if key not in self.parts:
-            self.parts[key] = self._new_slice(value, sizes, axis, start, stop, before)
+            part = self.edit.resized(value, axis, stop - start, str(start))
+            bounds = [self._numbers([one]) for one in (start, stop, axis)]
+            self.parts[key] = self.edit.add(before, "Slice", [value, *bounds], part)
         return self.parts[key]
-
-    def _new_slice(
-        self, value: ir.Value, sizes: list[int], axis: int, start: int, stop: int, before: ir.Node | None
-    ) -> ir.Value:
-        stem = f"{value.name}/{start}"
-        if value in self.edit.constants:
-            part = [slice(None)] * len(sizes)
-            part[axis] = slice(start, stop)
-            return self.edit.constant(stem, self.edit.constants.array(value)[tuple(part)])
-        sizes[axis] = stop - start
-        result = self.edit.value(stem, sizes, self.edit.dtype(value))
-        return self.edit.add(before, "Slice", [value, *(self._numbers([one]) for one in (start, stop, axis))], result)

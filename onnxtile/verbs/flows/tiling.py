@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxtile.fitting.rewrites.editing import known_shapes
+from onnxtile.fitting.editing import known_shapes
 from onnxtile.model import keys
 from onnxtile.model.binding import bind
 from onnxtile.model.constants import Constants

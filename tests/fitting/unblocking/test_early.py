@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx
 
-from onnxtile.fitting.rewrites.editing import ModelEdit
-from onnxtile.fitting.rewrites.order import run_early
+from onnxtile.fitting.editing import ModelEdit
+from onnxtile.fitting.rewrites.order import hasten_nodes
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from tests.fitting.networks import model
@@ -38,7 +38,7 @@ def with_scales(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 def test_a_narrow_lateral_runs_behind_the_other_reader_of_its_operand() -> None:
     made = load(with_scales(laterals()))
-    moved = run_early(ModelEdit(made, resolve(made, run=False)))
+    moved = hasten_nodes(ModelEdit(made, resolve(made, run=False)))
     assert [node.name for node in moved] == ["lateral"]
     assert [node.name for node in made.graph] == ["stem", "pool", "lateral", "deep", "narrow", "up", "add"]
 
@@ -47,4 +47,4 @@ def test_nodes_that_make_more_than_they_use_up_stay() -> None:
     text = """g (float[1,2,32,16] x) => (float[n,c,h,w] y)
         { [a] h = Relu(x) [b] i = Conv(h, w0) [c] j = Relu(h) [d] y = Concat<axis=1>(j, i) }"""
     made = load(model(text, w0=(16, 2, 1, 1)))
-    assert not run_early(ModelEdit(made, resolve(made, run=False)))
+    assert not hasten_nodes(ModelEdit(made, resolve(made, run=False)))

@@ -7,8 +7,8 @@ import onnx
 from onnx import numpy_helper
 
 import onnxtile
-from onnxtile.fitting.rewrites.editing import ModelEdit
-from onnxtile.fitting.rewrites.sink_concats import items_apart
+from onnxtile.fitting.editing import ModelEdit
+from onnxtile.fitting.rewrites.sink_concats import run_items_apart
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from tests.fitting.networks import model
@@ -62,6 +62,6 @@ g (float[4,4,8,8] x) => (float[4,4,8,8] y) {
     [end] y = Sub(a, b)
 }"""
     read = load(model(text))
-    assert [node.name for node in items_apart(ModelEdit(read, resolve(read)))] == ["relu"]
+    assert [node.name for node in run_items_apart(ModelEdit(read, resolve(read)))] == ["relu"]
     alone = load(batched(1))
-    assert not items_apart(ModelEdit(alone, resolve(alone)))
+    assert not run_items_apart(ModelEdit(alone, resolve(alone)))

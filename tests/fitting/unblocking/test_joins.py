@@ -8,8 +8,8 @@ import pytest
 from onnx import numpy_helper
 
 import onnxtile
-from onnxtile.fitting.rewrites.editing import ModelEdit
-from onnxtile.fitting.rewrites.sink_concats import join_late
+from onnxtile.fitting.editing import ModelEdit
+from onnxtile.fitting.rewrites.sink_concats import sink_concats
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from tests.fitting.networks import model
@@ -68,8 +68,8 @@ def test_the_join_of_a_detection_head_stands_behind_its_tail() -> None:
 def test_with_exact_no_join_moves_below_a_product() -> None:
     read = load(detector())
     known = resolve(read)
-    assert not join_late(ModelEdit(read, known), exact=True)
-    assert [node.name for node in join_late(ModelEdit(read, known), exact=False)] == ["joined"]
+    assert not sink_concats(ModelEdit(read, known), exact=True)
+    assert [node.name for node in sink_concats(ModelEdit(read, known), exact=False)] == ["joined"]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ g (float[1,4,8,8] x) => (float[1,4,8,{columns}] y) {{
     [end] y = {behind}
 }}"""
     read = load(model(text))
-    assert not join_late(ModelEdit(read, resolve(read)), exact=False)
+    assert not sink_concats(ModelEdit(read, resolve(read)), exact=False)
 
 
 def test_a_depthwise_convolution_of_joined_channels_has_a_group_for_each_channel_of_a_part() -> None:

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import onnxtile
-from onnxtile.fitting.rewrites.editing import ModelEdit
-from onnxtile.fitting.rewrites.order import run_early, run_late
+from onnxtile.fitting.editing import ModelEdit
+from onnxtile.fitting.rewrites.order import delay_nodes, hasten_nodes
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from tests.counted import calls
@@ -26,7 +26,7 @@ g (float[1,2,8,8] x) => (float[1,2,8,8] y) {
     [narrow] y = Conv(e, w2)
 }"""
     made = load(model(text, w0=(2, 2, 1, 1), w1=(16, 2, 1, 1), w2=(2, 16, 1, 1)))
-    moved = run_late(ModelEdit(made, resolve(made, run=False)))
+    moved = delay_nodes(ModelEdit(made, resolve(made, run=False)))
     assert [node.name for node in moved] == ["wide"]
     assert [node.name for node in made.graph] == ["small", "mean", "gate", "wide", "gated", "narrow"]
 
@@ -36,7 +36,7 @@ g (float[1,2,8,8] x) => (float[1,2,8,8] y) {
     widths=st.lists(st.integers(1, 24), min_size=3, max_size=12),
     picks=st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), min_size=12, max_size=12),
 )
-@pytest.mark.parametrize("run", [run_early, run_late])
+@pytest.mark.parametrize("run", [hasten_nodes, delay_nodes])
 def test_any_graph_stays_in_order(run: object, widths: list[int], picks: list[tuple[int, int]]) -> None:
     """Each node reads one or two tensors that were made before it; all unread ones are outputs."""
     made, lines, read = [("x", 2)], list[str](), set[str]()
@@ -84,7 +84,7 @@ def test_twice_the_readers_of_a_value_take_twice_the_calls() -> None:
         lines = " ".join(f"{name} = Tanh(x)" for name in names)
         made = load(model(f"g (float[8] x) => (float[8] y) {{ {lines} y = Sum({', '.join(names)}) }}"))
         edit = ModelEdit(made, resolve(made, run=False))
-        return calls(lambda: run_late(edit))
+        return calls(lambda: delay_nodes(edit))
 
     small, middle, large = map(work, (50, 100, 200))
     assert large - middle < 1.4 * 2 * (middle - small)

@@ -9,8 +9,8 @@ import pytest
 from onnx import numpy_helper
 
 import onnxtile
-from onnxtile.fitting.rewrites.editing import ModelEdit
-from onnxtile.fitting.rewrites.means import mean_early
+from onnxtile.fitting.editing import ModelEdit
+from onnxtile.fitting.rewrites.means import mean_before_sum
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from tests.fitting.networks import model, run
@@ -57,7 +57,7 @@ def test_a_mean_of_sums_is_the_sum_of_the_means(mean: str) -> None:
     x = np.random.default_rng(1).standard_normal((1, 4, 24, 16)).astype(np.float32)
     read = load(made)
     edit = ModelEdit(read, resolve(read))
-    assert len(mean_early(edit)) == 1
+    assert len(mean_before_sum(edit)) == 1
     edit.drop_unread()
     sums = [node for node in read.graph if node.name in {"sum", "total"}]
     assert not sums
@@ -76,7 +76,7 @@ def test_a_mean_of_sums_is_the_sum_of_the_means(mean: str) -> None:
 )
 def test_a_mean_stays_where_its_operand_is_no_sum_or_is_read_elsewhere(mean: str) -> None:
     read = load(gated(mean))
-    assert not mean_early(ModelEdit(read, resolve(read)))
+    assert not mean_before_sum(ModelEdit(read, resolve(read)))
 
 
 def test_selective_kernels_fit_without_the_sum_of_their_branches() -> None:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 import onnxtile
-from onnxtile.fitting.rewrites.order import run_as_planned
+from onnxtile.fitting.rewrites.order import order_as_planned
 from onnxtile.model.load import load
 from tests.fitting.networks import run
 
@@ -64,7 +64,7 @@ def test_a_quantised_model_is_cut_in_the_order_of_its_plan() -> None:
 
 def test_nodes_stand_behind_those_that_they_wait_for() -> None:
     model = load(wide_branches())
-    moved = run_as_planned(model, [["b2"], ["b4"], ["unknown"], ["a2"]])
+    moved = order_as_planned(model, [["b2"], ["b4"], ["unknown"], ["a2"]])
     names = [node.name for node in model.graph]
     assert moved
     assert names.index("make b4") < names.index("make a2")
@@ -72,4 +72,4 @@ def test_nodes_stand_behind_those_that_they_wait_for() -> None:
     for node in model.graph:
         assert made.issuperset(value for value in node.inputs if value is not None)
         made.update(node.outputs)
-    assert not run_as_planned(model, [["b2"], ["b4"], ["a2"]])
+    assert not order_as_planned(model, [["b2"], ["b4"], ["a2"]])

@@ -11,13 +11,13 @@ import pytest
 from onnx import numpy_helper
 
 import onnxtile
+from onnxtile.fitting.editing import ModelEdit, known_shapes
 from onnxtile.fitting.live_bytes import uncut_peak
 from onnxtile.fitting.network import Network
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.rewrites.editing import ModelEdit, known_shapes
-from onnxtile.fitting.rewrites.split_heads import heads_apart
-from onnxtile.fitting.rewrites.split_packed_products import unpack_products
-from onnxtile.fitting.rewrites.split_tokens import tokens_in_pieces
+from onnxtile.fitting.rewrites.split_heads import split_heads
+from onnxtile.fitting.rewrites.split_packed_products import split_packed_products
+from onnxtile.fitting.rewrites.split_tokens import split_tokens
 from onnxtile.fitting.strips import Cut, RegionCost
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
@@ -64,7 +64,7 @@ def block(heads: int = 3) -> onnx.ModelProto:
 def test_each_head_is_computed_alone(heads: int) -> None:
     made = load(block(heads))
     edit = ModelEdit(made, resolve(made, run=False))
-    assert [node.name for node in heads_apart(edit)] == ["scores"]
+    assert [node.name for node in split_heads(edit)] == ["scores"]
     edit.drop_unread()
     shapes = known_shapes(made, edit.shapes)
     scores = [shapes.sizes(node.outputs[0]) for node in made.graph if node.op_type == "Softmax"]
@@ -97,7 +97,7 @@ def test_heads_that_share_keys_and_values_stay_together() -> None:
     proto = grouped(4, 2)
     made = load(proto)
     edit = ModelEdit(made, resolve(made, run=False))
-    assert [node.name for node in heads_apart(edit)] == ["scores"]
+    assert [node.name for node in split_heads(edit)] == ["scores"]
     edit.drop_unread()
     shapes = known_shapes(made, edit.shapes)
     scores = [shapes.sizes(node.outputs[0]) for node in made.graph if node.op_type == "Softmax"]
@@ -146,10 +146,10 @@ def packed(form: str) -> onnx.ModelProto:
 def test_packed_queries_keys_and_values_are_products_of_their_own(form: str) -> None:
     made = load(packed(form))
     edit = ModelEdit(made, resolve(made, run=False))
-    assert unpack_products(edit)
+    assert split_packed_products(edit)
     edit.drop_unread()
     edit = ModelEdit(made, known_shapes(made, edit.shapes))
-    assert [node.name for node in heads_apart(edit)] == ["scores"]
+    assert [node.name for node in split_heads(edit)] == ["scores"]
     edit.drop_unread()
     assert not {"Split", "Gather"} & {node.op_type for node in made.graph}
     assert onnxtile.verify(packed(form), made).equal
@@ -158,14 +158,14 @@ def test_packed_queries_keys_and_values_are_products_of_their_own(form: str) -> 
 def test_a_tensor_without_independent_heads_stays() -> None:
     whole = block(1)
     made = load(whole)
-    assert not heads_apart(ModelEdit(made, resolve(made, run=False)))
+    assert not split_heads(ModelEdit(made, resolve(made, run=False)))
 
 
 @pytest.mark.parametrize("count", [2, 5, 37])
 def test_tokens_in_pieces_give_the_same_outputs(count: int) -> None:
     made = load(block())
     edit = ModelEdit(made, resolve(made, run=False))
-    assert tokens_in_pieces(edit, count)
+    assert split_tokens(edit, count)
     edit.drop_unread()
     assert sum(node.op_type == "Softmax" for node in made.graph) == count
     assert onnxtile.verify(block(), made).equal
@@ -231,7 +231,7 @@ g (float[1,4,48,48] image) => (float[1,37,24] y) {
 @pytest.mark.parametrize(("found", "settled"), [((4, 600), True), ((4, 500), False), ((4, 400), True)])
 def test_no_more_pieces_are_tried_where_no_number_of_them_fits(found: tuple[int, int], settled: bool) -> None:
     # The line through 800 bytes for 2 pieces and 600 (500) for 4 ends at 400 (200) bytes.
-    assert fitting_tokens._is_settled((2, 800), found, 399 if found[1] == 600 else 400) is settled
+    assert fitting_tokens.is_settled((2, 800), found, 399 if found[1] == 600 else 400) is settled
 
 
 def test_packed_products_are_taken_apart_before_regions_are_cut() -> None:

@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 import onnxtile
-from onnxtile.fitting.rewrites.editing import ModelEdit
+from onnxtile.fitting.editing import ModelEdit
 from onnxtile.fitting.rewrites.means import second_passes
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import cached_property
 from typing import TypeAlias
 
@@ -13,6 +13,10 @@ import onnx_ir as ir
 from onnxtile.model.constants import Constants, made_tensor
 from onnxtile.model.graph_writer import Names
 from onnxtile.model.node_kinds import RandomNodes
+from onnxtile.model.opset import opset_of
+from onnxtile.operators.node_view import STANDARD, NodeView, NotApplicable
+from onnxtile.operators.reads import AxisLinks
+from onnxtile.operators.table import axis_links
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
 from onnxtile.system.runtime import Array
@@ -25,15 +29,25 @@ _PART = 256
 
 
 class ModelEdit:
-    """Adds nodes to the main graph of a model in place; new values carry their element type and sizes."""
+    """Adds nodes and constants to the main graph of a model in place; new values carry their element type and sizes."""
 
-    def __init__(self, model: ir.Model, shapes: Shapes) -> None:
+    def __init__(self, model: ir.Model, shapes: Shapes, constants: Constants | None = None) -> None:
         self.model, self.shapes = model, shapes
-        self.constants = Constants(model)
+        self.constants = Constants(model) if constants is None else constants
         self.names = Names(model)
-        self._numbers: dict[tuple[int, ...], ir.Value] = {}
-        self._ready: dict[ir.Value, ir.Value] = {}
-        self.opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
+        self.opset = opset_of(model)
+        self._shared: dict[Hashable, ir.Value] = {}
+
+    def view(self, node: ir.Node) -> NodeView:
+        """Return a node as the rules of operators see it."""
+        return NodeView(node, self.shapes, self.constants, self.opset)
+
+    def links(self, node: ir.Node, axis: int) -> AxisLinks | None:
+        """Return the link of each operand along an axis of the first result; None where it cannot be cut."""
+        try:
+            return axis_links(self.view(node), axis)
+        except NotApplicable:
+            return None
 
     @cached_property
     def random(self) -> RandomNodes:
@@ -67,53 +81,82 @@ class ModelEdit:
         kind = None if dtype is None else ir.TensorType(dtype)
         return ir.Value(name=self.names.fresh(stem), shape=ir.Shape(sizes), type=kind)
 
+    def resized(self, value: ir.Value, axis: int, length: int, ending: str) -> ir.Value:
+        """Return a new value named after another one, with its sizes but for the `length` of an axis."""
+        sizes = list(self.sizes(value) or ())
+        sizes[axis] = length
+        return self.value(f"{value.name}/{ending}", sizes, self.dtype(value))
+
     def constant(self, stem: str, array: Array) -> ir.Value:
         """Return a new constant of the graph."""
         name = self.names.fresh(stem)
         tensor = made_tensor(array, name)
-        made = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
-        self.model.graph.register_initializer(made)
-        return made
+        value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+        self.model.graph.register_initializer(value)
+        return value
 
-    def numbers(self, numbers: Sequence[int]) -> ir.Value:
+    def shared(self, stem: str, array: Array) -> ir.Value:
+        """Return a constant named after `stem`, one for all that ask for the same elements."""
+        key = stem, array.dtype, array.shape, array.tobytes()
+        if key not in self._shared:
+            self._shared[key] = self.constant(stem, array)
+        return self._shared[key]
+
+    def numbers(self, numbers: Sequence[int], stem: str = "numbers") -> ir.Value:
         """Return a constant of whole numbers, one for each list of numbers."""
-        key = tuple(numbers)
-        if key not in self._numbers:
-            self._numbers[key] = self.constant("/".join(["numbers", *map(str, key)]), np.asarray(key, np.int64))
-        return self._numbers[key]
+        return self.shared("/".join([stem, *map(str, numbers)]), np.asarray(numbers, np.int64))
 
     def ready(self, value: ir.Value) -> ir.Value:
         """Return a value that may be read at any place behind its maker; a constant that a node makes becomes one of the graph."""
         if value not in self.constants or value.producer() is None:
             return value
-        if value not in self._ready:
-            self._ready[value] = self.constant(f"{value.name}", self.constants.array(value))
-        return self._ready[value]
+        if value not in self._shared:
+            self._shared[value] = self.constant(f"{value.name}", self.constants.array(value))
+        return self._shared[value]
 
-    def part(self, value: ir.Value, axis: int, start: int, stop: int) -> ir.Value:
-        """Return the elements of a constant from `start` to `stop` along an axis."""
+    def part(self, stem: str, value: ir.Value, *cuts: tuple[int, int, int]) -> ir.Value:
+        """Return the elements of a constant from a start to a stop along each axis of `cuts`, as a new constant."""
         array = self.constants.array(value)
         part = [slice(None)] * array.ndim
-        part[axis] = slice(start, stop)
-        return self.constant(f"{value.name}/{start}", array[tuple(part)])
+        for axis, start, stop in cuts:
+            part[axis] = slice(start, stop)
+        return self.constant(stem, array[tuple(part)])
+
+    def slice_bounds(self, numbers: Sequence[Sequence[int]], stem: str) -> tuple[list[ir.Value], list[ir.Attr]]:
+        """Return the further operands and the attributes of a Slice with these starts, stops, axes and perhaps steps."""
+        if self.opset < 10:
+            names = zip(("starts", "ends", "axes"), numbers, strict=False)
+            return [], [ir.AttrInt64s(name, some) for name, some in names]
+        return [self.numbers(some, stem) for some in numbers], []
+
+    def pads(self, pads: Sequence[int], stem: str = "numbers") -> tuple[list[ir.Value], list[ir.Attr]]:
+        """Return the second operand, or the attribute, of a Pad."""
+        if self.opset < 11:
+            return [], [ir.AttrInt64s("pads", pads)]
+        return [self.numbers(pads, stem)], []
 
     def again(
-        self, before: ir.Node | None, node: ir.Node, inputs: Sequence[ir.Value | None], results: Sequence[ir.Value]
+        self,
+        before: ir.Node | None,
+        node: ir.Node,
+        inputs: Sequence[ir.Value | None],
+        results: Sequence[ir.Value],
+        sizes: ir.Value | None = None,
     ) -> None:
-        """Add a node that does what `node` does, on parts of its operands; `results` carry the sizes of their parts."""
+        """Add a node that does what `node` does, on parts of its operands; `results` carry the sizes of their parts.
+
+        `sizes` are those of the first result as a constant, which is made where there is none.
+        """
         attributes = [one for one in node.attributes.values() if one.name not in {"allowzero", "group"}]
         attributes += self._groups(node, results[0])
-        made, op, domain = results[0], node.op_type, node.domain
+        op, domain = node.op_type, node.domain
         if op in {"Squeeze", "Unsqueeze", "Flatten"}:
             op, domain, attributes = "Reshape", "", []
         if op in {"Reshape", "Expand"}:
-            inputs = [inputs[0], self.constant(f"{made.name}/sizes", np.asarray(self.sizes(made), np.int64))]
-        name = self.names.fresh(f"{made.name}/{op}")
-        one = ir.Node(domain, op, inputs, attributes, outputs=results, name=name)
-        if before is None:
-            self.model.graph.append(one)
-        else:
-            self.model.graph.insert_before(before, one)
+            part = results[0]
+            sizes = sizes or self.constant(f"{part.name}/sizes", np.asarray(self.sizes(part), np.int64))
+            inputs = [inputs[0], sizes]
+        self._insert(before, (domain, op), inputs, results, attributes)
 
     def _groups(self, node: ir.Node, result: ir.Value) -> list[ir.Attr]:
         """Return the attribute `group` of a node for a part of its channels: each channel of a depthwise convolution is a group."""
@@ -132,12 +175,30 @@ class ModelEdit:
         attributes: Iterable[ir.Attr] = (),
     ) -> ir.Value:
         """Add a node of the standard domain before the node `before`, or at the end; return its `result`."""
-        node = ir.Node("", op, inputs, attributes, outputs=[result], name=self.names.fresh(f"{result.name}/{op}"))
+        self._insert(before, ("", op), inputs, [result], attributes)
+        return result
+
+    def _insert(
+        self,
+        before: ir.Node | None,
+        operator: tuple[str, str],
+        inputs: Sequence[ir.Value | None],
+        results: Sequence[ir.Value],
+        attributes: Iterable[ir.Attr],
+    ) -> None:
+        name = self.names.fresh(f"{results[0].name}/{operator[1]}")
+        node = ir.Node(*operator, inputs, attributes, outputs=results, name=name)
         if before is None:
             self.model.graph.append(node)
         else:
             self.model.graph.insert_before(before, node)
-        return result
+
+    def join(
+        self, before: ir.Node | None, value: ir.Value, parts: Sequence[ir.Value], axis: int, ending: str
+    ) -> ir.Value:
+        """Add a Concat of the `parts` of a value; return its result, which is named after the value."""
+        whole = self.value(f"{value.name}/{ending}", self.sizes(value) or (), self.dtype(value))
+        return self.add(before, "Concat", parts, whole, [ir.AttrInt64("axis", axis)])
 
     def replace(self, old: ir.Value, new: ir.Value) -> None:
         """Let every reader of `old`, and the outputs of the graph, take `new`, which gets the name."""
@@ -150,6 +211,12 @@ class ModelEdit:
         for node in reversed(list(self.model.graph)):
             if not any(value.uses() or value.is_graph_output() for value in node.outputs):
                 self.model.graph.remove(node, safe=True)
+
+
+def copy_of(model: ir.Model, shapes: Shapes) -> tuple[ir.Model, Shapes]:
+    """Return a copy of a model, and the shapes of its values."""
+    copy = model.clone()
+    return copy, shapes.of_copies(dict(zip(values(model), values(copy), strict=True)))
 
 
 def known_shapes(model: ir.Model, shapes: Shapes) -> Shapes:
@@ -174,7 +241,7 @@ def write_known_sizes(edit: ModelEdit) -> list[ir.Node]:
     found = []
     for node in list(edit.model.graph):
         made = node.outputs[0]
-        if node.op_type not in {"Shape", "Size"} or node.domain not in {"", "ai.onnx"} or made.is_graph_output():
+        if node.op_type not in {"Shape", "Size"} or node.domain not in STANDARD or made.is_graph_output():
             continue
         sizes = None if node.inputs[0] is None else edit.sizes(node.inputs[0])
         if sizes is None or made in edit.constants:
@@ -188,8 +255,6 @@ def write_known_sizes(edit: ModelEdit) -> list[ir.Node]:
 
 
 # Optional results that nothing reads: the mask of Dropout, the indices of MaxPool. They take bytes while their kernel runs.
-
-_STANDARD = {"", "ai.onnx"}
 
 
 def leave_out_unread(edit: ModelEdit) -> list[ir.Node]:
@@ -205,7 +270,7 @@ def leave_out_unread(edit: ModelEdit) -> list[ir.Node]:
 
 
 def _is_optional(node: ir.Node, number: int, opset: int) -> bool:
-    if node.domain not in _STANDARD or not onnx.defs.has(node.op_type):
+    if node.domain not in STANDARD or not onnx.defs.has(node.op_type):
         return False
     results = onnx.defs.get_schema(node.op_type, opset).outputs
     return number < len(results) and results[number].option == onnx.defs.OpSchema.FormalParameterOption.Optional
