@@ -119,7 +119,7 @@ DOUBLED = 12
 
 @pytest.mark.parametrize("leaf", ["o = Relu(a)", "o = MatMul(a, a)"])
 def test_no_arena_is_planned_where_nothing_is_tiled(leaf: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peaks, "_planned", None)
+    monkeypatch.setattr(peaks.ArenaPlan, "_plan", None)
     head = '<ir_version: 10, opset_import: ["" : 17, "own" : 1]>'
     inner = [f"b = own.f{i + 1}(a) o = own.f{i + 1}(b)" for i in range(DOUBLED - 1)] + [leaf]
     functions = [
