@@ -84,7 +84,7 @@ class FitKernel:
         """The number of rows that are computed together at least."""
         return max((link.factor for link in self.links or () if link is not None), default=1)
 
-    def link(self, place: int) -> AxisLink | None:
+    def axis_link(self, place: int) -> AxisLink | None:
         """Return the link of one operand; None for one that is read whole."""
         return None if self.links is None else self.links[place]
 

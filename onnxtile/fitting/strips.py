@@ -230,7 +230,7 @@ def _parts(first: int, ends: RowEnds) -> PatchRanges:
 
 
 def _link(kernel: FitKernel, place: int, tensors: Sequence[FitTensor]) -> AxisLink | None:
-    link = kernel.link(place)
+    link = kernel.axis_link(place)
     return None if link is None or link.axis != tensors[kernel.reads[place]].axis else link
 
 
@@ -267,7 +267,7 @@ def _operand_end(kernel: FitKernel, place: int, tensors: Sequence[FitTensor], en
 
 def _reads(kernel: FitKernel, place: int, tensor: FitTensor, news: PatchRanges) -> PatchRanges:
     """Return the rows of an operand that the results `news` of a kernel read in each strip. Raises PaddingOnly."""
-    link = kernel.link(place)
+    link = kernel.axis_link(place)
     if link is None or link.axis != tensor.axis:
         zeros = np.zeros(len(news), np.int64)
         return PatchRanges(zeros, zeros + tensor.rows).where(news.some)

@@ -62,7 +62,7 @@ class StoredFactor:
 Factors = tuple[StoredFactor, StoredFactor]
 
 
-class IntegerProduct(Tileable):
+class QuantisedProduct(Tileable):
     """https://onnx.ai/onnx/operators/ and, in com.microsoft, https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md.
 
     A has one zero point, B one, or one for each column where it is a matrix; so it is with scales.
@@ -104,11 +104,11 @@ class IntegerProduct(Tileable):
         return replace(product, requantize=requantize)
 
 
-MATMUL_INTEGER = IntegerProduct("MatMulInteger")
-CONV_INTEGER = IntegerProduct("ConvInteger", windows=True)
-QLINEAR_MATMUL = IntegerProduct("QLinearMatMul")
-QLINEAR_CONV = IntegerProduct("QLinearConv", windows=True)
-QGEMM = IntegerProduct("QGemm", domain=MICROSOFT)
+MATMUL_INTEGER = QuantisedProduct("MatMulInteger")
+CONV_INTEGER = QuantisedProduct("ConvInteger", windows=True)
+QLINEAR_MATMUL = QuantisedProduct("QLinearMatMul")
+QLINEAR_CONV = QuantisedProduct("QLinearConv", windows=True)
+QGEMM = QuantisedProduct("QGemm", domain=MICROSOFT)
 
 
 def _result(node: ir.Node, places: tuple[int, int]) -> list[ir.Value]:
