@@ -397,12 +397,12 @@ quantised operator. `python docs/lowering_obligations.py` writes this page, and 
 D(q) = s·(q - z) is what the element q of the scale s and the zero point z stands for, E is the mean. A constant such as
 0.70710677 counts as the number that it is rounded from.
 
-Each site is proved by itself, too. Activations, Softmax, layer, RMS, instance and L2 norms, and products with a bias have
-one proof: the body of the call and the definition of the operator are read as terms, and these are compared. The
-definition is onnx's function; of `InstanceNormalization`, `LpNormalization` and `Gemm`, which have none, it is one written
-in `onnxtile/fusion/lower/definition.py`. Attention, rotary embeddings, groups and quantised operators have proofs of their
-own. Of what a pattern file declares, and of onnxruntime's attention, whose documentation has no formula, a run decides:
-`"decided": "by a run"` in the result says so.
+Each site is proved by itself, too. Activations, Softmax, layer, RMS, instance and L2 norms, and products with a bias
+have one proof: the body of the call and the definition of the operator are read as terms, and these are compared. The
+definition is onnx's function; that of layer norm is the formula of instance norm, too. `LpNormalization` and `Gemm`
+have none, so theirs are in `onnxtile/fusion/lower/definition.py`. Attention, rotary embeddings, groups and quantised
+operators have proofs of their own. Of what a pattern file declares, and of onnxruntime's attention, whose documentation
+has no formula, a run decides: `"decided": "by a run"` in the result says so.
 
 Then `fuse` runs each different site alone, before and after, and the whole model. Floats round, so results are equal within
 the tolerances of [verify](verify.md).

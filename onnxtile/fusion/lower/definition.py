@@ -28,19 +28,13 @@ from onnxtile.fusion.lower.terms import (
     value_of,
     variable,
 )
+from onnxtile.operators.table import movement_of
 from onnxtile.system.runtime import Array
 
-_OURS = {
-    "LpNormalization": "f (x) => (y) { length = ReduceL2 (x) y = Div (x, length) }",
-    "Gemm": "f (a, b, c) => (y) { product = MatMul (a, b) y = Add (product, c) }",
-    "InstanceNormalization": """f <epsilon> (x, scale, bias) => (y) {
-        mean = ReduceMean (x) centred = Sub (x, mean) square = Mul (centred, centred) variance = ReduceMean (square)
-        least = Constant <value_float: float = @epsilon> () sum = Add (variance, least) spread = Sqrt (sum)
-        normal = Div (centred, spread) scaled = Mul (normal, scale) y = Add (scaled, bias)
-    }""",
-}
+_DIVIDED = "f (x) => (y) { length = ReduceL2 (x) y = Div (x, length) }"
+_PRODUCT = "f (a, b, c) => (y) { product = MatMul (a, b) y = Add (product, c) }"
+_OURS = {"LpNormalization": _DIVIDED, "Gemm": _PRODUCT}
 """Definitions in the words of onnx's documentation, for p = 2, and for alpha = beta = 1 without transpositions."""
-_PASSED_ON = {"CastLike", "Flatten", "Identity", "Reshape"}
 
 
 @lru_cache(256)
@@ -101,7 +95,7 @@ class _DefinitionReader(Reader):
         self._casts = casts
 
     def _results(self, node: ir.Node, polys: dict[ir.Value, Poly], arrays: dict[ir.Value, Array]) -> list[Poly]:
-        if node.op_type in _PASSED_ON and node.inputs[0] is not None:
+        if node.op_type != "Cast" and movement_of(node) in {"renames", "converts"} and node.inputs[0] is not None:
             return [polys[node.inputs[0]]]
         if node.op_type in REDUCTIONS and node.inputs[0] is not None:
             return [reduced(node.op_type, self._axes, 1, polys[node.inputs[0]])]

@@ -150,7 +150,8 @@ class _Means:
         return nearest if nearest and abs(coefficient - nearest) <= self._tolerance * abs(nearest) else coefficient
 
 
-_SINCE = {"LayerNormalization": 17, "RMSNormalization": 23, "InstanceNormalization": 6}
+_DEFINED = {"RMSNormalization": ("RMSNormalization", 23)}
+"""The definition of a normalisation, else that of LayerNormalization: the formula of InstanceNormalization, which has none, is the same."""
 Part: TypeAlias = Argument | Literal | None
 
 
@@ -321,7 +322,9 @@ def _affine(site: CallSite, result: Poly, parts: _NormTerms, operator: str) -> t
     for narrowed, (scale, scale_part), shift in itertools.product((0, site.dtype.value), scales, shifts):
         terms = (variable(parts.x), scale, *(() if shift is None else shift[:1]))
         casts = tuple(dtype for dtype in (parts.widened, narrowed) if dtype)
-        wanted = partial(definition, operator, _SINCE[operator], terms, settings, parts.axes, casts)
+        wanted = partial(
+            definition, *_DEFINED.get(operator, ("LayerNormalization", 17)), terms, settings, parts.axes, casts
+        )
         if is_defined_as(site, result, wanted):
             return scale_part, None if shift is None else shift[1], narrowed
     raise NotLowered("its body is not the normalisation of one value, scaled and shifted")

@@ -31,8 +31,6 @@ Poly: TypeAlias = frozenset[tuple[Monomial, float]]
 _MOST_MONOMIALS = 64
 _MOST_EXPONENT = 4
 REDUCTIONS = {"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2"}
-_FUNCTIONS = {"Erf", "Tanh", "Sigmoid", "Softplus", "Relu", "Exp"}
-"""Functions of one variable. An exponential of a sum is a product of exponentials."""
 _SAME = {"Identity"}
 _WIDE = {ir.DataType.FLOAT.value, ir.DataType.DOUBLE.value}
 
@@ -313,7 +311,7 @@ def _unary(op: str, operands: list[Poly]) -> Poly | None:
         return None if exponent is None else power(operands[0], exponent)
     if op == "Exp":
         return product(*(atom(op, frozenset({term})) for term in operands[0]))
-    if op in _FUNCTIONS:
+    if op in {"Erf", "Tanh", "Sigmoid", "Softplus", "Relu"}:
         return atom(op, operands[0])
     return operands[0] if op in _SAME else None
 
@@ -353,11 +351,12 @@ def reduced(kind: str, axes: tuple[int, ...], keepdims: int, poly: Poly) -> Poly
 
 
 def _is_even(base: Atom, axes: tuple[int, ...]) -> bool:
-    """Tell whether an atom is the same along `axes`: reduced over them, or a function of such atoms."""
+    """Tell whether an atom is the same along `axes`: reduced over them, or a function of each element (kind and operand) of such atoms."""
     if base[0] in REDUCTIONS:
         return len(base) == 4 and base[1:3] == (axes, 1)
     factors = [inner for part in operands(base) for monomial, _ in part for inner, _ in monomial]
-    return base[0] in {"sum", *_FUNCTIONS} and all(_is_even(inner, axes) for inner in factors)
+    is_function = len(base) == 2 and isinstance(base[1], frozenset) and base[0] != _TURNED
+    return is_function and all(_is_even(inner, axes) for inner in factors)
 
 
 def _reduction(node: ir.Node, operands: list[Poly], known: list[Array | None]) -> Poly:
