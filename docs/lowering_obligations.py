@@ -398,7 +398,7 @@ D(q) = s·(q - z) is what the element q of the scale s and the zero point z stan
 0.70710677 counts as the number that it is rounded from.
 
 Each site is proved by itself, too. Activations, Softmax, layer, RMS, instance and L2 norms, and products with a bias
-have one proof: the body of the call and the definition of the operator are read as terms, and these are compared. The
+have one proof. It reads the body of the call and the definition of the operator as terms, and compares them. The
 definition is onnx's function; that of layer norm is the formula of instance norm, too. `LpNormalization` and `Gemm`
 have none, so theirs are in `onnxtile/fusion/lower/definition.py`. Attention, rotary embeddings, groups and quantised
 operators have proofs of their own. Of what a pattern file declares, and of onnxruntime's attention, whose documentation
