@@ -35,6 +35,7 @@ from index_formulas import is_attention, is_rotary_embedding
 from onnx import helper, numpy_helper
 from opened_calls import is_opened
 
+from onnxtile.fusion.lower.definition import definition
 from onnxtile.fusion.lower.island_lowering import IslandLowering
 from onnxtile.fusion.lower.lowering import Lowering
 from onnxtile.fusion.lower.operator_lowering import OperatorLowering
@@ -169,10 +170,9 @@ def _elementwise(demanded: Poly, op: str, version: int, **attributes: Any) -> Ca
     return lambda: is_equal(formula(demanded), defined(op, version, {"x": x}, **attributes))
 
 
-def _twice(tanh: bool) -> Callable[[], bool]:
-    settings = {"approximate": "tanh"} if tanh else {}
-    demanded = activations.GeLU("", tanh=tanh, twice=True).formula(variable(0))
-    return lambda: is_equal(formula(demanded), 2 * defined("Gelu", 20, {"x": x}, **settings))
+def _twice(plug_in: activations.Activation) -> Callable[[], bool]:
+    demanded = formula(plug_in.computes(variable(0)))
+    return lambda: is_equal(demanded, 2 * defined("Gelu", 20, {"x": x}, **dict(plug_in.settings)))
 
 
 _SPREAD = sympy.sqrt(mean_of((x - mean_of(x)) ** 2) + epsilon)
@@ -180,17 +180,17 @@ _CENTRED = (x - mean_of(x)) / _SPREAD * scale + bias
 _NORM = {"x": x, "scale": scale, "bias": bias}
 
 
-def _silu(plug_in: activations.Swish) -> Callable[[], bool]:
-    factor = exact(plug_in.alpha)
-    demanded = formula(plug_in.formula(variable(0)))
+def _silu(plug_in: activations.Activation) -> Callable[[], bool]:
+    factor = exact(float(dict(plug_in.settings)["alpha"]))  # type: ignore[arg-type]
+    demanded = formula(plug_in.computes(variable(0)))
     return lambda: is_equal(demanded, defined("Swish", 24, {"x": x}).subs(alpha, factor))
 
 
 def _softmax() -> bool:
-    onnx_form = defined("Softmax", 13, {"x": x}, axis=-1)
-    return all(
-        is_equal(formula(activations.softmax_formula(variable(0), -1, shifted=s)), onnx_form) for s in (True, False)
-    )
+    shifted = defined("Softmax", 13, {"x": x}, axis=-1)
+    unshifted = sympy.exp(x) / (count * mean_of(sympy.exp(x)))
+    demanded = formula(definition("Softmax", 13, (variable(0),), (("axis", -1),), (-1,)))
+    return is_equal(demanded, shifted) and is_equal(demanded, unshifted)
 
 
 def _product() -> bool:
@@ -270,22 +270,22 @@ _OPENED = "the call becomes the nodes of its body, an Add and a normalisation, a
 OBLIGATIONS: Mapping[str, Mapping[str, Obligation]] = {
     "lowerings": {
         "GeLU": Obligation(
-            "x/2 · (1 + erf(x/√2)) is Gelu-20", _elementwise(activations.GELU.formula(variable(0)), "Gelu", 20)
+            "x/2 · (1 + erf(x/√2)) is Gelu-20", _elementwise(activations.GELU.computes(variable(0)), "Gelu", 20)
         ),
         "GeLUTanh": Obligation(
             "x/2 · (1 + tanh(√(2/π)(x + 0.044715 x³))) is Gelu-20 of `tanh`",
-            _elementwise(activations.GELU_TANH.formula(variable(0)), "Gelu", 20, approximate="tanh"),
+            _elementwise(activations.GELU_TANH.computes(variable(0)), "Gelu", 20, approximate="tanh"),
         ),
-        "TwiceGeLU": Obligation("x · (1 + erf(x/√2)) is 2 · Gelu-20", _twice(tanh=False)),
-        "TwiceGeLUTanh": Obligation("x · (1 + tanh(…)) is 2 · Gelu-20 of `tanh`", _twice(tanh=True)),
+        "TwiceGeLU": Obligation("x · (1 + erf(x/√2)) is 2 · Gelu-20", _twice(activations.TWICE_GELU)),
+        "TwiceGeLUTanh": Obligation("x · (1 + tanh(…)) is 2 · Gelu-20 of `tanh`", _twice(activations.TWICE_GELU_TANH)),
         "SiLU": Obligation("x · σ(x) is Swish-24 of alpha 1", _silu(activations.SILU)),
         "QuickGeLU": Obligation("x · σ(1.702 x) is Swish-24 of alpha 1.702", _silu(activations.QUICK_GELU)),
         "HardSwish": Obligation(
             "x · clip(x/6 + 1/2, 0, 1) is HardSwish-22",
-            _elementwise(activations.hard_swish_formula(variable(0)), "HardSwish", 22),
+            _elementwise(activations.HARD_SWISH.computes(variable(0)), "HardSwish", 22),
         ),
         "Mish": Obligation(
-            "x · tanh(softplus(x)) is Mish-22", _elementwise(activations.mish_formula(variable(0)), "Mish", 22)
+            "x · tanh(softplus(x)) is Mish-22", _elementwise(activations.MISH.computes(variable(0)), "Mish", 22)
         ),
         "LayerNorm": Obligation(
             "(x - E x) / √(E (x - E x)² + ε) · s + b is LayerNormalization-17, any number of elements",
@@ -397,9 +397,15 @@ quantised operator. `python docs/lowering_obligations.py` writes this page, and 
 D(q) = s·(q - z) is what the element q of the scale s and the zero point z stands for, E is the mean. A constant such as
 0.70710677 counts as the number that it is rounded from.
 
-Each site is proved by itself, too: its formula, axes, shapes and element types have to be those of the line. Then `fuse`
-runs each different site alone, before and after, and the whole model. Floats round, so results are equal within the
-tolerances of [verify](verify.md).
+Each site is proved by itself, too. Activations, Softmax, layer, RMS, instance and L2 norms, and products with a bias
+have one proof. It reads the body of the call and the definition of the operator as terms, and compares them. The
+definition is onnx's function; that of layer norm is the formula of instance norm, too. `LpNormalization` and `Gemm`
+have none, so theirs are in `onnxtile/fusion/lower/definition.py`. Attention, rotary embeddings, groups and quantised
+operators have proofs of their own. Of what a pattern file declares, and of onnxruntime's attention, whose documentation
+has no formula, a run decides: `"decided": "by a run"` in the result says so.
+
+Then `fuse` runs each different site alone, before and after, and the whole model. Floats round, so results are equal within
+the tolerances of [verify](verify.md).
 
 ## Edge rows
 

@@ -142,7 +142,8 @@ def for_lowered(result: ResultJson) -> list[Table | Text]:
     left: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for site in result.get("lowered", ()):
         if site.get("operator"):
-            written[site["meta_op"], site["operator"]].append(site["call"])
+            operator = ", ".join(filter(None, (site["operator"], site.get("decided"))))
+            written[site["meta_op"], operator].append(site["call"])
         else:
             fate = "parts lowered" if site.get("opened") else "kept"
             left[site["meta_op"], fate, site.get("reason", "")].append(site["call"])

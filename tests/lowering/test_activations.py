@@ -47,6 +47,7 @@ def test_an_activation_becomes_one_operator(
     assert not result.model.functions
     assert result.verdict is not None and result.verdict.equal
     assert [site.equal for site in result.sites] == [True]
+    assert [site.decided for site in result.lowered] == [""]
     result = bench.lower(model, pattern, "ort")
     assert operators(result) == [contrib]
     assert result.verdict is not None and result.verdict.equal

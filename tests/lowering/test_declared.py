@@ -47,6 +47,9 @@ def test_a_declared_operator_is_written(
     result = bench.lower(bench.model(BODY, {}), written(tmp_path, lower), target)
     assert operators(result) == [operator]
     assert result.verdict is not None and result.verdict.equal
+    assert [site.decided for site in result.lowered] == ["by a run"]
+    unrun = bench.lower(bench.model(BODY, {}), written(tmp_path, lower), target, verify=False)
+    assert [site.decided for site in unrun.lowered] == ["by a run, which was left out"]
 
 
 def test_what_is_not_declared_stays_a_call(bench: Any, reasons: Names, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class DeclaredLowering(Lowering):
         inputs = tuple(value_of(argument) for argument in arguments)
         since = 1 if declared.domain else max(signature.since, declared.since)
         step = NewNode(declared.op, inputs, settings, declared.domain, since, outputs=count)
-        return Replacement((step,), tuple(Made(0, i) for i in range(count)))
+        return Replacement((step,), tuple(Made(0, i) for i in range(count)), claimed=True)
 
 
 def checked(name: str, kinds: dict[TargetName, Declared], outputs: int, file: TomlFile) -> DeclaredLowering | None:

@@ -502,6 +502,7 @@ def _slice(call: ir.Node, given: Iterable[ir.Value]) -> tuple[list[ir.Node], lis
 
 
 _ALL_OPSETS = 1_000
+BY_RUN = "by a run"
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -509,6 +510,7 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 class LoweredSite:
     """The outcome for one call: the operator it became, or the reason why it stays a call. An opened call was replaced by its nodes.
 
+    `decided` says that no proof decides whether the operator means the call, but a run of both.
     `edges` names the edge rows on which the operator differs, by effect (`onnxtile.fusion.edge_rows.EdgeEffect`).
     """
 
@@ -517,6 +519,7 @@ class LoweredSite:
     operator: str = ""
     reason: str = ""
     opened: bool = False
+    decided: str = ""
     edges: Mapping[str, list[str]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, object]:
@@ -629,7 +632,8 @@ class _Run:
             main = proof.steps[proof.main]
             self.evidence.add(decision.call, decision.name, decision.meta_op, proof)
             emitter.replace(decision.call, proof, decision.meta_op)
-            self.sites.append(replace(site, operator=f"{main.domain}.{main.op}" if main.domain else main.op))
+            operator = f"{main.domain}.{main.op}" if main.domain else main.op
+            self.sites.append(replace(site, operator=operator, decided=BY_RUN if proof.needs_run else ""))
         else:
             self.sites.append(site)
 

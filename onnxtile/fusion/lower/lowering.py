@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -19,10 +19,6 @@ from onnxtile.fusion.lower.terms import (
     Reader,
     TermsTooLarge,
     constant,
-    inputs_of,
-    number,
-    product,
-    same,
     variable,
 )
 from onnxtile.model.constants import constant_array
@@ -31,9 +27,11 @@ from onnxtile.system.runtime import Array
 
 ORT_DOMAIN = "com.microsoft"
 HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+_WITHOUT_FORMULA = frozenset({"Attention", "MultiHeadAttention", "QAttention"})
+"""Operators that onnxruntime documents without a formula."""
 FLOATS = frozenset({ir.DataType.FLOAT, *HALVES})
 
-_PRECISION = {
+PRECISION = {
     ir.DataType.FLOAT16: float(np.finfo(np.float16).eps),
     ir.DataType.BFLOAT16: float(ml_dtypes.finfo(ml_dtypes.bfloat16).eps),  # type: ignore[no-untyped-call]
     ir.DataType.FLOAT: 2 * float(np.finfo(np.float32).eps),
@@ -102,7 +100,7 @@ class Replacement:
 
     `plain` says that the steps are the nodes of the body: nothing is gained but the call. `twice` are inputs of which is proved that
     their last axis is one vector twice: a run of the call alone must feed such inputs. `rounds` says that the outputs are quantised anew:
-    an element may be one step off.
+    an element may be one step off. `claimed` says that a pattern file declares the operator, which no proof confirms.
     """
 
     steps: tuple[NewNode, ...]
@@ -111,6 +109,12 @@ class Replacement:
     plain: bool = False
     twice: frozenset[ir.Value] = frozenset()
     rounds: bool = False
+    claimed: bool = False
+
+    @property
+    def needs_run(self) -> bool:
+        """Whether only a run decides if the steps mean the call: they are claimed, or an operator has no documented formula."""
+        return self.claimed or any(step.domain == ORT_DOMAIN and step.op in _WITHOUT_FORMULA for step in self.steps)
 
     @property
     def opset(self) -> int:
@@ -188,8 +192,8 @@ class CallSite:
 
     def tolerance(self) -> float:
         """Return how far a constant may be off, relative to its size: the precision of the element type."""
-        dtypes = {a.dtype for a in (*self.arguments, *self.results) if a.dtype in _PRECISION}
-        return max((_PRECISION[d] for d in dtypes if d is not None), default=_PRECISION[ir.DataType.DOUBLE])
+        dtypes = {a.dtype for a in (*self.arguments, *self.results) if a.dtype in PRECISION}
+        return max((PRECISION[d] for d in dtypes if d is not None), default=PRECISION[ir.DataType.DOUBLE])
 
 
 class FactsTable(ABC):
@@ -338,38 +342,8 @@ def _is_ints(value: object) -> bool:
     return isinstance(value, (tuple, list)) and all(isinstance(item, int) for item in value)
 
 
-# Proofs of functions of one variable, applied to each element.
-
-Formula = Callable[[Poly], Poly]
-
-
-def require_formula(site: CallSite, formula: Formula, text: str) -> Argument:
-    """Return the input of which the site computes `formula`, element by element. Raises NotLowered, where `text` says the formula."""
-    read = inputs_of(site.forms[0])
-    if len(site.forms) != 1 or len(read) != 1:
-        raise NotLowered(f"its body is no function of one value: {text} is")
-    index = read.pop()
-    x = site.arguments[index]
-    try:
-        wanted = formula(variable(index))
-    except TermsTooLarge:
-        raise NotLowered("its body is too large to be proved") from None
-    if not same(site.forms[0], wanted, site.tolerance()):
-        dtype = site.dtype.name.lower()
-        raise NotLowered(f"its body is not {text} within the precision of {dtype}")
-    if x.dtype != site.results[0].dtype:
-        raise NotLowered("its input and its result differ in their element types")
-    require_shape(site.results[0], x)
-    return x
-
-
 def value_of(x: Argument) -> ir.Value:
     """Return the value of an argument that has one."""
     if x.value is None:
         raise NotLowered("its input has no name")
     return x.value
-
-
-def times(factor: float, *polys: Poly) -> Poly:
-    """Return the product of a number and polynomials."""
-    return product(number(factor), *polys)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxtile.fusion.lower.attention import NewNodes
+from onnxtile.fusion.lower.definition import definition, is_defined_as
 from onnxtile.fusion.lower.lowering import (
     FLOATS,
     HALVES,
@@ -31,12 +34,10 @@ from onnxtile.fusion.lower.lowering import (
 from onnxtile.fusion.lower.lowering import value_of as value_from
 from onnxtile.fusion.lower.terms import (
     Atom,
-    Monomial,
     Poly,
     TermsTooLarge,
     array_of,
     atom,
-    atom_of,
     atom_power,
     atoms,
     mean,
@@ -44,9 +45,7 @@ from onnxtile.fusion.lower.terms import (
     operands,
     power,
     product,
-    same,
     total,
-    value_of,
     variable,
 )
 from onnxtile.model.constants import constant_array
@@ -95,11 +94,11 @@ def elements_of(what: str, constant: Argument | Literal, facts: FactsTable | Non
     return facts.elements(constant.value)
 
 
-# Means and variances in other forms: sums times 1 / n, and E[x²] - E[x]² for the mean of the squares of what is centred.
+# Means in another form: sums times 1 / n.
 
 
 def in_means(poly: Poly, dims: Dims | None, tolerance: float) -> Poly:
-    """Return `poly` with sums over axes of `dims`, the shape of what is summed, as means, and variances as means of squares.
+    """Return `poly` with sums over axes of `dims`, the shape of what is summed, as means.
 
     A coefficient within `tolerance` of a whole number becomes it: 1 / n is rounded in the file. Raises NotLowered where it grows too large.
     """
@@ -122,13 +121,14 @@ class _Means:
         return frozenset((monomial, self._whole(coefficient)) for monomial, coefficient in total(*terms))
 
     def _raised(self, base: Atom, exponent: float) -> Poly:
-        if base[0] == "sum":
-            return power(_centred(self.rewritten(next(operands(base)))), exponent)
         inner = tuple(self.rewritten(part) if isinstance(part, frozenset) else part for part in base)
+        parts = list(operands(inner))
+        if base[0] == "sum":
+            return power(parts[0], exponent)
         count = self._count(inner)
         if count is None:
             return atom_power(inner, exponent)
-        return product(number(count**exponent), atom_power(("ReduceMean", *inner[1:]), exponent))
+        return power(product(number(count), mean(inner[1], parts[0])), exponent)  # type: ignore[arg-type]
 
     def _count(self, base: Atom) -> float | None:
         """Return how many elements a sum that keeps its axes is of; None for any other operator, and where it is not known."""
@@ -150,31 +150,8 @@ class _Means:
         return nearest if nearest and abs(coefficient - nearest) <= self._tolerance * abs(nearest) else coefficient
 
 
-def _centred(poly: Poly) -> Poly:
-    """Return `poly` with E[x²] - E[x]² as E[(x - E[x])²]."""
-    for monomial, coefficient in poly:
-        squares = _only(monomial, 1.0)
-        if coefficient != 1 or squares is None:
-            continue
-        for other, negative in poly:
-            first = _only(other, 2.0)
-            if negative != -1 or first is None or first[1:-1] != squares[1:-1]:
-                continue
-            x, axes = next(operands(first)), first[1]
-            if power(x, 2.0) == next(operands(squares)) and isinstance(axes, tuple):
-                rest = frozenset(term for term in poly if term[0] not in {monomial, other})
-                return total(rest, mean(axes, power(total(x, product(number(-1.0), mean(axes, x))), 2.0)))
-    return poly
-
-
-def _only(monomial: Monomial, exponent: float) -> Atom | None:
-    """Return the mean, its axes kept, that a monomial is to the power `exponent`; None for any other."""
-    if len(monomial) != 1:
-        return None
-    base, found = next(iter(monomial))
-    return base if found == exponent and base[0] == "ReduceMean" and len(base) == 4 and base[2] == 1 else None
-
-
+_DEFINED = {"RMSNormalization": ("RMSNormalization", 23)}
+"""The definition of a normalisation, else that of LayerNormalization: the formula of InstanceNormalization, which has none, is the same."""
 Part: TypeAlias = Argument | Literal | None
 
 
@@ -228,12 +205,9 @@ class _NormTerms:
     epsilon: float
 
 
-def proved_norm(site: CallSite, result: Poly, operator: str, *, centred: bool) -> Norm:
-    """Return the normalisation that `result`, an output of the site, is. Raises NotLowered.
-
-    `centred` says whether the mean is taken off first, as layer norm does.
-    """
-    found = _found(site, _precise(site, result), operator, centred=centred)
+def proved_norm(site: CallSite, result: Poly, operator: str) -> Norm:
+    """Return the normalisation that `result`, an output of the site, is by the definition of `operator`. Raises NotLowered."""
+    found = _found(site, _precise(site, result), operator)
     rank = len(found.dims)
     if found.axes != list(range(rank - len(found.axes), rank)):
         return _moved(site, found)
@@ -272,7 +246,7 @@ def proved_spatial(site: CallSite, operator: str) -> Spatial:
     """Return the normalisation of each channel over the axes after it that the site is. Raises NotLowered."""
     if len(site.forms) != 1:
         raise NotLowered("something reads its inner values")
-    found = _found(site, site.forms[0], operator, centred=True)
+    found = _found(site, site.forms[0], operator)
     rank, channels = len(found.dims), found.dims[1] if len(found.dims) > 1 else None
     if found.axes != list(range(2, rank)) or not isinstance(channels, int):
         raise NotLowered(
@@ -287,12 +261,12 @@ def proved_spatial(site: CallSite, operator: str) -> Spatial:
     return Spatial(found.x, found.epsilon, *vectors)
 
 
-def _found(site: CallSite, result: Poly, operator: str, *, centred: bool) -> _Found:
+def _found(site: CallSite, result: Poly, operator: str) -> _Found:
     result = in_means(result, site.results[-1].dims, site.tolerance())
     parts = _parts(result)
     x = site.arguments[parts.x]
     dims = require_shape(site.results[-1], x)
-    scale, bias, narrowed = _affine(site, result, parts, centred=centred)
+    scale, bias, narrowed = _affine(site, result, parts, operator)
     x, stash = _source(site, x, parts, narrowed)
     require_type(operator, x, FLOATS)
     if known_dtype(x) != site.results[-1].dtype:
@@ -303,26 +277,21 @@ def _found(site: CallSite, result: Poly, operator: str, *, centred: bool) -> _Fo
 
 def _parts(result: Poly) -> _NormTerms:
     roots = {base for base, exponent in atoms(result) if base[0] == "sum" and exponent == -0.5}
-    if len(roots) != 1:
+    radicand = next(operands(roots.pop())) if len(roots) == 1 else frozenset()
+    epsilon = dict(radicand).get(frozenset())
+    if epsilon is None:
         raise NotLowered("it does not divide by the root of one sum: epsilon may be outside of the root")
-    radicand = next(operands(roots.pop()))
-    means = [_atom(m) for m, coefficient in radicand if coefficient == 1 and _atom(m) is not None]
-    epsilon = total(radicand, *(product(number(-1.0), frozenset({(frozenset({(m, 1.0)}), 1.0)})) for m in means if m))
-    held = value_of(epsilon)
-    if len(means) != 1 or means[0] is None or held is None:
-        raise NotLowered("below the root is no mean plus a number")
-    if means[0][0] != "ReduceMean" or means[0][2] != 1 or len(means[0]) != 4:
+    reductions = {base[1:-1] for base, _ in atoms(radicand) if base[0] == "ReduceMean"}
+    if len(reductions) != 1:
+        content = "are means over different axes" if reductions else "is no mean plus a number"
+        raise NotLowered(f"below the root {content}")
+    axes, *keepdims = reductions.pop()
+    if not isinstance(axes, tuple) or keepdims != [1]:
         raise NotLowered("the mean does not keep its axes")
-    axes = means[0][1]
-    assert isinstance(axes, tuple)
-    index, widened = _variable(next(operands(means[0])))
-    if held < 0:
+    index, widened = _variable(radicand)
+    if epsilon < 0:
         raise NotLowered("epsilon is negative")
-    return _NormTerms(index, widened, axes, held)
-
-
-def _atom(monomial: Monomial) -> Atom | None:
-    return atom_of(frozenset({(monomial, 1.0)})) if monomial else None
+    return _NormTerms(index, widened, axes, epsilon)
 
 
 def _variable(squares: Poly) -> tuple[int, int]:
@@ -344,17 +313,20 @@ def _plural(axes: list[int]) -> str:
     return f"axis {axes[0]}" if len(axes) == 1 else f"the axes {axes}"
 
 
-def _affine(site: CallSite, result: Poly, parts: _NormTerms, *, centred: bool) -> tuple[Part, Part, int]:
+def _affine(site: CallSite, result: Poly, parts: _NormTerms, operator: str) -> tuple[Part, Part, int]:
     """Return scale and bias with which `result` is the normalisation, and the element type it is cast to before them (0 for none)."""
     outer = list(_candidates(site, result, parts))
-    nothing: tuple[Poly, Part] = (number(1.0), None)
-    for narrowed in (0, site.dtype.value):
-        core = _core(parts, narrowed, centred=centred)
-        for scale in (nothing, *outer):
-            for bias in (nothing, *outer):
-                shift = bias[0] if bias[1] is not None else number(0.0)
-                if same(result, total(product(core, scale[0]), shift), site.tolerance()):
-                    return scale[1], bias[1], narrowed
+    scales: list[tuple[Poly, Part]] = [(number(1.0), None), *outer]
+    shifts = [None, *([] if operator == "RMSNormalization" else outer)]
+    settings = (("axis", 1), ("epsilon", parts.epsilon))
+    for narrowed, (scale, scale_part), shift in itertools.product((0, site.dtype.value), scales, shifts):
+        terms = (variable(parts.x), scale, *(() if shift is None else shift[:1]))
+        casts = tuple(dtype for dtype in (parts.widened, narrowed) if dtype)
+        wanted = partial(
+            definition, *_DEFINED.get(operator, ("LayerNormalization", 17)), terms, settings, parts.axes, casts
+        )
+        if is_defined_as(site, result, wanted):
+            return scale_part, None if shift is None else shift[1], narrowed
     raise NotLowered("its body is not the normalisation of one value, scaled and shifted")
 
 
@@ -367,18 +339,6 @@ def _candidates(site: CallSite, result: Poly, parts: _NormTerms) -> Iterator[tup
         elif base[0] == "constant":
             array = array_of(base)
             yield atom(*base), Literal(array, ir.DataType.from_numpy(array.dtype), "constant")  # type: ignore[arg-type]
-
-
-def _core(parts: _NormTerms, narrowed: int, *, centred: bool) -> Poly:
-    """Return the normalisation itself, without scale and bias."""
-    x = variable(parts.x)
-    if parts.widened:
-        x = atom("Cast", parts.widened, x)
-    if centred:
-        x = total(x, product(number(-1.0), mean(parts.axes, x)))
-    squares = mean(parts.axes, power(x, 2.0))
-    core = product(x, power(total(squares, number(parts.epsilon)), -0.5))
-    return atom("Cast", narrowed, core) if narrowed else core
 
 
 def _source(site: CallSite, x: Argument, parts: _NormTerms, narrowed: int) -> tuple[Argument, ir.DataType]:

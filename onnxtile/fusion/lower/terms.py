@@ -30,7 +30,7 @@ Poly: TypeAlias = frozenset[tuple[Monomial, float]]
 
 _MOST_MONOMIALS = 64
 _MOST_EXPONENT = 4
-_REDUCTIONS = {"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2"}
+REDUCTIONS = {"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2"}
 _SAME = {"Identity"}
 _WIDE = {ir.DataType.FLOAT.value, ir.DataType.DOUBLE.value}
 
@@ -266,7 +266,7 @@ def _operation(node: ir.Node, reads: list[Poly | None], known: list[Array | None
         arithmetic = _arithmetic(node.op_type, operands)
         if arithmetic is not None:
             return arithmetic
-    if node.op_type in _REDUCTIONS:
+    if node.op_type in REDUCTIONS:
         return _reduction(node, operands, known)
     if node.op_type == "Clip":
         return _clip(node, reads)
@@ -309,7 +309,9 @@ def _unary(op: str, operands: list[Poly]) -> Poly | None:
     if op == "Pow":
         exponent = value_of(operands[1])
         return None if exponent is None else power(operands[0], exponent)
-    if op in {"Erf", "Tanh", "Sigmoid", "Softplus", "Relu", "Exp"}:
+    if op == "Exp":
+        return product(*(atom(op, frozenset({term})) for term in operands[0]))
+    if op in {"Erf", "Tanh", "Sigmoid", "Softplus", "Relu"}:
         return atom(op, operands[0])
     return operands[0] if op in _SAME else None
 
@@ -327,7 +329,34 @@ def matmul(a: Poly, b: Poly) -> Poly:
 
 def mean(axes: tuple[int, ...], poly: Poly) -> Poly:
     """Return the mean over `axes`, which stay as axes of length 1."""
-    return atom("ReduceMean", axes, 1, poly)
+    return reduced("ReduceMean", axes, 1, poly)
+
+
+def reduced(kind: str, axes: tuple[int, ...], keepdims: int, poly: Poly) -> Poly:
+    """Return a reduction over `axes`: sums and means term by term, times the factors that are the same along these axes.
+
+    A length is the root of a sum of squares. So a variance is E[x²] - E[x]², however it is written.
+    """
+    if keepdims != 1 or kind not in {"ReduceMean", "ReduceSum", "ReduceL2"}:
+        return atom(kind, axes, keepdims, poly)
+    if kind == "ReduceL2":
+        return power(reduced("ReduceSum", axes, 1, product(poly, poly)), 0.5)
+    terms = []
+    for monomial, coefficient in poly:
+        even = frozenset(factor for factor in monomial if _is_even(factor[0], axes))
+        rest = frozenset({(monomial - even, 1.0)})
+        inner = rest if kind == "ReduceMean" and even == monomial else atom(kind, axes, 1, rest)
+        terms.append(product(frozenset({(even, coefficient)}), inner))
+    return total(*terms)
+
+
+def _is_even(base: Atom, axes: tuple[int, ...]) -> bool:
+    """Tell whether an atom is the same along `axes`: reduced over them, or a function of each element (kind and operand) of such atoms."""
+    if base[0] in REDUCTIONS:
+        return len(base) == 4 and base[1:3] == (axes, 1)
+    factors = [inner for part in operands(base) for monomial, _ in part for inner, _ in monomial]
+    is_function = len(base) == 2 and isinstance(base[1], frozenset) and base[0] != _TURNED
+    return is_function and all(_is_even(inner, axes) for inner in factors)
 
 
 def _reduction(node: ir.Node, operands: list[Poly], known: list[Array | None]) -> Poly:
@@ -340,7 +369,7 @@ def _reduction(node: ir.Node, operands: list[Poly], known: list[Array | None]) -
     keepdims = node.attributes.get_int("keepdims", 1)
     if axes is None:
         return atom(node.op_type, "all or unknown axes", _attributes(node), *operands)
-    return atom(node.op_type, axes, keepdims, operands[0])
+    return reduced(node.op_type, axes, keepdims, operands[0])
 
 
 def _clip(node: ir.Node, reads: list[Poly | None]) -> Poly:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from onnxtile.fusion.lower.definition import definition, require_operator
 from onnxtile.fusion.lower.lowering import (
     FLOATS,
     ORT_DOMAIN,
@@ -26,7 +27,6 @@ from onnxtile.fusion.lower.lowering import (
     settings,
     value_of,
 )
-from onnxtile.fusion.lower.terms import atom_of, matmul, operands, same, total, variable
 
 _TYPES = FLOATS | {ir.DataType.DOUBLE}
 _SINCE = {"Gemm": 7, "Reshape": 5, "MatMul": 1, "Add": 7}
@@ -42,33 +42,15 @@ class Linear(Lowering):
         operators = [node.op_type for node in site.function if node.op_type != "Constant"]
         if "Gemm" in operators:
             return inlined(site, _SINCE, main=operators.index("Gemm"))
-        x, weight, bias = _parts(site)
-        for argument in (x, weight, bias):
-            if require_type("Gemm", argument, _TYPES) != site.dtype:
-                raise NotLowered("its inputs differ in their element types")
+        x, weight, bias = require_operator(
+            site, lambda *inputs: definition("Gemm", 7, inputs), "its body is not one product and a bias", count=3
+        )
+        require_type("Gemm", x, _TYPES)
         columns = known_dims(weight)[-1]
         matrices = len(known_dims(x)) == 2 and len(known_dims(weight)) == 2
         if not matrices or known_dims(bias) not in {(columns,), (1, columns)} or columns is None:
             return inlined(site, _SINCE, main=operators.index("MatMul"))
         return Replacement.one("Gemm", (value_of(x), value_of(weight), value_of(bias)), since=7)
-
-
-def _parts(site: CallSite) -> tuple[Argument, Argument, Argument]:
-    """Return the factors and the addend. Raises NotLowered."""
-    form = site.forms[0]
-    found = [base for monomial, _ in form for base, _ in monomial if base[0] == "MatMul"]
-    if len(form) != 2 or len(found) != 1:
-        raise NotLowered("its body is not one product and a bias")
-    factors = [atom_of(poly) for poly in operands(found[0])]
-    indices = [int(str(base[1])) for base in factors if base is not None and base[0] == "input"]
-    others = set(range(len(site.arguments))) - set(indices)
-    if len(indices) != 2 or len(others) != 1:
-        raise NotLowered("its body is not one product and a bias")
-    x, weight = indices
-    bias = others.pop()
-    if not same(form, total(matmul(variable(x), variable(weight)), variable(bias)), 0.0):
-        raise NotLowered("its product or its bias is multiplied by a number")
-    return site.arguments[x], site.arguments[weight], site.arguments[bias]
 
 
 LINEAR = Linear()

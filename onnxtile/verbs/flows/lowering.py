@@ -8,7 +8,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from onnxtile.fusion.edge_rows import EdgeRule, by_effect
-from onnxtile.fusion.lower.driver import Lowered, LoweredSites, SitePair
+from onnxtile.fusion.lower.driver import BY_RUN, Lowered, LoweredSites, SitePair
 from onnxtile.fusion.lower.driver import lower as lower_graph
 from onnxtile.fusion.lower.facts import LoweringFacts
 from onnxtile.fusion.lower.lowering import Target
@@ -50,6 +50,9 @@ def lower_patterns(
         if not any(site.skipped for site in sites):
             verdict = excused(verdict, models.first, models.second, trials)
         verdict = agreeing(models.judged(verdict), "the lowered model")
+    else:
+        undecided = (replace(site, decided=site.decided and f"{BY_RUN}, which was left out") for site in lowered.sites)
+        lowered = replace(lowered, sites=tuple(undecided))
     check(lowered.model)
     return FuseResult(
         lowered.model,
