@@ -29,7 +29,7 @@ _WITHOUT_BFLOAT = _DOUBLES - {ir.DataType.BFLOAT16}
 
 
 @dataclass(frozen=True)
-class Activation(Lowering):
+class ActivationLowering(Lowering):
     """A function of each element, times `factor`: the standard `operator` with `settings`, of opset `since`, or onnxruntime's `contrib`.
 
     See https://onnx.ai/onnx/operators, and onnxruntime's docs/ContribOperators.md; without a `contrib`, onnxruntime takes the standard one.
@@ -71,22 +71,24 @@ _GELU = NewNode("Gelu", (), domain=ORT_DOMAIN)
 _FAST_GELU = NewNode("FastGelu", (), domain=ORT_DOMAIN)
 _TANH = (("approximate", "tanh"),)
 _ERF_TEXT, _TANH_TEXT = "(1 + erf(x/√2))", "(1 + tanh(√(2/π) · (x + 0.044715 x³)))"
-GELU = Activation("GeLU", f"x/2 · {_ERF_TEXT}", "Gelu", 20, contrib=_GELU)
-GELU_TANH = Activation("GeLUTanh", f"x/2 · {_TANH_TEXT}", "Gelu", 20, _TANH, contrib=_FAST_GELU)
+GELU = ActivationLowering("GeLU", f"x/2 · {_ERF_TEXT}", "Gelu", 20, contrib=_GELU)
+GELU_TANH = ActivationLowering("GeLUTanh", f"x/2 · {_TANH_TEXT}", "Gelu", 20, _TANH, contrib=_FAST_GELU)
 # Without the factor 1/2, which an optimiser folded into a weight.
-TWICE_GELU = Activation("TwiceGeLU", f"x · {_ERF_TEXT}", "Gelu", 20, contrib=_GELU, factor=2.0)
-TWICE_GELU_TANH = Activation("TwiceGeLUTanh", f"x · {_TANH_TEXT}", "Gelu", 20, _TANH, contrib=_FAST_GELU, factor=2.0)
+TWICE_GELU = ActivationLowering("TwiceGeLU", f"x · {_ERF_TEXT}", "Gelu", 20, contrib=_GELU, factor=2.0)
+TWICE_GELU_TANH = ActivationLowering(
+    "TwiceGeLUTanh", f"x · {_TANH_TEXT}", "Gelu", 20, _TANH, contrib=_FAST_GELU, factor=2.0
+)
 
 # The standard's HardSwish takes double as well, but onnxruntime 1.31 has no kernel for it.
-HARD_SWISH = Activation(
+HARD_SWISH = ActivationLowering(
     "HardSwish", "x · clip(x/6 + 1/2, 0, 1)", "HardSwish", 14, types=_WITHOUT_BFLOAT - {ir.DataType.DOUBLE}
 )
-MISH = Activation("Mish", "x · tanh(softplus(x))", "Mish", 18, types=_WITHOUT_BFLOAT)
+MISH = ActivationLowering("Mish", "x · tanh(softplus(x))", "Mish", 18, types=_WITHOUT_BFLOAT)
 
 
 def _swish(name: str, text: str, alpha: float) -> Activation:
     contrib = NewNode("QuickGelu", (), {"alpha": alpha}, ORT_DOMAIN)
-    return Activation(name, text, "Swish", 24, (("alpha", alpha),), contrib=contrib)
+    return ActivationLowering(name, text, "Swish", 24, (("alpha", alpha),), contrib=contrib)
 
 
 SILU = _swish("SiLU", "x · σ(x)", 1.0)
