@@ -9,8 +9,9 @@ are moved. A function reads its operands in place.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -19,7 +20,7 @@ from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.topology import node_id
 from onnxtile.planning.aliases import LayoutFacts
-from onnxtile.planning.layout import Layout, layouts, smallest
+from onnxtile.planning.layout import NO_PINS, Layout, Pins, layouts, smallest
 from onnxtile.planning.offsets.effort import NORMAL
 from onnxtile.planning.offsets.problem import Bound, OffsetPlan, OptimalityProof, Problem
 from onnxtile.planning.ordering.order_search import OrderSearch
@@ -95,7 +96,7 @@ BodyPlans = Mapping[ir.Node, tuple[BodyPlan, ...]]
 class Terms:
     """The terms on which bodies are planned, those of the graph around them.
 
-    `inside_kernel` returns the bytes inside a meta-op. Parts of a buffer have live ranges of their own if `in_parts`.
+    `kernels` knows the bytes inside meta-ops. Parts of a buffer have live ranges of their own if `in_parts`.
     """
 
     facts: LayoutFacts
@@ -104,7 +105,7 @@ class Terms:
     rules: Collection[str]
     solve: Callable[[Problem], OffsetPlan]
     workspaces: WorkspaceRules
-    inside_kernel: Callable[[ir.Node], int]
+    kernels: Insides
     in_parts: bool = True
 
     def needs(self, graph: ir.Graph, inside: BodyPlans) -> Needs:
@@ -112,8 +113,33 @@ class Terms:
         bodies = {node: size for node, planned in inside.items() if (size := max(body.size for body in planned))}
         units = {node: max(body.alignment for body in planned) for node, planned in inside.items()}
         own = {node: unit for node, unit in units.items() if unit > self.alignment}
-        kernels = self.workspaces.needs(graph, self.facts, self.inside_kernel)
+        kernels = self.workspaces.needs(graph, self.facts, self.kernels.of)
         return replace(kernels, bodies=bodies, alignments=own)
+
+    def set_up(self, scope: PlanScope) -> GraphSetup:
+        """Return what the layouts of the graph of `scope` depend on, its bodies planned. Raises ModelError."""
+        inside = plan_bodies(scope.graph, self)
+        return GraphSetup(OrderSearch(self.facts, scope, self.alignment), self, inside, self.needs(scope.graph, inside))
+
+
+@dataclass(frozen=True)
+class GraphSetup:
+    """A graph before it is laid out: the search of its orders, the plans of its bodies, and the workspaces that its nodes need."""
+
+    search: OrderSearch
+    terms: Terms
+    inside: BodyPlans
+    needs: Needs
+
+    @property
+    def bound(self) -> int:
+        """The bytes that every arena needs, over all orders of the nodes, all lawful aliases and all plans of bodies."""
+        return self.search.bound(with_least_bodies(self.needs, self.inside))
+
+    def layouts(self, streams: int = 1, pins: Pins = NO_PINS, order: Order | None = None) -> Iterator[Layout]:
+        """Return a layout for each candidate schedule of `order` (None: of the terms), made one by one; see `layout.layouts`."""
+        terms, chosen = self.terms, order or self.terms.order
+        return layouts(self.search, chosen, streams, terms.rules, self.needs, in_parts=terms.in_parts, pins=pins)
 
 
 def plan_bodies(graph: ir.Graph, terms: Terms) -> BodyPlans:
@@ -123,17 +149,13 @@ def plan_bodies(graph: ir.Graph, terms: Terms) -> BodyPlans:
 
 
 def _body(node: ir.Node, name: str | None, graph: ir.Graph, terms: Terms) -> BodyPlan:
-    inside = plan_bodies(graph, terms)
     scope = PlanScope(graph, "inside", borrows=name is None, states=carried(node, graph, terms.facts), repeats=True)
-    needs = terms.needs(graph, inside)
-    if needs.unique:
-        user = node_id(next(iter(needs.unique)))
+    setup = terms.set_up(scope)
+    if setup.needs.unique:
+        user = node_id(next(iter(setup.needs.unique)))
         raise UsageError(f"the workspace of {user!r} cannot be unique: its body has bytes only while its node runs")
-    search = OrderSearch(terms.facts, scope, terms.alignment)
-    least = search.bound(with_least_bodies(needs, inside))
-    layout, plan = smallest(
-        layouts(search, terms.order, 1, terms.rules, needs, in_parts=terms.in_parts), (terms.solve,), least
-    )
+    least, inside = setup.bound, setup.inside
+    layout, plan = smallest(setup.layouts(), (terms.solve,), least)
     problem = layout.problem
     assert plan.proof is not None
     proof = with_bodies(problem, plan.proof, layout.workspaces, inside)
@@ -263,17 +285,7 @@ class Insides:
         nested = Insides(inner, self.alignment, self.rules, self._known)
         if any(nested._is_kernel(one) and nested.known(one) is None for one in model.graph.all_nodes()):
             return None
-        terms = Terms(
-            inner,
-            order,
-            self.alignment,
-            self.rules,
-            lambda problem: planner.plan(problem, NORMAL),
-            WorkspaceRules(insides=True),
-            nested.of,
-        )
-        bodies = plan_bodies(model.graph, terms)
-        needs = terms.needs(model.graph, bodies)
-        search = OrderSearch(inner, PlanScope(model.graph, "outside"), self.alignment)
-        (layout,) = layouts(search, order, 1, self.rules, needs)
+        solve, rules = partial(planner.plan, effort=NORMAL), WorkspaceRules(insides=True)
+        terms = Terms(inner, order, self.alignment, self.rules, solve, rules, nested)
+        (layout,) = terms.set_up(PlanScope(model.graph, "outside")).layouts()
         return None if layout.roles.unplanned else layout.problem.peak[0]

@@ -11,14 +11,14 @@ import onnx_ir as ir
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeRanges
 from onnxtile.planning.aliases import LayoutFacts
-from onnxtile.planning.bodies import Insides, Terms, plan_bodies, with_bodies, with_least_bodies
-from onnxtile.planning.layout import NO_PINS, Layout, Pins, layouts, smallest
+from onnxtile.planning.bodies import Insides, Terms, with_bodies
+from onnxtile.planning.layout import NO_PINS, Layout, Pins, smallest
 from onnxtile.planning.movement.timetable import SlowTensors, allocate_apart
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort
 from onnxtile.planning.offsets.memories import Allocation, Capacity, allocate, memories
-from onnxtile.planning.offsets.problem import DEFAULT_ALIGNMENT, OffsetPlan, Problem, align
+from onnxtile.planning.offsets.problem import DEFAULT_ALIGNMENT, align
 from onnxtile.planning.ordering.order_search import ALL_RULES, OrderSearch
-from onnxtile.planning.planner import find_planner
+from onnxtile.planning.planner import Planner, find_planner
 from onnxtile.planning.ranges import RangeOrders, scaled_arenas, with_scaled, with_scaled_bodies
 from onnxtile.planning.result import Constant, Excluded, PlanResult
 from onnxtile.planning.rows import (
@@ -38,7 +38,7 @@ from onnxtile.planning.rows import (
     with_states,
     with_strides,
 )
-from onnxtile.planning.schedule import Schedule, find_order
+from onnxtile.planning.schedule import Order, Schedule, find_order
 from onnxtile.planning.scope import PlanScope
 from onnxtile.planning.sharing import copies
 from onnxtile.planning.states import StateChoice, states_of
@@ -112,20 +112,12 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     scope = PlanScope(model.graph, settings.io, settings.overwrite_inputs, alone=pins.kept, states=states.taken)
     chosen_order = find_order(settings.order)
 
-    def solve(problem: Problem) -> OffsetPlan:
-        return chosen.plan(problem, settings.effort)
-
     settings.workspaces.require_known(model)
-    kernels = Insides(facts, settings.alignment, settings.share)
-    in_parts = not settings.whole_buffers
-    common = (settings.alignment, settings.share, solve, settings.workspaces, kernels.of)
-    terms = Terms(facts, chosen_order, *common, in_parts)
-    inside = plan_bodies(model.graph, terms)
-    needs = terms.needs(model.graph, inside)
-    search = OrderSearch(facts, scope, settings.alignment)
+    setup = plan_terms(facts, settings, chosen_order, chosen, settings.effort).set_up(scope)
+    search, inside, needs = setup.search, setup.inside, setup.needs
     _require_possible(pins, search, needs, settings)
     is_moved = settings.slow is not None
-    bound = 0 if is_moved else search.bound(with_least_bodies(needs, inside))
+    bound = 0 if is_moved else setup.bound
     least = max(bound, _pinned_end(pins, search, settings.alignment))
     # A wide graph has one layout, and most buffers: nothing is spared by placing them with little effort first.
     efforts = (settings.effort,) if search.is_wide else settings.effort.stages
@@ -137,15 +129,12 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     is_searched = settings.order in _SEARCHED and settings.streams == 1 and not is_moved
     known = search.known_peak({*settings.share, "view"}, needs) if is_searched else 0
     placings = [partial(place, memories=memories(settings.capacity), planner=chosen, effort=e) for e in efforts]
-    terms_of_layouts = (settings.streams, settings.share, needs)
-    layout, allocation = smallest(
-        layouts(search, chosen_order, *terms_of_layouts, in_parts=in_parts, pins=pins), placings, max(least, known)
-    )
+    layout, allocation = smallest(setup.layouts(settings.streams, pins), placings, max(least, known))
     if settings.ranges and is_searched and not states.taken and not pins.names:
 
         def laid_out(schedules: Iterable[Schedule]) -> Iterator[Layout]:
             given = replace(chosen_order, candidates=lambda _: schedules)
-            return layouts(search, given, *terms_of_layouts, in_parts=in_parts, pins=pins)
+            return setup.layouts(settings.streams, pins, given)
 
         further = RangeOrders(search, settings.ranges, frozenset({*settings.share, "view"}), needs)
         layout, allocation = further.better((layout, allocation), laid_out, placings[-1])
@@ -186,7 +175,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         steps=tuple(schedule.steps.values()),
         buffers=buffers,
         bodies=with_scaled_bodies(planned_bodies(layout, inside, facts, places), buffers),
-        insides=kernels.rows(layout, inside),
+        insides=setup.terms.kernels.rows(layout, inside),
         model=settings.name,
         inputs=inputs(model, facts),
         outputs=outputs(model, facts),
@@ -204,6 +193,20 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         pins=dict(pins.offsets),
         places=dict(pins.places),
         keeps=pins.keeps,
+    )
+
+
+def plan_terms(facts: LayoutFacts, settings: PlanSettings, order: Order, planner: Planner, effort: Effort) -> Terms:
+    """Return the terms on which a graph and its bodies are planned by `planner` with this `effort`."""
+    return Terms(
+        facts,
+        order,
+        settings.alignment,
+        settings.share,
+        partial(planner.plan, effort=effort),
+        settings.workspaces,
+        Insides(facts, settings.alignment, settings.share),
+        not settings.whole_buffers,
     )
 
 
@@ -279,19 +282,5 @@ def quick_allocation(opened: Unfolded, settings: PlanSettings) -> Allocation:
     facts = LayoutFacts(opened.model, opened.shapes, opened.constants)
     scope = PlanScope(opened.model.graph, settings.io, settings.overwrite_inputs)
     own, planner, effort = find_order("model"), find_planner(settings.planner), LEVELS["low"]
-    insides = Insides(facts, settings.alignment, settings.share)
-    solve = partial(planner.plan, effort=effort)
-    terms = Terms(
-        facts,
-        own,
-        settings.alignment,
-        settings.share,
-        solve,
-        settings.workspaces,
-        insides.of,
-        not settings.whole_buffers,
-    )
-    needs = terms.needs(opened.model.graph, plan_bodies(opened.model.graph, terms))
-    search = OrderSearch(facts, scope, settings.alignment)
-    found = layouts(search, own, settings.streams, settings.share, needs, in_parts=not settings.whole_buffers)
+    found = plan_terms(facts, settings, own, planner, effort).set_up(scope).layouts(settings.streams)
     return allocate(next(found).problem, memories(None), planner, effort)

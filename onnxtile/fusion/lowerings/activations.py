@@ -86,7 +86,7 @@ HARD_SWISH = ActivationLowering(
 MISH = ActivationLowering("Mish", "x · tanh(softplus(x))", "Mish", 18, types=_WITHOUT_BFLOAT)
 
 
-def _swish(name: str, text: str, alpha: float) -> Activation:
+def _swish(name: str, text: str, alpha: float) -> ActivationLowering:
     contrib = NewNode("QuickGelu", (), {"alpha": alpha}, ORT_DOMAIN)
     return ActivationLowering(name, text, "Swish", 24, (("alpha", alpha),), contrib=contrib)
 

@@ -20,9 +20,8 @@ from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.topology import dependencies, node_ids
 from onnxtile.planning.aliases import LayoutFacts
-from onnxtile.planning.bodies import Insides, Terms, plan_bodies
-from onnxtile.planning.layout import Layout, layouts
-from onnxtile.planning.model_plan import PlanSettings, plan_model
+from onnxtile.planning.layout import Layout
+from onnxtile.planning.model_plan import PlanSettings, plan_model, plan_terms
 from onnxtile.planning.movement.eviction import (
     Eviction,
     MovementProblem,
@@ -47,7 +46,6 @@ from onnxtile.planning.movement.uses import (
 )
 from onnxtile.planning.offsets.memories import Memory, memories
 from onnxtile.planning.offsets.problem import OverCapacity, align
-from onnxtile.planning.ordering.order_search import OrderSearch
 from onnxtile.planning.planner import find_planner
 from onnxtile.planning.result import CONSTANTS, OUTSIDE, MemoryCopy, PlannedMovement, PlanResult, TransferTime
 from onnxtile.planning.schedule import find_order, named
@@ -640,21 +638,18 @@ def _layouts(opened: Unfolded, settings: PlanSettings, residence: Residence) -> 
     facts = LayoutFacts(*opened)
     chosen, order = find_planner(settings.planner), find_order(settings.order)
     settings.workspaces.require_known(opened.model)
-    kernels = Insides(facts, settings.alignment, settings.share)
-    common = (settings.alignment, settings.share, lambda problem: chosen.plan(problem, settings.effort))
-    terms = Terms(facts, order, *common, settings.workspaces, kernels.of, not settings.whole_buffers)
     graph = opened.model.graph
-    needs = terms.needs(graph, plan_bodies(graph, terms))
     scope = PlanScope(graph, "inside", overwrite_inputs=True, alone=settings.pins.kept & residence.stay)
-    search = OrderSearch(facts, scope, settings.alignment)
+    setup = plan_terms(facts, settings, order, chosen, settings.effort).set_up(scope)
+    search, needs = setup.search, setup.needs
     workspaces = {workspace.buffer.name for workspace in needs.workspaces(search.own)} if settings.pins.names else set()
     settings.pins.require_known(opened.model, search.roles(search.own), workspaces)
     slow = list(settings.pins.capacities)[-1]
     states = {pair.input for pair in states_of(facts, settings.states).taken}
     given = [value.name or "" for value in graph.inputs if value not in states]
     require_residence(settings.pins, slow, given, workspaces, settings.io)
-    rules = RULES & frozenset(settings.share)
-    for layout in layouts(search, order, 1, rules, needs, in_parts=not settings.whole_buffers):
+    movable = replace(setup, terms=replace(setup.terms, rules=RULES & frozenset(settings.share)))
+    for layout in movable.layouts():
         if layout.roles.unplanned:
             value, reason = next(iter(layout.roles.unplanned.items()))
             raise Infeasible(f"cannot tell which copies are needed: the size of {value.name!r} is not known: {reason}")
