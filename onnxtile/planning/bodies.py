@@ -186,6 +186,9 @@ def with_bodies(
             ended = largest.proof.ended if ended == "lower bound reached" else ended
     smaller = tuple(replace(b, size=b.size - spare.get(b.name, 0)) for b in problem.buffers) if spare else ()
     bound = replace(problem, buffers=smaller).lower_bound if spare else proof.lower_bound
+    if spare and proof.bound == "parts":
+        # The bound is that of other buffers, which live in parts: smaller bodies lower it by the most that they spare in one step.
+        bound = min(bound, proof.lower_bound - _most_spared(problem, spare))
     if bound >= proof.lower_bound:
         return proof
     peak, pinned = problem.peak[0], problem.pinned_end
@@ -193,6 +196,12 @@ def with_bodies(
     if bound in {peak, pinned} - {0}:
         kind = "peak" if bound == peak else "pin"
     return OptimalityProof(bound, kind, ended)
+
+
+def _most_spared(problem: Problem, spare: Mapping[str, int]) -> int:
+    """Return the largest sum of the bytes in `spare`, by the name of the buffer, of buffers that are live in one step."""
+    held = [(buffer.lower, buffer.upper, spare[buffer.name]) for buffer in problem.buffers if buffer.name in spare]
+    return max(sum(size for lower, upper, size in held if lower <= step < upper) for step, _, _ in held)
 
 
 # The bytes inside a meta-op: the peak of its own nodes, planned by themselves.

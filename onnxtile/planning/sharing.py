@@ -592,10 +592,10 @@ def choose(
         chooser.lower_the_peak()
         if timeline.saves_copies:
             chooser.save_copies()
-        found, lost = (
-            chooser.rewriting() - apart,
-            chooser.lost(timeline.kept if timeline.copies_states else frozenset()) - alone,
-        )
+        written = chooser.rewriting()
+        # A value that is excluded already came there through a result that is written over one of its views.
+        found = (written | chooser.views_of(written & apart)) - apart
+        lost = chooser.lost(timeline.kept if timeline.copies_states else frozenset()) - alone
         if not found and not lost:
             return Sharing(chooser.alias_sets, chooser.shares())
         apart |= found
@@ -645,6 +645,14 @@ class _Chooser:
         groups = ([a for a in group if values.isdisjoint((a.value, a.source))] for group in self._parts)
         self._parts = [group for group in groups if group]
         self._in_place = [alias for alias in self._in_place if alias.source not in values]
+
+    def views_of(self, values: frozenset[ir.Value]) -> frozenset[ir.Value]:
+        """Return the views of `values`, through any number of views."""
+        held = set(values)
+        for alias in self._views:  # in the order in which they are made
+            if alias.source in held:
+                held.add(alias.value)
+        return frozenset(held - values)
 
     def leave_alone(self, values: frozenset[ir.Value]) -> None:
         """Exclude `values` from all aliases: they have bytes of their own."""

@@ -10,9 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onnxtile.check.audit import require
+from onnxtile.model.constants import Constants
 from onnxtile.planning.aliases import Alias
 from onnxtile.planning.live_ranges import InSteps
+from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.sharing import AliasSets, Contents
+from onnxtile.shapes.resolve import resolve
 from tests.planning.conftest import Case
 from tests.planning.test_random_graphs import models
 
@@ -87,3 +91,24 @@ def test_a_part_is_only_where_it_is_cut_from() -> None:
     assert not contents.agree(twice, high, 0) and not contents.agree(high, twice, 0)
     assert contents.agree(twice, x, 0) and contents.agree(twice, x, 4)
     assert contents.agree(low, high, 0)
+
+
+def test_a_copy_is_not_written_over_its_source_through_a_view_of_the_copy() -> None:
+    """`v7` has the content of `v4`, which is read later; `v11` is written over a view of `v7`, and could be over a part of `v4`, too."""
+    text = """<ir_version: 10, opset_import: ["" : 17]>
+    g (float[4,2] x0, float[1,8] x1) => (float[1,1] v3, float[8,1] v6, float[4,7] v10, float[1,7] v11)
+    <int64[2] column = {8, 1}, int64[2] row = {1, 7}, int64[2] widths = {1, 7}, int64[1] zero = {0}, int64[1] one = {1}> {
+        v2 = Relu(x0)
+        v3, v4 = Split<axis = 1>(x1, widths)
+        v5 = Concat<axis = 0>(v4, v4)
+        v6 = Reshape(v2, column)
+        v7 = Slice(v5, zero, one, zero)
+        v8 = Slice(v4, zero, one, zero)
+        v9 = Reshape(v7, row)
+        v10 = Concat<axis = 0>(v7, v5, v9)
+        v11 = Add(v8, v9)
+    }"""
+    model = ir.serde.deserialize_model(onnx.parser.parse_model(text))
+    shapes, constants = resolve(model), Constants(model)
+    choice = PlanSettings(alignment=4, io="inside", overwrite_inputs=True)
+    require(model, plan_model(model, shapes, constants, choice), shapes, constants)
