@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from onnxtile.planning.offsets.effort import LEVELS, SearchBudget
 from onnxtile.planning.offsets.ejection import EjectionSearch
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem, size_of
-from onnxtile.planning.planners.best import place
-from onnxtile.planning.planners.naive import NAIVE
+from onnxtile.planning.planners.exact import place
+from onnxtile.planning.planners.heuristics import NAIVE
 from onnxtile.planning.problem_check import check
 from tests.planning.conftest import problems
 

@@ -13,7 +13,7 @@ from onnxtile.model.formula import SizeFormula, exact_quotient, read_size
 from onnxtile.planning.offsets.effort import NORMAL
 from onnxtile.planning.offsets.problem import Buffer, Problem
 from onnxtile.planning.offsets.range_formulas import RangeFormulas
-from onnxtile.planning.planners.best import place
+from onnxtile.planning.planners.exact import place
 from tests.random_graphs.ranges import ranged_model
 
 RANGES = {"a": (1, 30), "b": (1, 30), "c": (1, 30)}

@@ -13,8 +13,8 @@ from onnxtile.planning.annotate import annotate
 from onnxtile.planning.offsets.effort import NORMAL, Effort
 from onnxtile.planning.offsets.problem import Problem
 from onnxtile.planning.planner import Placement, Planner
-from onnxtile.planning.planners.best import BEST
-from onnxtile.planning.planners.naive import NAIVE
+from onnxtile.planning.planners.exact import BEST
+from onnxtile.planning.planners.heuristics import NAIVE
 from onnxtile.planning.result import PlannedPart, PlanResult
 from onnxtile.planning.workspaces import WorkspaceRules
 from onnxtile.report.formats.to_html import FORMAT as HTML

@@ -1,8 +1,4 @@
-"""Whole buffers instead of offsets: each slot is as large as the largest buffer that uses it, and holds one at a time.
-
-As Caffe2's memonger did (pytorch caffe2/python/memonger.py), and as "shared objects" of Pisarchyk and Lee, arXiv 2001.03288. It suits
-executors that cannot use parts of a block of memory.
-"""
+"""Planners that place every buffer once: in bytes of its own, into the tightest gap, or into whole slots."""
 
 from __future__ import annotations
 
@@ -11,14 +7,54 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from onnxtile.planning.offsets.gaps import ConflictIndex, by_birth, by_size
+from onnxtile.planning.offsets.gaps import ConflictIndex, Fitter, by_birth, by_size, tightest
 from onnxtile.planning.offsets.problem import Ints, Problem, align, size_of
 from onnxtile.planning.planner import Planner, heuristic
+
+# Every buffer in bytes of its own: the baseline of all other planners.
+
+
+def _apart(problem: Problem) -> list[int]:
+    offsets, top = [], 0
+    taken = sorted((problem.buffers[i].pin or 0, problem.footprints[i]) for i in problem.pinned)
+    for buffer in problem.buffers:
+        if buffer.pin is not None:
+            offsets.append(buffer.pin)
+            continue
+        unit, size = problem.alignment_of(buffer), problem.footprint(buffer)
+        offset = align(top, unit)
+        for start, held in taken:
+            if start < offset + size and offset < start + held:
+                offset = align(start + held, unit)
+        offsets.append(offset)
+        top = offset + size
+    return offsets
+
+
+NAIVE = Planner("naive", "no two buffers share a byte", heuristic(_apart))
+
+
+# The largest buffer first, each into the tightest gap between the buffers it is in conflict with.
+#
+# Algorithm 3 of Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", arXiv 2001.03288.
+
+
+def _into_gaps(problem: Problem) -> list[int]:
+    return Fitter(problem).place(by_size(problem), tightest)
+
+
+GREEDY_BY_SIZE = Planner("greedy-by-size", "the largest first, each into the tightest gap", heuristic(_into_gaps))
+
+
+# Whole buffers instead of offsets: each slot is as large as the largest buffer that uses it, and holds one at a time.
+#
+# As Caffe2's memonger did (pytorch caffe2/python/memonger.py), and as "shared objects" of Pisarchyk and Lee, arXiv 2001.03288. It suits
+# executors that cannot use parts of a block of memory.
 
 Slots = list[list[int]]
 
 
-def _place(problem: Problem) -> list[int]:
+def _into_slots(problem: Problem) -> list[int]:
     """Return the offsets of the fewest slots found; of equals, those with fewer bytes."""
     tried = (_assign(problem, order(problem)) for order in (by_birth, by_size))
     return _offsets(problem, min(tried, key=lambda slots: (len(slots), _bytes(problem, slots))))
@@ -108,4 +144,4 @@ def _offsets(problem: Problem, slots: Slots) -> list[int]:
     return offsets
 
 
-SLOTS = Planner("slots", "whole buffers instead of offsets: each slot holds one at a time", heuristic(_place))
+SLOTS = Planner("slots", "whole buffers instead of offsets: each slot holds one at a time", heuristic(_into_slots))
