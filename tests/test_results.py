@@ -16,9 +16,9 @@ import pytest
 from onnx import numpy_helper
 
 import onnxtile
+from onnxtile.declare.plan_document import document_of
 from onnxtile.declare.verb import VerbResult
 from onnxtile.report.format import Format
-from onnxtile.report.formats.to_json import published
 from onnxtile.system.registry import discover
 
 TEXT = """<ir_version: 10, opset_import: ["": 17]>
@@ -119,7 +119,7 @@ def test_every_result_is_written_as_json(result: VerbResult, tmp_path: Path) -> 
     written = json.loads((tmp_path / "result.json").read_text("utf-8"))
     content = result.plan.to_dict() if isinstance(result, onnxtile.PlannedModel) else result.to_dict()
     # The file of a plan leaves out how it was found.
-    assert written == json.loads(json.dumps(published(content) if result.verb == "plan" else content))
+    assert written == json.loads(json.dumps(document_of(content) if result.verb == "plan" else content))
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from onnxtile.check.document import NO_SHAPE, SHARED, UNIQUE, UNSAID, WORKSPACE,
 from onnxtile.check.graph import GraphFacts, RunOrder
 from onnxtile.check.operators import TAKES_PARTS
 from onnxtile.check.sharing import held
+from onnxtile.declare.plan_document import PlanFailure
 from onnxtile.model import keys
-from onnxtile.planning.result import PlanFailure
 
 # The steps in which each byte of a buffer is live, by the graph: found from the tensors over it and the nodes that read them.
 

@@ -34,9 +34,10 @@ from onnxtile.check.sharing import (
     wrong_row_strides,
     wrong_states,
 )
+from onnxtile.declare.plan_document import PlanFailure
 from onnxtile.declare.verb import VerbResult
 from onnxtile.model.constants import Constants
-from onnxtile.planning.result import PlanFailure, PlanResult
+from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.errors import CheckFailed

@@ -11,8 +11,9 @@ import onnx_ir as ir
 
 from onnxtile.check.check_account import UNITS, ByteGraph, account_of, body_of, graph_of, held_steps, lives_of, refusal
 from onnxtile.check.check_bound import MOST_SETS, Account, is_proved
+from onnxtile.declare.plan_document import PlannedPart
 from onnxtile.model.validity import skeleton
-from onnxtile.planning.result import PlannedBody, PlannedPart, PlanResult
+from onnxtile.planning.result import PlannedBody, PlanResult
 
 # Proofs that rows do not fit into an arena: trees of decisions, each of which puts one of two rows below the other.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
@@ -16,8 +16,18 @@ import onnx_ir as ir
 import pydantic
 
 from onnxtile.check.graph import entered_bodies, names_of
+from onnxtile.declare.plan_document import (
+    FIXED,
+    SHOWN_ORDERS,
+    CopyCount,
+    FixedRules,
+    MemoryCopy,
+    PlannedPart,
+    TransferTime,
+    document_of,
+)
 from onnxtile.model import keys
-from onnxtile.planning.result import CopyCount, MemoryCopy, PlannedPart, PlanResult, TransferTime
+from onnxtile.planning.result import PlanResult
 from onnxtile.system.errors import UsageError
 
 UNSAID = -(2**63)
@@ -197,7 +207,7 @@ class TransferTimeClaim(TransferTime, Strict):
 
 @dataclass(frozen=True)
 class MovementClaim(Strict):
-    """The copies between two memories: see planning.movement.copies.PlannedMovement. `copies` that are left out are None."""
+    """The copies between two memories: see planning.result.PlannedMovement. `copies` that are left out are None."""
 
     fast: str
     slow: str
@@ -234,7 +244,7 @@ class PiecesClaim(Strict):
 
 @dataclass(frozen=True)
 class FormulaClaim(Strict):
-    """The bytes of an arena at all sizes: see planning.arena_formula.ArenaFormula."""
+    """The bytes of an arena at all sizes: see planning.result.ArenaFormula."""
 
     name: str
     fixed: PiecesClaim
@@ -252,7 +262,7 @@ class SearchClaim:
 
 
 @dataclass(frozen=True)
-class Claims(Strict):
+class Claims(FixedRules, Strict):
     """A published plan: see planning.result.PlanResult. Lists that are left out are None."""
 
     alignment: int
@@ -290,9 +300,6 @@ class Claims(Strict):
     outputs: Told[tuple[InputClaim, ...]] = None
     kernels: KernelClaim | None = None
     totals: Told[TotalsClaim] = None
-    pins: Mapping[str, int] = field(default_factory=dict)
-    places: Mapping[str, str] = field(default_factory=dict)
-    keeps: tuple[str, ...] = ()
     states: tuple[StateClaim, ...] = ()
     movement: Told[MovementClaim] = None
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -309,18 +316,10 @@ class Claims(Strict):
     @classmethod
     def of(cls, plan: PlanResult) -> Claims:
         """Return the claims of `plan`, as in its JSON, and what a search proved."""
-        told, moved = plan.to_dict(), plan.movement
-        names = {one.name for one in fields(cls)}
-        claims = {name: claim for name, claim in told.items() if name in names and name != "states"}
-        states = (state for state in told.get("states", ()) if state["arena"] is not None)
-        claims["states"] = [{name: claim for name, claim in state.items() if name != "source"} for state in states]
-        claims["order"] = plan.order if plan.order in {"any", "model"} else "schedule"
-        if moved is not None:
-            kept = {one.name for one in fields(MovementClaim)}
-            claims["movement"] = {name: claim for name, claim in told["movement"].items() if name in kept}
+        moved = plan.movement
         bounds = () if moved is None else (moved.lower_bound, moved.parts_bound, moved.any_order_bound)
         search = SearchClaim(plan.optimal_over, plan.any_order_bound, bounds)
-        return replace(_adapter().validate_python(claims), search=search)
+        return replace(_adapter().validate_python(document_of(plan.to_dict())), search=search)
 
 
 # A published plan read back: from its JSON, or from the metadata of a planned model.
@@ -391,10 +390,10 @@ def from_marks(model: ir.Model, where: str) -> Claims:
         rows = (*main.buffers, *(_workspace_row(SHARED, workspace) for workspace in summary.get("workspaces", ())))
         whole = {
             **{name: summary[name] for name in ("alignment", "arenas", "io", "overwrite_inputs")},
-            "order": summary["order"] if summary["order"] in {"any", "model"} else "schedule",
+            "order": summary["order"] if summary["order"] in SHOWN_ORDERS else "schedule",
             **{"schedule": main.schedule, "steps": main.steps, "buffers": rows, "bodies": main.bodies},
             "peak": summary["peak"],
-            **{name: summary[name] for name in ("pins", "places", "keeps", "movement") if name in summary},
+            **{name: summary[name] for name in (*FIXED, "movement") if name in summary},
             "states": summary.get("states", ()),
             "kernels": summary.get("kernels"),
         }

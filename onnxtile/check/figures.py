@@ -25,8 +25,8 @@ from onnxtile.check.document import (
 from onnxtile.check.graph import GraphFacts, RunOrder, first_output, graphs_of, home, made_in
 from onnxtile.check.operators import JOINS, SAME_ELEMENTS, TAKES_PARTS
 from onnxtile.check.sharing import Link, held
+from onnxtile.declare.plan_document import PlanFailure
 from onnxtile.model.binding import binding
-from onnxtile.planning.result import PlanFailure
 
 
 @dataclass

@@ -13,12 +13,12 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.check.operators import STANDARD, WITH_BODIES
+from onnxtile.declare.plan_document import PlanFailure
 from onnxtile.model import keys
 from onnxtile.model.binding import Unbound, free_inputs
 from onnxtile.model.constants import Constants
 from onnxtile.model.topology import bodies_of, values_in
 from onnxtile.model.validity import skeleton
-from onnxtile.planning.result import PlanFailure
 from onnxtile.shapes.opened_calls import inside_of
 from onnxtile.shapes.resolve import Shapes
 

@@ -19,11 +19,11 @@ from onnxtile.check.addresses import Holder, Placing
 from onnxtile.check.document import UNSAID, ArenaClaim, ClaimedRow, Claims, MemoryCopyClaim, TransferTimeClaim
 from onnxtile.check.graph import GraphFacts, RunOrder, graphs_of, names_of, reads
 from onnxtile.check.operators import FACTORS, STANDARD, WITHOUT_PRODUCTS
+from onnxtile.declare.plan_document import PlanFailure
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.functions import inline_calls
 from onnxtile.model.topology import bodies_of
-from onnxtile.planning.result import PlanFailure
 from onnxtile.shapes.resolve import Shapes, resolve
 
 # The multiply-accumulates of nodes, counted from the tables of this check.

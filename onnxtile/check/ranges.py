@@ -30,8 +30,8 @@ from onnxtile.check.document import (
     PiecesClaim,
     Reason,
 )
+from onnxtile.declare.plan_document import PlanFailure
 from onnxtile.model.formula import SizeFormula, product_of, read_size
-from onnxtile.planning.result import PlanFailure
 from onnxtile.shapes.opened_calls import Unfolded
 
 BETWEEN = 5

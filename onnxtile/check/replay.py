@@ -17,7 +17,7 @@ from onnxtile.check.addresses import Holder, Placing, bytes_read
 from onnxtile.check.document import SHARED, ClaimedRow
 from onnxtile.check.graph import RunOrder, reads
 from onnxtile.check.sharing import Link, links
-from onnxtile.planning.result import PlanFailure
+from onnxtile.declare.plan_document import PlanFailure
 
 # The last writer of each byte.
 

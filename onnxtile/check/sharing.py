@@ -25,7 +25,7 @@ from onnxtile.check.operators import (
     is_contiguous,
     slice_corner,
 )
-from onnxtile.planning.result import PlanFailure
+from onnxtile.declare.plan_document import PlanFailure
 
 # Whether a meta-op only joins or cuts quantised tensors, or gives one another shape, read from its body and the numbers of its scales.
 

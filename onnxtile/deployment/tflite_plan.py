@@ -8,17 +8,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
+from onnxtile.declare.plan_document import CopyCount
 from onnxtile.deployment.tflite_model import MicroGraph, MicroOperator, MicroTensor
 from onnxtile.planning.offsets.problem import Buffer, Problem, align
-from onnxtile.planning.result import (
-    Constant,
-    CopyCount,
-    Excluded,
-    PlannedBuffer,
-    PlannedInput,
-    PlannedOutput,
-    PlanResult,
-)
+from onnxtile.planning.result import Constant, Excluded, PlannedBuffer, PlannedInput, PlannedOutput, PlanResult
 from onnxtile.system.errors import ModelError
 
 # The planning problem of a TensorFlow Lite model: the live ranges that TensorFlow Lite Micro computes, and the tensors that share bytes.

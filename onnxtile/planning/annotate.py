@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile.declare.plan_document import VERSION
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.topology import all_graphs, all_nodes, all_values, roots
-from onnxtile.planning.result import VERSION, Constant, PlannedBody, PlannedBuffer, PlanResult
+from onnxtile.planning.result import Constant, PlannedBody, PlannedBuffer, PlanResult
 from onnxtile.planning.schedule import named
 from onnxtile.planning.workspaces import SHARED, UNIQUE
 from onnxtile.system.errors import UsageError
@@ -96,8 +97,7 @@ def _summary(result: PlanResult) -> str:
     arenas = [dict(vars(arena)) for arena in result.arenas]
     summary = {"version": VERSION, "alignment": result.alignment, "arenas": arenas, "peak": result.peak}
     summary |= {"io": result.io, "overwrite_inputs": result.overwrite_inputs, "order": result.order}
-    fixed = {"pins": dict(result.pins), "places": dict(result.places), "keeps": list(result.keeps)}
-    summary |= {key: names for key, names in fixed.items() if names}
+    summary |= result.rules
     if result.kernels is not None:
         summary["kernels"] = dict(result.kernels)
     if result.kept_states:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from onnxtile.declare.plan_document import PlanFailure
 from onnxtile.planning.offsets.problem import Buffer, LivePart, OffsetPlan, Problem
-from onnxtile.planning.result import PlanFailure
 from onnxtile.system.errors import CheckFailed
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from onnxtile.declare.plan_document import CopyCount, PlannedPart
 from onnxtile.planning.offsets.effort import NORMAL, Effort
 from onnxtile.planning.offsets.memories import Capacity, allocate, memories
 from onnxtile.planning.offsets.problem import Buffer, Problem, align
 from onnxtile.planning.planner import find_planner
 from onnxtile.planning.problem_check import require
-from onnxtile.planning.result import CopyCount, PlannedBuffer, PlannedPart, PlanResult
+from onnxtile.planning.result import PlannedBuffer, PlanResult
 
 
 def plan_buffers(

@@ -6,6 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
+from onnxtile.declare.plan_document import (
+    FIXED,
+    VERSION,
+    CopyCount,
+    FixedRules,
+    MemoryCopy,
+    PlannedPart,
+    TransferTime,
+    WrittenRow,
+)
 from onnxtile.declare.verb import VerbResult
 from onnxtile.model.formula import SizeFormula, SizePieces, SizeRanges
 from onnxtile.system.errors import UsageError
@@ -14,7 +24,7 @@ from onnxtile.system.errors import UsageError
 
 
 @dataclass(frozen=True)
-class ArenaFormula:
+class ArenaFormula(WrittenRow):
     """The bytes of an arena as formulas of the dimensions that have a range.
 
     `fixed` is the size with the offsets of the plan, `scaled` that with the scaled offsets of its buffers (None without such offsets).
@@ -65,54 +75,7 @@ OUTSIDE, CONSTANTS = "outside", "constants"
 
 
 @dataclass(frozen=True)
-class MemoryCopy:
-    """The node `node` copies `bytes` bytes of `tensor` in its `step`, before the kernel of the step `before` reads them (None: no kernel).
-
-    It reads `source`, which is at `source_offset` of the memory `source_memory`, and makes `result`, at `offset` of `memory`. A memory is
-    the name of an arena, "constants", or "outside", where offsets are None.
-
-    Copies are made in the order of the schedule, one at a time, beside the kernels. This one may write its target from the step
-    `target_free` on: only kernels of earlier steps use what was there. Kernels of steps before `source_ready` make its source. The kernel
-    of the step `before` waits for it. The one after the step `source_until` does, too (None: none), because it writes over its source.
-    """
-
-    node: str
-    tensor: str
-    source: str
-    source_memory: str
-    source_offset: int | None
-    result: str
-    memory: str
-    offset: int | None
-    bytes: int
-    step: int
-    before: int | None
-    target_free: int = 0
-    source_ready: int = 0
-    source_until: int | None = None
-
-
-@dataclass(frozen=True)
-class TransferTime:
-    """Times in seconds that follow from the given bandwidth of the slow memory, and from the given MACs per second.
-
-    `copying` is the time of all copies one after the other. `computing` is that of the MACs, `without_overlap` the sum, and `with_overlap`
-    the time until all is done where copies run beside kernels, one at a time, as early as the bytes that they read and write allow. Then
-    the nodes of the schedule start and end at `starts` and `ends`. The last five are None where no speed of the kernels is given.
-    """
-
-    bandwidth: int
-    copying: float
-    macs_per_second: int | None = None
-    computing: float | None = None
-    without_overlap: float | None = None
-    with_overlap: float | None = None
-    starts: tuple[float, ...] | None = None
-    ends: tuple[float, ...] | None = None
-
-
-@dataclass(frozen=True)
-class PlannedMovement:
+class PlannedMovement(WrittenRow):
     """The copies of a plan between the memory `fast` and the memory `slow`.
 
     They move `bytes` bytes, of which `forced` are the first copies of inputs and weights, and the only ones of outputs. No choice of whole
@@ -135,21 +98,6 @@ class PlannedMovement:
     copies: tuple[MemoryCopy, ...]
     time: TransferTime | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the movement as the schema describes it."""
-        rows: list[Mapping[str, Any]] = [dict(vars(copy)) for copy in self.copies]
-        return {**vars(self), "copies": rows, "time": None if self.time is None else dict(vars(self.time))}
-
-
-VERSION = 1
-"""The version of the JSON of `PlanResult.to_dict`; docs/plan.schema.json describes it."""
-
-
-_LISTS = ("inputs", "outputs", "buffers", "bodies", "constants", "outside", "unplanned")
-"""Fields of a plan whose entries have a JSON of their own."""
-_FIXED = ("pins", "places", "keeps")
-_NODES = ("schedule", "steps", "operators", "operands", "results", "attributes", "constant_nodes")
-"""Fields of a plan and of each body that say which node runs when, and what it is."""
 
 AttributeValue: TypeAlias = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
 """The value of an attribute; a float that is not finite is one of the texts "inf", "-inf" and "nan"."""
@@ -158,35 +106,18 @@ Attributes: TypeAlias = Mapping[str, AttributeValue]
 
 
 @dataclass(frozen=True)
-class _Row:
-    """A row of a plan."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the row as the schema describes it."""
-        return _as_lists(vars(self))
-
-
-def _as_lists(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in fields.items()}
-
-
-@dataclass(frozen=True)
-class PlannedInput(_Row):
+class PlannedInput(WrittenRow):
     """An input of the model: its element type as onnx names it ("FLOAT"), and its sizes; None where one is not known.
 
     Over ranges, `shape_formula` has the sizes as formulas.
     """
 
+    OPTIONAL = frozenset({"shape_formula"})
+
     name: str
     dtype: str | None
     shape: tuple[int, ...] | None
     shape_formula: tuple[SizeFormula, ...] | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the input as the schema describes it."""
-        plain = super().to_dict()
-        formula = plain.pop("shape_formula")
-        return plain if formula is None else {**plain, "shape_formula": _texts(formula)}
 
 
 @dataclass(frozen=True)
@@ -195,17 +126,7 @@ class PlannedOutput(PlannedInput):
 
 
 @dataclass(frozen=True)
-class PlannedPart:
-    """The `size` bytes of a buffer from its byte `start` on are live from step `first` to step `last` inclusive."""
-
-    start: int
-    size: int
-    first: int
-    last: int
-
-
-@dataclass(frozen=True)
-class PlannedBuffer(_Row):
+class PlannedBuffer(WrittenRow):
     """A tensor at an address: `size` bytes from `offset` of the arena `arena`, live from step `first` to step `last` inclusive.
 
     `kind` is "output" or "input" for tensors that the caller reads or writes, "workspace" for bytes that a node needs beside its operands
@@ -218,6 +139,8 @@ class PlannedBuffer(_Row):
     sizes; None for a contiguous tensor.
     """
 
+    OPTIONAL = frozenset({"parts", "strides", "size_formula", "shape_formula", "strides_formula", "scaled_offset"})
+
     name: str
     arena: str
     offset: int
@@ -229,34 +152,16 @@ class PlannedBuffer(_Row):
     node: str | None = None
     dtype: str | None = None
     shape: tuple[int, ...] | None = None
-    parts: tuple[PlannedPart, ...] = ()
     strides: tuple[int, ...] | None = None
     size_formula: SizeFormula | None = None
     shape_formula: tuple[SizeFormula, ...] | None = None
     strides_formula: tuple[SizeFormula, ...] | None = None
     scaled_offset: SizePieces | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the buffer as the schema describes it."""
-        plain = super().to_dict()
-        del plain["parts"]
-        formulas = {key: plain.pop(key) for key in _FORMULAS}
-        plain |= {key: _texts(formula) for key, formula in formulas.items() if formula is not None}
-        if self.strides is None:
-            del plain["strides"]
-        return {**plain, "parts": [dict(vars(part)) for part in self.parts]} if self.parts else plain
-
-
-_FORMULAS = ("size_formula", "shape_formula", "strides_formula", "scaled_offset")
-
-
-def _texts(formula: SizeFormula | SizePieces | list[SizeFormula]) -> str | list[str]:
-    """Return formulas as Python expressions."""
-    return list(map(str, formula)) if isinstance(formula, list) else str(formula)
+    parts: tuple[PlannedPart, ...] = ()
 
 
 @dataclass(frozen=True)
-class PlannedBody:
+class PlannedBody(WrittenRow):
     """The plan of the body in `attribute` of the node `node`, in `size` bytes of the node's workspace.
 
     An `attribute` of None is the body of the function that the node calls; its values and nodes have their names in the function.
@@ -283,21 +188,6 @@ class PlannedBody:
         """The buffers that are tensors of the body: all but the workspaces."""
         return tuple(buffer for buffer in self.buffers if buffer.kind != "workspace")
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the body as the schema describes it."""
-        plain: dict[str, Any] = {"node": self.node, "attribute": self.attribute, "size": self.size}
-        plain |= _nodes(self)
-        return {**plain, **{key: [row.to_dict() for row in getattr(self, key)] for key in ("buffers", "bodies")}}
-
-
-def _nodes(plan: PlannedBody | PlanResult) -> dict[str, Any]:
-    """Return the lists that describe the nodes of `plan`, as the schema describes them."""
-    lists: dict[str, Any] = {key: list(getattr(plan, key)) for key in _NODES}
-    for key in ("operands", "results"):
-        lists[key] = [list(names) for names in lists[key]]
-    lists["attributes"] = [_as_lists(attributes) for attributes in lists["attributes"]]
-    return lists
-
 
 @dataclass(frozen=True)
 class Arena:
@@ -313,7 +203,7 @@ class Arena:
 
 
 @dataclass(frozen=True)
-class Constant(_Row):
+class Constant(WrittenRow):
     """A constant that a step reads: its bytes, its offset in the block of constants, its element type and its sizes.
 
     Bytes and offset are None for elements without a fixed size, such as strings.
@@ -327,7 +217,7 @@ class Constant(_Row):
 
 
 @dataclass(frozen=True)
-class Excluded(_Row):
+class Excluded(WrittenRow):
     """A value without an address in the arena, with the reason; its element type and its sizes, as far as they are known."""
 
     name: str
@@ -351,7 +241,7 @@ class Inside:
 
 
 @dataclass(frozen=True)
-class PlannedState(_Row):
+class PlannedState(WrittenRow):
     """An `input` and an `output` of the graph that are one state: the output of a run is the input of the next.
 
     `source` says how that is known: "given", by "names", or by the "operator" that makes the output. A state in the arena keeps the `size`
@@ -377,18 +267,8 @@ class PlannedState(_Row):
         return self.arena is not None
 
 
-@dataclass(frozen=True)
-class CopyCount:
-    """The number of copies of tensors, and their bytes: those that the plan avoids, and those that remain."""
-
-    avoided: int
-    avoided_bytes: int
-    remaining: int
-    remaining_bytes: int
-
-
 @dataclass(frozen=True, repr=False)
-class PlanResult(VerbResult):
+class PlanResult(FixedRules, WrittenRow, VerbResult):
     """The addresses of all tensors of a model in a run. Sizes and offsets are in bytes, steps count from 0.
 
     `io` places inputs and outputs inside or outside the arena (see layout.scope); `overwrite_inputs` says whether inputs inside it may be
@@ -408,10 +288,11 @@ class PlanResult(VerbResult):
     `constant_nodes` are the nodes that depend on constants alone: they may run once, before the first inference. `outputs` are the outputs
     of the graph. `ranges` are the least and largest sizes of dimensions for which the plan holds; `dims` then has the largest, and
     `formulas` the size of each arena at all sizes. `sums` has the dimensions that are sums of others, as texts in the names of `ranges`
-    ("past + 1"). `pins` has the offsets that tensors and workspaces had to have, `places` the arenas
-    that they had to be in, and `keeps` the tensors that share bytes with nothing. `states` are the states of the model, in the arena or
+    ("past + 1"). `states` are the states of the model, in the arena or
     only listed. `movement` has the copies between two memories (None: each buffer has one memory).
     """
+
+    OPTIONAL = frozenset({*FIXED, "sums", "states", "movement", "ranges", "formulas"})
 
     verb: ClassVar[str] = "plan"
 
@@ -456,9 +337,6 @@ class PlanResult(VerbResult):
     formulas: tuple[ArenaFormula, ...] = ()
     sums: Mapping[str, str] = field(default_factory=dict)
     movement: PlannedMovement | None = None
-    pins: Mapping[str, int] = field(default_factory=dict)
-    places: Mapping[str, str] = field(default_factory=dict)
-    keeps: tuple[str, ...] = ()
     states: tuple[PlannedState, ...] = ()
 
     @property
@@ -511,47 +389,4 @@ class PlanResult(VerbResult):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as docs/plan.schema.json describes it, ready for JSON."""
-        rows = ("arenas", "insides")
-        left_out = (*rows, *_LISTS, *_NODES, "ranges", "formulas", "sums", *_FIXED, "states", "movement")
-        plain = {key: value for key, value in vars(self).items() if key not in left_out}
-        plain |= {"dims": dict(self.dims), "bounds": dict(self.bounds), "copies": dict(vars(self.copies))}
-        plain |= {"gap": self.gap, **_nodes(self)}
-        plain |= {key: [row.to_dict() for row in getattr(self, key)] for key in _LISTS}
-        plain |= {"kernels": self.kernels and dict(self.kernels)}
-        plain |= {"totals": self.totals}
-        fixed = {
-            "pins": dict(self.pins),
-            "places": dict(self.places),
-            "keeps": list(self.keeps),
-            "sums": dict(self.sums),
-        }
-        plain |= {key: names for key, names in fixed.items() if names}
-        if self.states:
-            plain["states"] = [state.to_dict() for state in self.states]
-        if self.movement is not None:
-            plain["movement"] = self.movement.to_dict()
-        if self.ranges:
-            plain["ranges"] = {name: list(ends) for name, ends in self.ranges.items()}
-            plain["formulas"] = [arena.to_dict() for arena in self.formulas]
-        return {"version": VERSION, **plain, **{key: [dict(vars(row)) for row in getattr(self, key)] for key in rows}}
-
-
-@dataclass(frozen=True)
-class PlanFailure:
-    """One fault of a plan: the reason, the names of buffers or tensors, and the step at which it shows (None: at all steps).
-
-    `body` is the body that has the fault, as "node/attribute"; empty for the main graph.
-    """
-
-    reason: str
-    names: tuple[str, ...] = ()
-    step: int | None = None
-    body: str = ""
-
-    def __str__(self) -> str:
-        where = f"in {self.body}: " if self.body else ""
-        return f"{where}{self.reason}" + ("" if self.step is None else f" (step {self.step})")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
-        return {**vars(self), "names": list(self.names)}
+        return {"version": VERSION, **super().to_dict(), "gap": self.gap, "totals": self.totals}

@@ -11,12 +11,12 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile.declare.plan_document import CopyCount
 from onnxtile.model import keys
 from onnxtile.operators.table import sharing_of
 from onnxtile.planning.aliases import Alias, LayoutFacts, parts
 from onnxtile.planning.live_ranges import ByteSpan, LiveRange, Precedence, merged
 from onnxtile.planning.offsets.problem import Buffer, Ints, LivePart, align, joined_ranges, union
-from onnxtile.planning.result import CopyCount
 from onnxtile.planning.schedule import Schedule
 from onnxtile.shapes.resolve import tensor_bytes
 

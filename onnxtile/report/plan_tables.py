@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rich.table import Table
 from rich.text import Text
 
+from onnxtile.declare.plan_document import FIXED
 from onnxtile.report.format import PlanJson
 from onnxtile.report.layout import step_names
 from onnxtile.report.table import ResultJson, Shown, counted, line, reasons, table, table_of
@@ -97,8 +98,8 @@ def fixed_rules(plan: PlanJson) -> dict[str, str]:
     {'x': 'pinned, kept', 'y': 'kept'}
     """
     found: dict[str, list[str]] = {}
-    for title, key in (("pinned", "pins"), ("placed", "places"), ("kept", "keeps")):
-        for name in plan.get(key) or ():
+    for rule, title in FIXED.items():
+        for name in plan.get(rule) or ():
             found.setdefault(name, []).append(title)
     return {name: ", ".join(titles) for name, titles in found.items()}
 

@@ -25,6 +25,7 @@ import onnx
 import onnx.parser
 
 import onnxtile
+from onnxtile.declare.plan_document import FIXED
 from onnxtile.system.errors import OnnxtileError
 from tests.planning.test_bodies import IN_A_LOOP
 from tests.planning.test_functions import GRAPHS
@@ -184,11 +185,14 @@ def changed(document: Document, way: Way, value: Any) -> Document:
     return made
 
 
+NAMED = frozenset({"dims", "bounds", "ranges", "sums", *FIXED})
+"""Fields whose own fields are names of dimensions or tensors."""
+
+
 def group(way: Way) -> str:
     """Return the name of the field in the schema: without numbers and names of dimensions."""
     names = ["*" if isinstance(key, int) else key for key in way]
-    named = {"dims", "bounds", "ranges", "sums", "pins", "places"}
-    return ".".join([names[0], *("*" if names[0] in named else name for name in names[1:])])
+    return ".".join([names[0], *("*" if names[0] in NAMED else name for name in names[1:])])
 
 
 FORMULAS = ("size_formula", "shape_formula", "strides_formula", "scaled_offset", "bytes", "pieces")
@@ -286,7 +290,7 @@ def untrue(edit: Edit) -> bool | None:
     if group(way) == "arenas.*.name" and not any(row["arena"] == edit.old for row in edit.before["buffers"]):
         return None  # an arena of no tensor may have any name
     rule = RULES.get(str(way[-1]) if isinstance(way[-1], str) else group(way))
-    if way[0] in {"ranges", "pins", "places", "keeps", "states"}:
+    if way[0] in {"ranges", *FIXED, "states"}:
         rule = RULES.get(str(way[0]), rule)
     return True if rule is None else rule(edit)
 
@@ -411,9 +415,7 @@ RULES: Mapping[str, Callable[[Edit], bool | None]] = {
     "capacity": _capacity,
     "alignment": _alignment,
     "ranges": _ranges,
-    "pins": _unsure,  # the offset of another row may be told; a row at another offset is refused elsewhere
-    "places": _unsure,
-    "keeps": _unsure,
+    **dict.fromkeys(FIXED, _unsure),  # another row may be named; one that is not there is refused elsewhere
     "io": _unsure,
     "overwrite_inputs": _unsure,
     "weights": _unsure,

@@ -25,7 +25,6 @@ GIVEN = {
     "bodies.*.bodies.*.attribute",
 }
 """What the user gave, or has two values: an edit of these alone is not always untrue. Other tests edit them."""
-NAMED = {"dims", "bounds", "ranges", "sums", "pins", "places"}
 
 
 def fields(schema: Any, name: str = "") -> Iterator[str]:

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from onnx import helper, numpy_helper
 
 from onnxtile import api
+from onnxtile.declare.plan_document import document_of
 from onnxtile.model import keys
 from onnxtile.planning import aliases as find
 from onnxtile.planning.aliases import containers
 from onnxtile.planning.result import PlannedBody, PlanResult
 from onnxtile.report.format import Emission
-from onnxtile.report.formats.to_json import published
 from onnxtile.shapes import opened_calls as unfolding
 from onnxtile.shapes.opened_calls import unfold
 from onnxtile.shapes.resolve import Shapes
@@ -108,7 +108,7 @@ def test_each_call_has_rows_of_its_own() -> None:
     assert {row.kind for row in (*first.tensors, *second.tensors)} == {"activation", "output"}
     assert rows(result)["a (workspace)"].size == first.size
     schema = json.loads((Path(__file__).parents[2] / "docs" / "plan.schema.json").read_text())
-    jsonschema.validate(json.loads(json.dumps(published(result.to_dict()))), schema)
+    jsonschema.validate(json.loads(json.dumps(document_of(result.to_dict()))), schema)
 
 
 def test_a_tensor_in_a_function_on_one_that_is_in_use_is_noticed() -> None:

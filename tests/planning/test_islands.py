@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxtile import api
-from onnxtile.report.formats.to_json import published
+from onnxtile.declare.plan_document import document_of
 from onnxtile.system.errors import UsageError
 from tests.bench.ideal_arena import ideal, tensor_sizes
 from tests.fusion.test_islands import quantised_attention
@@ -64,7 +64,7 @@ def test_weights_count_as_stored_and_totals_are_told() -> None:
     assert not any(one.name == "w_d" for one in result.constants)
     told = result.to_dict()
     assert told["totals"] == {"arenas": result.arena_size, "constants": sum(one.size or 0 for one in result.constants)}
-    jsonschema.validate(published(told), json.loads(SCHEMA.read_text()))
+    jsonschema.validate(document_of(told), json.loads(SCHEMA.read_text()))
 
 
 def test_elementwise_islands_write_over_an_operand_of_equal_size() -> None:
@@ -85,7 +85,7 @@ def test_a_reshape_between_equal_scales_is_a_view_and_the_check_agrees(tmp_path:
     api.save(planned.model, tmp_path / "planned.onnx")
     assert api.check_plan(file, tmp_path / "planned.onnx").sound
     told = tmp_path / "plan.json"
-    told.write_text(json.dumps(published(plan.to_dict())))
+    told.write_text(json.dumps(document_of(plan.to_dict())))
     assert api.check_plan(file, told).sound
 
 

@@ -14,13 +14,13 @@ import pytest
 from rich.console import Console
 
 from onnxtile import api
+from onnxtile.declare.plan_document import document_of
 from onnxtile.model import keys
 from onnxtile.model.topology import node_id
 from onnxtile.planning.aliases import overwritable
 from onnxtile.planning.bodies import Insides
 from onnxtile.planning.result import Inside, PlanResult
 from onnxtile.planning.workspaces import WorkspaceRules
-from onnxtile.report.formats.to_json import published
 from onnxtile.report.plan_tables import for_plan
 from onnxtile.system.errors import ModelError
 from tests.planning.conftest import Case, aliases, rows
@@ -145,7 +145,7 @@ def test_the_report_says_what_the_inside_of_a_meta_op_would_need() -> None:
     assert result.insides == (Inside(node_id(call), "ScaledDotProductAttention", size, in_arena=False),)
     assert re.search(r"inside meta-ops\W+up to 512 bytes in 1 kernel \(not in the arena\)", shown(result))
     schema = json.loads((Path(__file__).parents[2] / "docs" / "plan.schema.json").read_text())
-    jsonschema.validate(json.loads(json.dumps(published(result.to_dict()))), schema)
+    jsonschema.validate(json.loads(json.dumps(document_of(result.to_dict()))), schema)
     for rule, expected in (("inside", size), ("2 * inside + 64", 2 * size + 64)):
         counted = case.plan(workspaces=WorkspaceRules.of({"ScaledDotProductAttention": rule}, shared=False))
         assert [row.size for row in counted.buffers if row.kind == "workspace"] == [expected]

@@ -15,9 +15,9 @@ import pytest
 
 import onnxtile
 from onnxtile.arena.run import ArenaVerdict, arena_run
+from onnxtile.declare.plan_document import document_of
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
-from onnxtile.report.formats.to_json import published
 from onnxtile.shapes.resolve import resolve
 from tests.planning.test_movement_plan import BODY, PARTS, RING, SKIP, graph, layers, moved
 
@@ -26,7 +26,7 @@ Document = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def document() -> Document:
-    found: Document = json.loads(json.dumps(published(moved(SKIP, 1024, verify=False).plan.to_dict())))
+    found: Document = json.loads(json.dumps(document_of(moved(SKIP, 1024, verify=False).plan.to_dict())))
     return found
 
 
@@ -41,12 +41,12 @@ def test_a_right_plan_of_the_model_without_copies(document: Document, tmp_path: 
 
 
 def test_a_right_plan_with_a_body(tmp_path: Path) -> None:
-    body = json.loads(json.dumps(published(moved(BODY, 1024, verify=False).plan.to_dict())))
+    body = json.loads(json.dumps(document_of(moved(BODY, 1024, verify=False).plan.to_dict())))
     assert audit(body, tmp_path, BODY).failures == ()
 
 
 def test_a_right_plan_with_parts_of_an_input(tmp_path: Path) -> None:
-    parts = json.loads(json.dumps(published(moved(PARTS, 448, verify=False).plan.to_dict())))
+    parts = json.loads(json.dumps(document_of(moved(PARTS, 448, verify=False).plan.to_dict())))
     assert audit(parts, tmp_path, PARTS).failures == ()
     kernel = next(copy for copy in parts["movement"]["copies"] if copy["result"] == "s")
     parts["movement"]["copies"].append({**kernel, "node": "p", "result": "p"})
@@ -58,7 +58,7 @@ def test_a_constant_output_is_copied_from_the_constants(tmp_path: Path) -> None:
       g (float[2,4] x) => (float[2,4] y, float[4] w) <float[4] q = {1, 2, 3, 4}> { w = Neg(q)  y = Add(x, w) }"""
     planned = moved(text, 1024)
     assert planned.verdict is not None and planned.verdict.equal
-    document = json.loads(json.dumps(published(planned.plan.to_dict())))
+    document = json.loads(json.dumps(document_of(planned.plan.to_dict())))
     assert audit(document, tmp_path, text).failures == ()
     document["movement"]["forced"] += 16
     assert audit(document, tmp_path, text).failures
@@ -72,7 +72,7 @@ def test_constants_that_are_made_from_a_constant_output_are_constants(places: di
         w = Neg(q)  n = Exp(w)  y = Add(x, w)  z = Mul(x, n) }}"""
     planned = moved(text, 640, "weights", io="inside", places=places)
     assert planned.verdict is not None and planned.verdict.equal
-    document = json.loads(json.dumps(published(planned.plan.to_dict())))
+    document = json.loads(json.dumps(document_of(planned.plan.to_dict())))
     assert audit(document, tmp_path, text).failures == ()
     read = [copy["tensor"] for copy in document["movement"]["copies"] if copy["source_memory"] == "constants"]
     assert read == (["n"] if places else ["w", "w", "n"])
@@ -159,7 +159,7 @@ def test_a_wrong_plan_is_refused(document: Document, tmp_path: Path, change: str
 def ring() -> Document:
     """A plan in which weights use the room of the fast memory in turn, with times."""
     planned = onnxtile.plan(layers(), movement="weights", capacity=RING, verify=False, **SPEEDS)
-    found: Document = json.loads(json.dumps(published(planned.plan.to_dict())))
+    found: Document = json.loads(json.dumps(document_of(planned.plan.to_dict())))
     return found
 
 
@@ -242,7 +242,7 @@ def test_times_of_products_that_the_check_does_not_count_are_said_not_to_be_chec
     text = SKIP.replace("y = Add(s, a)", 'e = Einsum <equation = "i,i->i"> (s, a)  y = Add(e, a)')
     assert text != SKIP
     planned = moved(text, 1024, verify=False, **SPEEDS)
-    document = json.loads(json.dumps(published(planned.plan.to_dict())))
+    document = json.loads(json.dumps(document_of(planned.plan.to_dict())))
     found = audit(document, tmp_path, text)
     assert (found.sound, found.unchecked) == (
         True,

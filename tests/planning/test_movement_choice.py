@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onnxtile.declare.plan_document import TransferTime
 from onnxtile.planning.movement import eviction
 from onnxtile.planning.movement.eviction import (
     Eviction,
@@ -19,7 +20,6 @@ from onnxtile.planning.movement.eviction import (
     proved_evictions,
 )
 from onnxtile.planning.movement.plan import ByteAccess, Speeds, TimedStep, transfer_time
-from onnxtile.planning.result import TransferTime
 
 
 @st.composite

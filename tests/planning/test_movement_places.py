@@ -11,8 +11,8 @@ import pytest
 
 import onnxtile
 from onnxtile.arena.state_run import StateVerdict
+from onnxtile.declare.plan_document import document_of
 from onnxtile.model import keys
-from onnxtile.report.formats.to_json import published
 from onnxtile.system.errors import Infeasible, UsageError
 from onnxtile.verbs.flows.results import PlannedModel
 from tests.planning.test_movement_plan import SKIP, graph, moved, movement_of, ways
@@ -121,7 +121,7 @@ def test_the_metadata_say_the_same_and_are_checked(tmp_path: Path) -> None:
     memories = {"sram": 1280, "dram": 1 << 20}
     planned = onnxtile.plan(tmp_path / "marked.onnx", movement="activations", capacity=memories)
     assert at(planned, "a@dram") == ("dram", 4096)
-    document = json.loads(json.dumps(published(planned.plan.to_dict())))
+    document = json.loads(json.dumps(document_of(planned.plan.to_dict())))
     (tmp_path / "plan.json").write_text(json.dumps(document))
     assert onnxtile.check_plan(tmp_path / "marked.onnx", tmp_path / "plan.json").failures == ()
     planned.save(tmp_path / "moved.onnx")
@@ -165,7 +165,7 @@ def test_a_cache_is_in_the_slow_memory_at_one_address(tmp_path: Path) -> None:
     assert isinstance(planned.verdict, StateVerdict)
     assert planned.verdict.equal
     assert planned.verdict.runs == 3
-    (tmp_path / "plan.json").write_text(json.dumps(published(planned.plan.to_dict())))
+    (tmp_path / "plan.json").write_text(json.dumps(document_of(planned.plan.to_dict())))
     assert onnxtile.check_plan(tmp_path / "cache.onnx", tmp_path / "plan.json").failures == ()
 
 

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 import onnxtile
 from onnxtile.arena.run import ArenaVerdict
+from onnxtile.declare.plan_document import document_of
 from onnxtile.planning.result import PlannedMovement
 from onnxtile.report.formats import to_header, to_trace
-from onnxtile.report.formats.to_json import published
 from onnxtile.verbs.flows.results import PlannedModel
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "plan.schema.json").read_text())
@@ -161,7 +161,7 @@ def test_a_tensor_leaves_while_it_waits() -> None:
     assert (found.bytes, found.forced, found.lower_bound, found.bound) == (1024, 512, 1024, "search")
     assert planned.verdict is not None and planned.verdict.equal
     assert all(arena.size <= arena.capacity for arena in planned.plan.arenas if arena.capacity is not None)
-    jsonschema.validate(json.loads(json.dumps(published(planned.plan.to_dict()))), SCHEMA)
+    jsonschema.validate(json.loads(json.dumps(document_of(planned.plan.to_dict()))), SCHEMA)
 
 
 def test_with_room_only_inputs_and_outputs_are_copied() -> None:

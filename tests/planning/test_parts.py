@@ -2,7 +2,8 @@
 
 import pytest
 
-from onnxtile.planning.result import CopyCount, PlanResult
+from onnxtile.declare.plan_document import CopyCount
+from onnxtile.planning.result import PlanResult
 from tests.planning.conftest import Case, aliases, rows
 
 

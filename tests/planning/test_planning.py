@@ -8,6 +8,7 @@ import jsonschema
 import onnx
 import pytest
 
+from onnxtile.declare.plan_document import document_of
 from onnxtile.model import keys
 from onnxtile.model.load import load
 from onnxtile.model.save import raise_ir_version, to_bytes
@@ -17,7 +18,6 @@ from onnxtile.planning.offsets.memories import allocate, memories
 from onnxtile.planning.offsets.problem import Buffer, Problem
 from onnxtile.planning.planner import find_planner, planners
 from onnxtile.planning.result import PlanResult
-from onnxtile.report.formats.to_json import published
 from onnxtile.system.errors import Infeasible, UsageError
 from tests.planning.conftest import Case, rows
 from tests.planning.test_arena_run import SOUND
@@ -46,7 +46,7 @@ def test_the_schema_is_one() -> None:
 
 @pytest.mark.parametrize("text", SOUND.values(), ids=SOUND)
 def test_the_json_of_every_plan_keeps_to_the_schema(text: str) -> None:
-    document = published(Case.of(text).plan(digest="0" * 64, dims={"batch": 8}, capacity=10**6).to_dict())
+    document = document_of(Case.of(text).plan(digest="0" * 64, dims={"batch": 8}, capacity=10**6).to_dict())
     validate(document)
     assert json.loads(json.dumps(document)) == document
 
@@ -130,7 +130,7 @@ def buffer(
 @pytest.mark.parametrize("change", [{"version": 2}, {"peak": -1}, {"digest": "xyz"}, {"dims": {"n": 0}}, {"more": 1}])
 def test_the_schema_refuses_what_is_no_plan(change: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
-        validate(published(Case.of(VIEWS).plan().to_dict()) | change)
+        validate(document_of(Case.of(VIEWS).plan().to_dict()) | change)
 
 
 @pytest.mark.parametrize("planner", planners())
@@ -176,7 +176,7 @@ def test_a_shape_that_is_not_known_leaves_a_tensor_unplanned() -> None:
 def test_a_plan_without_all_tensors_is_not_optimal() -> None:
     result = Case.of(OPEN).plan()
     assert (result.optimal, result.ended) == (False, "unplanned tensors")
-    validate(published(result.to_dict()))
+    validate(document_of(result.to_dict()))
 
 
 def test_whether_all_tensors_fit_a_capacity_is_not_known_without_their_sizes() -> None:

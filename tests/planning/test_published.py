@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import dataclasses
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +16,25 @@ import pytest
 
 import onnxtile
 from onnxtile.check.audit import Audit, check, require
-from onnxtile.check.document import Claims, from_json, from_marks
+from onnxtile.check.document import (
+    ArenaClaim,
+    BodyClaim,
+    ClaimedPart,
+    ClaimedRow,
+    Claims,
+    ConstantClaim,
+    FormulaClaim,
+    InputClaim,
+    MemoryCopyClaim,
+    MovementClaim,
+    PiecesClaim,
+    Reason,
+    StateClaim,
+    TransferTimeClaim,
+    from_json,
+    from_marks,
+)
+from onnxtile.declare.plan_document import document_of
 from onnxtile.operators.row import FIRST
 from onnxtile.operators.table import operators
 from onnxtile.planning import layout as graph_layout
@@ -25,7 +44,6 @@ from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.ordering import order_search
 from onnxtile.planning.scope import Roles, assign
 from onnxtile.planning.workspaces import Needs, WorkspaceRules
-from onnxtile.report.formats.to_json import published
 from onnxtile.system.errors import CheckFailed, UsageError
 from tests.planning.conftest import Case
 from tests.planning.test_bodies import IN_A_LOOP, SCAN
@@ -58,7 +76,7 @@ every_case = pytest.mark.parametrize("name", CASES)
 def planned(name: str) -> tuple[Case, Document]:
     text, options = CASES[name]
     case = Case.of(text)
-    return case, published(case.plan(**options).to_dict())
+    return case, document_of(case.plan(**options).to_dict())
 
 
 def audit(case: Case, document: Document) -> Audit:
@@ -203,7 +221,7 @@ def test_an_arena_may_end_with_its_last_byte() -> None:
     case = Case.of(
         "g (float[5] x) => (float[3] y) { i = Constant<value = int64[3] {0, 2, 4}>() a = Sin(x) y = Gather(a, i) }"
     )
-    document = published(case.plan(alignment=8).to_dict())
+    document = document_of(case.plan(alignment=8).to_dict())
     (arena,) = document["arenas"]
     end = max(row["offset"] + row["size"] for row in document["buffers"])
     assert end < arena["size"] == document["peak"] == document["lower_bound"]
@@ -277,7 +295,7 @@ def test_a_tensor_that_the_planner_loses_is_missed(monkeypatch: pytest.MonkeyPat
 
 def test_a_workspace_on_a_live_operand_is_refused() -> None:
     case = Case.of(MIXED)
-    document = published(case.plan(workspaces=WORKSPACES).to_dict())
+    document = document_of(case.plan(workspaces=WORKSPACES).to_dict())
     number = next(i for i, row in enumerate(document["buffers"]) if row["name"] == "y (workspace)")
     operand = next(row for row in document["buffers"] if row["name"] == "z")
     found = audit(case, changed(document, ("buffers", number, "offset"), operand["offset"])).failures
@@ -352,6 +370,7 @@ SHARED = {
     "onnxtile.system.errors",
     "onnxtile.model.keys",
     "onnxtile.planning.result",
+    "onnxtile.declare.plan_document",
     "onnxtile.declare.verb",
 }
 
@@ -400,3 +419,21 @@ def test_rows_may_stand_in_any_order() -> None:
     case, document = planned("If in Loop")
     turned = {**document, "buffers": document["buffers"][::-1], "bodies": document["bodies"][::-1]}
     assert audit(case, turned).sound
+
+
+CLAIMED: dict[str, type] = {
+    **{"": Claims, "buffer": ClaimedRow, "part": ClaimedPart, "body": BodyClaim, "input": InputClaim},
+    **{"arena": ArenaClaim, "constant": ConstantClaim, "excluded": Reason, "state": StateClaim},
+    **{"movement": MovementClaim, "memory_copy": MemoryCopyClaim, "transfer_time": TransferTimeClaim},
+    **{"arena_formula": FormulaClaim, "size_pieces": PiecesClaim},
+}
+"""By row of the schema, what the check reads it as."""
+OF_THE_CHECK = {"most", "search", "surplus", "is_at_sizes", "is_scaled"}
+"""What the check notes beside the claims of a file."""
+
+
+@pytest.mark.parametrize("row", CLAIMED)
+def test_the_schema_has_the_fields_that_the_check_reads(row: str) -> None:
+    schema = json.loads((PACKAGE.parent / "docs" / "plan.schema.json").read_text(encoding="utf-8"))
+    described = schema["$defs"][row] if row else schema
+    assert {*described["properties"]} == {one.name for one in dataclasses.fields(CLAIMED[row])} - OF_THE_CHECK

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile.declare.plan_document import MemoryCopy, TransferTime
 from onnxtile.inspection.work import works
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
@@ -47,7 +48,7 @@ from onnxtile.planning.movement.uses import (
 from onnxtile.planning.offsets.memories import Memory, memories
 from onnxtile.planning.offsets.problem import OverCapacity, align
 from onnxtile.planning.planner import find_planner
-from onnxtile.planning.result import CONSTANTS, OUTSIDE, MemoryCopy, PlannedMovement, PlanResult, TransferTime
+from onnxtile.planning.result import CONSTANTS, OUTSIDE, PlannedMovement, PlanResult
 from onnxtile.planning.schedule import find_order, named
 from onnxtile.planning.scope import PlanScope
 from onnxtile.planning.states import states_of

@@ -30,7 +30,7 @@ from onnxtile.verification.trials import Trial, Verdict, compare_with, run_edges
 if TYPE_CHECKING:
     from onnxtile.check.audit import Audit
     from onnxtile.check.document import Claims
-    from onnxtile.planning.result import PlanFailure
+    from onnxtile.declare.plan_document import PlanFailure
     from onnxtile.verbs.options.plan import CheckOptions
     from onnxtile.verbs.options.verify import CompareOptions
 
@@ -41,7 +41,7 @@ def check_plan(options: CheckOptions) -> Audit:
     from onnxtile.check.document import Claims, KernelClaim
     from onnxtile.check.movement import with_claimed_copies
     from onnxtile.check.ranges import listed, wrong_ranges
-    from onnxtile.planning.result import PlanFailure
+    from onnxtile.declare.plan_document import PlanFailure
 
     progress, model, plan = options.progress, options.model, options.plan
     inputs, ranges = options.inputs, options.ranges
@@ -97,7 +97,7 @@ def check_plan(options: CheckOptions) -> Audit:
 
 def _unknown(claims: Claims, known: Collection[str]) -> Iterator[PlanFailure]:
     """Yield the dimensions of `claims` that are not in `known`, those of the model."""
-    from onnxtile.planning.result import PlanFailure
+    from onnxtile.declare.plan_document import PlanFailure
 
     for kind, names in (("dims", claims.dims), ("sums", claims.sums)):
         for name in names:
