@@ -1,8 +1,10 @@
 """The calls of a run as a stream of bytes: kernels and operands by number, equal calls whose operands advance as loops.
 
 A number is written in groups of seven bits, the lowest first; each byte but the last has the highest bit. The stream is blocks, each
-with its turns (0 ends the stream), its number of calls, and the calls. A call is the number of its kernel, and its operands. An operand is
-(unit × spaces + space), in a block of several turns twice that, plus 1 where it advances; then its advance in units follows, as a zigzag number.
+with its turns (0 ends the stream), its number of calls, and the calls. A call is the number of its kernel, and its operands.
+
+An operand is units × spaces + space. In a block of several turns it is twice that, plus 1 where it advances. Its advance in units follows
+then, as a zigzag number.
 """
 
 from __future__ import annotations
@@ -109,7 +111,7 @@ def units_of(calls: Iterable[TableCall], spaces: int) -> list[int]:
     return [unit or 1 for unit in found]
 
 
-def number(value: int) -> bytes:
+def grouped(value: int) -> bytes:
     """Return a whole number that is not negative in groups of seven bits."""
     made = bytearray()
     while value > 127:
@@ -122,9 +124,9 @@ def stream_of(blocks: Iterable[Block], units: Sequence[int]) -> bytes:
     """Return `blocks` as bytes."""
     made = bytearray()
     for block in blocks:
-        made += number(block.turns) + number(len(block.calls))
+        made += grouped(block.turns) + grouped(len(block.calls))
         for place, call in enumerate(block.calls):
-            made += number(call.kernel)
+            made += grouped(call.kernel)
             for turn, operand in enumerate(call.operands):
                 step = block.steps[place][turn] if block.turns > 1 else None
                 made += _operand(operand, step, units)
@@ -135,8 +137,8 @@ def _operand(operand: Operand, step: int | None, units: Sequence[int]) -> bytes:
     unit = units[operand.space]
     code = operand.offset // unit * len(units) + operand.space
     if step is None:
-        return number(code)
+        return grouped(code)
     if not step:
-        return number(code * 2)
+        return grouped(code * 2)
     advance = step // unit
-    return number(code * 2 + 1) + number(advance * 2 if advance >= 0 else -advance * 2 - 1)
+    return grouped(code * 2 + 1) + grouped(advance * 2 if advance >= 0 else -advance * 2 - 1)

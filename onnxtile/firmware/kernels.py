@@ -1,14 +1,14 @@
 """Kernels in C: the functions of the different kernels by emx-onnx-cgen, and those that differ in numbers alone as one function.
 
-emx-onnx-cgen writes a function of loops for each node of a model. Here the nodes are the different kernels, each with inputs of its own. Its
-functions have all sizes in their text. Functions whose text is equal but for whole numbers become one, with these numbers as parameters:
+emx-onnx-cgen writes a function of loops for each node of a model. Here the nodes are the different kernels, each with inputs of its own.
+Its functions have all sizes in their text. Those whose text is equal but for whole numbers become one, with these numbers as parameters:
 strips of a fitted model, and layers of a network, are calls of few functions.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -96,7 +96,10 @@ def compiled(kernels: Sequence[Kernel]) -> EmxText:
 def _text(kernels: Sequence[Kernel]) -> str:
     from emx_onnx_cgen.compiler import Compiler, CompilerOptions
 
-    nodes, inputs, outputs, fixed = [], [], [], []
+    nodes: list[onnx.NodeProto] = []
+    inputs: list[onnx.ValueInfoProto] = []
+    outputs: list[onnx.ValueInfoProto] = []
+    fixed: list[onnx.TensorProto] = []
     for number, kernel in enumerate(kernels):
         node = onnx.NodeProto.FromString(kernel.node)
         node.name = f"k{number}"
@@ -140,6 +143,7 @@ _ALLOCATES = re.compile(r"\b(malloc|calloc|realloc|fopen|printf|regcomp)\b")
 
 
 def _parsed(text: str, kernels: Sequence[Kernel]) -> EmxText:
+    """Return the functions in `text`, which emx-onnx-cgen wrote of `kernels`."""
     start, *chunks = re.split(_NODE, text)
     functions: dict[str, tuple[str, str, str]] = {}
     rest = ""
@@ -150,20 +154,7 @@ def _parsed(text: str, kernels: Sequence[Kernel]) -> EmxText:
         name, parameters, body = found.groups()
         functions[name] = (chunk[: found.start()], parameters, body)
         rest = chunk[found.end() :]
-    arguments: dict[int, tuple[str, tuple[str, ...]]] = {}
-    for name, given in _CALL.findall(rest):
-        if name not in functions:
-            continue
-        names = [_WEIGHT.sub(r"\1", one) for one in given.split(", ")]
-        owners = {one.partition("_")[0] for one in names}
-        if len(owners) != 1:
-            raise _Unreadable("it is several functions")
-        number = int(owners.pop()[1:])
-        if number in arguments:
-            raise _Unreadable("it is several functions")
-        arguments[number] = name, tuple(one.partition("_")[2] for one in names)
-    if len(arguments) != len(kernels):
-        raise _Unreadable("it leaves a function out")
+    arguments = _arguments(rest, functions, len(kernels))
     made = []
     for number, kernel in enumerate(kernels):
         name, operands = arguments[number]
@@ -174,8 +165,29 @@ def _parsed(text: str, kernels: Sequence[Kernel]) -> EmxText:
         if _ALLOCATES.search(before + body):
             raise _Unreadable("it allocates memory, or reads files")
         own = re.compile(rf"\b{name}")
-        made.append(EmxFunction(own.sub("KERNEL", before).strip(), _parameters(parameters), own.sub("KERNEL", body), operands))
+        made.append(
+            EmxFunction(own.sub("KERNEL", before).strip(), _parameters(parameters), own.sub("KERNEL", body), operands)
+        )
     return EmxText(_WEIGHTS.sub("", start), tuple(made))
+
+
+def _arguments(text: str, functions: Collection[str], count: int) -> dict[int, tuple[str, tuple[str, ...]]]:
+    """Return by the number of each of `count` kernels its function, and the operands that the calls in `text` give it."""
+    arguments: dict[int, tuple[str, tuple[str, ...]]] = {}
+    for name, given in _CALL.findall(text):
+        if name not in functions:
+            continue
+        names = [_WEIGHT.sub(r"\1", one) for one in given.split(", ")]
+        owners = {one.partition("_")[0] for one in names}
+        if len(owners) != 1:
+            raise _Unreadable("it is several functions")
+        number = int(owners.pop()[1:])
+        if number in arguments:
+            raise _Unreadable("it is several functions")
+        arguments[number] = name, tuple(one.partition("_")[2] for one in names)
+    if len(arguments) != count:
+        raise _Unreadable("it leaves a function out")
+    return arguments
 
 
 def _parameters(text: str) -> tuple[Parameter, ...]:
@@ -196,7 +208,9 @@ _TOKEN = re.compile(
     r"|(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?[fFlLuU]*|[A-Za-z_]\w*|\s+|."
 )
 _NUMBER = re.compile(r"\d+$")
-_ARRAY = re.compile(r"\s*(?:static\s+)?(?:const\s+)?(?!return\b|else\b|const\b|static\b)(\w+)[\s*]+(?:const\s+)?\w+\s*\[")
+_ARRAY = re.compile(
+    r"\s*(?:static\s+)?(?:const\s+)?(?!return\b|else\b|const\b|static\b)(\w+)[\s*]+(?:const\s+)?\w+\s*\["
+)
 
 
 def _flat(tokens: Sequence[str], sizes: dict[str, tuple[int, ...]]) -> list[str]:
@@ -209,7 +223,7 @@ def _flat(tokens: Sequence[str], sizes: dict[str, tuple[int, ...]]) -> list[str]
         if token not in sizes or at == len(tokens) or tokens[at] != "[":
             made.append(token)
             continue
-        indices = []
+        indices: list[list[str]] = []
         while at < len(tokens) and tokens[at] == "[" and len(indices) < len(sizes[token]):
             end = _closing(tokens, at)
             indices.append(_flat(tokens[at + 1 : end], sizes))
@@ -318,13 +332,16 @@ def kernels_in_c(kernels: Sequence[Kernel], name: str) -> CKernels:
         skeleton, own = _skeleton(function)
         numbers.append(own)
         groups.setdefault(skeleton, []).append(place)
-    functions, made = [], dict[int, CKernel]()
+    functions: list[CFunction] = []
+    made: dict[int, CKernel] = {}
     for skeleton, places in groups.items():
         columns = list(zip(*(numbers[place] for place in places), strict=True))
         varied = {column: None for column in columns if len(set(column)) > 1}
         names = {column: f"n{number}" for number, column in enumerate(varied)}
         gaps = [names.get(column, str(column[0])) for column in columns]
-        functions.append(CFunction(_function(skeleton, gaps, list(names.values()), f"{name}_{len(functions)}"), len(skeleton.ctypes)))
+        functions.append(
+            CFunction(_function(skeleton, gaps, list(names.values()), f"{name}_{len(functions)}"), len(skeleton.ctypes))
+        )
         for row, place in enumerate(places):
             own = tuple(column[row] for column in varied)
             made[place] = CKernel(len(functions) - 1, own, text.functions[place].arguments)

@@ -1,6 +1,7 @@
 """The proof of a program in C: it is compiled, and run in a process of its own on the inputs of a run of the model.
 
-The arenas and the outputs lie between canaries. The arena begins with a fill pattern, so that a kernel that reads what nobody wrote is seen.
+The arenas and the outputs lie between canaries. The arena begins with a fill pattern, so that a kernel
+that reads what nobody wrote is seen.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,13 @@ from onnxtile.arena.run import PlainRun
 from onnxtile.firmware.steps import Port
 from onnxtile.firmware.write import Source
 from onnxtile.model.feeds import Wanted
+from onnxtile.model.session import repeatable_session
 from onnxtile.planning.result import PlanResult
 from onnxtile.report.c_header import filled
-from onnxtile.shapes.opened_calls import Unfolded
+from onnxtile.shapes.opened_calls import Unfolded, fold
 from onnxtile.system.errors import Mismatch, UsageError
 from onnxtile.system.runtime import Array
+from onnxtile.verification.rounding import one_step_off
 from onnxtile.verification.values import OutputError, badness, compare_quantised
 
 WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Werror")
@@ -62,7 +65,9 @@ class Proof:
         if self.not_run is not None:
             return f"not proved: {self.not_run}"
         worst = max((output.max_abs for output in self.outputs), default=0.0)
-        return f"{self.runs} runs beside onnxruntime: " + ("every bit equal" if not worst else f"at most {worst:.2g} off")
+        return f"{self.runs} runs beside onnxruntime: " + (
+            "every bit equal" if not worst else f"at most {worst:.2g} off"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the proof, ready for JSON."""
@@ -116,7 +121,7 @@ def _array(value: Any) -> Array:
 
 _MAIN = """\
 /* Runs a model on the inputs in input.bin, one set after the other, and writes the outputs to output.bin. */
-#include "${p}.h"
+#include "${title}.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -128,7 +133,7 @@ static unsigned char zones_intact(const unsigned char *start, size_t size) {
         if (start[i] != 0xC3u || start[ZONE + size + i] != 0xC3u) return 0;
     return 1;
 }
-#define ALIGNED(name, size) static ${P}_ALIGNED unsigned char name[(((size) + ${alignment}u - 1u) / ${alignment}u) * ${alignment}u + 2u * ZONE]
+#define ALIGNED(name, size) static ${P}_ALIGNED unsigned char name[(size) + 2u * ZONE]
 ${memory}
 static FILE *in, *out;
 static int read_all(void *at, size_t size) { return fread(at, 1, size, in) == size; }
@@ -147,7 +152,9 @@ ${body}
 """
 
 
-def main_text(source: Source, inputs: Sequence[tuple[Port, str]], outputs: Sequence[tuple[Port, str]], runs: int) -> str:
+def main_text(
+    source: Source, inputs: Sequence[tuple[Port, str]], outputs: Sequence[tuple[Port, str]], runs: int
+) -> str:
     """Return a program that runs `source` on a file of inputs; the names are those in C."""
     memory, fill, body, checks, arguments = [], [], [], [], []
     blocks = [(variable, max(1, size)) for _, variable, size in source.arenas]
@@ -175,7 +182,7 @@ def main_text(source: Source, inputs: Sequence[tuple[Port, str]], outputs: Seque
         origin = f"block_{name} + ZONE" if port.is_argument else f"{source.name}_output_{name}()"
         body.append(f"        if (fwrite({origin}, 1, {port.tensor.bytes}u, out) != {port.tensor.bytes}u) return 2;")
     texts = {key: "\n".join(lines) for key, lines in (("memory", memory), ("fill", fill), ("body", body))}
-    return filled(_MAIN, source.name.upper(), alignment=source.alignment, runs=runs, **texts) + "\n"
+    return filled(_MAIN, source.name.upper(), title=source.title, runs=runs, **texts) + "\n"
 
 
 @dataclass(frozen=True)
@@ -203,6 +210,46 @@ def prove(source: Source, runs: Sequence[Run], tools: Tools) -> Proof:
     return Proof(" ".join(tools.compiler), len(runs), tuple(compared.values()))
 
 
+_TURNS = 3
+_FACTOR = 2
+
+
+def excused(proof: Proof, opened: Unfolded, plan: PlanResult, runs: Sequence[Run]) -> Proof:
+    """Return `proof` with the outputs passed, too, that are off by no more than steps of quantisation lead to in the model itself.
+
+    Kernels of different machines round sums of floats differently before they quantise them. A few elements of each quantised tensor are
+    then one step off. Outputs may be off twice as far as such steps lead in onnxruntime.
+    """
+    changed = [model for turn in range(_TURNS) if (model := one_step_off(_folded(opened.model), turn)) is not None]
+    if not changed or plan.kept_states:
+        return proof
+    effects: dict[str, float] = {}
+    for model in changed:
+        session = repeatable_session(model)
+        for run in runs:
+            results = session.run(
+                {name: run.inputs[name] for name in (value.name or "" for value in model.graph.inputs)}
+            )
+            for name, got in results.items():
+                off = np.abs(np.asarray(got, np.float64) - np.asarray(run.outputs[name], np.float64)).max(initial=0.0)
+                effects[name] = max(effects.get(name, 0.0), float(off))
+    outputs = tuple(_excused(output, effects.get(output.name, 0.0)) for output in proof.outputs)
+    return replace(proof, outputs=outputs)
+
+
+def _excused(output: OutputError, effect: float) -> OutputError:
+    if output.equal or not output.max_abs <= _FACTOR * effect:
+        return output
+    why = f"single steps of quantisation before it lead as far as {effect:.3g}"
+    return replace(output, equal=True, floor=_FACTOR * effect, why=why)
+
+
+def _folded(model: ir.Model) -> ir.Model:
+    copy = model.clone()
+    fold(copy)
+    return copy
+
+
 def require_proved(proof: Proof) -> None:
     """Raise Mismatch where the program in C does not compute what onnxruntime does."""
     if not proof.equal:
@@ -219,34 +266,50 @@ def _output(source: Source, runs: Sequence[Run], tools: Tools, folder: Path) -> 
     inputs = [(port, f"in_{number}") for number, port in enumerate(source.inputs)]
     inputs = [(port, source.port_names[port.place, "input"] if not port.is_argument else own) for port, own in inputs]
     outputs = [(port, f"out_{number}") for number, port in enumerate(source.outputs)]
-    outputs = [(port, source.port_names[port.place, "output"] if not port.is_argument else own) for port, own in outputs]
-    (folder / f"{source.name}.c").write_text(source.code)
-    (folder / f"{source.name}.h").write_text(source.header)
+    outputs = [
+        (port, source.port_names[port.place, "output"] if not port.is_argument else own) for port, own in outputs
+    ]
+    (folder / f"{source.title}.c").write_text(source.code)
+    (folder / f"{source.title}.h").write_text(source.header)
     (folder / "main.c").write_text(main_text(source, inputs, outputs, len(runs)))
     (folder / "input.bin").write_bytes(
         b"".join(np.ascontiguousarray(run.inputs[port.name]).tobytes() for run in runs for port in source.inputs)
     )
     external = [f"-D{variable.upper()}_EXTERN" for _, variable, _ in source.arenas]
-    command = [*tools.compiler, *WARNINGS, "-O2", *external, f"{source.name}.c", "main.c", "-lm", "-o", "program"]
-    _succeed(command, folder, "the C compiler refuses the program")
-    done = _done([*tools.runner, "program"] if tools.runner else [str(folder / "program")], folder)
+    files = [str(folder / f"{source.title}.c"), str(folder / "main.c")]
+    command = [*tools.compiler, *WARNINGS, "-O2", *external, *files, "-lm", "-o", str(folder / "program")]
+    _succeed(command, "the C compiler refuses the program")
+    runner = [str(Path(word).resolve()) if Path(word).is_file() else word for word in tools.runner]
+    done = command_done([*runner, "program"] if runner else [str(folder / "program")], folder)
     if done.returncode == 3:
-        raise Mismatch("the program in C writes outside its memory", hint="nothing was written; please report it with the model")
+        raise Mismatch(
+            "the program in C writes outside its memory", hint="nothing was written; please report it with the model"
+        )
     if done.returncode:
         raise Mismatch(f"the program in C ended with {done.returncode}: {_last(done)}", hint="nothing was written")
     return (folder / "output.bin").read_bytes()
 
 
-def _succeed(command: Sequence[str], folder: Path, reason: str) -> None:
-    done = _done(command, folder)
+def _succeed(command: Sequence[str], reason: str) -> None:
+    done = command_done(command, None)
     if done.returncode:
-        raise UsageError(f"{reason}: {_last(done)}", hint="nothing was written; add --no-verify to write it all the same")
+        raise UsageError(
+            f"{reason}: {_last(done)}", hint="nothing was written; add --no-verify to write it all the same"
+        )
 
 
-def _done(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def command_done(command: Sequence[str], folder: Path | None) -> subprocess.CompletedProcess[str]:
+    """Run `command` in `folder`, and return how it ended. Raises UsageError where it cannot be run, or does not end."""
     try:
         return subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SECONDS,
+            check=False,
         )
     except OSError as error:
         raise UsageError(f"{command[0]} cannot be run: {error.strerror}") from error

@@ -1,7 +1,8 @@
 """What a planned model does, as plain calls: which kernel runs when, on which bytes. The only module here that reads a plan.
 
 Views, and parts that are in place, are no call. Contiguous parts that are not in place are copies. A meta-op is the calls of its nodes,
-whose temporaries lie in a workspace of its own plan; a quantised island is first made the operator on integers that `fuse --lower ort` proves.
+whose temporaries lie in a workspace with a plan of its own. A quantised island is first made the operator on integers that
+`fuse --lower ort` proves.
 """
 
 from __future__ import annotations
@@ -138,7 +139,9 @@ def program_of(opened: Unfolded, plan: PlanResult) -> Program:
 def _require_fixed(plan: PlanResult) -> None:
     """Raise UsageError for plans that C without allocation cannot run."""
     if plan.ranges:
-        raise UsageError("C is written for one size of each dimension, and the plan has ranges", hint="bind them: --dim NAME=N")
+        raise UsageError(
+            "C is written for one size of each dimension, and the plan has ranges", hint="bind them: --dim NAME=N"
+        )
     if plan.unplanned or plan.bounds:
         left = f"{plan.unplanned[0].name!r}: {plan.unplanned[0].reason}" if plan.unplanned else "sizes are only bounds"
         raise UsageError(f"C needs the size of every tensor: {left}", hint="bind sizes by --dim or --shape")
@@ -168,7 +171,9 @@ class _Shared:
         return Place(CONSTANT, self.constants[key])
 
 
-_NUMBERS_DECIDE = frozenset({"Resize", "Upsample", "Range", "OneHot", "Dropout", "CumSum", "TopK", "Pad", "ConstantOfShape"})
+_NUMBERS_DECIDE = frozenset(
+    {"Resize", "Upsample", "Range", "OneHot", "Dropout", "CumSum", "TopK", "Pad", "ConstantOfShape"}
+)
 """Operators of which all constant operands decide what the kernel is."""
 _INDICES = frozenset({"Gather", "GatherElements", "GatherND", "ScatterND", "ScatterElements"})
 """Operators whose whole numbers are data."""
@@ -180,7 +185,11 @@ class _Planned:
     """A graph with its plan, and the calls that it becomes."""
 
     def __init__(
-        self, opened: Unfolded, plan: PlanResult, shared: _Shared, ends: tuple[Sequence[Place], Sequence[Place]] | None = None
+        self,
+        opened: Unfolded,
+        plan: PlanResult,
+        shared: _Shared,
+        ends: tuple[Sequence[Place], Sequence[Place]] | None = None,
     ) -> None:
         self._model, self._shapes, self._constants = opened
         self._plan = plan
@@ -272,7 +281,8 @@ class _Planned:
             return
         if node.op_type in CONTROL_FLOW and self._facts.is_standard(node):
             raise UsageError(
-                f"{name!r} is {node.op_type}, for which no C is written yet", hint="fuse, or an export without control flow, may resolve it"
+                f"{name!r} is {node.op_type}, for which no C is written yet",
+                hint="fuse, or an export without control flow, may resolve it",
             )
         if node in self._facts.random:
             raise UsageError(f"{name!r} ({node.op_type}) draws random numbers, for which no C is written")
@@ -344,7 +354,7 @@ class _Planned:
         opened, plan = self._shared.islands[key]
         self._shared.workspace = max(self._shared.workspace, plan.arena_size)
         operands = [value for value in dict.fromkeys(call.inputs) if value is not None]
-        given = [value for value in operands if not _is_written_as_constant(value, self._constants, self._shapes)]
+        given = [value for value in operands if not _is_written_as_constant(value, self._constants)]
         ends = ([self._place(value) for value in given], [self._place(value) for value in call.outputs])
         inner = _Planned(opened, plan, self._shared, ends)
         inner.write()
@@ -352,7 +362,7 @@ class _Planned:
 
     def _operand_key(self, value: ir.Value) -> object:
         tensor = self._tensor(value)
-        is_constant = _is_written_as_constant(value, self._constants, self._shapes)
+        is_constant = _is_written_as_constant(value, self._constants)
         return tensor, self._constants.array(value).tobytes() if is_constant else None
 
     def _kernel(self, name: str, node: ir.Node) -> None:
@@ -420,7 +430,7 @@ _SMALL = 4096
 """Elements of a computed constant that is written out with a meta-op, as `written_out` does."""
 
 
-def _is_written_as_constant(value: ir.Value, constants: Constants, shapes: object) -> bool:
+def _is_written_as_constant(value: ir.Value, constants: Constants) -> bool:
     """Return whether `written_out` makes an operand a constant of the model inside."""
     if value not in constants:
         return False

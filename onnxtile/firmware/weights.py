@@ -42,10 +42,9 @@ def placed(arrays: Sequence[Array]) -> Weights:
         for level in _levels(order, arrays):
             found = _inside(bytes(block), [arrays[number].tobytes() for number in level], size)
             for number, offset in zip(level, found, strict=True):
+                places[number] = size, len(block) if offset is None else offset
                 if offset is None:
-                    offset = len(block)
                     block += arrays[number].tobytes()
-                places[number] = size, offset
     return Weights({size: bytes(block) for size, block in blocks.items()}, tuple(places[n] for n in range(len(arrays))))
 
 

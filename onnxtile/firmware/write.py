@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import onnx
 
-from onnxtile.firmware.calls import Operand, TableCall, blocks_of, number, stream_of, units_of
+from onnxtile.firmware.calls import Operand, TableCall, blocks_of, grouped, stream_of, units_of
 from onnxtile.firmware.kernels import CFunction, CKernel, kernels_in_c
-from onnxtile.firmware.steps import ARENA, CONSTANT, INPUT, OUTPUT, WORKSPACE, CopyCall, KernelCall, Place, Port, Program, kernels_of
+from onnxtile.firmware.steps import (
+    ARENA,
+    CONSTANT,
+    WORKSPACE,
+    CopyCall,
+    KernelCall,
+    Place,
+    Port,
+    Program,
+    kernels_of,
+)
 from onnxtile.firmware.weights import Weights, placed
 from onnxtile.report.c_header import comment, filled, identifier, identifiers
 
-CTYPES = {
+CTYPES: dict[int, str] = {
     onnx.TensorProto.FLOAT: "float",
     onnx.TensorProto.DOUBLE: "double",
     onnx.TensorProto.INT8: "int8_t",
@@ -26,8 +37,10 @@ CTYPES = {
     onnx.TensorProto.INT64: "int64_t",
     onnx.TensorProto.UINT64: "uint64_t",
     onnx.TensorProto.BOOL: "bool",
+    onnx.TensorProto.FLOAT16: "uint16_t",
+    onnx.TensorProto.BFLOAT16: "uint16_t",
 }
-"""The type in C of an element."""
+"""The type in C of an element; of floats of 16 bits that of their bits."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +53,7 @@ class Source:
 
     code: str
     header: str
+    title: str
     name: str
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
@@ -55,6 +69,19 @@ class Source:
     has_states: bool
     port_names: dict[tuple[Place, str], str]
 
+    def named(self, title: str) -> Source:
+        """Return the same program with another title. No name of a tensor is in the way: all of them come after the start."""
+        name = prefix_of(title)
+
+        def renamed(text: str) -> str:
+            own = text.replace(f"{self.title}.h", f"{comment(title)}.h")
+            return own.replace(self.name.upper(), name.upper()).replace(self.name, name)
+
+        arenas = tuple((arena, renamed(variable), size) for arena, variable, size in self.arenas)
+        return replace(
+            self, code=renamed(self.code), header=renamed(self.header), name=name, title=title, arenas=arenas
+        )
+
     @staticmethod
     def ctype(port: Port) -> str:
         """Return the type in C of the elements of `port`."""
@@ -67,7 +94,6 @@ def written(program: Program, title: str) -> Source:
     kernels = list(kernels_of(program.calls))
     in_c = kernels_in_c(kernels, f"{name}_kernel")
     weights = placed(program.constants)
-    arguments = [port for port in (*program.inputs, *program.outputs) if port.is_argument]
     spaces = _Spaces(program, weights)
     table = _Table(in_c.kernels, {kernel: place for place, kernel in enumerate(kernels)}, spaces)
     calls = [table.call(call) for call in program.calls]
@@ -81,19 +107,28 @@ def written(program: Program, title: str) -> Source:
     ports = _port_names(program)
     largest = max((len(kernel.numbers) for kernel in (*in_c.kernels, *table.copies)), default=0)
     code = [
-        _head(name, in_c.head),
+        _head(title, name, in_c.head),
         *_weights(weights, name),
-        *_memory(arenas, name, program.alignment, program.workspace),
+        *_memory(arenas, name, program.workspace),
         *(function.text for function in functions),
         f"static void (*const {name}_functions[])(const idx_t *, uint8_t *const *) = {{",
-        *_wrapped(f"{name}_kernel_{number}" if number < len(in_c.functions) else f"{name}_kernel_copy" for number in range(len(functions))),
+        *_wrapped(
+            f"{name}_kernel_{number}" if number < len(in_c.functions) else f"{name}_kernel_copy"
+            for number in range(len(functions))
+        ),
         "};",
         *_bytes(f"{name}_kernels", "uint8_t", described),
         *_bytes(f"{name}_starts", "uint16_t" if max(starts, default=0) < 1 << 16 else "uint32_t", starts),
         *_bytes(f"{name}_calls", "uint8_t", stream),
         *_bytes(f"{name}_units", "uint8_t" if max(units) < 256 else "uint32_t", units),
-        filled(_RUN, name, operands=str(max((function.operands for function in functions), default=1)), numbers=str(max(largest, 1)), spaces=str(spaces.count)),
-        *_run(program, arguments, ports, spaces, arenas, name),
+        filled(
+            _RUN,
+            name,
+            operands=str(max((function.operands for function in functions), default=1)),
+            numbers=str(max(largest, 1)),
+            spaces=str(spaces.count),
+        ),
+        *_run(program, ports, spaces, arenas, name),
         *_accessors(program, ports, arenas, name),
         *_reset(program, arenas, name),
     ]
@@ -101,6 +136,7 @@ def written(program: Program, title: str) -> Source:
     return Source(
         "\n".join(code) + "\n",
         _header(program, ports, arenas, name, title),
+        title,
         name,
         program.inputs,
         program.outputs,
@@ -127,11 +163,12 @@ def prefix_of(title: str) -> str:
     return f"net_{name}" if name[0].isdigit() or name in _KEYWORDS else name
 
 
-_KEYWORDS = frozenset(
-    "asm auto bool break case catch char class const continue default delete do double else enum extern false float for friend goto if "
-    "inline int long namespace new operator private protected public register restrict return short signed sizeof static struct switch "
-    "template this throw true try typedef typename union unsigned using virtual void volatile while main".split()
-)
+_WORDS = """
+asm auto bool break case catch char class const continue default delete do double else enum extern false float for friend goto if inline int
+long namespace new operator private protected public register restrict return short signed sizeof static struct switch template this throw
+true try typedef typename union unsigned using virtual void volatile while main
+"""
+_KEYWORDS = frozenset(_WORDS.split())
 
 
 def _port_names(program: Program) -> tuple[list[str], list[str]]:
@@ -215,22 +252,22 @@ def _kernel_rows(kernels: Iterable[CKernel], functions: Sequence[CFunction]) -> 
     for kernel in kernels:
         starts.append(len(made))
         head = (kernel.function, functions[kernel.function].operands, len(kernel.numbers))
-        made += b"".join(map(number, (*head, *kernel.numbers)))
+        made += b"".join(map(grouped, (*head, *kernel.numbers)))
     return bytes(made), starts
 
 
 _HEAD = """\
 /* A model in C, in the memory that onnxtile planned. Kernels by emx-onnx-cgen. Generated: do not edit. */
-#include "${p}.h"
+#include "${title}.h"
 
 #include <string.h>
 """
 
 
-def _head(name: str, head: str) -> str:
+def _head(title: str, name: str, head: str) -> str:
     head = re.sub(r"^/\*.*?\*/\n", "", head, count=1, flags=re.DOTALL).strip()
     head = head.replace("#include <string.h>\n", "").replace("#include <stdint.h>\n", "")
-    return f"{filled(_HEAD, name)}\n{head}\n"
+    return f"{filled(_HEAD, name, title=title)}\n{head}\n"
 
 
 def _wrapped(texts: Iterable[str], width: int = 118) -> Iterator[str]:
@@ -252,14 +289,14 @@ def _bytes(name: str, ctype: str, numbers: Iterable[int]) -> Iterator[str]:
 def _weights(weights: Weights, name: str) -> Iterator[str]:
     """Yield the constants, as words of each size."""
     for size, block in weights.blocks.items():
-        words = memoryview(block).cast({1: "B", 2: "H", 4: "I", 8: "Q"}[size])
+        words: list[int] = np.frombuffer(block, f"<u{size}").tolist()
         yield f"{name.upper()}_WEIGHTS_SECTION static const uint{size * 8}_t {name}_weights_{size * 8}[] = {{"
         suffix = "ull" if size == 8 else "u" if size == 4 else ""
         yield from _wrapped(f"{word}{suffix}" for word in words) if len(words) else ("    0,",)
         yield "};"
 
 
-def _memory(arenas: Iterable[tuple[str, str, int]], name: str, alignment: int, workspace: int) -> Iterator[str]:
+def _memory(arenas: Iterable[tuple[str, str, int]], name: str, workspace: int) -> Iterator[str]:
     for _, variable, _ in arenas:
         upper = variable.upper()
         yield f"#ifdef {upper}_EXTERN"
@@ -326,29 +363,30 @@ def _signature(program: Program, ports: tuple[list[str], list[str]], name: str) 
 
 
 def _ctype(port: Port) -> str:
-    return CTYPES.get(port.tensor.dtype, "uint16_t" if port.tensor.dtype in {10, 16} else "uint8_t")
+    return CTYPES.get(port.tensor.dtype, "uint8_t")
 
 
 def _run(
     program: Program,
-    arguments: Sequence[Port],
     ports: tuple[list[str], list[str]],
     spaces: _Spaces,
     arenas: Sequence[tuple[str, str, int]],
     name: str,
 ) -> Iterator[str]:
-    names = {port.place: own for port, own in zip((*program.inputs, *program.outputs), (*ports[0], *ports[1]), strict=True)}
+    names = {
+        port.place: own for port, own in zip((*program.inputs, *program.outputs), (*ports[0], *ports[1]), strict=True)
+    }
     yield f"{_signature(program, ports, name)} {{"
     yield f"    uint8_t *bases[{spaces.count}];"
     for (kind, number), place in spaces.items():
-        given = {
-            ARENA: lambda number=number: arenas[number][1],
-            WORKSPACE: lambda: f"{name}_workspace",
-            CONSTANT: lambda number=number: f"(uint8_t *){name}_weights_{number * 8}",
-            INPUT: lambda number=number: f"(uint8_t *){names[Place(INPUT, number)]}",
-            OUTPUT: lambda number=number: f"(uint8_t *){names[Place(OUTPUT, number)]}",
-        }[kind]()
-        yield f"    bases[{place}] = {given};"
+        base = names.get(Place(kind, number), "")
+        if kind == ARENA:
+            base = arenas[number][1]
+        elif kind == WORKSPACE:
+            base = f"{name}_workspace"
+        elif kind == CONSTANT:
+            base = f"{name}_weights_{number * 8}"
+        yield f"    bases[{place}] = {base if kind in {ARENA, WORKSPACE} else f'(uint8_t *){base}'};"
     yield f"    {name}_walk(bases);"
     yield "}"
 
@@ -360,13 +398,16 @@ def _accessors(
         for port, port_name in zip(held, own, strict=True):
             if not port.is_argument:
                 ctype = _ctype(port)
-                yield f"{ctype} *{name}_{kind}_{port_name}(void) {{ return ({ctype} *)({arenas[port.place.number][1]} + {port.place.offset}); }}"
+                address = f"{arenas[port.place.number][1]} + {port.place.offset}"
+                yield f"{ctype} *{name}_{kind}_{port_name}(void) {{ return ({ctype} *)({address}); }}"
 
 
 def _reset(program: Program, arenas: Sequence[tuple[str, str, int]], name: str) -> Iterator[str]:
     if program.resets:
         yield f"void {name}_reset(void) {{"
-        yield from (f"    memset({arenas[place.number][1]} + {place.offset}, 0, {size});" for place, size in program.resets)
+        yield from (
+            f"    memset({arenas[place.number][1]} + {place.offset}, 0, {size});" for place, size in program.resets
+        )
         yield "}"
 
 
@@ -408,7 +449,9 @@ def _header(
     lines += ["", "#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
     for _, variable, _ in arenas:
         lines += [f"#ifdef {variable.upper()}_EXTERN"]
-        lines += [f"extern uint8_t *{variable}; /* give it {variable.upper()}_SIZE bytes, aligned to {program.alignment}, before a run */"]
+        lines += [
+            f"extern uint8_t *{variable}; /* give it {variable.upper()}_SIZE bytes, aligned to {program.alignment}, before a run */"
+        ]
         lines += ["#else", f"extern uint8_t {variable}[];", "#endif"]
     for kind, held, own in (("input", program.inputs, ports[0]), ("output", program.outputs, ports[1])):
         for port, port_name in zip(held, own, strict=True):

@@ -80,6 +80,23 @@ class PipelineStep:
         emit = options(type(self.options)).get("emit")
         return {} if emit is None else asked_for(self.options.emit, self.name, emit.endings)
 
+    def _beside(self, paths: Mapping[str, Path]) -> dict[str, Path]:
+        """Return the second files of those that have one, by ending, with where they are rendered; `paths` has the first by format."""
+        from onnxtile.report.format import format_of
+
+        found = {}
+        for ending, form in self.emitted.items():
+            path = format_of(paths[form]).path_beside(paths[form])
+            if path is not None:
+                found[ending.removesuffix(form) + path.suffix] = path
+        return found
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The ending of each file beside the model, also of those that belong to another."""
+        paths = {form: Path(f"x{form}") for form in self.emitted.values()}
+        return (*self.emitted, *self._beside(paths))
+
     def require(self) -> None:
         """Raise UsageError for options that make no sense together, or that name files that are not there."""
         paths = [Path(f"x{form}") for form in self.emitted.values()]
@@ -99,6 +116,7 @@ class PipelineStep:
         paths = {form: Path(f"{so_far.source.stem}{form}") for form in self.emitted.values()}
         rendered = self.verb.emits(self.options, list(paths.values()))(shown)
         files = {ending: rendered[paths[form]] for ending, form in self.emitted.items()}
+        files |= {other: rendered[path] for other, path in self._beside(paths).items()}
         return StepResult(
             content,
             getattr(outcome.result, "model", None) if outcome.model is not None else None,
