@@ -28,6 +28,8 @@ from onnxtile.model.feeds import ANYTHING, Wanted
 from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.system.progress import Progress, silent
+from onnxtile.verification.rounding import halves
+from onnxtile.verification.values import precision_of
 
 _NAME = "onnxtile_net"
 """The start of all names until the file has its own."""
@@ -130,7 +132,8 @@ def build(
         return Firmware(source, not_proved("no runner is given for the target"), footprint)
     progress("running C")
     runs = list(runs_of(opened, plan, wanted))
-    proof = prove(source, runs, tools)
+    coarsest = max((precision_of(dtype.numpy()) for dtype in halves(opened.model)), default=0.0)
+    proof = prove(source, runs, tools, coarsest)
     if not proof.equal:
         proof = excused(proof, opened, plan, runs)
     require_proved(proof)

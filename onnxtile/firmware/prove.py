@@ -32,7 +32,7 @@ from onnxtile.shapes.opened_calls import Unfolded, fold
 from onnxtile.system.errors import Mismatch, UsageError
 from onnxtile.system.runtime import Array
 from onnxtile.verification.rounding import one_step_off
-from onnxtile.verification.values import OutputError, badness, compare_quantised
+from onnxtile.verification.values import OutputError, badness, compare_quantised, compare_values
 
 WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Werror")
 """The options with which a file has to compile."""
@@ -108,7 +108,8 @@ def runs_of(opened: Unfolded, plan: PlanResult, wanted: Wanted, count: int = RUN
     carried = {state.input: state.output for state in plan.kept_states}
     before: dict[str, Array] = {}
     for feeds in wanted.feeds(model, shapes.sizes, count):
-        own = {name: np.asarray(array) for name, array in feeds.items()}
+        own = {value.name or "": value.const_value.numpy() for value in model.graph.inputs if value.const_value is not None}
+        own |= {name: np.asarray(array) for name, array in feeds.items()}
         own |= {name: before.get(output, np.zeros_like(own[name])) for name, output in carried.items()}
         results = plain.run(own)
         before = {name: np.array(_array(value)) for name, value in results.items()}
@@ -193,8 +194,11 @@ class Tools:
     runner: tuple[str, ...] = ()
 
 
-def prove(source: Source, runs: Sequence[Run], tools: Tools) -> Proof:
-    """Compile and run `source`, and compare all outputs. Raises UsageError where a tool fails, Mismatch where the program does."""
+def prove(source: Source, runs: Sequence[Run], tools: Tools, coarsest: float = 0.0) -> Proof:
+    """Compile and run `source`, and compare all outputs. Raises UsageError where a tool fails, Mismatch where the program does.
+
+    `coarsest` is the precision of the coarsest floats inside the model.
+    """
     with tempfile.TemporaryDirectory(prefix="onnxtile-") as folder:
         output = _output(source, runs, tools, Path(folder))
     compared: dict[str, OutputError] = {}
@@ -205,7 +209,10 @@ def prove(source: Source, runs: Sequence[Run], tools: Tools) -> Proof:
             size = port.tensor.bytes
             got = np.frombuffer(output[at : at + size], dtype).reshape(port.tensor.sizes)
             at += size
-            error = compare_quantised(port.name, np.asarray(run.outputs[port.name]).reshape(port.tensor.sizes), got)
+            expected = np.asarray(run.outputs[port.name]).reshape(port.tensor.sizes)
+            error = compare_quantised(port.name, expected, got)
+            if not error.equal and coarsest:
+                error = compare_values(port.name, expected, got, coarsest=coarsest)
             compared[port.name] = max(compared.get(port.name, error), error, key=badness)
     return Proof(" ".join(tools.compiler), len(runs), tuple(compared.values()))
 
@@ -287,7 +294,10 @@ def _output(source: Source, runs: Sequence[Run], tools: Tools, folder: Path) -> 
         )
     if done.returncode:
         raise Mismatch(f"the program in C ended with {done.returncode}: {_last(done)}", hint="nothing was written")
-    return (folder / "output.bin").read_bytes()
+    found = (folder / "output.bin").read_bytes() if (folder / "output.bin").exists() else b""
+    if len(found) != sum(port.tensor.bytes for port in source.outputs) * len(runs):
+        raise Mismatch(f"the program in C ended early: {_last(done)}", hint="nothing was written")
+    return found
 
 
 def _succeed(command: Sequence[str], reason: str) -> None:
