@@ -108,7 +108,9 @@ def runs_of(opened: Unfolded, plan: PlanResult, wanted: Wanted, count: int = RUN
     carried = {state.input: state.output for state in plan.kept_states}
     before: dict[str, Array] = {}
     for feeds in wanted.feeds(model, shapes.sizes, count):
-        own = {value.name or "": value.const_value.numpy() for value in model.graph.inputs if value.const_value is not None}
+        own = {
+            value.name or "": value.const_value.numpy() for value in model.graph.inputs if value.const_value is not None
+        }
         own |= {name: np.asarray(array) for name, array in feeds.items()}
         own |= {name: before.get(output, np.zeros_like(own[name])) for name, output in carried.items()}
         results = plain.run(own)

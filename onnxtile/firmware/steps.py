@@ -24,6 +24,7 @@ from onnxtile.model.save import MAX_IR_VERSION
 from onnxtile.model.submodel import bare_node
 from onnxtile.operators.row import CONTROL_FLOW
 from onnxtile.planning.aliases import Alias, LayoutFacts, parts, views
+from onnxtile.planning.offsets.problem import align
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlanResult
 from onnxtile.planning.schedule import named
@@ -190,6 +191,7 @@ class _Planned:
         plan: PlanResult,
         shared: _Shared,
         ends: tuple[Sequence[Place], Sequence[Place]] | None = None,
+        workspace: tuple[int, int] = (0, 0),
     ) -> None:
         self._model, self._shapes, self._constants = opened
         self._plan = plan
@@ -199,6 +201,7 @@ class _Planned:
         self._places: dict[ir.Value, Place] = {}
         self._arenas = {arena.name: number for number, arena in enumerate(plan.arenas)}
         self._in_workspace = ends is not None
+        self._base, self._end = workspace
         graph = self._model.graph
         self._inputs = [value for value in graph.inputs if value not in self._constants]
         self._place_buffers(graph, plan.buffers)
@@ -217,8 +220,8 @@ class _Planned:
         for value in values:
             row = by_name.get(value.name or "")
             if row is not None:
-                kind = (WORKSPACE, 0) if self._in_workspace else (ARENA, self._arenas[row.arena])
-                self._places[value] = Place(*kind, row.offset)
+                inside, outside = Place(WORKSPACE, 0, self._base), Place(ARENA, self._arenas[row.arena])
+                self._places[value] = (inside if self._in_workspace else outside).at(row.offset)
 
     def program(self) -> Program:
         """Return the whole program of the main graph."""
@@ -352,13 +355,28 @@ class _Planned:
             flat = written_out(call, self._model, self._shapes, self._constants)
             self._shared.islands[key] = _planned_alone(flat, self._plan.alignment)
         opened, plan = self._shared.islands[key]
-        self._shared.workspace = max(self._shared.workspace, plan.arena_size)
         operands = [value for value in dict.fromkeys(call.inputs) if value is not None]
         given = [value for value in operands if not _is_written_as_constant(value, self._constants)]
-        ends = ([self._place(value) for value in given], [self._place(value) for value in call.outputs])
-        inner = _Planned(opened, plan, self._shared, ends)
+        sources, targets = [self._place(value) for value in given], [self._place(value) for value in call.outputs]
+        moved: list[CopyCall] = []
+        # The workspace of a meta-op in another begins where that of the other ends.
+        base = align(self._end, self._plan.alignment)
+        end = base + plan.arena_size
+        for number, (value, target) in enumerate(zip(call.outputs, targets, strict=True)):
+            size = self._tensor(value).bytes
+            reads = (
+                CopyCall(source, source, self._tensor(one).bytes) for one, source in zip(given, sources, strict=True)
+            )
+            if any(_overlap(CopyCall(target, target, size), read) for read in reads):
+                # The plan takes the meta-op for one kernel that may write over its operand. Its nodes may not.
+                end = align(end, self._plan.alignment)
+                moved.append(CopyCall(target, Place(WORKSPACE, 0, end), size))
+                targets[number] = moved[-1].source
+                end += size
+        self._shared.workspace = max(self._shared.workspace, end)
+        inner = _Planned(opened, plan, self._shared, (sources, targets), (base, end))
         inner.write()
-        self._calls += inner.calls
+        self._calls += [*inner.calls, *moved]
 
     def _operand_key(self, value: ir.Value) -> object:
         tensor = self._tensor(value)
