@@ -1,17 +1,18 @@
 """The calls of a run as a stream of bytes: kernels and operands by number, equal calls whose operands advance as loops.
 
 A number is written in groups of seven bits, the lowest first; each byte but the last has the highest bit. The stream is blocks, each
-with its turns (0 ends the stream), its number of calls, and the calls. A call is the number of its kernel, and its operands.
+with twice its turns (0 ends the stream), its number of calls, and the calls. A call is the number of its kernel, and its operands.
 
 An operand is units × spaces + space. In a block of several turns it is twice that, plus 1 where it advances. Its advance in units follows
-then, as a zigzag number.
+then, as a zigzag number. A branch is 1, its condition as an operand, and the bytes to skip where this is zero; 3 skips bytes always.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
+from typing import TypeAlias
 
 _LONGEST = 96
 """Calls of a loop, at most."""
@@ -31,6 +32,28 @@ class TableCall:
 
     kernel: int
     operands: tuple[Operand, ...]
+
+
+@dataclass(frozen=True)
+class TableBranch:
+    """Calls that run where the byte at `condition` is not zero, and others that run where it is."""
+
+    condition: Operand
+    then: tuple[TableEntry, ...]
+    otherwise: tuple[TableEntry, ...]
+
+
+TableEntry: TypeAlias = TableCall | TableBranch
+
+
+def flat(entries: Iterable[TableEntry]) -> Iterator[Operand]:
+    """Yield all operands of `entries`, those of branches too."""
+    for entry in entries:
+        if isinstance(entry, TableBranch):
+            yield entry.condition
+            yield from flat((*entry.then, *entry.otherwise))
+        else:
+            yield from entry.operands
 
 
 @dataclass(frozen=True)
@@ -102,12 +125,11 @@ def _loop(calls: Sequence[TableCall], turns: int) -> Block:
     return Block(tuple(calls[:half]), turns, steps)
 
 
-def units_of(calls: Iterable[TableCall], spaces: int) -> list[int]:
+def units_of(calls: Iterable[TableEntry], spaces: int) -> list[int]:
     """Return for each space the bytes of which all offsets in it are multiples."""
     found = [0] * spaces
-    for call in calls:
-        for operand in call.operands:
-            found[operand.space] = gcd(found[operand.space], operand.offset)
+    for operand in flat(calls):
+        found[operand.space] = gcd(found[operand.space], operand.offset)
     return [unit or 1 for unit in found]
 
 
@@ -120,17 +142,53 @@ def grouped(value: int) -> bytes:
     return bytes([*made, value])
 
 
-def stream_of(blocks: Iterable[Block], units: Sequence[int]) -> bytes:
+_IF, _SKIP = 1, 3
+"""The first numbers of a branch and of a jump; those of blocks are even."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Calls as bytes, and the number of their blocks."""
+
+    data: bytes
+    blocks: int
+
+
+def stream_of(entries: Sequence[TableEntry], units: Sequence[int]) -> Stream:
+    """Return all calls as bytes, with the end."""
+    found = _stream(entries, units)
+    return Stream(found.data + bytes([0]), found.blocks)
+
+
+def _stream(entries: Sequence[TableEntry], units: Sequence[int]) -> Stream:
+    made, blocks, calls = bytearray(), 0, list[TableCall]()
+    for entry in (*entries, None):
+        if isinstance(entry, TableCall):
+            calls.append(entry)
+            continue
+        found = blocks_of(calls)
+        made += _written(found, units)
+        blocks, calls = blocks + len(found), []
+        if entry is not None:
+            then, other = _stream(entry.then, units), _stream(entry.otherwise, units)
+            jump = grouped(_SKIP) + grouped(len(other.data))
+            made += grouped(_IF) + _operand(entry.condition, None, units) + grouped(len(then.data) + len(jump))
+            made += then.data + jump + other.data
+            blocks += then.blocks + other.blocks
+    return Stream(bytes(made), blocks)
+
+
+def _written(blocks: Iterable[Block], units: Sequence[int]) -> bytes:
     """Return `blocks` as bytes."""
     made = bytearray()
     for block in blocks:
-        made += grouped(block.turns) + grouped(len(block.calls))
+        made += grouped(block.turns * 2) + grouped(len(block.calls))
         for place, call in enumerate(block.calls):
             made += grouped(call.kernel)
             for turn, operand in enumerate(call.operands):
                 step = block.steps[place][turn] if block.turns > 1 else None
                 made += _operand(operand, step, units)
-    return bytes([*made, 0])
+    return bytes(made)
 
 
 def _operand(operand: Operand, step: int | None, units: Sequence[int]) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 import onnx
@@ -24,8 +25,8 @@ from onnxtile.model.save import MAX_IR_VERSION
 from onnxtile.model.submodel import bare_node
 from onnxtile.operators.row import CONTROL_FLOW
 from onnxtile.planning.aliases import Alias, LayoutFacts, parts, views
-from onnxtile.planning.offsets.problem import align
 from onnxtile.planning.model_plan import PlanSettings, plan_model
+from onnxtile.planning.offsets.problem import align
 from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlanResult
 from onnxtile.planning.schedule import named
 from onnxtile.shapes.opened_calls import Unfolded, inside_of, unfold, written_out
@@ -96,7 +97,25 @@ class CopyCall:
     size: int
 
 
-Call = KernelCall | CopyCall
+@dataclass(frozen=True)
+class Branch:
+    """The calls `then` where the byte at `condition` is not zero, else the calls `otherwise`."""
+
+    condition: Place
+    then: tuple[Call, ...]
+    otherwise: tuple[Call, ...]
+
+
+Call: TypeAlias = KernelCall | CopyCall | Branch
+
+
+def flat(calls: Iterable[Call]) -> Iterator[KernelCall | CopyCall]:
+    """Yield `calls`, those of branches in their places."""
+    for call in calls:
+        if isinstance(call, Branch):
+            yield from flat((*call.then, *call.otherwise))
+        else:
+            yield call
 
 
 @dataclass(frozen=True)
@@ -282,6 +301,9 @@ class _Planned:
         if graph is not None:
             self._open_call(node, graph, bodies)
             return
+        if node.op_type == "If" and self._facts.is_standard(node) and node.inputs[0] is not None:
+            self._branch(node, bodies)
+            return
         if node.op_type in CONTROL_FLOW and self._facts.is_standard(node):
             raise UsageError(
                 f"{name!r} is {node.op_type}, for which no C is written yet",
@@ -298,19 +320,37 @@ class _Planned:
 
     def _open_call(self, node: ir.Node, graph: ir.Graph, bodies: Sequence[PlannedBody]) -> None:
         """Run the graph of a function that the plan opens, in the workspace of the call."""
-        body = next((one for one in bodies if one.attribute is None), None)
+        self._body(node, graph, next((one for one in bodies if one.attribute is None), None))
+
+    def _branch(self, node: ir.Node, bodies: Sequence[PlannedBody]) -> None:
+        """Run one of the branches of an If; results without an address in the plan have one in the workspace."""
+        condition = node.inputs[0]
+        assert condition is not None
+        for value in node.outputs:
+            if value.name and value not in self._places:
+                raise UsageError(f"C needs fixed bytes, and {value.name!r} has no address in the plan")
+        found = {body.attribute: body for body in bodies}
+        before, sides = self._calls, []
+        for attribute in ("then_branch", "else_branch"):
+            self._calls = []
+            self._body(node, node.attributes[attribute].as_graph(), found.get(attribute))
+            sides.append(tuple(self._calls))
+        self._calls = [*before, Branch(self._place(condition), *sides)]
+
+    def _body(self, node: ir.Node, graph: ir.Graph, body: PlannedBody | None) -> None:
+        """Run `graph` of `node` as its plan says, and hand out its results."""
         if body is None:
             raise ModelError(f"the plan has no body of {node.name!r}")
         self._place_buffers(graph, body.buffers)
         self._graph(graph, body.schedule, body.steps, body.bodies)
+        copies = []
         for inner, outer in zip(graph.outputs, node.outputs, strict=False):
-            if outer.name:
-                self._hand_out(inner, outer)
-
-    def _hand_out(self, inner: ir.Value, outer: ir.Value) -> None:
-        place = self._places.setdefault(outer, self._place(inner))
-        if place != self._place(inner):
-            self._calls.append(CopyCall(place, self._place(inner), self._tensor(outer).bytes))
+            source = self._place(inner)
+            if outer.name and self._places.setdefault(outer, source) != source:
+                copies.append(CopyCall(self._places[outer], source, self._tensor(outer).bytes))
+        if any(_overlap(one, other) for at, one in enumerate(copies) for other in copies[at + 1 :]):
+            raise UsageError(f"no C is written for {node.name!r}: its results are in the bytes of each other")
+        self._calls += copies
 
     def _is_moved(self, node: ir.Node) -> bool:
         """Make no call, or copies alone, for a node whose results are operands, or parts or joins of them; return whether it is one."""
@@ -477,4 +517,4 @@ IR_VERSION = min(MAX_IR_VERSION, 10)
 
 def kernels_of(calls: Iterable[Call]) -> Iterator[Kernel]:
     """Yield the different kernels of `calls`, in the order in which they first run."""
-    yield from dict.fromkeys(call.kernel for call in calls if isinstance(call, KernelCall))
+    yield from dict.fromkeys(call.kernel for call in flat(calls) if isinstance(call, KernelCall))

@@ -5,7 +5,7 @@ Words of one size are one array, so that a compiler places and aligns them, what
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,10 +18,10 @@ _LEAST = 16
 
 @dataclass(frozen=True)
 class Weights:
-    """The bytes of the constants by the size of their elements, and for each constant that size and its offset in these."""
+    """The bytes of constants by the size of their elements, and for each constant, by number, that size and its offset in these."""
 
     blocks: dict[int, bytes]
-    places: tuple[tuple[int, int], ...]
+    places: Mapping[int, tuple[int, int]]
 
     @property
     def bytes(self) -> int:
@@ -29,12 +29,12 @@ class Weights:
         return sum(map(len, self.blocks.values()))
 
 
-def placed(arrays: Sequence[Array]) -> Weights:
+def placed(arrays: Mapping[int, Array]) -> Weights:
     """Return the bytes of `arrays`, and where each is: the largest first, those that are in these already where they are."""
     blocks: dict[int, bytearray] = {}
     places: dict[int, tuple[int, int]] = {}
     by_size: dict[int, list[int]] = {}
-    for number, array in enumerate(arrays):
+    for number, array in arrays.items():
         by_size.setdefault(array.dtype.itemsize, []).append(number)
     for size, numbers in sorted(by_size.items()):
         block = blocks[size] = bytearray()
@@ -45,10 +45,10 @@ def placed(arrays: Sequence[Array]) -> Weights:
                 places[number] = size, len(block) if offset is None else offset
                 if offset is None:
                     block += arrays[number].tobytes()
-    return Weights({size: bytes(block) for size, block in blocks.items()}, tuple(places[n] for n in range(len(arrays))))
+    return Weights({size: bytes(block) for size, block in blocks.items()}, places)
 
 
-def _levels(order: Sequence[int], arrays: Sequence[Array]) -> Iterator[list[int]]:
+def _levels(order: Sequence[int], arrays: Mapping[int, Array]) -> Iterator[list[int]]:
     """Yield constants of one length together: none of them is a slice of another."""
     level: list[int] = []
     for number in order:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
 
-from onnxtile.firmware.calls import Operand, TableCall, blocks_of, grouped, stream_of, units_of
+from onnxtile.firmware.calls import Operand, TableBranch, TableCall, TableEntry, grouped, stream_of, units_of
 from onnxtile.firmware.kernels import CFunction, CKernel, kernels_in_c
 from onnxtile.firmware.steps import (
     ARENA,
     CONSTANT,
     WORKSPACE,
+    Branch,
+    Call,
     CopyCall,
+    Kernel,
     KernelCall,
     Place,
     Port,
     Program,
+    flat,
     kernels_of,
 )
 from onnxtile.firmware.weights import Weights, placed
@@ -93,12 +97,14 @@ def written(program: Program, title: str) -> Source:
     name = prefix_of(title)
     kernels = list(kernels_of(program.calls))
     in_c = kernels_in_c(kernels, f"{name}_kernel")
-    weights = placed(program.constants)
+    numbers = {kernel: place for place, kernel in enumerate(kernels)}
+    operands = _constants(program, in_c.kernels, numbers)
+    weights = placed({number: program.constants[number] for number in operands})
     spaces = _Spaces(program, weights)
-    table = _Table(in_c.kernels, {kernel: place for place, kernel in enumerate(kernels)}, spaces)
-    calls = [table.call(call) for call in program.calls]
-    units, blocks = units_of(calls, spaces.count), blocks_of(calls)
-    stream = stream_of(blocks, units)
+    table = _Table(in_c.kernels, numbers, spaces)
+    entries = [table.entry(call) for call in program.calls]
+    units = units_of(entries, spaces.count)
+    stream = stream_of(entries, units)
     functions = [*in_c.functions, *([_copy(name)] if table.copies else [])]
     described, starts = _kernel_rows([*in_c.kernels, *table.copies], functions)
     arenas = tuple(
@@ -119,7 +125,7 @@ def written(program: Program, title: str) -> Source:
         "};",
         *_bytes(f"{name}_kernels", "uint8_t", described),
         *_bytes(f"{name}_starts", "uint16_t" if max(starts, default=0) < 1 << 16 else "uint32_t", starts),
-        *_bytes(f"{name}_calls", "uint8_t", stream),
+        *_bytes(f"{name}_calls", "uint8_t", stream.data),
         *_bytes(f"{name}_units", "uint8_t" if max(units) < 256 else "uint32_t", units),
         filled(
             _RUN,
@@ -132,7 +138,9 @@ def written(program: Program, title: str) -> Source:
         *_accessors(program, ports, arenas, name),
         *_reset(program, arenas, name),
     ]
-    tables = len(described) + len(starts) * (2 if max(starts, default=0) < 1 << 16 else 4) + len(stream) + len(units)
+    tables = (
+        len(described) + len(starts) * (2 if max(starts, default=0) < 1 << 16 else 4) + len(stream.data) + len(units)
+    )
     return Source(
         "\n".join(code) + "\n",
         _header(program, ports, arenas, name, title),
@@ -144,8 +152,8 @@ def written(program: Program, title: str) -> Source:
         program.alignment,
         len(kernels),
         len(functions),
-        len(calls),
-        len(blocks),
+        sum(1 for _ in flat(program.calls)),
+        stream.blocks,
         tables,
         weights.bytes,
         program.workspace,
@@ -155,6 +163,16 @@ def written(program: Program, title: str) -> Source:
             **{(port.place, "output"): own for port, own in zip(program.outputs, ports[1], strict=True)},
         },
     )
+
+
+def _constants(program: Program, kernels: Sequence[CKernel], numbers: Mapping[Kernel, int]) -> list[int]:
+    """Return the numbers of the constants that functions and copies read; others are in the text of functions."""
+    found: dict[int, None] = {}
+    for call in flat(program.calls):
+        names = () if isinstance(call, CopyCall) else kernels[numbers[call.kernel]].arguments
+        places = [call.source] if isinstance(call, CopyCall) else [call.places[name] for name in names]
+        found.update((place.number, None) for place in places if place.kind == CONSTANT)
+    return sorted(found)
 
 
 def prefix_of(title: str) -> str:
@@ -221,7 +239,7 @@ class _Spaces:
 class _Table:
     """Turns calls into numbers; copies are kernels of one function, each with its bytes."""
 
-    def __init__(self, kernels: Sequence[CKernel], numbers: dict[object, int], spaces: _Spaces) -> None:
+    def __init__(self, kernels: Sequence[CKernel], numbers: Mapping[Kernel, int], spaces: _Spaces) -> None:
         self._kernels = kernels
         self._numbers = numbers
         self._spaces = spaces
@@ -231,6 +249,12 @@ class _Table:
     def copies(self) -> list[CKernel]:
         functions = {kernel.function for kernel in self._kernels}
         return [CKernel(len(functions), (size,), ("target", "source")) for size in self._sizes]
+
+    def entry(self, call: Call) -> TableEntry:
+        if isinstance(call, Branch):
+            then, other = (tuple(map(self.entry, side)) for side in (call.then, call.otherwise))
+            return TableBranch(self._spaces.operand(call.condition), then, other)
+        return self.call(call)
 
     def call(self, call: KernelCall | CopyCall) -> TableCall:
         if isinstance(call, CopyCall):
@@ -342,8 +366,14 @@ static const uint8_t *${p}_call(const uint8_t *at, uint8_t *const *bases, uint32
 
 static void ${p}_walk(uint8_t *const *bases) {
     const uint8_t *at = ${p}_calls;
-    for (uint32_t turns; (turns = ${p}_number(&at)) != 0u;) {
-        const uint32_t calls = ${p}_number(&at);
+    for (uint32_t code; (code = ${p}_number(&at)) != 0u;) {
+        if (code & 1u) { /* 1 skips where a condition is not met, 3 always */
+            const uint32_t condition = code == 1u ? ${p}_number(&at) : 0u, length = ${p}_number(&at);
+            const size_t offset = condition / ${spaces}u * (size_t)${p}_units[condition % ${spaces}u];
+            if (code == 3u || !bases[condition % ${spaces}u][offset]) at += length;
+            continue;
+        }
+        const uint32_t turns = code >> 1, calls = ${p}_number(&at);
         const uint8_t *start = at;
         for (uint32_t turn = 0; turn < turns; ++turn) {
             at = start;
