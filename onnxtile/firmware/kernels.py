@@ -131,7 +131,7 @@ class _Unreadable(Exception):
     """A text of emx-onnx-cgen in another form than is known here."""
 
 
-_NODE = re.compile(r"^/\*\n \* Node \d+:\n(?: \*.*\n)+? \*/\n", re.MULTILINE)
+_NODE = re.compile(r"^/\*\n \* Node \d+:\n.*?^ \*/\n", re.MULTILINE | re.DOTALL)
 _FUNCTION = re.compile(r"^EMX_NODE_FN void (\w+)\(([^)]*)\) \{\n(.*?)^\}\n", re.MULTILINE | re.DOTALL)
 _WEIGHTS = re.compile(
     r"^/\*\n \* Weight \d+:\n(?: \*.*\n)+? \*/\nconst EMX_UNUSED [^;]*;\n|^extern const [^;]*;\n", re.MULTILINE

@@ -293,8 +293,14 @@ class _Planned:
             inside.setdefault(body.node, []).append(body)
         for name, node in zip(schedule, named(graph, schedule, steps).nodes, strict=True):
             outputs = [value for value in node.outputs if value.name]
-            if not all(value in self._constants and value not in self._places for value in outputs):
+            if not all(value in self._constants for value in outputs):
                 self._node(name, node, inside.get(name, []))
+                continue
+            for value in outputs:
+                if value in self._places:
+                    tensor = self._tensor(value)
+                    source = self._shared.constant(self._constants.array(value), tensor)
+                    self._calls.append(CopyCall(self._places[value], source, tensor.bytes))
 
     def _node(self, name: str, node: ir.Node, bodies: Sequence[PlannedBody]) -> None:
         graph = inside_of(node)
