@@ -27,6 +27,7 @@ from onnxtile.firmware.write import Source, written
 from onnxtile.model.feeds import ANYTHING, Wanted
 from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.opened_calls import Unfolded
+from onnxtile.system.errors import UsageError
 from onnxtile.system.progress import Progress, silent
 from onnxtile.verification.rounding import halves
 from onnxtile.verification.values import precision_of
@@ -96,11 +97,22 @@ class Target:
     runner: str = ""
 
     def tools(self) -> Tools | None:
-        """Return the commands; None where there is no compiler."""
-        if self.compiler:
-            return Tools(tuple(shlex.split(self.compiler)), tuple(shlex.split(self.runner)))
+        """Return the commands; None where there is no compiler. Raises UsageError for one that is not there."""
+        if self.compiler.strip():
+            return Tools(_words(self.compiler), _words(self.runner) if self.runner.strip() else ())
         found = compiler()
         return None if found is None else Tools(tuple(found))
+
+
+def _words(command: str) -> tuple[str, ...]:
+    """Return the words of `command`, as a shell reads them. Raises UsageError for quotes without an end, and where there is no such command."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"{command!r} is no command: {error}", hint="close the quotes") from error
+    if not words or shutil.which(words[0]) is None:
+        raise UsageError(f"there is no command {words[:1]}", hint="install it, or name another")
+    return tuple(words)
 
 
 HERE = Target()
@@ -120,9 +132,9 @@ def build(
 
     Raises UsageError that names the node for which no C can be written, or where a tool fails; Mismatch where the program differs.
     """
+    tools = target.tools()
     progress("writing C")
     source = written(program_of(opened, plan), _NAME)
-    tools = target.tools()
     if tools is None:
         return Firmware(source, not_proved("no C compiler is here"), None)
     footprint = footprint_of(source, tools)

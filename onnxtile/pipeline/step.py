@@ -42,11 +42,12 @@ DO = "do"
 
 @dataclass(frozen=True)
 class ModelSoFar:
-    """The file that a pipeline reads, the model as the steps so far left it, and the listener to progress."""
+    """The file that a pipeline reads, the model as the steps so far left it, the listener to progress, and how names of files begin."""
 
     source: Path
     model: Source
     progress: Progress
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class PipelineStep:
 
         found = {}
         for ending, form in self.emitted.items():
-            path = format_of(paths[form]).path_beside(paths[form])
+            path = format_of(paths[form]).path_beside(paths[form]) if form in paths else None
             if path is not None:
                 found[ending.removesuffix(form) + path.suffix] = path
         return found
@@ -114,6 +115,9 @@ class PipelineStep:
         content = outcome.result.to_dict()
         shown = content if outcome.emitted is None else outcome.emitted
         paths = {form: Path(f"{so_far.source.stem}{form}") for form in self.emitted.values()}
+        for ending, form in self.emitted.items():
+            if self._beside({form: paths[form]}):
+                paths[form] = Path(f"{so_far.title}{ending}")  # files that name each other have their own names
         rendered = self.verb.emits(self.options, list(paths.values()))(shown)
         files = {ending: rendered[paths[form]] for ending, form in self.emitted.items()}
         files |= {other: rendered[path] for other, path in self._beside(paths).items()}

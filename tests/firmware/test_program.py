@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxtile
+from onnxtile import cli
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted
 from onnxtile.shapes.opened_calls import Unfolded, unfold
@@ -336,3 +339,68 @@ def test_a_program_runs_on_a_microcontroller(options: str, board: str) -> None:
         made = build(opened_of(planned), planned.plan, target=Target(command, runner))
         assert made.proof.equal and made.proof.runs == 3
         assert made.footprint is not None and made.footprint.code < 8192
+
+
+# The commands.
+
+
+def arguments(folder: Path, *options: str) -> list[str]:
+    onnx.save(network(), folder / "model.onnx")
+    return ["onnxtile", "plan", str(folder / "model.onnx"), *options]
+
+
+def ended(command: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return int(str(end.value.code))
+
+
+@needs_cc
+def test_the_command_writes_both_files_and_tells_flash_and_ram(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = arguments(tmp_path, "--emit", str(tmp_path / "net.c"), "--json", str(tmp_path / "r.json"))
+    assert ended(command, monkeypatch) == 0
+    printed = capsys.readouterr().out
+    assert "flash by" in printed and "the program in C ran 3 times beside onnxruntime" in printed
+    assert (tmp_path / "net.c").exists() and (tmp_path / "net.h").exists()
+    figures = json.loads((tmp_path / "r.json").read_text())["firmware"]
+    assert figures["proof"]["runs"] == 3 and figures["footprint"]["ram"] >= figures["footprint"]["memory"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--target-cc", "gcc"], "about a program in C"),
+        (["--emit", "net.c", "--runner", "qemu"], "which is not given"),
+        (["--emit", "net.c", "--emit", "net.h"], "leave one of the two out"),
+        (["--emit", "net.c", "--target-cc", "no-such-compiler"], "no-such-compiler"),
+        (["--emit", "net.c", "--target-cc", "'gcc"], "is no command"),
+        (["--emit", "net.c", "--target-cc", "gcc --no-such-option", "--runner", "env"], "the C compiler refuses"),
+    ],
+)
+def test_options_that_make_no_sense_are_one_line_and_write_nothing(
+    options: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ended(arguments(tmp_path, *options), monkeypatch) == 2
+    told = capsys.readouterr().err.strip().splitlines()[-1]
+    assert told.startswith("error: ") and message in told
+    assert not (tmp_path / "net.c").exists() and not (tmp_path / "model.planned.onnx").exists()
+
+
+@needs_cc
+def test_a_pipeline_and_fit_write_both_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = arguments(tmp_path)
+    (tmp_path / "p.toml").write_text('[[steps]]\ndo = "plan"\nemit = ["c"]\n')
+    assert ended(["onnxtile", "run", str(tmp_path / "p.toml"), command[2]], monkeypatch) == 0
+    assert (tmp_path / "model.p.plan.h").exists()
+    assert '#include "model.p.plan.h"' in (tmp_path / "model.p.plan.c").read_text()
+    monkeypatch.chdir(tmp_path)
+    assert ended(["onnxtile", "fit", command[2], "--capacity", "64KiB", "--emit", "fit.c"], monkeypatch) == 0
+    assert (tmp_path / "fit.c").exists() and (tmp_path / "fit.h").exists()
