@@ -216,13 +216,26 @@ class EmitOptions:
     emit: Annotated[
         tuple[str, ...],
         Option(
-            "also write the plan, as .json .csv .h .bin .html .svg .png .tflm ...",
+            "also write the plan, as .json .csv .c .h .bin .html .svg .png .tflm ...",
             "FILE",
             heading=WRITING,
             kind=values.TEXTS,
             endings=Choices("onnxtile.report.format:endings"),
         ),
     ] = ()
+    target_cc: Annotated[
+        str,
+        Option(
+            "C compiler for a target, with its options and files, to measure and run a .c",
+            '"arm-none-eabi-gcc ..."',
+            heading=WRITING,
+            default="the compiler of this machine",
+        ),
+    ] = ""
+    runner: Annotated[
+        str,
+        Option("command that runs a program of the target", '"qemu-system-arm ..."', heading=WRITING, default="none"),
+    ] = ""
     names: Annotated[
         bool | None,
         Option("label tensors in pictures", flags=("--names/--no-names",), heading=WRITING, default="where they fit"),

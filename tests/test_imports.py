@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "onnxtile"
 PACKAGES = [
     *("system", "operators", "model", "shapes", "declare", "common_options"),
     *("query", "verification", "inspection", "fusion", "tiling", "planning", "check", "arena", "fitting"),
-    *("report", "deployment", "verbs", "api", "pipeline", "demo", "cli"),
+    *("report", "deployment", "firmware", "verbs", "api", "pipeline", "demo", "cli"),
     "__main__",
 ]
 SIBLINGS = {"fusion", "tiling", "planning"}
@@ -30,6 +30,7 @@ OWNERS = {
     "tflite_micro": {"deployment"},
     "executorch": {"deployment"},
     "onnx_shape_inference": {"shapes"},
+    "emx_onnx_cgen": {"firmware"},
 }
 # These know no ONNX and are tested with plain data.
 PURE = [

@@ -98,7 +98,7 @@ def _require_files_apart(source: TomlFile, steps: Sequence[PipelineStep]) -> Non
     """Raise UsageError where two steps write the same file, or one writes the report's."""
     found = {REPORT}
     for i, step in enumerate(steps):
-        for ending in step.emitted:
+        for ending in step.written:
             if ending in found:
                 where = source.place(("steps", i, "emit"))
                 own = f"{step.name}{i + 1}.{ending.rpartition('.')[2]}"
@@ -141,7 +141,7 @@ class Destination:
     def files(self, pipeline: Pipeline, source: Path) -> tuple[Path, ...]:
         """Return all files that `pipeline` makes of the model `source`: a model, its report, and those that steps emit."""
         model = self.model(pipeline, source)
-        endings = [ending for step in pipeline.steps for ending in step.emitted]
+        endings = [ending for step in pipeline.steps for ending in step.written]
         return (model, *(model.with_suffix(ending) for ending in (REPORT, *endings)))
 
     def model(self, pipeline: Pipeline, source: Path) -> Path:

@@ -66,7 +66,7 @@ def run_one(pipeline: Pipeline, source: Path, place: Destination, progress: Prog
     target = place.model(pipeline, source)
     results: list[tuple[str, Mapping[str, Any]]] = []
     try:
-        report = _applied(pipeline, ModelSoFar(source, source, progress), target, place, results)
+        report = _applied(pipeline, ModelSoFar(source, source, progress, target.stem), target, place, results)
     except Exception as error:  # noqa: BLE001 - a bug shows in this model's report, and the others go on
         report = Report(source, tuple(results), error=_line(error))
     if place.dry_run or not target.parent.is_dir():
@@ -119,7 +119,7 @@ def _applied(
 
 
 def _after(state: ModelSoFar, done: StepResult) -> ModelSoFar:
-    return state if done.model is None else ModelSoFar(state.source, done.model, state.progress)
+    return state if done.model is None else replace(state, model=done.model)
 
 
 def _models(state: ModelSoFar, target: Path) -> tuple[Path, ...]:

@@ -42,11 +42,12 @@ DO = "do"
 
 @dataclass(frozen=True)
 class ModelSoFar:
-    """The file that a pipeline reads, the model as the steps so far left it, and the listener to progress."""
+    """The file that a pipeline reads, the model as the steps so far left it, the listener to progress, and how names of files begin."""
 
     source: Path
     model: Source
     progress: Progress
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,23 @@ class PipelineStep:
         emit = options(type(self.options)).get("emit")
         return {} if emit is None else asked_for(self.options.emit, self.name, emit.endings)
 
+    def _beside(self, paths: Mapping[str, Path]) -> dict[str, Path]:
+        """Return the second files of those that have one, by ending, with where they are rendered; `paths` has the first by format."""
+        from onnxtile.report.format import format_of
+
+        found = {}
+        for ending, form in self.emitted.items():
+            path = format_of(paths[form]).path_beside(paths[form]) if form in paths else None
+            if path is not None:
+                found[ending.removesuffix(form) + path.suffix] = path
+        return found
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The ending of each file beside the model, also of those that belong to another."""
+        paths = {form: Path(f"x{form}") for form in self.emitted.values()}
+        return (*self.emitted, *self._beside(paths))
+
     def require(self) -> None:
         """Raise UsageError for options that make no sense together, or that name files that are not there."""
         paths = [Path(f"x{form}") for form in self.emitted.values()]
@@ -97,8 +115,12 @@ class PipelineStep:
         content = outcome.result.to_dict()
         shown = content if outcome.emitted is None else outcome.emitted
         paths = {form: Path(f"{so_far.source.stem}{form}") for form in self.emitted.values()}
+        for ending, form in self.emitted.items():
+            if self._beside({form: paths[form]}):
+                paths[form] = Path(f"{so_far.title}{ending}")  # files that name each other have their own names
         rendered = self.verb.emits(self.options, list(paths.values()))(shown)
         files = {ending: rendered[paths[form]] for ending, form in self.emitted.items()}
+        files |= {other: rendered[path] for other, path in self._beside(paths).items()}
         return StepResult(
             content,
             getattr(outcome.result, "model", None) if outcome.model is not None else None,

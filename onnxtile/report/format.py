@@ -22,15 +22,20 @@ PlanJson: TypeAlias = Mapping[str, Any]
 class PlanDocument(dict[str, Any]):
     """A plan as JSON that was just made of a model: `constants` returns the bytes of the block of constants.
 
-    `certificate` returns the certificate of the plan.
+    `certificate` returns the certificate of the plan, `firmware` the files of the program in C by their ending, from a title.
     """
 
     def __init__(
-        self, plan: PlanJson, constants: Callable[[], bytes], certificate: Callable[[], PlanJson] | None = None
+        self,
+        plan: PlanJson,
+        constants: Callable[[], bytes],
+        certificate: Callable[[], PlanJson] | None = None,
+        firmware: Callable[[str], Mapping[str, bytes]] | None = None,
     ) -> None:
         super().__init__(plan)
         self.constants = constants
         self.certificate = certificate
+        self.firmware = firmware
 
 
 COLOR_BY = ("operator", "layer", "kind")
@@ -63,6 +68,20 @@ class Format:
     picture: bool = False
     needs: str = ""
     """A package that this format alone needs, of the extra "pictures"."""
+    beside: tuple[str, Callable[[PlanJson, RenderOptions], bytes]] | None = None
+    """A second file that belongs to the first: its ending, and how it is written."""
+
+    def path_beside(self, path: Path) -> Path | None:
+        """Return the second file of the file `path`; None where there is none."""
+        return None if self.beside is None else path.with_name(self.title(path) + self.beside[0])
+
+    def contents(self, plan: PlanJson, path: Path, options: RenderOptions) -> dict[Path, bytes]:
+        """Return the content of the file `path`, and of that beside it. Raises UsageError where this format cannot hold the plan."""
+        files = {path: self.render(plan, options)}
+        other = self.path_beside(path)
+        if self.beside is not None and other is not None:
+            files[other] = self.beside[1](plan, options)
+        return files
 
     def require(self) -> None:
         """Raise UsageError where the package that this format needs is not installed."""
@@ -113,8 +132,14 @@ class Emission:
     ) -> Emission:
         """Return the emission to `paths`. `compare` is the JSON file of a plan to draw beside this one. Raises UsageError."""
         files = {path: format_of(path) for path in paths}
-        for form in files.values():
+        for path, form in files.items():
             form.require()
+            other = form.path_beside(path)
+            if other in files:
+                raise UsageError(
+                    f"{other} is written with {path}, and named as a file of its own too",
+                    hint="leave one of the two out",
+                )
         if color_by is not None and color_by not in COLOR_BY:
             raise invalid("color_by", color_by, COLOR_BY)
         given = {"compare": compare, "names": names, "color_by": color_by}
@@ -129,10 +154,10 @@ class Emission:
 
     def content(self, plan: PlanJson) -> dict[Path, bytes]:
         """Return the content of each file."""
-        return {
-            path: form.render(plan, RenderOptions(form.title(path), self.names, self.before, self.color_by))
-            for path, form in self.files.items()
-        }
+        found: dict[Path, bytes] = {}
+        for path, form in self.files.items():
+            found |= form.contents(plan, path, RenderOptions(form.title(path), self.names, self.before, self.color_by))
+        return found
 
 
 # A plan read back from its JSON, with a check of the fields that a picture needs.

@@ -162,7 +162,42 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
         tables.append(table_of("unplanned", {"tensor": "name", "reason": "reason"}, result["unplanned"]))
     if result.get("not_run"):
         tables.append(line(f"checked, not run inside the arena: {result['not_run']}"))
-    return [*tables, *for_arena_run(result.get("verdict"))]
+    return [*tables, *for_arena_run(result.get("verdict")), *for_firmware(result.get("firmware"))]
+
+
+def for_firmware(firmware: ResultJson | None) -> list[Table | Text]:
+    """Return the table of a program in C, and how it was proved; none where none was written."""
+    if firmware is None:
+        return []
+    rows: list[tuple[str, object]] = [
+        (
+            "calls",
+            f"{firmware['calls']:,} of {firmware['kernels']:,} different kernels, in {firmware['functions']:,} functions",
+        ),
+        ("weights", f"{firmware['weights']:,} bytes"),
+        ("tables", f"{firmware['tables']:,} bytes"),
+    ]
+    if firmware["workspace"]:
+        rows.append(("workspace", f"{firmware['workspace']:,} bytes beside the arena"))
+    size = firmware["footprint"]
+    if size is not None:
+        stack = "" if size["stack"] is None else f" + stack {size['stack']:,}"
+        rows += [
+            (
+                f"flash by {size['compiler']}",
+                f"{size['flash']:,} bytes: code {size['code']:,} + constants {size['constants']:,}",
+            ),
+            (f"RAM by {size['compiler']}", f"{size['ram']:,} bytes: memory {size['memory']:,}{stack}"),
+        ]
+    return [table("C", ("figure", "value"), rows), line(_proved_in_c(firmware["proof"]))]
+
+
+def _proved_in_c(proof: ResultJson) -> str:
+    if proof["not_run"] is not None:
+        return f"the program in C was not run: {proof['not_run']}"
+    worst = max((output["max_abs"] for output in proof["outputs"]), default=0.0)
+    told = "every output equal" if not worst else f"outputs within {worst:.2g} (allowed: {proof['outputs'][0]['why']})"
+    return f"the program in C ran {proof['runs']:,} times beside onnxruntime: {told}"
 
 
 def for_arena_run(verdict: ResultJson | None) -> list[Table | Text]:

@@ -11,7 +11,7 @@ from rich.text import Text
 from onnxtile.report.fit_tables import for_curve, for_fitted
 from onnxtile.report.inspect_tables import for_inspect, for_trace
 from onnxtile.report.layout import live_line
-from onnxtile.report.plan_tables import for_arena_run, for_check, for_plan
+from onnxtile.report.plan_tables import for_arena_run, for_check, for_firmware, for_plan
 from onnxtile.report.run_tables import for_run
 from onnxtile.report.table import ResultJson, Shown, counted, line, plain, some_of, table, table_of
 from onnxtile.report.verify_tables import for_verdict, for_verify
@@ -66,7 +66,8 @@ def for_unfuse(result: ResultJson) -> list[Table | Text]:
 def for_fit(result: ResultJson) -> list[Table | Text]:
     """Return the tables of a `fit` result."""
     curve = for_curve(result) if result["curve"] else []
-    return [*curve, *for_fitted(result), *for_verdict(result), *for_arena_run((result["verdict"] or {}).get("arena"))]
+    arena = for_arena_run((result["verdict"] or {}).get("arena"))
+    return [*curve, *for_fitted(result), *for_verdict(result), *arena, *for_firmware(result.get("firmware"))]
 
 
 _DEMO: dict[str, Shown] = {

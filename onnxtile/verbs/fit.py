@@ -14,6 +14,7 @@ from onnxtile.declare.option import declared, names, require_within
 from onnxtile.declare.verb import Content, Outcome, Verb
 from onnxtile.system.errors import NAME_ONLY
 from onnxtile.verbs.options.fit import CurveOptions, FitCommand, FitOptions, FitStepOptions, require_memory
+from onnxtile.verbs.options.plan import require_target, wants_c
 
 if TYPE_CHECKING:
     from onnxtile.declare.verb import ResultWriter
@@ -58,10 +59,22 @@ def _run(options: FitStepOptions) -> Outcome:
         if not _fits_one(options):
             return Outcome(curve, "curve", emitted={"curve": curve.to_dict()})
     result = replace(fitting.attempt(options, subject), curve=curve)
+    if wants_c(options.emit) and result.fits:
+        result = _with_firmware(result, options)
     note = "" if result.reason is None else f"error: {result.reason}"
     model = result.model if result.fits else None
     emitted = {**result.documents, "curve": curve and curve.to_dict()}
     return Outcome(result, "fit", model, reason=result.reason, note=note, emitted=emitted)
+
+
+def _with_firmware(result: FittedModel, options: FitStepOptions) -> FittedModel:
+    """Return `result` with its program in C. Raises UsageError, Mismatch."""
+    from onnxtile.firmware.build import Target, build
+
+    target = Target(options.target_cc, options.runner)
+    planned = result.planned
+    made = build(planned.opened, planned.plan, verify=options.verify, target=target, progress=options.progress)
+    return replace(result, planned=replace(planned, firmware=made))
 
 
 def _prepare(options: FitStepOptions, paths: Sequence[Path]) -> Callable[[Content], Mapping[Path, bytes]]:
@@ -102,6 +115,7 @@ def _writes(options: FitCommand) -> str | None:
 
 def _require(options: FitStepOptions) -> None:
     _ = options.limits
+    require_target(options)
     if not isinstance(options, FitCommand) or not options.curve or _fits_one(options):
         require_memory(options)
         return

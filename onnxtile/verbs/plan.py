@@ -22,6 +22,8 @@ from onnxtile.verbs.options.plan import (
     PlanStep,
     ProblemOptions,
     TfliteOptions,
+    require_target,
+    wants_c,
 )
 
 if TYPE_CHECKING:
@@ -108,10 +110,13 @@ def _run(options: PlanStep) -> Outcome:
     from onnxtile.verbs.flows import planning
 
     planned = planning.plan(options)
+    if wants_c(options.emit):
+        planned = planning.with_firmware(planned, options)
     return Outcome(planned, "plan", planned.model, emitted=planned.document)
 
 
 def _require(options: PlanStep) -> None:
+    require_target(options)
     if isinstance(options, PlanCommand):
         _require_one_mode(options)
     if not _is_bare(options) and options.workspaces:

@@ -20,7 +20,7 @@ from onnxtile.system.registry import discover
 from tests.report.conftest import Plan, bare, row
 
 FORMATS = discover("onnxtile.report.formats", Format)
-OF_A_PLAN = [form for name, form in FORMATS.items() if name not in {"constants", "certificate"}]
+OF_A_PLAN = [form for name, form in FORMATS.items() if name not in {"constants", "certificate", "c"}]
 """The formats that need no model beside the plan."""
 EACH = pytest.mark.parametrize("form", OF_A_PLAN, ids=lambda form: form.name)
 

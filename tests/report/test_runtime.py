@@ -1,4 +1,4 @@
-"""The tables of the C header run a model: the example of the docs, compiled, computes what onnxruntime computes."""
+"""The tables of the C header run a model: an example beside this file, compiled, computes what onnxruntime computes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,16 @@ def compiled(folder: Path, plan: PlanJson, *options: str) -> subprocess.Complete
     if shutil.which("gcc") is None:
         pytest.skip("there is no gcc")
     (folder / "net.h").write_bytes(FORMAT.render(plan, RenderOptions("net")))
-    command = ["gcc", "-std=c99", "-O2", *WARNINGS, *options, f"-I{folder}", str(ROOT / "docs" / "runtime.c"), "-lm"]
+    command = [
+        "gcc",
+        "-std=c99",
+        "-O2",
+        *WARNINGS,
+        *options,
+        f"-I{folder}",
+        str(ROOT / "tests" / "report" / "runtime.c"),
+        "-lm",
+    ]
     return subprocess.run([*command, "-o", "run"], cwd=folder, capture_output=True, text=True, check=False, timeout=120)
 
 

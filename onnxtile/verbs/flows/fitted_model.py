@@ -18,6 +18,7 @@ from onnxtile.verbs.flows.results import RewrittenModel, verified
 from onnxtile.verification.trials import Verdict
 
 if TYPE_CHECKING:
+    from onnxtile.firmware.build import Firmware
     from onnxtile.tiling.result import TileResult
 
 
@@ -27,13 +28,18 @@ class ModelPlan:
 
     opened: Unfolded
     plan: PlanResult
+    firmware: Firmware | None = None
 
     @property
     def document(self) -> PlanDocument:
         """The JSON of the plan, from which every format can be written."""
         from onnxtile.planning.annotate import constant_block
 
-        return PlanDocument(self.plan.to_dict(), lambda: constant_block(self.opened.model, self.plan))
+        made = self.firmware
+        firmware = None if made is None else made.files
+        return PlanDocument(
+            self.plan.to_dict(), lambda: constant_block(self.opened.model, self.plan), firmware=firmware
+        )
 
     def run(self, progress: Progress) -> ArenaVerdict:
         """Run the model inside its arena and outside it, and compare every tensor bit for bit."""
@@ -121,6 +127,7 @@ class FittedModel(RewrittenModel):
             "steps": [step.to_dict() for step in self.steps],
             "tiled": self.tiled and self.tiled.to_dict(),
             "curve": self.curve and self.curve.to_dict()["curve"],
+            **({} if self.planned.firmware is None else {"firmware": self.planned.firmware.to_dict()}),
             "blocked_by": self.blocked_by and self.blocked_by.to_dict(),
             "verdict": self.verdict
             and {**self.verdict.to_dict(), "arena": self.arena_verdict and self.arena_verdict.to_dict()},

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from onnxtile.arena.state_run import StateVerdict
     from onnxtile.planning.model_plan import PlanSettings
     from onnxtile.planning.result import PlanResult
-    from onnxtile.verbs.options.plan import PlanOptions
+    from onnxtile.verbs.options.plan import PlanOptions, PlanStep
 
 
 def plan(options: PlanOptions) -> PlannedModel:
@@ -85,6 +85,18 @@ def _planned(options: PlanOptions) -> PlannedModel:
             require_equal(verdict)
     annotate(planned, result)
     return PlannedModel(planned, result, verdict, not_run, source=file_of(options.model))
+
+
+def with_firmware(planned: PlannedModel, options: PlanStep) -> PlannedModel:
+    """Return `planned` with its program in C, as `options` ask for it. Raises UsageError, Mismatch."""
+    from onnxtile.firmware.build import Target, build
+
+    inputs = None if options.inputs is None else read_inputs(options.inputs, planned.model)
+    wanted, model = Wanted(inputs, options.ranges), planned.model
+    opened = unfold(model, resolve(model, run=True, wanted=wanted), Constants(model))
+    target = Target(options.target_cc, options.runner)
+    made = build(opened, planned.plan, wanted=wanted, verify=options.verify, target=target, progress=options.progress)
+    return replace(planned, firmware=made)
 
 
 def _ran(opened: Unfolded, result: PlanResult, wanted: Wanted, options: PlanOptions) -> ArenaVerdict | StateVerdict:

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import onnx_ir as ir
 
 from onnxtile.declare.verb import VerbResult, write_result
+from onnxtile.model.constants import Constants
 from onnxtile.model.load import Source
 from onnxtile.model.stream import Draft
+from onnxtile.system.files import require_writable, write_whole
 
 if TYPE_CHECKING:
     from onnxtile.arena.run import ArenaVerdict
     from onnxtile.arena.state_run import StateVerdict
+    from onnxtile.firmware.build import Firmware
     from onnxtile.fusion.fuse import PatternResult
     from onnxtile.fusion.lower.driver import LoweredSite
     from onnxtile.fusion.site_check import SiteVerdict
@@ -327,6 +330,8 @@ class PlannedModel(ModelResult):
     plan: PlanResult
     verdict: ArenaVerdict | StateVerdict | RangeVerdict | None
     not_run: str | None = None
+    firmware: Firmware | None = None
+    """The program in C, its proof and its bytes; None where it was not asked for."""
 
     @property
     def summary(self) -> str:
@@ -336,15 +341,39 @@ class PlannedModel(ModelResult):
         return f"{self.plan.summary}, {state}"
 
     def write(self, path: str | Path) -> None:
-        """Write the plan to `path` in the format that the ending selects: .json, .html, .h, .csv, .svg ... Raises UsageError."""
-        write_result(self.document, self.verb, path)
+        """Write the plan to `path` in the format that the ending selects: .json, .html, .c, .h, .csv, .svg ... Raises UsageError.
+
+        A .c has its header beside it, and is proved as `plan` proves one, where the plan was verified.
+        """
+        from onnxtile.report.format import format_of
+
+        second = format_of(Path(path)).path_beside(Path(path))
+        document = self.document
+        write_result(document, self.verb, path)
+        if second is not None and document.firmware is not None:
+            require_writable(second)
+            write_whole(second, document.firmware(second.stem)[second.suffix])
 
     @property
     def document(self) -> PlanDocument:
         """The JSON of the plan, from which every format can be written."""
         from onnxtile.report.format import PlanDocument
 
-        return PlanDocument(self.plan.to_dict(), self.constant_block, self.certificate)
+        return PlanDocument(self.plan.to_dict(), self.constant_block, self.certificate, self._in_c)
+
+    def _in_c(self, title: str) -> Mapping[str, bytes]:
+        """Return the files of the program in C. Raises UsageError for a node for which none can be written, Mismatch."""
+        made = self.firmware or self._built
+        return made.files(title)
+
+    @cached_property
+    def _built(self) -> Firmware:
+        from onnxtile.firmware.build import build
+        from onnxtile.shapes.opened_calls import unfold
+        from onnxtile.shapes.resolve import resolve
+
+        opened = unfold(self.model, resolve(self.model, run=True), Constants(self.model))
+        return build(opened, self.plan, verify=self.verdict is not None)
 
     def certificate(self) -> dict[str, Any]:
         """Return the certificate of the plan, which `check/check_account.py` and `check_bound.py` accept. Raises ModelError."""
@@ -360,5 +389,7 @@ class PlannedModel(ModelResult):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `plan`."""
-        missing = {} if self.not_run is None else {"not_run": self.not_run}
+        missing: dict[str, Any] = {} if self.not_run is None else {"not_run": self.not_run}
+        if self.firmware is not None:
+            missing["firmware"] = self.firmware.to_dict()
         return {**self.plan.to_dict(), "verdict": self.verdict and self.verdict.to_dict(), **missing}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -18,7 +18,7 @@ from onnxtile.common_options import (
 )
 from onnxtile.declare import values
 from onnxtile.declare.option import WRITING, Choices, Option, Positional
-from onnxtile.system.errors import UsageError
+from onnxtile.system.errors import NAME_ONLY, UsageError
 from onnxtile.system.text import whole
 
 if TYPE_CHECKING:
@@ -213,6 +213,29 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
         ),
     ] = "auto"
     streams: Annotated[int, Option("run up to N independent nodes in parallel", "N", heading=_SEARCH)] = 1
+
+
+def wants_c(emit: Iterable[str]) -> bool:
+    """Return whether one of the files of --emit is a program in C."""
+    return any(file.endswith(".c") or file == "c" for file in emit)
+
+
+def require_target(options: EmitOptions) -> None:
+    """Raise UsageError for a compiler or a runner without a program in C, or a runner without a compiler; also where emx is missing."""
+    if wants_c(options.emit):
+        from onnxtile.firmware.kernels import require_emx
+
+        require_emx()
+    elif options.target_cc or options.runner:
+        name = "target_cc" if options.target_cc else "runner"
+        message = f"{{{name}}} is about a program in C, and {{emit}} names none"
+        raise UsageError(message, hint="add {emit} net.c", given={name: NAME_ONLY, "emit": NAME_ONLY})
+    if options.runner and not options.target_cc:
+        raise UsageError(
+            "{runner} runs what {target_cc} compiles, which is not given",
+            hint='add {target_cc} "arm-none-eabi-gcc ..."',
+            given={"runner": NAME_ONLY, "target_cc": NAME_ONLY},
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

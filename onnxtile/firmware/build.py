@@ -1,0 +1,218 @@
+"""From a planned model to its firmware: the program in C, its proof, and the bytes of flash and RAM that it takes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onnxtile.firmware.prove import (
+    Proof,
+    Tools,
+    command_done,
+    compiler,
+    excused,
+    not_proved,
+    prove,
+    require_proved,
+    runs_of,
+)
+from onnxtile.firmware.steps import program_of
+from onnxtile.firmware.write import Source, written
+from onnxtile.model.feeds import ANYTHING, Wanted
+from onnxtile.planning.result import PlanResult
+from onnxtile.shapes.opened_calls import Unfolded
+from onnxtile.system.errors import UsageError
+from onnxtile.system.progress import Progress, silent
+from onnxtile.verification.rounding import halves
+from onnxtile.verification.values import precision_of
+
+_NAME = "onnxtile_net"
+"""The start of all names until the file has its own."""
+OPTIMISED = "-O2"
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """The bytes of a program as `compiler` makes it: code, constants, memory, and the deepest stack (None where that is not known).
+
+    The stack is without that of functions of the C library. `constants` has the weights and the tables, `memory` arenas and workspaces.
+    """
+
+    compiler: str
+    code: int
+    constants: int
+    memory: int
+    stack: int | None
+
+    @property
+    def flash(self) -> int:
+        """Code and constants."""
+        return self.code + self.constants
+
+    @property
+    def ram(self) -> int:
+        """Memory and stack."""
+        return self.memory + (self.stack or 0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures, ready for JSON."""
+        return {**vars(self), "flash": self.flash, "ram": self.ram}
+
+
+@dataclass(frozen=True)
+class Firmware:
+    """A program in C, its proof, and its bytes (None where no compiler is)."""
+
+    source: Source
+    proof: Proof
+    footprint: Footprint | None
+
+    def files(self, title: str) -> Mapping[str, bytes]:
+        """Return the files of the program by their ending, with names that begin with `title`."""
+        named = self.source.named(title)
+        return {".c": named.code.encode(), ".h": named.header.encode()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures, ready for JSON."""
+        source = self.source
+        figures = ("kernels", "functions", "calls", "blocks", "tables", "weights", "workspace")
+        return {
+            **{name: getattr(source, name) for name in figures},
+            "proof": self.proof.to_dict(),
+            "footprint": self.footprint and self.footprint.to_dict(),
+        }
+
+
+@dataclass(frozen=True)
+class Target:
+    """The commands of a compiler for a target, and of what runs its programs; an empty one is that of this machine, or nothing."""
+
+    compiler: str = ""
+    runner: str = ""
+
+    def tools(self) -> Tools | None:
+        """Return the commands; None where there is no compiler. Raises UsageError for one that is not there."""
+        if self.compiler.strip():
+            return Tools(_words(self.compiler), _words(self.runner) if self.runner.strip() else ())
+        found = compiler()
+        return None if found is None else Tools(tuple(found))
+
+
+def _words(command: str) -> tuple[str, ...]:
+    """Return the words of `command`, as a shell reads them. Raises UsageError for quotes without an end, and where there is no such command."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"{command!r} is no command: {error}", hint="close the quotes") from error
+    if not words or shutil.which(words[0]) is None:
+        raise UsageError(f"there is no command {words[:1]}", hint="install it, or name another")
+    return tuple(words)
+
+
+HERE = Target()
+"""The C compiler of this machine."""
+
+
+def build(
+    opened: Unfolded,
+    plan: PlanResult,
+    *,
+    wanted: Wanted = ANYTHING,
+    verify: bool = True,
+    target: Target = HERE,
+    progress: Progress = silent,
+) -> Firmware:
+    """Return the firmware of `plan`, a plan of `opened`; with `verify` it is compiled and run beside onnxruntime.
+
+    Raises UsageError that names the node for which no C can be written, or where a tool fails; Mismatch where the program differs.
+    """
+    tools = target.tools()
+    progress("writing C")
+    source = written(program_of(opened, plan), _NAME)
+    if tools is None:
+        return Firmware(source, not_proved("no C compiler is here"), None)
+    footprint = footprint_of(source, tools)
+    if not verify:
+        return Firmware(source, not_proved("verification is off"), footprint)
+    if target.compiler and not tools.runner:
+        return Firmware(source, not_proved("no runner is given for the target"), footprint)
+    progress("running C")
+    runs = list(runs_of(opened, plan, wanted))
+    coarsest = max((precision_of(dtype.numpy()) for dtype in halves(opened.model)), default=0.0)
+    proof = prove(source, runs, tools, coarsest)
+    if not proof.equal:
+        proof = excused(proof, opened, plan, runs)
+    require_proved(proof)
+    return Firmware(source, proof, footprint)
+
+
+# The bytes of a program, by the tools beside its compiler.
+
+_SECTION = re.compile(r"^(\.\S+)\s+(\d+)", re.MULTILINE)
+
+
+def footprint_of(source: Source, tools: Tools) -> Footprint | None:
+    """Return the bytes of `source`; None where the tool `size` is missing beside the compiler, or it fails."""
+    command = _without_files(tools.compiler)
+    size = shutil.which(re.sub(r"(gcc|clang|cc)(-[\d.]+)?$", "size", command[0]))
+    if size is None:
+        return None
+    with tempfile.TemporaryDirectory(prefix="onnxtile-") as name:
+        folder = Path(name)
+        (folder / f"{source.title}.c").write_text(source.code)
+        (folder / f"{source.title}.h").write_text(source.header)
+        options = ("-std=c99", OPTIMISED, "-c", str(folder / f"{source.title}.c"), "-o", str(folder / "net.o"))
+        done = command_done([*command, "-fstack-usage", *options], None)
+        if done.returncode:
+            done = command_done([*command, *options], None)
+        listed = command_done([size, "-A", str(folder / "net.o")], None)
+        if done.returncode or listed.returncode:
+            return None
+        usages = [path.read_text() for path in folder.glob("*.su")]
+    sections = {section: int(count) for section, count in _SECTION.findall(listed.stdout)}
+
+    def total(*starts: str) -> int:
+        return sum(count for section, count in sections.items() if section.startswith(starts))
+
+    weights = source.weights
+    constants = total(".rodata", ".data", ".data.rel.ro")
+    return Footprint(
+        " ".join(tools.compiler[:1]),
+        total(".text"),
+        max(constants, weights),
+        total(".bss"),
+        _stack(usages, source.title),
+    )
+
+
+def _without_files(command: tuple[str, ...]) -> list[str]:
+    """Return `command` without sources, linker scripts and specifications, which are for a whole program."""
+    kept, skips = [], False
+    for word in command:
+        if skips:
+            skips = False
+        elif word == "-T":
+            skips = True
+        elif not word.endswith((".c", ".s", ".S", ".ld", ".o")) and not word.startswith(("--specs", "-specs", "-Wl,")):
+            kept.append(word)
+    return kept
+
+
+def _stack(usages: list[str], name: str) -> int | None:
+    """Return the deepest stack, from the lines that gcc writes of each function: those of the walk, and of the deepest kernel."""
+    if not usages:
+        return None
+    rows = [line.split("\t") for text in usages for line in text.splitlines()]
+    found = {row[0].rpartition(":")[2]: int(row[1]) for row in rows if len(row) > 1}
+    always = sum(
+        size for function, size in found.items() if function in {f"{name}_run", f"{name}_walk", f"{name}_call"}
+    )
+    kernels = [size for function, size in found.items() if function.startswith(f"{name}_kernel_")]
+    others = [size for function, size in found.items() if not function.startswith(name)]
+    return always + max(kernels, default=0) + sum(sorted(others)[-1:])

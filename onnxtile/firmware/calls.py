@@ -1,0 +1,202 @@
+"""The calls of a run as a stream of bytes: kernels and operands by number, equal calls whose operands advance as loops.
+
+A number is written in groups of seven bits, the lowest first; each byte but the last has the highest bit. The stream is blocks, each
+with twice its turns (0 ends the stream), its number of calls, and the calls. A call is the number of its kernel, and its operands.
+
+An operand is units × spaces + space. In a block of several turns it is twice that, plus 1 where it advances. Its advance in units follows
+then, as a zigzag number. A branch is 1, its condition as an operand, and the bytes to skip where this is zero; 3 skips bytes always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import TypeAlias
+
+_LONGEST = 96
+"""Calls of a loop, at most."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An address: bytes from the start of a space, by its number."""
+
+    space: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class TableCall:
+    """A call of a kernel, by its number, on operands."""
+
+    kernel: int
+    operands: tuple[Operand, ...]
+
+
+@dataclass(frozen=True)
+class TableBranch:
+    """Calls that run where the byte at `condition` is not zero, and others that run where it is."""
+
+    condition: Operand
+    then: tuple[TableEntry, ...]
+    otherwise: tuple[TableEntry, ...]
+
+
+TableEntry: TypeAlias = TableCall | TableBranch
+
+
+def flat(entries: Iterable[TableEntry]) -> Iterator[Operand]:
+    """Yield all operands of `entries`, those of branches too."""
+    for entry in entries:
+        if isinstance(entry, TableBranch):
+            yield entry.condition
+            yield from flat((*entry.then, *entry.otherwise))
+        else:
+            yield from entry.operands
+
+
+@dataclass(frozen=True)
+class Block:
+    """Calls that run `turns` times; `steps` are the bytes by which the operands of each advance."""
+
+    calls: tuple[TableCall, ...]
+    turns: int = 1
+    steps: tuple[tuple[int, ...], ...] = ()
+
+
+def blocks_of(calls: Sequence[TableCall]) -> list[Block]:
+    """Return `calls` as blocks: the loop that saves most, from the first call on."""
+    found: list[Block] = []
+    single: list[TableCall] = []
+    at = 0
+    while at < len(calls):
+        turns, length = _best(calls, at)
+        if turns == 1:
+            single.append(calls[at])
+            at += 1
+            continue
+        if single:
+            found.append(Block(tuple(single)))
+            single = []
+        found.append(_loop(calls[at : at + 2 * length], turns))
+        at += turns * length
+    return [*found, Block(tuple(single))] if single else found
+
+
+def _best(calls: Sequence[TableCall], at: int) -> tuple[int, int]:
+    """Return the turns and the calls of the loop from `at` on that saves most; one turn where none saves."""
+    best, turns_and_length = 0, (1, 1)
+    for length in range(1, min(_LONGEST, (len(calls) - at) // 2) + 1):
+        turns = _turns(calls, at, length)
+        saved = (turns - 1) * length - (length if turns > 1 else 0) // 2
+        if turns > 1 and saved > best:
+            best, turns_and_length = saved, (turns, length)
+    return turns_and_length
+
+
+def _turns(calls: Sequence[TableCall], at: int, length: int) -> int:
+    """Return how many times the `length` calls from `at` on run, each time all operands as far from those before."""
+    if not all(_is_like(calls[at + place], calls[at + length + place]) for place in range(length)):
+        return 1
+    turns, end = 2, at + 2 * length
+    steps = [_step(calls[at + place], calls[at + length + place]) for place in range(length)]
+    while end + length <= len(calls):
+        for place in range(length):
+            before, after = calls[end - length + place], calls[end + place]
+            if not _is_like(before, after) or _step(before, after) != steps[place]:
+                return turns
+        turns, end = turns + 1, end + length
+    return turns
+
+
+def _is_like(one: TableCall, other: TableCall) -> bool:
+    spaces = ([operand.space for operand in call.operands] for call in (one, other))
+    return one.kernel == other.kernel and next(spaces) == next(spaces)
+
+
+def _step(one: TableCall, other: TableCall) -> tuple[int, ...]:
+    return tuple(b.offset - a.offset for a, b in zip(one.operands, other.operands, strict=True))
+
+
+def _loop(calls: Sequence[TableCall], turns: int) -> Block:
+    half = len(calls) // 2
+    steps = tuple(_step(one, other) for one, other in zip(calls[:half], calls[half:], strict=True))
+    return Block(tuple(calls[:half]), turns, steps)
+
+
+def units_of(calls: Iterable[TableEntry], spaces: int) -> list[int]:
+    """Return for each space the bytes of which all offsets in it are multiples."""
+    found = [0] * spaces
+    for operand in flat(calls):
+        found[operand.space] = gcd(found[operand.space], operand.offset)
+    return [unit or 1 for unit in found]
+
+
+def grouped(value: int) -> bytes:
+    """Return a whole number that is not negative in groups of seven bits."""
+    made = bytearray()
+    while value > 127:
+        made.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*made, value])
+
+
+_IF, _SKIP = 1, 3
+"""The first numbers of a branch and of a jump; those of blocks are even."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Calls as bytes, and the number of their blocks."""
+
+    data: bytes
+    blocks: int
+
+
+def stream_of(entries: Sequence[TableEntry], units: Sequence[int]) -> Stream:
+    """Return all calls as bytes, with the end."""
+    found = _stream(entries, units)
+    return Stream(found.data + bytes([0]), found.blocks)
+
+
+def _stream(entries: Sequence[TableEntry], units: Sequence[int]) -> Stream:
+    made, blocks, calls = bytearray(), 0, list[TableCall]()
+    for entry in (*entries, None):
+        if isinstance(entry, TableCall):
+            calls.append(entry)
+            continue
+        found = blocks_of(calls)
+        made += _written(found, units)
+        blocks, calls = blocks + len(found), []
+        if entry is not None:
+            then, other = _stream(entry.then, units), _stream(entry.otherwise, units)
+            jump = grouped(_SKIP) + grouped(len(other.data))
+            made += grouped(_IF) + _operand(entry.condition, None, units) + grouped(len(then.data) + len(jump))
+            made += then.data + jump + other.data
+            blocks += then.blocks + other.blocks
+    return Stream(bytes(made), blocks)
+
+
+def _written(blocks: Iterable[Block], units: Sequence[int]) -> bytes:
+    """Return `blocks` as bytes."""
+    made = bytearray()
+    for block in blocks:
+        made += grouped(block.turns * 2) + grouped(len(block.calls))
+        for place, call in enumerate(block.calls):
+            made += grouped(call.kernel)
+            for turn, operand in enumerate(call.operands):
+                step = block.steps[place][turn] if block.turns > 1 else None
+                made += _operand(operand, step, units)
+    return bytes(made)
+
+
+def _operand(operand: Operand, step: int | None, units: Sequence[int]) -> bytes:
+    unit = units[operand.space]
+    code = operand.offset // unit * len(units) + operand.space
+    if step is None:
+        return grouped(code)
+    if not step:
+        return grouped(code * 2)
+    advance = step // unit
+    return grouped(code * 2 + 1) + grouped(advance * 2 if advance >= 0 else -advance * 2 - 1)

@@ -1,0 +1,374 @@
+"""Kernels in C: the functions of the different kernels by emx-onnx-cgen, and those that differ in numbers alone as one function.
+
+emx-onnx-cgen writes a function of loops for each node of a model. Here the nodes are the different kernels, each with inputs of its own.
+Its functions have all sizes in their text. Those whose text is equal but for whole numbers become one, with these numbers as parameters:
+strips of a fitted model, and layers of a network, are calls of few functions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import onnx
+from onnx import helper
+
+from onnxtile.firmware.steps import IR_VERSION, Kernel, opset_imports
+from onnxtile.system.errors import UsageError
+
+# Functions of emx-onnx-cgen, read from its text.
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A pointer that a function takes: its element type in C, with const, its name, and its sizes."""
+
+    ctype: str
+    name: str
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class EmxFunction:
+    """A function as emx-onnx-cgen writes it: `before` are its helpers. Its own name is `KERNEL` in the text.
+
+    `arguments` are the names of the operands in the kernel, in the order of the parameters.
+    """
+
+    before: str
+    parameters: tuple[Parameter, ...]
+    body: str
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class EmxText:
+    """The functions of several kernels, by kernel, and what stands before all."""
+
+    head: str
+    functions: tuple[EmxFunction, ...]
+
+
+def require_emx() -> None:
+    """Raise UsageError where emx-onnx-cgen is not installed."""
+    if find_spec("emx_onnx_cgen") is None:
+        raise UsageError("C needs the package emx-onnx-cgen", hint="pip install 'onnxtile[c]'")
+
+
+def require_operators(kernels: Iterable[Kernel]) -> None:
+    """Raise UsageError for the first kernel whose operator emx-onnx-cgen lacks."""
+    from emx_onnx_cgen.lowering import load_lowering_registry
+    from emx_onnx_cgen.lowering.registry import get_lowering_registry
+
+    load_lowering_registry()
+    known = get_lowering_registry()
+    for kernel in kernels:
+        if kernel.op_type not in known:
+            raise _lacking(kernel, f"emx-onnx-cgen has no {kernel.op_type}")
+
+
+def _lacking(kernel: Kernel, reason: str) -> UsageError:
+    return UsageError(
+        f"no C can be written for the node {kernel.label!r} ({kernel.op_type}): {reason}",
+        hint="nothing was written",
+    )
+
+
+def compiled(kernels: Sequence[Kernel]) -> EmxText:
+    """Return the functions of `kernels`. Raises UsageError that names the node where emx-onnx-cgen cannot write one."""
+    from emx_onnx_cgen.errors import CompilerError
+
+    if not kernels:
+        return EmxText("", ())
+    try:
+        return _parsed(_text(kernels), kernels)
+    except (CompilerError, _Unreadable) as error:
+        if len(kernels) == 1:
+            raise _lacking(kernels[0], " ".join(str(error).split())) from error
+    half = len(kernels) // 2
+    for some in (kernels[:half], kernels[half:]):
+        compiled(some)
+    raise _lacking(kernels[0], "emx-onnx-cgen takes each kernel alone, but not all of them together")
+
+
+def _text(kernels: Sequence[Kernel]) -> str:
+    from emx_onnx_cgen.compiler import Compiler, CompilerOptions
+
+    nodes: list[onnx.NodeProto] = []
+    inputs: list[onnx.ValueInfoProto] = []
+    outputs: list[onnx.ValueInfoProto] = []
+    fixed: list[onnx.TensorProto] = []
+    for number, kernel in enumerate(kernels):
+        node = onnx.NodeProto.FromString(kernel.node)
+        node.name = f"k{number}"
+        for names in (node.input, node.output):
+            names[:] = [name and f"k{number}_{name}" for name in names]
+        nodes.append(node)
+        constants = dict(kernel.fixed)
+        for name, tensor in kernel.tensors:
+            own = f"k{number}_{name}"
+            if name in constants:
+                proto = onnx.TensorProto.FromString(constants[name])
+                proto.name = own
+                fixed.append(proto)
+                continue
+            info = helper.make_tensor_value_info(own, tensor.dtype, tensor.sizes)
+            (outputs if name.startswith("o") else inputs).append(info)
+    graph = helper.make_graph(nodes, "kernels", inputs, outputs, fixed)
+    imports = dict(pair for kernel in kernels for pair in kernel.opsets)
+    imports |= {node.domain: 1 for node in nodes if node.domain not in imports}
+    model = helper.make_model(graph, opset_imports=opset_imports(imports.items()), ir_version=IR_VERSION)
+    options = CompilerOptions(
+        model_name="kernels", restrict_arrays=False, large_temp_threshold_bytes=0, large_weight_threshold=0
+    )
+    text: str = Compiler(options).compile(model)
+    return text
+
+
+class _Unreadable(Exception):
+    """A text of emx-onnx-cgen in another form than is known here."""
+
+
+_NODE = re.compile(r"^/\*\n \* Node \d+:\n.*?^ \*/\n", re.MULTILINE | re.DOTALL)
+_FUNCTION = re.compile(r"^EMX_NODE_FN void (\w+)\(([^)]*)\) \{\n(.*?)^\}\n", re.MULTILINE | re.DOTALL)
+_WEIGHTS = re.compile(
+    r"^/\*\n \* Weight \d+:\n(?: \*.*\n)+? \*/\nconst EMX_UNUSED [^;]*;\n|^extern const [^;]*;\n", re.MULTILINE
+)
+_PARAMETER = re.compile(r"((?:const )?\w+) (\w+)((?:\[\d+\])*)$")
+_CALL = re.compile(r"^ {4}(\w+)\(([^)]*)\);$", re.MULTILINE)
+_WEIGHT = re.compile(r"weight\d+_(k\d+_\w+)$")
+_ALLOCATES = re.compile(r"\b(malloc|calloc|realloc|fopen|printf|regcomp)\b")
+
+
+def _parsed(text: str, kernels: Sequence[Kernel]) -> EmxText:
+    """Return the functions in `text`, which emx-onnx-cgen wrote of `kernels`."""
+    start, *chunks = re.split(_NODE, text)
+    functions: dict[str, tuple[str, str, str]] = {}
+    rest = ""
+    for chunk in chunks:
+        found = _FUNCTION.search(chunk)
+        if found is None:
+            raise _Unreadable("its function is in a form that is not known")
+        name, parameters, body = found.groups()
+        functions[name] = (chunk[: found.start()], parameters, body)
+        rest = chunk[found.end() :]
+    arguments = _arguments(rest, functions, len(kernels))
+    made = []
+    for number, kernel in enumerate(kernels):
+        name, operands = arguments[number]
+        before, parameters, body = functions[name]
+        known = {own for own, _ in kernel.tensors}
+        if not set(operands) <= known:
+            raise _Unreadable("it needs memory of its own")
+        if _ALLOCATES.search(before + body):
+            raise _Unreadable("it allocates memory, or reads files")
+        own = re.compile(rf"\b{name}")
+        made.append(
+            EmxFunction(own.sub("KERNEL", before).strip(), _parameters(parameters), own.sub("KERNEL", body), operands)
+        )
+    return EmxText(_WEIGHTS.sub("", start), tuple(made))
+
+
+def _arguments(text: str, functions: Collection[str], count: int) -> dict[int, tuple[str, tuple[str, ...]]]:
+    """Return by the number of each of `count` kernels its function, and the operands that the calls in `text` give it."""
+    arguments: dict[int, tuple[str, tuple[str, ...]]] = {}
+    for name, given in _CALL.findall(text):
+        if name not in functions:
+            continue
+        names = [_WEIGHT.sub(r"\1", one) for one in given.split(", ")]
+        owners = {one.partition("_")[0] for one in names}
+        if len(owners) != 1:
+            raise _Unreadable("it is several functions")
+        number = int(owners.pop()[1:])
+        if number in arguments:
+            raise _Unreadable("it is several functions")
+        arguments[number] = name, tuple(one.partition("_")[2] for one in names)
+    if len(arguments) != count:
+        raise _Unreadable("it leaves a function out")
+    return arguments
+
+
+def _parameters(text: str) -> tuple[Parameter, ...]:
+    found = []
+    for one in text.split(", "):
+        match = _PARAMETER.match(one)
+        if match is None:
+            raise _Unreadable(f"it takes {one}")
+        sizes = tuple(map(int, re.findall(r"\d+", match[3])))
+        found.append(Parameter(match[1], match[2], sizes))
+    return tuple(found)
+
+
+# Functions of one text: arrays become flat, and whole numbers become parameters.
+
+_TOKEN = re.compile(
+    r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|0[xX][0-9a-fA-F.]+(?:[pP][+-]?\d+)?[fFlLuU]*'
+    r"|(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?[fFlLuU]*|[A-Za-z_]\w*|\s+|."
+)
+_NUMBER = re.compile(r"\d+$")
+_ARRAY = re.compile(
+    r"\s*(?:static\s+)?(?:const\s+)?(?!return\b|else\b|const\b|static\b)(\w+)[\s*]+(?:const\s+)?\w+\s*\["
+)
+
+
+def _flat(tokens: Sequence[str], sizes: dict[str, tuple[int, ...]]) -> list[str]:
+    """Return `tokens` with the indices of the arrays in `sizes` as one index each."""
+    made: list[str] = []
+    at = 0
+    while at < len(tokens):
+        token = tokens[at]
+        at += 1
+        if token not in sizes or at == len(tokens) or tokens[at] != "[":
+            made.append(token)
+            continue
+        indices: list[list[str]] = []
+        while at < len(tokens) and tokens[at] == "[" and len(indices) < len(sizes[token]):
+            end = _closing(tokens, at)
+            indices.append(_flat(tokens[at + 1 : end], sizes))
+            at = end + 1
+        made += _indexed(token, indices, sizes[token])
+    return made
+
+
+def _closing(tokens: Sequence[str], at: int) -> int:
+    depth = 0
+    for place in range(at, len(tokens)):
+        depth += {"[": 1, "]": -1}.get(tokens[place], 0)
+        if not depth:
+            return place
+    raise _Unreadable("its brackets are not closed")
+
+
+def _indexed(name: str, indices: Sequence[list[str]], sizes: Sequence[int]) -> list[str]:
+    """Return the element of the flat array `name` at `indices`, or the address of a row where these are fewer than `sizes`."""
+    flat = ["(", *indices[0], ")"]
+    for index, size in zip(indices[1:], sizes[1:], strict=False):
+        flat = ["(", *flat, " * ", str(size), " + ", *index, ")"]
+    rows = sizes[len(indices) :]
+    if not rows:
+        return [name, "[", *flat, "]"]
+    return ["(", name, " + ", *flat, *(part for size in rows for part in (" * ", str(size))), ")"]
+
+
+def _is_number(tokens: Sequence[str]) -> Iterator[bool]:
+    """Yield for each token whether it is a whole number that may be a variable: not the size of an array, nor in a static one."""
+    statement, is_kept, in_list = "", False, False
+    for token in tokens:
+        if token in {";", "{", "}"} and not in_list:
+            declared = _ARRAY.match(statement)
+            in_list = token == "{" and declared is not None and statement.rstrip().endswith("=")
+            is_kept = in_list and declared is not None and (declared[1] != "idx_t" or "static" in statement)
+            statement = ""
+        elif in_list and token == ";":
+            in_list, is_kept, statement = False, False, ""
+        else:
+            statement += token
+        if not _NUMBER.match(token):
+            yield False
+            continue
+        is_size = not in_list and (_ARRAY.match(statement) is not None or "(*" in statement or "case" in statement)
+        yield not (is_kept or is_size or "#" in statement)
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """The text of a function with gaps for whole numbers: `texts` has one part more than there are gaps."""
+
+    before: str
+    ctypes: tuple[tuple[str, str], ...]
+    texts: tuple[str, ...]
+
+
+def _skeleton(function: EmxFunction) -> tuple[Skeleton, tuple[int, ...]]:
+    sizes = {one.name: one.sizes for one in function.parameters if len(one.sizes) > 1}
+    tokens = _flat([match[0] for match in _TOKEN.finditer(function.body)], sizes)
+    texts, numbers = [""], []
+    for token, is_open in zip(tokens, _is_number(tokens), strict=True):
+        if is_open:
+            numbers.append(int(token))
+            texts.append("")
+        else:
+            texts[-1] += token
+    types = tuple((one.ctype, one.name) for one in function.parameters)
+    return Skeleton(function.before, types, tuple(texts)), tuple(numbers)
+
+
+@dataclass(frozen=True)
+class CFunction:
+    """A function in C with its parameters: it takes the numbers `p`, and the addresses `x` of its operands."""
+
+    text: str
+    operands: int
+
+
+@dataclass(frozen=True)
+class CKernel:
+    """A kernel: the number of its function, the numbers that this takes, and the names of the operands in their order."""
+
+    function: int
+    numbers: tuple[int, ...]
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CKernels:
+    """All kernels of a program: what stands before, the functions, and the kernels in the order in which they were given."""
+
+    head: str
+    functions: tuple[CFunction, ...]
+    kernels: tuple[CKernel, ...]
+
+
+def kernels_in_c(kernels: Sequence[Kernel], name: str) -> CKernels:
+    """Return the kernels in C; `name` is the start of the names of functions. Raises UsageError."""
+    require_emx()
+    require_operators(kernels)
+    text = compiled(kernels)
+    groups: dict[Skeleton, list[int]] = {}
+    numbers: list[tuple[int, ...]] = []
+    for place, function in enumerate(text.functions):
+        skeleton, own = _skeleton(function)
+        numbers.append(own)
+        groups.setdefault(skeleton, []).append(place)
+    functions: list[CFunction] = []
+    made: dict[int, CKernel] = {}
+    for skeleton, places in groups.items():
+        columns = list(zip(*(numbers[place] for place in places), strict=True))
+        varied = {column: None for column in columns if len(set(column)) > 1}
+        names = {column: f"n{number}" for number, column in enumerate(varied)}
+        gaps = [names.get(column, str(column[0])) for column in columns]
+        functions.append(
+            CFunction(_function(skeleton, gaps, list(names.values()), f"{name}_{len(functions)}"), len(skeleton.ctypes))
+        )
+        for row, place in enumerate(places):
+            own = tuple(column[row] for column in varied)
+            made[place] = CKernel(len(functions) - 1, own, text.functions[place].arguments)
+    head = _needed(text.head, "".join(function.text for function in functions))
+    return CKernels(head, tuple(functions), tuple(made[place] for place in range(len(kernels))))
+
+
+_HELPER = re.compile(r"^static inline [\w ]+?(\w+)\([^)]*\) \{\n.*?^\}\n\n?", re.MULTILINE | re.DOTALL)
+
+
+def _needed(head: str, text: str) -> str:
+    """Return `head` without the helpers that neither `text` nor a helper in use calls."""
+    helpers = {match[1]: match[0] for match in _HELPER.finditer(head)}
+    used: set[str] = set()
+    todo = [text]
+    while todo:
+        news = {word for word in re.findall(r"\w+", todo.pop()) if word in helpers} - used
+        used |= news
+        todo += [helpers[name] for name in news]
+    return _HELPER.sub(lambda match: match[0] if match[1] in used else "", head)
+
+
+def _function(skeleton: Skeleton, gaps: Sequence[str], numbers: Sequence[str], name: str) -> str:
+    body = skeleton.texts[0] + "".join(gap + text for gap, text in zip(gaps, skeleton.texts[1:], strict=True))
+    lines = [f"static void {name}(const idx_t *p, uint8_t *const *x) {{"]
+    lines += [f"    {ctype} *{own} = ({ctype} *)x[{place}];" for place, (ctype, own) in enumerate(skeleton.ctypes)]
+    lines += [f"    const idx_t {number} = p[{place}];" for place, number in enumerate(numbers)]
+    lines += [] if numbers else ["    (void)p;"]
+    text = "\n".join([*([skeleton.before] if skeleton.before else []), *lines, body + "}", ""])
+    return re.sub(r"\bKERNEL", name, text)

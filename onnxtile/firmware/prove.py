@@ -1,0 +1,335 @@
+"""The proof of a program in C: it is compiled, and run in a process of its own on the inputs of a run of the model.
+
+The arenas and the outputs lie between canaries. The arena begins with a fill pattern, so that a kernel
+that reads what nobody wrote is seen.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.arena.memory import TensorMemory
+from onnxtile.arena.run import PlainRun
+from onnxtile.firmware.steps import Port
+from onnxtile.firmware.write import Source
+from onnxtile.model.feeds import Wanted
+from onnxtile.model.session import repeatable_session
+from onnxtile.planning.result import PlanResult
+from onnxtile.report.c_header import filled
+from onnxtile.shapes.opened_calls import Unfolded, fold
+from onnxtile.system.errors import Mismatch, UsageError
+from onnxtile.system.runtime import Array
+from onnxtile.verification.rounding import one_step_off
+from onnxtile.verification.values import OutputError, badness, compare_quantised, compare_values
+
+WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Werror")
+"""The options with which a file has to compile."""
+RUNS = 3
+"""The runs of a proof, on different inputs."""
+_SECONDS = 600
+"""Seconds that a compiler, or a run, may take."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The runs of a program in C beside onnxruntime: the compiler, their number, and the worst difference of each output.
+
+    `not_run` is the reason why there was none.
+    """
+
+    compiler: str
+    runs: int
+    outputs: tuple[OutputError, ...]
+    not_run: str | None = None
+
+    @property
+    def equal(self) -> bool:
+        """Whether all outputs are within their tolerances."""
+        return all(output.equal for output in self.outputs)
+
+    @property
+    def summary(self) -> str:
+        """The proof in a few words."""
+        if self.not_run is not None:
+            return f"not proved: {self.not_run}"
+        worst = max((output.max_abs for output in self.outputs), default=0.0)
+        return f"{self.runs} runs beside onnxruntime: " + (
+            "every bit equal" if not worst else f"at most {worst:.2g} off"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the proof, ready for JSON."""
+        return {**vars(self), "outputs": [output.to_dict() for output in self.outputs]}
+
+
+def not_proved(reason: str) -> Proof:
+    """Return that there was no proof, and why."""
+    return Proof("", 0, (), reason)
+
+
+def compiler() -> list[str] | None:
+    """Return the command of a C compiler: $CC, cc, or the package ziglang; None where there is none."""
+    named = shlex.split(os.environ.get("CC", ""))
+    if named and shutil.which(named[0]):
+        return named
+    if shutil.which("cc"):
+        return ["cc"]
+    if find_spec("ziglang") is not None:
+        import sys
+
+        return [sys.executable, "-m", "ziglang", "cc"]
+    return None
+
+
+@dataclass(frozen=True)
+class Run:
+    """The inputs of one run of a model, and its outputs in onnxruntime, by name."""
+
+    inputs: Mapping[str, Array]
+    outputs: Mapping[str, Array]
+
+
+def runs_of(opened: Unfolded, plan: PlanResult, wanted: Wanted, count: int = RUNS) -> Iterator[Run]:
+    """Yield runs of `opened` in onnxruntime, the outputs of states as inputs of the next run. Raises ModelError."""
+    model, shapes, _ = opened
+    plain = PlainRun(model, shapes)
+    carried = {state.input: state.output for state in plan.kept_states}
+    before: dict[str, Array] = {}
+    for feeds in wanted.feeds(model, shapes.sizes, count):
+        own = {
+            value.name or "": value.const_value.numpy() for value in model.graph.inputs if value.const_value is not None
+        }
+        own |= {name: np.asarray(array) for name, array in feeds.items()}
+        own |= {name: before.get(output, np.zeros_like(own[name])) for name, output in carried.items()}
+        results = plain.run(own)
+        before = {name: np.array(_array(value)) for name, value in results.items()}
+        yield Run(own, before)
+
+
+def _array(value: Any) -> Array:
+    return value.array() if isinstance(value, TensorMemory) else np.asarray(value)
+
+
+_MAIN = """\
+/* Runs a model on the inputs in input.bin, one set after the other, and writes the outputs to output.bin. */
+#include "${title}.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ZONE 256u
+static unsigned char zones_intact(const unsigned char *start, size_t size) {
+    for (size_t i = 0; i < ZONE; ++i)
+        if (start[i] != 0xC3u || start[ZONE + size + i] != 0xC3u) return 0;
+    return 1;
+}
+#define ALIGNED(name, size) static ${P}_ALIGNED unsigned char name[(size) + 2u * ZONE]
+${memory}
+static FILE *in, *out;
+static int read_all(void *at, size_t size) { return fread(at, 1, size, in) == size; }
+
+int main(void) {
+    in = fopen("input.bin", "rb");
+    out = fopen("output.bin", "wb");
+    if (!in || !out) return 2;
+${fill}
+    for (int run = 0; run < ${runs}; ++run) {
+${body}
+    }
+    fclose(in);
+    return fclose(out) ? 2 : 0;
+}
+"""
+
+
+def main_text(
+    source: Source, inputs: Sequence[tuple[Port, str]], outputs: Sequence[tuple[Port, str]], runs: int
+) -> str:
+    """Return a program that runs `source` on a file of inputs; the names are those in C."""
+    memory, fill, body, checks, arguments = [], [], [], [], []
+    blocks = [(variable, max(1, size)) for _, variable, size in source.arenas]
+    for variable, size in blocks:
+        memory.append(f"ALIGNED(block_{variable}, {size}u);")
+        fill.append(f"    memset(block_{variable}, 0xC3, sizeof block_{variable});")
+        fill.append(f"    memset(block_{variable} + ZONE, 0xA5, {size}u);")
+        fill.append(f"    {variable} = block_{variable} + ZONE;")
+        checks.append(f"        if (!zones_intact(block_{variable}, {size}u)) return 3;")
+    fill += [f"    {source.name}_reset();"] if source.has_states else []
+    for kind, ports in (("input", inputs), ("output", outputs)):
+        for port, name in ports:
+            size = max(1, port.tensor.bytes)
+            if port.is_argument:
+                memory.append(f"ALIGNED(block_{name}, {size}u);")
+                fill.append(f"    memset(block_{name}, 0xC3, sizeof block_{name});")
+                checks.append(f"        if (!zones_intact(block_{name}, {size}u)) return 3;")
+                arguments.append(f"({source.ctype(port)} *)(block_{name} + ZONE)")
+            if kind == "input":
+                target = f"block_{name} + ZONE" if port.is_argument else f"{source.name}_input_{name}()"
+                body.append(f"        if (!read_all({target}, {port.tensor.bytes}u)) return 2;")
+    body.append(f"        {source.name}_run({', '.join(arguments)});")
+    body += checks
+    for port, name in outputs:
+        origin = f"block_{name} + ZONE" if port.is_argument else f"{source.name}_output_{name}()"
+        body.append(f"        if (fwrite({origin}, 1, {port.tensor.bytes}u, out) != {port.tensor.bytes}u) return 2;")
+    texts = {key: "\n".join(lines) for key, lines in (("memory", memory), ("fill", fill), ("body", body))}
+    return filled(_MAIN, source.name.upper(), title=source.title, runs=runs, **texts) + "\n"
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The command of a compiler with its options, files for it besides, and the command that runs its program (nothing: it runs itself)."""
+
+    compiler: tuple[str, ...]
+    runner: tuple[str, ...] = ()
+
+
+def prove(source: Source, runs: Sequence[Run], tools: Tools, coarsest: float = 0.0) -> Proof:
+    """Compile and run `source`, and compare all outputs. Raises UsageError where a tool fails, Mismatch where the program does.
+
+    `coarsest` is the precision of the coarsest floats inside the model.
+    """
+    with tempfile.TemporaryDirectory(prefix="onnxtile-") as folder:
+        output = _output(source, runs, tools, Path(folder))
+    compared: dict[str, OutputError] = {}
+    at = 0
+    for run in runs:
+        for port in source.outputs:
+            dtype = ir.DataType(port.tensor.dtype).numpy()
+            size = port.tensor.bytes
+            got = np.frombuffer(output[at : at + size], dtype).reshape(port.tensor.sizes)
+            at += size
+            expected = np.asarray(run.outputs[port.name]).reshape(port.tensor.sizes)
+            error = compare_quantised(port.name, expected, got)
+            if not error.equal and coarsest:
+                error = compare_values(port.name, expected, got, coarsest=coarsest)
+            compared[port.name] = max(compared.get(port.name, error), error, key=badness)
+    return Proof(" ".join(tools.compiler), len(runs), tuple(compared.values()))
+
+
+_TURNS = 3
+_FACTOR = 2
+
+
+def excused(proof: Proof, opened: Unfolded, plan: PlanResult, runs: Sequence[Run]) -> Proof:
+    """Return `proof` with the outputs passed, too, that are off by no more than steps of quantisation lead to in the model itself.
+
+    Kernels of different machines round sums of floats differently before they quantise them. A few elements of each quantised tensor are
+    then one step off. Outputs may be off twice as far as such steps lead in onnxruntime.
+    """
+    changed = [model for turn in range(_TURNS) if (model := one_step_off(_folded(opened.model), turn)) is not None]
+    if not changed or plan.kept_states:
+        return proof
+    effects: dict[str, float] = {}
+    for model in changed:
+        session = repeatable_session(model)
+        for run in runs:
+            results = session.run(
+                {name: run.inputs[name] for name in (value.name or "" for value in model.graph.inputs)}
+            )
+            for name, got in results.items():
+                off = np.abs(np.asarray(got, np.float64) - np.asarray(run.outputs[name], np.float64)).max(initial=0.0)
+                effects[name] = max(effects.get(name, 0.0), float(off))
+    outputs = tuple(_excused(output, effects.get(output.name, 0.0)) for output in proof.outputs)
+    return replace(proof, outputs=outputs)
+
+
+def _excused(output: OutputError, effect: float) -> OutputError:
+    if output.equal or not output.max_abs <= _FACTOR * effect:
+        return output
+    why = f"single steps of quantisation before it lead as far as {effect:.3g}"
+    return replace(output, equal=True, floor=_FACTOR * effect, why=why)
+
+
+def _folded(model: ir.Model) -> ir.Model:
+    copy = model.clone()
+    fold(copy)
+    return copy
+
+
+def require_proved(proof: Proof) -> None:
+    """Raise Mismatch where the program in C does not compute what onnxruntime does."""
+    if not proof.equal:
+        worst = max((output for output in proof.outputs if not output.equal), key=badness)
+        reason = f": {worst.reason}" if worst.reason else ""
+        raise Mismatch(
+            f"the program in C does not compute what the model does: {worst.name!r} is off by {worst.max_abs:.3g}{reason}",
+            hint="nothing was written; please report it with the model",
+        )
+
+
+def _output(source: Source, runs: Sequence[Run], tools: Tools, folder: Path) -> bytes:
+    """Return the bytes of all outputs of all `runs`."""
+    inputs = [(port, f"in_{number}") for number, port in enumerate(source.inputs)]
+    inputs = [(port, source.port_names[port.place, "input"] if not port.is_argument else own) for port, own in inputs]
+    outputs = [(port, f"out_{number}") for number, port in enumerate(source.outputs)]
+    outputs = [
+        (port, source.port_names[port.place, "output"] if not port.is_argument else own) for port, own in outputs
+    ]
+    (folder / f"{source.title}.c").write_text(source.code)
+    (folder / f"{source.title}.h").write_text(source.header)
+    (folder / "main.c").write_text(main_text(source, inputs, outputs, len(runs)))
+    (folder / "input.bin").write_bytes(
+        b"".join(np.ascontiguousarray(run.inputs[port.name]).tobytes() for run in runs for port in source.inputs)
+    )
+    external = [f"-D{variable.upper()}_EXTERN" for _, variable, _ in source.arenas]
+    files = [str(folder / f"{source.title}.c"), str(folder / "main.c")]
+    command = [*tools.compiler, *WARNINGS, "-O2", *external, *files, "-lm", "-o", str(folder / "program")]
+    _succeed(command, "the C compiler refuses the program")
+    runner = [str(Path(word).resolve()) if Path(word).is_file() else word for word in tools.runner]
+    done = command_done([*runner, "program"] if runner else [str(folder / "program")], folder)
+    if done.returncode == 3:
+        raise Mismatch(
+            "the program in C writes outside its memory", hint="nothing was written; please report it with the model"
+        )
+    if done.returncode:
+        raise Mismatch(f"the program in C ended with {done.returncode}: {_last(done)}", hint="nothing was written")
+    found = (folder / "output.bin").read_bytes() if (folder / "output.bin").exists() else b""
+    if len(found) != sum(port.tensor.bytes for port in source.outputs) * len(runs):
+        raise Mismatch(f"the program in C ended early: {_last(done)}", hint="nothing was written")
+    return found
+
+
+def _succeed(command: Sequence[str], reason: str) -> None:
+    done = command_done(command, None)
+    if done.returncode:
+        raise UsageError(
+            f"{reason}: {_last(done)}", hint="nothing was written; add --no-verify to write it all the same"
+        )
+
+
+def command_done(command: Sequence[str], folder: Path | None) -> subprocess.CompletedProcess[str]:
+    """Run `command` in `folder`, and return how it ended. Raises UsageError where it cannot be run, or does not end."""
+    try:
+        return subprocess.run(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SECONDS,
+            check=False,
+        )
+    except OSError as error:
+        raise UsageError(f"{command[0]} cannot be run: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise UsageError(f"{command[0]} took more than {_SECONDS} seconds") from error
+
+
+def _last(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the line of an error."""
+    lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line), lines[-1] if lines else "no message")

@@ -1,0 +1,526 @@
+"""What a planned model does, as plain calls: which kernel runs when, on which bytes. The only module here that reads a plan.
+
+Views, and parts that are in place, are no call. Contiguous parts that are not in place are copies. A meta-op is the calls of its nodes,
+whose temporaries lie in a workspace with a plan of its own. A quantised island is first made the operator on integers that
+`fuse --lower ort` proves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper
+
+from onnxtile.fusion.lower.driver import lower
+from onnxtile.fusion.lower.lowering import Target
+from onnxtile.fusion.pattern import select
+from onnxtile.model.constants import Constants
+from onnxtile.model.node_kinds import is_quantised
+from onnxtile.model.save import MAX_IR_VERSION
+from onnxtile.model.submodel import bare_node
+from onnxtile.operators.row import CONTROL_FLOW
+from onnxtile.planning.aliases import Alias, LayoutFacts, parts, views
+from onnxtile.planning.model_plan import PlanSettings, plan_model
+from onnxtile.planning.offsets.problem import align
+from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlanResult
+from onnxtile.planning.schedule import named
+from onnxtile.shapes.opened_calls import Unfolded, inside_of, unfold, written_out
+from onnxtile.shapes.resolve import resolve, tensor_bytes
+from onnxtile.system.errors import ModelError, UsageError
+from onnxtile.system.runtime import Array
+
+ARENA, INPUT, OUTPUT, CONSTANT, WORKSPACE = "arena", "input", "output", "constant", "workspace"
+"""Where bytes may lie: in an arena, with the caller, in flash, or in the workspace of a kernel."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """`offset` bytes from the start of the block `number` of a kind of memory."""
+
+    kind: str
+    number: int
+    offset: int = 0
+
+    def at(self, offset: int) -> Place:
+        """Return the place `offset` bytes further on."""
+        return replace(self, offset=self.offset + offset)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """The element type of a tensor, by its number in onnx, and its sizes."""
+
+    dtype: int
+    sizes: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all elements."""
+        return int(np.prod(self.sizes, dtype=np.int64)) * ir.DataType(self.dtype).bitwidth // 8
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One different kernel: a node whose operands are called i0, i1 ... and its results o0, o1 ...
+
+    `tensors` has the types by these names. `fixed` has the constants, as serialised tensors, whose numbers decide what the kernel is.
+    `opsets` are the versions of operators. `label` is the first node that runs it, for messages.
+    """
+
+    node: bytes
+    tensors: tuple[tuple[str, Tensor], ...]
+    fixed: tuple[tuple[str, bytes], ...]
+    opsets: tuple[tuple[str, int], ...]
+    label: str = field(compare=False)
+    op_type: str = field(compare=False)
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """A run of `kernel` on operands and results at `places`, by their names in it."""
+
+    kernel: Kernel
+    places: Mapping[str, Place]
+
+
+@dataclass(frozen=True)
+class CopyCall:
+    """A copy of `size` bytes; both may overlap."""
+
+    target: Place
+    source: Place
+    size: int
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The calls `then` where the byte at `condition` is not zero, else the calls `otherwise`."""
+
+    condition: Place
+    then: tuple[Call, ...]
+    otherwise: tuple[Call, ...]
+
+
+Call: TypeAlias = KernelCall | CopyCall | Branch
+
+
+def flat(calls: Iterable[Call]) -> Iterator[KernelCall | CopyCall]:
+    """Yield `calls`, those of branches in their places."""
+    for call in calls:
+        if isinstance(call, Branch):
+            yield from flat((*call.then, *call.otherwise))
+        else:
+            yield call
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of the graph: an argument of the run (`place` is the caller's), or bytes of an arena."""
+
+    name: str
+    tensor: Tensor
+    place: Place
+
+    @property
+    def is_argument(self) -> bool:
+        """Whether the caller gives its memory."""
+        return self.place.kind != ARENA
+
+
+@dataclass(frozen=True)
+class Program:
+    """The calls of one run in order, and what they run on.
+
+    `arenas` has the name and bytes of each arena, `workspace` the bytes of the workspace. `resets` are the bytes of states, as places and
+    sizes, which are zero before the first run.
+    """
+
+    calls: tuple[Call, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    constants: tuple[Array, ...]
+    arenas: tuple[tuple[str, int], ...]
+    alignment: int
+    workspace: int
+    resets: tuple[tuple[Place, int], ...] = ()
+
+
+def program_of(opened: Unfolded, plan: PlanResult) -> Program:
+    """Return the calls of `plan`, a plan of `opened`. Raises UsageError for what has no fixed bytes, ModelError."""
+    _require_fixed(plan)
+    return _Planned(opened, plan, _Shared()).program()
+
+
+def _require_fixed(plan: PlanResult) -> None:
+    """Raise UsageError for plans that C without allocation cannot run."""
+    if plan.ranges:
+        raise UsageError(
+            "C is written for one size of each dimension, and the plan has ranges", hint="bind them: --dim NAME=N"
+        )
+    if plan.unplanned or plan.bounds:
+        left = f"{plan.unplanned[0].name!r}: {plan.unplanned[0].reason}" if plan.unplanned else "sizes are only bounds"
+        raise UsageError(f"C needs the size of every tensor: {left}", hint="bind sizes by --dim or --shape")
+    if plan.movement is not None:
+        raise UsageError("C is not written for plans with copies between memories", hint="leave --movement out")
+    for state in plan.kept_states:
+        if state.axis is not None:
+            raise UsageError(f"C is not written for a state that grows: {state.input!r}", hint="leave --state out")
+
+
+@dataclass
+class _Shared:
+    """What all graphs of a program have in common: constants by value, and different islands."""
+
+    constants: dict[tuple[int, tuple[int, ...], bytes], int] = field(default_factory=dict)
+    arrays: list[Array] = field(default_factory=list)
+    islands: dict[object, tuple[Unfolded, PlanResult]] = field(default_factory=dict)
+    workspace: int = 0
+
+    def constant(self, array: Array, tensor: Tensor) -> Place:
+        """Return the place of a constant; equal ones are one."""
+        plain = np.ascontiguousarray(array)
+        key = (tensor.dtype, tensor.sizes, plain.tobytes())
+        if key not in self.constants:
+            self.constants[key] = len(self.arrays)
+            self.arrays.append(plain)
+        return Place(CONSTANT, self.constants[key])
+
+
+_NUMBERS_DECIDE = frozenset(
+    {"Resize", "Upsample", "Range", "OneHot", "Dropout", "CumSum", "TopK", "Pad", "ConstantOfShape"}
+)
+"""Operators of which all constant operands decide what the kernel is."""
+_INDICES = frozenset({"Gather", "GatherElements", "GatherND", "ScatterND", "ScatterElements"})
+"""Operators whose whole numbers are data."""
+_MOST_FIXED = 1024
+"""Elements of a constant that decides what a kernel is."""
+
+
+class _Planned:
+    """A graph with its plan, and the calls that it becomes."""
+
+    def __init__(
+        self,
+        opened: Unfolded,
+        plan: PlanResult,
+        shared: _Shared,
+        ends: tuple[Sequence[Place], Sequence[Place]] | None = None,
+        workspace: tuple[int, int] = (0, 0),
+    ) -> None:
+        self._model, self._shapes, self._constants = opened
+        self._plan = plan
+        self._shared = shared
+        self._facts = LayoutFacts(*opened)
+        self._calls: list[Call] = []
+        self._places: dict[ir.Value, Place] = {}
+        self._arenas = {arena.name: number for number, arena in enumerate(plan.arenas)}
+        self._in_workspace = ends is not None
+        self._base, self._end = workspace
+        graph = self._model.graph
+        self._inputs = [value for value in graph.inputs if value not in self._constants]
+        self._place_buffers(graph, plan.buffers)
+        given = ends[0] if ends else [Place(INPUT, number) for number in range(len(self._inputs))]
+        taken = ends[1] if ends else [Place(OUTPUT, number) for number in range(len(graph.outputs))]
+        for value, place in zip(self._inputs, given, strict=True):
+            self._places.setdefault(value, place)
+        for value, place in zip(graph.outputs, taken, strict=True):
+            if value not in self._constants and value.producer() is not None:
+                self._places.setdefault(value, place)
+        self._taken = taken
+
+    def _place_buffers(self, graph: ir.Graph, buffers: Iterable[PlannedBuffer]) -> None:
+        by_name = {row.name: row for row in buffers if row.kind != "workspace"}
+        values = (*graph.inputs, *(value for node in graph for value in node.outputs), *graph.initializers.values())
+        for value in values:
+            row = by_name.get(value.name or "")
+            if row is not None:
+                inside, outside = Place(WORKSPACE, 0, self._base), Place(ARENA, self._arenas[row.arena])
+                self._places[value] = (inside if self._in_workspace else outside).at(row.offset)
+
+    def program(self) -> Program:
+        """Return the whole program of the main graph."""
+        ports = self._ports(self._inputs)
+        outputs = self.write()
+        states = {state.input: state for state in self._plan.kept_states}
+        resets = [(port.place, port.tensor.bytes) for port in ports if port.name in states]
+        for port in ports:
+            state = states.get(port.name)
+            if state is not None and state.copied:
+                after = next(one for one in outputs if one.name == state.output)
+                self._calls.append(CopyCall(port.place, after.place, port.tensor.bytes))
+        return Program(
+            tuple(self._calls),
+            tuple(port for port in ports if port.name not in states),
+            tuple(outputs),
+            tuple(self._shared.arrays),
+            tuple((arena.name, arena.size) for arena in self._plan.arenas),
+            self._plan.alignment,
+            self._shared.workspace,
+            tuple(resets),
+        )
+
+    def write(self) -> list[Port]:
+        """Make the calls of all nodes, and return the outputs."""
+        plan, graph = self._plan, self._model.graph
+        self._graph(graph, plan.schedule, plan.steps, plan.bodies)
+        ports = []
+        for number, value in enumerate(graph.outputs):
+            place = self._place(value)
+            if place.kind != ARENA and place != self._taken[number]:
+                self._calls.append(CopyCall(self._taken[number], place, self._tensor(value).bytes))
+                place = self._taken[number]
+            ports.append(Port(value.name or "", self._tensor(value), place))
+        return ports
+
+    @property
+    def calls(self) -> list[Call]:
+        """The calls so far."""
+        return self._calls
+
+    def _ports(self, values: Iterable[ir.Value]) -> list[Port]:
+        return [Port(value.name or "", self._tensor(value), self._place(value)) for value in values]
+
+    def _graph(
+        self, graph: ir.Graph, schedule: Sequence[str], steps: Sequence[int], bodies: Iterable[PlannedBody]
+    ) -> None:
+        inside: dict[str, list[PlannedBody]] = {}
+        for body in bodies:
+            inside.setdefault(body.node, []).append(body)
+        for name, node in zip(schedule, named(graph, schedule, steps).nodes, strict=True):
+            outputs = [value for value in node.outputs if value.name]
+            if not all(value in self._constants for value in outputs):
+                self._node(name, node, inside.get(name, []))
+                continue
+            for value in outputs:
+                if value in self._places:
+                    tensor = self._tensor(value)
+                    source = self._shared.constant(self._constants.array(value), tensor)
+                    self._calls.append(CopyCall(self._places[value], source, tensor.bytes))
+
+    def _node(self, name: str, node: ir.Node, bodies: Sequence[PlannedBody]) -> None:
+        graph = inside_of(node)
+        if graph is not None:
+            self._open_call(node, graph, bodies)
+            return
+        if node.op_type == "If" and self._facts.is_standard(node) and node.inputs[0] is not None:
+            self._branch(node, bodies)
+            return
+        if node.op_type in CONTROL_FLOW and self._facts.is_standard(node):
+            raise UsageError(
+                f"{name!r} is {node.op_type}, for which no C is written yet",
+                hint="fuse, or an export without control flow, may resolve it",
+            )
+        if node in self._facts.random:
+            raise UsageError(f"{name!r} ({node.op_type}) draws random numbers, for which no C is written")
+        if self._is_moved(node):
+            return
+        if node.op_identifier() in self._model.functions:
+            self._meta_op(node)
+        else:
+            self._kernel(name, node)
+
+    def _open_call(self, node: ir.Node, graph: ir.Graph, bodies: Sequence[PlannedBody]) -> None:
+        """Run the graph of a function that the plan opens, in the workspace of the call."""
+        self._body(node, graph, next((one for one in bodies if one.attribute is None), None))
+
+    def _branch(self, node: ir.Node, bodies: Sequence[PlannedBody]) -> None:
+        """Run one of the branches of an If; results without an address in the plan have one in the workspace."""
+        condition = node.inputs[0]
+        assert condition is not None
+        for value in node.outputs:
+            if value.name and value not in self._places:
+                raise UsageError(f"C needs fixed bytes, and {value.name!r} has no address in the plan")
+        found = {body.attribute: body for body in bodies}
+        before, sides = self._calls, []
+        for attribute in ("then_branch", "else_branch"):
+            self._calls = []
+            self._body(node, node.attributes[attribute].as_graph(), found.get(attribute))
+            sides.append(tuple(self._calls))
+        self._calls = [*before, Branch(self._place(condition), *sides)]
+
+    def _body(self, node: ir.Node, graph: ir.Graph, body: PlannedBody | None) -> None:
+        """Run `graph` of `node` as its plan says, and hand out its results."""
+        if body is None:
+            raise ModelError(f"the plan has no body of {node.name!r}")
+        self._place_buffers(graph, body.buffers)
+        self._graph(graph, body.schedule, body.steps, body.bodies)
+        copies = []
+        for inner, outer in zip(graph.outputs, node.outputs, strict=False):
+            source = self._place(inner)
+            if outer.name and self._places.setdefault(outer, source) != source:
+                copies.append(CopyCall(self._places[outer], source, self._tensor(outer).bytes))
+        if any(_overlap(one, other) for at, one in enumerate(copies) for other in copies[at + 1 :]):
+            raise UsageError(f"no C is written for {node.name!r}: its results are in the bytes of each other")
+        self._calls += copies
+
+    def _is_moved(self, node: ir.Node) -> bool:
+        """Make no call, or copies alone, for a node whose results are operands, or parts or joins of them; return whether it is one."""
+        shared = {alias.value: alias for alias in views(node, self._facts)}
+        moved = [alias for alias in parts(node, self._facts) if alias.value not in shared]
+        outputs = [value for value in node.outputs if value.name]
+        cuts = {alias.value: alias for alias in moved if alias.rule == "cut"}
+        wholes = shared | cuts
+        if outputs and wholes.keys() >= set(outputs):
+            for value in outputs:
+                self._show(wholes[value])
+            return True
+        joins = [alias for alias in moved if alias.rule == "join"]
+        return bool(joins) and self._is_joined(node, joins)
+
+    def _show(self, alias: Alias) -> None:
+        source = self._place(alias.source).at(alias.at)
+        place = self._places.setdefault(alias.value, source)
+        if place != source:
+            self._calls.append(CopyCall(place, source, self._tensor(alias.value).bytes))
+
+    def _is_joined(self, node: ir.Node, joins: Sequence[Alias]) -> bool:
+        """Copy the operands of a join that are not in place; return whether all of its bytes are those of contiguous operands."""
+        value = node.outputs[0]
+        sizes = [self._tensor(alias.source).bytes for alias in joins]
+        if sum(sizes) != self._tensor(value).bytes or value not in self._places:
+            return False
+        copies = []
+        for alias, size in zip(joins, sizes, strict=True):
+            target, source = self._places[value].at(-alias.at), self._place(alias.source)
+            if target != source:
+                copies.append(CopyCall(target, source, size))
+        if any(_overlap(one, other) for one in copies for other in copies if one is not other):
+            return False
+        self._calls += copies
+        return True
+
+    def _meta_op(self, call: ir.Node) -> None:
+        """Run the nodes of a meta-op, with temporaries in the workspace."""
+        key = (call.op_identifier(), tuple(None if v is None else self._operand_key(v) for v in call.inputs))
+        if key not in self._shared.islands:
+            flat = written_out(call, self._model, self._shapes, self._constants)
+            self._shared.islands[key] = _planned_alone(flat, self._plan.alignment)
+        opened, plan = self._shared.islands[key]
+        operands = [value for value in dict.fromkeys(call.inputs) if value is not None]
+        given = [value for value in operands if not _is_written_as_constant(value, self._constants)]
+        sources, targets = [self._place(value) for value in given], [self._place(value) for value in call.outputs]
+        moved: list[CopyCall] = []
+        # The workspace of a meta-op in another begins where that of the other ends.
+        base = align(self._end, self._plan.alignment)
+        end = base + plan.arena_size
+        for number, (value, target) in enumerate(zip(call.outputs, targets, strict=True)):
+            size = self._tensor(value).bytes
+            reads = (
+                CopyCall(source, source, self._tensor(one).bytes) for one, source in zip(given, sources, strict=True)
+            )
+            if any(_overlap(CopyCall(target, target, size), read) for read in reads):
+                # The plan takes the meta-op for one kernel that may write over its operand. Its nodes may not.
+                end = align(end, self._plan.alignment)
+                moved.append(CopyCall(target, Place(WORKSPACE, 0, end), size))
+                targets[number] = moved[-1].source
+                end += size
+        self._shared.workspace = max(self._shared.workspace, end)
+        inner = _Planned(opened, plan, self._shared, (sources, targets), (base, end))
+        inner.write()
+        self._calls += [*inner.calls, *moved]
+
+    def _operand_key(self, value: ir.Value) -> object:
+        tensor = self._tensor(value)
+        is_constant = _is_written_as_constant(value, self._constants)
+        return tensor, self._constants.array(value).tobytes() if is_constant else None
+
+    def _kernel(self, name: str, node: ir.Node) -> None:
+        """Call the kernel of a node."""
+        names: dict[ir.Value, str] = {}
+        for value in node.inputs:
+            if value is not None:
+                names.setdefault(value, f"i{len(names)}")
+        made = {value: f"o{place}" for place, value in enumerate(node.outputs) if value.name}
+        proto = bare_node(node, {**names, **made})
+        fixed = {value: own for value, own in names.items() if self._is_fixed(node, value)}
+        opsets = self._model.graph.opset_imports
+        kernel = Kernel(
+            proto.SerializeToString(deterministic=True),
+            tuple((own, self._tensor(value)) for value, own in (*names.items(), *made.items())),
+            tuple((own, self._serialised(value)) for value, own in fixed.items()),
+            tuple(sorted(opsets.items())),
+            name,
+            node.op_type,
+        )
+        places = {own: self._place(value) for value, own in (*names.items(), *made.items())}
+        self._calls.append(KernelCall(kernel, places))
+
+    def _is_fixed(self, node: ir.Node, value: ir.Value) -> bool:
+        """Return whether the numbers of an operand decide what the kernel is: sizes, axes, bounds, scales of a Resize."""
+        tensor = self._tensor(value)
+        if value not in self._constants or np.prod(tensor.sizes, dtype=np.int64) > _MOST_FIXED:
+            return False
+        whole = tensor.dtype == onnx.TensorProto.INT64 and node.op_type not in _INDICES
+        return whole or node.op_type in _NUMBERS_DECIDE
+
+    def _serialised(self, value: ir.Value) -> bytes:
+        tensor = self._tensor(value)
+        array = np.ascontiguousarray(self._constants.array(value))
+        made = helper.make_tensor("", tensor.dtype, tensor.sizes, array.tobytes(), raw=True)
+        found: bytes = made.SerializeToString(deterministic=True)
+        return found
+
+    def _tensor(self, value: ir.Value) -> Tensor:
+        """Return the type of `value`. Raises UsageError where it has no fixed bytes, or elements of less than a byte."""
+        dtype, sizes = self._shapes.dtype(value), self._shapes.sizes(value)
+        if dtype is None or sizes is None or tensor_bytes(value, self._shapes) is None or self._shapes.is_bound(value):
+            raise UsageError(f"C needs fixed bytes, and {value.name!r} has none: {self._shapes.reason(value)}")
+        if dtype.bitwidth < 8 or dtype == ir.DataType.STRING:
+            raise UsageError(f"no C is written for {value.name!r}, which has elements of {dtype.name}")
+        return Tensor(int(dtype), sizes)
+
+    def _place(self, value: ir.Value) -> Place:
+        if value in self._places:
+            return self._places[value]
+        if value in self._constants:
+            return self._shared.constant(self._constants.array(value), self._tensor(value))
+        raise UsageError(f"C needs fixed bytes, and {value.name!r} has no address in the plan")
+
+
+def _overlap(one: CopyCall, other: CopyCall) -> bool:
+    """Return whether a copy writes what another reads."""
+    target, source = one.target, other.source
+    if (target.kind, target.number) != (source.kind, source.number):
+        return False
+    return target.offset < source.offset + other.size and source.offset < target.offset + one.size
+
+
+_SMALL = 4096
+"""Elements of a computed constant that is written out with a meta-op, as `written_out` does."""
+
+
+def _is_written_as_constant(value: ir.Value, constants: Constants) -> bool:
+    """Return whether `written_out` makes an operand a constant of the model inside."""
+    if value not in constants:
+        return False
+    return value.const_value is not None or constants.array(value).size <= _SMALL
+
+
+def _planned_alone(flat: ir.Model, alignment: int) -> tuple[Unfolded, PlanResult]:
+    """Return a meta-op that is written out, on integers where that is proved, and its plan with inputs and outputs outside."""
+    model = flat
+    if is_quantised(flat):
+        lowered = lower(flat, select(["quantised"]), Target("ort")).model
+        if not any(node.op_identifier() in lowered.functions for node in lowered.graph):
+            model = lowered
+    known = resolve(model, run=True)
+    opened = unfold(model, known, Constants(model))
+    return opened, plan_model(*opened, PlanSettings(alignment=alignment, io="outside"))
+
+
+def opset_imports(opsets: Iterable[tuple[str, int]]) -> list[onnx.OperatorSetIdProto]:
+    """Return the imports of a model of kernels."""
+    return [helper.make_opsetid(*pair) for pair in opsets]
+
+
+IR_VERSION = min(MAX_IR_VERSION, 10)
+
+
+def kernels_of(calls: Iterable[Call]) -> Iterator[Kernel]:
+    """Yield the different kernels of `calls`, in the order in which they first run."""
+    yield from dict.fromkeys(call.kernel for call in flat(calls) if isinstance(call, KernelCall))

@@ -1,0 +1,496 @@
+"""net.c and net.h: a program in C99, which compiles as C++ too, without allocation, input or output."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx
+
+from onnxtile.firmware.calls import Operand, TableBranch, TableCall, TableEntry, grouped, stream_of, units_of
+from onnxtile.firmware.kernels import CFunction, CKernel, kernels_in_c
+from onnxtile.firmware.steps import (
+    ARENA,
+    CONSTANT,
+    WORKSPACE,
+    Branch,
+    Call,
+    CopyCall,
+    Kernel,
+    KernelCall,
+    Place,
+    Port,
+    Program,
+    flat,
+    kernels_of,
+)
+from onnxtile.firmware.weights import Weights, placed
+from onnxtile.report.c_header import comment, filled, identifier, identifiers
+
+CTYPES: dict[int, str] = {
+    onnx.TensorProto.FLOAT: "float",
+    onnx.TensorProto.DOUBLE: "double",
+    onnx.TensorProto.INT8: "int8_t",
+    onnx.TensorProto.UINT8: "uint8_t",
+    onnx.TensorProto.INT16: "int16_t",
+    onnx.TensorProto.UINT16: "uint16_t",
+    onnx.TensorProto.INT32: "int32_t",
+    onnx.TensorProto.UINT32: "uint32_t",
+    onnx.TensorProto.INT64: "int64_t",
+    onnx.TensorProto.UINT64: "uint64_t",
+    onnx.TensorProto.BOOL: "bool",
+    onnx.TensorProto.FLOAT16: "uint16_t",
+    onnx.TensorProto.BFLOAT16: "uint16_t",
+}
+"""The type in C of an element; of floats of 16 bits that of their bits."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The text of a program in C: net.c and net.h, and figures of it.
+
+    `kernels` are the different kernels, `functions` the functions that run them, `calls` the calls of a run. `tables` are the bytes of the
+    tables, `weights` those of the constants, `arena` and `workspace` those of memory.
+    """
+
+    code: str
+    header: str
+    title: str
+    name: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    arenas: tuple[tuple[str, str, int], ...]
+    alignment: int
+    kernels: int
+    functions: int
+    calls: int
+    blocks: int
+    tables: int
+    weights: int
+    workspace: int
+    has_states: bool
+    port_names: dict[tuple[Place, str], str]
+
+    def named(self, title: str) -> Source:
+        """Return the same program with another title. No name of a tensor is in the way: all of them come after the start."""
+        name = prefix_of(title)
+
+        def renamed(text: str) -> str:
+            own = text.replace(f"{self.title}.h", f"{comment(title)}.h")
+            return own.replace(self.name.upper(), name.upper()).replace(self.name, name)
+
+        arenas = tuple((arena, renamed(variable), size) for arena, variable, size in self.arenas)
+        return replace(
+            self, code=renamed(self.code), header=renamed(self.header), name=name, title=title, arenas=arenas
+        )
+
+    @staticmethod
+    def ctype(port: Port) -> str:
+        """Return the type in C of the elements of `port`."""
+        return _ctype(port)
+
+
+def written(program: Program, title: str) -> Source:
+    """Return `program` in C; all its names begin with `title`. Raises UsageError for a kernel that cannot be written."""
+    name = prefix_of(title)
+    kernels = list(kernels_of(program.calls))
+    in_c = kernels_in_c(kernels, f"{name}_kernel")
+    numbers = {kernel: place for place, kernel in enumerate(kernels)}
+    operands = _constants(program, in_c.kernels, numbers)
+    weights = placed({number: program.constants[number] for number in operands})
+    spaces = _Spaces(program, weights)
+    table = _Table(in_c.kernels, numbers, spaces)
+    entries = [table.entry(call) for call in program.calls]
+    units = units_of(entries, spaces.count)
+    stream = stream_of(entries, units)
+    functions = [*in_c.functions, *([_copy(name)] if table.copies else [])]
+    described, starts = _kernel_rows([*in_c.kernels, *table.copies], functions)
+    arenas = tuple(
+        (arena, macro, size) for (arena, size), macro in zip(program.arenas, _arena_names(program, name), strict=True)
+    )
+    ports = _port_names(program)
+    largest = max((len(kernel.numbers) for kernel in (*in_c.kernels, *table.copies)), default=0)
+    code = [
+        _head(title, name, in_c.head),
+        *_weights(weights, name),
+        *_memory(arenas, name, program.workspace),
+        *(function.text for function in functions),
+        f"static void (*const {name}_functions[])(const idx_t *, uint8_t *const *) = {{",
+        *_wrapped(
+            f"{name}_kernel_{number}" if number < len(in_c.functions) else f"{name}_kernel_copy"
+            for number in range(len(functions))
+        ),
+        "};",
+        *_bytes(f"{name}_kernels", "uint8_t", described),
+        *_bytes(f"{name}_starts", "uint16_t" if max(starts, default=0) < 1 << 16 else "uint32_t", starts),
+        *_bytes(f"{name}_calls", "uint8_t", stream.data),
+        *_bytes(f"{name}_units", "uint8_t" if max(units) < 256 else "uint32_t", units),
+        filled(
+            _RUN,
+            name,
+            operands=str(max((function.operands for function in functions), default=1)),
+            numbers=str(max(largest, 1)),
+            spaces=str(spaces.count),
+        ),
+        *_run(program, ports, spaces, arenas, name),
+        *_accessors(program, ports, arenas, name),
+        *_reset(program, arenas, name),
+    ]
+    tables = (
+        len(described) + len(starts) * (2 if max(starts, default=0) < 1 << 16 else 4) + len(stream.data) + len(units)
+    )
+    return Source(
+        "\n".join(code) + "\n",
+        _header(program, ports, arenas, name, title),
+        title,
+        name,
+        program.inputs,
+        program.outputs,
+        arenas,
+        program.alignment,
+        len(kernels),
+        len(functions),
+        sum(1 for _ in flat(program.calls)),
+        stream.blocks,
+        tables,
+        weights.bytes,
+        program.workspace,
+        bool(program.resets),
+        {
+            **{(port.place, "input"): own for port, own in zip(program.inputs, ports[0], strict=True)},
+            **{(port.place, "output"): own for port, own in zip(program.outputs, ports[1], strict=True)},
+        },
+    )
+
+
+def _constants(program: Program, kernels: Sequence[CKernel], numbers: Mapping[Kernel, int]) -> list[int]:
+    """Return the numbers of the constants that functions and copies read; others are in the text of functions."""
+    found: dict[int, None] = {}
+    for call in flat(program.calls):
+        names = () if isinstance(call, CopyCall) else kernels[numbers[call.kernel]].arguments
+        places = [call.source] if isinstance(call, CopyCall) else [call.places[name] for name in names]
+        found.update((place.number, None) for place in places if place.kind == CONSTANT)
+    return sorted(found)
+
+
+def prefix_of(title: str) -> str:
+    """Return the start of all names in C: `title` in lower case, or "net_" and it where it begins with a digit or is a word of C."""
+    name = identifier(title).lower()
+    return f"net_{name}" if name[0].isdigit() or name in _KEYWORDS else name
+
+
+_WORDS = """
+asm auto bool break case catch char class const continue default delete do double else enum extern false float for friend goto if inline int
+long namespace new operator private protected public register restrict return short signed sizeof static struct switch template this throw
+true try typedef typename union unsigned using virtual void volatile while main
+"""
+_KEYWORDS = frozenset(_WORDS.split())
+
+
+def _port_names(program: Program) -> tuple[list[str], list[str]]:
+    """Return the names in C of the inputs and of the outputs, all different."""
+    names = identifiers([*(port.name for port in program.inputs), *(port.name for port in program.outputs)])
+    names = [f"t_{name}" if name[0].isdigit() or name in _KEYWORDS else name for name in names]
+    return names[: len(program.inputs)], names[len(program.inputs) :]
+
+
+def _arena_names(program: Program, name: str) -> list[str]:
+    """Return the variable of each arena: of one alone `net_arena`, of several `net_arena_sram`."""
+    if len(program.arenas) == 1:
+        return [f"{name}_arena"]
+    return [f"{name}_arena_{one}" for one in identifiers(arena for arena, _ in program.arenas)]
+
+
+class _Spaces:
+    """The blocks of memory that operands may be in, by number: arenas, workspace, weights, arguments."""
+
+    def __init__(self, program: Program, weights: Weights) -> None:
+        self._weights = weights
+        self._numbers: dict[tuple[str, int], int] = {}
+        for number in range(len(program.arenas)):
+            self._add(ARENA, number)
+        if program.workspace:
+            self._add(WORKSPACE, 0)
+        for size in weights.blocks:
+            self._add(CONSTANT, size)
+        for port in (*program.inputs, *program.outputs):
+            if port.is_argument:
+                self._add(port.place.kind, port.place.number)
+
+    def _add(self, kind: str, number: int) -> None:
+        self._numbers[kind, number] = len(self._numbers)
+
+    @property
+    def count(self) -> int:
+        return max(1, len(self._numbers))
+
+    def items(self) -> Iterable[tuple[tuple[str, int], int]]:
+        return self._numbers.items()
+
+    def operand(self, place: Place) -> Operand:
+        if place.kind == CONSTANT:
+            size, start = self._weights.places[place.number]
+            return Operand(self._numbers[CONSTANT, size], start + place.offset)
+        return Operand(self._numbers[place.kind, place.number], place.offset)
+
+
+class _Table:
+    """Turns calls into numbers; copies are kernels of one function, each with its bytes."""
+
+    def __init__(self, kernels: Sequence[CKernel], numbers: Mapping[Kernel, int], spaces: _Spaces) -> None:
+        self._kernels = kernels
+        self._numbers = numbers
+        self._spaces = spaces
+        self._sizes: dict[int, int] = {}
+
+    @property
+    def copies(self) -> list[CKernel]:
+        functions = {kernel.function for kernel in self._kernels}
+        return [CKernel(len(functions), (size,), ("target", "source")) for size in self._sizes]
+
+    def entry(self, call: Call) -> TableEntry:
+        if isinstance(call, Branch):
+            then, other = (tuple(map(self.entry, side)) for side in (call.then, call.otherwise))
+            return TableBranch(self._spaces.operand(call.condition), then, other)
+        return self.call(call)
+
+    def call(self, call: KernelCall | CopyCall) -> TableCall:
+        if isinstance(call, CopyCall):
+            kernel = len(self._kernels) + self._sizes.setdefault(call.size, len(self._sizes))
+            return TableCall(kernel, (self._spaces.operand(call.target), self._spaces.operand(call.source)))
+        kernel = self._numbers[call.kernel]
+        operands = (self._spaces.operand(call.places[one]) for one in self._kernels[kernel].arguments)
+        return TableCall(kernel, tuple(operands))
+
+
+def _copy(name: str) -> CFunction:
+    text = f"static void {name}_kernel_copy(const idx_t *p, uint8_t *const *x) {{\n    memmove(x[0], x[1], (size_t)p[0]);\n}}\n"
+    return CFunction(text, 2)
+
+
+def _kernel_rows(kernels: Iterable[CKernel], functions: Sequence[CFunction]) -> tuple[bytes, list[int]]:
+    """Return a row of bytes for each kernel, and where each begins: its function, its operands, and its numbers after their count."""
+    made, starts = bytearray(), []
+    for kernel in kernels:
+        starts.append(len(made))
+        head = (kernel.function, functions[kernel.function].operands, len(kernel.numbers))
+        made += b"".join(map(grouped, (*head, *kernel.numbers)))
+    return bytes(made), starts
+
+
+_HEAD = """\
+/* A model in C, in the memory that onnxtile planned. Kernels by emx-onnx-cgen. Generated: do not edit. */
+#include "${title}.h"
+
+#include <string.h>
+"""
+
+
+def _head(title: str, name: str, head: str) -> str:
+    head = re.sub(r"^/\*.*?\*/\n", "", head, count=1, flags=re.DOTALL).strip()
+    head = head.replace("#include <string.h>\n", "").replace("#include <stdint.h>\n", "")
+    return f"{filled(_HEAD, name, title=title)}\n{head}\n"
+
+
+def _wrapped(texts: Iterable[str], width: int = 118) -> Iterator[str]:
+    line = "   "
+    for text in texts:
+        if len(line) + len(text) + 2 > width:
+            yield line
+            line = "   "
+        line += f" {text},"
+    yield line
+
+
+def _bytes(name: str, ctype: str, numbers: Iterable[int]) -> Iterator[str]:
+    yield f"static const {ctype} {name}[] = {{"
+    yield from _wrapped([str(one) for one in numbers] or ["0"])
+    yield "};"
+
+
+def _weights(weights: Weights, name: str) -> Iterator[str]:
+    """Yield the constants, as words of each size."""
+    for size, block in weights.blocks.items():
+        words: list[int] = np.frombuffer(block, f"<u{size}").tolist()
+        yield f"{name.upper()}_WEIGHTS_SECTION static const uint{size * 8}_t {name}_weights_{size * 8}[] = {{"
+        suffix = "ull" if size == 8 else "u" if size == 4 else ""
+        yield from _wrapped(f"{word}{suffix}" for word in words) if len(words) else ("    0,",)
+        yield "};"
+
+
+def _memory(arenas: Iterable[tuple[str, str, int]], name: str, workspace: int) -> Iterator[str]:
+    for _, variable, _ in arenas:
+        upper = variable.upper()
+        yield f"#ifdef {upper}_EXTERN"
+        yield f"uint8_t *{variable};"
+        yield "#else"
+        yield f"{upper}_SECTION {name.upper()}_ALIGNED uint8_t {variable}[{upper}_SIZE + ({upper}_SIZE == 0)];"
+        yield "#endif"
+    if workspace:
+        yield f"{name.upper()}_WORKSPACE_SECTION {name.upper()}_ALIGNED static uint8_t {name}_workspace[{name.upper()}_WORKSPACE_SIZE];"
+
+
+_RUN = """\
+
+static uint32_t ${p}_number(const uint8_t **at) {
+    uint32_t value = 0, shift = 0;
+    for (;; shift += 7) {
+        const uint8_t byte = *(*at)++;
+        value |= (uint32_t)(byte & 127u) << shift;
+        if (byte < 128u) return value;
+    }
+}
+
+static const uint8_t *${p}_call(const uint8_t *at, uint8_t *const *bases, uint32_t turn, uint32_t turns) {
+    const uint8_t *kernel = ${p}_kernels + ${p}_starts[${p}_number(&at)];
+    const uint32_t function = ${p}_number(&kernel), operands = ${p}_number(&kernel), numbers = ${p}_number(&kernel);
+    uint8_t *x[${operands}];
+    idx_t p[${numbers}];
+    for (uint32_t i = 0; i < numbers; ++i) p[i] = (idx_t)${p}_number(&kernel);
+    for (uint32_t i = 0; i < operands; ++i) {
+        uint32_t code = ${p}_number(&at), advance = 0;
+        if (turns > 1u) {
+            if (code & 1u) {
+                advance = ${p}_number(&at);
+                advance = advance & 1u ? 0u - (advance >> 1) - 1u : advance >> 1; /* modulo 2^32, as is the sum */
+            }
+            code >>= 1;
+        }
+        x[i] = bases[code % ${spaces}u] + (uint32_t)(code / ${spaces}u + advance * turn) * (size_t)${p}_units[code % ${spaces}u];
+    }
+    ${p}_functions[function](p, x);
+    return at;
+}
+
+static void ${p}_walk(uint8_t *const *bases) {
+    const uint8_t *at = ${p}_calls;
+    for (uint32_t code; (code = ${p}_number(&at)) != 0u;) {
+        if (code & 1u) { /* 1 skips where a condition is not met, 3 always */
+            const uint32_t condition = code == 1u ? ${p}_number(&at) : 0u, length = ${p}_number(&at);
+            const size_t offset = condition / ${spaces}u * (size_t)${p}_units[condition % ${spaces}u];
+            if (code == 3u || !bases[condition % ${spaces}u][offset]) at += length;
+            continue;
+        }
+        const uint32_t turns = code >> 1, calls = ${p}_number(&at);
+        const uint8_t *start = at;
+        for (uint32_t turn = 0; turn < turns; ++turn) {
+            at = start;
+            for (uint32_t i = 0; i < calls; ++i) at = ${p}_call(at, bases, turn, turns);
+        }
+    }
+}
+"""
+
+
+def _signature(program: Program, ports: tuple[list[str], list[str]], name: str) -> str:
+    given = [
+        f"const {_ctype(port)} *{own}" for port, own in zip(program.inputs, ports[0], strict=True) if port.is_argument
+    ]
+    given += [f"{_ctype(port)} *{own}" for port, own in zip(program.outputs, ports[1], strict=True) if port.is_argument]
+    return f"void {name}_run({', '.join(given) or 'void'})"
+
+
+def _ctype(port: Port) -> str:
+    return CTYPES.get(port.tensor.dtype, "uint8_t")
+
+
+def _run(
+    program: Program,
+    ports: tuple[list[str], list[str]],
+    spaces: _Spaces,
+    arenas: Sequence[tuple[str, str, int]],
+    name: str,
+) -> Iterator[str]:
+    names = {
+        port.place: own for port, own in zip((*program.inputs, *program.outputs), (*ports[0], *ports[1]), strict=True)
+    }
+    yield f"{_signature(program, ports, name)} {{"
+    yield f"    uint8_t *bases[{spaces.count}];"
+    for (kind, number), place in spaces.items():
+        base = names.get(Place(kind, number), "")
+        if kind == ARENA:
+            base = arenas[number][1]
+        elif kind == WORKSPACE:
+            base = f"{name}_workspace"
+        elif kind == CONSTANT:
+            base = f"{name}_weights_{number * 8}"
+        yield f"    bases[{place}] = {base if kind in {ARENA, WORKSPACE} else f'(uint8_t *){base}'};"
+    yield f"    {name}_walk(bases);"
+    yield "}"
+
+
+def _accessors(
+    program: Program, ports: tuple[list[str], list[str]], arenas: Sequence[tuple[str, str, int]], name: str
+) -> Iterator[str]:
+    for kind, held, own in (("input", program.inputs, ports[0]), ("output", program.outputs, ports[1])):
+        for port, port_name in zip(held, own, strict=True):
+            if not port.is_argument:
+                ctype = _ctype(port)
+                address = f"{arenas[port.place.number][1]} + {port.place.offset}"
+                yield f"{ctype} *{name}_{kind}_{port_name}(void) {{ return ({ctype} *)({address}); }}"
+
+
+def _reset(program: Program, arenas: Sequence[tuple[str, str, int]], name: str) -> Iterator[str]:
+    if program.resets:
+        yield f"void {name}_reset(void) {{"
+        yield from (
+            f"    memset({arenas[place.number][1]} + {place.offset}, 0, {size});" for place, size in program.resets
+        )
+        yield "}"
+
+
+_HEADER = """\
+/* ${title}: a model in C, in the memory that onnxtile planned. Generated: do not edit. */
+#ifndef ${P}_H
+#define ${P}_H
+
+#include <stddef.h>
+#include <stdint.h>
+#ifndef __cplusplus
+#include <stdbool.h>
+#endif
+
+#if defined(__GNUC__)
+#define ${P}_ALIGNED __attribute__((aligned(${alignment})))
+#elif defined(_MSC_VER)
+#define ${P}_ALIGNED __declspec(align(${alignment}))
+#else
+#define ${P}_ALIGNED
+#endif
+#ifndef ${P}_WEIGHTS_SECTION
+#define ${P}_WEIGHTS_SECTION /* such as __attribute__((section(".rodata.weights"))) */
+#endif
+"""
+
+
+def _header(
+    program: Program, ports: tuple[list[str], list[str]], arenas: Sequence[tuple[str, str, int]], name: str, title: str
+) -> str:
+    upper = name.upper()
+    lines = [filled(_HEADER, upper, title=comment(title), alignment=str(program.alignment))]
+    for arena, variable, size in arenas:
+        lines += [f"#define {variable.upper()}_SIZE {size}u /* bytes of the memory {comment(arena)} */"]
+        lines += [f"#ifndef {variable.upper()}_SECTION", f"#define {variable.upper()}_SECTION", "#endif"]
+    if program.workspace:
+        lines += [f"#define {upper}_WORKSPACE_SIZE {program.workspace}u /* bytes of temporaries of kernels */"]
+        lines += [f"#ifndef {upper}_WORKSPACE_SECTION", f"#define {upper}_WORKSPACE_SECTION", "#endif"]
+    lines += ["", "#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
+    for _, variable, _ in arenas:
+        lines += [f"#ifdef {variable.upper()}_EXTERN"]
+        lines += [
+            f"extern uint8_t *{variable}; /* give it {variable.upper()}_SIZE bytes, aligned to {program.alignment}, before a run */"
+        ]
+        lines += ["#else", f"extern uint8_t {variable}[];", "#endif"]
+    for kind, held, own in (("input", program.inputs, ports[0]), ("output", program.outputs, ports[1])):
+        for port, port_name in zip(held, own, strict=True):
+            sizes = "x".join(map(str, port.tensor.sizes)) or "one number"
+            described = f"/* {kind} {comment(port.name)}: {_ctype(port)}, {sizes} */"
+            lines += [described]
+            if not port.is_argument:
+                lines += [f"{_ctype(port)} *{name}_{kind}_{port_name}(void);"]
+    if program.resets:
+        lines += [f"void {name}_reset(void); /* before the first run: states are zero */"]
+    lines += [f"{_signature(program, ports, name)};", "", "#ifdef __cplusplus", "}", "#endif", "", "#endif", ""]
+    return "\n".join(lines)

@@ -1,0 +1,406 @@
+"""Programs in C compile without a warning, run at the planned addresses, and compute what onnxruntime computes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import onnxtile
+from onnxtile import cli
+from onnxtile.model.constants import Constants
+from onnxtile.model.feeds import Wanted
+from onnxtile.shapes.opened_calls import Unfolded, unfold
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.errors import Mismatch, UsageError
+from onnxtile.verbs.flows.results import PlannedModel
+from tests.conftest import ROOT
+
+pytest.importorskip("emx_onnx_cgen", reason="the extra c is not installed")
+
+from onnxtile.firmware.build import Firmware, Target, build
+from onnxtile.firmware.prove import compiler
+
+needs_cc = pytest.mark.skipif(compiler() is None, reason="there is no C compiler")
+STRICT = ("-Wall", "-Wextra", "-Werror", "-Wvla", "-Wstrict-prototypes", "-c", "net.c", "-o", "net.o")
+
+
+def opened_of(planned: PlannedModel) -> Unfolded:
+    return unfold(planned.model, resolve(planned.model, run=True), Constants(planned.model))
+
+
+def built(model: onnx.ModelProto | Path, **options: Any) -> Firmware:
+    planned = onnxtile.plan(model, verify=False, **options)
+    return build(opened_of(planned), planned.plan)
+
+
+def network(size: int = 12) -> onnx.ModelProto:
+    """Two layers of convolutions of one form, views, a join, a residual and a head."""
+    random = np.random.default_rng(0)
+
+    def weight(name: str, *shape: int) -> onnx.TensorProto:
+        return numpy_helper.from_array((random.standard_normal(shape) / 4).astype(np.float32), name)
+
+    nodes = [
+        helper.make_node("Conv", ["pixels", "w1", "b1"], ["c1"], "conv 1", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c1"], ["r1"]),
+        helper.make_node("Conv", ["r1", "w2", "b1"], ["c2"], "conv 2", pads=[1, 1, 1, 1], strides=[2, 2]),
+        helper.make_node("Clip", ["c2", "low", "high"], ["r2"]),
+        helper.make_node("Conv", ["r2", "w2", "b1"], ["c3"], "conv 3", pads=[1, 1, 1, 1]),
+        helper.make_node("Add", ["r2", "c3"], ["sum"]),
+        helper.make_node("Concat", ["sum", "c3"], ["both"], axis=1),
+        helper.make_node("Split", ["both", "halves"], ["first", "second"], axis=1),
+        helper.make_node("Mul", ["first", "second"], ["product"]),
+        helper.make_node("GlobalAveragePool", ["product"], ["means"]),
+        helper.make_node("Flatten", ["means"], ["flat"]),
+        helper.make_node("Gemm", ["flat", "w3", "b3"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["class probabilities"], axis=1),
+    ]
+    held = [weight("w1", 6, 3, 3, 3), weight("b1", 6), weight("w2", 6, 6, 3, 3), weight("w3", 6, 5), weight("b3", 5)]
+    held += [numpy_helper.from_array(np.asarray(value, np.float32), name) for name, value in (("low", 0), ("high", 6))]
+    held += [numpy_helper.from_array(np.asarray([6, 6], np.int64), "halves")]
+    graph = helper.make_graph(
+        nodes,
+        "network",
+        [helper.make_tensor_value_info("pixels", TensorProto.FLOAT, [1, 3, size, size])],
+        [helper.make_tensor_value_info("class probabilities", TensorProto.FLOAT, [1, 5])],
+        held,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+@needs_cc
+@pytest.mark.parametrize("io", ["outputs", "inside", "outside"])
+def test_a_network_runs_wherever_its_inputs_and_outputs_are(io: str) -> None:
+    made = built(network(), io=io)
+    assert made.proof.equal and made.proof.runs == 3 and made.proof.not_run is None
+    header = made.source.named("net").header
+    assert ("net_input_pixels(void)" in header) == (io == "inside")
+    assert ("net_output_class_probabilities(void)" in header) == (io != "outside")
+
+
+@needs_cc
+def test_convolutions_of_one_form_are_one_function() -> None:
+    source = built(network()).source
+    assert source.kernels > source.functions
+    assert source.code.count("acc += (float)input0") == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("gcc", "-std=c99"), ("clang", "-std=c99"), ("g++", "-x", "c++"), ("clang++", "-x", "c++", "-std=c++17")],
+)
+@pytest.mark.parametrize("defined", [(), ("-DNET_ARENA_EXTERN",)])
+def test_a_program_compiles_without_a_warning(
+    command: tuple[str, ...], defined: tuple[str, ...], tmp_path: Path
+) -> None:
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"there is no {command[0]}")
+    options = [word for word in STRICT if "c++" not in command or word != "-Wstrict-prototypes"]
+    onnxtile.plan(network(), verify=False).write(tmp_path / "net.c")
+    done = subprocess.run([*command, *defined, *options], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert not done.stderr and not done.returncode
+
+
+def test_a_file_takes_the_names_of_its_title_and_has_its_header_beside_it(tmp_path: Path) -> None:
+    onnxtile.plan(network(), verify=False).write(tmp_path / "my-net.2.c")
+    code, header = (tmp_path / "my-net.2.c").read_text(), (tmp_path / "my-net.2.h").read_text()
+    assert '#include "my-net.2.h"' in code and "void my_net_2_run(const float *pixels);" in header
+    assert "malloc" not in code and "stdio" not in code and "onnxtile_net" not in code + header
+
+
+def test_the_same_plan_gives_the_same_bytes() -> None:
+    planned = onnxtile.plan(network(), verify=False)
+    files = [build(opened_of(planned), planned.plan, verify=False).files("net") for _ in range(2)]
+    assert files[0] == files[1]
+
+
+@needs_cc
+def test_a_tensor_at_a_wrong_address_is_noticed() -> None:
+    planned = onnxtile.plan(network(), verify=False, io="inside")
+    plan = planned.plan
+    rows = tuple(replace(row, offset=0, alias=None) if row.name == "r2" else row for row in plan.buffers)
+    rows = tuple(replace(row, offset=0) if row.name == "c3" else row for row in rows)
+    with pytest.raises(Mismatch, match=r"the program in C does not compute|writes outside"):
+        build(opened_of(planned), replace(plan, buffers=rows))
+
+
+@needs_cc
+def test_a_write_outside_the_arena_is_noticed() -> None:
+    planned = onnxtile.plan(network(), verify=False)
+    arena = planned.plan.arenas[0]
+    with pytest.raises(Mismatch, match="writes outside its memory"):
+        build(opened_of(planned), replace(planned.plan, arenas=(replace(arena, size=arena.size - 64),)))
+
+
+@needs_cc
+def test_two_memories_are_two_arrays() -> None:
+    made = built(network(), capacity={"sram": 8192, "dram": 65536})
+    assert [name for name, _, _ in made.source.arenas] == ["sram", "dram"]
+    header = made.source.named("net").header
+    assert "NET_ARENA_SRAM_SIZE" in header and "NET_ARENA_DRAM_SECTION" in header
+
+
+@needs_cc
+def test_meta_ops_run_with_their_temporaries_in_a_workspace() -> None:
+    fused = onnxtile.fuse(ROOT / "models" / "transformer.onnx", verify=False)
+    planned = fused.plan(verify=False)
+    made = build(opened_of(planned), planned.plan)
+    assert made.proof.equal and made.source.workspace > 0
+
+
+@needs_cc
+def test_functions_of_the_model_run_at_the_addresses_of_their_body() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 17, "own": 1]>
+        g (float[4, 6] x) => (float[4, 6] y) {
+            a = own.twice(x)
+            y = own.twice(a)
+        }
+        <domain: "own", opset_import: ["": 17]>
+        twice (x) => (y) {
+            s = Sigmoid(x)
+            t = Softmax <axis = 1> (s)
+            y = Add(s, t)
+        }"""
+    )
+    assert built(model).proof.equal
+
+
+@needs_cc
+@pytest.mark.parametrize("condition", [True, False])
+def test_a_branch_is_chosen_by_its_condition(condition: bool) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 17]>
+        g (float[4] x, bool b) => (float[4] y, float[4] z) {
+            a = Neg(x)
+            s, t = If(b) <
+                then_branch = f () => (float[4] p, float[4] q) { p = Exp(a) o = Relu(x) q = Add(o, p) },
+                else_branch = h () => (float[4] p, float[4] q) { p = Abs(x) q = Softmax(x) }
+            >
+            y = Mul(s, t)
+            z = Sub(t, a)
+        }"""
+    )
+    inputs = {"x": np.arange(4, dtype=np.float32), "b": np.asarray(condition)}
+    planned = onnxtile.plan(model, verify=False)
+    assert build(opened_of(planned), planned.plan, wanted=Wanted(inputs)).proof.equal
+
+
+RECURRENT = """<ir_version: 10, opset_import: ["": 17]>
+g (float[1, 4] x, float[1, 4] h) => (float[1, 4] y, float[1, 4] next) {
+    s = Add(x, h)
+    next = Tanh(s)
+    y = Mul(next, x)
+}"""
+
+
+@needs_cc
+def test_a_state_keeps_its_address_from_run_to_run() -> None:
+    made = built(onnx.parser.parse_model(RECURRENT), state={"h": "next"})
+    header = made.source.named("net").header
+    assert made.proof.equal and "void net_reset(void);" in header
+    assert "void net_run(const float *x);" in header
+
+
+@needs_cc
+@pytest.mark.parametrize("form", ["qdq", "qdq-per-channel", "qoperator", "qoperator-per-channel"])
+def test_a_quantised_network_runs_in_integers(form: str, tmp_path: Path) -> None:
+    from models.make_quantised import FORMS
+
+    onnx.save(network(), tmp_path / "float.onnx")
+    FORMS[form](tmp_path / "float.onnx", tmp_path / "int.onnx")
+    made = built(tmp_path / "int.onnx")
+    assert made.proof.equal and made.source.workspace <= 256  # the floats of an island that has no operator on integers
+    functions = made.source.code.split("_run(", maxsplit=1)[0]
+    assert "weights_8[]" in functions
+
+
+@needs_cc
+def test_a_fitted_model_has_its_weights_once_and_few_functions() -> None:
+    nodes = [
+        "a = Conv <pads = [1, 1, 1, 1]> (x, w)",
+        "b = Relu(a)",
+        "c = Conv <pads = [1, 1, 1, 1]> (b, v)",
+        "y = MaxPool <kernel_shape = [8, 8], strides = [8, 8]> (c)",
+    ]
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 17]>
+        g (float[1, 3, 64, 64] x) => (float[1, 4, 8, 8] y) {{ {" ".join(nodes)} }}"""
+    )
+    random = np.random.default_rng(0)
+    for name, shape in (("w", (8, 3, 3, 3)), ("v", (4, 8, 3, 3))):
+        model.graph.initializer.append(numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), name))
+    fitted = onnxtile.fit(model, capacity="40KiB", max_extra_macs="30%", verify=False)
+    planned = fitted.planned
+    made = build(planned.opened, planned.plan)
+    plain = built(model)
+    assert made.proof.equal and made.source.calls > plain.source.calls
+    assert made.source.weights <= plain.source.weights * 1.02
+    assert made.source.functions <= plain.source.functions + 6
+
+
+def test_a_graph_that_hands_out_its_input_and_a_constant_copies_them() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 17]>
+        g (float[3] x) => (float[3] y, float[2] k, float[3] z)
+        <float[2] c = {1.5, 2.5}> {
+            y = Identity(x)
+            k = Identity(c)
+            z = Neg(x)
+        }"""
+    )
+    for io in ("outputs", "inside", "outside"):
+        assert built(model, io=io).proof.equal
+
+
+# What cannot be written is one line, before anything is.
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("y = RandomNormalLike(x)", "draws random numbers"),
+        (
+            "y = Loop(m, b, x) <body = t (int64 i, bool c, float[4] a) => (bool d, float[4] n) { d = Identity(c) n = Neg(a) }>",
+            "is Loop",
+        ),
+    ],
+)
+def test_what_no_c_is_for_is_named_with_its_node(body: str, message: str) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 17, "com.microsoft": 1]>
+        g (float[4] x, bool b, int64 m) => (float[4] y) {{ {body} }}"""
+    )
+    with pytest.raises(UsageError, match=message):
+        built(model)
+
+
+def test_an_operator_that_emx_lacks_is_named_with_its_node() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 17]>
+        g (float[1, 1, 8, 8] x) => (float[1, 1, 8, 8] y) { y = LpNormalization(x) }"""
+    )
+    model.graph.node[0].name = "the node"
+    from onnxtile.firmware import kernels
+    from onnxtile.firmware.steps import kernels_of, program_of
+
+    planned = onnxtile.plan(model, verify=False)
+    found = [
+        replace(kernel, op_type="Unheard") for kernel in kernels_of(program_of(opened_of(planned), planned.plan).calls)
+    ]
+    with pytest.raises(UsageError, match=r"'the node' .Unheard.: emx-onnx-cgen has no Unheard"):
+        kernels.require_operators(found)
+
+
+def test_ranges_of_sizes_are_refused() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Neg(x) }'
+    )
+    planned = onnxtile.plan(model, dims={"n": "1:4"}, verify=False)
+    with pytest.raises(UsageError, match="one size of each dimension"):
+        planned.write("net.c")
+
+
+def test_strings_have_no_fixed_bytes() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 17]> g (string[2] x, float[2] a) => (string[2] y, float[2] b) { y = Identity(x) b = Neg(a) }'
+    )
+    with pytest.raises(UsageError, match=r"fixed bytes|elements of STRING"):
+        built(model)
+
+
+# Programs on a target.
+
+M7 = "-mcpu=cortex-m7 -mfpu=fpv5-d16 -mfloat-abi=hard", "mps2-an500"
+M4 = "-mcpu=cortex-m4 -mfpu=fpv4-sp-d16 -mfloat-abi=hard", "mps2-an386"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("options", "board"), [M7, M4])
+def test_a_program_runs_on_a_microcontroller(options: str, board: str) -> None:
+    if shutil.which("arm-none-eabi-gcc") is None or shutil.which("qemu-system-arm") is None:
+        pytest.skip("the tools for Arm are not installed")
+    folder = ROOT / "docs" / "firmware"
+    command = f"arm-none-eabi-gcc {options} --specs=rdimon.specs -nostartfiles -T {folder}/{board}.ld {folder}/start.c"
+    runner = f"qemu-system-arm -M {board} -display none -serial none -monitor none -semihosting -kernel"
+    for model in (network(), ROOT / "models" / "transformer.onnx"):
+        planned = onnxtile.plan(model, verify=False)
+        made = build(opened_of(planned), planned.plan, target=Target(command, runner))
+        assert made.proof.equal and made.proof.runs == 3
+        assert made.footprint is not None and made.footprint.code < 8192
+
+
+# The commands.
+
+
+def arguments(folder: Path, *options: str) -> list[str]:
+    onnx.save(network(), folder / "model.onnx")
+    return ["onnxtile", "plan", str(folder / "model.onnx"), *options]
+
+
+def ended(command: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return int(str(end.value.code))
+
+
+@needs_cc
+def test_the_command_writes_both_files_and_tells_flash_and_ram(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = arguments(tmp_path, "--emit", str(tmp_path / "net.c"), "--json", str(tmp_path / "r.json"))
+    assert ended(command, monkeypatch) == 0
+    printed = capsys.readouterr().out
+    assert "flash by" in printed and "the program in C ran 3 times beside onnxruntime" in printed
+    assert (tmp_path / "net.c").exists() and (tmp_path / "net.h").exists()
+    figures = json.loads((tmp_path / "r.json").read_text())["firmware"]
+    assert figures["proof"]["runs"] == 3 and figures["footprint"]["ram"] >= figures["footprint"]["memory"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--target-cc", "gcc"], "about a program in C"),
+        (["--emit", "net.c", "--runner", "qemu"], "which is not given"),
+        (["--emit", "net.c", "--emit", "net.h"], "leave one of the two out"),
+        (["--emit", "net.c", "--target-cc", "no-such-compiler"], "no-such-compiler"),
+        (["--emit", "net.c", "--target-cc", "'gcc"], "is no command"),
+        (["--emit", "net.c", "--target-cc", "gcc --no-such-option", "--runner", "env"], "the C compiler refuses"),
+    ],
+)
+def test_options_that_make_no_sense_are_one_line_and_write_nothing(
+    options: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ended(arguments(tmp_path, *options), monkeypatch) == 2
+    told = capsys.readouterr().err.strip().splitlines()[-1]
+    assert told.startswith("error: ") and message in told
+    assert not (tmp_path / "net.c").exists() and not (tmp_path / "model.planned.onnx").exists()
+
+
+@needs_cc
+def test_a_pipeline_and_fit_write_both_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = arguments(tmp_path)
+    (tmp_path / "p.toml").write_text('[[steps]]\ndo = "plan"\nemit = ["c"]\n')
+    assert ended(["onnxtile", "run", str(tmp_path / "p.toml"), command[2]], monkeypatch) == 0
+    assert (tmp_path / "model.p.plan.h").exists()
+    assert '#include "model.p.plan.h"' in (tmp_path / "model.p.plan.c").read_text()
+    monkeypatch.chdir(tmp_path)
+    assert ended(["onnxtile", "fit", command[2], "--capacity", "64KiB", "--emit", "fit.c"], monkeypatch) == 0
+    assert (tmp_path / "fit.c").exists() and (tmp_path / "fit.h").exists()
