@@ -23,7 +23,7 @@ from onnxtile.firmware.prove import (
     runs_of,
 )
 from onnxtile.firmware.steps import program_of
-from onnxtile.firmware.write import Source, written
+from onnxtile.firmware.write import CSource, written
 from onnxtile.model.feeds import ANYTHING, Wanted
 from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.opened_calls import Unfolded
@@ -69,7 +69,7 @@ class Footprint:
 class Firmware:
     """A program in C, its proof, and its bytes (None where no compiler is)."""
 
-    source: Source
+    source: CSource
     proof: Proof
     footprint: Footprint | None
 
@@ -90,7 +90,7 @@ class Firmware:
 
 
 @dataclass(frozen=True)
-class Target:
+class ProgramTarget:
     """The commands of a compiler for a target, and of what runs its programs; an empty one is that of this machine, or nothing."""
 
     compiler: str = ""
@@ -105,7 +105,7 @@ class Target:
 
 
 def _words(command: str) -> tuple[str, ...]:
-    """Return the words of `command`, as a shell reads them. Raises UsageError for quotes without an end, and where there is no such command."""
+    """Return the words of `command`, as a shell reads them. Raises UsageError where they are none, or no such command is here."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -115,7 +115,7 @@ def _words(command: str) -> tuple[str, ...]:
     return tuple(words)
 
 
-HERE = Target()
+HERE = ProgramTarget()
 """The C compiler of this machine."""
 
 
@@ -125,7 +125,7 @@ def build(
     *,
     wanted: Wanted = ANYTHING,
     verify: bool = True,
-    target: Target = HERE,
+    target: ProgramTarget = HERE,
     progress: Progress = silent,
 ) -> Firmware:
     """Return the firmware of `plan`, a plan of `opened`; with `verify` it is compiled and run beside onnxruntime.
@@ -157,7 +157,7 @@ def build(
 _SECTION = re.compile(r"^(\.\S+)\s+(\d+)", re.MULTILINE)
 
 
-def footprint_of(source: Source, tools: Tools) -> Footprint | None:
+def footprint_of(source: CSource, tools: Tools) -> Footprint | None:
     """Return the bytes of `source`; None where the tool `size` is missing beside the compiler, or it fails."""
     command = _without_files(tools.compiler)
     size = shutil.which(re.sub(r"(gcc|clang|cc)(-[\d.]+)?$", "size", command[0]))
@@ -165,8 +165,8 @@ def footprint_of(source: Source, tools: Tools) -> Footprint | None:
         return None
     with tempfile.TemporaryDirectory(prefix="onnxtile-") as name:
         folder = Path(name)
-        (folder / f"{source.title}.c").write_text(source.code)
-        (folder / f"{source.title}.h").write_text(source.header)
+        (folder / f"{source.title}.c").write_text(source.code, "utf-8")
+        (folder / f"{source.title}.h").write_text(source.header, "utf-8")
         options = ("-std=c99", OPTIMISED, "-c", str(folder / f"{source.title}.c"), "-o", str(folder / "net.o"))
         done = command_done([*command, "-fstack-usage", *options], None)
         if done.returncode:
@@ -174,7 +174,7 @@ def footprint_of(source: Source, tools: Tools) -> Footprint | None:
         listed = command_done([size, "-A", str(folder / "net.o")], None)
         if done.returncode or listed.returncode:
             return None
-        usages = [path.read_text() for path in folder.glob("*.su")]
+        usages = [path.read_text("utf-8") for path in folder.glob("*.su")]
     sections = {section: int(count) for section, count in _SECTION.findall(listed.stdout)}
 
     def total(*starts: str) -> int:

@@ -19,7 +19,7 @@ _LONGEST = 96
 
 
 @dataclass(frozen=True)
-class Operand:
+class SpaceOffset:
     """An address: bytes from the start of a space, by its number."""
 
     space: int
@@ -31,14 +31,14 @@ class TableCall:
     """A call of a kernel, by its number, on operands."""
 
     kernel: int
-    operands: tuple[Operand, ...]
+    operands: tuple[SpaceOffset, ...]
 
 
 @dataclass(frozen=True)
 class TableBranch:
     """Calls that run where the byte at `condition` is not zero, and others that run where it is."""
 
-    condition: Operand
+    condition: SpaceOffset
     then: tuple[TableEntry, ...]
     otherwise: tuple[TableEntry, ...]
 
@@ -46,7 +46,7 @@ class TableBranch:
 TableEntry: TypeAlias = TableCall | TableBranch
 
 
-def flat(entries: Iterable[TableEntry]) -> Iterator[Operand]:
+def flat(entries: Iterable[TableEntry]) -> Iterator[SpaceOffset]:
     """Yield all operands of `entries`, those of branches too."""
     for entry in entries:
         if isinstance(entry, TableBranch):
@@ -191,7 +191,7 @@ def _written(blocks: Iterable[Block], units: Sequence[int]) -> bytes:
     return bytes(made)
 
 
-def _operand(operand: Operand, step: int | None, units: Sequence[int]) -> bytes:
+def _operand(operand: SpaceOffset, step: int | None, units: Sequence[int]) -> bytes:
     unit = units[operand.space]
     code = operand.offset // unit * len(units) + operand.space
     if step is None:

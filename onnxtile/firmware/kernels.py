@@ -15,14 +15,14 @@ from importlib.util import find_spec
 import onnx
 from onnx import helper
 
-from onnxtile.firmware.steps import IR_VERSION, Kernel, opset_imports
+from onnxtile.firmware.steps import IR_VERSION, DistinctKernel, opset_imports
 from onnxtile.system.errors import UsageError
 
 # Functions of emx-onnx-cgen, read from its text.
 
 
 @dataclass(frozen=True)
-class Parameter:
+class CParameter:
     """A pointer that a function takes: its element type in C, with const, its name, and its sizes."""
 
     ctype: str
@@ -38,7 +38,7 @@ class EmxFunction:
     """
 
     before: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[CParameter, ...]
     body: str
     arguments: tuple[str, ...]
 
@@ -57,7 +57,7 @@ def require_emx() -> None:
         raise UsageError("C needs the package emx-onnx-cgen", hint="pip install 'onnxtile[c]'")
 
 
-def require_operators(kernels: Iterable[Kernel]) -> None:
+def require_operators(kernels: Iterable[DistinctKernel]) -> None:
     """Raise UsageError for the first kernel whose operator emx-onnx-cgen lacks."""
     from emx_onnx_cgen.lowering import load_lowering_registry
     from emx_onnx_cgen.lowering.registry import get_lowering_registry
@@ -69,14 +69,14 @@ def require_operators(kernels: Iterable[Kernel]) -> None:
             raise _lacking(kernel, f"emx-onnx-cgen has no {kernel.op_type}")
 
 
-def _lacking(kernel: Kernel, reason: str) -> UsageError:
+def _lacking(kernel: DistinctKernel, reason: str) -> UsageError:
     return UsageError(
         f"no C can be written for the node {kernel.label!r} ({kernel.op_type}): {reason}",
         hint="nothing was written",
     )
 
 
-def compiled(kernels: Sequence[Kernel]) -> EmxText:
+def compiled(kernels: Sequence[DistinctKernel]) -> EmxText:
     """Return the functions of `kernels`. Raises UsageError that names the node where emx-onnx-cgen cannot write one."""
     from emx_onnx_cgen.errors import CompilerError
 
@@ -84,7 +84,7 @@ def compiled(kernels: Sequence[Kernel]) -> EmxText:
         return EmxText("", ())
     try:
         return _parsed(_text(kernels), kernels)
-    except (CompilerError, _Unreadable) as error:
+    except (CompilerError, _UnknownText) as error:
         if len(kernels) == 1:
             raise _lacking(kernels[0], " ".join(str(error).split())) from error
     half = len(kernels) // 2
@@ -93,7 +93,7 @@ def compiled(kernels: Sequence[Kernel]) -> EmxText:
     raise _lacking(kernels[0], "emx-onnx-cgen takes each kernel alone, but not all of them together")
 
 
-def _text(kernels: Sequence[Kernel]) -> str:
+def _text(kernels: Sequence[DistinctKernel]) -> str:
     from emx_onnx_cgen.compiler import Compiler, CompilerOptions
 
     nodes: list[onnx.NodeProto] = []
@@ -127,7 +127,7 @@ def _text(kernels: Sequence[Kernel]) -> str:
     return text
 
 
-class _Unreadable(Exception):
+class _UnknownText(Exception):
     """A text of emx-onnx-cgen in another form than is known here."""
 
 
@@ -142,7 +142,7 @@ _WEIGHT = re.compile(r"weight\d+_(k\d+_\w+)$")
 _ALLOCATES = re.compile(r"\b(malloc|calloc|realloc|fopen|printf|regcomp)\b")
 
 
-def _parsed(text: str, kernels: Sequence[Kernel]) -> EmxText:
+def _parsed(text: str, kernels: Sequence[DistinctKernel]) -> EmxText:
     """Return the functions in `text`, which emx-onnx-cgen wrote of `kernels`."""
     start, *chunks = re.split(_NODE, text)
     functions: dict[str, tuple[str, str, str]] = {}
@@ -150,7 +150,7 @@ def _parsed(text: str, kernels: Sequence[Kernel]) -> EmxText:
     for chunk in chunks:
         found = _FUNCTION.search(chunk)
         if found is None:
-            raise _Unreadable("its function is in a form that is not known")
+            raise _UnknownText("its function is in a form that is not known")
         name, parameters, body = found.groups()
         functions[name] = (chunk[: found.start()], parameters, body)
         rest = chunk[found.end() :]
@@ -161,9 +161,9 @@ def _parsed(text: str, kernels: Sequence[Kernel]) -> EmxText:
         before, parameters, body = functions[name]
         known = {own for own, _ in kernel.tensors}
         if not set(operands) <= known:
-            raise _Unreadable("it needs memory of its own")
+            raise _UnknownText("it needs memory of its own")
         if _ALLOCATES.search(before + body):
-            raise _Unreadable("it allocates memory, or reads files")
+            raise _UnknownText("it allocates memory, or reads files")
         own = re.compile(rf"\b{name}")
         made.append(
             EmxFunction(own.sub("KERNEL", before).strip(), _parameters(parameters), own.sub("KERNEL", body), operands)
@@ -180,24 +180,24 @@ def _arguments(text: str, functions: Collection[str], count: int) -> dict[int, t
         names = [_WEIGHT.sub(r"\1", one) for one in given.split(", ")]
         owners = {one.partition("_")[0] for one in names}
         if len(owners) != 1:
-            raise _Unreadable("it is several functions")
+            raise _UnknownText("it is several functions")
         number = int(owners.pop()[1:])
         if number in arguments:
-            raise _Unreadable("it is several functions")
+            raise _UnknownText("it is several functions")
         arguments[number] = name, tuple(one.partition("_")[2] for one in names)
     if len(arguments) != count:
-        raise _Unreadable("it leaves a function out")
+        raise _UnknownText("it leaves a function out")
     return arguments
 
 
-def _parameters(text: str) -> tuple[Parameter, ...]:
+def _parameters(text: str) -> tuple[CParameter, ...]:
     found = []
     for one in text.split(", "):
         match = _PARAMETER.match(one)
         if match is None:
-            raise _Unreadable(f"it takes {one}")
+            raise _UnknownText(f"it takes {one}")
         sizes = tuple(map(int, re.findall(r"\d+", match[3])))
-        found.append(Parameter(match[1], match[2], sizes))
+        found.append(CParameter(match[1], match[2], sizes))
     return tuple(found)
 
 
@@ -238,7 +238,7 @@ def _closing(tokens: Sequence[str], at: int) -> int:
         depth += {"[": 1, "]": -1}.get(tokens[place], 0)
         if not depth:
             return place
-    raise _Unreadable("its brackets are not closed")
+    raise _UnknownText("its brackets are not closed")
 
 
 def _indexed(name: str, indices: Sequence[list[str]], sizes: Sequence[int]) -> list[str]:
@@ -321,7 +321,7 @@ class CKernels:
     kernels: tuple[CKernel, ...]
 
 
-def kernels_in_c(kernels: Sequence[Kernel], name: str) -> CKernels:
+def kernels_in_c(kernels: Sequence[DistinctKernel], name: str) -> CKernels:
     """Return the kernels in C; `name` is the start of the names of functions. Raises UsageError."""
     require_emx()
     require_operators(kernels)

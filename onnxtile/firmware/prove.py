@@ -23,7 +23,7 @@ import onnx_ir as ir
 from onnxtile.arena.memory import TensorMemory
 from onnxtile.arena.run import PlainRun
 from onnxtile.firmware.steps import Port
-from onnxtile.firmware.write import Source
+from onnxtile.firmware.write import CSource
 from onnxtile.model.feeds import Wanted
 from onnxtile.model.session import repeatable_session
 from onnxtile.planning.result import PlanResult
@@ -94,14 +94,14 @@ def compiler() -> list[str] | None:
 
 
 @dataclass(frozen=True)
-class Run:
+class CheckedRun:
     """The inputs of one run of a model, and its outputs in onnxruntime, by name."""
 
     inputs: Mapping[str, Array]
     outputs: Mapping[str, Array]
 
 
-def runs_of(opened: Unfolded, plan: PlanResult, wanted: Wanted, count: int = RUNS) -> Iterator[Run]:
+def runs_of(opened: Unfolded, plan: PlanResult, wanted: Wanted, count: int = RUNS) -> Iterator[CheckedRun]:
     """Yield runs of `opened` in onnxruntime, the outputs of states as inputs of the next run. Raises ModelError."""
     model, shapes, _ = opened
     plain = PlainRun(model, shapes)
@@ -115,7 +115,7 @@ def runs_of(opened: Unfolded, plan: PlanResult, wanted: Wanted, count: int = RUN
         own |= {name: before.get(output, np.zeros_like(own[name])) for name, output in carried.items()}
         results = plain.run(own)
         before = {name: np.array(_array(value)) for name, value in results.items()}
-        yield Run(own, before)
+        yield CheckedRun(own, before)
 
 
 def _array(value: Any) -> Array:
@@ -156,7 +156,7 @@ ${body}
 
 
 def main_text(
-    source: Source, inputs: Sequence[tuple[Port, str]], outputs: Sequence[tuple[Port, str]], runs: int
+    source: CSource, inputs: Sequence[tuple[Port, str]], outputs: Sequence[tuple[Port, str]], runs: int
 ) -> str:
     """Return a program that runs `source` on a file of inputs; the names are those in C."""
     memory, fill, body, checks, arguments = [], [], [], [], []
@@ -196,7 +196,7 @@ class Tools:
     runner: tuple[str, ...] = ()
 
 
-def prove(source: Source, runs: Sequence[Run], tools: Tools, coarsest: float = 0.0) -> Proof:
+def prove(source: CSource, runs: Sequence[CheckedRun], tools: Tools, coarsest: float = 0.0) -> Proof:
     """Compile and run `source`, and compare all outputs. Raises UsageError where a tool fails, Mismatch where the program does.
 
     `coarsest` is the precision of the coarsest floats inside the model.
@@ -223,7 +223,7 @@ _TURNS = 3
 _FACTOR = 2
 
 
-def excused(proof: Proof, opened: Unfolded, plan: PlanResult, runs: Sequence[Run]) -> Proof:
+def excused(proof: Proof, opened: Unfolded, plan: PlanResult, runs: Sequence[CheckedRun]) -> Proof:
     """Return `proof` with the outputs passed, too, that are off by no more than steps of quantisation lead to in the model itself.
 
     Kernels of different machines round sums of floats differently before they quantise them. A few elements of each quantised tensor are
@@ -270,7 +270,7 @@ def require_proved(proof: Proof) -> None:
         )
 
 
-def _output(source: Source, runs: Sequence[Run], tools: Tools, folder: Path) -> bytes:
+def _output(source: CSource, runs: Sequence[CheckedRun], tools: Tools, folder: Path) -> bytes:
     """Return the bytes of all outputs of all `runs`."""
     inputs = [(port, f"in_{number}") for number, port in enumerate(source.inputs)]
     inputs = [(port, source.port_names[port.place, "input"] if not port.is_argument else own) for port, own in inputs]
@@ -278,9 +278,9 @@ def _output(source: Source, runs: Sequence[Run], tools: Tools, folder: Path) -> 
     outputs = [
         (port, source.port_names[port.place, "output"] if not port.is_argument else own) for port, own in outputs
     ]
-    (folder / f"{source.title}.c").write_text(source.code)
-    (folder / f"{source.title}.h").write_text(source.header)
-    (folder / "main.c").write_text(main_text(source, inputs, outputs, len(runs)))
+    (folder / f"{source.title}.c").write_text(source.code, "utf-8")
+    (folder / f"{source.title}.h").write_text(source.header, "utf-8")
+    (folder / "main.c").write_text(main_text(source, inputs, outputs, len(runs)), "utf-8")
     (folder / "input.bin").write_bytes(
         b"".join(np.ascontiguousarray(run.inputs[port.name]).tobytes() for run in runs for port in source.inputs)
     )
@@ -319,6 +319,7 @@ def command_done(command: Sequence[str], folder: Path | None) -> subprocess.Comp
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            encoding="utf-8",
             errors="replace",
             timeout=_SECONDS,
             check=False,

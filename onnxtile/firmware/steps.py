@@ -39,20 +39,20 @@ ARENA, INPUT, OUTPUT, CONSTANT, WORKSPACE = "arena", "input", "output", "constan
 
 
 @dataclass(frozen=True)
-class Place:
+class BytePlace:
     """`offset` bytes from the start of the block `number` of a kind of memory."""
 
     kind: str
     number: int
     offset: int = 0
 
-    def at(self, offset: int) -> Place:
+    def at(self, offset: int) -> BytePlace:
         """Return the place `offset` bytes further on."""
         return replace(self, offset=self.offset + offset)
 
 
 @dataclass(frozen=True)
-class Tensor:
+class TensorForm:
     """The element type of a tensor, by its number in onnx, and its sizes."""
 
     dtype: int
@@ -65,7 +65,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class DistinctKernel:
     """One different kernel: a node whose operands are called i0, i1 ... and its results o0, o1 ...
 
     `tensors` has the types by these names. `fixed` has the constants, as serialised tensors, whose numbers decide what the kernel is.
@@ -73,7 +73,7 @@ class Kernel:
     """
 
     node: bytes
-    tensors: tuple[tuple[str, Tensor], ...]
+    tensors: tuple[tuple[str, TensorForm], ...]
     fixed: tuple[tuple[str, bytes], ...]
     opsets: tuple[tuple[str, int], ...]
     label: str = field(compare=False)
@@ -84,16 +84,16 @@ class Kernel:
 class KernelCall:
     """A run of `kernel` on operands and results at `places`, by their names in it."""
 
-    kernel: Kernel
-    places: Mapping[str, Place]
+    kernel: DistinctKernel
+    places: Mapping[str, BytePlace]
 
 
 @dataclass(frozen=True)
 class CopyCall:
     """A copy of `size` bytes; both may overlap."""
 
-    target: Place
-    source: Place
+    target: BytePlace
+    source: BytePlace
     size: int
 
 
@@ -101,15 +101,15 @@ class CopyCall:
 class Branch:
     """The calls `then` where the byte at `condition` is not zero, else the calls `otherwise`."""
 
-    condition: Place
-    then: tuple[Call, ...]
-    otherwise: tuple[Call, ...]
+    condition: BytePlace
+    then: tuple[ProgramCall, ...]
+    otherwise: tuple[ProgramCall, ...]
 
 
-Call: TypeAlias = KernelCall | CopyCall | Branch
+ProgramCall: TypeAlias = KernelCall | CopyCall | Branch
 
 
-def flat(calls: Iterable[Call]) -> Iterator[KernelCall | CopyCall]:
+def flat(calls: Iterable[ProgramCall]) -> Iterator[KernelCall | CopyCall]:
     """Yield `calls`, those of branches in their places."""
     for call in calls:
         if isinstance(call, Branch):
@@ -123,8 +123,8 @@ class Port:
     """An input or output of the graph: an argument of the run (`place` is the caller's), or bytes of an arena."""
 
     name: str
-    tensor: Tensor
-    place: Place
+    tensor: TensorForm
+    place: BytePlace
 
     @property
     def is_argument(self) -> bool:
@@ -133,27 +133,27 @@ class Port:
 
 
 @dataclass(frozen=True)
-class Program:
+class CProgram:
     """The calls of one run in order, and what they run on.
 
     `arenas` has the name and bytes of each arena, `workspace` the bytes of the workspace. `resets` are the bytes of states, as places and
     sizes, which are zero before the first run.
     """
 
-    calls: tuple[Call, ...]
+    calls: tuple[ProgramCall, ...]
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     constants: tuple[Array, ...]
     arenas: tuple[tuple[str, int], ...]
     alignment: int
     workspace: int
-    resets: tuple[tuple[Place, int], ...] = ()
+    resets: tuple[tuple[BytePlace, int], ...] = ()
 
 
-def program_of(opened: Unfolded, plan: PlanResult) -> Program:
+def program_of(opened: Unfolded, plan: PlanResult) -> CProgram:
     """Return the calls of `plan`, a plan of `opened`. Raises UsageError for what has no fixed bytes, ModelError."""
     _require_fixed(plan)
-    return _Planned(opened, plan, _Shared()).program()
+    return _Planned(opened, plan, _ProgramParts()).program()
 
 
 def _require_fixed(plan: PlanResult) -> None:
@@ -173,7 +173,7 @@ def _require_fixed(plan: PlanResult) -> None:
 
 
 @dataclass
-class _Shared:
+class _ProgramParts:
     """What all graphs of a program have in common: constants by value, and different islands."""
 
     constants: dict[tuple[int, tuple[int, ...], bytes], int] = field(default_factory=dict)
@@ -181,14 +181,14 @@ class _Shared:
     islands: dict[object, tuple[Unfolded, PlanResult]] = field(default_factory=dict)
     workspace: int = 0
 
-    def constant(self, array: Array, tensor: Tensor) -> Place:
+    def constant(self, array: Array, tensor: TensorForm) -> BytePlace:
         """Return the place of a constant; equal ones are one."""
         plain = np.ascontiguousarray(array)
         key = (tensor.dtype, tensor.sizes, plain.tobytes())
         if key not in self.constants:
             self.constants[key] = len(self.arrays)
             self.arrays.append(plain)
-        return Place(CONSTANT, self.constants[key])
+        return BytePlace(CONSTANT, self.constants[key])
 
 
 _NUMBERS_DECIDE = frozenset(
@@ -208,24 +208,24 @@ class _Planned:
         self,
         opened: Unfolded,
         plan: PlanResult,
-        shared: _Shared,
-        ends: tuple[Sequence[Place], Sequence[Place]] | None = None,
+        shared: _ProgramParts,
+        ends: tuple[Sequence[BytePlace], Sequence[BytePlace]] | None = None,
         workspace: tuple[int, int] = (0, 0),
     ) -> None:
         self._model, self._shapes, self._constants = opened
         self._plan = plan
         self._shared = shared
         self._facts = LayoutFacts(*opened)
-        self._calls: list[Call] = []
-        self._places: dict[ir.Value, Place] = {}
+        self._calls: list[ProgramCall] = []
+        self._places: dict[ir.Value, BytePlace] = {}
         self._arenas = {arena.name: number for number, arena in enumerate(plan.arenas)}
         self._in_workspace = ends is not None
         self._base, self._end = workspace
         graph = self._model.graph
         self._inputs = [value for value in graph.inputs if value not in self._constants]
         self._place_buffers(graph, plan.buffers)
-        given = ends[0] if ends else [Place(INPUT, number) for number in range(len(self._inputs))]
-        taken = ends[1] if ends else [Place(OUTPUT, number) for number in range(len(graph.outputs))]
+        given = ends[0] if ends else [BytePlace(INPUT, number) for number in range(len(self._inputs))]
+        taken = ends[1] if ends else [BytePlace(OUTPUT, number) for number in range(len(graph.outputs))]
         for value, place in zip(self._inputs, given, strict=True):
             self._places.setdefault(value, place)
         for value, place in zip(graph.outputs, taken, strict=True):
@@ -239,10 +239,10 @@ class _Planned:
         for value in values:
             row = by_name.get(value.name or "")
             if row is not None:
-                inside, outside = Place(WORKSPACE, 0, self._base), Place(ARENA, self._arenas[row.arena])
+                inside, outside = BytePlace(WORKSPACE, 0, self._base), BytePlace(ARENA, self._arenas[row.arena])
                 self._places[value] = (inside if self._in_workspace else outside).at(row.offset)
 
-    def program(self) -> Program:
+    def program(self) -> CProgram:
         """Return the whole program of the main graph."""
         ports = self._ports(self._inputs)
         outputs = self.write()
@@ -253,7 +253,7 @@ class _Planned:
             if state is not None and state.copied:
                 after = next(one for one in outputs if one.name == state.output)
                 self._calls.append(CopyCall(port.place, after.place, port.tensor.bytes))
-        return Program(
+        return CProgram(
             tuple(self._calls),
             tuple(port for port in ports if port.name not in states),
             tuple(outputs),
@@ -278,7 +278,7 @@ class _Planned:
         return ports
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[ProgramCall]:
         """The calls so far."""
         return self._calls
 
@@ -416,7 +416,7 @@ class _Planned:
             if any(_overlap(CopyCall(target, target, size), read) for read in reads):
                 # The plan takes the meta-op for one kernel that may write over its operand. Its nodes may not.
                 end = align(end, self._plan.alignment)
-                moved.append(CopyCall(target, Place(WORKSPACE, 0, end), size))
+                moved.append(CopyCall(target, BytePlace(WORKSPACE, 0, end), size))
                 targets[number] = moved[-1].source
                 end += size
         self._shared.workspace = max(self._shared.workspace, end)
@@ -439,7 +439,7 @@ class _Planned:
         proto = bare_node(node, {**names, **made})
         fixed = {value: own for value, own in names.items() if self._is_fixed(node, value)}
         opsets = self._model.graph.opset_imports
-        kernel = Kernel(
+        kernel = DistinctKernel(
             proto.SerializeToString(deterministic=True),
             tuple((own, self._tensor(value)) for value, own in (*names.items(), *made.items())),
             tuple((own, self._serialised(value)) for value, own in fixed.items()),
@@ -465,16 +465,16 @@ class _Planned:
         found: bytes = made.SerializeToString(deterministic=True)
         return found
 
-    def _tensor(self, value: ir.Value) -> Tensor:
+    def _tensor(self, value: ir.Value) -> TensorForm:
         """Return the type of `value`. Raises UsageError where it has no fixed bytes, or elements of less than a byte."""
         dtype, sizes = self._shapes.dtype(value), self._shapes.sizes(value)
         if dtype is None or sizes is None or tensor_bytes(value, self._shapes) is None or self._shapes.is_bound(value):
             raise UsageError(f"C needs fixed bytes, and {value.name!r} has none: {self._shapes.reason(value)}")
         if dtype.bitwidth < 8 or dtype == ir.DataType.STRING:
             raise UsageError(f"no C is written for {value.name!r}, which has elements of {dtype.name}")
-        return Tensor(int(dtype), sizes)
+        return TensorForm(int(dtype), sizes)
 
-    def _place(self, value: ir.Value) -> Place:
+    def _place(self, value: ir.Value) -> BytePlace:
         if value in self._places:
             return self._places[value]
         if value in self._constants:
@@ -521,6 +521,6 @@ def opset_imports(opsets: Iterable[tuple[str, int]]) -> list[onnx.OperatorSetIdP
 IR_VERSION = min(MAX_IR_VERSION, 10)
 
 
-def kernels_of(calls: Iterable[Call]) -> Iterator[Kernel]:
+def kernels_of(calls: Iterable[ProgramCall]) -> Iterator[DistinctKernel]:
     """Yield the different kernels of `calls`, in the order in which they first run."""
     yield from dict.fromkeys(call.kernel for call in flat(calls) if isinstance(call, KernelCall))

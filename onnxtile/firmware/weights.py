@@ -17,7 +17,7 @@ _LEAST = 16
 
 
 @dataclass(frozen=True)
-class Weights:
+class FlashWeights:
     """The bytes of constants by the size of their elements, and for each constant, by number, that size and its offset in these."""
 
     blocks: dict[int, bytes]
@@ -29,7 +29,7 @@ class Weights:
         return sum(map(len, self.blocks.values()))
 
 
-def placed(arrays: Mapping[int, Array]) -> Weights:
+def placed(arrays: Mapping[int, Array]) -> FlashWeights:
     """Return the bytes of `arrays`, and where each is: the largest first, those that are in these already where they are."""
     blocks: dict[int, bytearray] = {}
     places: dict[int, tuple[int, int]] = {}
@@ -45,7 +45,7 @@ def placed(arrays: Mapping[int, Array]) -> Weights:
                 places[number] = size, len(block) if offset is None else offset
                 if offset is None:
                     block += arrays[number].tobytes()
-    return Weights({size: bytes(block) for size, block in blocks.items()}, places)
+    return FlashWeights({size: bytes(block) for size, block in blocks.items()}, places)
 
 
 def _levels(order: Sequence[int], arrays: Mapping[int, Array]) -> Iterator[list[int]]:

@@ -9,24 +9,24 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 
-from onnxtile.firmware.calls import Operand, TableBranch, TableCall, TableEntry, grouped, stream_of, units_of
+from onnxtile.firmware.calls import SpaceOffset, TableBranch, TableCall, TableEntry, grouped, stream_of, units_of
 from onnxtile.firmware.kernels import CFunction, CKernel, kernels_in_c
 from onnxtile.firmware.steps import (
     ARENA,
     CONSTANT,
     WORKSPACE,
     Branch,
-    Call,
+    BytePlace,
     CopyCall,
-    Kernel,
+    CProgram,
+    DistinctKernel,
     KernelCall,
-    Place,
     Port,
-    Program,
+    ProgramCall,
     flat,
     kernels_of,
 )
-from onnxtile.firmware.weights import Weights, placed
+from onnxtile.firmware.weights import FlashWeights, placed
 from onnxtile.report.c_header import comment, filled, identifier, identifiers
 
 CTYPES: dict[int, str] = {
@@ -48,7 +48,7 @@ CTYPES: dict[int, str] = {
 
 
 @dataclass(frozen=True)
-class Source:
+class CSource:
     """The text of a program in C: net.c and net.h, and figures of it.
 
     `kernels` are the different kernels, `functions` the functions that run them, `calls` the calls of a run. `tables` are the bytes of the
@@ -71,9 +71,9 @@ class Source:
     weights: int
     workspace: int
     has_states: bool
-    port_names: dict[tuple[Place, str], str]
+    port_names: dict[tuple[BytePlace, str], str]
 
-    def named(self, title: str) -> Source:
+    def named(self, title: str) -> CSource:
         """Return the same program with another title. No name of a tensor is in the way: all of them come after the start."""
         name = prefix_of(title)
 
@@ -92,7 +92,7 @@ class Source:
         return _ctype(port)
 
 
-def written(program: Program, title: str) -> Source:
+def written(program: CProgram, title: str) -> CSource:
     """Return `program` in C; all its names begin with `title`. Raises UsageError for a kernel that cannot be written."""
     name = prefix_of(title)
     kernels = list(kernels_of(program.calls))
@@ -101,7 +101,7 @@ def written(program: Program, title: str) -> Source:
     operands = _constants(program, in_c.kernels, numbers)
     weights = placed({number: program.constants[number] for number in operands})
     spaces = _Spaces(program, weights)
-    table = _Table(in_c.kernels, numbers, spaces)
+    table = _CallTable(in_c.kernels, numbers, spaces)
     entries = [table.entry(call) for call in program.calls]
     units = units_of(entries, spaces.count)
     stream = stream_of(entries, units)
@@ -141,7 +141,7 @@ def written(program: Program, title: str) -> Source:
     tables = (
         len(described) + len(starts) * (2 if max(starts, default=0) < 1 << 16 else 4) + len(stream.data) + len(units)
     )
-    return Source(
+    return CSource(
         "\n".join(code) + "\n",
         _header(program, ports, arenas, name, title),
         title,
@@ -165,7 +165,7 @@ def written(program: Program, title: str) -> Source:
     )
 
 
-def _constants(program: Program, kernels: Sequence[CKernel], numbers: Mapping[Kernel, int]) -> list[int]:
+def _constants(program: CProgram, kernels: Sequence[CKernel], numbers: Mapping[DistinctKernel, int]) -> list[int]:
     """Return the numbers of the constants that functions and copies read; others are in the text of functions."""
     found: dict[int, None] = {}
     for call in flat(program.calls):
@@ -189,14 +189,19 @@ true try typedef typename union unsigned using virtual void volatile while main
 _KEYWORDS = frozenset(_WORDS.split())
 
 
-def _port_names(program: Program) -> tuple[list[str], list[str]]:
+def _is_taken(name: str) -> bool:
+    """Return whether an argument in C may not be called so: a word of C, a type, a macro, or a variable of the program."""
+    return name[0].isdigit() or name in _KEYWORDS or name.endswith("_t") or name.isupper() or name == "bases"
+
+
+def _port_names(program: CProgram) -> tuple[list[str], list[str]]:
     """Return the names in C of the inputs and of the outputs, all different."""
     names = identifiers([*(port.name for port in program.inputs), *(port.name for port in program.outputs)])
-    names = [f"t_{name}" if name[0].isdigit() or name in _KEYWORDS else name for name in names]
+    names = [f"t_{name}" if _is_taken(name) else name for name in names]
     return names[: len(program.inputs)], names[len(program.inputs) :]
 
 
-def _arena_names(program: Program, name: str) -> list[str]:
+def _arena_names(program: CProgram, name: str) -> list[str]:
     """Return the variable of each arena: of one alone `net_arena`, of several `net_arena_sram`."""
     if len(program.arenas) == 1:
         return [f"{name}_arena"]
@@ -206,7 +211,7 @@ def _arena_names(program: Program, name: str) -> list[str]:
 class _Spaces:
     """The blocks of memory that operands may be in, by number: arenas, workspace, weights, arguments."""
 
-    def __init__(self, program: Program, weights: Weights) -> None:
+    def __init__(self, program: CProgram, weights: FlashWeights) -> None:
         self._weights = weights
         self._numbers: dict[tuple[str, int], int] = {}
         for number in range(len(program.arenas)):
@@ -229,17 +234,17 @@ class _Spaces:
     def items(self) -> Iterable[tuple[tuple[str, int], int]]:
         return self._numbers.items()
 
-    def operand(self, place: Place) -> Operand:
+    def operand(self, place: BytePlace) -> SpaceOffset:
         if place.kind == CONSTANT:
             size, start = self._weights.places[place.number]
-            return Operand(self._numbers[CONSTANT, size], start + place.offset)
-        return Operand(self._numbers[place.kind, place.number], place.offset)
+            return SpaceOffset(self._numbers[CONSTANT, size], start + place.offset)
+        return SpaceOffset(self._numbers[place.kind, place.number], place.offset)
 
 
-class _Table:
+class _CallTable:
     """Turns calls into numbers; copies are kernels of one function, each with its bytes."""
 
-    def __init__(self, kernels: Sequence[CKernel], numbers: Mapping[Kernel, int], spaces: _Spaces) -> None:
+    def __init__(self, kernels: Sequence[CKernel], numbers: Mapping[DistinctKernel, int], spaces: _Spaces) -> None:
         self._kernels = kernels
         self._numbers = numbers
         self._spaces = spaces
@@ -250,7 +255,7 @@ class _Table:
         functions = {kernel.function for kernel in self._kernels}
         return [CKernel(len(functions), (size,), ("target", "source")) for size in self._sizes]
 
-    def entry(self, call: Call) -> TableEntry:
+    def entry(self, call: ProgramCall) -> TableEntry:
         if isinstance(call, Branch):
             then, other = (tuple(map(self.entry, side)) for side in (call.then, call.otherwise))
             return TableBranch(self._spaces.operand(call.condition), then, other)
@@ -310,7 +315,7 @@ def _bytes(name: str, ctype: str, numbers: Iterable[int]) -> Iterator[str]:
     yield "};"
 
 
-def _weights(weights: Weights, name: str) -> Iterator[str]:
+def _weights(weights: FlashWeights, name: str) -> Iterator[str]:
     """Yield the constants, as words of each size."""
     for size, block in weights.blocks.items():
         words: list[int] = np.frombuffer(block, f"<u{size}").tolist()
@@ -384,7 +389,7 @@ static void ${p}_walk(uint8_t *const *bases) {
 """
 
 
-def _signature(program: Program, ports: tuple[list[str], list[str]], name: str) -> str:
+def _signature(program: CProgram, ports: tuple[list[str], list[str]], name: str) -> str:
     given = [
         f"const {_ctype(port)} *{own}" for port, own in zip(program.inputs, ports[0], strict=True) if port.is_argument
     ]
@@ -397,7 +402,7 @@ def _ctype(port: Port) -> str:
 
 
 def _run(
-    program: Program,
+    program: CProgram,
     ports: tuple[list[str], list[str]],
     spaces: _Spaces,
     arenas: Sequence[tuple[str, str, int]],
@@ -409,7 +414,7 @@ def _run(
     yield f"{_signature(program, ports, name)} {{"
     yield f"    uint8_t *bases[{spaces.count}];"
     for (kind, number), place in spaces.items():
-        base = names.get(Place(kind, number), "")
+        base = names.get(BytePlace(kind, number), "")
         if kind == ARENA:
             base = arenas[number][1]
         elif kind == WORKSPACE:
@@ -422,7 +427,7 @@ def _run(
 
 
 def _accessors(
-    program: Program, ports: tuple[list[str], list[str]], arenas: Sequence[tuple[str, str, int]], name: str
+    program: CProgram, ports: tuple[list[str], list[str]], arenas: Sequence[tuple[str, str, int]], name: str
 ) -> Iterator[str]:
     for kind, held, own in (("input", program.inputs, ports[0]), ("output", program.outputs, ports[1])):
         for port, port_name in zip(held, own, strict=True):
@@ -432,7 +437,7 @@ def _accessors(
                 yield f"{ctype} *{name}_{kind}_{port_name}(void) {{ return ({ctype} *)({address}); }}"
 
 
-def _reset(program: Program, arenas: Sequence[tuple[str, str, int]], name: str) -> Iterator[str]:
+def _reset(program: CProgram, arenas: Sequence[tuple[str, str, int]], name: str) -> Iterator[str]:
     if program.resets:
         yield f"void {name}_reset(void) {{"
         yield from (
@@ -466,7 +471,7 @@ _HEADER = """\
 
 
 def _header(
-    program: Program, ports: tuple[list[str], list[str]], arenas: Sequence[tuple[str, str, int]], name: str, title: str
+    program: CProgram, ports: tuple[list[str], list[str]], arenas: Sequence[tuple[str, str, int]], name: str, title: str
 ) -> str:
     upper = name.upper()
     lines = [filled(_HEADER, upper, title=comment(title), alignment=str(program.alignment))]

@@ -69,9 +69,9 @@ def _run(options: FitStepOptions) -> Outcome:
 
 def _with_firmware(result: FittedModel, options: FitStepOptions) -> FittedModel:
     """Return `result` with its program in C. Raises UsageError, Mismatch."""
-    from onnxtile.firmware.build import Target, build
+    from onnxtile.firmware.build import ProgramTarget, build
 
-    target = Target(options.target_cc, options.runner)
+    target = ProgramTarget(options.target_cc, options.runner)
     planned = result.planned
     made = build(planned.opened, planned.plan, verify=options.verify, target=target, progress=options.progress)
     return replace(result, planned=replace(planned, firmware=made))

@@ -125,7 +125,7 @@ def test_a_group_without_a_command_shows_its_help(run: Callable[..., Any], argum
         (("fuse",), "Missing argument 'IN'. (onnxtile fuse --help"),
         (
             ("plan", "m.onnx", "--plannner", "best"),
-            "--plannner (Possible options: --place, --planner) (onnxtile plan --help",
+            "--plannner (Possible options: --place, --planner, --runner) (onnxtile plan --help",
         ),
         (("pattern", "nw"), "Did you mean 'new'? (onnxtile pattern --help"),
         (("plan", "m.onnx", "--streams", "two"), "invalid --streams 'two': give a whole number"),

@@ -131,7 +131,7 @@ FORMATS = {form.name: form.suffix for form in discover("onnxtile.report.formats"
 @pytest.mark.parametrize("name", sorted(FORMATS.keys() - {"png", "tflm", "csv", "constants"}))
 def test_no_format_holds_what_a_terminal_obeys(run: Run, hostile: Path, name: str) -> None:
     text = rendered(run, hostile.parent, FORMATS[name]).decode()
-    assert "owned" in text or name == "svg"
+    assert "owned" in text or name in {"svg", "c"}  # a program in C names its tensors in its header
     assert not BAD.search(text)
     if name == "svg":
         ET.fromstring(text)

@@ -28,7 +28,7 @@ from tests.conftest import ROOT
 
 pytest.importorskip("emx_onnx_cgen", reason="the extra c is not installed")
 
-from onnxtile.firmware.build import Firmware, Target, build
+from onnxtile.firmware.build import Firmware, ProgramTarget, build
 from onnxtile.firmware.prove import compiler
 
 needs_cc = pytest.mark.skipif(compiler() is None, reason="there is no C compiler")
@@ -197,6 +197,19 @@ def test_a_branch_is_chosen_by_its_condition(condition: bool) -> None:
     assert build(opened_of(planned), planned.plan, wanted=Wanted(inputs)).proof.equal
 
 
+@needs_cc
+@pytest.mark.parametrize("name", ["y */ #error", "float", "bases", "uint8_t", "NULL", "9", "\n", "ü", "x.x"])
+@pytest.mark.parametrize("io", ["inside", "outside"])
+def test_any_name_of_a_tensor_is_an_identifier(name: str, io: str, tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 17]> g (float[3] x) => (float[3] y) { y = Neg(x) }'
+    )
+    model.graph.output[0].name = model.graph.node[0].output[0] = name
+    model.graph.input[0].name = model.graph.node[0].input[0] = "x_x"
+    planned = onnxtile.plan(model, verify=False, io=io)
+    assert build(opened_of(planned), planned.plan).proof.equal
+
+
 RECURRENT = """<ir_version: 10, opset_import: ["": 17]>
 g (float[1, 4] x, float[1, 4] h) => (float[1, 4] y, float[1, 4] next) {
     s = Add(x, h)
@@ -336,7 +349,7 @@ def test_a_program_runs_on_a_microcontroller(options: str, board: str) -> None:
     runner = f"qemu-system-arm -M {board} -display none -serial none -monitor none -semihosting -kernel"
     for model in (network(), ROOT / "models" / "transformer.onnx"):
         planned = onnxtile.plan(model, verify=False)
-        made = build(opened_of(planned), planned.plan, target=Target(command, runner))
+        made = build(opened_of(planned), planned.plan, target=ProgramTarget(command, runner))
         assert made.proof.equal and made.proof.runs == 3
         assert made.footprint is not None and made.footprint.code < 8192
 

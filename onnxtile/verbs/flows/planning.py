@@ -89,12 +89,12 @@ def _planned(options: PlanOptions) -> PlannedModel:
 
 def with_firmware(planned: PlannedModel, options: PlanStep) -> PlannedModel:
     """Return `planned` with its program in C, as `options` ask for it. Raises UsageError, Mismatch."""
-    from onnxtile.firmware.build import Target, build
+    from onnxtile.firmware.build import ProgramTarget, build
 
     inputs = None if options.inputs is None else read_inputs(options.inputs, planned.model)
     wanted, model = Wanted(inputs, options.ranges), planned.model
     opened = unfold(model, resolve(model, run=True, wanted=wanted), Constants(model))
-    target = Target(options.target_cc, options.runner)
+    target = ProgramTarget(options.target_cc, options.runner)
     made = build(opened, planned.plan, wanted=wanted, verify=options.verify, target=target, progress=options.progress)
     return replace(planned, firmware=made)
 
