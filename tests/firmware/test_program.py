@@ -200,7 +200,7 @@ def test_a_branch_is_chosen_by_its_condition(condition: bool) -> None:
 @needs_cc
 @pytest.mark.parametrize("name", ["y */ #error", "float", "bases", "uint8_t", "NULL", "9", "\n", "ü", "x.x"])
 @pytest.mark.parametrize("io", ["inside", "outside"])
-def test_any_name_of_a_tensor_is_an_identifier(name: str, io: str, tmp_path: Path) -> None:
+def test_any_name_of_a_tensor_is_an_identifier(name: str, io: str) -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 17]> g (float[3] x) => (float[3] y) { y = Neg(x) }'
     )
