@@ -200,7 +200,7 @@ def test_a_branch_is_chosen_by_its_condition(condition: bool) -> None:
 @needs_cc
 @pytest.mark.parametrize("name", ["y */ #error", "float", "bases", "uint8_t", "NULL", "9", "\n", "ü", "x.x"])
 @pytest.mark.parametrize("io", ["inside", "outside"])
-def test_any_name_of_a_tensor_is_an_identifier(name: str, io: str, tmp_path: Path) -> None:
+def test_any_name_of_a_tensor_is_an_identifier(name: str, io: str) -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 17]> g (float[3] x) => (float[3] y) { y = Neg(x) }'
     )
@@ -208,6 +208,27 @@ def test_any_name_of_a_tensor_is_an_identifier(name: str, io: str, tmp_path: Pat
     model.graph.input[0].name = model.graph.node[0].input[0] = "x_x"
     planned = onnxtile.plan(model, verify=False, io=io)
     assert build(opened_of(planned), planned.plan).proof.equal
+
+
+@needs_cc
+@pytest.mark.parametrize(
+    ("shape", "body"),
+    [
+        ("2, 3", "y = Reshape(x, s)"),
+        ("3, 2", "r = Reshape(x, s) y = Transpose <perm = [1, 0]> (r)"),
+        ("6", "y = Tile(x, one)"),
+        (
+            "6",
+            "y = If(t) <then_branch = f () => (float[6] p) { p = Neg(x) }, else_branch = h () => (float[6] q) { q = Abs(x) }>",
+        ),
+    ],
+)
+def test_graphs_with_few_kernels_or_none(shape: str, body: str) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 17]>
+        g (float[6] x) => (float[{shape}] y) <int64[2] s = {{2, 3}}, int64[1] one = {{1}}, bool t = {{1}}> {{ {body} }}"""
+    )
+    assert built(model).proof.equal
 
 
 RECURRENT = """<ir_version: 10, opset_import: ["": 17]>
