@@ -370,5 +370,7 @@ def _function(skeleton: Skeleton, gaps: Sequence[str], numbers: Sequence[str], n
     lines += [f"    {ctype} *{own} = ({ctype} *)x[{place}];" for place, (ctype, own) in enumerate(skeleton.ctypes)]
     lines += [f"    const idx_t {number} = p[{place}];" for place, number in enumerate(numbers)]
     lines += [] if numbers else ["    (void)p;"]
+    used = set(re.findall(r"\w+", body))
+    lines += [f"    (void){own};" for _, own in skeleton.ctypes if own not in used]
     text = "\n".join([*([skeleton.before] if skeleton.before else []), *lines, body + "}", ""])
     return re.sub(r"\bKERNEL", name, text)

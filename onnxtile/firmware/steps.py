@@ -197,6 +197,8 @@ _NUMBERS_DECIDE = frozenset(
 """Operators of which all constant operands decide what the kernel is."""
 _INDICES = frozenset({"Gather", "GatherElements", "GatherND", "ScatterND", "ScatterElements"})
 """Operators whose whole numbers are data."""
+_WRITABLE = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13})
+"""The element types, by their numbers in onnx, that compilers have: integers, booleans, floats of 16, 32 and 64 bits."""
 _MOST_FIXED = 1024
 """Elements of a constant that decides what a kernel is."""
 
@@ -336,6 +338,11 @@ class _Planned:
             if value.name and value not in self._places:
                 raise UsageError(f"C needs fixed bytes, and {value.name!r} has no address in the plan")
         found = {body.attribute: body for body in bodies}
+        if condition in self._constants:
+            attribute = "then_branch" if self._constants.array(condition).all() else "else_branch"
+            taken = next((body for body in bodies if body.attribute == attribute), None)
+            self._body(node, node.attributes[attribute].as_graph(), taken)
+            return
         before, sides = self._calls, []
         for attribute in ("then_branch", "else_branch"):
             self._calls = []
@@ -470,7 +477,7 @@ class _Planned:
         dtype, sizes = self._shapes.dtype(value), self._shapes.sizes(value)
         if dtype is None or sizes is None or tensor_bytes(value, self._shapes) is None or self._shapes.is_bound(value):
             raise UsageError(f"C needs fixed bytes, and {value.name!r} has none: {self._shapes.reason(value)}")
-        if dtype.bitwidth < 8 or dtype == ir.DataType.STRING:
+        if dtype.bitwidth < 8 or int(dtype) not in _WRITABLE:
             raise UsageError(f"no C is written for {value.name!r}, which has elements of {dtype.name}")
         return TensorForm(int(dtype), sizes)
 

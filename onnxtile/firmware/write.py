@@ -296,6 +296,7 @@ _HEAD = """\
 def _head(title: str, name: str, head: str) -> str:
     head = re.sub(r"^/\*.*?\*/\n", "", head, count=1, flags=re.DOTALL).strip()
     head = head.replace("#include <string.h>\n", "").replace("#include <stdint.h>\n", "")
+    head = head or "#define idx_t int32_t"  # a model of views and copies alone has no kernels
     return f"{filled(_HEAD, name, title=title)}\n{head}\n"
 
 

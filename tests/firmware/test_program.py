@@ -210,6 +210,27 @@ def test_any_name_of_a_tensor_is_an_identifier(name: str, io: str) -> None:
     assert build(opened_of(planned), planned.plan).proof.equal
 
 
+@needs_cc
+@pytest.mark.parametrize(
+    ("shape", "body"),
+    [
+        ("2, 3", "y = Reshape(x, s)"),
+        ("3, 2", "r = Reshape(x, s) y = Transpose <perm = [1, 0]> (r)"),
+        ("6", "y = Tile(x, one)"),
+        (
+            "6",
+            "y = If(t) <then_branch = f () => (float[6] p) { p = Neg(x) }, else_branch = h () => (float[6] q) { q = Abs(x) }>",
+        ),
+    ],
+)
+def test_graphs_with_few_kernels_or_none(shape: str, body: str) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 17]>
+        g (float[6] x) => (float[{shape}] y) <int64[2] s = {{2, 3}}, int64[1] one = {{1}}, bool t = {{1}}> {{ {body} }}"""
+    )
+    assert built(model).proof.equal
+
+
 RECURRENT = """<ir_version: 10, opset_import: ["": 17]>
 g (float[1, 4] x, float[1, 4] h) => (float[1, 4] y, float[1, 4] next) {
     s = Add(x, h)
