@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 import onnx
-from onnx import helper
+import onnx_ir as ir
 
-from onnxtile.firmware.steps import IR_VERSION, DistinctKernel, opset_imports
+from onnxtile.firmware.steps import IR_VERSION, DistinctKernel
+from onnxtile.model.submodel import assembled, tensor_type
 from onnxtile.system.errors import UsageError
 
 # Functions of emx-onnx-cgen, read from its text.
@@ -97,8 +98,8 @@ def _text(kernels: Sequence[DistinctKernel]) -> str:
     from emx_onnx_cgen.compiler import Compiler, CompilerOptions
 
     nodes: list[onnx.NodeProto] = []
-    inputs: list[onnx.ValueInfoProto] = []
-    outputs: list[onnx.ValueInfoProto] = []
+    inputs: dict[str, onnx.TypeProto | None] = {}
+    outputs: dict[str, onnx.TypeProto] = {}
     fixed: list[onnx.TensorProto] = []
     for number, kernel in enumerate(kernels):
         node = onnx.NodeProto.FromString(kernel.node)
@@ -114,12 +115,15 @@ def _text(kernels: Sequence[DistinctKernel]) -> str:
                 proto.name = own
                 fixed.append(proto)
                 continue
-            info = helper.make_tensor_value_info(own, tensor.dtype, tensor.sizes)
-            (outputs if name.startswith("o") else inputs).append(info)
-    graph = helper.make_graph(nodes, "kernels", inputs, outputs, fixed)
+            kind = tensor_type(ir.DataType(tensor.dtype), tensor.sizes)
+            if name.startswith("o"):
+                outputs[own] = kind
+            else:
+                inputs[own] = kind
     imports = dict(pair for kernel in kernels for pair in kernel.opsets)
-    imports |= {node.domain: 1 for node in nodes if node.domain not in imports}
-    model = helper.make_model(graph, opset_imports=opset_imports(imports.items()), ir_version=IR_VERSION)
+    model = assembled(nodes, inputs, outputs, imports, constants=fixed, ir_version=IR_VERSION)
+    for info in model.graph.output:
+        info.type.CopyFrom(outputs[info.name])
     options = CompilerOptions(
         model_name="kernels", restrict_arrays=False, large_temp_threshold_bytes=0, large_weight_threshold=0
     )

@@ -520,11 +520,6 @@ def _planned_alone(flat: ir.Model, alignment: int) -> tuple[Unfolded, PlanResult
     return opened, plan_model(*opened, PlanSettings(alignment=alignment, io="outside"))
 
 
-def opset_imports(opsets: Iterable[tuple[str, int]]) -> list[onnx.OperatorSetIdProto]:
-    """Return the imports of a model of kernels."""
-    return [helper.make_opsetid(*pair) for pair in opsets]
-
-
 IR_VERSION = min(MAX_IR_VERSION, 10)
 
 
