@@ -46,7 +46,7 @@ class EmxFunction:
 
 @dataclass(frozen=True)
 class EmxText:
-    """The functions of several kernels, by kernel, and what stands before all."""
+    """The functions of several kernels, in the order of the kernels. `head` has the includes and helpers that they share."""
 
     head: str
     functions: tuple[EmxFunction, ...]
@@ -318,7 +318,7 @@ class CKernel:
 
 @dataclass(frozen=True)
 class CKernels:
-    """All kernels of a program: what stands before, the functions, and the kernels in the order in which they were given."""
+    """The kernels of a program, in the order in which they were given, and their functions. `head` has the includes and helpers."""
 
     head: str
     functions: tuple[CFunction, ...]

@@ -220,7 +220,9 @@ def prove(source: CSource, runs: Sequence[CheckedRun], tools: Tools, coarsest: f
 
 
 _TURNS = 3
+"""The random choices of elements that are changed by one step of quantisation."""
 _FACTOR = 2
+"""An output of the program may be off by this multiple of what such changes lead to: these are samples, not a bound."""
 
 
 def excused(proof: Proof, opened: Unfolded, plan: PlanResult, runs: Sequence[CheckedRun]) -> Proof:

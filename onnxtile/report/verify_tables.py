@@ -25,7 +25,7 @@ def for_verdict(result: ResultJson) -> list[Table | Text]:
     themselves = "itself" if alone == 1 else "themselves"
     sites = f", and {alone} different site{'s' * (alone > 1)} by {themselves}{often}" if alone else ""
     where = f" at {at_sizes(verdict['dims'])}" if verdict["dims"] else ""
-    # What stands as equal for a reason of its own says so: its relative error alone would look like a mistake.
+    # An output that is equal for a special reason names it: its relative error alone would look like a mistake.
     explained = [o for o in verdict["outputs"] if o["equal"] and o.get("reason")]
     left, count = verdict.get("not_compared", {}), len(verdict["outputs"])
     compared = f" in {count:,} of {count + len(left):,} outputs" if left else ""

@@ -45,7 +45,7 @@ def words(plan: PlanJson) -> list[int]:
 def _offsets(plan: PlanJson) -> Iterator[tuple[str, int]]:
     for kind in ("outside", "constants", "unplanned"):
         yield from ((row["name"], _AT_RUNTIME) for row in plan.get(kind, ()))
-    # A workspace is no tensor of a model: there, kernels ask for theirs while they are prepared.
+    # TensorFlow Lite Micro has no tensors for workspaces: its kernels request their bytes while they are prepared.
     yield from ((row["name"], row["offset"]) for row in plan["buffers"] if row["kind"] != "workspace")
 
 
