@@ -226,8 +226,8 @@ def require_target(options: EmitOptions) -> None:
         from onnxtile.firmware.kernels import require_emx
 
         require_emx()
-    elif options.target_cc or options.runner:
-        name = "target_cc" if options.target_cc else "runner"
+    elif options.target_cc or options.runner or options.weights != "code":
+        name = "target_cc" if options.target_cc else "runner" if options.runner else "weights"
         message = f"{{{name}}} is about a program in C, and {{emit}} names none"
         raise UsageError(message, hint="add {emit} net.c", given={name: NAME_ONLY, "emit": NAME_ONLY})
     if options.runner and not options.target_cc:
