@@ -118,7 +118,9 @@ def largest_tile(model: onnx.ModelProto) -> int:
     sizes = {one.name: _bytes_of(one.type.tensor_type) for one in values if one.name not in constants}
     taken = [0]
     for node in model.graph.node:
-        mark: dict[str, Any] = next((json.loads(one.value) for one in node.metadata_props if one.key == "pkg.onnxtile.tile"), {})
+        mark: dict[str, Any] = next(
+            (json.loads(one.value) for one in node.metadata_props if one.key == "pkg.onnxtile.tile"), {}
+        )
         if mark.get("part") == "tile":
             product = sizes[node.output[0]] * (2 if mark["grid"][1] > 1 else 1)
             taken.append(sum(sizes.get(name, 0) for name in node.input) + product)
