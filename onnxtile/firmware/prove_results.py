@@ -51,7 +51,7 @@ def compared_results(
     it is written: with looks at its results, but nothing replaced, it must give the same bytes. Raises Mismatch that names the first node
     whose result is off by more than its operator may be, UsageError where a tool fails.
     """
-    source = written(program.with_checks(), title)
+    source = written(program.with_checks(), title, "file")  # a large text of weights takes a compiler long
     expected = list(_expected(program, opened, runs))
     with tempfile.TemporaryDirectory(prefix="onnxtile-") as name:
         folder = Path(name)
