@@ -142,7 +142,7 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
         Option(
             "place graph inputs and outputs inside or outside the arena",
             "outputs|inside|outside",
-            choices=Choices("onnxtile.planning.scope:PLACINGS"),
+            choices=Choices("onnxtile.kernels.from_onnx:PLACINGS"),
         ),
     ] = "outputs"
     overwrite_inputs: Annotated[bool, Option("reuse the bytes of inputs inside the arena")] = False
