@@ -105,7 +105,7 @@ def runs_of(opened: Unfolded, plan: PlanResult, wanted: Wanted, count: int = RUN
     """Yield runs of `opened` in onnxruntime, the outputs of states as inputs of the next run. Raises ModelError."""
     model, shapes, _ = opened
     plain = PlainRun(model, shapes)
-    carried = {state.input: state.output for state in plan.kept_states}
+    carried = {state.input: state.output for state in plan.states}
     before: dict[str, Array] = {}
     for feeds in wanted.feeds(model, shapes.sizes, count):
         own = {
@@ -232,7 +232,7 @@ def excused(proof: Proof, opened: Unfolded, plan: PlanResult, runs: Sequence[Che
     then one step off. Outputs may be off twice as far as such steps lead in onnxruntime.
     """
     changed = [model for turn in range(_TURNS) if (model := one_step_off(_folded(opened.model), turn)) is not None]
-    if not changed or plan.kept_states:
+    if not changed or plan.states:
         return proof
     effects: dict[str, float] = {}
     for model in changed:

@@ -21,8 +21,8 @@ from typing import Any
 import onnx
 
 import onnxtile
+from onnxtile.declare.plan_document import PlannedState
 from onnxtile.declare.values import number_or_text
-from onnxtile.planning.result import PlannedState
 from tests.bench.tables import line, show
 
 COLUMNS = (
@@ -77,7 +77,7 @@ def row(step: DecoderStep) -> str:
     found = onnxtile.plan(step.path, dims=step.dims, state="found", **common)
     plan, verdict = found.plan, found.verdict
     runs = getattr(verdict, "state", verdict)
-    kept = plan.kept_states
+    kept = plan.states
     cells = (
         step.path.parent.name if step.path.stem in {"model", "decoder"} else step.path.stem,
         _makers(step.path, kept),

@@ -29,6 +29,7 @@ from typing import TypeVar
 
 import onnx_ir as ir
 
+from onnxtile.check.ranges import largest
 from onnxtile.common_options import SizeOptions
 from onnxtile.declare.values import read_dims, read_shapes
 from onnxtile.model.binding import bind, bind_shapes, formula_names, free_inputs, rename_symbols, symbols
@@ -140,8 +141,8 @@ def _over(model: ir.Model, ranges: SizeRanges, alignment: int = 64) -> PlanResul
 
 
 def _bytes(plan: PlanResult, sizes: Mapping[str, int]) -> str:
-    peak = plan.formulas[0].peak
-    return f"{plan.arena_size_at(sizes):,} ({'?' if peak is None else format(peak.at(sizes), ',')})"
+    peak = plan.formulas[0].peak if plan.formulas else None
+    return f"{plan.arena_size_at(sizes):,} ({'?' if peak is None else format(largest(peak, sizes), ',')})"
 
 
 def _onnxsim_range(python: str, path: Path, ranges: SizeRanges) -> str:
