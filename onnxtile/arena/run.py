@@ -27,12 +27,12 @@ from onnxtile.declare.plan_document import (
     PlannedGraph,
     PlannedMovement,
 )
+from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import ANYTHING, Wanted
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.session import session_of
 from onnxtile.model.topology import has_body
-from onnxtile.planning.aliases import LayoutFacts
 from onnxtile.planning.result import PlanResult
 from onnxtile.planning.schedule import find_order, named, shuffled
 from onnxtile.shapes.opened_calls import fold, unfold

@@ -57,12 +57,15 @@ def ways() -> dict[str, list[tuple[str, Way]]]:
     return found
 
 
+VALUES: tuple[Any, ...] = (None, 0.5, {})
+
+
 def test_the_schema_allows_the_types_that_the_document_has() -> None:
     """Each field is once null, once a fraction, once an object: the schema and the reader of documents allow it, or neither does."""
     allowed, differing = jsonschema.Draft202012Validator(SCHEMA), []
     for name, found in ways().items():
         kind, way = found[0]
-        for value in (None, 0.5, {}):
+        for value in VALUES:
             document = changed(base(kind).document, way, value)
             if allowed.is_valid(document) != is_read(document):
                 differing.append((name, value))
