@@ -26,7 +26,7 @@ import onnx_ir as ir
 
 import onnxtile
 from onnxtile.check import check_account, check_bound
-from onnxtile.check.ranges import largest as size_of
+from onnxtile.check.ranges import largest as largest_piece
 from onnxtile.common_options import SizeOptions
 from onnxtile.declare.plan_document import PlannedState
 from onnxtile.model.binding import bind, bind_shapes, formula_names, free_inputs, rename_symbols, symbols
@@ -299,7 +299,7 @@ def _over(model: ir.Model, bounds: SizeRanges, alignment: int = 64) -> PlanResul
 
 def _formula_bytes(plan: PlanResult, sizes: Mapping[str, int]) -> str:
     peak = plan.formulas[0].peak if plan.formulas else None
-    return f"{plan.arena_size_at(sizes):,} ({'?' if peak is None else format(size_of(peak, sizes), ',')})"
+    return f"{plan.arena_size_at(sizes):,} ({'?' if peak is None else format(largest_piece(peak, sizes), ',')})"
 
 
 def _onnxsim(python: str, path: Path, bounds: SizeRanges, high: Mapping[str, int]) -> tuple[str, str]:
