@@ -135,7 +135,7 @@ def runs_of(opened: Unfolded, plan: PlanResult, wanted: Wanted, count: int = RUN
     """Yield runs of `opened` in onnxruntime, the outputs of states as inputs of the next run. Raises ModelError."""
     model, shapes, _ = opened
     plain = PlainRun(model, shapes)
-    carried = {state.input: state.output for state in plan.kept_states}
+    carried = {state.input: state.output for state in plan.states}
     before: dict[str, Array] = {}
     for feeds in wanted.feeds(model, shapes.sizes, count):
         own = {

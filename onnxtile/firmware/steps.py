@@ -16,6 +16,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper
 
+from onnxtile.declare.plan_document import PlannedBody, PlannedBuffer
 from onnxtile.fusion.lower.driver import lower
 from onnxtile.fusion.lower.lowering import Target
 from onnxtile.fusion.pattern import select
@@ -27,7 +28,7 @@ from onnxtile.model.submodel import bare_node
 from onnxtile.operators.row import CONTROL_FLOW
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.offsets.problem import align
-from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlanResult
+from onnxtile.planning.result import PlanResult
 from onnxtile.planning.schedule import named
 from onnxtile.shapes.opened_calls import Unfolded, inside_of, unfold, written_out
 from onnxtile.shapes.resolve import resolve, tensor_bytes
@@ -295,7 +296,7 @@ def _require_fixed(plan: PlanResult) -> None:
         raise UsageError(f"C needs the size of every tensor: {left}", hint="bind sizes by --dim or --shape")
     if plan.movement is not None:
         raise UsageError("C is not written for plans with copies between memories", hint="leave --movement out")
-    for state in plan.kept_states:
+    for state in plan.states:
         if state.axis is not None:
             raise UsageError(f"C is not written for a state that grows: {state.input!r}", hint="leave --state out")
 
@@ -381,7 +382,7 @@ class _Planned:
         """Return the whole program of the main graph."""
         ports = self._ports(self._inputs)
         outputs = self.write()
-        states = {state.input: state for state in self._plan.kept_states}
+        states = {state.input: state for state in self._plan.states}
         resets = [(port.place, port.tensor.bytes) for port in ports if port.name in states]
         for port in ports:
             state = states.get(port.name)
