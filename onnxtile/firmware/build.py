@@ -7,7 +7,7 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,14 @@ from onnxtile.firmware.prove import (
     Proof,
     Tools,
     command_done,
+    compared,
     compiler,
-    excused,
     not_proved,
-    prove,
+    output_of,
     require_proved,
     runs_of,
 )
+from onnxtile.firmware.prove_results import compared_results
 from onnxtile.firmware.steps import program_of
 from onnxtile.firmware.write import CSource, written
 from onnxtile.model.feeds import ANYTHING, Wanted
@@ -76,7 +77,8 @@ class Firmware:
     def files(self, title: str) -> Mapping[str, bytes]:
         """Return the files of the program by their ending, with names that begin with `title`."""
         named = self.source.named(title)
-        return {".c": named.code.encode(), ".h": named.header.encode()}
+        made = {".c": named.code.encode(), ".h": named.header.encode()}
+        return {**made, ".weights.bin": named.weights_file} if named.weights_file else made
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures, ready for JSON."""
@@ -126,15 +128,19 @@ def build(
     wanted: Wanted = ANYTHING,
     verify: bool = True,
     target: ProgramTarget = HERE,
+    weights: str = "code",
     progress: Progress = silent,
 ) -> Firmware:
     """Return the firmware of `plan`, a plan of `opened`; with `verify` it is compiled and run beside onnxruntime.
+
+    `weights` says where these are: in the "code", or in a "file" of their own.
 
     Raises UsageError that names the node for which no C can be written, or where a tool fails; Mismatch where the program differs.
     """
     tools = target.tools()
     progress("writing C")
-    source = written(program_of(opened, plan), _NAME)
+    program = program_of(opened, plan)
+    source = written(program, _NAME, weights)
     if tools is None:
         return Firmware(source, not_proved("no C compiler is here"), None)
     footprint = footprint_of(source, tools)
@@ -145,9 +151,12 @@ def build(
     progress("running C")
     runs = list(runs_of(opened, plan, wanted))
     coarsest = max((precision_of(dtype.numpy()) for dtype in halves(opened.model)), default=0.0)
-    proof = prove(source, runs, tools, coarsest)
-    if not proof.equal:
-        proof = excused(proof, opened, plan, runs)
+    output = output_of(source, runs, tools)
+    proof = compared(source, runs, output, tools, coarsest)
+    if program.is_rounded or not proof.equal:
+        progress("running C, node by node")
+        results = compared_results(program, _NAME, opened, runs, tools, output, coarsest)
+        proof = replace(proof, results=results)
     require_proved(proof)
     return Firmware(source, proof, footprint)
 
@@ -181,13 +190,13 @@ def footprint_of(source: CSource, tools: Tools) -> Footprint | None:
         return sum(count for section, count in sections.items() if section.startswith(starts))
 
     weights = source.weights
-    constants = total(".rodata", ".data", ".data.rel.ro")
+    constants = total(".rodata", ".data", ".data.rel.ro") + len(source.weights_file)
     return Footprint(
         " ".join(tools.compiler[:1]),
         total(".text"),
         max(constants, weights),
         total(".bss"),
-        _stack(usages, source.title),
+        _stack(usages, source.title, source.repeats),
     )
 
 
@@ -204,15 +213,17 @@ def _without_files(command: tuple[str, ...]) -> list[str]:
     return kept
 
 
-def _stack(usages: list[str], name: str) -> int | None:
-    """Return the deepest stack, from the lines that gcc writes of each function: those of the walk, and of the deepest kernel."""
+def _stack(usages: list[str], name: str, repeats: int) -> int | None:
+    """Return the deepest stack, from the lines that gcc writes of each function: those of the walk, and of the deepest kernel.
+
+    Each repeat inside another walks again.
+    """
     if not usages:
         return None
     rows = [line.split("\t") for text in usages for line in text.splitlines()]
     found = {row[0].rpartition(":")[2]: int(row[1]) for row in rows if len(row) > 1}
-    always = sum(
-        size for function, size in found.items() if function in {f"{name}_run", f"{name}_walk", f"{name}_call"}
-    )
+    times = {"run": 1, "call": 1, "walk": repeats + 1, "repeat": repeats}
+    always = sum(found.get(f"{name}_{function}", 0) * count for function, count in times.items())
     kernels = [size for function, size in found.items() if function.startswith(f"{name}_kernel_")]
     others = [size for function, size in found.items() if not function.startswith(name)]
     return always + max(kernels, default=0) + sum(sorted(others)[-1:])

@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from onnxtile.check.audit import Audit, check, check_ranges
-from onnxtile.check.document import Claims, KernelClaim, from_json, from_marks
+from onnxtile.check.marks import from_marks
 from onnxtile.check.movement import with_claimed_copies
 from onnxtile.check.ranges import listed, wrong_ranges
 from onnxtile.declare.option import declared, narrowed
-from onnxtile.declare.plan_document import PlanFailure
+from onnxtile.declare.plan_document import PlanDocument, PlanFailure, ReadPlan, from_json
 from onnxtile.declare.verb import Outcome
 from onnxtile.model.binding import bind, formula_names, free_inputs, rename_symbols, symbols
 from onnxtile.model.constants import Constants
@@ -34,7 +34,7 @@ def check_plan(options: CheckOptions) -> Audit:
     progress, model, plan = options.progress, options.model, options.plan
     inputs, ranges = options.inputs, options.ranges
     progress("reading the plan")
-    claims = _read(plan) if isinstance(plan, Path | str) else Claims.of(plan)
+    claims, surplus = _read(plan) if isinstance(plan, Path | str) else ReadPlan(plan, ())
     progress("reading the model")
     checked = load(model)
     given = None if inputs is None else read_inputs(inputs, checked)
@@ -49,9 +49,11 @@ def check_plan(options: CheckOptions) -> Audit:
     wrong += wrong_ranges(claims, words)
     if wrong:
         return Audit.refused(*wrong)
+    if surplus:
+        reasons = (f"{name}: the model shows no such field, so that nothing can check it" for name in surplus)
+        return Audit.refused(*map(PlanFailure, reasons))
     bind(checked, {**dims, **options.single_dims}, {**given_shapes(given or {}), **options.whole_shapes})
-    counted = choose_kernels(checked, KernelChoice.NODES if claims.kernels is None else KernelChoice.ISLANDS)
-    islands = None if counted is None else KernelClaim(**counted.to_dict())
+    islands = choose_kernels(checked, KernelChoice.NODES if claims.kernels is None else KernelChoice.ISLANDS)
     # A planned model has its islands already.
     if claims.outside is not None and claims.kernels not in {None, islands}:
         remarks.append(
@@ -89,7 +91,7 @@ def run(options: PlanCommand) -> Outcome:
     return Outcome(audit, "check", reason=None if audit.sound else "the plan is wrong")
 
 
-def _unknown(claims: Claims, known: Collection[str]) -> Iterator[PlanFailure]:
+def _unknown(claims: PlanDocument, known: Collection[str]) -> Iterator[PlanFailure]:
     """Yield the dimensions of `claims` that are not in `known`, those of the model."""
     for kind, names in (("dims", claims.dims), ("sums", claims.sums)):
         for name in names:
@@ -97,10 +99,10 @@ def _unknown(claims: Claims, known: Collection[str]) -> Iterator[PlanFailure]:
                 yield PlanFailure(f"{kind}: the model has no open dimension {name!r}")
 
 
-def _read(file: Path | str) -> Claims:
+def _read(file: Path | str) -> ReadPlan:
     path = Path(file)
     if path.suffix.lower() != ".json":
-        return from_marks(load(path), str(path))
+        return ReadPlan(from_marks(load(path), str(path)), ())
     try:
         data = path.read_bytes()
     except OSError as error:

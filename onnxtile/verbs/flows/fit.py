@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
@@ -24,14 +24,14 @@ from onnxtile.fitting.rewrites.rewrite import (
 from onnxtile.fitting.search import FitTarget, is_too_large, search
 from onnxtile.fitting.strips import Prices
 from onnxtile.fitting.write import inline
+from onnxtile.kernels.aliases import containers, kind_name
 from onnxtile.model.binding import bind, free_inputs, missing_sizes
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import file_name, load
 from onnxtile.model.validity import check
-from onnxtile.planning.aliases import containers, kind_name
 from onnxtile.planning.annotate import annotate, clear_plan
 from onnxtile.planning.model_plan import PlanSettings
-from onnxtile.planning.result import PlannedMovement
+from onnxtile.planning.result import MovementResult
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.resolve import Shapes, resolve
@@ -108,7 +108,8 @@ def _with_firmware(result: FittedModel, options: FitStepOptions) -> FittedModel:
 
     target = ProgramTarget(options.target_cc, options.runner)
     planned = result.planned
-    made = build(planned.opened, planned.plan, verify=options.verify, target=target, progress=options.progress)
+    how: dict[str, Any] = {"verify": options.verify, "weights": options.weights, "progress": options.progress}
+    made = build(planned.opened, planned.plan, target=target, **how)
     return replace(result, planned=replace(planned, firmware=made))
 
 
@@ -384,7 +385,7 @@ def _fewest_copied(options: FitOptions, subject: FitSubject) -> WrittenSchedule:
     return min(planned, key=lambda one: (_movement(one).bytes, one.schedule.macs, one.nodes))
 
 
-def _movement(one: WrittenSchedule) -> PlannedMovement:
+def _movement(one: WrittenSchedule) -> MovementResult:
     assert one.plan.movement is not None
     return one.plan.movement
 
