@@ -316,7 +316,7 @@ def _output(source: CSource, runs: Sequence[CheckedRun], tools: Tools, folder: P
         external += [f'-DWEIGHTS_IN_FLASH="{folder}/{source.title}.weights.bin"'] if tools.runner else []
     files = [str(folder / f"{source.title}.c"), str(folder / "main.c")]
     command = [*tools.compiler, *WARNINGS, "-O2", *external, *files, "-lm", "-o", str(folder / "program")]
-    _succeed(command, "the C compiler refuses the program")
+    succeed(command, "the C compiler refuses the program")
     runner = [str(Path(word).resolve()) if Path(word).is_file() else word for word in tools.runner]
     done = command_done([*runner, "program"] if runner else [str(folder / "program")], folder)
     if done.returncode == 3:
@@ -331,7 +331,8 @@ def _output(source: CSource, runs: Sequence[CheckedRun], tools: Tools, folder: P
     return found
 
 
-def _succeed(command: Sequence[str], reason: str) -> None:
+def succeed(command: Sequence[str], reason: str) -> None:
+    """Run `command`. Raises UsageError with `reason` and what it says where it fails."""
     done = command_done(command, None)
     if done.returncode:
         raise UsageError(
