@@ -7,7 +7,7 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,14 @@ from onnxtile.firmware.prove import (
     Proof,
     Tools,
     command_done,
+    compared,
     compiler,
-    excused,
     not_proved,
-    prove,
+    output_of,
     require_proved,
     runs_of,
 )
+from onnxtile.firmware.prove_results import compared_results
 from onnxtile.firmware.steps import program_of
 from onnxtile.firmware.write import CSource, written
 from onnxtile.model.feeds import ANYTHING, Wanted
@@ -144,8 +145,8 @@ def build(
     """
     tools = target.tools()
     progress("writing C")
-    program, copied = program_of(opened, plan), {}
-    here = HERE.tools()
+    program, here = program_of(opened, plan), HERE.tools()
+    copied: Mapping[str, int] = {}
     if here is not None:
         progress("running kernels of C in place")
         program, copied = in_place.checked(program, here)
@@ -160,9 +161,12 @@ def build(
     progress("running C")
     runs = list(runs_of(opened, plan, wanted))
     coarsest = max((precision_of(dtype.numpy()) for dtype in halves(opened.model)), default=0.0)
-    proof = prove(source, runs, tools, coarsest)
-    if not proof.equal:
-        proof = excused(proof, opened, plan, runs)
+    output = output_of(source, runs, tools)
+    proof = compared(source, runs, output, tools, coarsest)
+    if program.is_rounded or not proof.equal:
+        progress("running C, node by node")
+        results = compared_results(program, _NAME, opened, runs, tools, output, coarsest)
+        proof = replace(proof, results=results)
     require_proved(proof)
     return Firmware(source, proof, footprint, copied)
 

@@ -23,6 +23,7 @@ from onnxtile.firmware.steps import (
     WORKSPACE,
     Branch,
     BytePlace,
+    CheckCall,
     CopyCall,
     CProgram,
     DistinctKernel,
@@ -65,7 +66,7 @@ def checked(program: CProgram, tools: Tools) -> CheckedProgram:
     start = end = align(program.workspace, _UNIT)
     copied: Counter[str] = Counter()
 
-    def apart(call: KernelCall | CopyCall) -> Iterator[ProgramCall]:
+    def apart(call: KernelCall | CopyCall | CheckCall) -> Iterator[ProgramCall]:
         nonlocal end
         layout = _layout(call)
         if layout is None or layout not in unsafe or not isinstance(call, KernelCall):
@@ -81,12 +82,17 @@ def checked(program: CProgram, tools: Tools) -> CheckedProgram:
         end = max(end, at)
         yield replace(call, places=places)
 
-    calls = tuple(_mapped(program.calls, apart))
-    return CheckedProgram(replace(program, calls=calls, workspace=end), dict(sorted(copied.items())))
+    calls, ends = list[ProgramCall](), [0]
+    for call in program.calls:
+        calls += _mapped([call], apart)
+        ends.append(len(calls))
+    results = tuple(replace(result, calls=ends[result.calls]) for result in program.results)
+    safe = replace(program, calls=tuple(calls), workspace=end, results=results)
+    return CheckedProgram(safe, dict(sorted(copied.items())))
 
 
 def _mapped(
-    calls: Iterable[ProgramCall], change: Callable[[KernelCall | CopyCall], Iterable[ProgramCall]]
+    calls: Iterable[ProgramCall], change: Callable[[KernelCall | CopyCall | CheckCall], Iterable[ProgramCall]]
 ) -> Iterator[ProgramCall]:
     for call in calls:
         if isinstance(call, Branch):
@@ -103,9 +109,9 @@ def _sizes(kernel: DistinctKernel) -> dict[str, int]:
     return {name: tensor.bytes for name, tensor in kernel.tensors}
 
 
-def _layout(call: KernelCall | CopyCall) -> OperandLayout | None:
+def _layout(call: KernelCall | CopyCall | CheckCall) -> OperandLayout | None:
     """Return the layout of a call where a result overlaps an operand, else None."""
-    if isinstance(call, CopyCall):
+    if not isinstance(call, KernelCall):
         return None
     sizes = _sizes(call.kernel)
     ordered = sorted(

@@ -27,6 +27,7 @@ from onnxtile.firmware.steps import (
     WORKSPACE,
     Branch,
     BytePlace,
+    CheckCall,
     CopyCall,
     CProgram,
     DistinctKernel,
@@ -63,8 +64,8 @@ class CSource:
     """The text of a program in C: net.c and net.h, and figures of it.
 
     `kernels` are the different kernels, `functions` the functions that run them, `calls` the calls of a run. `tables` are the bytes of the
-    tables, `weights` those of the constants, `arena` and `workspace` those of memory. `weights_file` has the constants where they are in no
-    text of C. `repeats` says how deep repeats are inside each other.
+    tables, `weights` those of the constants, `arena` and `workspace` those of memory. `checks` says whether it looks at its results.
+    `weights_file` has the constants where they are in no text of C. `repeats` says how deep repeats are inside each other.
     """
 
     code: str
@@ -83,6 +84,7 @@ class CSource:
     weights: int
     workspace: int
     has_states: bool
+    checks: bool
     port_names: dict[tuple[BytePlace, str], str]
     weights_file: bytes = b""
     repeats: int = 0
@@ -123,23 +125,20 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
     entries = [table.entry(call) for call in program.calls]
     units, repeats = units_of(entries, spaces.count), depth(entries)
     stream = stream_of(entries, units)
-    functions = [*in_c.functions, *([_copy(name)] if table.copies else [])]
-    described, starts = _kernel_rows([*in_c.kernels, *table.copies], functions)
+    functions = [*in_c.functions, *(_own_function(name, kind) for kind in table.own_functions)]
+    described, starts = _kernel_rows([*in_c.kernels, *table.own_kernels], functions)
     arenas = tuple(
         (arena, macro, size) for (arena, size), macro in zip(program.arenas, _arena_names(program, name), strict=True)
     )
     ports = _port_names(program)
-    largest = max((len(kernel.numbers) for kernel in (*in_c.kernels, *table.copies)), default=0)
+    largest = max((len(kernel.numbers) for kernel in (*in_c.kernels, *table.own_kernels)), default=0)
     code = [
         _head(title, name, in_c.head),
         *([f"const uint8_t *{name}_weights;"] if in_file else _weights(weights, name)),
         *_memory(arenas, name, program.workspace),
         *(function.text for function in functions),
         f"static void (*const {name}_functions[])(const idx_t *, uint8_t *const *) = {{",
-        *_wrapped(
-            f"{name}_kernel_{number}" if number < len(in_c.functions) else f"{name}_kernel_copy"
-            for number in range(len(functions))
-        ),
+        *_wrapped(f"{name}_kernel_{one}" for one in (*range(len(in_c.functions)), *table.own_functions)),
         "};",
         *_bytes(f"{name}_kernels", "uint8_t", described),
         *_bytes(f"{name}_starts", "uint16_t" if max(starts, default=0) < 1 << 16 else "uint32_t", starts),
@@ -177,6 +176,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
         weights.size,
         program.workspace,
         bool(program.resets),
+        "check" in table.own_functions,
         {
             **{(port.place, "input"): own for port, own in zip(program.inputs, ports[0], strict=True)},
             **{(port.place, "output"): own for port, own in zip(program.outputs, ports[1], strict=True)},
@@ -190,8 +190,10 @@ def _constants(program: CProgram, kernels: Sequence[CKernel], numbers: Mapping[D
     """Return the numbers of the constants that functions and copies read; others are in the text of functions."""
     found: dict[int, None] = {}
     for call in flat(program.calls):
-        names = () if isinstance(call, CopyCall) else kernels[numbers[call.kernel]].arguments
-        places = [call.source] if isinstance(call, CopyCall) else [call.places[name] for name in names]
+        if isinstance(call, KernelCall):
+            places = [call.places[name] for name in kernels[numbers[call.kernel]].arguments]
+        else:
+            places = [call.source] if isinstance(call, CopyCall) else []
         found.update((place.number, None) for place in places if place.kind == CONSTANT)
     return sorted(found)
 
@@ -262,19 +264,29 @@ class _Spaces:
         return SpaceOffset(self._numbers[place.kind, place.number], place.offset)
 
 
+_OWN = {"copy": "    memmove(x[0], x[1], (size_t)p[0]);", "check": "    ${p}_check(x[0], (size_t)p[0]);"}
+"""The functions that are no kernels, and their text: a copy of bytes, and a look at them."""
+
+
 class _CallTable:
-    """Turns calls into numbers; copies are kernels of one function, each with its bytes."""
+    """Turns calls into numbers; copies, and looks at results, are kernels of one function each, with the bytes as their number."""
 
     def __init__(self, kernels: Sequence[CKernel], numbers: Mapping[DistinctKernel, int], spaces: _Spaces) -> None:
         self._kernels = kernels
         self._numbers = numbers
         self._spaces = spaces
-        self._sizes: dict[int, int] = {}
+        self._own: dict[tuple[str, int], int] = {}
 
     @property
-    def copies(self) -> list[CKernel]:
-        functions = {kernel.function for kernel in self._kernels}
-        return [CKernel(len(functions), (size,), ("target", "source")) for size in self._sizes]
+    def own_functions(self) -> list[str]:
+        """The functions in use that are no kernels, in the order of their numbers."""
+        return list(dict.fromkeys(kind for kind, _ in self._own))
+
+    @property
+    def own_kernels(self) -> list[CKernel]:
+        first = len({kernel.function for kernel in self._kernels})
+        numbers = {kind: first + place for place, kind in enumerate(self.own_functions)}
+        return [CKernel(numbers[kind], (size,), ()) for kind, size in self._own]
 
     def entry(self, call: ProgramCall) -> TableEntry:
         if isinstance(call, Branch):
@@ -287,18 +299,24 @@ class _CallTable:
             return TableRepeat(most, self._spaces.operand(call.goes_on), number, tuple(map(self.entry, call.turn)))
         return self.call(call)
 
-    def call(self, call: KernelCall | CopyCall) -> TableCall:
+    def call(self, call: KernelCall | CopyCall | CheckCall) -> TableCall:
+        if isinstance(call, KernelCall):
+            kernel = self._numbers[call.kernel]
+            operands = (self._spaces.operand(call.places[one]) for one in self._kernels[kernel].arguments)
+            return TableCall(kernel, tuple(operands))
         if isinstance(call, CopyCall):
-            kernel = len(self._kernels) + self._sizes.setdefault(call.size, len(self._sizes))
-            return TableCall(kernel, (self._spaces.operand(call.target), self._spaces.operand(call.source)), call.steps)
-        kernel = self._numbers[call.kernel]
-        operands = (self._spaces.operand(call.places[one]) for one in self._kernels[kernel].arguments)
-        return TableCall(kernel, tuple(operands))
+            return self._own_call("copy", call.size, (call.target, call.source), call.steps)
+        return self._own_call("check", call.size, (call.place,))
+
+    def _own_call(self, kind: str, size: int, places: Iterable[BytePlace], steps: tuple[int, ...] = ()) -> TableCall:
+        kernel = len(self._kernels) + self._own.setdefault((kind, size), len(self._own))
+        return TableCall(kernel, tuple(map(self._spaces.operand, places)), steps)
 
 
-def _copy(name: str) -> CFunction:
-    text = f"static void {name}_kernel_copy(const idx_t *p, uint8_t *const *x) {{\n    memmove(x[0], x[1], (size_t)p[0]);\n}}\n"
-    return CFunction(text, 2)
+def _own_function(name: str, kind: str) -> CFunction:
+    lines = [f"static void {name}_kernel_{kind}(const idx_t *p, uint8_t *const *x) {{", filled(_OWN[kind], name), "}"]
+    declared = [f"void {name}_check(uint8_t *at, size_t size);"] if kind == "check" else []
+    return CFunction("\n".join([*declared, *lines, ""]), 2 if kind == "copy" else 1)
 
 
 def _kernel_rows(kernels: Iterable[CKernel], functions: Sequence[CFunction]) -> tuple[bytes, list[int]]:

@@ -14,7 +14,7 @@ pytest.importorskip("emx_onnx_cgen", reason="the extra c is not installed")
 
 from onnxtile.firmware import in_place
 from onnxtile.firmware.build import HERE, build
-from onnxtile.firmware.prove import Tools, prove, runs_of
+from onnxtile.firmware.prove import Tools, compared, output_of, runs_of
 from onnxtile.firmware.steps import WORKSPACE, CopyCall, CProgram, KernelCall, flat, program_of
 from onnxtile.firmware.write import written
 from onnxtile.model.feeds import ANYTHING
@@ -52,8 +52,8 @@ def test_a_kernel_that_reads_what_it_wrote_gets_a_copy_and_is_counted() -> None:
 @needs_cc
 def test_without_the_copy_the_program_computes_something_else() -> None:
     model = planned(MAX)
-    source = written(program(model), "net")
-    assert not prove(source, list(runs_of(opened_of(model), model.plan, ANYTHING)), tools()).equal
+    source, runs = written(program(model), "net"), list(runs_of(opened_of(model), model.plan, ANYTHING))
+    assert not compared(source, runs, output_of(source, runs, tools()), tools()).equal
 
 
 SAFE = {
@@ -101,5 +101,5 @@ def test_a_result_in_the_midst_of_an_operand_is_noticed() -> None:
         call for call in flat(whole.calls) if isinstance(call, KernelCall) and call.kernel.op_type == "Softmax"
     )
     moved = replace(kernel, places={**kernel.places, "o0": kernel.places["i0"].at(8)})
-    found = in_place.checked(replace(whole, calls=(moved,)), tools())
+    found = in_place.checked(replace(whole, calls=(moved,), results=()), tools())
     assert found.copied == {"Softmax": 1}
