@@ -177,6 +177,9 @@ def for_firmware(firmware: ResultJson | None) -> list[Table | Text]:
     ]
     if firmware["workspace"]:
         rows.append(("workspace", f"{firmware['workspace']:,} bytes beside the arena"))
+    if firmware["copied"]:
+        counts = ", ".join(f"{operator} {count:,}" for operator, count in firmware["copied"].items())
+        rows.append(("calls on copies", f"{counts}: in place their kernels would read what they wrote"))
     size = firmware["footprint"]
     if size is not None:
         stack = "" if size["stack"] is None else f" + stack {size['stack']:,}"
