@@ -566,6 +566,43 @@ def test_options_that_make_no_sense_are_one_line_and_write_nothing(
 
 
 @needs_cc
+def test_a_pipeline_bounds_ram_and_flash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = arguments(tmp_path)[2]
+    command = ["onnxtile", "run", str(tmp_path / "p.toml"), model, "--json", str(tmp_path / "r.json")]
+
+    def judged(budgets: str, emit: str = '["c"]') -> int:
+        (tmp_path / "p.toml").write_text(
+            f'[[steps]]\ndo = "plan"\nemit = {emit}\nverify = false\n[budgets]\n{budgets}\n'
+        )
+        return ended(command, monkeypatch)
+
+    assert judged('max_ram = "64KiB"\nmax_flash = "64KiB"') == 0
+    found = json.loads((tmp_path / "r.json").read_text())["models"][0]
+    ram, flash = found["figures"]["ram"], found["figures"]["flash"]
+    assert 0 < found["figures"]["arena"] < ram < 65536 and 0 < flash < 65536
+    assert judged(f"max_ram = {ram}\nmax_flash = {flash}") == 0
+    assert judged(f"max_ram = {ram - 1}") == 1 and judged(f"max_flash = {flash - 1}") == 1
+    capsys.readouterr()
+    assert judged("max_ram = 1", "[]") == 2
+    assert "the budget 'max_ram' needs a step plan that writes C" in capsys.readouterr().err
+    monkeypatch.setattr("onnxtile.firmware.build.compiler", lambda: None)
+    assert judged('max_ram = "64KiB"') == 1  # nobody has counted it
+
+
+@needs_cc
+def test_without_a_compiler_a_program_is_written_and_not_proved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("onnxtile.firmware.build.compiler", lambda: None)
+    assert ended(arguments(tmp_path, "--emit", str(tmp_path / "net.c")), monkeypatch) == 0
+    printed = capsys.readouterr().out
+    assert "the program in C was not run: no C compiler is here" in printed
+    assert "RAM without the stack" in printed and (tmp_path / "net.c").exists()
+
+
+@needs_cc
 def test_commands_and_pipelines_keep_weights_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = arguments(tmp_path)
     (tmp_path / "p.toml").write_text('[[steps]]\ndo = "plan"\nemit = ["c"]\nweights = "file"\n')
