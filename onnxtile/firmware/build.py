@@ -58,9 +58,9 @@ class Footprint:
         return self.code + self.constants
 
     @property
-    def ram(self) -> int:
-        """Memory and stack."""
-        return self.memory + (self.stack or 0)
+    def ram(self) -> int | None:
+        """Memory and stack; None where the stack is not known."""
+        return None if self.stack is None else self.memory + self.stack
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures, ready for JSON."""
@@ -91,6 +91,7 @@ class Firmware:
         figures = ("kernels", "functions", "calls", "blocks", "tables", "weights", "workspace")
         return {
             **{name: getattr(source, name) for name in figures},
+            "arena": sum(size for _, _, size in source.arenas),
             "proof": self.proof.to_dict(),
             "footprint": self.footprint and self.footprint.to_dict(),
             "copied": dict(self.copied),
@@ -179,7 +180,8 @@ _SECTION = re.compile(r"^(\.\S+)\s+(\d+)", re.MULTILINE)
 def footprint_of(source: CSource, tools: Tools) -> Footprint | None:
     """Return the bytes of `source`; None where the tool `size` is missing beside the compiler, or it fails."""
     command = _without_files(tools.compiler)
-    size = shutil.which(re.sub(r"(gcc|clang|cc)(-[\d.]+)?$", "size", command[0]))
+    named = re.search(r"(gcc|clang|cc)(-[\d.]+)?$", command[0])
+    size = shutil.which("size" if named is None else command[0][: named.start()] + "size")
     if size is None:
         return None
     with tempfile.TemporaryDirectory(prefix="onnxtile-") as name:

@@ -27,6 +27,7 @@ from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.save import MAX_IR_VERSION
 from onnxtile.model.submodel import bare_node
 from onnxtile.operators.row import CONTROL_FLOW
+from onnxtile.operators.table import operator_of
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.offsets.problem import align
 from onnxtile.planning.result import PlanResult
@@ -323,12 +324,6 @@ class _ProgramParts:
         return BytePlace(CONSTANT, self.constants[key])
 
 
-_NUMBERS_DECIDE = frozenset(
-    {"Resize", "Upsample", "Range", "OneHot", "Dropout", "CumSum", "TopK", "Pad", "ConstantOfShape"}
-)
-"""Operators of which all constant operands decide what the kernel is."""
-_INDICES = frozenset({"Gather", "GatherElements", "GatherND", "ScatterND", "ScatterElements"})
-"""Operators whose whole numbers are data."""
 _WRITABLE = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13})
 """The element types, by their numbers in onnx, that compilers have: integers, booleans, floats of 16, 32 and 64 bits."""
 _QUANTISED = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16})
@@ -705,11 +700,15 @@ class _Planned:
 
     def _is_fixed(self, node: ir.Node, value: ir.Value) -> bool:
         """Return whether the numbers of an operand decide what the kernel is: sizes, axes, bounds, scales of a Resize."""
-        tensor = self._tensor(value)
-        if value not in self._constants or np.prod(tensor.sizes, dtype=np.int64) > _MOST_FIXED:
+        row = operator_of(node)
+        if (
+            row is None
+            or value not in self._constants
+            or np.prod(self._tensor(value).sizes, dtype=np.int64) > _MOST_FIXED
+        ):
             return False
-        whole = tensor.dtype == onnx.TensorProto.INT64 and node.op_type not in _INDICES
-        return whole or node.op_type in _NUMBERS_DECIDE
+        places = (place for place, operand in enumerate(node.inputs) if operand is value)
+        return any(place in row.shaped_by or place in row.set_by for place in places)
 
     def _serialised(self, value: ir.Value) -> bytes:
         tensor = self._tensor(value)

@@ -175,22 +175,31 @@ def for_firmware(firmware: ResultJson | None) -> list[Table | Text]:
         ("weights", f"{firmware['weights']:,} bytes"),
         ("tables", f"{firmware['tables']:,} bytes"),
     ]
-    if firmware["workspace"]:
-        rows.append(("workspace", f"{firmware['workspace']:,} bytes beside the arena"))
     if firmware["copied"]:
         counts = ", ".join(f"{operator} {count:,}" for operator, count in firmware["copied"].items())
         rows.append(("calls on copies", f"{counts}: in place their kernels would read what they wrote"))
-    size = firmware["footprint"]
-    if size is not None:
-        stack = "" if size["stack"] is None else f" + stack {size['stack']:,}"
-        rows += [
-            (
-                f"flash by {size['compiler']}",
-                f"{size['flash']:,} bytes: code {size['code']:,} + constants {size['constants']:,}",
-            ),
-            (f"RAM by {size['compiler']}", f"{size['ram']:,} bytes: memory {size['memory']:,}{stack}"),
-        ]
+    rows += _bytes_of_program(firmware)
     return [table("C", ("figure", "value"), rows), line(firmware["proof"]["summary"])]
+
+
+def _bytes_of_program(firmware: ResultJson) -> list[tuple[str, object]]:
+    """Return the rows of flash and RAM, as the compiler counts them; without one, those of the plan."""
+    size = firmware["footprint"]
+    parts = {"arena": firmware["arena"], "workspace": firmware["workspace"]}
+    if size is None:
+        return [("RAM without the stack", _sum_of(parts))]
+    parts |= {"variables": size["memory"] - sum(parts.values()), "stack": size["stack"] or 0}
+    named = "RAM" if size["ram"] is not None else "RAM without the stack,"
+    return [
+        (f"flash by {size['compiler']}", _sum_of({"code": size["code"], "constants": size["constants"]})),
+        (f"{named} by {size['compiler']}", _sum_of(parts)),
+    ]
+
+
+def _sum_of(parts: ResultJson) -> str:
+    """Return the sum of bytes, and each part of it."""
+    words = [f"{name} {size:,}" for name, size in parts.items() if size]
+    return f"{sum(parts.values()):,} bytes" + (f": {' + '.join(words)}" if words else "")
 
 
 def for_arena_run(verdict: ResultJson | None) -> list[Table | Text]:
