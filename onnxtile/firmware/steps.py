@@ -17,6 +17,7 @@ import onnx_ir as ir
 from onnx import helper
 
 from onnxtile.declare.plan_document import PlannedBody, PlannedBuffer
+from onnxtile.firmware.four_bits import PackedWeights, packed_weights
 from onnxtile.firmware.rows import row_model
 from onnxtile.fusion.lower.driver import lower
 from onnxtile.fusion.lower.lowering import Target
@@ -673,12 +674,17 @@ class _Planned:
         self._calls += moved
 
     def _operand_key(self, value: ir.Value) -> object:
-        tensor = self._tensor(value)
-        is_constant = _is_written_as_constant(value, self._constants)
-        return tensor, self._constants.array(value).tobytes() if is_constant else None
+        if not _is_written_as_constant(value, self._constants):
+            return self._tensor(value)
+        array = self._constants.array(value)
+        return array.dtype, array.shape, array.tobytes()
 
     def _kernel(self, name: str, node: ir.Node) -> None:
         """Call the kernel of a node."""
+        packed = packed_weights(node, self._constants)
+        if packed is not None:
+            self._packed_product(name, node, packed)
+            return
         names: dict[ir.Value, str] = {}
         for value in node.inputs:
             if value is not None:
@@ -697,6 +703,30 @@ class _Planned:
         )
         places = {own: self._place(value) for value, own in (*names.items(), *made.items())}
         self._calls.append(KernelCall(kernel, places))
+
+    def _packed_product(self, name: str, node: ir.Node, packed: PackedWeights) -> None:
+        """Call the kernel of a product with weights of 4 bits, which it unpacks."""
+        operand, result = node.inputs[0], node.outputs[0]
+        assert operand is not None
+        arrays = {"i1": packed.weights, "i2": packed.scales}
+        if packed.zero_points is not None:
+            arrays["i3"] = packed.zero_points
+        forms = {own: TensorForm(int(ir.DataType.from_numpy(one.dtype)), one.shape) for own, one in arrays.items()}
+        proto = helper.make_node("MatMulNBits", ["i0", *arrays], ["o0"], domain="com.microsoft")
+        sizes = {"K": packed.rows, "N": packed.columns, "bits": 4, "block_size": packed.block}
+        proto.attribute.extend(helper.make_attribute(key, size) for key, size in sizes.items())
+        opsets = {**self._model.graph.opset_imports, "com.microsoft": 1}
+        tensors = {"i0": self._tensor(operand), **forms, "o0": self._tensor(result)}
+        kernel = DistinctKernel(
+            proto.SerializeToString(deterministic=True),
+            tuple(tensors.items()),
+            (),
+            tuple(sorted(opsets.items())),
+            name,
+            proto.op_type,
+        )
+        places = {own: self._shared.constant(one, forms[own]) for own, one in arrays.items()}
+        self._calls.append(KernelCall(kernel, {"i0": self._place(operand), **places, "o0": self._place(result)}))
 
     def _is_fixed(self, node: ir.Node, value: ir.Value) -> bool:
         """Return whether the numbers of an operand decide what the kernel is: sizes, axes, bounds, scales of a Resize."""
