@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import TypeAlias
 
 import numpy as np
@@ -22,6 +23,7 @@ from onnxtile.fusion.lower.driver import lower
 from onnxtile.fusion.lower.lowering import Target
 from onnxtile.fusion.pattern import select
 from onnxtile.kernels.aliases import Alias, LayoutFacts, overwritable, parts, views
+from onnxtile.kernels.from_onnx import no_fixed_bytes
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.save import MAX_IR_VERSION
@@ -34,7 +36,7 @@ from onnxtile.planning.result import PlanResult
 from onnxtile.planning.schedule import named
 from onnxtile.shapes.opened_calls import Unfolded, inside_of, unfold, written_out
 from onnxtile.shapes.resolve import resolve, tensor_bytes
-from onnxtile.system.errors import ModelError, UsageError
+from onnxtile.system.errors import ModelError, UsageError, about_options
 from onnxtile.system.runtime import Array
 from onnxtile.verification.rounding import makes_quantised
 
@@ -292,17 +294,26 @@ def program_of(opened: Unfolded, plan: PlanResult) -> CProgram:
 def _require_fixed(plan: PlanResult) -> None:
     """Raise UsageError for plans that C without allocation cannot run."""
     if plan.ranges:
+        ends = ", ".join(f"{name} from {low} to {high}" for name, (low, high) in plan.ranges.items())
         raise UsageError(
-            "C is written for one size of each dimension, and the plan has ranges", hint="bind them: --dim NAME=N"
+            f"C is written for one size of each dimension, and the plan is for {ends}",
+            hint="bind each to one size: "
+            + " ".join(f"--dim {name}={high}" for name, (_, high) in plan.ranges.items()),
         )
     if plan.unplanned or plan.bounds:
-        left = f"{plan.unplanned[0].name!r}: {plan.unplanned[0].reason}" if plan.unplanned else "sizes are only bounds"
-        raise UsageError(f"C needs the size of every tensor: {left}", hint="bind sizes by --dim or --shape")
+        bounds = ", ".join(f"{name}={most}" for name, most in plan.bounds.items())
+        left = (
+            f"{plan.unplanned[0].name!r}: {plan.unplanned[0].reason}" if plan.unplanned else f"{bounds} is only a bound"
+        )
+        raise UsageError(f"C needs the size of every tensor, and does not have that of {left}")
     if plan.movement is not None:
         raise UsageError("C is not written for plans with copies between memories", hint="leave --movement out")
     for state in plan.states:
         if state.axis is not None:
-            raise UsageError(f"C is not written for a state that grows: {state.input!r}", hint="leave --state out")
+            raise about_options(
+                f"C is not written for a state that grows: {state.input!r}",
+                hint="export a cache of a fixed size, into which ScatterElements or TensorScatter writes, or leave {state} out",
+            )
 
 
 @dataclass
@@ -317,7 +328,7 @@ class _ProgramParts:
     def constant(self, array: Array, tensor: TensorForm) -> BytePlace:
         """Return the place of a constant; equal ones are one."""
         plain = np.ascontiguousarray(array)
-        key = (tensor.dtype, tensor.sizes, plain.tobytes())
+        key = (tensor.dtype, tensor.sizes, blake2b(plain.data).digest())
         if key not in self.constants:
             self.constants[key] = len(self.arrays)
             self.arrays.append(plain)
@@ -719,6 +730,9 @@ class _Planned:
 
     def _tensor(self, value: ir.Value) -> TensorForm:
         """Return the type of `value`. Raises UsageError where it has no fixed bytes, or elements of less than a byte."""
+        never = no_fixed_bytes(value, self._facts)
+        if never is not None:
+            raise UsageError(f"no C is written for {value.name!r}: {never}")
         dtype, sizes = self._shapes.dtype(value), self._shapes.sizes(value)
         if dtype is None or sizes is None or tensor_bytes(value, self._shapes) is None or self._shapes.is_bound(value):
             raise UsageError(f"C needs fixed bytes, and {value.name!r} has none: {self._shapes.reason(value)}")
