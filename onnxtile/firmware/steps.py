@@ -269,7 +269,7 @@ class _Planned:
     def write(self) -> list[Port]:
         """Make the calls of all nodes, and return the outputs."""
         plan, graph = self._plan, self._model.graph
-        self._graph(graph, plan.schedule, plan.steps, plan.bodies)
+        self._graph(graph, plan.schedule, plan.bodies)
         ports = []
         for number, value in enumerate(graph.outputs):
             place = self._place(value)
@@ -287,13 +287,11 @@ class _Planned:
     def _ports(self, values: Iterable[ir.Value]) -> list[Port]:
         return [Port(value.name or "", self._tensor(value), self._place(value)) for value in values]
 
-    def _graph(
-        self, graph: ir.Graph, schedule: Sequence[str], steps: Sequence[int], bodies: Iterable[PlannedBody]
-    ) -> None:
+    def _graph(self, graph: ir.Graph, schedule: Sequence[str], bodies: Iterable[PlannedBody]) -> None:
         inside: dict[str, list[PlannedBody]] = {}
         for body in bodies:
             inside.setdefault(body.node, []).append(body)
-        for name, node in zip(schedule, named(graph, schedule, steps).nodes, strict=True):
+        for name, node in zip(schedule, named(graph, schedule), strict=True):
             outputs = [value for value in node.outputs if value.name]
             if not all(value in self._constants for value in outputs):
                 self._node(name, node, inside.get(name, []))
@@ -355,7 +353,7 @@ class _Planned:
         if body is None:
             raise ModelError(f"the plan has no body of {node.name!r}")
         self._place_buffers(graph, body.buffers)
-        self._graph(graph, body.schedule, body.steps, body.bodies)
+        self._graph(graph, body.schedule, body.bodies)
         copies = []
         for inner, outer in zip(graph.outputs, node.outputs, strict=False):
             source = self._place(inner)
