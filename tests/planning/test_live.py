@@ -5,7 +5,9 @@ import pytest
 
 from onnxtile.check.graph import RunOrder, timeline
 from onnxtile.kernels.liveness import live_ranges
+from onnxtile.model.constants import Constants
 from onnxtile.model.topology import node_ids
+from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.errors import ModelError
 from tests.planning.conftest import Case, lives, outside, rows
 
@@ -115,7 +117,7 @@ def test_what_a_body_reads_is_live_while_its_node_runs() -> None:
 def test_what_a_body_hands_out_is_live_while_its_node_runs() -> None:
     # The ONNX checker refuses such a body, so it comes from elsewhere.
     model = ir.from_onnx_text(f'<ir_version: 10, opset_import: ["" : 20]>{HANDED_OUT}')
-    found = lives_of_the_kernels(Case.of(model))
+    found = lives_of_the_kernels(Case(model, Shapes({}, {}), Constants(model)))
     assert found == {"a": (0, 4), "b": (1, 4), "c": (2, 5), "d": (3, 5), "y": (4, 5)}
     assert lives_of_the_check(model) == found
 
