@@ -108,7 +108,7 @@ class KernelSource:
     left_out: frozenset[int] = frozenset()
     join_axis: int | None = None
     windows: tuple[AxisLink, ...] = ()
-    """The windows along each axis behind the channels, of an operator that has some."""
+    """The windows along each axis after the channels, of an operator that has some."""
 
 
 class _NetworkReader:

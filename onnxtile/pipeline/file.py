@@ -84,7 +84,7 @@ def _require_meta_ops(source: TomlFile, budgets: Budgets, steps: Sequence[Pipeli
     """Raise UsageError where `min_fused` names a meta-op that no step makes."""
     if not budgets.min_fused:
         return
-    from onnxtile.verbs.flows.fusing import chosen_patterns
+    from onnxtile.fusion.pattern import chosen_patterns
 
     patterns = (chosen_patterns(step.options.patterns) for step in steps if step.name == "fuse")
     made = [pattern.name for chosen in patterns for pattern in chosen]

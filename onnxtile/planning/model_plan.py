@@ -8,6 +8,7 @@ from functools import partial
 
 import onnx_ir as ir
 
+from onnxtile.declare.plan_document import Constant, Excluded
 from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.kernels.from_onnx import PlanScope, read_kernels
 from onnxtile.kernels.kernel_graph import (
@@ -32,12 +33,13 @@ from onnxtile.planning.offsets.problem import DEFAULT_ALIGNMENT, align
 from onnxtile.planning.ordering.order_search import ALL_RULES, OrderSearch
 from onnxtile.planning.planner import Planner, find_planner
 from onnxtile.planning.ranges import RangeOrders, scaled_arenas, with_scaled, with_scaled_bodies
-from onnxtile.planning.result import Constant, Excluded, PlanResult
+from onnxtile.planning.result import PlanResult
 from onnxtile.planning.rows import (
     Address,
     attributes,
     constant_nodes,
     inputs,
+    listed_states,
     operands,
     operators,
     outputs,
@@ -190,7 +192,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         schedule=graph.ids(schedule),
         steps=tuple(schedule.steps.values()),
         buffers=buffers,
-        bodies=with_scaled_bodies(planned_bodies(layout, inside, facts, places), buffers),
+        bodies=with_scaled_bodies(planned_bodies(layout, inside, facts, places), buffers, scaled),
         insides=setup.terms.kernels.rows(layout, inside),
         model=settings.name,
         inputs=inputs(model, facts),
@@ -204,8 +206,9 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         outside=tuple(_excluded(tensor) for tensor in told if tensor.role == OUTSIDE),
         unplanned=tuple(map(_excluded, unknown)),
         states=planned_states(states, layout, facts, places),
+        listed=listed_states(states),
         ranges=dict(settings.ranges),
-        formulas=tuple(arena.formula for arena in scaled),
+        formulas=tuple(arena.formula for arena in scaled) or None,
         pins=dict(pins.offsets),
         places=dict(pins.places),
         keeps=pins.keeps,

@@ -11,6 +11,14 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxtile.declare.plan_document import (
+    WORKSPACE,
+    Attributes,
+    AttributeValue,
+    PlannedBody,
+    PlannedBuffer,
+    PlannedInput,
+)
 from onnxtile.kernels.aliases import LayoutFacts, views
 from onnxtile.kernels.kernel_graph import ARENA, CONSTANT, NONE, OUTSIDE, UNKNOWN, GraphTensor, KernelGraph, StateShare
 from onnxtile.kernels.states import StatePair, States
@@ -18,15 +26,7 @@ from onnxtile.model.formula import SizeFormula, product_of
 from onnxtile.planning.bodies import BodyPlan, BodyPlans
 from onnxtile.planning.layout import Layout
 from onnxtile.planning.problem_plan import planned_parts
-from onnxtile.planning.result import (
-    Attributes,
-    AttributeValue,
-    PlannedBody,
-    PlannedBuffer,
-    PlannedInput,
-    PlannedOutput,
-    PlannedState,
-)
+from onnxtile.planning.result import KeptState, ListedState
 from onnxtile.planning.workspaces import WorkspaceBuffer
 from onnxtile.shapes.resolve import bytes_formula
 
@@ -66,9 +66,9 @@ def planned(layout: Layout, facts: LayoutFacts, places: Addresses) -> tuple[Plan
                 node=None if maker == NONE else graph.kernels[maker].name,
                 dtype=tensor.dtype,
                 shape=tensor.dims,
-                parts=parts.get(tensor.name, ()) if owner is tensor else (),
-                size_formula=bytes_formula(tensor.value, shapes),
-                shape_formula=shapes.formulas(tensor.value),
+                parts=parts.get(tensor.name) if owner is tensor else None,
+                size_formula=str(bytes_formula(tensor.value, shapes) or ""),
+                shape_formula=_texts(shapes.formulas(tensor.value)),
             )
         )
     return (*rows, *(_row(workspace, graph, places) for workspace in layout.workspaces))
@@ -78,7 +78,8 @@ def _row(workspace: WorkspaceBuffer, graph: KernelGraph, places: Addresses) -> P
     buffer, place = workspace.buffer, places[workspace.buffer.name]
     user = graph.kernels[workspace.users[0]].name if len(workspace.users) == 1 else None
     span = (buffer.lower, buffer.upper - 1)
-    return PlannedBuffer(buffer.name, place.arena, place.offset, buffer.size, *span, "workspace", node=user)
+    at = (buffer.name, place.arena, place.offset, buffer.size)
+    return PlannedBuffer(*at, *span, WORKSPACE, node=user, dtype=None, shape=None)
 
 
 def planned_bodies(layout: Layout, inside: BodyPlans, facts: LayoutFacts, places: Addresses) -> tuple[PlannedBody, ...]:
@@ -141,7 +142,7 @@ def _plain(value: Any) -> AttributeValue:
     """Return `value`, floats that JSON cannot write as texts."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    return value if isinstance(value, int | float | str) else tuple(_plain(one) for one in value)  # type: ignore[return-value]
+    return value if isinstance(value, int | float | str) else tuple(_plain(one) for one in value)  # type: ignore[misc]
 
 
 def constant_nodes(layout: Layout) -> tuple[str, ...]:
@@ -152,16 +153,21 @@ def constant_nodes(layout: Layout) -> tuple[str, ...]:
 def inputs(model: ir.Model, facts: LayoutFacts) -> tuple[PlannedInput, ...]:
     """Return the inputs of the graph of `model`, but for those that are constants."""
     given = (value for value in model.graph.inputs if value not in facts.constants)
-    return tuple(PlannedInput(*_end(value, facts)) for value in given)
+    return tuple(_end(value, facts) for value in given)
 
 
-def outputs(model: ir.Model, facts: LayoutFacts) -> tuple[PlannedOutput, ...]:
+def outputs(model: ir.Model, facts: LayoutFacts) -> tuple[PlannedInput, ...]:
     """Return the outputs of the graph of `model`."""
-    return tuple(PlannedOutput(*_end(value, facts)) for value in model.graph.outputs)
+    return tuple(_end(value, facts) for value in model.graph.outputs)
 
 
-def _end(value: ir.Value, facts: LayoutFacts) -> tuple[Any, ...]:
-    return _name(value), dtype(value, facts), facts.shapes.sizes(value), facts.shapes.formulas(value)
+def _end(value: ir.Value, facts: LayoutFacts) -> PlannedInput:
+    shapes = facts.shapes
+    return PlannedInput(_name(value), dtype(value, facts), shapes.sizes(value), _texts(shapes.formulas(value)))
+
+
+def _texts(formulas: Sequence[SizeFormula] | None) -> tuple[str, ...] | None:
+    return None if formulas is None else tuple(map(str, formulas))
 
 
 def dtype(value: ir.Value, facts: LayoutFacts) -> str | None:
@@ -306,11 +312,10 @@ def _row_axes(value: ir.Value, pair: StatePair, facts: LayoutFacts) -> int | Non
 # The rows of a result that tell where its states are.
 
 
-def planned_states(states: States, layout: Layout, facts: LayoutFacts, places: Addresses) -> tuple[PlannedState, ...]:
-    """Return the states kept in the arena of `layout` at the addresses `places`, then those that are only listed."""
+def planned_states(states: States, layout: Layout, facts: LayoutFacts, places: Addresses) -> tuple[KeptState, ...]:
+    """Return the states kept in the arena of `layout` at the addresses `places`."""
     pairs = zip(states.taken, layout.graph.states, strict=True)
-    kept = (_kept(pair, state, layout, facts, places) for pair, state in pairs)
-    return (*kept, *_listed(states))
+    return tuple(_kept(pair, state, layout, facts, places) for pair, state in pairs)
 
 
 def with_strides(
@@ -325,7 +330,9 @@ def with_strides(
             found |= {value.name or "": one for value, one in spread if value.name in held}
     return tuple(
         replace(
-            row, strides=found[row.name].sizes, strides_formula=found[row.name].formulas if row.shape_formula else None
+            row,
+            strides=found[row.name].sizes,
+            strides_formula=_texts(found[row.name].formulas) if row.shape_formula else None,
         )
         if row.name in found
         else row
@@ -333,21 +340,21 @@ def with_strides(
     )
 
 
-def _listed(states: States) -> Iterator[PlannedState]:
-    for pair in states.listed:
-        yield PlannedState(pair.input.name or "", pair.output.name or "", pair.source, pair.axis)
+def listed_states(states: States) -> tuple[ListedState, ...]:
+    """Return the states that are only listed."""
+    return tuple(ListedState(_name(pair.input), _name(pair.output), pair.source, pair.axis) for pair in states.listed)
 
 
-def _kept(pair: StatePair, state: StateShare, layout: Layout, facts: LayoutFacts, places: Addresses) -> PlannedState:
+def _kept(pair: StatePair, state: StateShare, layout: Layout, facts: LayoutFacts, places: Addresses) -> KeptState:
     alias_sets = layout.sharing.alias_sets
     before, is_same = alias_sets.of[state.input], layout.sharing.is_one(*state)
     place = places[layout.graph.tensors[before.owner].name]
     sizes = alias_sets.size(state.input), alias_sets.size(state.output)
-    return PlannedState(
-        pair.input.name or "",
-        pair.output.name or "",
-        pair.source,
-        pair.axis,
+    return KeptState(
+        _name(pair.input),
+        _name(pair.output),
+        source=pair.source,
+        axis=pair.axis,
         arena=place.arena,
         offset=place.offset + alias_sets.start(state.input),
         size=max(sizes) if is_same else sizes[0],

@@ -179,6 +179,9 @@ def for_firmware(firmware: ResultJson | None) -> list[Table | Text]:
     ]
     if firmware["workspace"]:
         rows.append(("workspace", f"{firmware['workspace']:,} bytes beside the arena"))
+    if firmware["copied"]:
+        counts = ", ".join(f"{operator} {count:,}" for operator, count in firmware["copied"].items())
+        rows.append(("calls on copies", f"{counts}: in place their kernels would read what they wrote"))
     size = firmware["footprint"]
     if size is not None:
         stack = "" if size["stack"] is None else f" + stack {size['stack']:,}"
@@ -189,15 +192,7 @@ def for_firmware(firmware: ResultJson | None) -> list[Table | Text]:
             ),
             (f"RAM by {size['compiler']}", f"{size['ram']:,} bytes: memory {size['memory']:,}{stack}"),
         ]
-    return [table("C", ("figure", "value"), rows), line(_proved_in_c(firmware["proof"]))]
-
-
-def _proved_in_c(proof: ResultJson) -> str:
-    if proof["not_run"] is not None:
-        return f"the program in C was not run: {proof['not_run']}"
-    worst = max((output["max_abs"] for output in proof["outputs"]), default=0.0)
-    told = "every output equal" if not worst else f"outputs within {worst:.2g} (allowed: {proof['outputs'][0]['why']})"
-    return f"the program in C ran {proof['runs']:,} times beside onnxruntime: {told}"
+    return [table("C", ("figure", "value"), rows), line(firmware["proof"]["summary"])]
 
 
 def for_arena_run(verdict: ResultJson | None) -> list[Table | Text]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from onnxtile.arena.run import ArenaVerdict, arena_run
 from onnxtile.check.audit import Audit, check, require
+from onnxtile.declare.plan_document import PlannedBuffer
 from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.kernels.from_onnx import PlanScope, read_kernels
 from onnxtile.kernels.kernel_graph import KernelGraph
@@ -21,7 +22,7 @@ from onnxtile.model.load import load
 from onnxtile.operators.takes import Sizes
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.offsets.problem import Buffer, Problem
-from onnxtile.planning.result import PlannedBuffer, PlanResult
+from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.resolve import Shapes, resolve
 
 
