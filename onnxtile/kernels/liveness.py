@@ -105,7 +105,7 @@ class LiveChange(NamedTuple):
     upper: int
 
 
-class LiveBytes:
+class LiveSums:
     """The live bytes of each step before `end`, of all changes added so far. A change takes two additions, however long it lasts."""
 
     def __init__(self, end: int) -> None:

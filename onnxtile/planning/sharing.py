@@ -12,7 +12,7 @@ from onnxtile.declare.plan_document import CopyCount
 from onnxtile.kernels.kernel_graph import IN_PLACE, NONE, ByteSpan, GraphKernel, KernelGraph, Schedule, Share
 from onnxtile.kernels.liveness import (
     Ints,
-    LiveBytes,
+    LiveSums,
     LiveChange,
     LivePart,
     LiveRange,
@@ -612,7 +612,7 @@ class _Chooser:
             self.alias_sets.allow(alias)
         self._order = order
         self._states = [state for state in graph.states if state.input in sizes and state.output in sizes]
-        self._live = LiveBytes(schedule.end)
+        self._live = LiveSums(schedule.end)
         for alias_set in self.alias_sets.of.values():
             self._live.add(self.alias_sets.live_bytes(alias_set))
         self._live.add(LiveChange(align(b.size, alignment), b.lower, b.upper) for b in timeline.workspaces)
