@@ -223,6 +223,15 @@ class EmitOptions:
             endings=Choices("onnxtile.report.format:endings"),
         ),
     ] = ()
+    weights: Annotated[
+        str,
+        Option(
+            "keep the weights of a .c in its code, or in a .weights.bin beside it",
+            "code|file",
+            heading=WRITING,
+            choices=Choices("onnxtile.firmware.weights:HOLDERS"),
+        ),
+    ] = "code"
     target_cc: Annotated[
         str,
         Option(

@@ -34,8 +34,8 @@ from onnxtile.arena.kernel import (
     shares_bytes,
 )
 from onnxtile.arena.memory import ArenaMemory, TensorMemory, planned_sites, same, workspaces
+from onnxtile.kernels.aliases import Alias, LayoutFacts, parts, views
 from onnxtile.model.topology import dependencies, followers, nodes_inside
-from onnxtile.planning.aliases import Alias, LayoutFacts, parts, views
 from onnxtile.planning.live_ranges import spans_read
 from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlannedState
 from onnxtile.planning.schedule import named

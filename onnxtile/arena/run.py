@@ -20,12 +20,12 @@ from onnxtile.arena.memory import ArenaMemory, TensorMemory, same
 from onnxtile.check.document import UNSAID, Claims
 from onnxtile.check.graph import entered_bodies, names_of
 from onnxtile.check.ranges import SizeOfSymbols, WrongFormula, claimed_at, listed
+from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import ANYTHING, Wanted
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.session import session_of
 from onnxtile.model.topology import has_body
-from onnxtile.planning.aliases import LayoutFacts
 from onnxtile.planning.result import ArenaFormula, PlannedBody, PlannedBuffer, PlannedMovement, PlanResult
 from onnxtile.planning.schedule import find_order, named, shuffled
 from onnxtile.shapes.opened_calls import fold, unfold

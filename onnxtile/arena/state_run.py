@@ -17,8 +17,8 @@ from onnxtile.arena.graph_run import Unsure
 from onnxtile.arena.kernel import Corruption, rows_of_state
 from onnxtile.arena.memory import ArenaMemory, TensorMemory, same
 from onnxtile.arena.run import ArenaExecutor, PlainRun, copy_orders, differences
+from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.model.feeds import Wanted
-from onnxtile.planning.aliases import LayoutFacts
 from onnxtile.planning.result import PlannedState, PlanResult
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.system.errors import CheckFailed

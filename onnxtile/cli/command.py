@@ -391,8 +391,11 @@ def _emission(verb: Verb, settings: Any) -> Rendered:
     paths = [Path(file) for file in getattr(settings, "emit", ())]
     render = verb.emits(settings, paths)
     if paths:
+        from onnxtile.report.format import format_of
         from onnxtile.system.files import require_writable
 
+        paths = [*paths, *(other for path in paths for other in format_of(path).paths_beside(path))]
+        require_apart({**vars(settings), "emit": paths})
         for path in paths:
             require_writable(path, source=settings.model)
     return render

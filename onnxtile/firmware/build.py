@@ -76,7 +76,8 @@ class Firmware:
     def files(self, title: str) -> Mapping[str, bytes]:
         """Return the files of the program by their ending, with names that begin with `title`."""
         named = self.source.named(title)
-        return {".c": named.code.encode(), ".h": named.header.encode()}
+        made = {".c": named.code.encode(), ".h": named.header.encode()}
+        return {**made, ".weights.bin": named.weights_file} if named.weights_file else made
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures, ready for JSON."""
@@ -126,15 +127,18 @@ def build(
     wanted: Wanted = ANYTHING,
     verify: bool = True,
     target: ProgramTarget = HERE,
+    weights: str = "code",
     progress: Progress = silent,
 ) -> Firmware:
     """Return the firmware of `plan`, a plan of `opened`; with `verify` it is compiled and run beside onnxruntime.
+
+    `weights` says where these are: in the "code", or in a "file" of their own.
 
     Raises UsageError that names the node for which no C can be written, or where a tool fails; Mismatch where the program differs.
     """
     tools = target.tools()
     progress("writing C")
-    source = written(program_of(opened, plan), _NAME)
+    source = written(program_of(opened, plan), _NAME, weights)
     if tools is None:
         return Firmware(source, not_proved("no C compiler is here"), None)
     footprint = footprint_of(source, tools)
@@ -181,7 +185,7 @@ def footprint_of(source: CSource, tools: Tools) -> Footprint | None:
         return sum(count for section, count in sections.items() if section.startswith(starts))
 
     weights = source.weights
-    constants = total(".rodata", ".data", ".data.rel.ro")
+    constants = total(".rodata", ".data", ".data.rel.ro") + len(source.weights_file)
     return Footprint(
         " ".join(tools.compiler[:1]),
         total(".text"),

@@ -140,6 +140,7 @@ static unsigned char zones_intact(const unsigned char *start, size_t size) {
 ${memory}
 static FILE *in, *out;
 static int read_all(void *at, size_t size) { return fread(at, 1, size, in) == size; }
+${weights}
 
 int main(void) {
     in = fopen("input.bin", "rb");
@@ -155,6 +156,27 @@ ${body}
 """
 
 
+_WEIGHTS = """\
+#ifdef WEIGHTS_IN_FLASH
+extern const uint8_t weights_in_flash[];
+__asm__(".section .rodata\\n.balign 16\\n.global weights_in_flash\\nweights_in_flash:\\n.incbin \\"" WEIGHTS_IN_FLASH "\\"\\n.text\\n");
+static int give_weights(void) {
+    ${p}_weights = weights_in_flash;
+    return 1;
+}
+#else
+static int give_weights(void) {
+    FILE *file = fopen("${title}.weights.bin", "rb");
+    uint8_t *bytes = (uint8_t *)malloc(${P}_WEIGHTS_SIZE);
+    if (!file || !bytes || fread(bytes, 1, ${P}_WEIGHTS_SIZE, file) != ${P}_WEIGHTS_SIZE) return 0;
+    ${p}_weights = bytes;
+    return fclose(file) == 0;
+}
+#endif
+"""
+"""Gives a program its weights: those of a target are in flash, as they are on a device."""
+
+
 def main_text(
     source: CSource, inputs: Sequence[tuple[Port, str]], outputs: Sequence[tuple[Port, str]], runs: int
 ) -> str:
@@ -168,6 +190,8 @@ def main_text(
         fill.append(f"    {variable} = block_{variable} + ZONE;")
         checks.append(f"        if (!zones_intact(block_{variable}, {size}u)) return 3;")
     fill += [f"    {source.name}_reset();"] if source.has_states else []
+    fill += ["    if (!give_weights()) return 2;"] if source.weights_file else []
+    weights = filled(_WEIGHTS, source.name.upper(), title=source.title) if source.weights_file else ""
     for kind, ports in (("input", inputs), ("output", outputs)):
         for port, name in ports:
             size = max(1, port.tensor.bytes)
@@ -185,7 +209,7 @@ def main_text(
         origin = f"block_{name} + ZONE" if port.is_argument else f"{source.name}_output_{name}()"
         body.append(f"        if (fwrite({origin}, 1, {port.tensor.bytes}u, out) != {port.tensor.bytes}u) return 2;")
     texts = {key: "\n".join(lines) for key, lines in (("memory", memory), ("fill", fill), ("body", body))}
-    return filled(_MAIN, source.name.upper(), title=source.title, runs=runs, **texts) + "\n"
+    return filled(_MAIN, source.name.upper(), title=source.title, runs=runs, weights=weights, **texts) + "\n"
 
 
 @dataclass(frozen=True)
@@ -287,6 +311,9 @@ def _output(source: CSource, runs: Sequence[CheckedRun], tools: Tools, folder: P
         b"".join(np.ascontiguousarray(run.inputs[port.name]).tobytes() for run in runs for port in source.inputs)
     )
     external = [f"-D{variable.upper()}_EXTERN" for _, variable, _ in source.arenas]
+    if source.weights_file:
+        (folder / f"{source.title}.weights.bin").write_bytes(source.weights_file)
+        external += [f'-DWEIGHTS_IN_FLASH="{folder}/{source.title}.weights.bin"'] if tools.runner else []
     files = [str(folder / f"{source.title}.c"), str(folder / "main.c")]
     command = [*tools.compiler, *WARNINGS, "-O2", *external, *files, "-lm", "-o", str(folder / "program")]
     _succeed(command, "the C compiler refuses the program")

@@ -19,12 +19,12 @@ from onnx import helper
 from onnxtile.fusion.lower.driver import lower
 from onnxtile.fusion.lower.lowering import Target
 from onnxtile.fusion.pattern import select
+from onnxtile.kernels.aliases import Alias, LayoutFacts, parts, views
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.save import MAX_IR_VERSION
 from onnxtile.model.submodel import bare_node
 from onnxtile.operators.row import CONTROL_FLOW
-from onnxtile.planning.aliases import Alias, LayoutFacts, parts, views
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.offsets.problem import align
 from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlanResult

@@ -52,7 +52,8 @@ class CSource:
     """The text of a program in C: net.c and net.h, and figures of it.
 
     `kernels` are the different kernels, `functions` the functions that run them, `calls` the calls of a run. `tables` are the bytes of the
-    tables, `weights` those of the constants, `arena` and `workspace` those of memory.
+    tables, `weights` those of the constants, `arena` and `workspace` those of memory. `weights_file` has the constants where they are in no
+    text of C.
     """
 
     code: str
@@ -72,13 +73,14 @@ class CSource:
     workspace: int
     has_states: bool
     port_names: dict[tuple[BytePlace, str], str]
+    weights_file: bytes = b""
 
     def named(self, title: str) -> CSource:
         """Return the same program with another title. No name of a tensor is in the way: all of them come after the start."""
         name = prefix_of(title)
 
         def renamed(text: str) -> str:
-            own = text.replace(f"{self.title}.h", f"{comment(title)}.h")
+            own = text.replace(f"{self.title}.", f"{comment(title)}.")  # names of files
             return own.replace(self.name.upper(), name.upper()).replace(self.name, name)
 
         arenas = tuple((arena, renamed(variable), size) for arena, variable, size in self.arenas)
@@ -92,14 +94,18 @@ class CSource:
         return _ctype(port)
 
 
-def written(program: CProgram, title: str) -> CSource:
-    """Return `program` in C; all its names begin with `title`. Raises UsageError for a kernel that cannot be written."""
+def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
+    """Return `program` in C; all its names begin with `title`. Raises UsageError for a kernel that cannot be written.
+
+    The weights are in the text, or with `weights_in` "file" in bytes of their own.
+    """
     name = prefix_of(title)
     kernels = list(kernels_of(program.calls))
     in_c = kernels_in_c(kernels, f"{name}_kernel")
     numbers = {kernel: place for place, kernel in enumerate(kernels)}
     operands = _constants(program, in_c.kernels, numbers)
     weights = placed({number: program.constants[number] for number in operands})
+    in_file = weights.size if weights_in == "file" else 0
     spaces = _Spaces(program, weights)
     table = _CallTable(in_c.kernels, numbers, spaces)
     entries = [table.entry(call) for call in program.calls]
@@ -114,7 +120,7 @@ def written(program: CProgram, title: str) -> CSource:
     largest = max((len(kernel.numbers) for kernel in (*in_c.kernels, *table.copies)), default=0)
     code = [
         _head(title, name, in_c.head),
-        *_weights(weights, name),
+        *([f"const uint8_t *{name}_weights;"] if in_file else _weights(weights, name)),
         *_memory(arenas, name, program.workspace),
         *(function.text for function in functions),
         f"static void (*const {name}_functions[])(const idx_t *, uint8_t *const *) = {{",
@@ -134,7 +140,7 @@ def written(program: CProgram, title: str) -> CSource:
             numbers=str(max(largest, 1)),
             spaces=str(spaces.count),
         ),
-        *_run(program, ports, spaces, arenas, name),
+        *_run(program, ports, spaces, arenas, name, weights if in_file else None),
         *_accessors(program, ports, arenas, name),
         *_reset(program, arenas, name),
     ]
@@ -143,7 +149,7 @@ def written(program: CProgram, title: str) -> CSource:
     )
     return CSource(
         "\n".join(code) + "\n",
-        _header(program, ports, arenas, name, title),
+        _header(program, ports, arenas, name, title, in_file),
         title,
         name,
         program.inputs,
@@ -155,13 +161,14 @@ def written(program: CProgram, title: str) -> CSource:
         sum(1 for _ in flat(program.calls)),
         stream.blocks,
         tables,
-        weights.bytes,
+        weights.size,
         program.workspace,
         bool(program.resets),
         {
             **{(port.place, "input"): own for port, own in zip(program.inputs, ports[0], strict=True)},
             **{(port.place, "output"): own for port, own in zip(program.outputs, ports[1], strict=True)},
         },
+        weights.file if in_file else b"",
     )
 
 
@@ -408,6 +415,7 @@ def _run(
     spaces: _Spaces,
     arenas: Sequence[tuple[str, str, int]],
     name: str,
+    file: FlashWeights | None,
 ) -> Iterator[str]:
     names = {
         port.place: own for port, own in zip((*program.inputs, *program.outputs), (*ports[0], *ports[1]), strict=True)
@@ -421,7 +429,7 @@ def _run(
         elif kind == WORKSPACE:
             base = f"{name}_workspace"
         elif kind == CONSTANT:
-            base = f"{name}_weights_{number * 8}"
+            base = f"{name}_weights_{number * 8}" if file is None else f"({name}_weights + {file.start(number)}u)"
         yield f"    bases[{place}] = {base if kind in {ARENA, WORKSPACE} else f'(uint8_t *){base}'};"
     yield f"    {name}_walk(bases);"
     yield "}"
@@ -472,7 +480,12 @@ _HEADER = """\
 
 
 def _header(
-    program: CProgram, ports: tuple[list[str], list[str]], arenas: Sequence[tuple[str, str, int]], name: str, title: str
+    program: CProgram,
+    ports: tuple[list[str], list[str]],
+    arenas: Sequence[tuple[str, str, int]],
+    name: str,
+    title: str,
+    in_file: int,
 ) -> str:
     upper = name.upper()
     lines = [filled(_HEADER, upper, title=comment(title), alignment=str(program.alignment))]
@@ -489,6 +502,9 @@ def _header(
             f"extern uint8_t *{variable}; /* give it {variable.upper()}_SIZE bytes, aligned to {program.alignment}, before a run */"
         ]
         lines += ["#else", f"extern uint8_t {variable}[];", "#endif"]
+    if in_file:
+        lines += [f"#define {upper}_WEIGHTS_SIZE {in_file}u /* bytes of {comment(title)}.weights.bin, little-endian */"]
+        lines += [f"extern const uint8_t *{name}_weights; /* give it these bytes, aligned to 8, before a run */"]
     for kind, held, own in (("input", program.inputs, ports[0]), ("output", program.outputs, ports[1])):
         for port, port_name in zip(held, own, strict=True):
             sizes = "x".join(map(str, port.tensor.sizes)) or "one number"

@@ -82,14 +82,15 @@ class PipelineStep:
         return {} if emit is None else asked_for(self.options.emit, self.name, emit.endings)
 
     def _beside(self, paths: Mapping[str, Path]) -> dict[str, Path]:
-        """Return the second files of those that have one, by ending, with where they are rendered; `paths` has the first by format."""
+        """Return the further files that may belong to others, by ending, with where they are rendered; `paths` has these by format."""
         from onnxtile.report.format import format_of
 
-        found = {}
+        found: dict[str, Path] = {}
         for ending, form in self.emitted.items():
-            path = format_of(paths[form]).path_beside(paths[form]) if form in paths else None
-            if path is not None:
-                found[ending.removesuffix(form) + path.suffix] = path
+            if form in paths:
+                own = format_of(paths[form])
+                further = zip(own.beside, own.paths_beside(paths[form]), strict=True)
+                found.update((ending.removesuffix(form) + last, path) for last, path in further)
         return found
 
     @property
@@ -120,7 +121,7 @@ class PipelineStep:
                 paths[form] = Path(f"{so_far.title}{ending}")  # files that name each other have their own names
         rendered = self.verb.emits(self.options, list(paths.values()))(shown)
         files = {ending: rendered[paths[form]] for ending, form in self.emitted.items()}
-        files |= {other: rendered[path] for other, path in self._beside(paths).items()}
+        files |= {other: rendered[path] for other, path in self._beside(paths).items() if path in rendered}
         return StepResult(
             content,
             getattr(outcome.result, "model", None) if outcome.model is not None else None,

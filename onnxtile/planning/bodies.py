@@ -8,7 +8,6 @@ are moved. A function reads its operands in place.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,10 +15,11 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile.kernels.aliases import LayoutFacts
+from onnxtile.kernels.from_onnx import PlanScope, carried, planned_bodies_of
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.topology import node_id
-from onnxtile.planning.aliases import LayoutFacts
 from onnxtile.planning.layout import NO_PINS, Layout, Pins, layouts, smallest
 from onnxtile.planning.offsets.effort import NORMAL
 from onnxtile.planning.offsets.problem import Bound, OffsetPlan, OptimalityProof, Problem
@@ -27,47 +27,10 @@ from onnxtile.planning.ordering.order_search import OrderSearch
 from onnxtile.planning.planner import find_planner
 from onnxtile.planning.result import Inside
 from onnxtile.planning.schedule import Order, find_order
-from onnxtile.planning.scope import PlanScope, bodies
-from onnxtile.planning.states import STRUCTURE, StatePair
 from onnxtile.planning.workspaces import Needs, WorkspaceBuffer, WorkspaceRules
 from onnxtile.shapes.opened_calls import is_kernel, unfold, written_out
-from onnxtile.shapes.resolve import resolve, tensor_bytes
+from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import ModelError, UsageError
-
-# The carried values of a Loop or Scan: inputs and outputs of its body that are one state of the iterations.
-
-
-def carried(node: ir.Node, body: ir.Graph, facts: LayoutFacts) -> tuple[StatePair, ...]:
-    """Return the carried values of `node` with this `body` that have one type and one shape of known size in all iterations."""
-    if not facts.is_standard(node):
-        return ()
-    inputs, outputs = list(body.inputs), list(body.outputs)
-    if node.op_type == "Loop":
-        pairs = list(zip(inputs[2:], outputs[1:], strict=False))
-    elif node.op_type == "Scan":
-        count = len(inputs) - node.attributes.get_int("num_scan_inputs", 0)
-        pairs = list(zip(inputs[:count], outputs[:count], strict=False))
-    else:
-        return ()
-    uses = Counter(outputs)
-    alone = ((before, after) for before, after in pairs if uses[after] == 1 and _is_made_in(body, after))
-    return tuple(StatePair(one, other, source=STRUCTURE) for one, other in alone if _is_one_size(one, other, facts))
-
-
-def _is_made_in(body: ir.Graph, value: ir.Value) -> bool:
-    maker = value.producer()
-    return maker is not None and maker.graph is body
-
-
-def _is_one_size(before: ir.Value, after: ir.Value, facts: LayoutFacts) -> bool:
-    shapes = facts.shapes
-    if before in facts.constants or after in facts.constants or shapes.dtype(before) != shapes.dtype(after):
-        return False
-    if tensor_bytes(before, shapes) is None or shapes.sizes(before) != shapes.sizes(after):
-        return False
-    is_bound = shapes.is_bound(before) or shapes.is_bound(after)
-    formulas = shapes.formulas(before), shapes.formulas(after)
-    return not is_bound or (formulas[0] is not None and formulas[0] == formulas[1])
 
 
 @dataclass(frozen=True)
@@ -144,7 +107,10 @@ class GraphSetup:
 
 def plan_bodies(graph: ir.Graph, terms: Terms) -> BodyPlans:
     """Return the plans of all bodies of the nodes of `graph`. Raises ModelError."""
-    found = {node: tuple(_body(node, name, body, terms) for name, body in bodies(node, terms.facts)) for node in graph}
+    found = {
+        node: tuple(_body(node, name, body, terms) for name, body in planned_bodies_of(node, terms.facts))
+        for node in graph
+    }
     return {node: planned for node, planned in found.items() if planned}
 
 

@@ -10,24 +10,17 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import onnx_ir as ir
 
+from onnxtile.kernels.aliases import Alias, LayoutFacts
+from onnxtile.kernels.from_onnx import PlanScope
+from onnxtile.kernels.liveness import LivePart, LiveRange, union
 from onnxtile.model import keys
 from onnxtile.model.topology import all_values
-from onnxtile.planning.aliases import Alias, LayoutFacts
-from onnxtile.planning.live_ranges import InSteps, LiveRange, Precedence, early_ends, find_live_ranges, with_states
-from onnxtile.planning.offsets.problem import (
-    Buffer,
-    LivePart,
-    OptimalityProof,
-    OverCapacity,
-    PinOverlap,
-    Problem,
-    align,
-    union,
-)
+from onnxtile.planning.live_ranges import InSteps, Precedence, early_ends, find_live_ranges, with_states
+from onnxtile.planning.offsets.problem import Buffer, OptimalityProof, OverCapacity, PinOverlap, Problem, align
 from onnxtile.planning.ordering.every_order import Claim, InEveryOrder, clique, conflicts
 from onnxtile.planning.ordering.order_search import OrderSearch
 from onnxtile.planning.schedule import Order, Schedule, SchedulingContext
-from onnxtile.planning.scope import PlanScope, Roles
+from onnxtile.planning.scope import Roles
 from onnxtile.planning.sharing import FixedBytes, Sharing, Timeline, choose
 from onnxtile.planning.workspaces import NO_NEEDS, Needs, WorkspaceBuffer
 from onnxtile.shapes.resolve import granule, tensor_bytes

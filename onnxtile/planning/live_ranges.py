@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import onnx_ir as ir
 
+from onnxtile.kernels.aliases import LayoutFacts
+from onnxtile.kernels.from_onnx import PlanScope
+from onnxtile.kernels.kernel_graph import ByteSpan
+from onnxtile.kernels.liveness import LivePart, LiveRange, union
 from onnxtile.model.topology import dependencies
 from onnxtile.operators.table import sharing_of
-from onnxtile.planning.aliases import LayoutFacts
-from onnxtile.planning.offsets.problem import LivePart, union
 from onnxtile.planning.schedule import Schedule
-from onnxtile.planning.scope import PlanScope
 from onnxtile.shapes.resolve import tensor_bytes
-
-LiveRange = tuple[int, int]
-"""Half-open, in steps."""
 
 
 def find_live_ranges(scope: PlanScope, schedule: Schedule) -> dict[ir.Value, LiveRange]:
@@ -39,27 +37,12 @@ def find_live_ranges(scope: PlanScope, schedule: Schedule) -> dict[ir.Value, Liv
     return live_ranges
 
 
-def merged(first: LiveRange, second: LiveRange) -> LiveRange:
-    """Return the live range of bytes that two values share."""
-    return min(first[0], second[0]), max(first[1], second[1])
-
-
 def with_states(
     live_ranges: Mapping[ir.Value, LiveRange], scope: PlanScope, schedule: Schedule
 ) -> dict[ir.Value, LiveRange]:
     """Return `live_ranges` in which the inputs of the states of `scope` keep their bytes in all steps: the next run reads these, too."""
     whole = (0, max(schedule.end, 1))
     return {**live_ranges, **{pair.input: whole for pair in scope.states if pair.input in live_ranges}}
-
-
-# A range of bytes.
-
-
-class ByteSpan(NamedTuple):
-    """The bytes [start, end) of a tensor or buffer."""
-
-    start: int
-    end: int
 
 
 # Precedence: whether all uses of one value come before another value is made.

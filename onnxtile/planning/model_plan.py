@@ -8,9 +8,11 @@ from functools import partial
 
 import onnx_ir as ir
 
+from onnxtile.kernels.aliases import LayoutFacts
+from onnxtile.kernels.from_onnx import PlanScope
+from onnxtile.kernels.states import StateChoice, states_of
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeRanges
-from onnxtile.planning.aliases import LayoutFacts
 from onnxtile.planning.bodies import Insides, Terms, with_bodies
 from onnxtile.planning.layout import NO_PINS, Layout, Pins, smallest
 from onnxtile.planning.movement.timetable import SlowTensors, allocate_apart
@@ -39,9 +41,7 @@ from onnxtile.planning.rows import (
     with_strides,
 )
 from onnxtile.planning.schedule import Order, Schedule, find_order
-from onnxtile.planning.scope import PlanScope
 from onnxtile.planning.sharing import copies
-from onnxtile.planning.states import StateChoice, states_of
 from onnxtile.planning.workspaces import NO_RULES, Needs, WorkspaceRules
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import Shapes, granule, tensor_bytes

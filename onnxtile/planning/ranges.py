@@ -10,12 +10,13 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile.kernels.aliases import operands_of_state
+from onnxtile.kernels.liveness import Ints
 from onnxtile.model.binding import free_inputs, rename_symbols, symbols
 from onnxtile.model.formula import Extreme, SizeFormula, SizePieces, SizeRanges, extreme
-from onnxtile.planning.aliases import operands_of_state
 from onnxtile.planning.layout import Layout
 from onnxtile.planning.offsets.memories import Allocation, Capacity, Filled
-from onnxtile.planning.offsets.problem import Ints, Problem
+from onnxtile.planning.offsets.problem import Problem
 from onnxtile.planning.offsets.range_formulas import RangeFormulas, sample_sizes
 from onnxtile.planning.ordering.order_search import OrderSearch
 from onnxtile.planning.result import ArenaFormula, PlannedBody, PlannedBuffer, PlanResult

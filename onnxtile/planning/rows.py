@@ -11,9 +11,10 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxtile.kernels.aliases import LayoutFacts, views
+from onnxtile.kernels.states import StatePair, States
 from onnxtile.model.formula import SizeFormula, product_of
 from onnxtile.operators.node_view import operator_name
-from onnxtile.planning.aliases import LayoutFacts, views
 from onnxtile.planning.bodies import BodyPlan, BodyPlans
 from onnxtile.planning.layout import Layout
 from onnxtile.planning.problem_plan import planned_parts
@@ -27,7 +28,6 @@ from onnxtile.planning.result import (
     PlannedState,
 )
 from onnxtile.planning.scope import Roles
-from onnxtile.planning.states import StatePair, States
 from onnxtile.planning.workspaces import WorkspaceBuffer
 from onnxtile.shapes.resolve import bytes_formula
 

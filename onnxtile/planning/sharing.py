@@ -12,11 +12,13 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.declare.plan_document import CopyCount
+from onnxtile.kernels.aliases import Alias, LayoutFacts, parts
+from onnxtile.kernels.kernel_graph import ByteSpan
+from onnxtile.kernels.liveness import Ints, LiveChange, LivePart, LiveRange, joined_ranges, merged, union
 from onnxtile.model import keys
 from onnxtile.operators.table import sharing_of
-from onnxtile.planning.aliases import Alias, LayoutFacts, parts
-from onnxtile.planning.live_ranges import ByteSpan, LiveRange, Precedence, merged
-from onnxtile.planning.offsets.problem import Buffer, Ints, LivePart, align, joined_ranges, union
+from onnxtile.planning.live_ranges import Precedence
+from onnxtile.planning.offsets.problem import Buffer, align
 from onnxtile.planning.schedule import Schedule
 from onnxtile.shapes.resolve import tensor_bytes
 
@@ -24,14 +26,6 @@ from onnxtile.shapes.resolve import tensor_bytes
 
 Lives = tuple[LiveRange, ...]
 """The live ranges of some bytes, in order, with steps between them."""
-
-
-class LiveChange(NamedTuple):
-    """A change of the live bytes in the steps [lower, upper)."""
-
-    bytes: int
-    lower: int
-    upper: int
 
 
 class ByteColumns(NamedTuple):

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import onnx
 import onnx_ir as ir
 
+from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.model import keys
 from onnxtile.model.topology import node_id
-from onnxtile.planning.aliases import LayoutFacts
 from onnxtile.planning.offsets.problem import Buffer
 from onnxtile.planning.schedule import Schedule
 from onnxtile.shapes.opened_calls import is_kernel

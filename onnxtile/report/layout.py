@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise, repeat, takewhile
 from operator import add
 from typing import Any, TypeAlias
 
-from onnxtile.planning.offsets.problem import LivePart, rounded
+from onnxtile.kernels.liveness import LivePart, rounded
 from onnxtile.report.format import PlanJson, RenderOptions
 
 BufferJson: TypeAlias = Mapping[str, Any]

@@ -89,8 +89,8 @@ class OnnxtileError(Exception):
 
     def __init__(self, message: str, *, hint: str | None = None, given: Mapping[str, object] | None = None) -> None:
         self._message, self._hint, self.given = message, hint, dict(given or {})
-        said, self.hint = self.worded(in_python)
-        super().__init__(said)
+        text, self.hint = self.worded(in_python)
+        super().__init__(text)
 
     def worded(self, wording: Wording) -> tuple[str, str | None]:
         """Return the message and the hint, with each parameter as `wording` has it."""

@@ -116,11 +116,13 @@ class PackageCopy:
     def _loaded(self, name: str) -> ModuleType:
         parent, _, last = name.rpartition(".")
         around = self.module(parent) if parent else None
-        found = find_spec(name) if around is None else PathFinder.find_spec(name, around.__path__)
-        if found is None or found.origin is None:
+        located = find_spec(name) if around is None else PathFinder.find_spec(name, around.__path__)
+        if located is None or located.origin is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        own = f"{self._prefix}.{name}"
-        spec = spec_from_file_location(own, found.origin, submodule_search_locations=found.submodule_search_locations)
+        copy_name = f"{self._prefix}.{name}"
+        spec = spec_from_file_location(
+            copy_name, located.origin, submodule_search_locations=located.submodule_search_locations
+        )
         assert spec is not None and spec.loader is not None
         module = module_from_spec(spec)
         vars(module)["__builtins__"] = self._builtins

@@ -32,15 +32,15 @@ def discover(package: str, *kinds: type[T]) -> dict[str, T]:
     `package` is a dotted name such as "onnxtile.planning.planners". Those of other distributions count, too: each entry point of the group
     names an instance, or a module that defines some. Raises OnnxtileError where two plug-ins share a name, or one cannot be loaded.
     """
-    found: dict[str, T] = {}
+    plugins: dict[str, T] = {}
     sources: dict[str, str] = {}
     for source, plug_in in (*_own(package, kinds), *_contributed(package, kinds)):
         name: str = plug_in.name  # type: ignore[attr-defined]
-        if found.setdefault(name, plug_in) is not plug_in:
+        if plugins.setdefault(name, plug_in) is not plug_in:
             where = " and ".join(dict.fromkeys((sources[name], source)))
             raise OnnxtileError(f"two plug-ins in {where} are named {name!r}")
         sources.setdefault(name, source)
-    return dict(sorted(found.items()))
+    return dict(sorted(plugins.items()))
 
 
 def named(package: str, name: str, kind: type[T]) -> T | None:
@@ -52,8 +52,8 @@ def named(package: str, name: str, kind: type[T]) -> T | None:
     if not is_own or contributions(_group(package)):
         return None
     module = importlib.import_module(f"{package}.{name}")
-    found = (value for value in vars(module).values() if isinstance(value, kind))
-    return next((value for value in found if value.name == name), None)  # type: ignore[attr-defined]
+    values = (value for value in vars(module).values() if isinstance(value, kind))
+    return next((value for value in values if value.name == name), None)  # type: ignore[attr-defined]
 
 
 def _group(package: str) -> str:
@@ -136,7 +136,7 @@ def contributed_folders(group: str) -> dict[str, Path]:
     folders: dict[str, Path] = {}
     for contribution in contributions(group):
         module = contribution.load()
-        places = [Path(place) for place in getattr(module, "__path__", ())]
+        places = [Path(folder) for folder in getattr(module, "__path__", ())]
         if not places or not places[0].is_dir():
             raise contribution.error(f"{contribution.value!r} is not a package with a folder")
         if folders.setdefault(contribution.name, places[0]) != places[0]:

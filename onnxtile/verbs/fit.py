@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onnxtile.common_options import (
     ReportOptions,
@@ -73,7 +73,8 @@ def _with_firmware(result: FittedModel, options: FitStepOptions) -> FittedModel:
 
     target = ProgramTarget(options.target_cc, options.runner)
     planned = result.planned
-    made = build(planned.opened, planned.plan, verify=options.verify, target=target, progress=options.progress)
+    how: dict[str, Any] = {"verify": options.verify, "weights": options.weights, "progress": options.progress}
+    made = build(planned.opened, planned.plan, target=target, **how)
     return replace(result, planned=replace(planned, firmware=made))
 
 

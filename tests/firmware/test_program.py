@@ -29,7 +29,7 @@ from tests.conftest import ROOT
 pytest.importorskip("emx_onnx_cgen", reason="the extra c is not installed")
 
 from onnxtile.firmware.build import Firmware, ProgramTarget, build
-from onnxtile.firmware.prove import compiler
+from onnxtile.firmware.prove import compiler, prove, runs_of
 
 needs_cc = pytest.mark.skipif(compiler() is None, reason="there is no C compiler")
 STRICT = ("-Wall", "-Wextra", "-Werror", "-Wvla", "-Wstrict-prototypes", "-c", "net.c", "-o", "net.o")
@@ -284,6 +284,33 @@ def test_a_fitted_model_has_its_weights_once_and_few_functions() -> None:
     assert made.source.functions <= plain.source.functions + 6
 
 
+@needs_cc
+def test_weights_in_a_file_are_no_text_and_give_the_same_outputs(tmp_path: Path) -> None:
+    planned = onnxtile.plan(network(), verify=False)
+    inside, beside = (build(opened_of(planned), planned.plan, weights=where) for where in ("code", "file"))
+    assert beside.proof.equal and beside.proof.runs == 3
+    assert len(beside.source.weights_file) == inside.source.weights == beside.source.weights > 0
+    assert len(beside.source.code) < len(inside.source.code) and "weights_32[]" not in beside.source.code
+    assert inside.files("net").keys() == {".c", ".h"}
+    planned.write(tmp_path / "my-net.c", weights="file")
+    assert (tmp_path / "my-net.weights.bin").read_bytes() == beside.source.weights_file
+    header = (tmp_path / "my-net.h").read_text()
+    assert "extern const uint8_t *my_net_weights;" in header
+    assert f"#define MY_NET_WEIGHTS_SIZE {inside.source.weights}u /* bytes of my-net.weights.bin" in header
+
+
+@needs_cc
+def test_a_changed_weight_in_the_file_is_noticed() -> None:
+    planned = onnxtile.plan(network(), verify=False)
+    opened = opened_of(planned)
+    made = build(opened, planned.plan, weights="file")
+    changed = bytes(~byte & 127 for byte in made.source.weights_file)
+    tools = ProgramTarget().tools()
+    assert tools is not None
+    found = prove(replace(made.source, weights_file=changed), list(runs_of(opened, planned.plan, Wanted())), tools)
+    assert not found.equal
+
+
 def test_a_graph_that_hands_out_its_input_and_a_constant_copies_them() -> None:
     model = onnx.parser.parse_model(
         """<ir_version: 10, opset_import: ["": 17]>
@@ -409,6 +436,8 @@ def test_the_command_writes_both_files_and_tells_flash_and_ram(
         (["--target-cc", "gcc"], "about a program in C"),
         (["--emit", "net.c", "--runner", "qemu"], "which is not given"),
         (["--emit", "net.c", "--emit", "net.h"], "leave one of the two out"),
+        (["--emit", "net.c", "--json", "net.h"], "both name"),
+        (["--weights", "file"], "about a program in C"),
         (["--emit", "net.c", "--target-cc", "no-such-compiler"], "no-such-compiler"),
         (["--emit", "net.c", "--target-cc", "'gcc"], "is no command"),
         (["--emit", "net.c", "--target-cc", "gcc --no-such-option", "--runner", "env"], "the C compiler refuses"),
@@ -426,6 +455,21 @@ def test_options_that_make_no_sense_are_one_line_and_write_nothing(
     told = capsys.readouterr().err.strip().splitlines()[-1]
     assert told.startswith("error: ") and message in told
     assert not (tmp_path / "net.c").exists() and not (tmp_path / "model.planned.onnx").exists()
+
+
+@needs_cc
+def test_commands_and_pipelines_keep_weights_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = arguments(tmp_path)
+    (tmp_path / "p.toml").write_text('[[steps]]\ndo = "plan"\nemit = ["c"]\nweights = "file"\n')
+    assert ended(["onnxtile", "run", str(tmp_path / "p.toml"), command[2]], monkeypatch) == 0
+    monkeypatch.chdir(tmp_path)
+    weights = ["--weights", "file"]
+    assert ended([*command, "--emit", "net.c", *weights], monkeypatch) == 0
+    assert ended(["onnxtile", "fit", command[2], "--capacity", "64KiB", "--emit", "fit.c", *weights], monkeypatch) == 0
+    files = [
+        (tmp_path / name).read_bytes() for name in ("model.p.plan.weights.bin", "net.weights.bin", "fit.weights.bin")
+    ]
+    assert files[0] == files[1] and sorted(files[1]) == sorted(files[2])
 
 
 @needs_cc

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from onnxtile.arena.run import ArenaVerdict, arena_run
 from onnxtile.check.audit import Audit, check, require
+from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted
 from onnxtile.model.load import load
 from onnxtile.operators.takes import Sizes
-from onnxtile.planning.aliases import LayoutFacts
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.offsets.problem import Buffer, Problem
 from onnxtile.planning.result import PlannedBuffer, PlanResult

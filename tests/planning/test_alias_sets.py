@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxtile.check.audit import require
+from onnxtile.kernels.aliases import Alias
 from onnxtile.model.constants import Constants
-from onnxtile.planning.aliases import Alias
 from onnxtile.planning.live_ranges import InSteps
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.sharing import AliasSets, Contents

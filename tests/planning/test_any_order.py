@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile.planning.aliases import LayoutFacts
+from onnxtile.kernels.aliases import LayoutFacts
+from onnxtile.kernels.from_onnx import PlanScope
 from onnxtile.planning.layout import Layout, layouts
 from onnxtile.planning.model_plan import SHARING
 from onnxtile.planning.ordering.order_search import OrderSearch
 from onnxtile.planning.schedule import Order, Schedule, SchedulingContext, predecessors
-from onnxtile.planning.scope import PlanScope
 from onnxtile.planning.workspaces import NO_NEEDS, Needs, WorkspaceRules
 from onnxtile.system.errors import Infeasible
 from tests.planning.conftest import Case

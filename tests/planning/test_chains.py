@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from onnxtile import api
+from onnxtile.kernels.from_onnx import PlanScope
 from onnxtile.model.load import load
 from onnxtile.planning.layout import layouts
 from onnxtile.planning.model_plan import SHARING
@@ -16,7 +17,6 @@ from onnxtile.planning.ordering import every_order as chains
 from onnxtile.planning.ordering.every_order import Chains, InEveryOrder, require_narrow
 from onnxtile.planning.ordering.order_search import OrderSearch
 from onnxtile.planning.schedule import find_order
-from onnxtile.planning.scope import PlanScope
 from onnxtile.system.errors import UsageError
 from tests.bench.large_graphs import MAKERS
 from tests.planning.conftest import Case

@@ -17,9 +17,9 @@ from onnx import helper, numpy_helper
 
 from onnxtile import api
 from onnxtile.declare.plan_document import document_of
+from onnxtile.kernels import aliases as find
+from onnxtile.kernels.aliases import containers
 from onnxtile.model import keys
-from onnxtile.planning import aliases as find
-from onnxtile.planning.aliases import containers
 from onnxtile.planning.result import PlannedBody, PlanResult
 from onnxtile.report.format import Emission
 from onnxtile.shapes import opened_calls as unfolding

@@ -18,8 +18,8 @@ from onnxtile.arena.run import ArenaExecutor
 from onnxtile.arena.state_run import same_plan, state_run
 from onnxtile.check.audit import check
 from onnxtile.check.document import UNSAID, Claims
+from onnxtile.kernels.states import StateChoice
 from onnxtile.model.feeds import ANYTHING
-from onnxtile.planning.states import StateChoice
 from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.system.errors import UsageError
 from tests.planning.conftest import Case, rows

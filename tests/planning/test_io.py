@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxtile.planning.scope import PlanScope
+from onnxtile.kernels.from_onnx import PlanScope
 from onnxtile.system.errors import CheckFailed, UsageError
 from tests.planning.conftest import Case, aliases, lives, outside, rows
 from tests.planning.test_arena_run import SOUND
@@ -122,8 +122,8 @@ def test_strings_among_constants_have_no_place() -> None:
 
 
 def test_a_kept_input_that_is_written_over_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnxtile.kernels.from_onnx import PlanScope
     from onnxtile.planning import layout as graph_layout
-    from onnxtile.planning.scope import PlanScope
 
     case = Case.of(CHAIN)
     laid = graph_layout._LayoutTerms.layout

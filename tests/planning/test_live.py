@@ -4,9 +4,9 @@ import onnx_ir as ir
 import pytest
 
 from onnxtile.check.graph import RunOrder, timeline
+from onnxtile.kernels.from_onnx import PlanScope
 from onnxtile.planning.live_ranges import find_live_ranges
 from onnxtile.planning.schedule import own_order
-from onnxtile.planning.scope import PlanScope
 from onnxtile.system.errors import ModelError
 from tests.planning.conftest import Case, lives, outside, rows
 

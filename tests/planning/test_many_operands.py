@@ -10,7 +10,7 @@ import pytest
 
 from onnxtile.check.graph import GraphFacts
 from onnxtile.check.sharing import links
-from onnxtile.planning.aliases import overwrites
+from onnxtile.kernels.aliases import overwrites
 from tests.bench.large_graphs import wide
 from tests.counted import calls
 from tests.planning.conftest import Case

@@ -19,11 +19,11 @@ import onnxtile
 from onnxtile import cli
 from onnxtile.arena.run import ArenaExecutor
 from onnxtile.arena.state_run import same_plan, state_run
+from onnxtile.kernels.states import StateChoice, matching_names
 from onnxtile.model.feeds import ANYTHING
 from onnxtile.pipeline.file import Destination, from_file
 from onnxtile.pipeline.run import run_one
 from onnxtile.planning.result import PlannedState, PlanResult
-from onnxtile.planning.states import StateChoice, matching_names
 from onnxtile.report.plan_tables import for_plan
 from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.system.errors import CheckFailed, UsageError

@@ -17,10 +17,12 @@ import onnx_ir as ir
 
 from onnxtile.declare.plan_document import MemoryCopy, TransferTime
 from onnxtile.inspection.work import works
+from onnxtile.kernels.aliases import LayoutFacts
+from onnxtile.kernels.from_onnx import PlanScope
+from onnxtile.kernels.states import states_of
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.topology import dependencies, node_ids
-from onnxtile.planning.aliases import LayoutFacts
 from onnxtile.planning.layout import Layout
 from onnxtile.planning.model_plan import PlanSettings, plan_model, plan_terms
 from onnxtile.planning.movement.eviction import (
@@ -50,8 +52,6 @@ from onnxtile.planning.offsets.problem import OverCapacity, align
 from onnxtile.planning.planner import find_planner
 from onnxtile.planning.result import CONSTANTS, OUTSIDE, PlannedMovement, PlanResult
 from onnxtile.planning.schedule import find_order, named
-from onnxtile.planning.scope import PlanScope
-from onnxtile.planning.states import states_of
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import Shapes

@@ -17,10 +17,10 @@ from typing import NamedTuple, TypeAlias
 
 import onnx_ir as ir
 
+from onnxtile.kernels.aliases import LayoutFacts, sliced
 from onnxtile.model import keys
 from onnxtile.model.topology import all_values, bodies_of, dependencies
 from onnxtile.operators.node_view import operator_name
-from onnxtile.planning.aliases import LayoutFacts, sliced
 from onnxtile.planning.layout import NO_PINS, Layout, Pins
 from onnxtile.planning.movement.eviction import Gap, MovementProblem, least_bytes
 from onnxtile.planning.offsets.problem import align

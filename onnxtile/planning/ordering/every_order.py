@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile.kernels.from_onnx import PlanScope
+from onnxtile.kernels.kernel_graph import ByteSpan
+from onnxtile.kernels.liveness import Ints, LiveRange
 from onnxtile.model.topology import MOST_ELEMENTS, dependencies, heaviest_antichain
-from onnxtile.planning.live_ranges import ByteSpan, LiveRange
-from onnxtile.planning.offsets.problem import Ints
 from onnxtile.planning.schedule import Schedule, predecessors
-from onnxtile.planning.scope import PlanScope
 from onnxtile.system.errors import UsageError
 
 # Precedence of nodes in every order, by chains: paths that together hold every node once.

@@ -10,9 +10,11 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
+from onnxtile.kernels.aliases import Alias, LayoutFacts
+from onnxtile.kernels.from_onnx import PlanScope
+from onnxtile.kernels.kernel_graph import ByteSpan
 from onnxtile.model.topology import dependencies
-from onnxtile.planning.aliases import Alias, LayoutFacts
-from onnxtile.planning.live_ranges import ByteSpan, partial_reads
+from onnxtile.planning.live_ranges import partial_reads
 from onnxtile.planning.offsets.problem import align
 from onnxtile.planning.ordering.search import (
     WIDEST,
@@ -25,7 +27,7 @@ from onnxtile.planning.ordering.search import (
     search,
 )
 from onnxtile.planning.schedule import Schedule, own_order
-from onnxtile.planning.scope import PlanScope, Roles, assign
+from onnxtile.planning.scope import Roles, assign
 from onnxtile.planning.sharing import Contents
 from onnxtile.planning.workspaces import Needs, WorkspaceBuffer
 from onnxtile.shapes.resolve import tensor_bytes

@@ -22,11 +22,11 @@ from onnxtile.fitting.rewrites.rewrite import (
 from onnxtile.fitting.search import FitTarget, is_too_large, search
 from onnxtile.fitting.strips import Prices
 from onnxtile.fitting.write import inline
+from onnxtile.kernels.aliases import containers, kind_name
 from onnxtile.model.binding import bind, free_inputs, missing_sizes
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import file_name, load
 from onnxtile.model.validity import check
-from onnxtile.planning.aliases import containers, kind_name
 from onnxtile.planning.annotate import annotate, clear_plan
 from onnxtile.planning.model_plan import PlanSettings
 from onnxtile.planning.result import PlannedMovement

@@ -23,9 +23,9 @@ from onnxtile.system.errors import UsageError
 
 if TYPE_CHECKING:
     from onnxtile.arena.state_run import StateVerdict
+    from onnxtile.kernels.states import StateChoice
     from onnxtile.planning.model_plan import PlanSettings
     from onnxtile.planning.result import PlannedState, PlanResult
-    from onnxtile.planning.states import StateChoice
     from onnxtile.verbs.options.plan import PlanOptions
 
 
@@ -93,7 +93,7 @@ def _is_float(node: ir.Node, value: ir.Value) -> bool:
 
 def state_choice(option: Mapping[str, str] | str | None) -> StateChoice:
     """Return the choice that the option `state` names: pairs, "found", "none", or None for a search that only lists states."""
-    from onnxtile.planning.states import StateChoice
+    from onnxtile.kernels.states import StateChoice
 
     if isinstance(option, Mapping):
         return StateChoice(option, finds=True)

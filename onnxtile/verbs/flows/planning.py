@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
@@ -95,8 +95,8 @@ def with_firmware(planned: PlannedModel, options: PlanStep) -> PlannedModel:
     wanted, model = Wanted(inputs, options.ranges), planned.model
     opened = unfold(model, resolve(model, run=True, wanted=wanted), Constants(model))
     target = ProgramTarget(options.target_cc, options.runner)
-    made = build(opened, planned.plan, wanted=wanted, verify=options.verify, target=target, progress=options.progress)
-    return replace(planned, firmware=made)
+    how: dict[str, Any] = {"verify": options.verify, "weights": options.weights, "progress": options.progress}
+    return replace(planned, firmware=build(opened, planned.plan, wanted=wanted, target=target, **how))
 
 
 def _ran(opened: Unfolded, result: PlanResult, wanted: Wanted, options: PlanOptions) -> ArenaVerdict | StateVerdict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,7 +15,7 @@ from onnxtile.declare.verb import VerbResult, write_result
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import Source
 from onnxtile.model.stream import Draft
-from onnxtile.system.files import require_writable, write_whole
+from onnxtile.system.files import require_writable, staged
 
 if TYPE_CHECKING:
     from onnxtile.arena.run import ArenaVerdict
@@ -340,40 +340,45 @@ class PlannedModel(ModelResult):
         state = proved if self.not_run is None else f"checked, not run: {self.not_run}"
         return f"{self.plan.summary}, {state}"
 
-    def write(self, path: str | Path) -> None:
+    def write(self, path: str | Path, *, weights: str = "code") -> None:
         """Write the plan to `path` in the format that the ending selects: .json, .html, .c, .h, .csv, .svg ... Raises UsageError.
 
-        A .c has its header beside it, and is proved as `plan` proves one, where the plan was verified.
+        A .c has its header beside it, and is proved as `plan` proves one, where the plan was verified. With `weights` "file" it has a
+        .weights.bin, too.
         """
-        from onnxtile.report.format import format_of
+        from onnxtile.report.format import RenderOptions, format_of
 
-        second = format_of(Path(path)).path_beside(Path(path))
-        document = self.document
-        write_result(document, self.verb, path)
-        if second is not None and document.firmware is not None:
-            require_writable(second)
-            write_whole(second, document.firmware(second.stem)[second.suffix])
+        whole = Path(path)
+        form = format_of(whole)
+        if not form.beside:
+            write_result(self.document, self.verb, path)
+            return
+        for file in (whole, *form.paths_beside(whole)):
+            require_writable(file)
+        with staged(form.contents(self._document(weights), whole, RenderOptions(form.title(whole)))):
+            pass
 
     @property
     def document(self) -> PlanDocument:
         """The JSON of the plan, from which every format can be written."""
+        return self._document("code")
+
+    def _document(self, weights: str) -> PlanDocument:
         from onnxtile.report.format import PlanDocument
 
-        return PlanDocument(self.plan.to_dict(), self.constant_block, self.certificate, self._in_c)
+        made = cache(lambda: self.firmware or self._built(weights))
+        return PlanDocument(
+            self.plan.to_dict(), self.constant_block, self.certificate, lambda title: made().files(title)
+        )
 
-    def _in_c(self, title: str) -> Mapping[str, bytes]:
-        """Return the files of the program in C. Raises UsageError for a node for which none can be written, Mismatch."""
-        made = self.firmware or self._built
-        return made.files(title)
-
-    @cached_property
-    def _built(self) -> Firmware:
+    def _built(self, weights: str) -> Firmware:
+        """Return the program in C. Raises UsageError for a node for which none can be written, Mismatch."""
         from onnxtile.firmware.build import build
         from onnxtile.shapes.opened_calls import unfold
         from onnxtile.shapes.resolve import resolve
 
         opened = unfold(self.model, resolve(self.model, run=True), Constants(self.model))
-        return build(opened, self.plan, verify=self.verdict is not None)
+        return build(opened, self.plan, verify=self.verdict is not None, weights=weights)
 
     def certificate(self) -> dict[str, Any]:
         """Return the certificate of the plan, which `check/check_account.py` and `check_bound.py` accept. Raises ModelError."""

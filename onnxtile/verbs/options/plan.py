@@ -142,7 +142,7 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
         Option(
             "place graph inputs and outputs inside or outside the arena",
             "outputs|inside|outside",
-            choices=Choices("onnxtile.planning.scope:PLACINGS"),
+            choices=Choices("onnxtile.kernels.from_onnx:PLACINGS"),
         ),
     ] = "outputs"
     overwrite_inputs: Annotated[bool, Option("reuse the bytes of inputs inside the arena")] = False
@@ -226,8 +226,8 @@ def require_target(options: EmitOptions) -> None:
         from onnxtile.firmware.kernels import require_emx
 
         require_emx()
-    elif options.target_cc or options.runner:
-        name = "target_cc" if options.target_cc else "runner"
+    elif options.target_cc or options.runner or options.weights != "code":
+        name = "target_cc" if options.target_cc else "runner" if options.runner else "weights"
         message = f"{{{name}}} is about a program in C, and {{emit}} names none"
         raise UsageError(message, hint="add {emit} net.c", given={name: NAME_ONLY, "emit": NAME_ONLY})
     if options.runner and not options.target_cc:

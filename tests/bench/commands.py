@@ -1,4 +1,4 @@
-"""What the parts of `tests.bench.compare` share: the programs that are given, and commands that run in turn."""
+"""Commands and what they cost: the processor time of all threads, user and system, children included; the largest resident set."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import os
+import resource
 import shutil
 import signal
 import statistics
@@ -25,6 +26,9 @@ SIDE = Path(__file__).parent / "peer_side.py"
 TIMEOUT = 120
 """Seconds, at most, of one command of a peer."""
 RUNS = 3
+OWN = ("-m", "onnxtile")
+"""What runs onnxtile, after the Python."""
+_WITHOUT_NUMBA = ("-c", "import sys; sys.modules['numba'] = None; from onnxtile.cli import main; main()")
 _LONG = 5.0
 """Processor seconds: a command that takes more runs once."""
 
@@ -90,15 +94,65 @@ class Run:
         return {"failed": "not installed"} if python is None else answer([python, str(SIDE), *arguments])
 
 
-def answer(command: Sequence[str], timeout: int = TIMEOUT) -> Row:
+@dataclass(frozen=True)
+class Ran:
+    """How a command ended: its exit code, what it wrote, and its processor time in seconds."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    @property
+    def reason(self) -> str:
+        """The last line of what it says of its failure."""
+        return (self.err.strip().splitlines() or ["?"])[-1][:100]
+
+
+def ran(command: Sequence[object], timeout: float | None = None) -> Ran:
+    """Run a command in the root of the checkout. Raises TimeoutExpired where it takes more seconds by the clock."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    words = list(map(str, command))
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=timeout, cwd=ROOT)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Ran(done.returncode, done.stdout, done.stderr, seconds)
+
+
+def succeeded(command: Sequence[object], timeout: float | None = None) -> Ran:
+    """Run a command. Raises CalledProcessError where it fails, TimeoutExpired where it takes more seconds by the clock."""
+    done = ran(command, timeout)
+    if done.code:
+        raise subprocess.CalledProcessError(done.code, list(map(str, command)), done.out, done.err)
+    return done
+
+
+def planned(path: Path, *options: object, is_plain: bool = False) -> tuple[Row, float]:
+    """Return the plan of a model or of a problem as JSON, and the processor time of the command in seconds.
+
+    The plan of a problem that does not fit is empty. `is_plain` leaves numba out. Raises CalledProcessError where the command fails.
+    """
+    command = [sys.executable, *(_WITHOUT_NUMBA if is_plain else OWN), "plan", path, *options, "-q", "--json", "-"]
+    done = ran(command)
+    if done.code > (path.suffix == ".csv"):
+        raise subprocess.CalledProcessError(done.code, list(map(str, command)), done.out, done.err)
+    return (json.loads(done.out) if done.code == 0 else {}), done.seconds
+
+
+def size_of(plan: Row) -> int:
+    """Return the bytes of the arenas of a plan."""
+    return sum(arena["size"] for arena in plan["arenas"])
+
+
+def answer(command: Sequence[object], timeout: int = TIMEOUT) -> Row:
     """Return the JSON in the last line that a command prints; where it fails, the reason as "failed"."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
+        done = ran(command, timeout)
     except subprocess.TimeoutExpired:
         return {"failed": f"not done in {timeout} s"}
-    if done.returncode:
-        return {"failed": (done.stderr.strip().splitlines() or ["?"])[-1][:100]}
-    text = done.stdout.strip()
+    if done.code:
+        return {"failed": done.reason}
+    text = done.out.strip()
     found: Row = json.loads(text if text.startswith("{") else text.splitlines()[-1])
     return found
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from onnxtile.kernels.aliases import LayoutFacts, operands_of_state
 from onnxtile.model import keys
 from onnxtile.operators.table import operator_of
-from onnxtile.planning.aliases import LayoutFacts, operands_of_state
 from onnxtile.shapes.resolve import tensor_bytes
 from onnxtile.system.errors import UsageError
 
