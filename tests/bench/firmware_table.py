@@ -186,8 +186,8 @@ def emx(given: Subject, folder: Path) -> Row:
     return Row(given.name, given.form, "emx-onnx-cgen", figures, compared(given, output, outputs))
 
 
-def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _run(command: Sequence[str], folder: Path | None = None) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         raise CannotRun(lines[-1] if lines else f"it ended with {done.returncode}")
@@ -224,7 +224,9 @@ def tflite_micro(given: Subject, folder: Path) -> Row:
             samples = np.random.default_rng(0).random((4, *_last_channels(array).shape[1:]), np.float32)
             np.save(folder / f"samples_{number}.npy", samples)
             command += ["-cind", name, str(folder / f"samples_{number}.npy"), "0", "1"]
-    _run(command)
+    pictures = np.random.default_rng(0).random((20, 128, 128, 3), np.float32)
+    np.save(folder / "calibration_image_sample_data_20x128x128x3_float32.npy", pictures)  # else it is fetched
+    _run(command, folder)
     kind = "full_integer_quant" if given.form == "int8" else "float32"
     files = list(folder.glob(f"*_{kind}.tflite"))
     if not files:
