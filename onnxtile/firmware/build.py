@@ -191,7 +191,7 @@ def footprint_of(source: CSource, tools: Tools) -> Footprint | None:
         total(".text"),
         max(constants, weights),
         total(".bss"),
-        _stack(usages, source.title),
+        _stack(usages, source.title, source.repeats),
     )
 
 
@@ -208,15 +208,17 @@ def _without_files(command: tuple[str, ...]) -> list[str]:
     return kept
 
 
-def _stack(usages: list[str], name: str) -> int | None:
-    """Return the deepest stack, from the lines that gcc writes of each function: those of the walk, and of the deepest kernel."""
+def _stack(usages: list[str], name: str, repeats: int) -> int | None:
+    """Return the deepest stack, from the lines that gcc writes of each function: those of the walk, and of the deepest kernel.
+
+    Each repeat inside another walks again.
+    """
     if not usages:
         return None
     rows = [line.split("\t") for text in usages for line in text.splitlines()]
     found = {row[0].rpartition(":")[2]: int(row[1]) for row in rows if len(row) > 1}
-    always = sum(
-        size for function, size in found.items() if function in {f"{name}_run", f"{name}_walk", f"{name}_call"}
-    )
+    times = {"run": 1, "call": 1, "walk": repeats + 1, "repeat": repeats}
+    always = sum(found.get(f"{name}_{function}", 0) * count for function, count in times.items())
     kernels = [size for function, size in found.items() if function.startswith(f"{name}_kernel_")]
     others = [size for function, size in found.items() if not function.startswith(name)]
     return always + max(kernels, default=0) + sum(sorted(others)[-1:])

@@ -90,11 +90,17 @@ class KernelCall:
 
 @dataclass(frozen=True)
 class CopyCall:
-    """A copy of `size` bytes; both may overlap."""
+    """A copy of `size` bytes; both may overlap. Target and source advance by `steps` bytes in each turn of the repeat around."""
 
     target: BytePlace
     source: BytePlace
     size: int
+    steps: tuple[int, int] = (0, 0)
+
+    @property
+    def turned(self) -> CopyCall:
+        """The copy the other way round."""
+        return CopyCall(self.source, self.target, self.size, self.steps[::-1])
 
 
 @dataclass(frozen=True)
@@ -106,16 +112,99 @@ class Branch:
     otherwise: tuple[ProgramCall, ...]
 
 
-ProgramCall: TypeAlias = KernelCall | CopyCall | Branch
+@dataclass(frozen=True)
+class Repeat:
+    """The calls `turn`, again and again: while the byte at `goes_on` is not zero, and at most as often as the int64 at `most` says.
+
+    None stands for no such limit. `number` is where the calls read the number of the turn, an int64.
+    """
+
+    most: BytePlace | None
+    goes_on: BytePlace
+    number: BytePlace | None
+    turn: tuple[ProgramCall, ...]
+
+
+ProgramCall: TypeAlias = KernelCall | CopyCall | Branch | Repeat
 
 
 def flat(calls: Iterable[ProgramCall]) -> Iterator[KernelCall | CopyCall]:
-    """Yield `calls`, those of branches in their places."""
+    """Yield `calls`, those of branches and of turns in their places."""
     for call in calls:
         if isinstance(call, Branch):
             yield from flat((*call.then, *call.otherwise))
+        elif isinstance(call, Repeat):
+            yield from flat(call.turn)
         else:
             yield call
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A value that a Loop or Scan carries: what it begins with, the input and the output of the body, and the result of the node."""
+
+    operand: ir.Value
+    before: ir.Value
+    after: ir.Value
+    result: ir.Value
+
+
+@dataclass(frozen=True)
+class Row:
+    """A tensor of which a Loop or Scan has a row in each turn, along `axis`, from the last on where it `is_backwards`."""
+
+    whole: ir.Value
+    row: ir.Value
+    axis: int = 0
+    is_backwards: bool = False
+
+
+@dataclass(frozen=True)
+class Turns:
+    """The turns of a Loop or Scan with the body `graph`: `read` rows are operands, `made` rows are results.
+
+    Of a Loop, `most` is the number of turns, `first` says whether there is one, `again` whether there is a further one. The body reads the
+    number of the turn as `number`, and that there is one as `go`.
+    """
+
+    graph: ir.Graph
+    carried: tuple[Carried, ...]
+    read: tuple[Row, ...] = ()
+    made: tuple[Row, ...] = ()
+    most: ir.Value | None = None
+    first: ir.Value | None = None
+    number: ir.Value | None = None
+    go: ir.Value | None = None
+    again: ir.Value | None = None
+
+
+def turns_of(node: ir.Node) -> Turns:
+    """Return the turns of a Loop or Scan."""
+    graph = node.attributes["body"].as_graph()
+    if node.op_type == "Loop":
+        most, first, *operands = (*node.inputs, None)[: max(2, len(node.inputs))]
+        number, go, *inputs = graph.inputs
+        again, *outputs = graph.outputs
+        carried = tuple(map(Carried, [value for value in operands if value is not None], inputs, outputs, node.outputs))
+        made = tuple(map(Row, node.outputs[len(carried) :], outputs[len(carried) :]))
+        return Turns(graph, carried, (), made, most, first, number, go, again)
+    states = len(node.inputs) - node.attributes.get_int("num_scan_inputs", 0)
+    given = [value for value in node.inputs if value is not None]
+    carried = tuple(map(Carried, given[:states], graph.inputs, graph.outputs, node.outputs))
+    read = _rows(node, "input", given[states:], graph.inputs[states:])
+    return Turns(graph, carried, read, _rows(node, "output", node.outputs[states:], graph.outputs[states:]))
+
+
+def _rows(node: ir.Node, kind: str, wholes: Sequence[ir.Value], rows: Sequence[ir.Value]) -> tuple[Row, ...]:
+    axes, directions = (
+        node.attributes.get_ints(f"scan_{kind}_{what}", [0] * len(wholes)) for what in ("axes", "directions")
+    )
+    places = zip(wholes, rows, axes, directions, strict=True)
+    return tuple(
+        Row(whole, row, axis if axis >= 0 else axis + len(row.shape or ()) + 1, bool(back))
+        for whole, row, axis, back in places
+        if whole.name
+    )
 
 
 @dataclass(frozen=True)
@@ -199,6 +288,8 @@ _INDICES = frozenset({"Gather", "GatherElements", "GatherND", "ScatterND", "Scat
 """Operators whose whole numbers are data."""
 _WRITABLE = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13})
 """The element types, by their numbers in onnx, that compilers have: integers, booleans, floats of 16, 32 and 64 bits."""
+_MOST_RUNS = 256
+"""Runs of bytes of a row of a Scan along an inner axis."""
 _MOST_FIXED = 1024
 """Elements of a constant that decides what a kernel is."""
 
@@ -313,10 +404,8 @@ class _Planned:
             self._branch(node, bodies)
             return
         if node.op_type in CONTROL_FLOW and self._facts.is_standard(node):
-            raise UsageError(
-                f"{name!r} is {node.op_type}, for which no C is written yet",
-                hint="fuse, or an export without control flow, may resolve it",
-            )
+            self._repeat(name, node, bodies)
+            return
         if node in self._facts.random:
             raise UsageError(f"{name!r} ({node.op_type}) draws random numbers, for which no C is written")
         if self._is_moved(node):
@@ -334,9 +423,7 @@ class _Planned:
         """Run one of the branches of an If; results without an address in the plan have one in the workspace."""
         condition = node.inputs[0]
         assert condition is not None
-        for value in node.outputs:
-            if value.name and value not in self._places:
-                raise UsageError(f"C needs fixed bytes, and {value.name!r} has no address in the plan")
+        self._require_placed(node)
         found = {body.attribute: body for body in bodies}
         if condition in self._constants:
             attribute = "then_branch" if self._constants.array(condition).all() else "else_branch"
@@ -361,9 +448,101 @@ class _Planned:
             source = self._place(inner)
             if outer.name and self._places.setdefault(outer, source) != source:
                 copies.append(CopyCall(self._places[outer], source, self._tensor(outer).bytes))
-        if any(_overlap(one, other) for at, one in enumerate(copies) for other in copies[at + 1 :]):
-            raise UsageError(f"no C is written for {node.name!r}: its results are in the bytes of each other")
-        self._calls += copies
+        self._copy_at_once(copies)
+
+    def _require_placed(self, node: ir.Node) -> None:
+        for value in node.outputs:
+            if value.name and value not in self._places:
+                raise UsageError(f"C needs fixed bytes, and {value.name!r} has no address in the plan")
+
+    def _repeat(self, name: str, node: ir.Node, bodies: Sequence[PlannedBody]) -> None:
+        """Run the body of a Loop or Scan turn after turn, and hand out what it carries.
+
+        Rows are copied to the inputs of the body, and from its outputs.
+        """
+        if not bodies:
+            raise UsageError(f"{name!r} is a {node.op_type} of an old version, for which no C is written")
+        self._require_placed(node)
+        turns, body = turns_of(node), bodies[0]
+        self._place_buffers(turns.graph, body.buffers)
+        carried = [self._places.get(one.before) or self._cell(self._tensor(one.before).bytes) for one in turns.carried]
+        sizes = [self._tensor(one.before).bytes for one in turns.carried]
+        self._places.update((one.before, place) for one, place in zip(turns.carried, carried, strict=True))
+        most, goes_on = self._limit(turns), self._cell(1)
+        always = self._shared.constant(np.asarray(1, np.uint8), TensorForm(onnx.TensorProto.UINT8, ()))
+        self._calls.append(CopyCall(goes_on, always if turns.first is None else self._place(turns.first), 1))
+        starts = (self._place(one.operand) for one in turns.carried)
+        self._copy_at_once(map(CopyCall, carried, starts, sizes))
+        before, self._calls = self._calls, []
+        if turns.go in self._places:
+            self._calls.append(CopyCall(self._places[turns.go], always, 1))
+        self._calls += [copy for one in turns.read for copy in self._row_copies(one)]
+        self._graph(turns.graph, body.schedule, body.steps, body.bodies)
+        self._calls += [copy.turned for one in turns.made for copy in self._row_copies(one)]
+        moved = [*map(CopyCall, carried, (self._place(one.after) for one in turns.carried), sizes)]
+        moved += [] if turns.again is None else [CopyCall(goes_on, self._place(turns.again), 1)]
+        self._copy_at_once(moved)
+        number = None if turns.number is None else self._places.get(turns.number)
+        self._calls = [*before, Repeat(most, goes_on, number, tuple(self._calls))]
+        self._copy_at_once(
+            CopyCall(self._places[one.result], place, size)
+            for one, place, size in zip(turns.carried, carried, sizes, strict=True)
+            if one.result is not None and one.result.name
+        )
+
+    def _limit(self, turns: Turns) -> BytePlace | None:
+        """Return where the number of turns is, copied to a place of its own; None without a limit."""
+        if turns.most is None and not turns.read:
+            return None
+        if turns.most is not None:
+            source = self._place(turns.most)
+        else:
+            first = turns.read[0]
+            length = self._tensor(first.whole).sizes[first.axis]
+            source = self._shared.constant(np.asarray(length, np.int64), TensorForm(onnx.TensorProto.INT64, ()))
+        cell = self._cell(8)
+        self._calls.append(CopyCall(cell, source, 8))
+        return cell
+
+    def _row_copies(self, row: Row) -> Iterator[CopyCall]:
+        """Yield the copies of the row of a whole to a place of its own: one for each run of bytes."""
+        whole = self._tensor(row.whole)
+        length = whole.sizes[row.axis]
+        outer = int(np.prod(whole.sizes[: row.axis], dtype=np.int64))
+        if outer > _MOST_RUNS:
+            raise UsageError(f"no C is written for {row.whole.name!r}: each row of it is {outer:,} runs of bytes")
+        run = whole.bytes // max(1, outer * length)
+        first, step = ((length - 1) * run, -run) if row.is_backwards else (0, run)
+        for number in range(outer):
+            source = self._place(row.whole).at(number * length * run + first)
+            yield CopyCall(self._row_place(row.row).at(number * run), source, run, (0, step))
+
+    def _row_place(self, row: ir.Value) -> BytePlace:
+        if row not in self._places and row not in self._constants:
+            self._places[row] = self._cell(self._tensor(row).bytes)  # no node reads it
+        return self._place(row)
+
+    def _cell(self, size: int) -> BytePlace:
+        """Return bytes of the workspace that nothing else has."""
+        at = align(self._end, 8)
+        self._end = at + size
+        self._shared.workspace = max(self._shared.workspace, self._end)
+        return BytePlace(WORKSPACE, 0, at)
+
+    def _copy_at_once(self, copies: Iterable[CopyCall]) -> None:
+        """Make `copies` in an order in which none reads what another has written; bytes that are in the way are saved before."""
+        pending = [copy for copy in copies if copy.target != copy.source]
+        while pending:
+            free = next(
+                (one for one in pending if not any(_overlap(one, other) for other in pending if other is not one)), None
+            )
+            if free is not None:
+                pending.remove(free)
+                self._calls.append(free)
+                continue
+            blocked = pending[0]
+            pending[0] = replace(blocked, source=self._cell(blocked.size))
+            self._calls.append(CopyCall(pending[0].source, blocked.source, blocked.size))
 
     def _is_moved(self, node: ir.Node) -> bool:
         """Make no call, or copies alone, for a node whose results are operands, or parts or joins of them; return whether it is one."""

@@ -9,7 +9,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 
-from onnxtile.firmware.calls import SpaceOffset, TableBranch, TableCall, TableEntry, grouped, stream_of, units_of
+from onnxtile.firmware.calls import (
+    SpaceOffset,
+    TableBranch,
+    TableCall,
+    TableEntry,
+    TableRepeat,
+    depth,
+    grouped,
+    stream_of,
+    units_of,
+)
 from onnxtile.firmware.kernels import CFunction, CKernel, kernels_in_c
 from onnxtile.firmware.steps import (
     ARENA,
@@ -23,6 +33,7 @@ from onnxtile.firmware.steps import (
     KernelCall,
     Port,
     ProgramCall,
+    Repeat,
     flat,
     kernels_of,
 )
@@ -53,7 +64,7 @@ class CSource:
 
     `kernels` are the different kernels, `functions` the functions that run them, `calls` the calls of a run. `tables` are the bytes of the
     tables, `weights` those of the constants, `arena` and `workspace` those of memory. `weights_file` has the constants where they are in no
-    text of C.
+    text of C. `repeats` says how deep repeats are inside each other.
     """
 
     code: str
@@ -74,6 +85,7 @@ class CSource:
     has_states: bool
     port_names: dict[tuple[BytePlace, str], str]
     weights_file: bytes = b""
+    repeats: int = 0
 
     def named(self, title: str) -> CSource:
         """Return the same program with another title. No name of a tensor is in the way: all of them come after the start."""
@@ -109,7 +121,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
     spaces = _Spaces(program, weights)
     table = _CallTable(in_c.kernels, numbers, spaces)
     entries = [table.entry(call) for call in program.calls]
-    units = units_of(entries, spaces.count)
+    units, repeats = units_of(entries, spaces.count), depth(entries)
     stream = stream_of(entries, units)
     functions = [*in_c.functions, *([_copy(name)] if table.copies else [])]
     described, starts = _kernel_rows([*in_c.kernels, *table.copies], functions)
@@ -139,8 +151,9 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
             operands=str(max((function.operands for function in functions), default=1)),
             numbers=str(max(largest, 1)),
             spaces=str(spaces.count),
+            **_repeat_texts(name, spaces.count, repeats),
         ),
-        *_run(program, ports, spaces, arenas, name, weights if in_file else None),
+        *_run(program, ports, spaces, arenas, name, weights if in_file else None, repeats),
         *_accessors(program, ports, arenas, name),
         *_reset(program, arenas, name),
     ]
@@ -169,6 +182,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
             **{(port.place, "output"): own for port, own in zip(program.outputs, ports[1], strict=True)},
         },
         weights.file if in_file else b"",
+        repeats,
     )
 
 
@@ -266,12 +280,17 @@ class _CallTable:
         if isinstance(call, Branch):
             then, other = (tuple(map(self.entry, side)) for side in (call.then, call.otherwise))
             return TableBranch(self._spaces.operand(call.condition), then, other)
+        if isinstance(call, Repeat):
+            most, number = (
+                None if place is None else self._spaces.operand(place) for place in (call.most, call.number)
+            )
+            return TableRepeat(most, self._spaces.operand(call.goes_on), number, tuple(map(self.entry, call.turn)))
         return self.call(call)
 
     def call(self, call: KernelCall | CopyCall) -> TableCall:
         if isinstance(call, CopyCall):
             kernel = len(self._kernels) + self._sizes.setdefault(call.size, len(self._sizes))
-            return TableCall(kernel, (self._spaces.operand(call.target), self._spaces.operand(call.source)))
+            return TableCall(kernel, (self._spaces.operand(call.target), self._spaces.operand(call.source)), call.steps)
         kernel = self._numbers[call.kernel]
         operands = (self._spaces.operand(call.places[one]) for one in self._kernels[kernel].arguments)
         return TableCall(kernel, tuple(operands))
@@ -377,10 +396,9 @@ static const uint8_t *${p}_call(const uint8_t *at, uint8_t *const *bases, uint32
     return at;
 }
 
-static void ${p}_walk(uint8_t *const *bases) {
-    const uint8_t *at = ${p}_calls;
+${repeat}static void ${p}_walk(const uint8_t *at, uint8_t *const *bases${argument}) {
     for (uint32_t code; (code = ${p}_number(&at)) != 0u;) {
-        if (code & 1u) { /* 1 skips where a condition is not met, 3 always */
+${repeats}        if (code & 1u) { /* 1 skips where a condition is not met, 3 always */
             const uint32_t condition = code == 1u ? ${p}_number(&at) : 0u, length = ${p}_number(&at);
             const size_t offset = condition / ${spaces}u * (size_t)${p}_units[condition % ${spaces}u];
             if (code == 3u || !bases[condition % ${spaces}u][offset]) at += length;
@@ -395,6 +413,48 @@ static void ${p}_walk(uint8_t *const *bases) {
     }
 }
 """
+_REPEAT = """\
+
+static void ${p}_walk(const uint8_t *at, uint8_t *const *bases, uint32_t turn_of_repeat);
+
+static uint8_t *${p}_place(const uint8_t **at, uint8_t *const *bases) {
+    const uint32_t code = ${p}_number(at) - 1u;
+    if (code == UINT32_MAX) return NULL;
+    return bases[code % ${spaces}u] + code / ${spaces}u * (size_t)${p}_units[code % ${spaces}u];
+}
+
+static const uint8_t *${p}_repeat(const uint8_t *at, uint8_t *const *bases) {
+    const uint8_t *const most = ${p}_place(&at, bases), *const goes_on = ${p}_place(&at, bases);
+    uint8_t *const number = ${p}_place(&at, bases);
+    const uint32_t length = ${p}_number(&at);
+    int64_t limit = INT64_MAX;
+    if (most) memcpy(&limit, most, sizeof limit);
+    for (int64_t turn = 0; turn < limit && *goes_on; ++turn) {
+        if (number) memcpy(number, &turn, sizeof turn);
+        ${p}_walk(at, bases, (uint32_t)turn);
+    }
+    return at + length;
+}
+
+"""
+_REPEATS = """\
+        if (code == 5u) {
+            at = ${p}_repeat(at, bases);
+            continue;
+        }
+        if (code == 7u) {
+            at = ${p}_call(at, bases, turn_of_repeat, 2u);
+            continue;
+        }
+"""
+
+
+def _repeat_texts(name: str, spaces: int, repeats: int) -> dict[str, str]:
+    """Return the texts that only a program with repeats has."""
+    if not repeats:
+        return {"repeat": "", "repeats": "", "argument": ""}
+    made = {"repeat": filled(_REPEAT, name, spaces=spaces), "repeats": filled(_REPEATS, name)}
+    return {**{hole: text + "\n" for hole, text in made.items()}, "argument": ", uint32_t turn_of_repeat"}
 
 
 def _signature(program: CProgram, ports: tuple[list[str], list[str]], name: str) -> str:
@@ -416,6 +476,7 @@ def _run(
     arenas: Sequence[tuple[str, str, int]],
     name: str,
     file: FlashWeights | None,
+    repeats: int,
 ) -> Iterator[str]:
     names = {
         port.place: own for port, own in zip((*program.inputs, *program.outputs), (*ports[0], *ports[1]), strict=True)
@@ -431,7 +492,7 @@ def _run(
         elif kind == CONSTANT:
             base = f"{name}_weights_{number * 8}" if file is None else f"({name}_weights + {file.start(number)}u)"
         yield f"    bases[{place}] = {base if kind in {ARENA, WORKSPACE} else f'(uint8_t *){base}'};"
-    yield f"    {name}_walk(bases);"
+    yield f"    {name}_walk({name}_calls, bases{', 0u' if repeats else ''});"
     yield "}"
 
 

@@ -332,10 +332,6 @@ def test_a_graph_that_hands_out_its_input_and_a_constant_copies_them() -> None:
     ("body", "message"),
     [
         ("y = RandomNormalLike(x)", "draws random numbers"),
-        (
-            "y = Loop(m, b, x) <body = t (int64 i, bool c, float[4] a) => (bool d, float[4] n) { d = Identity(c) n = Neg(a) }>",
-            "is Loop",
-        ),
     ],
 )
 def test_what_no_c_is_for_is_named_with_its_node(body: str, message: str) -> None:
