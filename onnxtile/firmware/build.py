@@ -82,7 +82,7 @@ class Firmware:
     def to_dict(self) -> dict[str, Any]:
         """Return the figures, ready for JSON."""
         source = self.source
-        figures = ("kernels", "functions", "calls", "blocks", "tables", "weights", "workspace")
+        figures = ("kernels", "functions", "calls", "blocks", "tables", "weights", "workspace", "transfers")
         return {
             **{name: getattr(source, name) for name in figures},
             "proof": self.proof.to_dict(),

@@ -31,12 +31,16 @@ from onnxtile.firmware.steps import (
     CProgram,
     DistinctKernel,
     KernelCall,
+    PlainCall,
     Port,
     ProgramCall,
     Repeat,
+    StartCall,
+    WaitCall,
     flat,
     kernels_of,
 )
+from onnxtile.firmware.transfers import DECLARED, DEFINED
 from onnxtile.firmware.weights import FlashWeights, placed
 from onnxtile.report.c_header import comment, filled, identifier, identifiers
 
@@ -64,7 +68,7 @@ class CSource:
 
     `kernels` are the different kernels, `functions` the functions that run them, `calls` the calls of a run. `tables` are the bytes of the
     tables, `weights` those of the constants, `arena` and `workspace` those of memory. `weights_file` has the constants where they are in no
-    text of C. `repeats` says how deep repeats are inside each other.
+    text of C. `repeats` says how deep repeats are inside each other, `transfers` how many copies run beside kernels.
     """
 
     code: str
@@ -86,6 +90,7 @@ class CSource:
     port_names: dict[tuple[BytePlace, str], str]
     weights_file: bytes = b""
     repeats: int = 0
+    transfers: int = 0
 
     def named(self, title: str) -> CSource:
         """Return the same program with another title. No name of a tensor is in the way: all of them come after the start."""
@@ -123,23 +128,21 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
     entries = [table.entry(call) for call in program.calls]
     units, repeats = units_of(entries, spaces.count), depth(entries)
     stream = stream_of(entries, units)
-    functions = [*in_c.functions, *([_copy(name)] if table.copies else [])]
-    described, starts = _kernel_rows([*in_c.kernels, *table.copies], functions)
+    functions = [*in_c.functions, *(_own_function(name, kind) for kind in table.own_functions)]
+    described, starts = _kernel_rows([*in_c.kernels, *table.own_kernels], functions)
     arenas = tuple(
         (arena, macro, size) for (arena, size), macro in zip(program.arenas, _arena_names(program, name), strict=True)
     )
     ports = _port_names(program)
-    largest = max((len(kernel.numbers) for kernel in (*in_c.kernels, *table.copies)), default=0)
+    largest = max((len(kernel.numbers) for kernel in (*in_c.kernels, *table.own_kernels)), default=0)
     code = [
         _head(title, name, in_c.head),
         *([f"const uint8_t *{name}_weights;"] if in_file else _weights(weights, name)),
         *_memory(arenas, name, program.workspace),
+        *([filled(DEFINED, name.upper())] if table.transfers else []),
         *(function.text for function in functions),
         f"static void (*const {name}_functions[])(const idx_t *, uint8_t *const *) = {{",
-        *_wrapped(
-            f"{name}_kernel_{number}" if number < len(in_c.functions) else f"{name}_kernel_copy"
-            for number in range(len(functions))
-        ),
+        *_wrapped(f"{name}_kernel_{one}" for one in (*range(len(in_c.functions)), *table.own_functions)),
         "};",
         *_bytes(f"{name}_kernels", "uint8_t", described),
         *_bytes(f"{name}_starts", "uint16_t" if max(starts, default=0) < 1 << 16 else "uint32_t", starts),
@@ -162,7 +165,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
     )
     return CSource(
         "\n".join(code) + "\n",
-        _header(program, ports, arenas, name, title, in_file),
+        _header(program, ports, arenas, name, title, in_file, filled(DECLARED, name.upper()) if table.transfers else ""),
         title,
         name,
         program.inputs,
@@ -183,6 +186,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
         },
         weights.file if in_file else b"",
         repeats,
+        table.transfers,
     )
 
 
@@ -190,8 +194,11 @@ def _constants(program: CProgram, kernels: Sequence[CKernel], numbers: Mapping[D
     """Return the numbers of the constants that functions and copies read; others are in the text of functions."""
     found: dict[int, None] = {}
     for call in flat(program.calls):
-        names = () if isinstance(call, CopyCall) else kernels[numbers[call.kernel]].arguments
-        places = [call.source] if isinstance(call, CopyCall) else [call.places[name] for name in names]
+        if isinstance(call, KernelCall):
+            places = [call.places[name] for name in kernels[numbers[call.kernel]].arguments]
+        else:
+            copy = call.copy if isinstance(call, StartCall) else call
+            places = [copy.source] if isinstance(copy, CopyCall) else []
         found.update((place.number, None) for place in places if place.kind == CONSTANT)
     return sorted(found)
 
@@ -262,19 +269,38 @@ class _Spaces:
         return SpaceOffset(self._numbers[place.kind, place.number], place.offset)
 
 
+_OWN = {
+    "copy": (2, "memmove(x[0], x[1], (size_t)p[0]);"),
+    "start": (2, "${p}_copy((uint32_t)p[0], x[0], x[1], (size_t)p[1]);"),
+    "wait": (0, "(void)x;\n    ${p}_wait((uint32_t)p[0]);"),
+}
+"""The functions that are no kernels: their operands, and their text. A copy of bytes, the start of one beside kernels, and its end."""
+
+
 class _CallTable:
-    """Turns calls into numbers; copies are kernels of one function, each with its bytes."""
+    """Turns calls into numbers; copies and their likes are kernels of one function each, with numbers such as their bytes."""
 
     def __init__(self, kernels: Sequence[CKernel], numbers: Mapping[DistinctKernel, int], spaces: _Spaces) -> None:
         self._kernels = kernels
         self._numbers = numbers
         self._spaces = spaces
-        self._sizes: dict[int, int] = {}
+        self._own: dict[tuple[str, tuple[int, ...]], int] = {}
 
     @property
-    def copies(self) -> list[CKernel]:
-        functions = {kernel.function for kernel in self._kernels}
-        return [CKernel(len(functions), (size,), ("target", "source")) for size in self._sizes]
+    def own_functions(self) -> list[str]:
+        """The functions in use that are no kernels, in the order of their numbers."""
+        return list(dict.fromkeys(kind for kind, _ in self._own))
+
+    @property
+    def transfers(self) -> int:
+        """How many copies run beside kernels."""
+        return sum(kind == "start" for kind, _ in self._own)
+
+    @property
+    def own_kernels(self) -> list[CKernel]:
+        first = len({kernel.function for kernel in self._kernels})
+        numbers = {kind: first + place for place, kind in enumerate(self.own_functions)}
+        return [CKernel(numbers[kind], own, ()) for kind, own in self._own]
 
     def entry(self, call: ProgramCall) -> TableEntry:
         if isinstance(call, Branch):
@@ -287,18 +313,28 @@ class _CallTable:
             return TableRepeat(most, self._spaces.operand(call.goes_on), number, tuple(map(self.entry, call.turn)))
         return self.call(call)
 
-    def call(self, call: KernelCall | CopyCall) -> TableCall:
+    def call(self, call: PlainCall) -> TableCall:
+        if isinstance(call, KernelCall):
+            kernel = self._numbers[call.kernel]
+            operands = (self._spaces.operand(call.places[one]) for one in self._kernels[kernel].arguments)
+            return TableCall(kernel, tuple(operands))
         if isinstance(call, CopyCall):
-            kernel = len(self._kernels) + self._sizes.setdefault(call.size, len(self._sizes))
-            return TableCall(kernel, (self._spaces.operand(call.target), self._spaces.operand(call.source)), call.steps)
-        kernel = self._numbers[call.kernel]
-        operands = (self._spaces.operand(call.places[one]) for one in self._kernels[kernel].arguments)
-        return TableCall(kernel, tuple(operands))
+            return self._own_call("copy", (call.size,), (call.target, call.source), call.steps)
+        if isinstance(call, WaitCall):
+            return self._own_call("wait", (call.number,))
+        return self._own_call("start", (call.number, call.copy.size), (call.copy.target, call.copy.source))
+
+    def _own_call(
+        self, kind: str, numbers: tuple[int, ...], places: Iterable[BytePlace] = (), steps: tuple[int, ...] = ()
+    ) -> TableCall:
+        kernel = len(self._kernels) + self._own.setdefault((kind, numbers), len(self._own))
+        return TableCall(kernel, tuple(map(self._spaces.operand, places)), steps)
 
 
-def _copy(name: str) -> CFunction:
-    text = f"static void {name}_kernel_copy(const idx_t *p, uint8_t *const *x) {{\n    memmove(x[0], x[1], (size_t)p[0]);\n}}\n"
-    return CFunction(text, 2)
+def _own_function(name: str, kind: str) -> CFunction:
+    operands, text = _OWN[kind]
+    lines = [f"static void {name}_kernel_{kind}(const idx_t *p, uint8_t *const *x) {{", f"    {filled(text, name)}", "}", ""]
+    return CFunction("\n".join(lines), operands)
 
 
 def _kernel_rows(kernels: Iterable[CKernel], functions: Sequence[CFunction]) -> tuple[bytes, list[int]]:
@@ -547,6 +583,7 @@ def _header(
     name: str,
     title: str,
     in_file: int,
+    more: str,
 ) -> str:
     upper = name.upper()
     lines = [filled(_HEADER, upper, title=comment(title), alignment=str(program.alignment))]
@@ -573,6 +610,7 @@ def _header(
             lines += [described]
             if not port.is_argument:
                 lines += [f"{_ctype(port)} *{name}_{kind}_{port_name}(void);"]
+    lines += [more] if more else []
     if program.resets:
         lines += [f"void {name}_reset(void); /* before the first run: states are zero */"]
     lines += [f"{_signature(program, ports, name)};", "", "#ifdef __cplusplus", "}", "#endif", "", "#endif", ""]
