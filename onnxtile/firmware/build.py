@@ -7,7 +7,7 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,14 @@ from onnxtile.firmware.prove import (
     Proof,
     Tools,
     command_done,
+    compared,
     compiler,
-    excused,
     not_proved,
-    prove,
+    output_of,
     require_proved,
     runs_of,
 )
+from onnxtile.firmware.prove_results import compared_results
 from onnxtile.firmware.steps import program_of
 from onnxtile.firmware.write import CSource, written
 from onnxtile.model.feeds import ANYTHING, Wanted
@@ -138,7 +139,8 @@ def build(
     """
     tools = target.tools()
     progress("writing C")
-    source = written(program_of(opened, plan), _NAME, weights)
+    program = program_of(opened, plan)
+    source = written(program, _NAME, weights)
     if tools is None:
         return Firmware(source, not_proved("no C compiler is here"), None)
     footprint = footprint_of(source, tools)
@@ -149,9 +151,12 @@ def build(
     progress("running C")
     runs = list(runs_of(opened, plan, wanted))
     coarsest = max((precision_of(dtype.numpy()) for dtype in halves(opened.model)), default=0.0)
-    proof = prove(source, runs, tools, coarsest)
-    if not proof.equal:
-        proof = excused(proof, opened, plan, runs)
+    output = output_of(source, runs, tools)
+    proof = compared(source, runs, output, tools, coarsest)
+    if program.is_rounded or not proof.equal:
+        progress("running C, node by node")
+        results = compared_results(program, _NAME, opened, runs, tools, output, coarsest)
+        proof = replace(proof, results=results)
     require_proved(proof)
     return Firmware(source, proof, footprint)
 

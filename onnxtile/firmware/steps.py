@@ -16,6 +16,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper
 
+from onnxtile.declare.plan_document import PlannedBody, PlannedBuffer
 from onnxtile.firmware.transfers import TransferSchedule
 from onnxtile.fusion.lower.driver import lower
 from onnxtile.fusion.lower.lowering import Target
@@ -28,12 +29,13 @@ from onnxtile.model.submodel import bare_node
 from onnxtile.operators.row import CONTROL_FLOW
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.offsets.problem import align
-from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlanResult
+from onnxtile.planning.result import PlanResult
 from onnxtile.planning.schedule import named
 from onnxtile.shapes.opened_calls import Unfolded, inside_of, unfold, written_out
 from onnxtile.shapes.resolve import resolve, tensor_bytes
 from onnxtile.system.errors import ModelError, UsageError
 from onnxtile.system.runtime import Array
+from onnxtile.verification.rounding import makes_quantised
 
 ARENA, INPUT, OUTPUT, CONSTANT, WORKSPACE = "arena", "input", "output", "constant", "workspace"
 """Where bytes may lie: in an arena, with the caller, in flash, or in the workspace of a kernel."""
@@ -129,6 +131,14 @@ class Branch:
 
 
 @dataclass(frozen=True)
+class CheckCall:
+    """A look at a result of `size` bytes that is complete now; only programs that a proof runs have it."""
+
+    place: BytePlace
+    size: int
+
+
+@dataclass(frozen=True)
 class Repeat:
     """The calls `turn`, again and again: while the byte at `goes_on` is not zero, and at most as often as the int64 at `most` says.
 
@@ -141,7 +151,7 @@ class Repeat:
     turn: tuple[ProgramCall, ...]
 
 
-PlainCall: TypeAlias = KernelCall | CopyCall | StartCall | WaitCall
+PlainCall: TypeAlias = KernelCall | CopyCall | StartCall | WaitCall | CheckCall
 ProgramCall: TypeAlias = PlainCall | Branch | Repeat
 
 
@@ -239,11 +249,26 @@ class Port:
 
 
 @dataclass(frozen=True)
+class NodeResult:
+    """A result of a node of the main graph: after the first `calls` calls it lies at `place`.
+
+    `is_rounded` says whether the node rounds it to steps of quantisation.
+    """
+
+    calls: int
+    name: str
+    operator: str
+    tensor: TensorForm
+    place: BytePlace
+    is_rounded: bool
+
+
+@dataclass(frozen=True)
 class CProgram:
     """The calls of one run in order, and what they run on.
 
     `arenas` has the name and bytes of each arena, `workspace` the bytes of the workspace. `resets` are the bytes of states, as places and
-    sizes, which are zero before the first run.
+    sizes, which are zero before the first run. `results` are those of the main graph that calls make, in the order of the calls.
     """
 
     calls: tuple[ProgramCall, ...]
@@ -254,6 +279,21 @@ class CProgram:
     alignment: int
     workspace: int
     resets: tuple[tuple[BytePlace, int], ...] = ()
+    results: tuple[NodeResult, ...] = ()
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether a node rounds its result to steps of quantisation."""
+        return any(result.is_rounded for result in self.results)
+
+    def with_checks(self) -> CProgram:
+        """Return the program with a look at each of its results, in their order."""
+        calls, done = list[ProgramCall](), 0
+        for result in self.results:
+            calls += self.calls[done : result.calls]
+            calls.append(CheckCall(result.place, result.tensor.bytes))
+            done = result.calls
+        return replace(self, calls=(*calls, *self.calls[done:]))
 
 
 def program_of(opened: Unfolded, plan: PlanResult) -> CProgram:
@@ -271,7 +311,7 @@ def _require_fixed(plan: PlanResult) -> None:
     if plan.unplanned or plan.bounds:
         left = f"{plan.unplanned[0].name!r}: {plan.unplanned[0].reason}" if plan.unplanned else "sizes are only bounds"
         raise UsageError(f"C needs the size of every tensor: {left}", hint="bind sizes by --dim or --shape")
-    for state in plan.kept_states:
+    for state in plan.states:
         if state.axis is not None:
             raise UsageError(f"C is not written for a state that grows: {state.input!r}", hint="leave --state out")
 
@@ -303,6 +343,8 @@ _INDICES = frozenset({"Gather", "GatherElements", "GatherND", "ScatterND", "Scat
 """Operators whose whole numbers are data."""
 _WRITABLE = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13})
 """The element types, by their numbers in onnx, that compilers have: integers, booleans, floats of 16, 32 and 64 bits."""
+_QUANTISED = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16})
+"""The element types of quantised tensors."""
 _MOST_RUNS = 256
 """Runs of bytes of a row of a Scan along an inner axis."""
 _MOST_FIXED = 1024
@@ -325,6 +367,7 @@ class _Planned:
         self._shared = shared
         self._facts = LayoutFacts(*opened)
         self._calls: list[ProgramCall] = []
+        self._results: list[NodeResult] = []
         self._places: dict[ir.Value, BytePlace] = {}
         self._arenas = {arena.name: number for number, arena in enumerate(plan.arenas)}
         self._in_workspace = ends is not None
@@ -354,7 +397,7 @@ class _Planned:
         """Return the whole program of the main graph."""
         ports = self._ports(self._inputs)
         outputs = self.write()
-        states = {state.input: state for state in self._plan.kept_states}
+        states = {state.input: state for state in self._plan.states}
         resets = [(port.place, port.tensor.bytes) for port in ports if port.name in states]
         for port in ports:
             state = states.get(port.name)
@@ -370,6 +413,7 @@ class _Planned:
             self._plan.alignment,
             self._shared.workspace,
             tuple(resets),
+            tuple(self._results),
         )
 
     def write(self) -> list[Port]:
@@ -408,7 +452,10 @@ class _Planned:
                 continue
             outputs = [value for value in node.outputs if value.name]
             if not all(value in self._constants for value in outputs):
+                before = len(self._calls)
                 self._node(name, node, inside.get(name, []))
+                if graph is self._model.graph and len(self._calls) > before:
+                    self._results += self._made(node, outputs)
                 continue
             for value in outputs:
                 if value in self._places:
@@ -426,6 +473,17 @@ class _Planned:
             copy = CopyCall(self._place(copied), self._place(source), self._tensor(copied).bytes)
             self._calls.append(StartCall(one.number, copy))
         self._calls += [WaitCall(one.number) for one in transfers.ending(step)]
+
+    def _made(self, node: ir.Node, outputs: Iterable[ir.Value]) -> Iterator[NodeResult]:
+        """Yield the `outputs` of `node`, whose calls are the last."""
+        is_meta_op = node.op_identifier() in self._model.functions
+        for value in outputs:
+            if value in self._places:
+                tensor = self._tensor(value)
+                is_narrow = ir.DataType(tensor.dtype) in _QUANTISED
+                is_rounded = is_narrow and (is_meta_op or makes_quantised(value))
+                place = self._places[value]
+                yield NodeResult(len(self._calls), value.name or "", node.op_type, tensor, place, is_rounded)
 
     def _node(self, name: str, node: ir.Node, bodies: Sequence[PlannedBody]) -> None:
         graph = inside_of(node)

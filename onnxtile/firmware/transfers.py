@@ -18,7 +18,7 @@ from onnxtile.report.c_header import filled
 
 @dataclass(frozen=True)
 class Transfer:
-    """The copy `number` of a plan, of the node in the step `step`: it starts before the kernel of `start`, and ends before that of `end`."""
+    """The copy `number` of a plan, in the step `step`. It starts before the kernel of `start`, and ends before that of `end`."""
 
     number: int
     step: int

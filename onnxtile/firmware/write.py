@@ -67,8 +67,9 @@ class CSource:
     """The text of a program in C: net.c and net.h, and figures of it.
 
     `kernels` are the different kernels, `functions` the functions that run them, `calls` the calls of a run. `tables` are the bytes of the
-    tables, `weights` those of the constants, `arena` and `workspace` those of memory. `weights_file` has the constants where they are in no
-    text of C. `repeats` says how deep repeats are inside each other, `transfers` how many copies run beside kernels.
+    tables, `weights` those of the constants, `arena` and `workspace` those of memory. `checks` says whether it looks at its results.
+    `weights_file` has the constants where they are in no text of C. `repeats` says how deep repeats are inside each other, `transfers` how
+    many copies run beside kernels.
     """
 
     code: str
@@ -87,6 +88,7 @@ class CSource:
     weights: int
     workspace: int
     has_states: bool
+    checks: bool
     port_names: dict[tuple[BytePlace, str], str]
     weights_file: bytes = b""
     repeats: int = 0
@@ -165,7 +167,9 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
     )
     return CSource(
         "\n".join(code) + "\n",
-        _header(program, ports, arenas, name, title, in_file, filled(DECLARED, name.upper()) if table.transfers else ""),
+        _header(
+            program, ports, arenas, name, title, in_file, filled(DECLARED, name.upper()) if table.transfers else ""
+        ),
         title,
         name,
         program.inputs,
@@ -180,6 +184,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
         weights.size,
         program.workspace,
         bool(program.resets),
+        "check" in table.own_functions,
         {
             **{(port.place, "input"): own for port, own in zip(program.inputs, ports[0], strict=True)},
             **{(port.place, "output"): own for port, own in zip(program.outputs, ports[1], strict=True)},
@@ -273,12 +278,13 @@ _OWN = {
     "copy": (2, "memmove(x[0], x[1], (size_t)p[0]);"),
     "start": (2, "${p}_copy((uint32_t)p[0], x[0], x[1], (size_t)p[1]);"),
     "wait": (0, "(void)x;\n    ${p}_wait((uint32_t)p[0]);"),
+    "check": (1, "${p}_check(x[0], (size_t)p[0]);"),
 }
-"""The functions that are no kernels: their operands, and their text. A copy of bytes, the start of one beside kernels, and its end."""
+"""The functions that are no kernels: their operands, and their text. A copy of bytes, the start of one beside kernels, its end, a look."""
 
 
 class _CallTable:
-    """Turns calls into numbers; copies and their likes are kernels of one function each, with numbers such as their bytes."""
+    """Turns calls into numbers; copies, and looks at results, are kernels of one function each, with numbers such as their bytes."""
 
     def __init__(self, kernels: Sequence[CKernel], numbers: Mapping[DistinctKernel, int], spaces: _Spaces) -> None:
         self._kernels = kernels
@@ -320,9 +326,11 @@ class _CallTable:
             return TableCall(kernel, tuple(operands))
         if isinstance(call, CopyCall):
             return self._own_call("copy", (call.size,), (call.target, call.source), call.steps)
+        if isinstance(call, StartCall):
+            return self._own_call("start", (call.number, call.copy.size), (call.copy.target, call.copy.source))
         if isinstance(call, WaitCall):
             return self._own_call("wait", (call.number,))
-        return self._own_call("start", (call.number, call.copy.size), (call.copy.target, call.copy.source))
+        return self._own_call("check", (call.size,), (call.place,))
 
     def _own_call(
         self, kind: str, numbers: tuple[int, ...], places: Iterable[BytePlace] = (), steps: tuple[int, ...] = ()
@@ -333,8 +341,13 @@ class _CallTable:
 
 def _own_function(name: str, kind: str) -> CFunction:
     operands, text = _OWN[kind]
-    lines = [f"static void {name}_kernel_{kind}(const idx_t *p, uint8_t *const *x) {{", f"    {filled(text, name)}", "}", ""]
-    return CFunction("\n".join(lines), operands)
+    lines = [
+        f"static void {name}_kernel_{kind}(const idx_t *p, uint8_t *const *x) {{",
+        f"    {filled(text, name)}",
+        "}",
+    ]
+    declared = [f"void {name}_check(uint8_t *at, size_t size);"] if kind == "check" else []
+    return CFunction("\n".join([*declared, *lines, ""]), operands)
 
 
 def _kernel_rows(kernels: Iterable[CKernel], functions: Sequence[CFunction]) -> tuple[bytes, list[int]]:

@@ -189,15 +189,7 @@ def for_firmware(firmware: ResultJson | None) -> list[Table | Text]:
             ),
             (f"RAM by {size['compiler']}", f"{size['ram']:,} bytes: memory {size['memory']:,}{stack}"),
         ]
-    return [table("C", ("figure", "value"), rows), line(_proved_in_c(firmware["proof"]))]
-
-
-def _proved_in_c(proof: ResultJson) -> str:
-    if proof["not_run"] is not None:
-        return f"the program in C was not run: {proof['not_run']}"
-    worst = max((output["max_abs"] for output in proof["outputs"]), default=0.0)
-    told = "every output equal" if not worst else f"outputs within {worst:.2g} (allowed: {proof['outputs'][0]['why']})"
-    return f"the program in C ran {proof['runs']:,} times beside onnxruntime: {told}"
+    return [table("C", ("figure", "value"), rows), line(firmware["proof"]["summary"])]
 
 
 def for_arena_run(verdict: ResultJson | None) -> list[Table | Text]:

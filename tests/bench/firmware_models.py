@@ -51,7 +51,9 @@ class Layers(Network):
         flat = self.add("Flatten", self.add("GlobalAveragePool", x))
         return self.add("Softmax", self.dense(flat, into, out), axis=1)
 
-    def model(self, name: str, inputs: dict[str, list[int]], outputs: dict[str, tuple[str, list[int]]]) -> onnx.ModelProto:
+    def model(
+        self, name: str, inputs: dict[str, list[int]], outputs: dict[str, tuple[str, list[int]]]
+    ) -> onnx.ModelProto:
         """Return the model of all nodes; `outputs` are renamed from the names in the pair."""
         for own, (made, _) in outputs.items():
             self.nodes.append(helper.make_node("Identity", [made], [own]))

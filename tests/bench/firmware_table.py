@@ -156,7 +156,9 @@ def ours(given: Subject, folder: Path, asked: int | None, extra: str = "0%") -> 
     signature = re.search(r"^void net_run\((.*)\);", header, re.MULTILINE)
     assert signature is not None
     taken = [] if signature[1] == "void" else signature[1].split(", ")
-    inputs, outputs = ([_own_port(port, header, kind) for port in given.ports(f"{kind}s")] for kind in ("input", "output"))
+    inputs, outputs = (
+        [_own_port(port, header, kind) for port in given.ports(f"{kind}s")] for kind in ("input", "output")
+    )
     reset = "net_reset" in header
     states = {port.name for port in inputs if port.address is None} if reset else set()
     inputs = [port for port in inputs if port.name not in states]
@@ -177,7 +179,14 @@ def _own_port(port: Port, header: str, kind: str) -> Port:
 
 def emx(given: Subject, folder: Path) -> Row:
     """Return the row of emx-onnx-cgen alone, with its own choice of memory."""
-    command = [Path(sys.executable).parent / "emx-onnx-cgen", "compile", given.file, folder / "model.c", "--model-name", "model"]
+    command = [
+        Path(sys.executable).parent / "emx-onnx-cgen",
+        "compile",
+        given.file,
+        folder / "model.c",
+        "--model-name",
+        "model",
+    ]
     _run([*map(str, command), "--large-weight-threshold", "0"])
     inputs, outputs = given.ports("inputs"), given.ports("outputs")
     arguments = ", ".join(f"{{{port.name}}}" for port in (*inputs, *outputs))
@@ -207,7 +216,9 @@ def compared(given: Subject, output: bytes, ports: Sequence[Port]) -> str:
             steps = max(steps, int(off))
     if not worst and not steps:
         return "equal"
-    return ", ".join([*([f"{worst:.1g}"] if worst else []), *([f"{steps} steps" if steps > 1 else "1 step"] if steps else [])])
+    return ", ".join(
+        [*([f"{worst:.1g}"] if worst else []), *([f"{steps} steps" if steps > 1 else "1 step"] if steps else [])]
+    )
 
 
 def tflite_micro(given: Subject, folder: Path) -> Row:
@@ -236,9 +247,17 @@ def tflite_micro(given: Subject, folder: Path) -> Row:
     found = re.search(r"Arena allocation total (\d+) bytes", done.stdout + done.stderr)
     if found is None:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
-        raise CannotRun(next((line for line in lines if "registration" in line or "rror" in line), lines[-1] if lines else "it ends"))
+        raise CannotRun(
+            next(
+                (line for line in lines if "registration" in line or "rror" in line), lines[-1] if lines else "it ends"
+            )
+        )
     figures = Figures(files[0].stat().st_size, int(found[1]), 0)
-    equal = "own quantisation" if given.form == "int8" else compared(given, (folder / "output.bin").read_bytes(), given.ports("outputs"))
+    equal = (
+        "own quantisation"
+        if given.form == "int8"
+        else compared(given, (folder / "output.bin").read_bytes(), given.ports("outputs"))
+    )
     return Row(given.name, given.form, "TFLite Micro", figures, equal)
 
 

@@ -21,7 +21,18 @@ CPU = ("-mcpu=cortex-m7", "-mfpu=fpv5-d16", "-mfloat-abi=hard")
 GCC = ("arm-none-eabi-gcc", *CPU)
 _BOARD = ROOT / "docs" / "firmware"
 _LINK = ("--specs=rdimon.specs", "-nostartfiles", "-Wl,--wrap=malloc,--wrap=calloc,--wrap=free,--wrap=realloc")
-QEMU = ("qemu-system-arm", "-M", "mps2-an500", "-display", "none", "-serial", "none", "-monitor", "none", "-semihosting")
+QEMU = (
+    "qemu-system-arm",
+    "-M",
+    "mps2-an500",
+    "-display",
+    "none",
+    "-serial",
+    "none",
+    "-monitor",
+    "none",
+    "-semihosting",
+)
 _SECONDS = 900
 _PAINTED = 1 << 17
 
@@ -196,9 +207,7 @@ def _main(program: Program) -> str:
         f"    if (fread((void *)({addresses[port.name]}), 1, {port.size}, in) != {port.size}) return 2;"
         for port in program.inputs
     ]
-    writes = [
-        f"    fwrite((void *)({addresses[port.name]}), 1, {port.size}, out);" for port in program.outputs
-    ]
+    writes = [f"    fwrite((void *)({addresses[port.name]}), 1, {port.size}, out);" for port in program.outputs]
     parts = {"declared": declared, "reads": reads, "writes": writes}
     texts = {name: "\n".join(lines) for name, lines in parts.items()}
     return _MAIN % {**texts, "painted": _PAINTED, "run": program.run.format(**addresses), "prepare": program.prepare}

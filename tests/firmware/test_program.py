@@ -29,7 +29,8 @@ from tests.conftest import ROOT
 pytest.importorskip("emx_onnx_cgen", reason="the extra c is not installed")
 
 from onnxtile.firmware.build import Firmware, ProgramTarget, build
-from onnxtile.firmware.prove import compiler, prove, runs_of
+from onnxtile.firmware.kernels import kernels_in_c
+from onnxtile.firmware.prove import compared, compiler, output_of, runs_of
 
 needs_cc = pytest.mark.skipif(compiler() is None, reason="there is no C compiler")
 STRICT = ("-Wall", "-Wextra", "-Werror", "-Wvla", "-Wstrict-prototypes", "-c", "net.c", "-o", "net.o")
@@ -250,14 +251,69 @@ def test_a_state_keeps_its_address_from_run_to_run() -> None:
 @needs_cc
 @pytest.mark.parametrize("form", ["qdq", "qdq-per-channel", "qoperator", "qoperator-per-channel"])
 def test_a_quantised_network_runs_in_integers(form: str, tmp_path: Path) -> None:
-    from models.make_quantised import FORMS
-
-    onnx.save(network(), tmp_path / "float.onnx")
-    FORMS[form](tmp_path / "float.onnx", tmp_path / "int.onnx")
-    made = built(tmp_path / "int.onnx")
+    made = built(quantised(tmp_path, form))
     assert made.proof.equal and made.source.workspace <= 256  # the floats of an island that has no operator on integers
     functions = made.source.code.split("_run(", maxsplit=1)[0]
     assert "weights_8[]" in functions
+
+
+def _with_sums_rounded_by(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the sum of QLinearAdd be rounded by `text` in place of the nearest whole number."""
+    from onnxtile.firmware import write
+
+    def changed(*arguments: Any) -> Any:
+        made = kernels_in_c(*arguments)
+        before = "input1_real) / output_scale_value + output_zero;"
+        assert sum(before in function.text for function in made.functions) == 1
+        texts = [
+            one.text.replace("ref_scalar_f32_nearbyint(scaled)", text) if before in one.text else one.text
+            for one in made.functions
+        ]
+        functions = tuple(replace(one, text=new) for one, new in zip(made.functions, texts, strict=True))
+        return replace(made, functions=functions)
+
+    monkeypatch.setattr(write, "kernels_in_c", changed)
+
+
+def quantised(folder: Path, form: str = "qoperator") -> Path:
+    from models.make_quantised import FORMS
+
+    onnx.save(network(), folder / "float.onnx")
+    FORMS[form](folder / "float.onnx", folder / "int.onnx")
+    return folder / "int.onnx"
+
+
+@needs_cc
+@pytest.mark.parametrize("io", ["outputs", "inside", "outside"])
+def test_results_that_are_rounded_otherwise_are_within_one_step(
+    io: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = quantised(tmp_path)
+    _with_sums_rounded_by("floorf(scaled)", monkeypatch)
+    proof = built(model, io=io).proof
+    assert proof.equal and proof.results is not None
+    assert proof.results.operators == ("QLinearAdd",) and proof.results.one_step == proof.runs
+    assert proof.results.count == proof.results.equal + proof.runs > 10 * proof.runs
+    assert f"{proof.runs} within one step of quantisation (QLinearAdd)" in proof.summary
+
+
+@needs_cc
+def test_the_node_whose_result_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _with_sums_rounded_by("(rintf(scaled) + 2.0f)", monkeypatch)
+    with pytest.raises(Mismatch, match=r"on the same operands 'sum_quantized' .QLinearAdd. is off by 2"):
+        built(quantised(tmp_path))
+
+
+@needs_cc
+def test_a_quantised_tensor_at_a_wrong_address_is_noticed(tmp_path: Path) -> None:
+    planned = onnxtile.plan(quantised(tmp_path), verify=False)
+    offsets = {row.name: row.offset for row in planned.plan.buffers}
+    moved = tuple(
+        replace(row, offset=offsets["c2_quantized"], alias=None) if row.name == "c3_quantized" else row
+        for row in planned.plan.buffers
+    )
+    with pytest.raises(Mismatch, match=r"on the same operands '|writes outside"):
+        build(opened_of(planned), replace(planned.plan, buffers=moved))
 
 
 @needs_cc
@@ -307,8 +363,8 @@ def test_a_changed_weight_in_the_file_is_noticed() -> None:
     changed = bytes(~byte & 127 for byte in made.source.weights_file)
     tools = ProgramTarget().tools()
     assert tools is not None
-    found = prove(replace(made.source, weights_file=changed), list(runs_of(opened, planned.plan, Wanted())), tools)
-    assert not found.equal
+    source, runs = replace(made.source, weights_file=changed), list(runs_of(opened, planned.plan, Wanted()))
+    assert not compared(source, runs, output_of(source, runs, tools), tools).equal
 
 
 def test_a_graph_that_hands_out_its_input_and_a_constant_copies_them() -> None:

@@ -57,7 +57,7 @@ def test_islands_are_cut_and_planned_as_plan_does(tmp_path: Path) -> None:
     fitted.save(tmp_path / "out.onnx")
     planned = onnxtile.plan(tmp_path / "out.onnx").plan
     assert planned.arena_size == fitted.after.arena
-    assert planned.kernels is not None and planned.kernels["islands"] >= 4
+    assert planned.kernels is not None and planned.kernels.islands >= 4
 
 
 def test_sums_of_quantised_products_are_not_cut() -> None:

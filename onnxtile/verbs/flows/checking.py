@@ -29,8 +29,7 @@ from onnxtile.verification.trials import Trial, Verdict, compare_with, run_edges
 
 if TYPE_CHECKING:
     from onnxtile.check.audit import Audit
-    from onnxtile.check.document import Claims
-    from onnxtile.declare.plan_document import PlanFailure
+    from onnxtile.declare.plan_document import PlanDocument, PlanFailure, ReadPlan
     from onnxtile.verbs.options.plan import CheckOptions
     from onnxtile.verbs.options.verify import CompareOptions
 
@@ -38,15 +37,14 @@ if TYPE_CHECKING:
 def check_plan(options: CheckOptions) -> Audit:
     """Check a plan as `onnxtile.check_plan` says."""
     from onnxtile.check.audit import Audit, check, check_ranges
-    from onnxtile.check.document import Claims, KernelClaim
     from onnxtile.check.movement import with_claimed_copies
     from onnxtile.check.ranges import listed, wrong_ranges
-    from onnxtile.declare.plan_document import PlanFailure
+    from onnxtile.declare.plan_document import PlanFailure, ReadPlan
 
     progress, model, plan = options.progress, options.model, options.plan
     inputs, ranges = options.inputs, options.ranges
     progress("reading the plan")
-    claims = _read(plan) if isinstance(plan, Path | str) else Claims.of(plan)
+    claims, surplus = _read(plan) if isinstance(plan, Path | str) else ReadPlan(plan, ())
     progress("reading the model")
     checked = load(model)
     given = None if inputs is None else read_inputs(inputs, checked)
@@ -61,9 +59,11 @@ def check_plan(options: CheckOptions) -> Audit:
     wrong += wrong_ranges(claims, words)
     if wrong:
         return Audit.refused(*wrong)
+    if surplus:
+        reasons = (f"{name}: the model shows no such field, so that nothing can check it" for name in surplus)
+        return Audit.refused(*map(PlanFailure, reasons))
     bind(checked, {**told, **options.single_dims}, {**given_shapes(given or {}), **options.whole_shapes})
-    counted = choose_kernels(checked, KernelChoice.NODES if claims.kernels is None else KernelChoice.ISLANDS)
-    islands = None if counted is None else KernelClaim(**counted.to_dict())
+    islands = choose_kernels(checked, KernelChoice.NODES if claims.kernels is None else KernelChoice.ISLANDS)
     # A planned model has its islands already.
     if claims.outside is not None and claims.kernels not in {None, islands}:
         noted.append(
@@ -95,7 +95,7 @@ def check_plan(options: CheckOptions) -> Audit:
     return check(checked, claims, known, Constants(checked), digest(model)).with_failures(noted)
 
 
-def _unknown(claims: Claims, known: Collection[str]) -> Iterator[PlanFailure]:
+def _unknown(claims: PlanDocument, known: Collection[str]) -> Iterator[PlanFailure]:
     """Yield the dimensions of `claims` that are not in `known`, those of the model."""
     from onnxtile.declare.plan_document import PlanFailure
 
@@ -105,12 +105,13 @@ def _unknown(claims: Claims, known: Collection[str]) -> Iterator[PlanFailure]:
                 yield PlanFailure(f"{kind}: the model has no open dimension {name!r}")
 
 
-def _read(file: Path | str) -> Claims:
-    from onnxtile.check.document import from_json, from_marks
+def _read(file: Path | str) -> ReadPlan:
+    from onnxtile.check.marks import from_marks
+    from onnxtile.declare.plan_document import ReadPlan, from_json
 
     path = Path(file)
     if path.suffix.lower() != ".json":
-        return from_marks(load(path), str(path))
+        return ReadPlan(from_marks(load(path), str(path)), ())
     try:
         data = path.read_bytes()
     except OSError as error:

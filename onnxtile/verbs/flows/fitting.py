@@ -29,7 +29,7 @@ from onnxtile.model.load import file_name, load
 from onnxtile.model.validity import check
 from onnxtile.planning.annotate import annotate, clear_plan
 from onnxtile.planning.model_plan import PlanSettings
-from onnxtile.planning.result import PlannedMovement
+from onnxtile.planning.result import MovementResult
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.resolve import Shapes, resolve
@@ -349,7 +349,7 @@ def _fewest_copied(options: FitOptions, subject: FitSubject) -> WrittenSchedule:
     return min(planned, key=lambda one: (_movement(one).bytes, one.schedule.macs, one.nodes))
 
 
-def _movement(one: WrittenSchedule) -> PlannedMovement:
+def _movement(one: WrittenSchedule) -> MovementResult:
     assert one.plan.movement is not None
     return one.plan.movement
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from onnxtile.declare import values
+from onnxtile.declare.plan_document import KernelCount
 from onnxtile.fusion.float_view import float_meaning
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted
@@ -23,9 +24,10 @@ from onnxtile.system.errors import UsageError
 
 if TYPE_CHECKING:
     from onnxtile.arena.state_run import StateVerdict
+    from onnxtile.declare.plan_document import PlannedState
     from onnxtile.kernels.states import StateChoice
     from onnxtile.planning.model_plan import PlanSettings
-    from onnxtile.planning.result import PlannedState, PlanResult
+    from onnxtile.planning.result import KeptState, ListedState, PlanResult
     from onnxtile.verbs.options.plan import PlanOptions
 
 
@@ -38,18 +40,6 @@ class KernelChoice(StrEnum):
 
 KERNELS = tuple(KernelChoice)
 """The values of the option `kernels` of `plan`."""
-
-
-@dataclass(frozen=True)
-class KernelCount:
-    """How many islands became kernels, and how many float tensors are inside of them: these are never stored."""
-
-    islands: int = 0
-    float_tensors: int = 0
-
-    def to_dict(self) -> dict[str, int]:
-        """Return the JSON of the counts."""
-        return dict(vars(self))
 
 
 def choose_kernels(model: ir.Model, kernels: str) -> KernelCount | None:
@@ -104,7 +94,7 @@ def state_verdict(opened: Unfolded, result: PlanResult, wanted: Wanted, options:
     """Return the verdict of runs that follow each other at one size; of one run where a state grows, and the next needs a larger size."""
     from onnxtile.arena.state_run import same_plan, state_run
 
-    runs = 1 if any(state.axis is not None for state in result.kept_states) else options.state_steps
+    runs = 1 if any(state.axis is not None for state in result.states) else options.state_steps
     return state_run(same_plan(opened, result, runs), wanted, progress=options.progress)
 
 
@@ -114,7 +104,7 @@ def sizes_of_runs(plan: PlanResult, opened: Unfolded, runs: int) -> list[dict[st
     A length begins with the least of its range. What a run appends is as short as its range allows; other dimensions are at their largest.
     Raises UsageError for a growing state whose length is not one dimension with a range.
     """
-    lengths = {name: step for state in plan.kept_states for name, step in _growth(plan, state, opened)}
+    lengths = {name: step for state in plan.states for name, step in _growth(plan, state, opened)}
     appended = {name for step in lengths.values() for name in step.symbols}
     sizes = {name: low if name in lengths or name in appended else high for name, (low, high) in plan.ranges.items()}
     return list(islice(_following(sizes, lengths, plan), runs))
@@ -151,7 +141,8 @@ def _growth(plan: PlanResult, state: PlannedState, opened: Unfolded) -> Iterator
 
 def require_lengths(plan: PlanResult, opened: Unfolded) -> None:
     """Raise UsageError for a range that begins with 0, unless it is that of the length of a state that grows."""
-    grown = {state.input: state.axis for state in plan.states if state.axis is not None}
+    states: list[KeptState | ListedState] = [*plan.states, *plan.listed]
+    grown = {state.input: state.axis for state in states if state.axis is not None}
     lengths = {
         name
         for value in opened.model.graph.inputs

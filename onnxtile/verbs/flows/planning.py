@@ -72,7 +72,7 @@ def _planned(options: PlanOptions) -> PlannedModel:
         result = plan_model(*opened, settings)
     else:
         planned, opened, result = plan_moved(planned, known, settings, options)
-    result = replace(result, kernels=None if counted is None else counted.to_dict())
+    result = replace(result, kernels=counted)
     require(opened.model, result, opened.shapes, opened.constants, result.digest)
     verdict: ArenaVerdict | StateVerdict | None = None
     not_run = None
@@ -103,7 +103,7 @@ def _ran(opened: Unfolded, result: PlanResult, wanted: Wanted, options: PlanOpti
     """Run `opened` inside its arena: many times where the plan keeps states, else once."""
     from onnxtile.arena.run import arena_run
 
-    if result.kept_states:
+    if result.states:
         return state_verdict(opened, result, wanted, options)
     options.progress("running the model")
     return arena_run(opened.model, result, opened.shapes, opened.constants, wanted=wanted, progress=options.progress)

@@ -72,7 +72,7 @@ def plan_range(options: PlanOptions) -> PlannedModel:
     progress("planning")
     settings = replace(settings, digest=digest(options.model), name=file_name(options.model), dims=dims, ranges=ranges)
     result = _fitting(opened, settings, lambda ranges: _refusal(planned, ranges, settings, options))
-    result = replace(result, kernels=None if counted is None else counted.to_dict(), sums=options.dim_sums)
+    result = replace(result, kernels=counted, sums=options.dim_sums)
     require_lengths(result, opened)
     verdict, not_run = _proved_or_checked(planned, result, opened, options)
     rename_symbols(planned, {word: name for name, word in names.items()})
@@ -149,7 +149,7 @@ def _fitting(
         capacity = None if memories is None else dict.fromkeys(memories, LARGEST_COUNT)
         free = plan_model(*opened, replace(settings, capacity=capacity))
         # With fixed offsets, or tensors without a formula, the arena of the least sizes is nearly that of the largest.
-        if any(arena.scaled is None or arena.peak is None for arena in free.formulas):
+        if any(arena.scaled is None or arena.peak is None for arena in free.formulas or ()):
             raise none_fits(settings.ranges, refusal, error) from None
         raise does_not_fit(free, settings.capacity, refusal, error) from None
 
@@ -178,7 +178,7 @@ def _proved(model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOpt
     sizes = proved_sizes(plan.ranges)
     wanted = Wanted(None, options.ranges)
     verdicts: list[ArenaVerdict] = []
-    is_scaled = any(arena.scaled is not None for arena in plan.formulas)
+    is_scaled = any(arena.scaled is not None for arena in plan.formulas or ())
     for one, opened in _at(model, sizes, options):
         options.progress(f"checking the plan at {listed(one)}")
         _require_planned(plan, opened)
@@ -187,7 +187,7 @@ def _proved(model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOpt
         ]
         for found in plans:
             require(opened.model, found.claims, opened.shapes, opened.constants, plan.digest)
-        for found in (plans if not verdicts else plans[-1:]) if options.verify and not plan.kept_states else ():
+        for found in (plans if not verdicts else plans[-1:]) if options.verify and not plan.states else ():
             verdict = arena_run(
                 opened.model, found.result, opened.shapes, opened.constants, wanted=wanted, progress=options.progress
             )
@@ -200,7 +200,7 @@ def _proved(model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOpt
                 )
     if not options.verify:
         return None
-    if plan.kept_states:
+    if plan.states:
         return RangeVerdict((), (), _with_states(model, plan, known, options))
     return RangeVerdict(tuple(sizes), tuple(verdicts))
 
