@@ -1,14 +1,13 @@
-"""The table of programs in C in docs/benchmarks.md: models for microcontrollers by onnxtile and by others, on an emulated Cortex-M7.
+"""The table of programs in C: models for microcontrollers by onnxtile and by others, on an emulated Cortex-M7.
 
-    python -m tests.bench.firmware_table FOLDER [--models TEXT ...] [--tools NAME ...] [--again] [--write]
+    python -m tests.bench.measure firmware --folder FOLDER [--names TEXT ...] [--tools NAME ...] [--docs]
 
-Each result is kept in FOLDER, so that a table is made in several runs. See `firmware_target.py` for what the figures are. All tools get the
-same inputs and outputs in the same types: those of quantised models are integers.
+Each result is kept in the folder, so that a table is made in several runs. `firmware_target.py` says what the figures are. All tools get
+the same inputs and outputs in the same types: those of quantised models are integers.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import os
@@ -16,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,11 +23,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import numpy_helper
 
 from models.make_quantised import quantise
 from tests.bench.firmware_models import MODELS
-from tests.bench.firmware_target import CPU, CannotRun, Figures, Port, Program, measured
+from tests.bench.firmware_target import CannotRun, Figures, Port, Program, measured
+from tests.bench.tables import Rows, Table
 
 FORM = "qdq-per-channel"
 
@@ -243,7 +243,8 @@ def tflite_micro(given: Subject, folder: Path) -> Row:
     if not files:
         raise CannotRun(f"onnx2tf writes no {kind}")
     np.savez(folder / "inputs.npz", *(_last_channels(array) for array in arrays.values()))
-    done = subprocess.run([sys.executable, "-c", _RUN_TFLITE, str(files[0]), str(folder)], capture_output=True, text=True, check=False)  # fmt: skip
+    command = [sys.executable, "-c", _RUN_TFLITE, str(files[0]), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = re.search(r"Arena allocation total (\d+) bytes", done.stdout + done.stderr)
     if found is None:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
@@ -280,16 +281,96 @@ made.print_allocations()
 """
 
 
+OURS = "onnxtile"
 TOOLS: dict[str, Callable[[Subject, Path], Row]] = {"emx-onnx-cgen": emx, "TFLite Micro": tflite_micro}
+KIB = 1024
+ASKED = {
+    ("visual wake words, MobileNetV1 0.25-96", "float"): (96 * KIB, "0%"),
+    ("visual wake words, MobileNetV1 0.25-96", "int8"): (32 * KIB, "0%"),
+    ("MobileNetV2 0.35-144", "float"): (192 * KIB, "5%"),
+    ("MobileNetV2 0.35-144", "int8"): (64 * KIB, "5%"),
+    ("MobileNetV2 1.0-224", "float"): (256 * KIB, "5%"),
+    ("MobileNetV2 1.0-224", "int8"): (160 * KIB, "0%"),
+    ("MCUNet-like 160", "float"): (256 * KIB, "5%"),
+    ("MCUNet-like 160", "int8"): (80 * KIB, "5%"),
+}
+"""The bytes that fit is asked for, and its budget of multiplications done again; other models are planned as they are."""
 
 
-def row_of(name: str, form: str, tool: str, folder: Path, asked: int | None = None) -> Row:
-    """Return the row of a tool; its files are in `folder`."""
+def row_of(name: str, form: str, tool: str, folder: Path) -> Row:
+    """Return the row of a tool, measured or as it is kept in `folder`."""
+    kept = folder / "rows" / f"{MODELS[name].__name__}_{form}.{tool.replace(' ', '_')}.json"
+    if kept.exists():
+        found = json.loads(kept.read_text())
+        return Row(**{**found, "figures": found["figures"] and Figures(**found["figures"])})
+    asked, extra = ASKED.get((name, form), (None, "0%")) if tool == OURS else (None, "")
     try:
         given = subject(name, form, folder / "models")
-        own = folder / f"{given.title}.{tool}.{asked or 'whole'}"
+        own = folder / kept.stem
         shutil.rmtree(own, ignore_errors=True)
         own.mkdir(parents=True)
-        return ours(given, own, asked) if tool == "onnxtile" else TOOLS[tool](given, own)
+        row = ours(given, own, asked, extra) if tool == OURS else TOOLS[tool](given, own)
     except CannotRun as error:
-        return Row(name, form, tool, reason=str(error), asked=asked)
+        row = Row(name, form, tool, reason=str(error), asked=asked)
+    kept.parent.mkdir(exist_ok=True)
+    kept.write_text(json.dumps(asdict(row), indent=1))
+    return row
+
+
+def firmware(given: Namespace) -> Rows:
+    """Yield the RAM, flash and instructions of each model in both forms by each tool."""
+    logging.disable(logging.WARNING)
+    tools = [OURS, *(tool for tool in TOOLS if not given.tools or tool in given.tools)]
+    for name in MODELS:
+        if given.names and not any(part in name for part in given.names):
+            continue
+        for form in ("float", "int8"):
+            rows = [row_of(name, form, tool, given.folder) for tool in tools]
+            known = [row.figures.ram for row in rows if row.figures is not None]
+            rams = [_ram(row, min(known, default=0)) for row in rows]
+            yield name, form, _whole(rows[0].asked), *rams, *map(_flash, rows), *_instructions(rows), rows[0].equal
+            for row in rows:
+                if row.reason:
+                    yield f"{name}, {form}, {row.tool}: {row.reason}"
+
+
+def _whole(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"
+
+
+def _ram(row: Row, least: int) -> str:
+    if row.figures is None:
+        return "none"
+    return f"**{row.figures.ram:,}**" if row.figures.ram == least else f"{row.figures.ram:,}"
+
+
+def _flash(row: Row) -> str:
+    return _whole(row.figures and row.figures.flash)
+
+
+def _instructions(rows: Sequence[Row]) -> Sequence[str]:
+    """Return the instructions of the first in millions, and those of the second as a ratio."""
+    first, second = (row.figures and row.figures.instructions for row in (*rows, Row("", "", ""))[:2])
+    return (f"{first / 1e6:.2f}" if first else "", f"{second / first:.2f}" if first and second else "")
+
+
+def _columns(given: Namespace) -> Sequence[str]:
+    tools = [OURS, *(tool for tool in TOOLS if not given.tools or tool in given.tools)]
+    titles = [f"{kind}, {tool}" for kind in ("RAM", "flash") for tool in tools]
+    return ("model", "form", "arena asked", *titles, "million instructions", f"those of {tools[1]} / ours", "outputs")
+
+
+TABLES = {
+    "firmware": Table(
+        "RAM, flash and instructions of programs in C on an emulated Cortex-M7, beside other tools",
+        _columns,
+        firmware,
+        words=2,
+        models=False,
+        options={
+            "--folder": {"type": Path, "required": True, "help": "of models and results"},
+            "--names": {"nargs": "+", "metavar": "TEXT", "help": "models whose name has one of these"},
+            "--tools": {"nargs": "+", "metavar": "NAME", "choices": TOOLS, "help": "all by default"},
+        },
+    )
+}
