@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxtile.firmware.prove import (
+    RUNS,
     Proof,
     Tools,
     command_done,
@@ -150,6 +151,8 @@ def build(
         return Firmware(source, not_proved("no runner is given for the target"), footprint)
     progress("running C")
     runs = list(runs_of(opened, plan, wanted))
+    if source.transfers and len(runs) == 1:
+        runs *= RUNS  # the copies are made early in one run, and late in another
     coarsest = max((precision_of(dtype.numpy()) for dtype in halves(opened.model)), default=0.0)
     output = output_of(source, runs, tools)
     proof = compared(source, runs, output, tools, coarsest)

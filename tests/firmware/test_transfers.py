@@ -6,6 +6,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import onnxtile
@@ -13,6 +14,7 @@ from onnxtile.declare.plan_document import MemoryCopy
 from onnxtile.firmware.build import build
 from onnxtile.firmware.prove import compiler
 from onnxtile.firmware.transfers import Transfer, transfers_of
+from onnxtile.model.feeds import Wanted
 from onnxtile.system.errors import Mismatch
 from onnxtile.verbs.flows.results import PlannedModel
 from tests.conftest import ROOT
@@ -55,6 +57,13 @@ def test_a_program_is_proved_with_copies_at_their_earliest_and_at_their_latest(m
     header = made.source.named("net").header
     assert "void net_copy(uint32_t id, void *target, const void *source, size_t size);" in header
     assert "void net_wait(uint32_t id);" in header
+
+
+@needs_cc
+def test_one_run_on_given_inputs_is_made_with_early_and_with_late_copies() -> None:
+    planned = moved()
+    wanted = Wanted({"pixels": np.ones((1, 3, 12, 12), np.float32)})
+    assert build(opened_of(planned), planned.plan, wanted=wanted).proof.runs == 3
 
 
 @pytest.mark.slow
