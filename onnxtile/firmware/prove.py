@@ -334,7 +334,7 @@ def compiled_program(source: CSource, runs: Sequence[CheckedRun], tools: Tools, 
         files.append(str(folder / "driver.c"))
         Path(files[-1]).write_text(proving_driver(source.title, source.name, source.transfers), "utf-8")
     command = [*tools.compiler, *WARNINGS, "-O2", *external, *files, "-lm", "-o", str(folder / "program")]
-    _succeed(command, "the C compiler refuses the program")
+    succeed(command, "the C compiler refuses the program")
     return folder / "program"
 
 
@@ -353,7 +353,8 @@ def output_of_run(program: Path, source: CSource, runs: Sequence[CheckedRun], to
     return found
 
 
-def _succeed(command: Sequence[str], reason: str) -> None:
+def succeed(command: Sequence[str], reason: str) -> None:
+    """Run `command`. Raises UsageError with `reason` and what it says where it fails."""
     done = command_done(command, None)
     if done.returncode:
         raise UsageError(
