@@ -93,11 +93,11 @@ def integer_ports(model: onnx.ModelProto) -> onnx.ModelProto:
                 graph.node.remove(node)
                 _rename(graph, node.output[0], info.name)
     for info in graph.output:
-        node = made.get(info.name)
-        if node is not None and node.op_type == "DequantizeLinear" and node.input[0] in made:
-            info.type.tensor_type.elem_type = held[node.input[2]].data_type
-            graph.node.remove(node)
-            _rename(graph, node.input[0], info.name)
+        last = made.get(info.name)
+        if last is not None and last.op_type == "DequantizeLinear" and last.input[0] in made:
+            info.type.tensor_type.elem_type = held[last.input[2]].data_type
+            graph.node.remove(last)
+            _rename(graph, last.input[0], info.name)
     return model
 
 
@@ -345,7 +345,7 @@ def _ram(row: Row, least: int) -> str:
 
 
 def _flash(row: Row) -> str:
-    return _whole(row.figures and row.figures.flash)
+    return _whole(None if row.figures is None else row.figures.flash)
 
 
 def _instructions(rows: Sequence[Row]) -> Sequence[str]:

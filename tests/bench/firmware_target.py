@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.bench.tables import ROOT
+from tests.bench.commands import ROOT
 
 CPU = ("-mcpu=cortex-m7", "-mfpu=fpv5-d16", "-mfloat-abi=hard")
 GCC = ("arm-none-eabi-gcc", *CPU)
@@ -198,7 +198,7 @@ def _sizes(made: Path) -> tuple[int, int]:
 
 
 def _main(program: Program) -> str:
-    declared, addresses = [program.declared], {}
+    declared, addresses = [program.declared], dict[str, str]()
     for port in (*program.inputs, *program.outputs):
         addresses[port.name] = port.address or f"port_{len(addresses)}"
         if port.address is None:
