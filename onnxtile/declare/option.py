@@ -25,7 +25,16 @@ from types import NoneType
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from onnxtile.declare.values import ANY, COUNT, FILE, FLAG, TEXT, Unreadable, ValueKind
-from onnxtile.system.errors import NAME_ONLY, Entry, OnnxtileError, QueryError, UsageError, Wording, in_python, invalid
+from onnxtile.system.errors import (
+    NAME_ONLY,
+    Entry,
+    OnnxtileError,
+    QueryError,
+    Wording,
+    about_options,
+    in_python,
+    invalid,
+)
 from onnxtile.system.registry import imported
 from onnxtile.system.text import whole
 
@@ -294,15 +303,11 @@ def names(*declarations: type) -> set[str]:
     return {name for declaration in declarations for name in parameters(declaration)}
 
 
-def require_within(settings: Any, allowed: Collection[str], message: str, hint: str, **given: object) -> None:
-    """Raise UsageError for an option of `settings` that differs from its default and is not `allowed`.
-
-    `message` names it as {option}, and what was `given` besides by name.
-    """
+def require_within(settings: Any, allowed: Collection[str], message: str, hint: str) -> None:
+    """Raise UsageError for an option of `settings` that differs from its default and is not `allowed`; `message` names it as {option}."""
     alien = next((name for name in changed(settings) if name not in allowed), None)
     if alien is not None:
-        said = message.replace("{option}", f"{{{alien}}}")
-        raise UsageError(said, hint=hint, given={alien: NAME_ONLY, **given})
+        raise about_options(message.replace("{option}", f"{{{alien}}}"), hint=hint)
 
 
 class VerbFunction(Protocol[P, O_contra, R_co]):

@@ -13,6 +13,7 @@ from typing import Any
 
 from onnxtile.firmware import in_place
 from onnxtile.firmware.prove import (
+    RUNS,
     Proof,
     Tools,
     command_done,
@@ -58,9 +59,9 @@ class Footprint:
         return self.code + self.constants
 
     @property
-    def ram(self) -> int:
-        """Memory and stack."""
-        return self.memory + (self.stack or 0)
+    def ram(self) -> int | None:
+        """Memory and stack; None where the stack is not known."""
+        return None if self.stack is None else self.memory + self.stack
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures, ready for JSON."""
@@ -88,9 +89,10 @@ class Firmware:
     def to_dict(self) -> dict[str, Any]:
         """Return the figures, ready for JSON."""
         source = self.source
-        figures = ("kernels", "functions", "calls", "blocks", "tables", "weights", "workspace")
+        figures = ("kernels", "functions", "calls", "blocks", "tables", "weights", "workspace", "transfers")
         return {
             **{name: getattr(source, name) for name in figures},
+            "arena": sum(size for _, _, size in source.arenas),
             "proof": self.proof.to_dict(),
             "footprint": self.footprint and self.footprint.to_dict(),
             "copied": dict(self.copied),
@@ -160,6 +162,8 @@ def build(
         return Firmware(source, not_proved("no runner is given for the target"), footprint, copied)
     progress("running C")
     runs = list(runs_of(opened, plan, wanted))
+    if source.transfers and len(runs) == 1:
+        runs *= RUNS  # the copies are made early in one run, and late in another
     coarsest = max((precision_of(dtype.numpy()) for dtype in halves(opened.model)), default=0.0)
     output = output_of(source, runs, tools)
     proof = compared(source, runs, output, tools, coarsest)
@@ -179,7 +183,8 @@ _SECTION = re.compile(r"^(\.\S+)\s+(\d+)", re.MULTILINE)
 def footprint_of(source: CSource, tools: Tools) -> Footprint | None:
     """Return the bytes of `source`; None where the tool `size` is missing beside the compiler, or it fails."""
     command = _without_files(tools.compiler)
-    size = shutil.which(re.sub(r"(gcc|clang|cc)(-[\d.]+)?$", "size", command[0]))
+    named = re.search(r"(gcc|clang|cc)(-[\d.]+)?$", command[0])
+    size = shutil.which("size" if named is None else command[0][: named.start()] + "size")
     if size is None:
         return None
     with tempfile.TemporaryDirectory(prefix="onnxtile-") as name:

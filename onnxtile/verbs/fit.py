@@ -19,7 +19,7 @@ from onnxtile.common_options import (
 from onnxtile.declare import values
 from onnxtile.declare.option import WRITING, Choices, Option, names, require_within
 from onnxtile.declare.verb import Content, Rendered, Verb, writer_of
-from onnxtile.system.errors import NAME_ONLY, UsageError
+from onnxtile.system.errors import about_options
 from onnxtile.system.registry import late
 from onnxtile.verbs.plan import require_target
 
@@ -118,10 +118,9 @@ class FitOptions(CurveOptions):
         if isinstance(sizes, int):
             return {"arena": sizes}
         if len(sizes) > 2:
-            raise UsageError(
+            raise about_options(
                 "{capacity} is given for more than two memories",
                 hint="give those of the fast memory, and of the slow one behind it",
-                given={"capacity": NAME_ONLY},
             )
         return sizes
 
@@ -157,22 +156,15 @@ class FitCommand(WriteOptions, FitStepOptions):
 def require_memory(options: FitOptions) -> None:
     """Raise UsageError unless there is one memory to fit, or the smallest is asked for."""
     if options.memory is None and not options.smallest:
-        raise UsageError(
+        raise about_options(
             "no memory to fit: neither {capacity} nor {smallest} is given",
             hint="give --capacity 256KiB, --smallest, or --curve curve.html",
-            given={"capacity": NAME_ONLY, "smallest": NAME_ONLY},
         )
     if options.memory is not None and options.smallest:
-        raise UsageError(
-            "{capacity} and {smallest} exclude each other",
-            hint="leave out one of the two",
-            given={"capacity": NAME_ONLY, "smallest": NAME_ONLY},
-        )
+        raise about_options("{capacity} and {smallest} exclude each other", hint="leave out one of the two")
     if options.fuse and options.memories is not None:
-        raise UsageError(
-            "{fuse} is for one memory, and {capacity} is given for two",
-            hint="fuse the result: onnxtile fuse",
-            given={"fuse": NAME_ONLY, "capacity": NAME_ONLY},
+        raise about_options(
+            "{fuse} is for one memory, and {capacity} is given for two", hint="fuse the result: onnxtile fuse"
         )
 
 
@@ -214,7 +206,7 @@ def _require(options: FitStepOptions) -> None:
         return
     allowed = names(CurveOptions, ReportOptions) | {"curve", "dry_run"}
     message = "{option} is for one model that fits, and {curve} alone writes none"
-    require_within(options, allowed, message, "add --capacity 256KiB or --smallest", curve=NAME_ONLY)
+    require_within(options, allowed, message, "add --capacity 256KiB or --smallest")
 
 
 FIT = Verb("fit", FitCommand, late("onnxtile.verbs.flows.fit:run"), FitStepOptions, _writes, _prepare, _require)

@@ -11,7 +11,6 @@ from onnxtile.common_options import InputOptions, ModelArgument, ReportOptions, 
 from onnxtile.declare import values
 from onnxtile.declare.option import WRITING, Choices, Option, Positional, names, require_within
 from onnxtile.declare.verb import Rendered, Verb, writer_of
-from onnxtile.system.errors import NAME_ONLY
 from onnxtile.system.registry import late
 
 ENDINGS = (".csv", ".json")
@@ -75,20 +74,13 @@ class InspectCommand(ReportOptions, InputOptions, InspectStep):
 def _require(options: InspectStep) -> None:
     if not isinstance(options, InspectCommand):
         return
-    given = {"trace": NAME_ONLY}
     if options.trace:
         allowed = names(TraceOptions, ReportOptions) | {"trace", "output"}
-        require_within(
-            options,
-            allowed,
-            "{option} does not go with {trace}, which runs the model",
-            "leave one of the two out",
-            **given,
-        )
+        message, hint = "{option} does not go with {trace}, which runs the model", "leave one of the two out"
     else:
         allowed = names(InspectStep, ReportOptions)
-        hint = "inspect runs nothing without it; --emit writes the nodes"
-        require_within(options, allowed, "{option} is for {trace}", hint, **given)
+        message, hint = "{option} is for {trace}", "inspect runs nothing without it; --emit writes the nodes"
+    require_within(options, allowed, message, hint)
 
 
 def _prepare(_options: InspectStep, paths: Sequence[Path]) -> Rendered:

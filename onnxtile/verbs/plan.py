@@ -20,7 +20,7 @@ from onnxtile.common_options import (
 from onnxtile.declare import values
 from onnxtile.declare.option import WRITING, Choices, Option, Positional, names, require_within
 from onnxtile.declare.verb import Outcome, Rendered, Verb
-from onnxtile.system.errors import NAME_ONLY, UsageError
+from onnxtile.system.errors import UsageError, about_options
 from onnxtile.system.registry import imported
 from onnxtile.system.text import whole
 
@@ -265,12 +265,11 @@ def require_target(options: EmitOptions) -> None:
     elif options.target_cc or options.runner or options.weights != "code":
         name = "target_cc" if options.target_cc else "runner" if options.runner else "weights"
         message = f"{{{name}}} is about a program in C, and {{emit}} names none"
-        raise UsageError(message, hint="add {emit} net.c", given={name: NAME_ONLY, "emit": NAME_ONLY})
+        raise about_options(message, hint="add {emit} net.c")
     if options.runner and not options.target_cc:
-        raise UsageError(
+        raise about_options(
             "{runner} runs what {target_cc} compiles, which is not given",
             hint='add {target_cc} "arm-none-eabi-gcc ..."',
-            given={"runner": NAME_ONLY, "target_cc": NAME_ONLY},
         )
 
 
@@ -295,17 +294,13 @@ def _require_one_mode(options: PlanCommand) -> None:
     elif options.check is not None:
         allowed = names(CheckOptions, ReportOptions) | {"check", "dry_run"}
         message = "{option} is for planning, and {check} plans nothing"
-        require_within(options, allowed, message, "leave one of the two out", check=NAME_ONLY)
+        require_within(options, allowed, message, "leave one of the two out")
 
 
 def _require_tflite_files(options: PlanCommand) -> None:
     """Raise UsageError for files that the plan of a .tflite cannot be written to."""
     if options.output == "-":
-        raise UsageError(
-            "a .tflite is written to a file, not to stdout",
-            hint="name a file with {output}",
-            given={"output": NAME_ONLY},
-        )
+        raise about_options("a .tflite is written to a file, not to stdout", hint="name a file with {output}")
     for file in options.emit:
         if file.endswith((".tflm", ".tflm.json", ".bin")):
             raise UsageError(

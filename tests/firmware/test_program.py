@@ -423,6 +423,28 @@ def test_a_changed_weight_in_the_file_is_noticed() -> None:
     assert not compared(source, runs, output_of(source, runs, tools), tools).equal
 
 
+FIXED = {
+    "float[2, 3]": "<int64 axis = {1}> { y = CumSum(x, axis) }",
+    "float[3, 3]": "<int64 k = {1}> { y = Trilu(x, k) }",
+    "float[1, 1, 4, 4]": """<float[8] part = {0, 0, 0.2, 0.2, 1, 1, 0.8, 0.9}, int64[4] sizes = {1, 1, 6, 6}> {
+        y = Resize <mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize"> (x, part, , sizes)
+    }""",
+    "int64[3]": "<int64[3] data = {4, 5, 6}> { y = Add(x, data) }",
+}
+
+
+@needs_cc
+@pytest.mark.parametrize("kind", FIXED)
+def test_operands_that_say_what_is_computed_need_not_be_read_and_others_are_weights(kind: str) -> None:
+    result = kind.replace("4, 4", "6, 6")
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 18]> g ({kind} x) => ({result} y) {FIXED[kind]}"""
+    )
+    made = built(model)
+    read = {"float[1, 1, 4, 4]": 64, "int64[3]": 24}  # emx-onnx-cgen reads the part and the sizes of a Resize in a run
+    assert made.proof.equal and made.source.weights == read.get(kind, 0)
+
+
 def test_a_graph_that_hands_out_its_input_and_a_constant_copies_them() -> None:
     model = onnx.parser.parse_model(
         """<ir_version: 10, opset_import: ["": 17]>
@@ -563,6 +585,43 @@ def test_options_that_make_no_sense_are_one_line_and_write_nothing(
     told = capsys.readouterr().err.strip().splitlines()[-1]
     assert told.startswith("error: ") and message in told
     assert not (tmp_path / "net.c").exists() and not (tmp_path / "model.planned.onnx").exists()
+
+
+@needs_cc
+def test_a_pipeline_bounds_ram_and_flash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = arguments(tmp_path)[2]
+    command = ["onnxtile", "run", str(tmp_path / "p.toml"), model, "--json", str(tmp_path / "r.json")]
+
+    def judged(budgets: str, emit: str = '["c"]') -> int:
+        (tmp_path / "p.toml").write_text(
+            f'[[steps]]\ndo = "plan"\nemit = {emit}\nverify = false\n[budgets]\n{budgets}\n'
+        )
+        return ended(command, monkeypatch)
+
+    assert judged('max_ram = "64KiB"\nmax_flash = "64KiB"') == 0
+    found = json.loads((tmp_path / "r.json").read_text())["models"][0]
+    ram, flash = found["figures"]["ram"], found["figures"]["flash"]
+    assert 0 < found["figures"]["arena"] < ram < 65536 and 0 < flash < 65536
+    assert judged(f"max_ram = {ram}\nmax_flash = {flash}") == 0
+    assert judged(f"max_ram = {ram - 1}") == 1 and judged(f"max_flash = {flash - 1}") == 1
+    capsys.readouterr()
+    assert judged("max_ram = 1", "[]") == 2
+    assert "the budget 'max_ram' needs a step plan that writes C" in capsys.readouterr().err
+    monkeypatch.setattr("onnxtile.firmware.build.compiler", lambda: None)
+    assert judged('max_ram = "64KiB"') == 1  # nobody has counted it
+
+
+@needs_cc
+def test_without_a_compiler_a_program_is_written_and_not_proved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("onnxtile.firmware.build.compiler", lambda: None)
+    assert ended(arguments(tmp_path, "--emit", str(tmp_path / "net.c")), monkeypatch) == 0
+    printed = capsys.readouterr().out
+    assert "the program in C was not run: no C compiler is here" in printed
+    assert "RAM without the stack" in printed and (tmp_path / "net.c").exists()
 
 
 @needs_cc
