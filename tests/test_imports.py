@@ -1,12 +1,23 @@
-"""Packages of onnxtile import one way, and each third-party package is imported by one of them."""
+"""Packages of onnxtile import one way, third-party packages stay in one of them, names have one meaning, and plug-ins exist."""
+
+from __future__ import annotations
 
 import ast
+import sys
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+import onnxtile
+from onnxtile.system.errors import OnnxtileError
+from onnxtile.system.registry import data_folder, discover
+
+# Packages of onnxtile import one way, and each third-party package is imported by one of them.
+
 
 PACKAGE = Path(__file__).parent.parent / "onnxtile"
 
@@ -120,3 +131,73 @@ def test_libraries_of_which_private_names_are_used_have_an_upper_bound() -> None
     bounds = {name: bound for name, _, bound in (text.partition(">=") for text in project["dependencies"])}
     for name in ("onnx-ir", "onnx-shape-inference", "onnxruntime"):
         assert "<" in bounds[name], name
+
+
+# One type name has one meaning in the whole package.
+
+
+SOURCES = Path(onnxtile.__file__).parent
+
+
+def _types(file: Path) -> set[str]:
+    """Return the names of the classes of a module, at any depth, and of its type aliases."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    found = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    for node in tree.body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        found |= {one.id for one in targets if isinstance(one, ast.Name) and one.id.lstrip("_")[:1].isupper()}
+    return {name for name in found if not name.isupper()}
+
+
+def test_no_two_types_have_one_name() -> None:
+    places = defaultdict(list)
+    for file in sorted(SOURCES.rglob("*.py")):
+        for name in _types(file):
+            places[name.lstrip("_")].append(str(file.relative_to(SOURCES)))
+    assert len(places) > 300
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
+# Plug-ins are found by their existence.
+
+
+@pytest.fixture(name="package")
+def _package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = tmp_path / "some_plugins"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (tmp_path / "some_kind.py").write_text("class Kind:\n    def __init__(self, name):\n        self.name = name\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield folder
+    for name in [n for n in sys.modules if n.startswith("some_")]:
+        del sys.modules[name]
+
+
+def test_every_instance_is_found_by_its_name(package: Path) -> None:
+    (package / "b.py").write_text("from some_kind import Kind\nX = Kind('zeta')\nOTHER = 3\n")
+    (package / "a.py").write_text("from some_kind import Kind\nY = Kind('alpha')\nfrom some_plugins.b import X\n")
+    import some_kind  # type: ignore[import-not-found]
+
+    assert list(discover("some_plugins", some_kind.Kind)) == ["alpha", "zeta"]
+
+
+def test_nothing_is_nothing(package: Path) -> None:
+    assert package.is_dir()
+    assert discover("some_plugins", int) == {}
+
+
+def test_two_of_one_name_are_an_error(package: Path) -> None:
+    for module in "ab":
+        (package / f"{module}.py").write_text("from some_kind import Kind\nX = Kind('same')\n")
+    import some_kind
+
+    with pytest.raises(OnnxtileError, match="'same'"):
+        discover("some_plugins", some_kind.Kind)
+
+
+def test_folders_that_ship_are_found() -> None:
+    assert (data_folder("models") / "transformer.onnx").is_file()
+    with pytest.raises(OnnxtileError, match="missing"):
+        data_folder("no such folder")
