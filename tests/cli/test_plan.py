@@ -14,6 +14,7 @@ import pytest
 from onnx import helper
 
 import onnxtile
+from tests import build
 from tests.contributed_models import packed_heads
 
 # Bare problems on the command line: what comes out, and that a bad one is a line with the right exit code.
@@ -193,8 +194,7 @@ def test_a_graph_with_a_cycle(run: Run, tmp_path: Path) -> None:
         helper.make_node("Neg", ["b"], ["c"], "third"),
     ]
     values = [helper.make_tensor_value_info(name, 1, [2]) for name in "xc"]
-    graph = helper.make_graph(nodes, "round", values[:1], values[1:])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), tmp_path / "c.onnx")
+    onnx.save(build.model(nodes, values[:1], values[1:], opset=20), tmp_path / "c.onnx")
     done = run("plan", "c.onnx", "--dry-run")
     assert (done.code, done.out) == (2, "")
     assert done.err.count("\n") == 1

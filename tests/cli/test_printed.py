@@ -26,6 +26,7 @@ from onnxtile.cli.command import Job, bar
 from onnxtile.report.format import Format
 from onnxtile.system.progress import counted, silent
 from onnxtile.system.registry import discover
+from tests import build
 
 # Names that a model brings reach a terminal, a spreadsheet, a page, a picture, a header and a trace as text and as
 # nothing else.
@@ -117,11 +118,7 @@ def test_libraries_say_nothing_before_an_error(run: Run, hostile: Path) -> None:
     value = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in ("x", "y")]
     index = numpy_helper.from_array(np.array([9, 9]), "i")
     onnx.save(
-        helper.make_model(
-            helper.make_graph([gather], "g", value[:1], value[1:], [index]),
-            ir_version=10,
-            opset_imports=[helper.make_opsetid("", 17)],
-        ),
+        build.model([gather], value[:1], value[1:], [index]),
         hostile,
     )
     done = run("verify", "h.onnx", "h.onnx")

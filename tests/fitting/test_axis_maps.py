@@ -20,6 +20,7 @@ from onnxtile.operators.node_view import NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLink
 from onnxtile.operators.table import axis_links
 from onnxtile.shapes.resolve import resolve
+from tests import build
 from tests.fitting.networks import cut_into_strips, model, run
 
 
@@ -42,8 +43,7 @@ def _one(op: str, rows: int, weights: tuple[int, ...] | None = None, **attribute
     node = helper.make_node(op, ["x", *(one.name for one in constants)], ["y"], name="one", **attributes)
     x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 2, rows, 5])
     y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", "c", "h", "w"])
-    graph = helper.make_graph([node], "g", [x], [y], constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    return build.model([node], [x], [y], constants)
 
 
 @settings(max_examples=60, deadline=None)
@@ -307,8 +307,7 @@ def _chain(op: str, constants: dict[str, Any], rows: int, opset: int = 19, **att
     x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 2, rows, 9])
     y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", "c", "h", "w"])
     arrays = [numpy_helper.from_array(np.asarray(one), name) for name, one in constants.items() if name]
-    graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(weights, "w"), *arrays])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    return build.model(nodes, [x], [y], [numpy_helper.from_array(weights, "w"), *arrays], opset=opset)
 
 
 @settings(max_examples=40, deadline=None)

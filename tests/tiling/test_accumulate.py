@@ -13,7 +13,7 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from onnxtile import api
 from onnxtile.model.save import to_bytes
@@ -21,6 +21,7 @@ from onnxtile.system.errors import Infeasible, UsageError
 from onnxtile.system.runtime import Session
 from onnxtile.tiling.limits import Accumulation, Limits, TilingPolicy, WindowBounds
 from onnxtile.tiling.write import most_nodes
+from tests import build
 from tests.tiling.conftest import Case
 
 # The ways to add partial sums: each is right, and keeps as few of them alive as it says.
@@ -138,14 +139,14 @@ def layer(
     op: str, x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], opset: int = 17, **more: Any
 ) -> onnx.ModelProto:
     weight = np.random.default_rng(0).standard_normal(w).astype(np.float32)
-    graph = helper.make_graph(
+    return build.model(
         [helper.make_node(op, ["x", "w"], ["y"], name="layer", **more)],
-        "g",
-        [helper.make_tensor_value_info("x", 1, x)],
-        [helper.make_tensor_value_info("y", 1, y)],
-        [numpy_helper.from_array(weight, "w")],
+        {"x": x},
+        {"y": y},
+        {"w": weight},
+        opset=opset,
+        ir_version=8,
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
 def bytes_alive(tiled: Tiled) -> int:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from onnxtile import api
 from onnxtile.model.known import declared
@@ -27,6 +27,7 @@ from onnxtile.tiling.contraction import TensorOperand, matrix_product
 from onnxtile.tiling.grid import ORDERS, Axis, TileGrid, Workload
 from onnxtile.tiling.limits import LARGEST, AxisBounds, Limits, WindowBounds, bounds_of
 from onnxtile.tiling.result import Counts, TileChoice, share, trade, within_slack
+from tests import build
 from tests.tiling.conftest import CONVOLUTIONS, TILES, Bench, Case, Tiled
 
 # The choice of a tile: as good as trying everything, and near the bound that nothing beats.
@@ -526,14 +527,7 @@ def largest(tiled: Tiled) -> int:
 
 def convolution(x: tuple[int, ...], w: Array, op: str = "Conv", **attributes: Any) -> onnx.ModelProto:
     node = helper.make_node(op, ["x", "w"], ["y"], name="conv", **attributes)
-    graph = helper.make_graph(
-        [node],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(w, "w")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = build.model([node], {"x": x}, {"y": None}, {"w": w}, ir_version=8)
     return onnx.shape_inference.infer_shapes(model)
 
 

@@ -9,13 +9,14 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnx import helper, numpy_helper, parser
+from onnx import helper, parser
 
 from onnxtile import api
 from onnxtile.model import keys
 from onnxtile.model.save import to_bytes
 from onnxtile.system.runtime import Session
 from onnxtile.tiling.limits import Limits, TilingPolicy
+from tests import build
 
 # Products inside local functions.
 
@@ -229,11 +230,7 @@ def test_two_layers_in_a_row_and_a_shared_weight(bench: Bench) -> None:
         helper.make_node("MatMul", ["a", "w"], ["h"], name="x.y"),
         helper.make_node("MatMul", ["h", "w"], ["o"], name="x/y"),
     ]
-    graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("a", 1, (5, 6))], [helper.make_tensor_value_info("o", 1, (5, 6))],
-        [numpy_helper.from_array(weight, "w")],
-    )  # fmt: skip
-    source = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    source = build.model(nodes, {"a": [5, 6]}, {"o": [5, 6]}, {"w": weight}, ir_version=8)
     tiled = bench.tile(source, Limits.of(max=4), WRAP)
     assert [node.op_type for node in tiled.nodes] == ["Tiled_MatMul_x_y_2", "Tiled_MatMul_x_y"]
     assert len([name for name in tiled.model.graph.initializers if "/b_" in name]) == 4, "blocks are shared"

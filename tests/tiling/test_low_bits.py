@@ -17,6 +17,7 @@ from onnxtile import api
 from onnxtile.system.errors import Mismatch, UsageError
 from onnxtile.system.runtime import Array, Session
 from onnxtile.tiling.limits import Accumulation, Limits, TilingPolicy, WindowBounds
+from tests import build
 from tests.tiling.conftest import Bench, Case
 
 # Weights of few bits with a scale for each block of K: MatMulNBits, and MatMul by a DequantizeLinear with
@@ -52,15 +53,14 @@ def nbits(
     node = helper.make_node(
         "MatMulNBits", inputs, ["y"], name="fc", domain="com.microsoft", K=k, N=N, bits=bits, block_size=BLOCK, **attributes
     )  # fmt: skip
-    graph = helper.make_graph(
+    return build.model(
         [node],
-        "g",
-        [helper.make_tensor_value_info("a", 1, (*batch, k))],
-        [helper.make_tensor_value_info("y", 1, (*batch, N))],
-        [numpy_helper.from_array(array, name) for name, array in held.items()],
+        {"a": [*batch, k]},
+        {"y": [*batch, N]},
+        held,
+        com_microsoft=1,
+        ir_version=8,
     )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
 def blocked(*, axis: int = 0, zeros: bool = True, dtype: int = TensorProto.INT4, op: str = "MatMul") -> onnx.ModelProto:
@@ -82,8 +82,7 @@ def blocked(*, axis: int = 0, zeros: bool = True, dtype: int = TensorProto.INT4,
     ]
     inputs = [helper.make_tensor_value_info("a", 1, (5, K))]
     outputs = [helper.make_tensor_value_info("y", 1, (5, 2 * BLOCK))]
-    graph = helper.make_graph(nodes, "g", inputs, outputs, held)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return build.model(nodes, inputs, outputs, held, opset=21)
 
 
 def stored(model: ir.Model) -> int:
@@ -268,8 +267,7 @@ def test_a_convolution_adds_in_float32() -> None:
         onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT16, dims)
         for name, dims in (("x", [1, 64, 6, 6]), ("y", [1, 4, 4, 4]))
     ]
-    graph = onnx.helper.make_graph([node], "g", values[:1], values[1:], [w])
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    model = build.model([node], values[:1], values[1:], [w], ir_version=8)
     limits = Limits.of(window=WindowBounds(channels=16))
     tiled = api.tile(model, limits, accumulate_type="float32")
     assert tiled.sites[0].passed and sum(node.op_type == "Cast" for node in tiled.model.graph) == 5

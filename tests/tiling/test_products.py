@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from onnx import helper, numpy_helper, parser
+from onnx import helper, parser
 
 from onnxtile import api
 from onnxtile.model.load import load
@@ -22,6 +22,7 @@ from onnxtile.system.runtime import Array, Session
 from onnxtile.tiling.contraction import Contraction, Tileable, TilingFacts, broadcast, matrix_product, required_input
 from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.operators.floats import gemm_factor as factor
+from tests import build
 
 # Tiled products against numpy, through onnxruntime.
 
@@ -146,10 +147,7 @@ def test_vectors(
         inputs.append(helper.make_tensor_value_info("b", 1, shape_b))
     initializers = [numpy_helper.from_array(b, "b")] if constant else []
     node = helper.make_node("MatMul", ["a", "b"], ["y"], name="fc")
-    graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", 1, result)], initializers)
-    tiled = bench.tile(
-        helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), Limits.of(max=4)
-    )
+    tiled = bench.tile(build.model([node], inputs, {"y": result}, initializers, ir_version=8), Limits.of(max=4))
     got = tiled.run({"a": a} if constant else {"a": a, "b": b})["y"]
     assert got.shape == result
     np.testing.assert_allclose(got, a.astype(np.float64) @ b.astype(np.float64), atol=1e-5)
@@ -187,14 +185,14 @@ def matmul(
     element = helper.np_dtype_to_tensor_dtype(operands[0].dtype)
     shapes = {name: (declared or {}).get(name, array.shape) for name, array in named.items()}
     rank = np.matmul(*operands).ndim
-    graph = helper.make_graph(
+    return build.model(
         [helper.make_node("MatMul", ["a", "b"], ["y"], name="fc")],
-        "case",
-        [helper.make_tensor_value_info(name, element, shapes[name]) for name in named if name not in constants],
-        [helper.make_tensor_value_info("y", element, [f"y{axis}" for axis in range(rank)])],
-        [numpy_helper.from_array(array, name) for name, array in named.items() if name in constants],
+        {name: (element, shapes[name]) for name in named if name not in constants},
+        {"y": (element, [f"y{axis}" for axis in range(rank)])},
+        {name: array for name, array in named.items() if name in constants},
+        opset=opset,
+        ir_version=8,
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
 def require_product(tiled: Tiled, operands: tuple[Array, Array], constants: str = "") -> None:
@@ -407,14 +405,14 @@ def matmul_integer(arrays: dict[str, Array], constants: str = "", opset: int = 1
     while not inputs[-1]:
         inputs.pop()
     rank = max(arrays["a"].ndim, arrays["b"].ndim)
-    graph = helper.make_graph(
+    return build.model(
         [helper.make_node("MatMulInteger", inputs, ["out"], name="fc")],
-        "case",
-        [helper.make_tensor_value_info(n, types[n], x.shape) for n, x in arrays.items() if n not in fixed],
-        [helper.make_tensor_value_info("out", onnx.TensorProto.INT32, [f"y{axis}" for axis in range(rank)])],
-        [numpy_helper.from_array(x, n) for n, x in arrays.items() if n in fixed],
+        {n: (types[n], x.shape) for n, x in arrays.items() if n not in fixed},
+        {"out": (onnx.TensorProto.INT32, [f"y{axis}" for axis in range(rank)])},
+        {n: x for n, x in arrays.items() if n in fixed},
+        opset=opset,
+        ir_version=8,
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
 def operands(

@@ -23,6 +23,7 @@ from onnxtile.shapes.resolve import resolve
 from onnxtile.system.runtime import Array, Session
 from onnxtile.tiling.limits import Limits, TilingPolicy, WindowBounds
 from onnxtile.tiling.tile import tile
+from tests import build
 
 # QLinearMatMul and QGemm: tiles that are equal to onnxruntime's own kernels to the last bit.
 
@@ -72,15 +73,15 @@ def model(op: str, held: dict[str, Array], fixed: set[str], opset: int = 17, **a
     domain = "com.microsoft" if op == "QGemm" else ""
     types = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in held.items()}
     result = types["y_zero"] if "y_zero" in held else 1
-    graph = helper.make_graph(
+    return build.model(
         [helper.make_node(op, names, ["y"], name="fc", domain=domain, **attributes)],
-        "case",
-        [helper.make_tensor_value_info(n, types[n], x.shape) for n, x in held.items() if n not in fixed],
-        [helper.make_tensor_value_info("y", result, [f"y{axis}" for axis in range(held["a"].ndim)])],
-        [numpy_helper.from_array(x, n) for n, x in held.items() if n in fixed],
+        {n: (types[n], x.shape) for n, x in held.items() if n not in fixed},
+        {"y": (result, [f"y{axis}" for axis in range(held["a"].ndim)])},
+        {n: x for n, x in held.items() if n in fixed},
+        opset=opset,
+        com_microsoft=1,
+        ir_version=8,
     )
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
 def require_equal(
@@ -206,18 +207,14 @@ def conv_model(op: str, held: dict[str, Array], fixed: set[str], opset: int = 17
         names.pop()
     types = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in held.items()}
     result = types["y_zero"] if op == "QLinearConv" else 6
-    graph = helper.make_graph(
+    return build.model(
         [helper.make_node(op, names, ["y"], name="conv", **attributes)],
-        "case",
-        [
-            helper.make_tensor_value_info(n, types[n], x.shape)
-            for n, x in held.items()
-            if n not in fixed and n in CONV_INPUTS[op]
-        ],
-        [helper.make_tensor_value_info("y", result, [f"y{axis}" for axis in range(held["x"].ndim)])],
-        [numpy_helper.from_array(x, n) for n, x in held.items() if n in fixed and n in CONV_INPUTS[op]],
+        {n: (types[n], x.shape) for n, x in held.items() if n not in fixed and n in CONV_INPUTS[op]},
+        {"y": (result, [f"y{axis}" for axis in range(held["x"].ndim)])},
+        {n: x for n, x in held.items() if n in fixed and n in CONV_INPUTS[op]},
+        opset=opset,
+        ir_version=8,
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
 def require_equal_conv(
@@ -350,14 +347,7 @@ def qdq(
         helper.make_node("DequantizeLinear", ["b_q", "b_scale"], ["b"]),
         helper.make_node(op, ["x", "w", "b"], ["y"], name="layer", **attributes),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, y)],
-        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return build.model(nodes, {"x": x}, {"y": y}, arrays, opset=13, ir_version=8)
 
 
 CASES: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
@@ -457,14 +447,14 @@ def island(
     last = ("QuantizeLinear", ["yf", "y_scale", "y_zero"]) if quantizes else ("Relu", ["yf"])
     nodes.append(helper.make_node(*last, ["y"], name="last"))
     types = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in held.items()}
-    graph = helper.make_graph(
+    model = build.model(
         nodes,
-        "island",
-        [helper.make_tensor_value_info("x", types["x_zero"], x)],
+        {"x": (types["x_zero"], x)},
         [helper.make_tensor_value_info("y", types["y_zero"] if quantizes else 1, None)],
-        [numpy_helper.from_array(array, name) for name, array in held.items()],
+        held,
+        opset=13,
+        ir_version=8,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     return onnx.shape_inference.infer_shapes(model)
 
 

@@ -14,6 +14,7 @@ import onnxtile
 from onnxtile.model.load import load
 from onnxtile.model.session import session_of
 from onnxtile.verification.rounding import compare, judge, one_step_off
+from tests import build
 
 # The judgement of the whole model: rounding that the original has itself is no mistake, anything else is.
 
@@ -28,14 +29,7 @@ def model(scale: float, shift: float = -10.0) -> onnx.ModelProto:
         helper.make_node("Sigmoid", ["t"], ["y"]),
     ]
     constants = {"w": weight, "scale": np.float32(scale), "shift": np.float32(shift)}
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", 1, [8, 512])],
-        [helper.make_tensor_value_info("y", 1, [8, 4])],
-        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return build.model(nodes, {"x": [8, 512]}, {"y": [8, 4]}, constants, ir_version=8)
 
 
 def test_what_rounding_explains_is_no_mistake() -> None:
@@ -95,14 +89,13 @@ def quantised(factor: Any, *, dynamic: bool, output: str = "y", zero: int = 3) -
     typed = helper.make_tensor_value_info(output, 1, [64, 4])
     if output == "q":
         nodes, typed = nodes[:4], helper.make_tensor_value_info("q", TensorProto.INT8, [64, 64])
-    graph = helper.make_graph(
+    return build.model(
         nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.INT64, [64])],
+        {"x": (TensorProto.INT64, [64])},
         [typed],
-        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items() if name in used],
+        {name: array for name, array in constants.items() if name in used},
+        ir_version=8,
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 @pytest.mark.parametrize("dynamic", [True, False])
