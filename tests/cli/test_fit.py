@@ -30,26 +30,26 @@ Run = Callable[..., Done]
     ("arguments", "code", "said"),
     [
         ((), 2, "neither --capacity nor --smallest"),
-        (("--capacity", "9KiB", "--smallest"), 2, "exclude each other"),
-        (("--capacity", "a=9KiB", "--capacity", "b=9KiB", "--capacity", "c=9KiB"), 2, "more than two memories"),
-        (("--capacity", "9KiB", "--max-extra-macs", "-1%"), 2, "at least 0%"),
-        (("--capacity", "9KiB", "--max-extra-macs", "many"), 2, "not a share"),
+        (("--capacity", "4KiB", "--smallest"), 2, "exclude each other"),
+        (("--capacity", "a=4KiB", "--capacity", "b=4KiB", "--capacity", "c=4KiB"), 2, "more than two memories"),
+        (("--capacity", "4KiB", "--max-extra-macs", "-1%"), 2, "at least 0%"),
+        (("--capacity", "4KiB", "--max-extra-macs", "many"), 2, "not a share"),
         (("--capacity", "0"), 2, "at least 1"),
         (("--capacity", "64"), 1, "nothing fits"),
         (("--capacity", "sram=64"), 1, "nothing fits sram of 64 bytes"),
         (("--capacity", "1.0001KiB"), 2, "not a size in bytes"),
         (("--capacity", "-1"), 2, "not a size in bytes"),
-        (("--capacity", "9KiB", "--max-extra-macs", "nan%"), 2, "not a share"),
-        (("--capacity", "9KiB", "--max-nodes", "0"), 2, "at least 1"),
-        (("--capacity", "9KiB", "--max-nodes", "-3"), 2, "at least 1"),
-        (("--capacity", "9KiB", "--max-nodes", "14"), 1, "nothing fits"),
-        (("--capacity", "9KiB", "--target", "nowhere.toml"), 2, "nowhere.toml"),
-        (("--capacity", "9KiB", "--tolerance", "2step"), 2, "invalid --tolerance '2step'"),
-        (("--capacity", "9KiB", "-o", "m.onnx"), 2, "--force"),
-        (("--capacity", "9KiB", "-o", "nowhere/m.onnx"), 2, "nowhere"),
-        (("--capacity", "9KiB", "--emit", "m.onnx"), 2, "would be written over"),
-        (("--capacity", "9KiB", "--emit", "p.json", "--json", "p.json"), 2, "both name"),
-        (("--capacity", "9KiB", "--color-by", "kind"), 2, "is about pictures"),
+        (("--capacity", "4KiB", "--max-extra-macs", "nan%"), 2, "not a share"),
+        (("--capacity", "4KiB", "--max-nodes", "0"), 2, "at least 1"),
+        (("--capacity", "4KiB", "--max-nodes", "-3"), 2, "at least 1"),
+        (("--capacity", "4KiB", "--max-nodes", "14"), 1, "nothing fits"),
+        (("--capacity", "4KiB", "--target", "nowhere.toml"), 2, "nowhere.toml"),
+        (("--capacity", "4KiB", "--tolerance", "2step"), 2, "invalid --tolerance '2step'"),
+        (("--capacity", "4KiB", "-o", "m.onnx"), 2, "--force"),
+        (("--capacity", "4KiB", "-o", "nowhere/m.onnx"), 2, "nowhere"),
+        (("--capacity", "4KiB", "--emit", "m.onnx"), 2, "would be written over"),
+        (("--capacity", "4KiB", "--emit", "p.json", "--json", "p.json"), 2, "both name"),
+        (("--capacity", "4KiB", "--color-by", "kind"), 2, "is about pictures"),
         (("--smallest", "--dim", "batch=1"), 2, "batch"),
     ],
 )
@@ -60,7 +60,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     run: Run,
     tmp_path: Path,
 ) -> None:
-    onnx.save(inverted_residuals(), tmp_path / "m.onnx")
+    onnx.save(inverted_residuals(9), tmp_path / "m.onnx")
     done = run("fit", "m.onnx", *arguments)
     assert done.code == code
     assert said in done.err
@@ -101,20 +101,20 @@ def test_a_model_with_nothing_to_cut_says_so(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_pipeline_fits_and_then_plans(run: Run, tmp_path: Path) -> None:
-    onnx.save(inverted_residuals(), tmp_path / "m.onnx")
-    (tmp_path / "p.toml").write_text('[[steps]]\ndo = "fit"\ncapacity = "10KiB"\n[[steps]]\ndo = "plan"\n')
+    onnx.save(inverted_residuals(9), tmp_path / "m.onnx")
+    (tmp_path / "p.toml").write_text('[[steps]]\ndo = "fit"\ncapacity = "4KiB"\n[[steps]]\ndo = "plan"\n')
     done = run("run", "p.toml", "m.onnx", "--json", "r.json")
     assert done.code == 0, done.err
     (tmp_path / "small.toml").write_text('[[steps]]\ndo = "fit"\ncapacity = "64"\n')
     assert run("run", "small.toml", "m.onnx").code == 1
-    assert run("fit", "m.onnx", "--capacity", "10KiB").code == 0
-    assert run("plan", "m.fitted.onnx", "--capacity", "10KiB").code == 0
+    assert run("fit", "m.onnx", "--capacity", "4KiB").code == 0
+    assert run("plan", "m.fitted.onnx", "--capacity", "4KiB").code == 0
 
 
 def test_the_plan_is_written_beside_the_model_and_pictures_show_both(run: Run, tmp_path: Path) -> None:
-    onnx.save(inverted_residuals(), tmp_path / "m.onnx")
+    onnx.save(inverted_residuals(9), tmp_path / "m.onnx")
     emitted = [part for ending in ("html", "json", "csv", "bin") for part in ("--emit", f"p.{ending}")]
-    done = run("fit", "m.onnx", "--capacity", "10KiB", *emitted)
+    done = run("fit", "m.onnx", "--capacity", "4KiB", *emitted)
     assert done.code == 0, done.err
     assert "run inside the arena: equal bit for bit" in done.out
     plan = json.loads((tmp_path / "p.json").read_text())
@@ -126,7 +126,7 @@ def test_the_plan_is_written_beside_the_model_and_pictures_show_both(run: Run, t
 
 
 def test_a_model_that_does_not_fit_emits_the_smallest_plan(run: Run, tmp_path: Path) -> None:
-    onnx.save(inverted_residuals(), tmp_path / "m.onnx")
+    onnx.save(inverted_residuals(9), tmp_path / "m.onnx")
     done = run("fit", "m.onnx", "--capacity", "64", "--emit", "p.json")
     assert done.code == 1
     smallest = json.loads((tmp_path / "p.json").read_text())["arenas"][0]["size"]
@@ -135,8 +135,8 @@ def test_a_model_that_does_not_fit_emits_the_smallest_plan(run: Run, tmp_path: P
 
 @pytest.mark.parametrize("emit", ["p.onnx", "p", "p.txt"])
 def test_an_ending_that_no_format_has_is_refused_before_any_work(run: Run, tmp_path: Path, emit: str) -> None:
-    onnx.save(inverted_residuals(), tmp_path / "m.onnx")
-    done = run("fit", "m.onnx", "--capacity", "10KiB", "--emit", emit)
+    onnx.save(inverted_residuals(9), tmp_path / "m.onnx")
+    done = run("fit", "m.onnx", "--capacity", "4KiB", "--emit", emit)
     assert done.code == 2 and "no format has this ending" in done.err
     assert [file.name for file in tmp_path.iterdir()] == ["m.onnx"]
 
@@ -152,7 +152,7 @@ def test_an_operand_that_cannot_be_cut_is_named(run: Run, tmp_path: Path) -> Non
 
 def test_each_phase_is_a_line_of_progress() -> None:
     phases: dict[str, None] = {}
-    onnxtile.fit(inverted_residuals(), capacity="10KiB", progress=lambda phase, *_: phases.setdefault(phase))
+    onnxtile.fit(inverted_residuals(9), capacity="4KiB", progress=lambda phase, *_: phases.setdefault(phase))
     wanted = ["reading the model", "inferring shapes", "planning", "searching", "writing", "verifying"]
     assert [phase for phase in phases if phase in wanted] == wanted
     assert "running inside the arena" in phases
@@ -160,14 +160,14 @@ def test_each_phase_is_a_line_of_progress() -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such signal")
 def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
-    onnx.save(inverted_residuals(129, 80), tmp_path / "m.onnx")
+    onnx.save(inverted_residuals(9), tmp_path / "m.onnx")
     script = (
         "import os, signal, sys\n"
         "from onnxtile import cli\n"
         "from onnxtile.verbs.flows import fit_drafts\n"
         "def interrupted(*_):\n    os.kill(os.getpid(), signal.SIGINT)\n    raise AssertionError('went on')\n"
         "fit_drafts.write = interrupted\n"
-        "sys.argv = ['onnxtile', 'fit', 'm.onnx', '--capacity', '100KiB', '--emit', 'p.json', '--json', 'r.json']\n"
+        "sys.argv = ['onnxtile', 'fit', 'm.onnx', '--capacity', '4KiB', '--emit', 'p.json', '--json', 'r.json']\n"
         "cli.main()\n"
     )
     done = subprocess.run(
@@ -187,20 +187,23 @@ BUDGETS = ("--max-nodes", "100", "--max-extra-macs", "0%")
 @pytest.fixture(name="there")
 def fixture_there(tmp_path: Path) -> Path:
     """A folder with a small model, m.onnx."""
-    onnx.save(inverted_residuals(), tmp_path / "m.onnx")
+    onnx.save(inverted_residuals(9), tmp_path / "m.onnx")
     return tmp_path
 
 
-def test_each_point_takes_fewer_bytes_and_the_first_is_the_model_as_it_is() -> None:
-    curve = onnxtile.fit_curve(inverted_residuals(), max_nodes=100, max_extra_macs="0%")
+@pytest.fixture(name="curve", scope="module")
+def fixture_curve() -> onnxtile.FitCurve:
+    return onnxtile.fit_curve(inverted_residuals(), max_nodes=100, max_extra_macs="0%")
+
+
+def test_each_point_takes_fewer_bytes_and_the_first_is_the_model_as_it_is(curve: onnxtile.FitCurve) -> None:
     assert len(curve.points) > 2
     assert curve.points[0].cost.arena == onnxtile.plan(inverted_residuals()).plan.arena_size
     assert all(after.cost.arena < before.cost.arena for before, after in pairwise(curve.points))
     assert all(point.cost.nodes <= 100 and point.cost.macs == curve.points[0].cost.macs for point in curve.points)
 
 
-def test_a_point_is_what_fit_reaches_within_that_arena() -> None:
-    curve = onnxtile.fit_curve(inverted_residuals(), max_nodes=100, max_extra_macs="0%")
+def test_a_point_is_what_fit_reaches_within_that_arena(curve: onnxtile.FitCurve) -> None:
     for point in curve.points[1:]:
         fitted = onnxtile.fit(
             inverted_residuals(), capacity=point.cost.arena, max_nodes=100, max_extra_macs="0%", verify=False
@@ -210,7 +213,7 @@ def test_a_point_is_what_fit_reaches_within_that_arena() -> None:
 
 def test_a_point_that_is_not_planned_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit_curve, "_PLANNED", 20)
-    curve = onnxtile.fit_curve(inverted_residuals(), max_nodes=100, max_extra_macs="0%")
+    curve = onnxtile.fit_curve(inverted_residuals(9), max_nodes=100, max_extra_macs="0%")
     assert [point.estimated for point in curve.points] == [point.cost.nodes > 20 for point in curve.points]
     assert [row["estimated"] for row in curve.to_dict()["curve"]][-1] is True
 
@@ -225,7 +228,7 @@ def test_a_model_with_nothing_to_cut_has_one_point() -> None:
 def test_the_curve_alone_writes_the_file_and_no_model(run: Run, there: Path) -> None:
     done = run("fit", "m.onnx", "--curve", "c.html", *BUDGETS, "--no-verify")
     assert done.code == 0, done.err
-    assert "20,672" in done.out and "planned" in done.out
+    assert "6,272" in done.out and "planned" in done.out
     assert sorted(file.name for file in there.iterdir()) == ["c.html", "m.onnx"]
     content = (there / "c.html").read_bytes()
     assert run("fit", "m.onnx", "--curve", "c.html", *BUDGETS, "--no-verify", "-q").code == 0
@@ -240,7 +243,7 @@ def test_the_curve_goes_to_every_file_that_is_named(run: Run, there: Path) -> No
     points = len((there / "a.csv").read_text().splitlines()) - 1
     marks = [one for one in picture.iter() if one.tag.endswith("circle")]
     assert len(marks) == 3 * points
-    assert "arena 20,672 bytes" in (marks[0][0].text or "")
+    assert "arena 6,272 bytes" in (marks[0][0].text or "")
 
 
 @pytest.mark.usefixtures("there")
@@ -260,7 +263,7 @@ def test_a_page_needs_no_further_package(run: Run, there: Path, monkeypatch: pyt
 
 
 def test_the_curve_beside_a_model_that_fits_is_in_the_json(run: Run, there: Path) -> None:
-    done = run("fit", "m.onnx", "--curve", "-", "--capacity", "10KiB", *BUDGETS, "--json", "r.json")
+    done = run("fit", "m.onnx", "--curve", "-", "--capacity", "4KiB", *BUDGETS, "--json", "r.json")
     assert done.code == 0, done.err
     assert "arena against its price" in done.out
     assert len(json.loads((there / "r.json").read_text())["curve"]) > 2
