@@ -34,10 +34,10 @@ from onnxtile.arena.kernel import (
     shares_bytes,
 )
 from onnxtile.arena.memory import ArenaMemory, TensorMemory, planned_sites, same, workspaces
+from onnxtile.declare.plan_document import PlannedBody, PlannedBuffer, PlannedState
 from onnxtile.kernels.aliases import Alias, LayoutFacts, parts, views
 from onnxtile.model.topology import dependencies, followers, nodes_inside
 from onnxtile.planning.live_ranges import spans_read
-from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlannedState
 from onnxtile.planning.schedule import named
 from onnxtile.shapes.opened_calls import inside_of
 from onnxtile.shapes.resolve import tensor_bytes

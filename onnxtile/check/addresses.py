@@ -11,11 +11,20 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from onnxtile.check.document import NO_SHAPE, SHARED, UNIQUE, UNSAID, WORKSPACE, ArenaClaim, ClaimedRow, Claims
-from onnxtile.check.graph import GraphFacts, RunOrder
+from onnxtile.check.graph import GraphFacts, RunOrder, SizedBuffer
 from onnxtile.check.operators import TAKES_PARTS
 from onnxtile.check.sharing import held
-from onnxtile.declare.plan_document import PlanFailure
+from onnxtile.declare.plan_document import (
+    NO_SHAPE,
+    SHARED,
+    UNIQUE,
+    UNSAID,
+    WORKSPACE,
+    Arena,
+    PlanDocument,
+    PlanFailure,
+    PlannedBuffer,
+)
 from onnxtile.model import keys
 
 # The steps in which each byte of a buffer is live, by the graph: found from the tensors over it and the nodes that read them.
@@ -121,7 +130,7 @@ class Holder:
     bytes by the graph, where the plan says neither steps nor parts.
     """
 
-    row: ClaimedRow
+    row: PlannedBuffer
     members: tuple[ir.Value, ...]
     first: int
     last: int
@@ -141,9 +150,9 @@ class Holder:
 class Placing:
     """The addresses of the values of the graph of `line`: their `rows`, and the owners of bytes."""
 
-    rows: Mapping[ir.Value, ClaimedRow]
+    rows: Mapping[ir.Value, PlannedBuffer]
     holders: tuple[Holder, ...]
-    workspaces: Mapping[ir.Node, ClaimedRow]
+    workspaces: Mapping[ir.Node, PlannedBuffer]
     line: RunOrder
     terms: CheckTerms
 
@@ -153,7 +162,7 @@ class Placing:
         return self.terms.known
 
     @property
-    def all_rows(self) -> list[ClaimedRow]:
+    def all_rows(self) -> list[PlannedBuffer]:
         """The rows of the values and of all workspaces."""
         return [*self.rows.values(), *(holder.row for holder in self.holders if not holder.members)]
 
@@ -164,11 +173,11 @@ class CheckTerms:
 
     known: GraphFacts
     alignment: int
-    arenas: Mapping[str, ArenaClaim]
+    arenas: Mapping[str, Arena]
     every_order: bool
 
 
-def placing(rows: Sequence[ClaimedRow], line: RunOrder, terms: CheckTerms) -> tuple[Placing, list[PlanFailure]]:
+def placing(rows: Sequence[PlannedBuffer], line: RunOrder, terms: CheckTerms) -> tuple[Placing, list[PlanFailure]]:
     """Return the addresses of the values of the graph of `line`, as far as `rows` are valid, and their faults."""
     made = (value for node in line.graph for value in node.outputs if value.name)
     values = {value.name: value for value in (*line.graph.inputs, *made)}
@@ -199,7 +208,7 @@ def placing(rows: Sequence[ClaimedRow], line: RunOrder, terms: CheckTerms) -> tu
     return Placing(tensors, (*holders, *workspace_holders), workspace_of, line, terms), failures
 
 
-def _sized(row: ClaimedRow, value: ir.Value, known: GraphFacts) -> ClaimedRow:
+def _sized(row: PlannedBuffer, value: ir.Value, known: GraphFacts) -> PlannedBuffer:
     """Return `row`, the size of the graph where it says none."""
     return replace(row, size=known.bytes(value) or 0) if row.size == UNSAID else row
 
@@ -216,7 +225,7 @@ def aligned_to_bodies(found: Placing, units: Mapping[ir.Node, int]) -> Placing:
     return replace(found, holders=tuple(map(aligned, found.holders)))
 
 
-def _holders(tensors: Mapping[ir.Value, ClaimedRow], line: RunOrder, terms: CheckTerms) -> Iterator[Holder]:
+def _holders(tensors: Mapping[ir.Value, PlannedBuffer], line: RunOrder, terms: CheckTerms) -> Iterator[Holder]:
     occupants: dict[str, list[ir.Value]] = {}
     for value, row in tensors.items():
         if row.alias is not None:
@@ -232,21 +241,21 @@ def _holders(tensors: Mapping[ir.Value, ClaimedRow], line: RunOrder, terms: Chec
             yield Holder(owner, members, *steps, unit, lives=lives)
 
 
-def _widest(row: ClaimedRow, members: Iterable[ClaimedRow]) -> ClaimedRow:
+def _widest(row: PlannedBuffer, members: Iterable[PlannedBuffer]) -> PlannedBuffer:
     """Return the owner `row` with the bytes of all its `members` at some sizes of a range.
 
     A tensor that is no larger than the owner at the largest sizes may be larger at these: the owner grows faster.
     """
-    if row.most == UNSAID:
+    if not isinstance(row, SizedBuffer):
         return row
     end = max((member.end for member in members if member.arena == row.arena), default=0)
     return replace(row, size=max(row.size, min(end - row.offset, row.most)))
 
 
 def _lives(
-    row: ClaimedRow,
+    row: PlannedBuffer,
     members: Iterable[ir.Value],
-    tensors: Mapping[ir.Value, ClaimedRow],
+    tensors: Mapping[ir.Value, PlannedBuffer],
     line: RunOrder,
     known: GraphFacts,
 ) -> list[HeldBytes]:
@@ -263,7 +272,7 @@ def in_parts(placing: Placing) -> list[Holder]:
 
 
 def _workspace_holders(
-    rows: Iterable[ClaimedRow], line: RunOrder, alignment: int, failures: list[PlanFailure]
+    rows: Iterable[PlannedBuffer], line: RunOrder, alignment: int, failures: list[PlanFailure]
 ) -> Iterator[Holder]:
     """Yield the workspaces; faults are added to `failures`."""
     users = {f"{name} {end}": node for node, name in line.name_of.items() for end in (SHARED, UNIQUE)}
@@ -282,21 +291,21 @@ def _workspace_holders(
         yield Holder(row, (), first, max(first, last), alignment, user)
 
 
-def _workspace_steps(row: ClaimedRow, user: ir.Node | None, line: RunOrder) -> tuple[int, int]:
+def _workspace_steps(row: PlannedBuffer, user: ir.Node | None, line: RunOrder) -> tuple[int, int]:
     """Return the first and the last step of the workspace of `user`; those that `row` claims for one of several nodes."""
     if user is None:
         return max(row.first, 0), min(max(row.last, 0), line.end)
     return (0, line.end) if row.name.endswith(f" {UNIQUE}") else (line.step_of[user],) * 2
 
 
-def _wrong(value: ir.Value, row: ClaimedRow, line: RunOrder, known: GraphFacts) -> Iterator[str]:
+def _wrong(value: ir.Value, row: PlannedBuffer, line: RunOrder, known: GraphFacts) -> Iterator[str]:
     """Yield the fields of `row` that differ from the graph."""
     dtype, maker = known.shapes.dtype(value), value.producer()
     size = known.bytes(value)
     if size is None:
         yield f"{row.name!r} has an address, and no fixed number of bytes"
         return
-    if row.most not in {UNSAID, size} and size > row.most:
+    if isinstance(row, SizedBuffer) and size > row.most:
         yield f"{row.name!r} has {size} bytes, more than the {row.most} at the largest sizes"
     kind = "activation" if value not in line.given else "input"
     kind = "output" if value in line.handed_out else kind
@@ -309,7 +318,7 @@ def _wrong(value: ir.Value, row: ClaimedRow, line: RunOrder, known: GraphFacts) 
 _LEFT_OUT = (UNSAID, "", NO_SHAPE)
 
 
-def _unlike(row: ClaimedRow, truth: Mapping[str, object]) -> Iterator[str]:
+def _unlike(row: PlannedBuffer, truth: Mapping[str, object]) -> Iterator[str]:
     for name, right in truth.items():
         claimed = getattr(row, name)
         if claimed != right and claimed not in _LEFT_OUT:
@@ -320,7 +329,7 @@ def _told(claim: object) -> str:
     return str(list(claim)) if isinstance(claim, tuple) else repr(claim)
 
 
-def _alias_failures(tensors: Mapping[ir.Value, ClaimedRow], owners: Mapping[str, Holder]) -> Iterator[PlanFailure]:
+def _alias_failures(tensors: Mapping[ir.Value, PlannedBuffer], owners: Mapping[str, Holder]) -> Iterator[PlanFailure]:
     for row in (row for row in tensors.values() if row.alias is not None):
         owner = owners.get(row.alias or "")
         names = (row.name, row.alias or "")
@@ -333,7 +342,7 @@ def _alias_failures(tensors: Mapping[ir.Value, ClaimedRow], owners: Mapping[str,
 
 
 def _live_range_failures(
-    tensors: Mapping[ir.Value, ClaimedRow], owners: Mapping[str, Holder], line: RunOrder
+    tensors: Mapping[ir.Value, PlannedBuffer], owners: Mapping[str, Holder], line: RunOrder
 ) -> Iterator[PlanFailure]:
     for value, row in tensors.items():
         owner = owners.get(row.name) if row.alias is None else None
@@ -348,7 +357,7 @@ def _live_range_failures(
 
 
 def _part_failures(
-    tensors: Mapping[ir.Value, ClaimedRow], holders: Iterable[Holder], line: RunOrder, known: GraphFacts
+    tensors: Mapping[ir.Value, PlannedBuffer], holders: Iterable[Holder], line: RunOrder, known: GraphFacts
 ) -> Iterator[PlanFailure]:
     """Yield a failure for each row with parts that are not its live bytes."""
     for row in tensors.values():
@@ -368,7 +377,7 @@ def _part_failures(
 
 
 def _address_failures(
-    tensors: Mapping[ir.Value, ClaimedRow], holders: Iterable[Holder], terms: CheckTerms
+    tensors: Mapping[ir.Value, PlannedBuffer], holders: Iterable[Holder], terms: CheckTerms
 ) -> Iterator[PlanFailure]:
     """Yield a failure for each row outside its arena, and for each address that is not aligned."""
     for holder in holders:
@@ -471,7 +480,7 @@ class FixedPlaces:
     keeps: frozenset[str]
 
     @classmethod
-    def of(cls, claims: Claims, graph: ir.Graph) -> FixedPlaces:
+    def of(cls, claims: PlanDocument, graph: ir.Graph) -> FixedPlaces:
         """Return those in the metadata of the values of `graph`, and those of `claims`, which come first."""
         values = [*graph.inputs, *(value for node in graph for value in node.outputs)]
         marked = ((value.name or "", value.metadata_props) for value in values if value.metadata_props)
@@ -482,7 +491,7 @@ class FixedPlaces:
         pins |= {name: str(offset) for name, offset in claims.pins.items()}
         return cls(pins, places | dict(claims.places), frozenset(keeps.union(claims.keeps)))
 
-    def failures(self, claims: Claims) -> Iterator[PlanFailure]:
+    def failures(self, claims: PlanDocument) -> Iterator[PlanFailure]:
         """Yield each row of `claims` that is at another address or in another arena, and each that shares the bytes of a kept tensor."""
         rows = {row.name: row for row in claims.buffers}
         for name in dict.fromkeys((*self.pins, *self.places, *sorted(self.keeps))):
@@ -500,7 +509,7 @@ class FixedPlaces:
                 yield PlanFailure(f"{other!r} shares the bytes of {kept!r}, which is kept", (kept, other))
 
 
-def _row_of(name: str, marks: Mapping[str, str], claims: Claims) -> str:
+def _row_of(name: str, marks: Mapping[str, str], claims: PlanDocument) -> str:
     """Return the name of the row that `marks` of the tensor `name` are for: with copies, the one in its memory, by default the slow one."""
     if claims.movement is None:
         return name

@@ -7,7 +7,7 @@ result. It takes about as many steps as the graph has nodes and values.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import onnx_ir as ir
@@ -20,11 +20,18 @@ from onnxtile.check.addresses import (
     overlaps,
     placing,
 )
-from onnxtile.check.document import UNSAID, BodyClaim, ClaimedRow, Claims
 from onnxtile.check.figures import ExpectedLists, compare, figures, mislabelled, note, wrong_ends, wrong_types
 from onnxtile.check.graph import GraphFacts, RunOrder, entered_bodies, timeline
 from onnxtile.check.movement import wrong_movement
-from onnxtile.check.ranges import SizeOfSymbols, WrongFormula, claimed_at, listed, proved_sizes, wrong_between
+from onnxtile.check.ranges import (
+    SizedPlan,
+    SizeOfSymbols,
+    WrongFormula,
+    claimed_at,
+    listed,
+    proved_sizes,
+    wrong_between,
+)
 from onnxtile.check.replay import Shared, disorders, replay
 from onnxtile.check.sharing import (
     CheckedStates,
@@ -34,10 +41,9 @@ from onnxtile.check.sharing import (
     wrong_row_strides,
     wrong_states,
 )
-from onnxtile.declare.plan_document import PlanFailure
+from onnxtile.declare.plan_document import UNSAID, PlanDocument, PlanFailure, PlannedBody, PlannedBuffer, PlannedGraph
 from onnxtile.declare.verb import VerbResult
 from onnxtile.model.constants import Constants
-from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.errors import CheckFailed
@@ -93,17 +99,13 @@ class Audit(VerbResult):
 
 
 def check(
-    model: ir.Model, plan: PlanResult | Claims, shapes: Shapes, constants: Constants, digest: str | None = None
+    model: ir.Model, claims: PlanDocument, shapes: Shapes, constants: Constants, digest: str | None = None
 ) -> Audit:
-    """Return the faults of `plan`, the published plan of `model` with these `shapes` and `constants`.
+    """Return the faults of `claims`, the published plan of `model` with these `shapes` and `constants`.
 
     `digest` is the digest of the model's file, compared where the plan has one, too.
     """
-    claims = plan if isinstance(plan, Claims) else Claims.of(plan)
     known = GraphFacts(*unfold(model, shapes, constants))
-    if claims.surplus:
-        reasons = (f"{name}: the model shows no such field, so that nothing can check it" for name in claims.surplus)
-        return Audit.refused(*map(PlanFailure, reasons))
     if claims.alignment < 1 or claims.alignment & (claims.alignment - 1):
         return Audit.refused(PlanFailure(f"the alignment must be a power of two, not {claims.alignment}"))
     if claims.overwrite_inputs and claims.io != "inside":
@@ -115,10 +117,8 @@ def check(
     terms = CheckTerms(known, claims.alignment, arenas, every_order=claims.order == "any")
     fixed = FixedPlaces.of(claims, known.model.graph)
     walk = _Walk(terms, stated.states, is_whole=claims.outside is not None, apart=fixed.keeps)
-    walk.over_ranges = claims.is_at_sizes or bool(claims.ranges)
-    of_graph = {one.name: getattr(claims, one.name) for one in fields(BodyClaim) if hasattr(claims, one.name)}
-    main = BodyClaim(node="", attribute=None, **of_graph)
-    seen = walk.graph(known.model.graph, main, claims.io, claims.overwrite_inputs, "")
+    walk.over_ranges = isinstance(claims, SizedPlan) or bool(claims.ranges)
+    seen = walk.graph(known.model.graph, claims, claims.io, claims.overwrite_inputs, "")
     failures = walk.failures
     failures += fixed.failures(claims)
     failures += stated.failures
@@ -141,7 +141,9 @@ def check(
     return Audit(tuple(failures), *counts, tuple(unchecked))
 
 
-def check_ranges(claims: Claims, at: Callable[[SizeOfSymbols | None], Unfolded], digest: str | None = None) -> Audit:
+def check_ranges(
+    claims: PlanDocument, at: Callable[[SizeOfSymbols | None], Unfolded], digest: str | None = None
+) -> Audit:
     """Return the faults of `claims`, a plan over ranges, at the sizes at which it is proved, and then those between.
 
     `at` returns the model at sizes, and over the ranges for None.
@@ -172,10 +174,10 @@ def check_ranges(claims: Claims, at: Callable[[SizeOfSymbols | None], Unfolded],
 
 
 def require(
-    model: ir.Model, plan: PlanResult | Claims, shapes: Shapes, constants: Constants, digest: str | None = None
+    model: ir.Model, claims: PlanDocument, shapes: Shapes, constants: Constants, digest: str | None = None
 ) -> Audit:
-    """Return the result of the check. Raises CheckFailed with the first fault of `plan`, if it has one."""
-    audit = check(model, plan, shapes, constants, digest)
+    """Return the result of the check. Raises CheckFailed with the first fault of `claims`, if it has one."""
+    audit = check(model, claims, shapes, constants, digest)
     if audit.failures:
         more = f", and {len(audit.failures) - 1} more" if len(audit.failures) > 1 else ""
         raise CheckFailed(f"the plan is not sound: {audit.failures[0]}{more}", hint="please report it with the model")
@@ -214,7 +216,7 @@ class _Walk:
     def graph(
         self,
         graph: ir.Graph,
-        claim: BodyClaim,
+        claim: PlannedGraph,
         io: str,
         overwrite: bool,
         path: str,
@@ -263,9 +265,9 @@ class _Walk:
         self.aliases += sum(row.alias is not None for row in found.rows.values())
         self.workspaces += sum(not holder.members for holder in found.holders)
 
-    def _bodies(self, found: Placing, claim: BodyClaim, path: str) -> set[ir.Node]:
+    def _bodies(self, found: Placing, claim: PlannedGraph, path: str) -> set[ir.Node]:
         """Check the bodies of the nodes of a graph; return the nodes with bodies in the plan."""
-        open_: dict[tuple[str, str | None], list[BodyClaim]] = {}
+        open_: dict[tuple[str, str | None], list[PlannedBody]] = {}
         for body in claim.bodies:
             open_.setdefault((body.node, body.attribute), []).append(body)
         planned = set()
@@ -306,7 +308,7 @@ class _Walk:
 
 
 def _outside_workspace(
-    body: BodyClaim, rows: Sequence[ClaimedRow], workspace: ClaimedRow | None, alignment: int
+    body: PlannedBody, rows: Sequence[PlannedBuffer], workspace: PlannedBuffer | None, alignment: int
 ) -> Iterator[PlanFailure]:
     """Yield each of the `rows` of `body` outside the workspace of its node, and a size of the body larger than that."""
     rows = [row for row in rows if row.size]

@@ -11,9 +11,9 @@ import onnx_ir as ir
 
 from onnxtile.check.check_account import UNITS, ByteGraph, account_of, body_of, graph_of, held_steps, lives_of, refusal
 from onnxtile.check.check_bound import MOST_SETS, Account, is_proved
-from onnxtile.declare.plan_document import PlannedPart
+from onnxtile.declare.plan_document import PlannedGraph, PlannedPart
 from onnxtile.model.validity import skeleton
-from onnxtile.planning.result import PlannedBody, PlanResult
+from onnxtile.planning.result import PlanResult
 
 # Proofs that rows do not fit into an arena: trees of decisions, each of which puts one of two rows below the other.
 
@@ -220,7 +220,7 @@ def _stated(plan: PlanResult) -> CertificateJson:
         "overwrite_inputs": plan.overwrite_inputs,
         "dims": dict(plan.dims),
         "types": _types(plan),
-        "states": [[state.input, state.output] for state in plan.kept_states],
+        "states": [[state.input, state.output] for state in plan.states],
         "places": {
             row.name: [row.alias or row.name, row.offset - owners[row.alias or row.name].offset]
             for row in plan.buffers
@@ -231,9 +231,9 @@ def _stated(plan: PlanResult) -> CertificateJson:
     }
 
 
-def _of_bodies(problem: ByteGraph, said: CertificateJson, plan: PlanResult | PlannedBody) -> Iterator[CertificateJson]:
+def _of_bodies(problem: ByteGraph, said: CertificateJson, plan: PlannedGraph) -> Iterator[CertificateJson]:
     """Yield the certificates of the bodies of a graph, each of the most bytes that are proved to be needed in every order."""
-    names = {id_: next(filter(None, results)) for id_, results in zip(plan.schedule, plan.results, strict=True)}
+    names = {id_: next(filter(None, results)) for id_, results in zip(plan.schedule, plan.results or (), strict=True)}
     # The scripts count nothing of a node that reads only constants, so that its body proves no bytes.
     for body in (one for one in plan.bodies if names[one.node] not in problem.constants):
         spaces = _workspaces(body)
@@ -267,9 +267,9 @@ def _largest(whole: CertificateJson, least: CertificateJson) -> Iterator[Certifi
         yield best
 
 
-def _workspaces(plan: PlanResult | PlannedBody) -> dict[str, int]:
+def _workspaces(plan: PlannedGraph) -> dict[str, int]:
     """Return the bytes of the workspaces of nodes without bodies, by the first result of each."""
-    names = {id_: next(filter(None, results)) for id_, results in zip(plan.schedule, plan.results, strict=True)}
+    names = {id_: next(filter(None, results)) for id_, results in zip(plan.schedule, plan.results or (), strict=True)}
     spaces: dict[str, int] = {}
     for row in plan.buffers:
         if row.kind == "workspace" and row.node in names and row.node not in {body.node for body in plan.bodies}:
@@ -325,10 +325,10 @@ def _proto(model: ir.Model) -> onnx.ModelProto:
     return proto
 
 
-def _order(problem: ByteGraph, plan: PlanResult | PlannedBody) -> tuple[list[str], list[int]]:
+def _order(problem: ByteGraph, plan: PlannedGraph) -> tuple[list[str], list[int]]:
     """Return the nodes of the account in the order of the plan, and the step of each."""
     known = {name for node in problem.nodes for name in node.output} - problem.idle
-    names = [next(filter(None, results)) for results in plan.results]
+    names = [next(filter(None, results)) for results in plan.results or ()]
     kept = [(name, step) for name, step in zip(names, plan.steps, strict=True) if name in known]
     return [name for name, _ in kept], [step for _, step in kept]
 

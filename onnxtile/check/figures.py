@@ -11,21 +11,22 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxtile.check.addresses import Holder, Placing, in_blocks, in_parts
-from onnxtile.check.document import (
+from onnxtile.check.graph import GraphFacts, RunOrder, SizedBuffer, first_output, graphs_of, home, made_in
+from onnxtile.check.operators import JOINS, SAME_ELEMENTS, TAKES_PARTS
+from onnxtile.check.ranges import SizedPlan
+from onnxtile.check.sharing import Link, held
+from onnxtile.declare.plan_document import (
     NO_SHAPE,
     UNSAID,
-    ArenaClaim,
-    BodyClaim,
-    Claims,
-    ConstantClaim,
-    CopyClaim,
-    InputClaim,
-    Reason,
+    Arena,
+    Constant,
+    CopyCount,
+    Excluded,
+    PlanDocument,
+    PlanFailure,
+    PlannedGraph,
+    PlannedInput,
 )
-from onnxtile.check.graph import GraphFacts, RunOrder, first_output, graphs_of, home, made_in
-from onnxtile.check.operators import JOINS, SAME_ELEMENTS, TAKES_PARTS
-from onnxtile.check.sharing import Link, held
-from onnxtile.declare.plan_document import PlanFailure
 from onnxtile.model.binding import binding
 
 
@@ -134,7 +135,7 @@ def _seen_outside(value: ir.Value, placing: Placing) -> str | None:
     return None
 
 
-def compare(found: ExpectedLists, claims: Claims, known: GraphFacts) -> Iterator[PlanFailure]:
+def compare(found: ExpectedLists, claims: PlanDocument, known: GraphFacts) -> Iterator[PlanFailure]:
     """Yield the differences between the lists of a plan and the expected ones. A missing list is not checked."""
     if claims.outside is not None:
         wanted = Counter((value.name or "", _plain(reason)) for value, reason in found.outside.items())
@@ -171,7 +172,7 @@ def _why_unknown(value: ir.Value, known: GraphFacts) -> str:
 
 
 def _compare_constants(
-    found: ExpectedLists, listed: tuple[ConstantClaim, ...], alignment: int, known: GraphFacts
+    found: ExpectedLists, listed: tuple[Constant, ...], alignment: int, known: GraphFacts
 ) -> Iterator[PlanFailure]:
     """Yield the constants that are not listed, or listed and not read by a step, and those at a wrong place."""
     sizes = Counter((value.name or "", known.bytes(value)) for value in found.constants)
@@ -194,7 +195,7 @@ def _plain(reason: str) -> str:
 
 
 def _region(
-    constants: tuple[ConstantClaim, ...], alignment: int, units: Mapping[tuple[str, int | None], Sequence[int]]
+    constants: tuple[Constant, ...], alignment: int, units: Mapping[tuple[str, int | None], Sequence[int]]
 ) -> Iterator[PlanFailure]:
     """Yield the constants that overlap or are not aligned.
 
@@ -236,7 +237,7 @@ def _power(offset: int) -> float:
 # Descriptions of nodes and values in a plan: operators, operands, results and attributes, the model's inputs and outputs, types.
 
 
-def mislabelled(placing: Placing, claim: BodyClaim) -> Iterator[PlanFailure]:
+def mislabelled(placing: Placing, claim: PlannedGraph) -> Iterator[PlanFailure]:
     """Yield which operators of `claim` are not those of its nodes, and which nodes are wrongly said to make constants only."""
     line, known = placing.line, placing.known
     operators = tuple(map(_operator, line.nodes))
@@ -258,7 +259,7 @@ def mislabelled(placing: Placing, claim: BodyClaim) -> Iterator[PlanFailure]:
             yield PlanFailure("constant_nodes are not the nodes that only make constants, in their order", tuple(wrong))
 
 
-def _misconnected(line: RunOrder, claim: BodyClaim) -> Iterator[PlanFailure]:
+def _misconnected(line: RunOrder, claim: PlannedGraph) -> Iterator[PlanFailure]:
     """Yield the nodes whose operands, results or attributes in `claim` are not those of the graph."""
     described: dict[str, list[Any]] = {
         "operands": [tuple((v.name or "") if v is not None else "" for v in node.inputs) for node in line.nodes],
@@ -298,7 +299,7 @@ def _operator(node: ir.Node) -> str:
     return node.op_type if node.domain in {"", "ai.onnx"} else f"{node.domain}::{node.op_type}"
 
 
-def wrong_ends(claims: Claims, known: GraphFacts) -> Iterator[PlanFailure]:
+def wrong_ends(claims: PlanDocument, known: GraphFacts) -> Iterator[PlanFailure]:
     """Yield that the inputs or outputs of a plan are not those of the graph."""
     given = [value for value in known.model.graph.inputs if value not in known.constants]
     for kind, claimed, values in (
@@ -309,7 +310,7 @@ def wrong_ends(claims: Claims, known: GraphFacts) -> Iterator[PlanFailure]:
             yield PlanFailure(f"{kind} are not those of the graph, with their element types and shapes")
 
 
-def _are_ends(claimed: Sequence[InputClaim], values: Sequence[ir.Value], known: GraphFacts) -> bool:
+def _are_ends(claimed: Sequence[PlannedInput], values: Sequence[ir.Value], known: GraphFacts) -> bool:
     """Return whether `values` are as they are `claimed`."""
     names = [(one.name, one.dtype) for one in claimed]
     if names != [(value.name or "", _dtype(value, known)) for value in values]:
@@ -318,13 +319,13 @@ def _are_ends(claimed: Sequence[InputClaim], values: Sequence[ir.Value], known: 
     return all(shape in (NO_SHAPE, right) for shape, right in shapes)
 
 
-def wrong_types(expected: ExpectedLists, claims: Claims, known: GraphFacts) -> Iterator[PlanFailure]:
+def wrong_types(expected: ExpectedLists, claims: PlanDocument, known: GraphFacts) -> Iterator[PlanFailure]:
     """Yield the values without an address in an arena whose element type or shape in `claims` is not that of the graph."""
     found: dict[str, set[tuple[str | None, tuple[int, ...] | None]]] = {}
     values: list[ir.Value] = [*expected.constants, *expected.outside, *expected.unplanned, *expected.tolerated]
     for value in values:
         found.setdefault(value.name or "", set()).add((_dtype(value, known), known.shapes.sizes(value)))
-    rows: list[ConstantClaim | Reason] = [*(claims.constants or ()), *(claims.outside or ()), *(claims.unplanned or ())]
+    rows: list[Constant | Excluded] = [*(claims.constants or ()), *(claims.outside or ()), *(claims.unplanned or ())]
     for row in rows:
         types = found.get(row.name)
         if types is None:  # the comparison of the lists names it
@@ -346,7 +347,7 @@ def _dtype(value: ir.Value, known: GraphFacts) -> str | None:
 Links = dict[ir.Value, list[Link]]
 
 
-def figures(claims: Claims, placing: Placing, used: Links | None) -> Iterator[PlanFailure]:
+def figures(claims: PlanDocument, placing: Placing, used: Links | None) -> Iterator[PlanFailure]:
     """Yield each wrong figure of `claims`. A missing figure is not checked, nor are aliases where `used` is not known."""
     yield from _arenas(claims, placing)
     peak, step = _peak(placing.holders, claims.alignment)
@@ -375,7 +376,7 @@ def _unlike(name: str, claimed: int, right: int) -> Iterator[PlanFailure]:
         yield PlanFailure(f"{name} is {claimed}, not {right}")
 
 
-def _totals(claims: Claims) -> Iterator[PlanFailure]:
+def _totals(claims: PlanDocument) -> Iterator[PlanFailure]:
     """Yield a wrong sum of the arenas or of the constants."""
     if claims.totals is None:
         return
@@ -386,7 +387,7 @@ def _totals(claims: Claims) -> Iterator[PlanFailure]:
         yield from _unlike(f"totals.{name}", getattr(claims.totals, name), total)
 
 
-def _arenas(claims: Claims, placing: Placing) -> Iterator[PlanFailure]:
+def _arenas(claims: PlanDocument, placing: Placing) -> Iterator[PlanFailure]:
     names = [arena.name for arena in claims.arenas]
     if len(set(names)) < len(names):
         yield PlanFailure("two arenas have one name")
@@ -397,7 +398,7 @@ def _arenas(claims: Claims, placing: Placing) -> Iterator[PlanFailure]:
             )
         inside = [holder for holder in placing.holders if holder.row.arena == arena.name]
         peak, _ = _peak(inside, claims.alignment)
-        if claims.is_at_sizes:
+        if isinstance(claims, SizedPlan):
             yield from _end_of_formula(arena, inside, placing, claims)
         yield from _unlike(f"peak of the arena {arena.name!r}", arena.peak, peak)
         # An arena may end with its last byte; peaks are in whole blocks.
@@ -407,7 +408,7 @@ def _arenas(claims: Claims, placing: Placing) -> Iterator[PlanFailure]:
 
 
 def _end_of_formula(
-    arena: ArenaClaim, inside: Sequence[Holder], placing: Placing, claims: Claims
+    arena: Arena, inside: Sequence[Holder], placing: Placing, claims: SizedPlan
 ) -> Iterator[PlanFailure]:
     """Yield that the formula of an arena is not the end of its last buffer at the sizes of `claims`.
 
@@ -419,10 +420,12 @@ def _end_of_formula(
     for holder in inside:
         rows = [placing.rows[value] for value in holder.members] or [holder.row]
         is_kept = not kept.isdisjoint(row.name for row in rows)
-        sizes = [row.most if is_kept or not row.size_formula else row.size for row in rows]
+        largest_sizes = [row.most if isinstance(row, SizedBuffer) else row.size for row in rows]
+        pairs = zip(rows, largest_sizes, strict=True)
+        sizes = [most if is_kept or not row.size_formula else row.size for row, most in pairs]
         start = holder.row.offset
         size = max(row.offset - start + one for row, one in zip(rows, sizes, strict=True))
-        largest_size = max(row.offset - start + row.most for row in rows)
+        largest_size = max(row.offset - start + one for row, one in zip(rows, largest_sizes, strict=True))
         ends.append(start + _rounded(size, holder.unit) if largest_size else 0)
         most.append(start + _rounded(largest_size, holder.unit))
     largest = max(most) if claims.is_scaled else max(ends)
@@ -457,7 +460,7 @@ def _rounded(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
 
-def _bound(claims: Claims, unit: int) -> Iterator[PlanFailure]:
+def _bound(claims: PlanDocument, unit: int) -> Iterator[PlanFailure]:
     """Yield contradictions between size, lower bound, peak and gap. The bound is in whole blocks of `unit` bytes, as peaks are."""
     size, bound = sum(arena.size for arena in claims.arenas), claims.lower_bound
     if bound == UNSAID:
@@ -470,7 +473,7 @@ def _bound(claims: Claims, unit: int) -> Iterator[PlanFailure]:
     yield from _optimality(claims, least, bound)
 
 
-def _reason(claims: Claims, placing: Placing) -> Iterator[PlanFailure]:
+def _reason(claims: PlanDocument, placing: Placing) -> Iterator[PlanFailure]:
     """Yield that the lower bound is not what `bound` says.
 
     That of parts may be of a layout that shares more bytes: it is no more than the peak of these buffers in parts. That of smaller bodies,
@@ -497,13 +500,13 @@ def _reason(claims: Claims, placing: Placing) -> Iterator[PlanFailure]:
         yield PlanFailure("bound is 'pin', but lower_bound is the peak")
 
 
-def _pinned_end(holder: Holder, claims: Claims) -> int:
+def _pinned_end(holder: Holder, claims: PlanDocument) -> int:
     """Return the end of `holder` if a tensor in it is pinned, else 0."""
     names = {holder.row.name, *(value.name for value in holder.members)}
     return _rounded(holder.row.end, holder.unit) if not names.isdisjoint(claims.pins) else 0
 
 
-def _optimality(claims: Claims, size: int, bound: int) -> Iterator[PlanFailure]:
+def _optimality(claims: PlanDocument, size: int, bound: int) -> Iterator[PlanFailure]:
     """Yield contradictions between the claims of optimality and the `size` of the arenas in whole blocks."""
     optimal = claims.optimal
     if optimal and size != bound:
@@ -528,7 +531,7 @@ def _in_place(placing: Placing, used: Links) -> tuple[int, int]:
     return sum(placing.rows[value].size > 0 for value in found), len(found)
 
 
-def _copies(placing: Placing, used: Links) -> CopyClaim:
+def _copies(placing: Placing, used: Links) -> CopyCount:
     """Return the copies of tensors that nodes which only move bytes need not make, and those that they make."""
     counts = {True: [0, 0], False: [0, 0]}
     known = placing.known
@@ -536,7 +539,7 @@ def _copies(placing: Placing, used: Links) -> CopyClaim:
         for value, is_there in _moved(node, placing, used) if known.is_standard(node) else ():
             counts[is_there][0] += 1
             counts[is_there][1] += known.bytes(value) or 0
-    return CopyClaim(*counts[True], *counts[False])
+    return CopyCount(*counts[True], *counts[False])
 
 
 def _moved(node: ir.Node, placing: Placing, used: Links) -> Iterator[tuple[ir.Value, bool]]:

@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.check.operators import STANDARD, WITH_BODIES
-from onnxtile.declare.plan_document import PlanFailure
+from onnxtile.declare.plan_document import UNSAID, PlanFailure, PlannedBuffer
 from onnxtile.model import keys
 from onnxtile.model.binding import Unbound, free_inputs
 from onnxtile.model.constants import Constants
@@ -28,6 +28,16 @@ _CONTAINERS = {ir.SequenceType: "sequence", ir.OptionalType: "optional", ir.Spar
 
 _WIDEST = 16
 """Bytes: no element needs a larger alignment."""
+
+
+# A row at one size of each dimension.
+
+
+@dataclass(frozen=True)
+class SizedBuffer(PlannedBuffer):
+    """A row of a plan over ranges at one size of each dimension; `most` are its bytes at the largest sizes."""
+
+    most: int = UNSAID
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,17 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.check.addresses import Holder, Placing
-from onnxtile.check.document import UNSAID, ArenaClaim, ClaimedRow, Claims, MemoryCopyClaim, TransferTimeClaim
 from onnxtile.check.graph import GraphFacts, RunOrder, graphs_of, names_of, reads
 from onnxtile.check.operators import FACTORS, STANDARD, WITHOUT_PRODUCTS
-from onnxtile.declare.plan_document import PlanFailure
+from onnxtile.declare.plan_document import (
+    UNSAID,
+    Arena,
+    MemoryCopy,
+    PlanDocument,
+    PlanFailure,
+    PlannedBuffer,
+    TransferTime,
+)
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.functions import inline_calls
@@ -95,7 +102,7 @@ _CAST_TO_COPY = {ir.DataType.INT2, ir.DataType.UINT2, ir.DataType.INT4, ir.DataT
 """Element types of which onnxruntime has no Identity."""
 
 
-def with_claimed_copies(model: ir.Model, claims: Claims, shapes: Shapes) -> Shapes | PlanFailure:
+def with_claimed_copies(model: ir.Model, claims: PlanDocument, shapes: Shapes) -> Shapes | PlanFailure:
     """Put the copies of `claims` into `model` (in place), of which `shapes` are known; return the shapes of all its values.
 
     Returns a failure where the claims do not describe a run of this model with copies; `model` is then used up.
@@ -115,7 +122,7 @@ def _refused(reason: str) -> _NoRunError:
 
 
 class _Copying:
-    def __init__(self, model: ir.Model, claims: Claims, shapes: Shapes) -> None:
+    def __init__(self, model: ir.Model, claims: PlanDocument, shapes: Shapes) -> None:
         if claims.movement is None or claims.operands is None or claims.results is None:
             raise _refused("a plan with copies needs movement, operands and results")
         self._model, self._claims, self._shapes = model, claims, shapes
@@ -390,7 +397,7 @@ class Transfers:
         return [list(self._touched_by(node, number_of)) for node in self.line.nodes]
 
     def _touched_by(self, node: ir.Node, number_of: Mapping[tuple[str, int], int]) -> Iterator[_Touch]:
-        def pieces(row: ClaimedRow) -> slice:
+        def pieces(row: PlannedBuffer) -> slice:
             return slice(number_of[row.arena, row.offset], number_of[row.arena, row.end])
 
         rows = self.placing.rows
@@ -419,7 +426,7 @@ def is_copy(node: ir.Node, model: ir.Model) -> bool:
     return function is not None and keys.COPY in function.metadata_props
 
 
-def wrong_movement(claims: Claims, placing: Placing, unchecked: list[str]) -> Iterator[PlanFailure]:
+def wrong_movement(claims: PlanDocument, placing: Placing, unchecked: list[str]) -> Iterator[PlanFailure]:
     """Yield the faults of the copies of a plan; none where each buffer has one memory. What is not checked is added to `unchecked`."""
     if claims.movement is None:
         return
@@ -441,19 +448,19 @@ def wrong_movement(claims: Claims, placing: Placing, unchecked: list[str]) -> It
 
 @dataclass(frozen=True)
 class _MovementCheck:
-    claims: Claims
+    claims: PlanDocument
     placing: Placing
     line: RunOrder
     known: GraphFacts
     unchecked: list[str]
 
     @property
-    def fast(self) -> ArenaClaim:
+    def fast(self) -> Arena:
         """The fast memory: the first arena."""
         return self.claims.arenas[0]
 
     @property
-    def slow(self) -> ArenaClaim:
+    def slow(self) -> Arena:
         """The slow memory: the second arena."""
         return self.claims.arenas[1]
 
@@ -485,7 +492,7 @@ class _MovementCheck:
 
     def workspaces(self) -> Iterator[PlanFailure]:
         """Yield the workspaces that are not in the fast memory."""
-        rows: Sequence[ClaimedRow] = [holder.row for holder in self.placing.holders if not holder.members]
+        rows: Sequence[PlannedBuffer] = [holder.row for holder in self.placing.holders if not holder.members]
         for row in rows:
             if row.size and row.arena != self.fast.name:
                 yield PlanFailure(f"the workspace {row.name!r} is not in {self.fast.name!r}", (row.name,))
@@ -510,7 +517,7 @@ class _MovementCheck:
         whole, copied = self.known.bytes(source), self.known.bytes(result)
         return whole is not None and copied is not None and (copied <= whole if is_part else copied == whole)
 
-    def listed(self, copies: Sequence[ir.Node], claimed: Sequence[MemoryCopyClaim]) -> Iterator[PlanFailure]:
+    def listed(self, copies: Sequence[ir.Node], claimed: Sequence[MemoryCopy]) -> Iterator[PlanFailure]:
         """Yield the copies that the plan does not list as they are."""
         listed = {copy.node: copy for copy in claimed}
         if len(listed) < len(claimed):
@@ -613,7 +620,7 @@ class _MovementCheck:
             and self.known.shapes.dtype(value) not in _PARAMETERS
         )
 
-    def times(self, time: TransferTimeClaim, copies: Sequence[ir.Node]) -> Iterator[PlanFailure]:
+    def times(self, time: TransferTime, copies: Sequence[ir.Node]) -> Iterator[PlanFailure]:
         """Yield the times that do not follow from the bandwidth, the speed of the kernels, and the rows."""
         if time.bandwidth < 1 or (time.macs_per_second is not None and time.macs_per_second < 1):
             yield PlanFailure("the time of the movement is of a speed below 1")
@@ -642,7 +649,7 @@ class _MovementCheck:
                 return
 
     def _of_kernels(
-        self, time: TransferTimeClaim, copies: Sequence[ir.Node], copying: float
+        self, time: TransferTime, copies: Sequence[ir.Node], copying: float
     ) -> Mapping[str, float | list[float] | None]:
         """Return the times that depend on the speed of the kernels; the sum of two alone where the work of one is not known."""
         speed = time.macs_per_second

@@ -14,10 +14,9 @@ from typing import NamedTuple, TypeAlias
 import onnx_ir as ir
 
 from onnxtile.check.addresses import Holder, Placing, bytes_read
-from onnxtile.check.document import SHARED, ClaimedRow
 from onnxtile.check.graph import RunOrder, reads
 from onnxtile.check.sharing import Link, links
-from onnxtile.declare.plan_document import PlanFailure
+from onnxtile.declare.plan_document import SHARED, PlanFailure, PlannedBuffer
 
 # The last writer of each byte.
 
@@ -186,7 +185,7 @@ class _Replay:
         self._members = holder.members
         self._place = {value: i for i, value in enumerate(holder.members)}
         self._used = used
-        self._rows: list[ClaimedRow] = [placing.rows[value] for value in holder.members]
+        self._rows: list[PlannedBuffer] = [placing.rows[value] for value in holder.members]
         self._line = placing.line
         self._known = placing.known
         self._rules = rules

@@ -9,8 +9,7 @@ from itertools import accumulate
 
 import onnx_ir as ir
 
-from onnxtile.check.document import NO_SHAPE, UNSAID, ClaimedRow, StateClaim
-from onnxtile.check.graph import GraphFacts, reads
+from onnxtile.check.graph import GraphFacts, SizedBuffer, reads
 from onnxtile.check.operators import (
     APPENDS,
     CONTRIBUTED_OVER,
@@ -25,7 +24,7 @@ from onnxtile.check.operators import (
     is_contiguous,
     slice_corner,
 )
-from onnxtile.declare.plan_document import PlanFailure
+from onnxtile.declare.plan_document import NO_SHAPE, UNSAID, PlanFailure, PlannedBuffer, PlannedState
 
 # Whether a meta-op only joins or cuts quantised tensors, or gives one another shape, read from its body and the numbers of its scales.
 
@@ -442,7 +441,7 @@ def _distance(whole: ir.Value, box: ir.Value, corner: Sequence[int], known: Grap
 class CheckedStates:
     """The states that a plan keeps: the `inputs` and `outputs` in order, and those of them that hold bytes `throughout` the run."""
 
-    claims: tuple[StateClaim, ...] = ()
+    claims: tuple[PlannedState, ...] = ()
     inputs: tuple[ir.Value, ...] = ()
     outputs: tuple[ir.Value, ...] = ()
     throughout: frozenset[ir.Value] = frozenset()
@@ -461,12 +460,12 @@ class FoundStates:
     failures: list[PlanFailure] = field(default_factory=list)
 
 
-def found_states(claims: Iterable[StateClaim], rows: Iterable[ClaimedRow], graph: ir.Graph) -> FoundStates:
+def found_states(claims: Iterable[PlannedState], rows: Iterable[PlannedBuffer], graph: ir.Graph) -> FoundStates:
     """Return the states that the plan keeps, by names of inputs and outputs of `graph`."""
     at = {row.name: (row.arena, row.offset) for row in rows}
     inputs = {value.name or "": value for value in graph.inputs}
     outputs = {value.name or "": value for value in graph.outputs}
-    kept: list[StateClaim] = []
+    kept: list[PlannedState] = []
     failures: list[PlanFailure] = []
     seen: set[str] = set()
     for claim in claims:
@@ -489,7 +488,7 @@ def found_states(claims: Iterable[StateClaim], rows: Iterable[ClaimedRow], graph
     return FoundStates(CheckedStates(tuple(kept), before, after, throughout), failures)
 
 
-def carried_states(node: ir.Node, body: ir.Graph, rows: Iterable[ClaimedRow]) -> CheckedStates:
+def carried_states(node: ir.Node, body: ir.Graph, rows: Iterable[PlannedBuffer]) -> CheckedStates:
     """Return the carried values of `node`, a Loop or Scan, that have one address as input and output of its `body`."""
     inputs, outputs = list(body.inputs), list(body.outputs)
     if node.op_type == "Loop" and node.domain in STANDARD:
@@ -510,7 +509,7 @@ def carried_states(node: ir.Node, body: ir.Graph, rows: Iterable[ClaimedRow]) ->
 
 
 def wrong_states(
-    states: CheckedStates, rows: Mapping[ir.Value, ClaimedRow], kept: Iterable[ir.Value], known: GraphFacts
+    states: CheckedStates, rows: Mapping[ir.Value, PlannedBuffer], kept: Iterable[ir.Value], known: GraphFacts
 ) -> Iterator[PlanFailure]:
     """Yield the faults of states: another address, type or shape than the rows and the graph have, or wrong figures.
 
@@ -546,7 +545,7 @@ def wrong_states(
                 yield PlanFailure(f"{name} of the state {claim.input!r} is {getattr(claim, name)}, not {number}", names)
 
 
-def _wrong_axis(claim: StateClaim, axes: Sequence[int]) -> Iterator[PlanFailure]:
+def _wrong_axis(claim: PlannedState, axes: Sequence[int]) -> Iterator[PlanFailure]:
     """Yield that a state grows along another axis; at sizes below the largest nothing is claimed."""
     right = axes[0] if axes else None
     if claim.size != UNSAID and claim.axis not in {UNSAID, right}:
@@ -554,7 +553,7 @@ def _wrong_axis(claim: StateClaim, axes: Sequence[int]) -> Iterator[PlanFailure]
         yield PlanFailure(reason, (claim.input, claim.output))
 
 
-def _lost(state: ClaimedRow, kept: Iterable[ClaimedRow]) -> Iterator[PlanFailure]:
+def _lost(state: PlannedBuffer, kept: Iterable[PlannedBuffer]) -> Iterator[PlanFailure]:
     for row in kept:
         if row.arena == state.arena and row.offset < state.end and state.offset < row.end and row.size and state.size:
             reason = f"{row.place} is overwritten after the run, when the state {state.place} is copied there"
@@ -572,7 +571,7 @@ def _longer_axes(before: ir.Value, after: ir.Value, known: GraphFacts) -> list[i
 
 
 def _wrong_strides(
-    claim: StateClaim, before: ir.Value, after: ir.Value, *, is_appended: bool, known: GraphFacts
+    claim: PlannedState, before: ir.Value, after: ir.Value, *, is_appended: bool, known: GraphFacts
 ) -> Iterator[PlanFailure]:
     """Yield the fault of strides other than those of the largest size, or of strides that the output has not. None is contiguous."""
     if claim.strides is None:
@@ -626,7 +625,7 @@ def spread_tensors(states: CheckedStates, known: GraphFacts) -> dict[ir.Value, t
 
 
 def wrong_row_strides(
-    states: CheckedStates, rows: Mapping[ir.Value, ClaimedRow], known: GraphFacts, *, over_ranges: bool
+    states: CheckedStates, rows: Mapping[ir.Value, PlannedBuffer], known: GraphFacts, *, over_ranges: bool
 ) -> Iterator[PlanFailure]:
     """Yield the `rows` with other strides than the graph and the states give them. A contiguous tensor has none.
 
@@ -644,7 +643,7 @@ def wrong_row_strides(
         elif over_ranges and row.strides is not None:
             right = _contiguous_strides(shape, dtype)
         both = row.strides, right
-        if row.most != UNSAID and None not in both and shape is not None:
+        if isinstance(row, SizedBuffer) and None not in both and shape is not None:
             both = tuple(_of_long_axes(strides or (), shape) for strides in both)  # type: ignore[assignment]
         if both[0] != both[1]:
             reason = f"strides of {row.name!r} are {row.strides and list(row.strides)}, not {right and list(right)}"

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
-from onnxtile.declare.plan_document import CopyCount
+from onnxtile.declare.plan_document import WORKSPACE, Constant, CopyCount, Excluded, PlannedBuffer, PlannedInput
 from onnxtile.deployment.tflite_model import MicroGraph, MicroOperator, MicroTensor
 from onnxtile.planning.offsets.problem import Buffer, Problem, align
-from onnxtile.planning.result import Constant, Excluded, PlannedBuffer, PlannedInput, PlannedOutput, PlanResult
+from onnxtile.planning.result import PlanResult
 from onnxtile.system.errors import ModelError
 
 # The planning problem of a TensorFlow Lite model: the live ranges that TensorFlow Lite Micro computes, and the tensors that share bytes.
@@ -224,7 +224,7 @@ def plan_rows(graphs: Sequence[MicroGraph], problem: MicroProblem, placed: PlanR
         ),
         outside=tuple(Excluded(names[key], _reason(graphs, key), *_type(graphs, key)) for key in unread),
         inputs=tuple(PlannedInput(names[0, i], *_type(graphs, (0, i))) for i in main.inputs),
-        outputs=tuple(PlannedOutput(names[0, i], *_type(graphs, (0, i))) for i in main.outputs),
+        outputs=tuple(PlannedInput(names[0, i], *_type(graphs, (0, i))) for i in main.outputs),
     )
 
 
@@ -308,6 +308,17 @@ def _buffers(
     for place, size in problem.scratch.items():
         row, scope, node = rows[problem.scratch_name(place)], scopes[place], nodes[0, place]
         found.append(
-            PlannedBuffer(f"{node} scratch", row.arena, row.offset, size, scope, scope, "workspace", node=node)
+            PlannedBuffer(
+                f"{node} scratch",
+                row.arena,
+                row.offset,
+                size,
+                scope,
+                scope,
+                WORKSPACE,
+                node=node,
+                dtype=None,
+                shape=None,
+            )
         )
     return tuple(found)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from onnxtile.declare.plan_document import PlannedPart
+from onnxtile.declare.plan_document import PlannedBuffer, PlannedPart
 from onnxtile.fitting.live_bytes import RegionTrace
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.rewrites.rewrite import ModelRewrite
 from onnxtile.fitting.strips import RegionCost
-from onnxtile.planning.result import PlannedBuffer, PlanResult
+from onnxtile.planning.result import PlanResult
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from functools import partial
 
 import onnx_ir as ir
 
+from onnxtile.declare.plan_document import Constant, Excluded
 from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.kernels.from_onnx import PlanScope
 from onnxtile.kernels.states import StateChoice, states_of
@@ -22,7 +23,7 @@ from onnxtile.planning.offsets.problem import DEFAULT_ALIGNMENT, align
 from onnxtile.planning.ordering.order_search import ALL_RULES, OrderSearch
 from onnxtile.planning.planner import Planner, find_planner
 from onnxtile.planning.ranges import RangeOrders, scaled_arenas, with_scaled, with_scaled_bodies
-from onnxtile.planning.result import Constant, Excluded, PlanResult
+from onnxtile.planning.result import PlanResult
 from onnxtile.planning.rows import (
     Address,
     all_roles,
@@ -30,6 +31,7 @@ from onnxtile.planning.rows import (
     constant_nodes,
     dtype,
     inputs,
+    listed_states,
     operands,
     operators,
     outputs,
@@ -174,7 +176,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         schedule=schedule.ids,
         steps=tuple(schedule.steps.values()),
         buffers=buffers,
-        bodies=with_scaled_bodies(planned_bodies(layout, inside, facts, places), buffers),
+        bodies=with_scaled_bodies(planned_bodies(layout, inside, facts, places), buffers, scaled),
         insides=setup.terms.kernels.rows(layout, inside),
         model=settings.name,
         inputs=inputs(model, facts),
@@ -188,8 +190,9 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         outside=_excluded(told.outside, facts),
         unplanned=_excluded(told.unplanned, facts),
         states=planned_states(states, layout, facts, places),
+        listed=listed_states(states),
         ranges=dict(settings.ranges),
-        formulas=tuple(arena.formula for arena in scaled),
+        formulas=tuple(arena.formula for arena in scaled) or None,
         pins=dict(pins.offsets),
         places=dict(pins.places),
         keeps=pins.keeps,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile.declare.plan_document import SHARED, WORKSPACE, ArenaFormula, PlannedBody, PlannedBuffer
 from onnxtile.kernels.aliases import operands_of_state
 from onnxtile.kernels.liveness import Ints
 from onnxtile.model.binding import free_inputs, rename_symbols, symbols
@@ -19,9 +21,9 @@ from onnxtile.planning.offsets.memories import Allocation, Capacity, Filled
 from onnxtile.planning.offsets.problem import Problem
 from onnxtile.planning.offsets.range_formulas import RangeFormulas, sample_sizes
 from onnxtile.planning.ordering.order_search import OrderSearch
-from onnxtile.planning.result import ArenaFormula, PlannedBody, PlannedBuffer, PlanResult
+from onnxtile.planning.result import PlanResult, size_pieces, size_text
 from onnxtile.planning.schedule import Schedule
-from onnxtile.planning.workspaces import SHARED, Needs
+from onnxtile.planning.workspaces import Needs
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, bytes_formula, resolve
 from onnxtile.system.errors import Infeasible
@@ -33,6 +35,19 @@ class ScaledArena:
 
     formula: ArenaFormula
     offsets: Mapping[str, SizePieces]
+
+    @classmethod
+    def of(
+        cls,
+        arena: Filled,
+        fixed: SizePieces,
+        scaled: SizePieces | None = None,
+        peak: SizePieces | None = None,
+        offsets: Mapping[str, SizePieces] = MappingProxyType({}),
+    ) -> ScaledArena:
+        """Return the formulas of `arena` with these sizes."""
+        others = (None if size is None else size_text(size) for size in (scaled, peak))
+        return cls(ArenaFormula(arena.memory.name, size_text(fixed), *others), offsets)
 
 
 def scaled_arenas(
@@ -60,27 +75,33 @@ def with_scaled(rows: Sequence[PlannedBuffer], arenas: Iterable[ScaledArena]) ->
     offsets = {name: offset for arena in arenas for name, offset in arena.offsets.items()}
     if not offsets:
         return tuple(rows)
-    starts = {row.name: row.offset for row in rows if row.alias is None}
+    owners = {row.name: row for row in rows if row.alias is None}
     found = []
     for row in rows:
-        owner = row.alias or row.name
-        scaled = offsets.get(owner, SizePieces.of([SizeFormula.number(starts[owner])]))
-        found.append(replace(row, scaled_offset=scaled + (row.offset - starts[owner])))
+        owner = owners[row.alias or row.name]
+        start = offsets.get(owner.name, _fixed_offset(owner))
+        found.append(replace(row, scaled_offset=str(start + (row.offset - owner.offset))))
     return tuple(found)
 
 
-def with_scaled_bodies(bodies: Sequence[PlannedBody], rows: Iterable[PlannedBuffer]) -> tuple[PlannedBody, ...]:
+def with_scaled_bodies(
+    bodies: Sequence[PlannedBody], rows: Iterable[PlannedBuffer], arenas: Iterable[ScaledArena]
+) -> tuple[PlannedBody, ...]:
     """Return `bodies` with the scaled offsets of their rows, which lie in the workspaces among `rows` wherever these start."""
-    workspaces = {row.node: row for row in rows if row.kind == "workspace" and row.name == f"{row.node} {SHARED}"}
-    return tuple(_in_scaled(body, workspaces[body.node]) if body.node in workspaces else body for body in bodies)
+    workspaces = {row.node: row for row in rows if row.kind == WORKSPACE and row.name == f"{row.node} {SHARED}"}
+    offsets = {name: offset for arena in arenas for name, offset in arena.offsets.items()}
+
+    def scaled(body: PlannedBody, workspace: PlannedBuffer) -> PlannedBody:
+        start = offsets.get(workspace.name, _fixed_offset(workspace))
+        rows = tuple(replace(row, scaled_offset=str(start + (row.offset - workspace.offset))) for row in body.buffers)
+        return replace(body, buffers=rows, bodies=tuple(scaled(inner, workspace) for inner in body.bodies))
+
+    inside = workspaces if offsets else {}
+    return tuple(scaled(body, inside[body.node]) if body.node in inside else body for body in bodies)
 
 
-def _in_scaled(body: PlannedBody, workspace: PlannedBuffer) -> PlannedBody:
-    start = workspace.scaled_offset
-    if start is None:
-        return body
-    rows = tuple(replace(row, scaled_offset=start + (row.offset - workspace.offset)) for row in body.buffers)
-    return replace(body, buffers=rows, bodies=tuple(_in_scaled(inner, workspace) for inner in body.bodies))
+def _fixed_offset(row: PlannedBuffer) -> SizePieces:
+    return SizePieces.of([SizeFormula.number(row.offset)])
 
 
 def buffer_sizes(layout: Layout, shapes: Shapes, ranges: SizeRanges) -> dict[str, SizeFormula]:
@@ -99,7 +120,7 @@ def buffer_sizes(layout: Layout, shapes: Shapes, ranges: SizeRanges) -> dict[str
 
 def _fixed(arena: Filled, sizes: Mapping[str, SizeFormula], ranges: SizeRanges) -> ScaledArena:
     formulas = RangeFormulas(arena.problem, arena.plan.offsets, sizes, ranges)
-    return ScaledArena(ArenaFormula(arena.memory.name, formulas.fixed(), None, None), {})
+    return ScaledArena.of(arena, formulas.fixed())
 
 
 def _scaled(arena: Filled, sizes: Mapping[str, SizeFormula], ranges: SizeRanges) -> ScaledArena:
@@ -107,8 +128,8 @@ def _scaled(arena: Filled, sizes: Mapping[str, SizeFormula], ranges: SizeRanges)
     fixed, scaled = formulas.fixed(), None if arena.problem.pinned else formulas.scaled(arena.plan.size)
     corners = [dict(zip(ranges, ends, strict=True)) for ends in product(*ranges.values())]
     if scaled is None or all(scaled.size.at(c) >= fixed.at(c) for c in corners):
-        return ScaledArena(ArenaFormula(arena.memory.name, fixed, None, formulas.peak()), {})
-    return ScaledArena(ArenaFormula(arena.memory.name, fixed, scaled.size, formulas.peak()), scaled.offsets)
+        return ScaledArena.of(arena, fixed, None, formulas.peak())
+    return ScaledArena.of(arena, fixed, scaled.size, formulas.peak(), scaled.offsets)
 
 
 def _name(value: ir.Value) -> str:
@@ -179,7 +200,7 @@ def smallest_over(plan: PlanResult, limit: int) -> Iterator[dict[str, int]]:
 
     Nothing is yielded for formulas that may fall where a size grows.
     """
-    if not all(piece.grows for arena in plan.formulas for piece in arena.least.pieces):
+    if not all(piece.grows for arena in plan.formulas or () for piece in size_pieces(arena.least, plan.ranges).pieces):
         return
     # Every other size that exceeds the limit is no larger than one of these, and no smaller than one that was yielded.
     tops = [{name: high for name, (_, high) in plan.ranges.items()}]

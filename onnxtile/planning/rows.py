@@ -11,6 +11,14 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxtile.declare.plan_document import (
+    WORKSPACE,
+    Attributes,
+    AttributeValue,
+    PlannedBody,
+    PlannedBuffer,
+    PlannedInput,
+)
 from onnxtile.kernels.aliases import LayoutFacts, views
 from onnxtile.kernels.states import StatePair, States
 from onnxtile.model.formula import SizeFormula, product_of
@@ -18,15 +26,7 @@ from onnxtile.operators.node_view import operator_name
 from onnxtile.planning.bodies import BodyPlan, BodyPlans
 from onnxtile.planning.layout import Layout
 from onnxtile.planning.problem_plan import planned_parts
-from onnxtile.planning.result import (
-    Attributes,
-    AttributeValue,
-    PlannedBody,
-    PlannedBuffer,
-    PlannedInput,
-    PlannedOutput,
-    PlannedState,
-)
+from onnxtile.planning.result import KeptState, ListedState
 from onnxtile.planning.scope import Roles
 from onnxtile.planning.workspaces import WorkspaceBuffer
 from onnxtile.shapes.resolve import bytes_formula
@@ -69,9 +69,9 @@ def planned(layout: Layout, facts: LayoutFacts, places: Addresses) -> tuple[Plan
                 node=makers.get(node) if node is not None else None,
                 dtype=dtype(value, facts),
                 shape=facts.shapes.sizes(value),
-                parts=parts.get(_name(value), ()) if owner is value else (),
-                size_formula=bytes_formula(value, facts.shapes),
-                shape_formula=facts.shapes.formulas(value),
+                parts=parts.get(_name(value)) if owner is value else None,
+                size_formula=str(bytes_formula(value, facts.shapes) or ""),
+                shape_formula=_texts(facts.shapes.formulas(value)),
             )
         )
     return (*rows, *(_row(workspace, makers, places) for workspace in layout.workspaces))
@@ -81,7 +81,8 @@ def _row(workspace: WorkspaceBuffer, ids: Mapping[ir.Node, str], places: Address
     buffer, place = workspace.buffer, places[workspace.buffer.name]
     user = ids[workspace.nodes[0]] if len(workspace.nodes) == 1 else None
     span = (buffer.lower, buffer.upper - 1)
-    return PlannedBuffer(buffer.name, place.arena, place.offset, buffer.size, *span, "workspace", node=user)
+    at = (buffer.name, place.arena, place.offset, buffer.size)
+    return PlannedBuffer(*at, *span, WORKSPACE, node=user, dtype=None, shape=None)
 
 
 def planned_bodies(layout: Layout, inside: BodyPlans, facts: LayoutFacts, places: Addresses) -> tuple[PlannedBody, ...]:
@@ -144,7 +145,7 @@ def _plain(value: Any) -> AttributeValue:
     """Return `value`, floats that JSON cannot write as texts."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    return value if isinstance(value, int | float | str) else tuple(_plain(one) for one in value)  # type: ignore[return-value]
+    return value if isinstance(value, int | float | str) else tuple(_plain(one) for one in value)  # type: ignore[misc]
 
 
 def constant_nodes(layout: Layout, facts: LayoutFacts) -> tuple[str, ...]:
@@ -160,16 +161,21 @@ def constant_nodes(layout: Layout, facts: LayoutFacts) -> tuple[str, ...]:
 def inputs(model: ir.Model, facts: LayoutFacts) -> tuple[PlannedInput, ...]:
     """Return the inputs of the graph of `model`, but for those that are constants."""
     given = (value for value in model.graph.inputs if value not in facts.constants)
-    return tuple(PlannedInput(*_end(value, facts)) for value in given)
+    return tuple(_end(value, facts) for value in given)
 
 
-def outputs(model: ir.Model, facts: LayoutFacts) -> tuple[PlannedOutput, ...]:
+def outputs(model: ir.Model, facts: LayoutFacts) -> tuple[PlannedInput, ...]:
     """Return the outputs of the graph of `model`."""
-    return tuple(PlannedOutput(*_end(value, facts)) for value in model.graph.outputs)
+    return tuple(_end(value, facts) for value in model.graph.outputs)
 
 
-def _end(value: ir.Value, facts: LayoutFacts) -> tuple[Any, ...]:
-    return _name(value), dtype(value, facts), facts.shapes.sizes(value), facts.shapes.formulas(value)
+def _end(value: ir.Value, facts: LayoutFacts) -> PlannedInput:
+    shapes = facts.shapes
+    return PlannedInput(_name(value), dtype(value, facts), shapes.sizes(value), _texts(shapes.formulas(value)))
+
+
+def _texts(formulas: Sequence[SizeFormula] | None) -> tuple[str, ...] | None:
+    return None if formulas is None else tuple(map(str, formulas))
 
 
 def dtype(value: ir.Value, facts: LayoutFacts) -> str | None:
@@ -302,10 +308,9 @@ def _row_axes(value: ir.Value, pair: StatePair, facts: LayoutFacts) -> int | Non
 # The rows of a result that tell where its states are.
 
 
-def planned_states(states: States, layout: Layout, facts: LayoutFacts, places: Addresses) -> tuple[PlannedState, ...]:
-    """Return the states kept in the arena of `layout` at the addresses `places`, then those that are only listed."""
-    kept = (_kept(pair, layout, facts, places) for pair in states.taken)
-    return (*kept, *_listed(states))
+def planned_states(states: States, layout: Layout, facts: LayoutFacts, places: Addresses) -> tuple[KeptState, ...]:
+    """Return the states kept in the arena of `layout` at the addresses `places`."""
+    return tuple(_kept(pair, layout, facts, places) for pair in states.taken)
 
 
 def with_strides(
@@ -320,7 +325,9 @@ def with_strides(
             found |= {value.name or "": one for value, one in spread if of.get(value) is of[pair.input]}
     return tuple(
         replace(
-            row, strides=found[row.name].sizes, strides_formula=found[row.name].formulas if row.shape_formula else None
+            row,
+            strides=found[row.name].sizes,
+            strides_formula=_texts(found[row.name].formulas) if row.shape_formula else None,
         )
         if row.name in found
         else row
@@ -335,21 +342,21 @@ def _is_same(pair: StatePair, layout: Layout) -> bool:
     return is_together and alias_sets.start(pair.input) == alias_sets.start(pair.output)
 
 
-def _listed(states: States) -> Iterator[PlannedState]:
-    for pair in states.listed:
-        yield PlannedState(pair.input.name or "", pair.output.name or "", pair.source, pair.axis)
+def listed_states(states: States) -> tuple[ListedState, ...]:
+    """Return the states that are only listed."""
+    return tuple(ListedState(_name(pair.input), _name(pair.output), pair.source, pair.axis) for pair in states.listed)
 
 
-def _kept(pair: StatePair, layout: Layout, facts: LayoutFacts, places: Addresses) -> PlannedState:
+def _kept(pair: StatePair, layout: Layout, facts: LayoutFacts, places: Addresses) -> KeptState:
     alias_sets = layout.sharing.alias_sets
     before, is_same = alias_sets.of[pair.input], _is_same(pair, layout)
     place = places[before.owner.name or ""]
     sizes = alias_sets.size(pair.input), alias_sets.size(pair.output)
-    return PlannedState(
-        pair.input.name or "",
-        pair.output.name or "",
-        pair.source,
-        pair.axis,
+    return KeptState(
+        _name(pair.input),
+        _name(pair.output),
+        source=pair.source,
+        axis=pair.axis,
         arena=place.arena,
         offset=place.offset + alias_sets.start(pair.input),
         size=max(sizes) if is_same else sizes[0],

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import onnx
 import onnx_ir as ir
 
+from onnxtile.declare.plan_document import SHARED, UNIQUE
 from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.model import keys
 from onnxtile.model.topology import node_id
@@ -18,11 +19,6 @@ from onnxtile.planning.schedule import Schedule
 from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.size_rule import SizeRule
 from onnxtile.system.errors import UsageError
-
-SHARED = "(workspace)"
-"""The name of the one workspace of several kernels."""
-UNIQUE = "(unique workspace)"
-"""The end of the name of a workspace that is kept for the whole run."""
 
 _SHARING = ("shared", "unique")
 _PART = re.compile(rf"\s*(?P<rule>.*?)(?:\s+(?P<sharing>{'|'.join(_SHARING)}))?\s*", re.DOTALL)

@@ -26,14 +26,16 @@ import onnx_ir as ir
 
 import onnxtile
 from onnxtile.check import check_account, check_bound
+from onnxtile.check.ranges import largest as largest_piece
 from onnxtile.common_options import SizeOptions
+from onnxtile.declare.plan_document import PlannedState
 from onnxtile.model.binding import bind, bind_shapes, formula_names, free_inputs, rename_symbols, symbols
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeRanges
 from onnxtile.model.load import load
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.ranges import with_equal_dims
-from onnxtile.planning.result import PlannedState, PlanResult
+from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import Infeasible, OnnxtileError
 from tests.bench.commands import OWN, ROOT, SIDE, answer, planned, ran, size_of, succeeded
@@ -197,7 +199,7 @@ def decode_steps(given: Namespace) -> Rows:
             subject.path, **{**sizes, "dims": largest(sizes.get("dims", {}))}, state="none", verify=False
         )
         found = onnxtile.plan(subject.path, **sizes, state="found")
-        plan, kept = found.plan, found.plan.kept_states
+        plan, kept = found.plan, found.plan.states
         runs: Any = getattr(found.verdict, "state", found.verdict)
         before, copied = apart.plan.arena_size, sum(state.copied or 0 for state in kept)
         arenas = (before, plan.arena_size, f"{plan.arena_size / before:.0%}", copied)
@@ -296,8 +298,8 @@ def _over(model: ir.Model, bounds: SizeRanges, alignment: int = 64) -> PlanResul
 
 
 def _formula_bytes(plan: PlanResult, sizes: Mapping[str, int]) -> str:
-    peak = plan.formulas[0].peak
-    return f"{plan.arena_size_at(sizes):,} ({'?' if peak is None else format(peak.at(sizes), ',')})"
+    peak = plan.formulas[0].peak if plan.formulas else None
+    return f"{plan.arena_size_at(sizes):,} ({'?' if peak is None else format(largest_piece(peak, sizes), ',')})"
 
 
 def _onnxsim(python: str, path: Path, bounds: SizeRanges, high: Mapping[str, int]) -> tuple[str, str]:

@@ -16,7 +16,7 @@ import typer.main
 from onnxtile.cli.app import build, verbs
 from onnxtile.cli.command import endings
 from onnxtile.declare.option import parameters
-from onnxtile.verbs.flows.patterns import KINDS, option_names
+from onnxtile.verbs.list import KINDS, option_names
 
 # Help is short, quick, and has examples that work.
 
@@ -112,7 +112,7 @@ try:
 except SystemExit as end:
     assert end.code == 0
 verbs = (name for name in sys.modules if name.startswith("onnxtile.verbs.") and name.count(".") == 2)
-sys.stderr.write(" ".join(name for name in verbs if name != "onnxtile.verbs.options"))
+sys.stderr.write(" ".join(verbs))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout

@@ -22,9 +22,9 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.progress import silent
+from onnxtile.verbs.fit import FitOptions
+from onnxtile.verbs.flows.fit import read_subject
 from onnxtile.verbs.flows.fit_drafts import FitSubject, written
-from onnxtile.verbs.flows.fitting import read_subject
-from onnxtile.verbs.options.fit import FitOptions
 from onnxtile.verification.rounding import judge
 from tests.fitting.networks import copied_bytes, inverted_residuals, model
 

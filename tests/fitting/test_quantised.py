@@ -15,8 +15,8 @@ from onnx import helper, numpy_helper
 import onnxtile
 from onnxtile.operators.node_view import NotApplicable
 from onnxtile.operators.table import axis_links
-from onnxtile.verbs.flows.fitting import read_subject
-from onnxtile.verbs.options.fit import FitOptions
+from onnxtile.verbs.fit import FitOptions
+from onnxtile.verbs.flows.fit import read_subject
 from tests.fitting.networks import HEAD, cut_into_strips, run
 from tests.fitting.test_axis_maps import facts_of
 
@@ -65,7 +65,7 @@ def test_islands_are_cut_and_planned_as_plan_does(tmp_path: Path) -> None:
     fitted.save(tmp_path / "out.onnx")
     planned = onnxtile.plan(tmp_path / "out.onnx").plan
     assert planned.arena_size == fitted.after.arena
-    assert planned.kernels is not None and planned.kernels["islands"] >= 4
+    assert planned.kernels is not None and planned.kernels.islands >= 4
 
 
 def test_sums_of_quantised_products_are_not_cut() -> None:

@@ -34,9 +34,9 @@ from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import Infeasible
 from onnxtile.system.progress import Progress, silent
-from onnxtile.verbs.fit import fit
+from onnxtile.verbs.flows.fit import fit
 from onnxtile.verbs.flows.fit_drafts import regions_of
-from onnxtile.verbs.plan import plan
+from onnxtile.verbs.flows.plan import plan
 from tests.bench.large_graphs import wide
 from tests.counted import calls
 from tests.fitting.networks import copied_bytes, inverted_residuals, model

@@ -13,11 +13,10 @@ from rich.text import Text
 
 from onnxtile import api
 from onnxtile.fusion.fuse import fuse
-from onnxtile.fusion.pattern import expanded, from_file
+from onnxtile.fusion.pattern import chosen_patterns, expanded, from_file
 from onnxtile.model.load import load
 from onnxtile.report.tables import for_explain
 from onnxtile.system.errors import PatternError, QueryError
-from onnxtile.verbs.flows.fusing import chosen_patterns
 
 # Pattern files that are wrong: each error names the file and the line at fault.
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from onnxtile.arena.run import ArenaVerdict, arena_run
 from onnxtile.check.audit import Audit, check, require
+from onnxtile.declare.plan_document import PlannedBuffer
 from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted
@@ -19,7 +20,7 @@ from onnxtile.model.load import load
 from onnxtile.operators.takes import Sizes
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.offsets.problem import Buffer, Problem
-from onnxtile.planning.result import PlannedBuffer, PlanResult
+from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.resolve import Shapes, resolve
 
 

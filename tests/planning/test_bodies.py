@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from onnxtile import api
 from onnxtile.check.audit import require
-from onnxtile.check.document import from_marks
+from onnxtile.check.marks import from_marks
+from onnxtile.declare.plan_document import PlannedBody, PlannedBuffer
 from onnxtile.model import keys
 from onnxtile.planning.annotate import annotate, clear_plan
 from onnxtile.planning.bodies import with_bodies
 from onnxtile.planning.offsets.problem import Buffer, OptimalityProof, Problem
-from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlanResult
+from onnxtile.planning.result import PlanResult
 from onnxtile.planning.workspaces import WorkspaceBuffer, WorkspaceRules
 from onnxtile.system import errors
 from tests.planning.conftest import Case, outside, rows

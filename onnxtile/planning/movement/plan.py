@@ -50,7 +50,7 @@ from onnxtile.planning.movement.uses import (
 from onnxtile.planning.offsets.memories import Memory, memories
 from onnxtile.planning.offsets.problem import OverCapacity, align
 from onnxtile.planning.planner import find_planner
-from onnxtile.planning.result import CONSTANTS, OUTSIDE, PlannedMovement, PlanResult
+from onnxtile.planning.result import CONSTANTS, OUTSIDE, MovementResult, PlanResult
 from onnxtile.planning.schedule import find_order, named
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import Unfolded, unfold
@@ -391,7 +391,7 @@ class PlacedCopies:
     def result(self, bound: MovementBound, speeds: Speeds | None) -> MovedPlan:
         """Return the plan with its movement."""
         uses, found = self.choice.uses, tuple(self._copies())
-        movement = PlannedMovement(
+        movement = MovementResult(
             *self.names,
             weights=uses.streams_weights,
             bytes=sum(copy.bytes for copy in found),
