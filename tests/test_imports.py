@@ -1,18 +1,16 @@
-"""Packages of onnxtile import one way, third-party packages stay in one of them, names have one meaning, and plug-ins exist."""
+"""Packages of onnxtile import one way, third-party packages stay in one of them, and plug-ins are found by their existence."""
 
 from __future__ import annotations
 
 import ast
 import sys
 import tomllib
-from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-import onnxtile
 from onnxtile.system.errors import OnnxtileError
 from onnxtile.system.registry import data_folder, discover
 
@@ -131,33 +129,6 @@ def test_libraries_of_which_private_names_are_used_have_an_upper_bound() -> None
     bounds = {name: bound for name, _, bound in (text.partition(">=") for text in project["dependencies"])}
     for name in ("onnx-ir", "onnx-shape-inference", "onnxruntime"):
         assert "<" in bounds[name], name
-
-
-# One type name has one meaning in the whole package.
-
-
-SOURCES = Path(onnxtile.__file__).parent
-
-
-def _types(file: Path) -> set[str]:
-    """Return the names of the classes of a module, at any depth, and of its type aliases."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    found = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-    for node in tree.body:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        found |= {one.id for one in targets if isinstance(one, ast.Name) and one.id.lstrip("_")[:1].isupper()}
-    return {name for name in found if not name.isupper()}
-
-
-def test_no_two_types_have_one_name() -> None:
-    places = defaultdict(list)
-    for file in sorted(SOURCES.rglob("*.py")):
-        for name in _types(file):
-            places[name.lstrip("_")].append(str(file.relative_to(SOURCES)))
-    assert len(places) > 300
-    assert {name: files for name, files in places.items() if len(files) > 1} == {}
 
 
 # Plug-ins are found by their existence.
