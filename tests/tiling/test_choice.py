@@ -460,7 +460,7 @@ def test_places_visit_each_tile_once_with_k_innermost(
     sizes: tuple[int, int, int], bounds: tuple[int | None, int | None, int | None]
 ) -> None:
     grid = grid_of(*sizes, Limits(*bounds))
-    places = list(grid.places())
+    places = list(grid.positions())
     assert len(places) == len(set(places)) == grid.matmuls
     steps = [[abs(a - b) for a, b in zip(*pair, strict=True)] for pair in pairwise(places)]
     assert all(sum(step) == 1 for step in steps), "each loop turns back where it ended"

@@ -67,7 +67,7 @@ def places(tiled: Tiled) -> list[dict[str, int]]:
 def test_products_stand_in_loop_order_with_their_marks(bench: Bench) -> None:
     tiled = bench.tile(bench.case(m=7, k=9, n=5).model(), FOUR)
     (site,) = tiled.result.tiled
-    assert places(tiled) == [{"m": m, "k": k, "n": n} for _, m, k, n in site.grid.places()]
+    assert places(tiled) == [{"m": m, "k": k, "n": n} for _, m, k, n in site.grid.positions()]
     for node in tiled.nodes:
         mark = json.loads(node.metadata_props[keys.TILE])
         assert {"node": "fc", "op": "Gemm", "m": 7, "k": 9, "n": 5, "grid": [2, 3, 2]}.items() <= mark.items()
