@@ -12,10 +12,10 @@ from onnxtile.declare.plan_document import CopyCount
 from onnxtile.kernels.kernel_graph import IN_PLACE, NONE, ByteSpan, GraphKernel, KernelGraph, Schedule, Share
 from onnxtile.kernels.liveness import (
     Ints,
-    LiveSums,
     LiveChange,
     LivePart,
     LiveRange,
+    LiveSums,
     Precedence,
     joined_ranges,
     merged,
