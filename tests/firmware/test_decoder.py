@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -38,7 +39,7 @@ class Graph:
         self.held.append(numpy_helper.from_array(np.asarray(value), f"c{len(self.held)}"))
         return self.held[-1].name
 
-    def add(self, operator: str, *inputs: str, to: str = "", **attributes: object) -> str:
+    def add(self, operator: str, *inputs: str, to: str = "", **attributes: Any) -> str:
         name = to or f"v{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, inputs, [name], name, **attributes))
         return name

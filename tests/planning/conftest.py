@@ -14,6 +14,8 @@ from onnxtile.arena.run import ArenaVerdict, arena_run
 from onnxtile.check.audit import Audit, check, require
 from onnxtile.declare.plan_document import PlannedBuffer
 from onnxtile.kernels.aliases import LayoutFacts
+from onnxtile.kernels.from_onnx import PlanScope, read_kernels
+from onnxtile.kernels.kernel_graph import KernelGraph
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted
 from onnxtile.model.load import load
@@ -70,6 +72,10 @@ class Case:
     def facts(self) -> LayoutFacts:
         """What rules ask about the model."""
         return LayoutFacts(self.model, self.shapes, self.constants)
+
+    def graph(self, **options: Any) -> KernelGraph:
+        """Return the kernels of the main graph with the `options` of a scope."""
+        return read_kernels(self.facts, PlanScope(self.model.graph, **options))
 
     def plan(self, **options: Any) -> PlanResult:
         """Return the plan of the model, which has passed the check of what is published."""

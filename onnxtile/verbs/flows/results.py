@@ -440,9 +440,9 @@ class PlannedModel(ModelResult):
     def _document(self, weights: str) -> PlanDocument:
         from onnxtile.report.format import PlanDocument
 
-        made = cache(lambda: self.firmware or self._built(weights))
+        program = cache(lambda: self.firmware or self._built(weights))
         return PlanDocument(
-            self.plan.to_dict(), self.constant_block, self.certificate, lambda title: made().files(title)
+            self.plan.to_dict(), self.constant_block, self.certificate, lambda title: program().files(title)
         )
 
     def _built(self, weights: str) -> Firmware:
