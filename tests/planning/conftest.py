@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from onnxtile.arena.run import ArenaVerdict, arena_run
 from onnxtile.check.audit import Audit, check, require
+from onnxtile.check.graph import Model
+from onnxtile.check.reading import plain_model
 from onnxtile.declare.plan_document import PlannedBuffer
 from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.model.constants import Constants
@@ -70,6 +72,11 @@ class Case:
     def facts(self) -> LayoutFacts:
         """What rules ask about the model."""
         return LayoutFacts(self.model, self.shapes, self.constants)
+
+    @property
+    def checked(self) -> Model:
+        """The model as the check reads it."""
+        return Model(*plain_model(self.model, self.shapes, self.constants))
 
     def plan(self, **options: Any) -> PlanResult:
         """Return the plan of the model, which has passed the check of what is published."""

@@ -3,8 +3,10 @@
 import onnx_ir as ir
 import pytest
 
-from onnxtile.check.graph import RunOrder, timeline
+from onnxtile.check.addresses import RunOrder, timeline
+from onnxtile.check.graph import Model
 from onnxtile.kernels.from_onnx import PlanScope
+from onnxtile.model.validity import without_weights
 from onnxtile.planning.live_ranges import find_live_ranges
 from onnxtile.planning.schedule import own_order
 from onnxtile.system.errors import ModelError
@@ -143,10 +145,10 @@ def test_lives_are_those_that_the_check_finds(text: str) -> None:
 
 
 def lives_of_the_check(model: ir.Model) -> dict[str | None, tuple[int, int]]:
-    schedule = own_order(model.graph)
-    line = timeline(model.graph, schedule.ids, tuple(schedule.steps.values()), frozenset(model.graph.outputs), ())
+    schedule, graph = own_order(model.graph), Model(without_weights(model)).graph
+    line = timeline(graph, schedule.ids, tuple(schedule.steps.values()), graph.results, ())
     assert isinstance(line, RunOrder)
-    made = [value for node in model.graph for value in node.outputs if value.name]
+    made = [value for node in graph.nodes for value in node.outputs if value.name]
     return {value.name: (line.first(value), line.last(value) + 1) for value in made}
 
 

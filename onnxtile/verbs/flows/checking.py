@@ -16,7 +16,6 @@ from onnxtile.model.feeds import Wanted
 from onnxtile.model.load import digest, load
 from onnxtile.model.npz_inputs import Feeds, given_shapes, read_inputs
 from onnxtile.model.session import repeatable_session
-from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import UsageError
 from onnxtile.system.progress import Progress
@@ -36,9 +35,11 @@ if TYPE_CHECKING:
 
 def check_plan(options: CheckOptions) -> Audit:
     """Check a plan as `onnxtile.check_plan` says."""
-    from onnxtile.check.audit import Audit, check, check_ranges
+    from onnxtile.check.audit import Audit, check_ranges, judged
+    from onnxtile.check.graph import Model
     from onnxtile.check.movement import with_claimed_copies
     from onnxtile.check.ranges import listed, wrong_ranges
+    from onnxtile.check.reading import RangedValue, plain_model, ranged_values
     from onnxtile.declare.plan_document import PlanFailure, ReadPlan
 
     progress, model, plan = options.progress, options.model, options.plan
@@ -74,25 +75,29 @@ def check_plan(options: CheckOptions) -> Audit:
     if claims.ranges:
         rename_symbols(checked, {**claims.sums, **words})
 
-        def at(sizes: Mapping[str, int] | None) -> Unfolded:
-            progress(f"checking the plan {'over its ranges' if sizes is None else f'at {listed(sizes)}'}")
-            if sizes is None:
-                known = resolve(checked, run=True, wanted=wanted, bounds=largest, ranges=claims.ranges)
-                return unfold(checked, known, Constants(checked))
+        def at(sizes: Mapping[str, int]) -> Model:
+            progress(f"checking the plan at {listed(sizes)}")
             bound = checked.clone()
             bind(bound, sizes, {}, least=0)
-            return unfold(bound, resolve(bound, run=True, wanted=wanted, bounds=largest), Constants(bound))
+            shapes = resolve(bound, run=True, wanted=wanted, bounds=largest)
+            return Model(*plain_model(bound, shapes, Constants(bound)))
 
-        return check_ranges(claims, at, digest(model)).with_failures(noted)
+        def over() -> Mapping[str, RangedValue]:
+            progress("checking the plan over its ranges")
+            return ranged_values(
+                checked, resolve(checked, run=True, wanted=wanted, bounds=largest, ranges=claims.ranges)
+            )
+
+        return check_ranges(claims, at, over, digest(model)).with_failures(noted)
     progress("inferring shapes")
     known = resolve(checked, run=True, wanted=wanted, bounds=largest)
     progress("checking the plan")
-    if claims.movement is not None and claims.movement.copies is not None:
-        copied = with_claimed_copies(checked, claims, known)
-        if isinstance(copied, PlanFailure):
-            return Audit.refused(copied)
-        known = copied
-    return check(checked, claims, known, Constants(checked), digest(model)).with_failures(noted)
+    plain = plain_model(checked, known, Constants(checked))
+    is_copied = claims.movement is not None and claims.movement.copies is not None
+    copied = with_claimed_copies(plain, claims) if is_copied else plain
+    if isinstance(copied, PlanFailure):
+        return Audit.refused(copied)
+    return judged(Model(*copied), claims, digest(model)).with_failures(noted)
 
 
 def _unknown(claims: PlanDocument, known: Collection[str]) -> Iterator[PlanFailure]:
