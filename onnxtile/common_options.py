@@ -259,3 +259,8 @@ class EmitOptions:
             choices=Choices("onnxtile.report.format:COLOR_BY"),
         ),
     ] = None
+
+    @property
+    def wants_c(self) -> bool:
+        """Whether one of the files is a program in C."""
+        return any(file.endswith(".c") or file == "c" for file in self.emit)

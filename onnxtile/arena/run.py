@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onnxtile.arena.graph_run import GraphRun, RunContext, Unsure
 from onnxtile.arena.kernel import Corruption, Draws, Kernel, Kernels, Moves, PairedValues, ValueTable, View, contradicts
 from onnxtile.arena.memory import ArenaMemory, TensorMemory, same
-from onnxtile.check.ranges import SizedPlan, SizeOfSymbols, WrongFormula, claimed_at, listed
+from onnxtile.check.ranges import DocumentAtSizes, SizeOfSymbols, WrongFormula, claimed_at, listed
 from onnxtile.declare.plan_document import (
     NO_SHAPE,
     UNSAID,
@@ -407,7 +407,7 @@ class PlanAtSizes:
     """A plan at one size of each dimension: `result` for the run, `claims` for the check."""
 
     result: PlanResult
-    claims: SizedPlan
+    claims: DocumentAtSizes
 
 
 def at_sizes(plan: PlanResult, sizes: SizeOfSymbols, model: ir.Model, shapes: Shapes, *, scaled: bool) -> PlanAtSizes:

@@ -10,7 +10,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-from onnxtile.check.graph import Graph, Node, Value
+from onnxtile.check.graph import Graph, GraphNode, Value
 from onnxtile.check.operators import TAKES_PARTS
 from onnxtile.check.sharing import SharedStates, held
 from onnxtile.declare.plan_document import (
@@ -41,7 +41,7 @@ class RunOrder:
     """
 
     graph: Graph
-    nodes: tuple[Node, ...]
+    nodes: tuple[GraphNode, ...]
     steps: tuple[int, ...]
     names: tuple[str, ...]
     kept: frozenset[Value]
@@ -50,24 +50,24 @@ class RunOrder:
     throughout: frozenset[Value] = frozenset()
 
     @cached_property
-    def step_of(self) -> dict[Node, int]:
+    def step_of(self) -> dict[GraphNode, int]:
         """The step of each node."""
         return dict(zip(self.nodes, self.steps, strict=True))
 
     @cached_property
-    def name_of(self) -> dict[Node, str]:
+    def name_of(self) -> dict[GraphNode, str]:
         """The name of each node in the plan."""
         return dict(zip(self.nodes, self.names, strict=True))
 
     @cached_property
-    def reads(self) -> dict[Node, dict[Value, None]]:
+    def reads(self) -> dict[GraphNode, dict[Value, None]]:
         """The values that each node reads, also in its bodies."""
         return {node: node.reads() for node in self.nodes}
 
     @cached_property
-    def readers(self) -> dict[Value, list[Node]]:
+    def readers(self) -> dict[Value, list[GraphNode]]:
         """The nodes that read each value, in the order in which they run."""
-        found: dict[Value, list[Node]] = {}
+        found: dict[Value, list[GraphNode]] = {}
         for node, values in self.reads.items():
             for value in values:
                 found.setdefault(value, []).append(node)
@@ -78,7 +78,7 @@ class RunOrder:
         """The outputs of the graph."""
         return frozenset(self.graph.outputs)
 
-    def users(self, value: Value) -> list[Node]:
+    def users(self, value: Value) -> list[GraphNode]:
         """Return the last users of `value`: its readers, or its producer if it has none."""
         maker = value.maker
         return self.readers.get(value) or ([] if maker is None else [maker])
@@ -111,7 +111,7 @@ def timeline(
     throughout: frozenset[Value] = frozenset(),
 ) -> RunOrder | list[PlanFailure]:
     """Return the order in which the nodes of `graph` run, or the faults of `schedule` and `steps` that are not an order of them."""
-    waiting: dict[str, list[Node]] = {}
+    waiting: dict[str, list[GraphNode]] = {}
     for node, name in graph.names.items():
         waiting.setdefault(name, []).append(node)
     nodes, unknown = [], []
@@ -176,7 +176,7 @@ class HeldBytes(NamedTuple):
     last: int
 
 
-def bytes_read(node: Node, value: Value, states: SharedStates) -> list[tuple[int, int]] | None:
+def bytes_read(node: GraphNode, value: Value, states: SharedStates) -> list[tuple[int, int]] | None:
     """Return the bytes of `value` that `node` reads; None for all. A node that takes parts reads no other bytes than these."""
     if node.op_type not in TAKES_PARTS or not node.is_standard or sum(v is value for v in node.inputs) != 1:
         return None
@@ -279,7 +279,7 @@ class Holder:
     first: int
     last: int
     unit: int
-    user: Node | None = None
+    user: GraphNode | None = None
     lives: tuple[HeldBytes, ...] = ()
 
     @property
@@ -296,7 +296,7 @@ class Placing:
 
     rows: Mapping[Value, PlannedBuffer]
     holders: tuple[Holder, ...]
-    workspaces: Mapping[Node, PlannedBuffer]
+    workspaces: Mapping[GraphNode, PlannedBuffer]
     line: RunOrder
     terms: CheckTerms
 
@@ -355,7 +355,7 @@ def _sized(row: PlannedBuffer, value: Value) -> PlannedBuffer:
     return replace(row, size=value.bytes or 0) if row.size == UNSAID else row
 
 
-def aligned_to_bodies(found: Placing, units: Mapping[Node, int]) -> Placing:
+def aligned_to_bodies(found: Placing, units: Mapping[GraphNode, int]) -> Placing:
     """Return `found` with the workspaces of nodes in `units` aligned to these bytes at least: their bodies lie in them."""
 
     larger = {id(row): units[node] for node, row in found.workspaces.items() if node in units}
@@ -433,7 +433,7 @@ def _workspace_holders(
         yield Holder(row, (), first, max(first, last), alignment, user)
 
 
-def _workspace_steps(row: PlannedBuffer, user: Node | None, line: RunOrder) -> tuple[int, int]:
+def _workspace_steps(row: PlannedBuffer, user: GraphNode | None, line: RunOrder) -> tuple[int, int]:
     """Return the first and the last step of the workspace of `user`; those that `row` claims for one of several nodes."""
     if user is None:
         return max(row.first, 0), min(max(row.last, 0), line.end)

@@ -21,10 +21,10 @@ from onnxtile.check.addresses import (
     timeline,
 )
 from onnxtile.check.figures import ExpectedLists, compare, figures, mislabelled, note, wrong_ends, wrong_types
-from onnxtile.check.graph import Graph, Model, Node
+from onnxtile.check.graph import Graph, GraphModel, GraphNode
 from onnxtile.check.movement import wrong_movement
 from onnxtile.check.ranges import (
-    SizedPlan,
+    DocumentAtSizes,
     SizeOfSymbols,
     WrongFormula,
     claimed_at,
@@ -106,10 +106,10 @@ def check(
     model: ir.Model, claims: PlanDocument, shapes: Shapes, constants: Constants, digest: str | None = None
 ) -> Audit:
     """Return the faults of `claims`, the published plan of `model` with these `shapes` and `constants`: see `judged`."""
-    return judged(Model(*plain_model(model, shapes, constants)), claims, digest)
+    return judged(GraphModel(*plain_model(model, shapes, constants)), claims, digest)
 
 
-def judged(model: Model, claims: PlanDocument, digest: str | None = None) -> Audit:
+def judged(model: GraphModel, claims: PlanDocument, digest: str | None = None) -> Audit:
     """Return the faults of `claims`, the published plan of `model`.
 
     `digest` is the digest of the model's file, compared where the plan has one, too.
@@ -125,7 +125,7 @@ def judged(model: Model, claims: PlanDocument, digest: str | None = None) -> Aud
     terms = CheckTerms(shared, claims.alignment, arenas, every_order=claims.order == "any")
     fixed = FixedPlaces.of(claims, model.graph)
     walk = _Walk(terms, stated.states, is_whole=claims.outside is not None, apart=fixed.keeps)
-    walk.over_ranges = isinstance(claims, SizedPlan) or bool(claims.ranges)
+    walk.over_ranges = isinstance(claims, DocumentAtSizes) or bool(claims.ranges)
     seen = walk.graph(model.graph, claims, claims.io, claims.overwrite_inputs, "")
     failures = walk.failures
     failures += fixed.failures(claims)
@@ -151,7 +151,7 @@ def judged(model: Model, claims: PlanDocument, digest: str | None = None) -> Aud
 
 def check_ranges(
     claims: PlanDocument,
-    at: Callable[[SizeOfSymbols], Model],
+    at: Callable[[SizeOfSymbols], GraphModel],
     over: Callable[[], Mapping[str, RangedValue]],
     digest: str | None = None,
 ) -> Audit:
@@ -221,7 +221,7 @@ class _Walk:
     aliases: int = 0
     workspaces: int = 0
     bodies: int = 0
-    units: dict[Node, int] = field(default_factory=dict)
+    units: dict[GraphNode, int] = field(default_factory=dict)
     """The alignment of the bodies of each node, in bytes."""
 
     def graph(
@@ -278,7 +278,7 @@ class _Walk:
         self.aliases += sum(row.alias is not None for row in found.rows.values())
         self.workspaces += sum(not holder.members for holder in found.holders)
 
-    def _bodies(self, found: Placing, claim: PlannedGraph, path: str) -> set[Node]:
+    def _bodies(self, found: Placing, claim: PlannedGraph, path: str) -> set[GraphNode]:
         """Check the bodies of the nodes of a graph; return the nodes with bodies in the plan."""
         open_: dict[tuple[str, str | None], list[PlannedBody]] = {}
         for body in claim.bodies:
@@ -309,7 +309,7 @@ class _Walk:
             self._note([PlanFailure(reason, (body.node,))], path)
         return planned
 
-    def _align(self, node: Node, unit: int) -> None:
+    def _align(self, node: GraphNode, unit: int) -> None:
         self.units[node] = max(unit, self.units.get(node, 1))
 
     def _unit_of(self, graph: Graph) -> int:

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, combinations
 from typing import Any, NamedTuple, TypeAlias
 
-import onnx
 import onnx_ir as ir
 
 from onnxtile.check.check_account import UNITS, ByteGraph, account_of, body_of, graph_of, held_steps, lives_of, refusal
 from onnxtile.check.check_bound import MOST_SETS, Account, is_proved
 from onnxtile.declare.plan_document import PlannedGraph, PlannedPart
-from onnxtile.model.validity import skeleton
+from onnxtile.model.validity import without_weights
 from onnxtile.planning.result import PlanResult
 
 # Proofs that rows do not fit into an arena: trees of decisions, each of which puts one of two rows below the other.
@@ -169,7 +168,7 @@ def certificate(model: ir.Model, plan: PlanResult) -> CertificateJson:
     said = _stated(plan)
     reason = _not_covered(plan)
     if reason is None:
-        problem = graph_of(_proto(model), said)
+        problem = graph_of(without_weights(model), said)
         said["order"], said["steps"] = _order(problem, plan)
         said["bodies"] = list(_of_bodies(problem, said, plan))
         for proved in chain(_of_accounts(problem, said), _of_rows(problem, said, plan)):
@@ -309,25 +308,9 @@ def _types(plan: PlanResult) -> dict[str, list[int]]:
     return {n: [ir.DataType[d].value, *shape] for n, (d, shape) in kinds.items() if d is not None and shape is not None}
 
 
-def _proto(model: ir.Model) -> onnx.ModelProto:
-    """Return `model` without the bytes of its large constants, which are initializers kept elsewhere, as in a file read without them."""
-    proto = skeleton(model)
-    given = {value.name for value in model.graph.inputs}
-    for value in [value for value in proto.graph.input if value.name not in given]:
-        kind = value.type.tensor_type
-        dims = [dim.dim_value for dim in kind.shape.dim]
-        proto.graph.initializer.append(
-            onnx.TensorProto(
-                name=value.name, dims=dims, data_type=kind.elem_type, data_location=onnx.TensorProto.EXTERNAL
-            )
-        )
-        proto.graph.input.remove(value)
-    return proto
-
-
 def _order(problem: ByteGraph, plan: PlannedGraph) -> tuple[list[str], list[int]]:
     """Return the nodes of the account in the order of the plan, and the step of each."""
-    known = {name for node in problem.nodes for name in node.output} - problem.idle
+    known = {name for node in problem.nodes for name in (v.name for v in node.outputs)} - problem.idle
     names = [next(filter(None, results)) for results in plan.results or ()]
     kept = [(name, step) for name, step in zip(names, plan.steps, strict=True) if name in known]
     return [name for name, _ in kept], [step for _, step in kept]
@@ -384,9 +367,9 @@ def _live(
     """Yield rows of the bytes that tensors hold in a step; with `in_units`, they hold each unit of the alignment that they touch."""
     unit, ends = said["alignment"], dict[str, int]()
     for name, (owner, low) in sorted(said["places"].items(), key=lambda place: place[1][1]):
-        if step not in lives.get(name, ()) or name not in problem.types:
+        if step not in lives.get(name, ()) or name not in problem.bytes:
             continue
-        start, end = max(low, ends.get(owner, 0)), low + problem.types[name][3]
+        start, end = max(low, ends.get(owner, 0)), low + problem.bytes[name]
         if start < end:
             ends[owner] = -(-end // unit) * unit
             size = ends[owner] - (start // unit if in_units else -(-start // unit)) * unit

@@ -8,11 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-
 from onnxtile.check.addresses import Holder, Placing, RunOrder, SizedBuffer, in_blocks, in_parts
-from onnxtile.check.graph import STRING, Graph, Node, Value
+from onnxtile.check.graph import STRING, Graph, GraphNode, Value
 from onnxtile.check.operators import JOINS, SAME_ELEMENTS, TAKES_PARTS
-from onnxtile.check.ranges import SizedPlan
+from onnxtile.check.ranges import DocumentAtSizes
 from onnxtile.check.sharing import Link, held
 from onnxtile.declare.plan_document import (
     NO_SHAPE,
@@ -49,7 +48,7 @@ class ExpectedLists:
                 self.outside.setdefault(value, "a constant that no step reads")
 
 
-def note(placing: Placing, io: str, planned: Collection[Node], found: ExpectedLists) -> Iterator[PlanFailure]:
+def note(placing: Placing, io: str, planned: Collection[GraphNode], found: ExpectedLists) -> Iterator[PlanFailure]:
     """Add to `found` the values of the graph without an address, for a lawful reason; yield a failure for any other.
 
     `planned` are the nodes whose bodies have plans of their own.
@@ -86,7 +85,7 @@ def _is_handed_out(value: Value) -> bool:
     return graph is not None and any(value is output for output in graph.outputs)
 
 
-def _note_inside(node: Node, found: ExpectedLists) -> None:
+def _note_inside(node: GraphNode, found: ExpectedLists) -> None:
     reason = f"made inside {node.name or node.first_output!r}, which runs as one kernel"
     for body in node.graphs:
         found.outside.update((value, reason) for value in body.made_inside)
@@ -361,7 +360,7 @@ def _arenas(claims: PlanDocument, placing: Placing) -> Iterator[PlanFailure]:
             )
         inside = [holder for holder in placing.holders if holder.row.arena == arena.name]
         peak, _ = _peak(inside, claims.alignment)
-        if isinstance(claims, SizedPlan):
+        if isinstance(claims, DocumentAtSizes):
             yield from _end_of_formula(arena, inside, placing, claims)
         yield from _unlike(f"peak of the arena {arena.name!r}", arena.peak, peak)
         # An arena may end with its last byte; peaks are in whole blocks.
@@ -371,7 +370,7 @@ def _arenas(claims: PlanDocument, placing: Placing) -> Iterator[PlanFailure]:
 
 
 def _end_of_formula(
-    arena: Arena, inside: Sequence[Holder], placing: Placing, claims: SizedPlan
+    arena: Arena, inside: Sequence[Holder], placing: Placing, claims: DocumentAtSizes
 ) -> Iterator[PlanFailure]:
     """Yield that the formula of an arena is not the end of its last buffer at the sizes of `claims`.
 
@@ -504,7 +503,7 @@ def _copies(placing: Placing, used: Links) -> CopyCount:
     return CopyCount(*counts[True], *counts[False])
 
 
-def _moved(node: Node, placing: Placing, used: Links) -> Iterator[tuple[Value, bool]]:
+def _moved(node: GraphNode, placing: Placing, used: Links) -> Iterator[tuple[Value, bool]]:
     """Yield each tensor that `node` moves, and whether it need not: it lies where it belongs."""
     states, results = placing.states, [value for value in node.outputs if value in placing.rows]
     if node.op_type in TAKES_PARTS:

@@ -53,7 +53,7 @@ GraphPath: TypeAlias = tuple[tuple[int, str], ...]
 """The way to a graph from the main one: the place of each node that is entered, and the body there; "" for a function."""
 
 
-class Known(NamedTuple):
+class ValueFacts(NamedTuple):
     """What is known of a value: its sizes, the largest where it `is_open` and a run may show smaller ones; its element type.
 
     `never` is the reason why no run makes it, `unknown` why its bytes are not known. `kind` is "tensor", "sequence", "optional" or "sparse
@@ -73,24 +73,24 @@ class PlainModel(NamedTuple):
     """The protobuf of a model, which need not have weights, what is `told` of its values, and the IR version of its file."""
 
     proto: onnx.ModelProto
-    told: Mapping[GraphPath, Mapping[str, Known]]
+    told: Mapping[GraphPath, Mapping[str, ValueFacts]]
     ir_version: int
 
 
 class Value:
-    """A value of a graph: `maker` is the node that makes it, None for an input or initializer; `readers` are the nodes with it as operand."""
+    """A value of a graph: `maker` is the node that makes it, None for an input or constant; `readers` are the nodes with it as operand."""
 
     __slots__ = ("bytes", "graph", "is_constant", "known", "maker", "marks", "name", "numbers", "readers")
 
-    def __init__(self, name: str, graph: Graph | None, maker: Node | None = None) -> None:
+    def __init__(self, name: str, graph: Graph | None, maker: GraphNode | None = None) -> None:
         self.name, self.graph, self.maker = name, graph, maker
-        self.readers: dict[Node, None] = {}
+        self.readers: dict[GraphNode, None] = {}
         self.marks: dict[str, str] = {}
         self.is_constant = False
         self.numbers: tuple[Any, ...] | None = None
-        self.tell(Known())
+        self.tell(ValueFacts())
 
-    def tell(self, known: Known) -> None:
+    def tell(self, known: ValueFacts) -> None:
         """Note what is known of the value."""
         self.known = known
         bits = None if known.shape is None else BITS.get(known.dtype or 0)
@@ -144,7 +144,7 @@ class Value:
         return [int(number) for number in self.numbers] if self.is_constant and self.numbers is not None else None
 
 
-class Node:
+class GraphNode:
     """A node: `attributes` are its numbers, texts, and lists of these. `bodies` are the graphs in its other attributes, by name.
 
     A call has the `function` that it calls, and in `inside` the graph of one that does not run as one kernel. `is_bound` says whether no
@@ -239,12 +239,12 @@ class Node:
 class Graph:
     """A graph of `model`: the main one, a body, or that of a call or function."""
 
-    def __init__(self, model: Model, *, is_call: bool = False) -> None:
+    def __init__(self, model: GraphModel, *, is_call: bool = False) -> None:
         self.model, self.is_call = model, is_call
         self.inputs: list[Value] = []
         self.outputs: list[Value] = []
         self.initializers: list[Value] = []
-        self.nodes: list[Node] = []
+        self.nodes: list[GraphNode] = []
 
     @cached_property
     def results(self) -> frozenset[Value]:
@@ -267,7 +267,7 @@ class Graph:
                 yield from body.made_inside
 
     @cached_property
-    def names(self) -> dict[Node, str]:
+    def names(self) -> dict[GraphNode, str]:
         """The name of each node in a plan: its name, or its first output where that is empty or repeated."""
         return dict(zip(self.nodes, plan_names([node.proto for node in self.nodes]), strict=True))
 
@@ -293,7 +293,7 @@ class Function:
     it hands out an operand as it is. Otherwise the call `is_open`. Results of one that `is_pure` are the same for the same operands.
     """
 
-    def __init__(self, proto: onnx.FunctionProto, model: Model) -> None:
+    def __init__(self, proto: onnx.FunctionProto, model: GraphModel) -> None:
         self.proto, self._model = proto, model
         self.marks = {one.key: one.value for one in proto.metadata_props}
         self.is_pure = COPY not in self.marks
@@ -315,7 +315,7 @@ class Function:
         """The graph of the function itself, of whose values nothing is known."""
         return _Reading(self._model, None).call(self.proto, (self.proto.input, self.proto.output), None)
 
-    def references(self, call: Node) -> dict[str, onnx.AttributeProto]:
+    def references(self, call: GraphNode) -> dict[str, onnx.AttributeProto]:
         """Return the attributes inside of a `call`, by name: its own, then the defaults."""
         return {one.name: one for one in (*self.proto.attribute_proto, *call.proto.attribute)}
 
@@ -328,7 +328,7 @@ def _nodes_in(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
                 yield from _nodes_in(graph.node)
 
 
-class Model:
+class GraphModel:
     """A model: its main graph, its functions by domain, name and overload, and the versions of its operators.
 
     `ir_version` is that of the file. What the model declares of its values is known; `told` comes first, by the way to the graph and name.
@@ -337,7 +337,7 @@ class Model:
     def __init__(
         self,
         proto: onnx.ModelProto,
-        told: Mapping[GraphPath, Mapping[str, Known]] | None = None,
+        told: Mapping[GraphPath, Mapping[str, ValueFacts]] | None = None,
         ir_version: int | None = None,
     ) -> None:
         self.proto = proto
@@ -422,7 +422,7 @@ References: TypeAlias = Mapping[str, onnx.AttributeProto]
 class _Reading:
     """Makes the graphs of a model. `told` is what is known of values; without it, what the file declares is, and no call is opened."""
 
-    def __init__(self, model: Model, told: Mapping[GraphPath, Mapping[str, Known]] | None) -> None:
+    def __init__(self, model: GraphModel, told: Mapping[GraphPath, Mapping[str, ValueFacts]] | None) -> None:
         self._model, self._told = model, told
 
     def body(
@@ -436,7 +436,7 @@ class _Reading:
             is_constant = self._model.ir_version < 4 or tensor.name not in own
             value = own.setdefault(tensor.name, Value(tensor.name, graph))
             value.is_constant, value.numbers = is_constant, _few(tensor)
-            value.tell(Known(tuple(tensor.dims), tensor.data_type, kind="tensor"))
+            value.tell(ValueFacts(tuple(tensor.dims), tensor.data_type, kind="tensor"))
             graph.initializers.append(value)
         for sparse in proto.sparse_initializer:
             value = own[sparse.values.name] = Value(sparse.values.name, graph)
@@ -478,7 +478,7 @@ class _Reading:
         """Make the nodes of a graph and the values that they make, and add these to `values`; return them by name."""
         made: Scope = {}
         for proto in protos:
-            node = Node(proto, graph)
+            node = GraphNode(proto, graph)
             node.outputs = [Value(name, graph, node) for name in proto.output]
             made |= {value.name: value for value in node.outputs if value.name}
             graph.nodes.append(node)
@@ -497,11 +497,11 @@ class _Reading:
                 node.inside = self._of_call(node, (*path, (place, "")))
         return made
 
-    def _is_opened(self, node: Node) -> bool:
+    def _is_opened(self, node: GraphNode) -> bool:
         is_open = node.function is not None and node.function.is_open
         return is_open and not all(value.is_constant for value in node.outputs)
 
-    def _of_call(self, node: Node, path: GraphPath) -> Graph:
+    def _of_call(self, node: GraphNode, path: GraphPath) -> Graph:
         """Return the graph inside of the call `node`."""
         assert node.function is not None
         function = node.function.proto
@@ -509,7 +509,7 @@ class _Reading:
 
     def _read(
         self,
-        node: Node,
+        node: GraphNode,
         proto: onnx.AttributeProto,
         values: Scope,
         path: GraphPath,
@@ -533,7 +533,7 @@ class _Reading:
         elif proto.type in _READ:
             node.attributes[name] = _READ[proto.type](proto)
 
-    def _decide(self, node: Node) -> None:
+    def _decide(self, node: GraphNode) -> None:
         """Note whether the results of `node` are constant: it is a Constant, or computes the same from constants only."""
         if not node.is_bound:
             return
@@ -559,13 +559,13 @@ class _Reading:
                 own[name].tell(known)
 
 
-def _declared(info: onnx.ValueInfoProto) -> Known:
+def _declared(info: onnx.ValueInfoProto) -> ValueFacts:
     kind, tensor = _kind(info.type), info.type.tensor_type
     is_whole = (
         kind == "tensor" and tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
     )
     shape = tuple(dim.dim_value for dim in tensor.shape.dim) if is_whole else None
-    return Known(shape, tensor.elem_type or None if kind == "tensor" else None, kind=kind)
+    return ValueFacts(shape, tensor.elem_type or None if kind == "tensor" else None, kind=kind)
 
 
 _READ: Mapping[int, Callable[[onnx.AttributeProto], Any]] = {
@@ -602,7 +602,7 @@ def _few(tensor: onnx.TensorProto) -> tuple[Any, ...] | None:
         return None
 
 
-def inferred(call: Node) -> Graph:
+def inferred(call: GraphNode) -> Graph:
     """Return the graph inside of a `call` of a function, with the sizes and types that onnx infers from those of the operands."""
     assert call.function is not None
     function, model = call.function.proto, call.graph.model.proto

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic
 
-from onnxtile.check.graph import Graph, Model, Value
+from onnxtile.check.graph import Graph, GraphModel, Value
 from onnxtile.declare.plan_document import (
     FIXED,
     HINT,
@@ -37,7 +37,7 @@ def from_marks(model: ir.Model, where: str) -> PlanDocument:
 
     It has addresses, aliases, steps and arenas; other claims are missing. Raises UsageError for a model without a plan.
     """
-    read = Model(without_weights(model))
+    read = GraphModel(without_weights(model))
     text = read.marks.get(keys.PLAN)
     if text is None:
         raise UsageError(f"{where} is not a planned model: its graph has no {keys.PLAN!r}", hint=HINT)

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 
 from onnxtile.check.addresses import Holder, Placing, RunOrder
-from onnxtile.check.graph import COPY, DOMAIN, GraphPath, Known, Node, PlainModel, Value, inferred, plan_names
+from onnxtile.check.graph import COPY, DOMAIN, GraphNode, GraphPath, PlainModel, Value, ValueFacts, inferred, plan_names
 from onnxtile.check.operators import FACTORS, STANDARD, WITHOUT_PRODUCTS
 from onnxtile.declare.plan_document import (
     UNSAID,
@@ -31,7 +31,7 @@ from onnxtile.declare.plan_document import (
 # The multiply-accumulates of nodes, counted from the tables of this check.
 
 
-def macs_of(node: Node) -> int | None:
+def macs_of(node: GraphNode) -> int | None:
     """Return the multiply-accumulates of `node`; None where they are not known. Calls of functions are counted inside."""
     if node.function is not None:
         try:
@@ -133,7 +133,7 @@ class _Copying:
         graph.node.extend(node for _, node in placed)
         return self._plain._replace(told=self._told(placed))
 
-    def _told(self, placed: Sequence[tuple[int | None, onnx.NodeProto]]) -> dict[GraphPath, dict[str, Known]]:
+    def _told(self, placed: Sequence[tuple[int | None, onnx.NodeProto]]) -> dict[GraphPath, dict[str, ValueFacts]]:
         """Return what is known of all values, where the nodes are in their new places."""
         new = {old: place for place, (old, _) in enumerate(placed)}
         told = {
@@ -142,7 +142,7 @@ class _Copying:
         }
         known = told[()]
         known |= {new_name: known[name] for name, new_name in self._renamed.items() if name in known}
-        known |= {copy: known.get(root, Known())._replace(numbers=None) for copy, root in self._root.items()}
+        known |= {copy: known.get(root, ValueFacts())._replace(numbers=None) for copy, root in self._root.items()}
         return told
 
     def _renamed_outputs(self) -> dict[str, str]:
@@ -167,7 +167,7 @@ class _Copying:
         self._values.add(copy.result)
         self._root[copy.result] = root
         original = next((old for old, new in self._renamed.items() if new == root), root)
-        known = self._plain.told[()].get(original, Known())
+        known = self._plain.told[()].get(original, ValueFacts())
         is_cast = known.dtype in _CAST_TO_COPY
         operator = self._add_function("CopyBits" if is_cast else "Copy", "Identity", 1)
         return onnx.helper.make_node(operator, operands, results, name=name, domain=DOMAIN)
@@ -262,7 +262,7 @@ class Transfers:
     """The run of the nodes of a graph, of which `copies` copy between memories, at the addresses of `placing`."""
 
     placing: Placing
-    copies: Collection[Node]
+    copies: Collection[GraphNode]
 
     @property
     def line(self) -> RunOrder:
@@ -270,7 +270,7 @@ class Transfers:
         return self.placing.line
 
     @cached_property
-    def allowed(self) -> dict[Node, Allowed]:
+    def allowed(self) -> dict[GraphNode, Allowed]:
         """When each copy may run. Copies run in their order, so that only kernels are in their way."""
         following = self._writes_after()
         touched, written = self._never(), self._never()
@@ -325,7 +325,7 @@ class Transfers:
                     upcoming[touch.pieces] = self.line.steps[number]
         return found
 
-    def _made(self, copy: Node) -> int:
+    def _made(self, copy: GraphNode) -> int:
         """Return the step of the kernel that makes the source of `copy`, which may be a constant without a row; -1 for another."""
         source = copy.inputs[0]
         maker = None if source is None else source.maker
@@ -350,7 +350,7 @@ class Transfers:
         number_of = {cut: number for number, cut in enumerate(self._cuts)}
         return [list(self._touched_by(node, number_of)) for node in self.line.nodes]
 
-    def _touched_by(self, node: Node, number_of: Mapping[tuple[str, int], int]) -> Iterator[_Touch]:
+    def _touched_by(self, node: GraphNode, number_of: Mapping[tuple[str, int], int]) -> Iterator[_Touch]:
         def pieces(row: PlannedBuffer) -> slice:
             return slice(number_of[row.arena, row.offset], number_of[row.arena, row.end])
 
@@ -422,7 +422,7 @@ class _MovementCheck:
             return "constants", listed[0] if listed else None
         return _NOWHERE
 
-    def kernel(self, node: Node) -> Iterator[PlanFailure]:
+    def kernel(self, node: GraphNode) -> Iterator[PlanFailure]:
         """Yield the operands and results of a kernel that are not in the fast memory. Constants may be read where they are."""
         if all(value.is_constant and value not in self.placing.rows for value in node.outputs):
             return
@@ -444,7 +444,7 @@ class _MovementCheck:
             if row.size and row.arena != self.fast.name:
                 yield PlanFailure(f"the workspace {row.name!r} is not in {self.fast.name!r}", (row.name,))
 
-    def copy(self, node: Node) -> Iterator[PlanFailure]:
+    def copy(self, node: GraphNode) -> Iterator[PlanFailure]:
         """Yield that a copy does not go from one memory to the other, or changes the number of bytes; a part has no more than the whole."""
         source, result = node.inputs[0], node.outputs[0]
         name, step = self.line.name_of[node], self.line.step_of[node]
@@ -456,7 +456,7 @@ class _MovementCheck:
         if ends.count(self.fast.name) != 1 and ends != ["constants", self.slow.name]:
             yield PlanFailure(f"{name!r} does not copy into or out of {self.fast.name!r}", (result.name,), step)
 
-    def _is_part(self, node: Node) -> bool:
+    def _is_part(self, node: GraphNode) -> bool:
         """Return whether the copy `node` copies a part of its operand, as a Slice does."""
         return node.copied == "Slice"
 
@@ -464,7 +464,7 @@ class _MovementCheck:
         whole, copied = source.bytes, result.bytes
         return whole is not None and copied is not None and (copied <= whole if is_part else copied == whole)
 
-    def listed(self, copies: Sequence[Node], claimed: Sequence[MemoryCopy]) -> Iterator[PlanFailure]:
+    def listed(self, copies: Sequence[GraphNode], claimed: Sequence[MemoryCopy]) -> Iterator[PlanFailure]:
         """Yield the copies that the plan does not list as they are."""
         listed = {copy.node: copy for copy in claimed}
         if len(listed) < len(claimed):
@@ -492,7 +492,7 @@ class _MovementCheck:
                 found.setdefault(value, self.line.step_of[node])
         return found
 
-    def _right(self, name: str, node: Node, readers: Mapping[Value, int]) -> dict[str, object]:
+    def _right(self, name: str, node: GraphNode, readers: Mapping[Value, int]) -> dict[str, object]:
         """Return the fields of the copy `node` by the graph and the rows."""
         source, result = node.inputs[0], node.outputs[0]
         assert source is not None
@@ -518,7 +518,7 @@ class _MovementCheck:
             todo += [node.outputs[0] for node in one.readers if node.copied]
         return first.name
 
-    def sums(self, copies: Sequence[Node]) -> Iterator[PlanFailure]:
+    def sums(self, copies: Sequence[GraphNode]) -> Iterator[PlanFailure]:
         """Yield wrong names and sums of a movement."""
         movement = self.claims.movement
         assert movement is not None
@@ -539,7 +539,7 @@ class _MovementCheck:
         if movement.forced != UNSAID and movement.forced != (forced := self._forced(copies)):
             yield PlanFailure(f"movement says that {movement.forced} bytes are forced, and {forced} are")
 
-    def _weights(self, copies: Sequence[Node]) -> Iterator[PlanFailure]:
+    def _weights(self, copies: Sequence[GraphNode]) -> Iterator[PlanFailure]:
         """Yield that weights are copied, and said not to be, or the other way round."""
         movement = self.claims.movement
         assert movement is not None
@@ -555,7 +555,7 @@ class _MovementCheck:
             reason = f"movement.weights is {movement.weights}, but the weight {wrong[0].name!r} {told}"
             yield PlanFailure(reason, (wrong[0].name,))
 
-    def _is_constant(self, node: Node) -> bool:
+    def _is_constant(self, node: GraphNode) -> bool:
         return all(value.is_constant for value in node.outputs)
 
     def _is_weight(self, value: Value) -> bool:
@@ -563,7 +563,7 @@ class _MovementCheck:
         is_constant = value.is_constant and value not in self.placing.rows
         return is_constant and (value.bytes or 0) > _PARAMETER and value.dtype not in _PARAMETERS
 
-    def times(self, time: TransferTime, copies: Sequence[Node]) -> Iterator[PlanFailure]:
+    def times(self, time: TransferTime, copies: Sequence[GraphNode]) -> Iterator[PlanFailure]:
         """Yield the times that do not follow from the bandwidth, the speed of the kernels, and the rows."""
         if time.bandwidth < 1 or (time.macs_per_second is not None and time.macs_per_second < 1):
             yield PlanFailure("the time of the movement is of a speed below 1")
@@ -592,7 +592,7 @@ class _MovementCheck:
                 return
 
     def _of_kernels(
-        self, time: TransferTime, copies: Sequence[Node], copying: float
+        self, time: TransferTime, copies: Sequence[GraphNode], copying: float
     ) -> Mapping[str, float | list[float] | None]:
         """Return the times that depend on the speed of the kernels; the sum of two alone where the work of one is not known."""
         speed = time.macs_per_second
@@ -610,7 +610,7 @@ class _MovementCheck:
         sums = {"computing": computing, "without_overlap": copying + computing, "with_overlap": max(ends, default=0)}
         return {**sums, "starts": starts, "ends": ends}
 
-    def _macs(self, copies: Collection[Node]) -> list[int | None]:
+    def _macs(self, copies: Collection[GraphNode]) -> list[int | None]:
         """Return the MACs of all nodes; for those that are not known, note that times are not checked."""
         macs = [0 if node in copies else macs_of(node) for node in self.line.nodes]
         names = [node.op_type for node, count in zip(self.line.nodes, macs, strict=True) if count is None]
@@ -619,7 +619,7 @@ class _MovementCheck:
             self.unchecked.append(f"the times of the kernels: the products of {told} are not counted")
         return macs
 
-    def _forced(self, copies: Sequence[Node]) -> int:
+    def _forced(self, copies: Sequence[GraphNode]) -> int:
         """Return the bytes of inputs and weights that are copied, and of outputs."""
         outputs = [value for value in dict.fromkeys(self.line.graph.outputs) if self._is_handed_out(value)]
         first = [node for node in copies if not self._is_made(node.inputs[0]) and node.outputs[0] not in outputs]

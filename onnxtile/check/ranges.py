@@ -55,7 +55,7 @@ _CALLS: Mapping[str, Callable[[Iterable[int]], int]] = {"max": max, "min": min}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class SizedPlan(PlanDocument):
+class DocumentAtSizes(PlanDocument):
     """A plan over ranges at one size of each dimension, with its fixed offsets or, where it `is_scaled`, with scaled ones."""
 
     is_scaled: bool
@@ -140,7 +140,7 @@ def _number(tree: ast.expr, sizes: SizeOfSymbols) -> int:
     raise WrongFormula
 
 
-def claimed_at(claims: PlanDocument, sizes: SizeOfSymbols, *, scaled: bool) -> SizedPlan:
+def claimed_at(claims: PlanDocument, sizes: SizeOfSymbols, *, scaled: bool) -> DocumentAtSizes:
     """Return what `claims`, a plan over ranges, say of these `sizes`, with fixed or scaled offsets.
 
     A tensor without a formula has the size of the graph. Raises WrongFormula.
@@ -165,7 +165,7 @@ def claimed_at(claims: PlanDocument, sizes: SizeOfSymbols, *, scaled: bool) -> S
         outside=None if claims.outside is None else tuple(map(_without_shape, claims.outside)),
         unplanned=None if claims.unplanned is None else tuple(map(_without_shape, claims.unplanned)),
     )
-    return SizedPlan(**{**said, **left_out, **at_sizes}, is_scaled=scaled)
+    return DocumentAtSizes(**{**said, **left_out, **at_sizes}, is_scaled=scaled)
 
 
 def _end(end: PlannedInput, sizes: SizeOfSymbols) -> PlannedInput:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import onnx_ir as ir
 
-from onnxtile.check.graph import FEW, GraphPath, Known, PlainModel
+from onnxtile.check.graph import FEW, GraphPath, PlainModel, ValueFacts
 from onnxtile.model.binding import Unbound, binding, free_inputs
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeFormula
@@ -65,7 +65,7 @@ class _Facts:
         self._model, self._shapes, self._constants = model, shapes, constants
         self._unbound = Unbound.of(free_inputs(model))
 
-    def of(self, graph: ir.Graph) -> Iterator[tuple[str, Known]]:
+    def of(self, graph: ir.Graph) -> Iterator[tuple[str, ValueFacts]]:
         """Yield the values of a graph, without those of bodies, by name."""
         wanted = set(self._wanted(graph))
         self._constants.prepare(wanted)
@@ -74,14 +74,14 @@ class _Facts:
             if value.name:
                 yield value.name, self._known(value, is_wanted=value in wanted)
 
-    def _known(self, value: ir.Value, *, is_wanted: bool) -> Known:
+    def _known(self, value: ir.Value, *, is_wanted: bool) -> ValueFacts:
         shapes, dtype = self._shapes, self._shapes.dtype(value)
         sizes = shapes.sizes(value)
         kind = None if value.type is None else _KINDS.get(type(value.type).__name__)
         unknown = "" if sizes is not None and dtype is not None else self._why_unknown(value)
         numbers = tuple(self._constants.array(value).ravel().tolist()) if is_wanted else None
         code = None if dtype is None else dtype.value or None
-        return Known(sizes, code, shapes.is_bound(value), shapes.never(value), unknown, kind, numbers)
+        return ValueFacts(sizes, code, shapes.is_bound(value), shapes.never(value), unknown, kind, numbers)
 
     def _wanted(self, graph: ir.Graph) -> Iterator[ir.Value]:
         """Yield the constants that nodes of `graph` compute, and whose numbers decide where bytes are."""

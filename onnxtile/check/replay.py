@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from onnxtile.check.addresses import Holder, Placing, RunOrder, bytes_read
-from onnxtile.check.graph import Node, Value
+from onnxtile.check.graph import GraphNode, Value
 from onnxtile.check.sharing import Link, links
 from onnxtile.declare.plan_document import SHARED, PlanFailure, PlannedBuffer
 
@@ -82,8 +82,8 @@ _BEFORE = -1
 class OrderRule:
     """`later` must run after `earlier` in every order; `names` are the tensors whose bytes are the reason."""
 
-    earlier: Node
-    later: Node
+    earlier: GraphNode
+    later: GraphNode
     names: tuple[str, str]
 
 
@@ -208,7 +208,7 @@ class _Replay:
         kept = (i for value, i in self._place.items() if value in self._line.kept and self._rows[i].size)
         yield from self._changed((_Read(i, self._rows[i].offset, self._rows[i].end) for i in kept), None)
 
-    def _reads(self, node: Node, value: Value, i: int) -> Iterator[_Read]:
+    def _reads(self, node: GraphNode, value: Value, i: int) -> Iterator[_Read]:
         """Yield the bytes that `node` reads of `value`, the member `i`."""
         row = self._rows[i]
         spans = bytes_read(node, value, self._states)
@@ -338,7 +338,7 @@ def _between(holders: Sequence[Holder], used: dict[Value, list[Link]], line: Run
             yield from (OrderRule(end, start, names) for end in _ends(holders[k], line) for start in starts)
 
 
-def _starts(holder: Holder, used: dict[Value, list[Link]]) -> list[Node]:
+def _starts(holder: Holder, used: dict[Value, list[Link]]) -> list[GraphNode]:
     """Return the first nodes that write to `holder`: every other writer comes after one of them."""
     if holder.user is not None:
         return [holder.user]
@@ -346,11 +346,11 @@ def _starts(holder: Holder, used: dict[Value, list[Link]]) -> list[Node]:
     return list(dict.fromkeys(maker for maker in makers if maker is not None))
 
 
-def _ends(holder: Holder, line: RunOrder) -> list[Node]:
+def _ends(holder: Holder, line: RunOrder) -> list[GraphNode]:
     """Return the last users of `holder`: every other user comes before one of them."""
     if holder.user is not None:
         return [holder.user]
-    found: dict[Node, None] = {}
+    found: dict[GraphNode, None] = {}
     makers = {value.maker for value in holder.members if line.readers.get(value)}
     for value in holder.members:
         users = line.users(value)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 if TYPE_CHECKING or __package__:
-    from onnxtile.check.graph import Node, Value
+    from onnxtile.check.graph import GraphNode, Value
     from onnxtile.check.operators import (
         APPENDS,
         CONTRIBUTED_OVER,
@@ -30,7 +30,7 @@ if TYPE_CHECKING or __package__:
         slice_corner,
     )
 else:
-    from graph import Node, Value
+    from graph import GraphNode, Value
     from operators import (
         APPENDS,
         CONTRIBUTED_OVER,
@@ -76,7 +76,7 @@ class Link:
         return self.rule != "over"
 
 
-def links(node: Node, states: SharedStates) -> Iterator[Link]:
+def links(node: GraphNode, states: SharedStates) -> Iterator[Link]:
     """Yield every way in which `node` may share bytes."""
     if not node.inputs or not node.outputs:
         return
@@ -85,7 +85,7 @@ def links(node: Node, states: SharedStates) -> Iterator[Link]:
     yield from _appended(node, states)
 
 
-def held(node: Node, states: SharedStates) -> Iterator[Link]:
+def held(node: GraphNode, states: SharedStates) -> Iterator[Link]:
     """Yield the ways in which a result of `node` has the bytes of an operand, or a part of them.
 
     Rows that are further apart than they are long are no part of a contiguous tensor, only of a view with these rows.
@@ -101,7 +101,7 @@ def any_open(values: Iterable[Value | None]) -> bool:
     return any(value is not None and value.is_open for value in values)
 
 
-def _contiguous(node: Node) -> Iterator[Link]:
+def _contiguous(node: GraphNode) -> Iterator[Link]:
     """Yield what `held` yields where all tensors are contiguous."""
     boxes = boxes_of(node)
     if boxes is None or boxes.operands[0] is None or not boxes.results:
@@ -130,17 +130,20 @@ class Boxes:
     axis: int = 0
 
 
-def boxes_of(node: Node) -> Boxes | None:
-    """Return how `node` moves elements without a change of their order; None where it computes, or moves them otherwise."""
+def boxes_of(node: GraphNode, *, unsure: bool = False) -> Boxes | None:
+    """Return how `node` moves elements without a change of their order; None where it computes, or moves them otherwise.
+
+    Constants that decide it and whose numbers are not known speak against it, or, with `unsure`, for it.
+    """
     if node.function is not None:
-        return _boxes_of_quantised(node)
+        return _boxes_of_quantised(node, unsure=unsure)
     if node.domain == "com.microsoft" and node.op_type == "QLinearConcat":
-        return _boxes_of_joined(node)
+        return _boxes_of_joined(node, unsure=unsure)
     if not node.is_standard or not node.inputs:
         return None
     operator = node.op_type
     if operator in SAME_ELEMENTS:
-        is_kept = operator != "Dropout" or not _may_drop(node)
+        is_kept = operator != "Dropout" or not _may_drop(node, unsure=unsure)
         return Boxes("Reshape", tuple(node.inputs[:1]), tuple(node.outputs[:1])) if is_kept else None
     if operator not in TAKES_PARTS | JOINS:
         return None
@@ -157,7 +160,7 @@ _RESHAPING = SAME_ELEMENTS - {"Cast", "CastLike", "Dropout"}
 _QUANTISING = frozenset({"DequantizeLinear", "QuantizeLinear"})
 
 
-def _boxes_of_quantised(node: Node) -> Boxes | None:
+def _boxes_of_quantised(node: GraphNode, *, unsure: bool) -> Boxes | None:
     """Return the operands and results that the meta-op `node` joins, cuts or reshapes: dequantised before, quantised as they were after.
 
     Quotient and product of one normal scale differ by less than half a step from the whole number, so every element comes back.
@@ -191,30 +194,36 @@ def _boxes_of_quantised(node: Node) -> Boxes | None:
     results = dict(zip(inside.outputs, node.outputs, strict=True))
     if any(one.inputs[0] not in given for one in first) or any(one.outputs[0] not in results for one in last):
         return None
-    if not all(_are_alike(one, other, given) for one in first for other in last):
+    if not all(_are_alike(one, other, given, unsure=unsure) for one in first for other in last):
         return None
     operands = tuple(given[one.inputs[0]] for one in first if one.inputs[0] is not None)
     axis = 0 if moving is None else moving.number("axis", 1 if operator in JOINS else 0)
     return Boxes(operator, operands, tuple(results[one.outputs[0]] for one in last), axis)
 
 
-def _are_alike(first: Node, last: Node, operands: Mapping[Value, Value | None]) -> bool:
+def _are_alike(first: GraphNode, last: GraphNode, operands: Mapping[Value, Value | None], *, unsure: bool) -> bool:
     """Return whether both have one scale and one zero point, known numbers, for the whole tensor."""
     if len(first.inputs) != 3 or len(last.inputs) != 3:
         return False
     values = []
     for inner in (*first.inputs[1:], *last.inputs[1:]):
         value = None if inner is None else operands.get(inner)
-        if value is None or not value.is_constant or value.numbers is None or len(value.numbers) != 1:
+        if value is None or not _is_single(value, unsure=unsure):
             return False
         values.append(value)
     scale, zero, other_scale, other_zero = values
-    is_same = (scale.numbers, zero.numbers) == (other_scale.numbers, other_zero.numbers)
     same_types = scale.dtype == other_scale.dtype and zero.dtype == other_zero.dtype and zero.dtype in _EIGHT_BITS
-    return is_same and same_types and _LEAST_SCALE <= (scale.numbers or (0,))[0] < math.inf
+    pairs = [_scale_and_zero(scale, zero), _scale_and_zero(other_scale, other_zero)]
+    return same_types and (unsure if None in pairs else pairs[0] == pairs[1])
 
 
-def _boxes_of_joined(node: Node) -> Boxes | None:
+def _is_single(value: Value, *, unsure: bool) -> bool:
+    """Return whether `value` is a constant of one element, whose number is known unless `unsure`."""
+    is_known = value.numbers is not None or unsure
+    return value.is_constant and is_known and math.prod(value.shape or ()) == 1
+
+
+def _boxes_of_joined(node: GraphNode, *, unsure: bool) -> Boxes | None:
     """Return the operands that `node`, a QLinearConcat of onnxruntime, joins where each is quantised as the result is.
 
     Its inputs are the scale and the zero point of the result, then an operand, its scale and its zero point, and so on.
@@ -223,15 +232,17 @@ def _boxes_of_joined(node: Node) -> Boxes | None:
     operands = node.inputs[2::3]
     if not len(scales) == len(zeros) == len(operands) + 1:
         return None
-    pairs = [_scale_and_zero(scale, zero) for scale, zero in zip(scales, zeros, strict=True)]
-    if pairs[0] is None or any(pair != pairs[0] for pair in pairs):
+    ends = list(zip(scales, zeros, strict=True))
+    if any(one is None or not _is_single(one, unsure=unsure) for pair in ends for one in pair):
+        return None
+    pairs = {_scale_and_zero(scale, zero) for scale, zero in ends if scale is not None and zero is not None}
+    if len(pairs) > 1 or (None in pairs and not unsure):
         return None
     return Boxes("Concat", tuple(operands), (node.outputs[0],), node.number("axis", 1))
 
 
-def _scale_and_zero(scale: Value | None, zero: Value | None) -> tuple[float, int] | None:
-    if scale is None or zero is None or not scale.is_constant or not zero.is_constant:
-        return None
+def _scale_and_zero(scale: Value, zero: Value) -> tuple[float, int] | None:
+    """Return the numbers of a scale and a zero point; None where they are not known, or the scale is not normal."""
     factor, origin = scale.numbers or (), zero.numbers or ()
     if len(factor) != 1 or len(origin) != 1 or not _LEAST_SCALE <= factor[0] < math.inf:
         return None
@@ -268,12 +279,14 @@ def _seen(result: Value, operand: Value) -> Iterator[Link]:
         yield Link(result, operand, "view")
 
 
-def _may_drop(node: Node) -> bool:
+def _may_drop(node: GraphNode, *, unsure: bool) -> bool:
     """Return whether a Dropout may train: `is_test` says no before opset 7, an input says yes from 12 on."""
     if node.opset < 7:
         return node.number("is_test", 0) != 1
     training = node.inputs[2] if len(node.inputs) > 2 else None
-    return training is not None and training.whole_numbers not in ([0], [])
+    if training is None or (unsure and training.is_constant and training.numbers is None):
+        return False
+    return training.whole_numbers not in ([0], [])
 
 
 def _joined(boxes: Boxes) -> Iterator[Link]:
@@ -293,7 +306,7 @@ def _joined(boxes: Boxes) -> Iterator[Link]:
         start += sizes[axis]
 
 
-def _sliced(node: Node) -> Iterator[tuple[Value, list[int]]]:
+def _sliced(node: GraphNode) -> Iterator[tuple[Value, list[int]]]:
     """Yield the result of a Slice with the indices of its first element in operand 0."""
     whole = None if node.inputs[0] is None else node.inputs[0].shape
     corner = None if whole is None else _slice_corner(node, whole)
@@ -323,7 +336,7 @@ def _axis(axis: int, sizes: Sequence[int] | None) -> int | None:
     return None if sizes is None or not -len(sizes) <= axis < len(sizes) else axis % len(sizes)
 
 
-def _slice_corner(node: Node, whole: Sequence[int]) -> list[int] | None:
+def _slice_corner(node: GraphNode, whole: Sequence[int]) -> list[int] | None:
     """Return the start of a Slice with steps of 1; None for other steps, or where starts, axes or steps are not constant."""
     if node.opset < 10:
         starts = list(node.attributes.get("starts", ()))
@@ -350,7 +363,7 @@ def _distance(whole: Value, box: Value, corner: Sequence[int]) -> int | None:
 # Results that are written over operands.
 
 
-def written_over(node: Node) -> Iterator[Link]:
+def written_over(node: GraphNode) -> Iterator[Link]:
     """Yield the results that `node` may write over operands which it reads element by element."""
     places = _places_over(node)
     if not places:
@@ -365,7 +378,7 @@ def written_over(node: Node) -> Iterator[Link]:
                 yield Link(result, operand, "over")
 
 
-def _places_over(node: Node) -> frozenset[int]:
+def _places_over(node: GraphNode) -> frozenset[int]:
     """Return the indices of the operands that `node` may write over."""
     is_alone = [value for value in node.outputs if value.name] == [*node.outputs[:1]]
     if node.domain == "com.microsoft" and node.function is None:
@@ -378,7 +391,7 @@ def _places_over(node: Node) -> frozenset[int]:
     return frozenset(range(len(node.inputs))) if places is None else places
 
 
-def _is_by_element(node: Node) -> bool:
+def _is_by_element(node: GraphNode) -> bool:
     """Return whether the attributes of `node` choose the form that is in the table."""
     if node.op_type == "Gelu":  # kernels of the tanh form read elements that they have written
         return bool(node.attributes.get("approximate", "none") == "none")
@@ -394,7 +407,7 @@ def _is_as_large(result: Value, operand: Value) -> bool:
     return result.shape is not None and result.shape == operand.shape and bits == operand.bits and (bits or 0) >= 8
 
 
-def _stable(node: Node, places: frozenset[int]) -> frozenset[Value]:
+def _stable(node: GraphNode, places: frozenset[int]) -> frozenset[Value]:
     """Return the operands that have the shape of the result in every run, also with data-dependent sizes, if they have it in one.
 
     Two sizes with one bound may differ in a run, and one be broadcast to the other. An operand of one element never changes a shape.
@@ -415,7 +428,7 @@ def _stable(node: Node, places: frozenset[int]) -> frozenset[Value]:
 # Results that begin with a state.
 
 
-def _appended(node: Node, states: SharedStates) -> Iterator[Link]:
+def _appended(node: GraphNode, states: SharedStates) -> Iterator[Link]:
     """Yield the results of `node` that begin with an operand, where both are one state of the model, through views.
 
     Results of bodies leave them at their end, over a state that the bodies read.

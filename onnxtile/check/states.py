@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnxtile.check.addresses import SizedBuffer
-from onnxtile.check.graph import Graph, Node, Value
+from onnxtile.check.graph import Graph, GraphNode, Value
 from onnxtile.check.operators import STANDARD
 from onnxtile.check.sharing import SharedStates, any_open, held, root_of
 from onnxtile.declare.plan_document import NO_SHAPE, UNSAID, PlanFailure, PlannedBuffer, PlannedState
@@ -67,7 +67,7 @@ def found_states(claims: Iterable[PlannedState], rows: Iterable[PlannedBuffer], 
     return FoundStates(CheckedStates(tuple(kept), before, after, throughout), failures)
 
 
-def carried_states(node: Node, body: Graph, rows: Iterable[PlannedBuffer]) -> CheckedStates:
+def carried_states(node: GraphNode, body: Graph, rows: Iterable[PlannedBuffer]) -> CheckedStates:
     """Return the carried values of `node`, a Loop or Scan, that have one address as input and output of its `body`."""
     inputs, outputs = list(body.inputs), list(body.outputs)
     if node.op_type == "Loop" and node.domain in STANDARD:

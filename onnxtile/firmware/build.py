@@ -7,10 +7,11 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from onnxtile.firmware import in_place
 from onnxtile.firmware.prove import (
     Proof,
     Tools,
@@ -57,9 +58,9 @@ class Footprint:
         return self.code + self.constants
 
     @property
-    def ram(self) -> int:
-        """Memory and stack."""
-        return self.memory + (self.stack or 0)
+    def ram(self) -> int | None:
+        """Memory and stack; None where the stack is not known."""
+        return None if self.stack is None else self.memory + self.stack
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures, ready for JSON."""
@@ -68,11 +69,15 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Firmware:
-    """A program in C, its proof, and its bytes (None where no compiler is)."""
+    """A program in C, its proof, and its bytes (None where no compiler is).
+
+    `copied` counts by operator the calls that read a copy of an operand, because in place their kernel in C would compute something else.
+    """
 
     source: CSource
     proof: Proof
     footprint: Footprint | None
+    copied: Mapping[str, int] = field(default_factory=dict)
 
     def files(self, title: str) -> Mapping[str, bytes]:
         """Return the files of the program by their ending, with names that begin with `title`."""
@@ -86,8 +91,10 @@ class Firmware:
         figures = ("kernels", "functions", "calls", "blocks", "tables", "weights", "workspace")
         return {
             **{name: getattr(source, name) for name in figures},
+            "arena": sum(size for _, _, size in source.arenas),
             "proof": self.proof.to_dict(),
             "footprint": self.footprint and self.footprint.to_dict(),
+            "copied": dict(self.copied),
         }
 
 
@@ -139,15 +146,19 @@ def build(
     """
     tools = target.tools()
     progress("writing C")
-    program = program_of(opened, plan)
+    program, here = program_of(opened, plan), HERE.tools()
+    copied: Mapping[str, int] = {}
+    if here is not None:
+        progress("running kernels of C in place")
+        program, copied = in_place.checked(program, here)
     source = written(program, _NAME, weights)
     if tools is None:
-        return Firmware(source, not_proved("no C compiler is here"), None)
+        return Firmware(source, not_proved("no C compiler is here"), None, copied)
     footprint = footprint_of(source, tools)
     if not verify:
-        return Firmware(source, not_proved("verification is off"), footprint)
+        return Firmware(source, not_proved("verification is off"), footprint, copied)
     if target.compiler and not tools.runner:
-        return Firmware(source, not_proved("no runner is given for the target"), footprint)
+        return Firmware(source, not_proved("no runner is given for the target"), footprint, copied)
     progress("running C")
     runs = list(runs_of(opened, plan, wanted))
     coarsest = max((precision_of(dtype.numpy()) for dtype in halves(opened.model)), default=0.0)
@@ -158,7 +169,7 @@ def build(
         results = compared_results(program, _NAME, opened, runs, tools, output, coarsest)
         proof = replace(proof, results=results)
     require_proved(proof)
-    return Firmware(source, proof, footprint)
+    return Firmware(source, proof, footprint, copied)
 
 
 # The bytes of a program, by the tools beside its compiler.
@@ -169,7 +180,8 @@ _SECTION = re.compile(r"^(\.\S+)\s+(\d+)", re.MULTILINE)
 def footprint_of(source: CSource, tools: Tools) -> Footprint | None:
     """Return the bytes of `source`; None where the tool `size` is missing beside the compiler, or it fails."""
     command = _without_files(tools.compiler)
-    size = shutil.which(re.sub(r"(gcc|clang|cc)(-[\d.]+)?$", "size", command[0]))
+    named = re.search(r"(gcc|clang|cc)(-[\d.]+)?$", command[0])
+    size = shutil.which("size" if named is None else command[0][: named.start()] + "size")
     if size is None:
         return None
     with tempfile.TemporaryDirectory(prefix="onnxtile-") as name:

@@ -330,7 +330,7 @@ def compiled_program(source: CSource, runs: Sequence[CheckedRun], tools: Tools, 
         external += [f'-DWEIGHTS_IN_FLASH="{folder}/{source.title}.weights.bin"'] if tools.runner else []
     files = [str(folder / f"{source.title}.c"), str(folder / "main.c")]
     command = [*tools.compiler, *WARNINGS, "-O2", *external, *files, "-lm", "-o", str(folder / "program")]
-    _succeed(command, "the C compiler refuses the program")
+    succeed(command, "the C compiler refuses the program")
     return folder / "program"
 
 
@@ -349,7 +349,8 @@ def output_of_run(program: Path, source: CSource, runs: Sequence[CheckedRun], to
     return found
 
 
-def _succeed(command: Sequence[str], reason: str) -> None:
+def succeed(command: Sequence[str], reason: str) -> None:
+    """Run `command`. Raises UsageError with `reason` and what it says where it fails."""
     done = command_done(command, None)
     if done.returncode:
         raise UsageError(

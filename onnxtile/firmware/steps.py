@@ -17,15 +17,17 @@ import onnx_ir as ir
 from onnx import helper
 
 from onnxtile.declare.plan_document import PlannedBody, PlannedBuffer
+from onnxtile.firmware.rows import row_model
 from onnxtile.fusion.lower.driver import lower
 from onnxtile.fusion.lower.lowering import Target
 from onnxtile.fusion.pattern import select
-from onnxtile.kernels.aliases import Alias, LayoutFacts, parts, views
+from onnxtile.kernels.aliases import Alias, LayoutFacts, overwritable, parts, views
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.save import MAX_IR_VERSION
 from onnxtile.model.submodel import bare_node
 from onnxtile.operators.row import CONTROL_FLOW
+from onnxtile.operators.table import operator_of
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.offsets.problem import align
 from onnxtile.planning.result import PlanResult
@@ -38,6 +40,8 @@ from onnxtile.verification.rounding import makes_quantised
 
 ARENA, INPUT, OUTPUT, CONSTANT, WORKSPACE = "arena", "input", "output", "constant", "workspace"
 """Where bytes may lie: in an arena, with the caller, in flash, or in the workspace of a kernel."""
+END = "end"
+"""The place of an operand or result of a meta-op, by its number, until a call of it says where that is."""
 
 
 @dataclass(frozen=True)
@@ -307,7 +311,7 @@ class _ProgramParts:
 
     constants: dict[tuple[int, tuple[int, ...], bytes], int] = field(default_factory=dict)
     arrays: list[Array] = field(default_factory=list)
-    islands: dict[object, tuple[Unfolded, PlanResult]] = field(default_factory=dict)
+    islands: dict[object, Island] = field(default_factory=dict)
     workspace: int = 0
 
     def constant(self, array: Array, tensor: TensorForm) -> BytePlace:
@@ -320,12 +324,6 @@ class _ProgramParts:
         return BytePlace(CONSTANT, self.constants[key])
 
 
-_NUMBERS_DECIDE = frozenset(
-    {"Resize", "Upsample", "Range", "OneHot", "Dropout", "CumSum", "TopK", "Pad", "ConstantOfShape"}
-)
-"""Operators of which all constant operands decide what the kernel is."""
-_INDICES = frozenset({"Gather", "GatherElements", "GatherND", "ScatterND", "ScatterElements"})
-"""Operators whose whole numbers are data."""
 _WRITABLE = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13})
 """The element types, by their numbers in onnx, that compilers have: integers, booleans, floats of 16, 32 and 64 bits."""
 _QUANTISED = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16})
@@ -643,30 +641,36 @@ class _Planned:
         key = (call.op_identifier(), tuple(None if v is None else self._operand_key(v) for v in call.inputs))
         if key not in self._shared.islands:
             flat = written_out(call, self._model, self._shapes, self._constants)
-            self._shared.islands[key] = _planned_alone(flat, self._plan.alignment)
-        opened, plan = self._shared.islands[key]
+            self._shared.islands[key] = _island(flat, self._plan.alignment)
+        island = self._shared.islands[key]
         operands = [value for value in dict.fromkeys(call.inputs) if value is not None]
         given = [value for value in operands if not _is_written_as_constant(value, self._constants)]
         sources, targets = [self._place(value) for value in given], [self._place(value) for value in call.outputs]
         moved: list[CopyCall] = []
         # The workspace of a meta-op in another begins where that of the other ends.
         base = align(self._end, self._plan.alignment)
-        end = base + plan.arena_size
+        end = base + island.plan.arena_size
         for number, (value, target) in enumerate(zip(call.outputs, targets, strict=True)):
-            size = self._tensor(value).bytes
-            reads = (
-                CopyCall(source, source, self._tensor(one).bytes) for one, source in zip(given, sources, strict=True)
-            )
-            if any(_overlap(CopyCall(target, target, size), read) for read in reads):
+            copy = CopyCall(target, target, self._tensor(value).bytes)
+            reads = [CopyCall(place, place, self._tensor(one).bytes) for one, place in zip(given, sources, strict=True)]
+            if any(
+                _overlap(copy, read) and not (read == copy and place in island.over) for place, read in enumerate(reads)
+            ):
                 # The plan takes the meta-op for one kernel that may write over its operand. Its nodes may not.
                 end = align(end, self._plan.alignment)
-                moved.append(CopyCall(target, BytePlace(WORKSPACE, 0, end), size))
+                moved.append(CopyCall(target, BytePlace(WORKSPACE, 0, end), copy.size))
                 targets[number] = moved[-1].source
-                end += size
+                end += copy.size
         self._shared.workspace = max(self._shared.workspace, end)
-        inner = _Planned(opened, plan, self._shared, (sources, targets), (base, end))
+        ends = [BytePlace(END, number) for number in range(len(sources) + len(targets))]
+        inner = _Planned(
+            island.opened, island.plan, self._shared, (ends[: len(sources)], ends[len(sources) :]), (base, end)
+        )
         inner.write()
-        self._calls += [*inner.calls, *moved]
+        for offsets in island.offsets or [(0,) * len(ends)]:
+            places = [place.at(offset) for place, offset in zip((*sources, *targets), offsets, strict=True)]
+            self._calls += [_between(one, places) for one in inner.calls]
+        self._calls += moved
 
     def _operand_key(self, value: ir.Value) -> object:
         tensor = self._tensor(value)
@@ -696,11 +700,15 @@ class _Planned:
 
     def _is_fixed(self, node: ir.Node, value: ir.Value) -> bool:
         """Return whether the numbers of an operand decide what the kernel is: sizes, axes, bounds, scales of a Resize."""
-        tensor = self._tensor(value)
-        if value not in self._constants or np.prod(tensor.sizes, dtype=np.int64) > _MOST_FIXED:
+        row = operator_of(node)
+        if (
+            row is None
+            or value not in self._constants
+            or np.prod(self._tensor(value).sizes, dtype=np.int64) > _MOST_FIXED
+        ):
             return False
-        whole = tensor.dtype == onnx.TensorProto.INT64 and node.op_type not in _INDICES
-        return whole or node.op_type in _NUMBERS_DECIDE
+        places = (place for place, operand in enumerate(node.inputs) if operand is value)
+        return any(place in row.shaped_by or place in row.set_by for place in places)
 
     def _serialised(self, value: ir.Value) -> bytes:
         tensor = self._tensor(value)
@@ -726,6 +734,19 @@ class _Planned:
         raise UsageError(f"C needs fixed bytes, and {value.name!r} has no address in the plan")
 
 
+def _between(call: ProgramCall, ends: Sequence[BytePlace]) -> ProgramCall:
+    """Return `call` of a meta-op with `ends`, the places of its operands and results."""
+
+    def placed(place: BytePlace) -> BytePlace:
+        return ends[place.number].at(place.offset) if place.kind == END else place
+
+    if isinstance(call, KernelCall):
+        return replace(call, places={name: placed(place) for name, place in call.places.items()})
+    if isinstance(call, CopyCall):
+        return replace(call, target=placed(call.target), source=placed(call.source))
+    raise ModelError("a meta-op with control flow inside has no C")
+
+
 def _overlap(one: CopyCall, other: CopyCall) -> bool:
     """Return whether a copy writes what another reads."""
     target, source = one.target, other.source
@@ -745,16 +766,78 @@ def _is_written_as_constant(value: ir.Value, constants: Constants) -> bool:
     return value.const_value is not None or constants.array(value).size <= _SMALL
 
 
-def _planned_alone(flat: ir.Model, alignment: int) -> tuple[Unfolded, PlanResult]:
-    """Return a meta-op that is written out, on integers where that is proved, and its plan with inputs and outputs outside."""
+@dataclass(frozen=True)
+class Island:
+    """A meta-op that is written out, with its plan, whose inputs and outputs are outside.
+
+    Where it runs row by row, it is that of one row, and `offsets` are those of `RowModel`. `over` are the inputs, by number, that the
+    result may be written over.
+    """
+
+    opened: Unfolded
+    plan: PlanResult
+    over: frozenset[int]
+    offsets: tuple[tuple[int, ...], ...] = ()
+
+
+_LITTLE = 1024
+"""Bytes of temporaries for which a meta-op is not cut into rows; rows are not cut finer than these need."""
+
+
+def _island(flat: ir.Model, alignment: int) -> Island:
+    """Return a meta-op that is written out, row by row where that takes less workspace."""
+    opened = _lowered(flat)
+    whole = _planned_alone(opened, alignment)
+    sizes = opened.shapes.sizes(opened.model.graph.outputs[0]) or ()
+    best = whole
+    for axes in range(1, len(sizes)):
+        if best.plan.arena_size <= _LITTLE:
+            break
+        row = row_model(opened, axes)
+        if row is not None:
+            planned = _planned_alone(row.opened, alignment)
+            best = min(best, replace(planned, offsets=row.offsets), key=lambda one: one.plan.arena_size)
+    if best.offsets and any(len({row[place] - row[-1] for row in best.offsets}) > 1 for place in best.over):
+        return replace(best, over=frozenset())
+    return best
+
+
+def _lowered(flat: ir.Model) -> Unfolded:
+    """Return a meta-op that is written out, on integers where that is proved."""
     model = flat
     if is_quantised(flat):
         lowered = lower(flat, select(["quantised"]), Target("ort")).model
         if not any(node.op_identifier() in lowered.functions for node in lowered.graph):
             model = lowered
     known = resolve(model, run=True)
-    opened = unfold(model, known, Constants(model))
-    return opened, plan_model(*opened, PlanSettings(alignment=alignment, io="outside"))
+    return unfold(model, known, Constants(model))
+
+
+def _planned_alone(opened: Unfolded, alignment: int) -> Island:
+    plan = plan_model(*opened, PlanSettings(alignment=alignment, io="outside"))
+    return Island(opened, plan, _over(opened, plan))
+
+
+def _over(opened: Unfolded, plan: PlanResult) -> frozenset[int]:
+    """Return the inputs, by number, that the output may be written over: no kernel reads them later than the last, which makes it."""
+    graph, facts = opened.model.graph, LayoutFacts(*opened)
+    roots = {alias.value: alias.source for node in graph for alias in views(node, facts)}
+
+    def root(value: ir.Value | None) -> ir.Value | None:
+        while value in roots:
+            value = roots[value]
+        return value
+
+    output = graph.outputs[0]
+    last = output.producer()
+    order = named(graph, plan.schedule, plan.steps).nodes
+    is_last = last is not None and order[-1] is last
+    if last is None or not is_last or len(graph.outputs) > 1 or output in roots or any(parts(last, facts)):
+        return frozenset()  # kernels before the last write the output, or there are several
+    allowed = overwritable(last, facts)
+    read = {root(value) for place, value in enumerate(last.inputs) if place not in allowed}
+    inputs = [value for value in graph.inputs if value not in opened.constants]
+    return frozenset(number for number, value in enumerate(inputs) if value not in read)
 
 
 IR_VERSION = min(MAX_IR_VERSION, 10)

@@ -160,6 +160,8 @@ class Operator:
     """Whether the next value may be written over the one before by the definition of the operator."""
     shaped_by: Collection[int] = ()
     """The operands on whose elements the shape of the result depends."""
+    set_by: Collection[int] = ()
+    """The further operands that say what is computed, as attributes do: an axis, a diagonal, a part of an image."""
     grows: ShapeGrowth | None = None
     numbers: SizeNumbers | None = None
     """How sizes are computed; None for an operator that no computation of sizes needs."""

@@ -72,6 +72,7 @@ def from_file(path: Path) -> Pipeline:
             where = source.place(("budgets", name))
             raise UsageError(f"{where}: the budget {name!r} needs a step {' or '.join(sorted(needed))}")
     _require_meta_ops(source, file.budgets, steps)
+    _require_program(source, file.budgets, steps)
     output = file.output or f"{{name}}.{path.stem}.onnx"
     if "{name}" not in output or not is_file_name(output) or not output.endswith(".onnx"):
         raise UsageError(f"{source.place(('output',))}: the output is a file's name such as '{{name}}.deployed.onnx'")
@@ -80,11 +81,23 @@ def from_file(path: Path) -> Pipeline:
     return Pipeline(path.stem, steps, file.budgets, models, output, limits)
 
 
+def _require_program(source: TomlFile, budgets: Budgets, steps: Sequence[PipelineStep]) -> None:
+    """Raise UsageError where a budget is about a program in C, and no step writes one."""
+    if any(step.name == "plan" and step.options.wants_c for step in steps):
+        return
+    for name in ("max_ram", "max_flash"):
+        if getattr(budgets, name) is not None:
+            where = source.place(("budgets", name))
+            raise UsageError(
+                f"{where}: the budget {name!r} needs a step plan that writes C", hint='add emit = ["c"] to it'
+            )
+
+
 def _require_meta_ops(source: TomlFile, budgets: Budgets, steps: Sequence[PipelineStep]) -> None:
     """Raise UsageError where `min_fused` names a meta-op that no step makes."""
     if not budgets.min_fused:
         return
-    from onnxtile.verbs.flows.fusing import chosen_patterns
+    from onnxtile.fusion.pattern import chosen_patterns
 
     patterns = (chosen_patterns(step.options.patterns) for step in steps if step.name == "fuse")
     made = [pattern.name for chosen in patterns for pattern in chosen]

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
-from onnxtile.system.errors import NAME_ONLY, UsageError, invalid
+from onnxtile.system.errors import UsageError, about_options, invalid
 from onnxtile.system.files import remove_temporary
 from onnxtile.system.limits import stop_runs
 from onnxtile.system.process import imports_compiled, silence_finalisers, silence_libraries
@@ -145,11 +145,7 @@ class Workers:
         if self.backend not in BACKENDS:
             raise invalid("backend", self.backend, BACKENDS)
         if self.scheduler is not None and not self.are_a_cluster:
-            raise UsageError(
-                "{scheduler} needs a cluster",
-                hint="add {backend} dask",
-                given={"scheduler": self.scheduler, "backend": NAME_ONLY},
-            )
+            raise about_options("{scheduler} needs a cluster", hint="add {backend} dask", scheduler=self.scheduler)
 
     @property
     def are_here(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self, TypeAlias
 
 import pydantic
 
-from onnxtile.system.errors import NAME_ONLY, UsageError, invalid
+from onnxtile.system.errors import UsageError, about_options, invalid
 from onnxtile.system.files import require_readable
 from onnxtile.system.registry import discover
 
@@ -19,7 +19,7 @@ PlanJson: TypeAlias = Mapping[str, Any]
 """A plan as docs/plan.schema.json describes it."""
 
 
-class PlanDocument(dict[str, Any]):
+class PlanExport(dict[str, Any]):
     """A plan as JSON that was just made of a model: `constants` returns the bytes of the block of constants.
 
     `certificate` returns the certificate of the plan, `firmware` the files of the program in C by their ending, from a title.
@@ -149,7 +149,7 @@ class Emission:
                 f"{{{asked}}} is about pictures, and {{emit}} names none",
                 "add {emit} plan.html, .svg or .png",
             )
-            raise UsageError(message, hint=hint, given={asked: NAME_ONLY, "emit": NAME_ONLY})
+            raise about_options(message, hint=hint)
         return cls(files, names, None if compare is None else read_plan(compare), color_by)
 
     def content(self, plan: PlanJson) -> dict[Path, bytes]:

@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -142,6 +142,21 @@ def contributed_folders(group: str) -> dict[str, Path]:
         if folders.setdefault(contribution.name, places[0]) != places[0]:
             raise contribution.error(f"another plug-in has the name {contribution.name!r}")
     return folders
+
+
+def imported(home: str) -> Any:
+    """Return what `home` names: "module:name"."""
+    module, _, name = home.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def late(home: str) -> Callable[..., Any]:
+    """Return a function that calls the one that `home` names, "module:name"; the module is imported at the first call."""
+
+    def call(*arguments: Any) -> Any:
+        return imported(home)(*arguments)
+
+    return call
 
 
 def data_folder(name: str) -> Path:

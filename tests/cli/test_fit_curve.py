@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 import onnxtile
-from onnxtile.verbs.flows import fitting as fit_curve
+from onnxtile.verbs.flows import fit as fit_curve
 from tests.cli.conftest import Done
 from tests.fitting.networks import inverted_residuals, model
 

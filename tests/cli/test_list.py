@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onnxtile.verbs.flows.patterns import KINDS, option_names
+from onnxtile.verbs.list import KINDS, option_names
 
 
 @pytest.mark.parametrize("kind", KINDS)

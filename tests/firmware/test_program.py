@@ -316,6 +316,62 @@ def test_a_quantised_tensor_at_a_wrong_address_is_noticed(tmp_path: Path) -> Non
         build(opened_of(planned), replace(planned.plan, buffers=moved))
 
 
+def _island(body: str, sizes: str, out: str = "") -> onnx.ModelProto:
+    """A quantised tensor that is read as floats `x`, changed by `body`, and quantised again from `y`."""
+    return onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 19]>
+        g (int8[{sizes}] q) => (int8[{out or sizes}] r)
+        <float s = {{0.05}}, int8 z = {{3}}, float t = {{0.04}}, int8 u = {{-5}}, int64[1] two = {{2}}, int64[1] ten = {{10}}> {{
+            x = DequantizeLinear(q, s, z)
+            {body}
+            r = QuantizeLinear(y, t, u)
+        }}"""
+    )
+
+
+@needs_cc
+@pytest.mark.parametrize(
+    ("body", "sizes", "out", "row"),
+    [
+        ("y = Tanh(x)", "1, 8, 16, 32", "", 32),
+        ("a = Erf(x) b = Mul(a, x) y = Sub(b, x)", "4, 6, 40", "", 40),
+        ("y = LayerNormalization <axis = -1> (x, scale)", "12, 50", "", 50),
+        ("a = Softmax <axis = 1> (x) y = Sqrt(a)", "2, 40, 30", "", 1200),
+        ("a = Slice(x, two, ten, two) y = Sin(a)", "3, 5, 12, 24", "3, 5, 8, 24", 24),
+        ("a = Slice(x, two, ten, last) y = Sin(a)", "3, 5, 12", "3, 5, 8", 12),
+    ],
+)
+def test_an_island_in_floats_runs_row_by_row(
+    body: str, sizes: str, out: str, row: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from onnxtile.firmware import steps
+
+    monkeypatch.setattr(steps, "_LITTLE", 64)
+    model = _island(body, sizes, out)
+    model.graph.initializer.append(numpy_helper.from_array(np.linspace(0.5, 1.5, 50, dtype=np.float32), "scale"))
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray([-1], np.int64), "last"))
+    made = built(model)
+    assert made.proof.equal and made.proof.results is not None
+    elements = int(np.prod([int(size) for size in (out or sizes).split(",")]))
+    assert 0 < made.source.workspace <= 3 * 4 * row + 64 and row < elements
+    assert made.source.calls >= 2 * elements // row
+
+
+@needs_cc
+@pytest.mark.parametrize("rows", [True, False])
+def test_an_island_may_be_written_over_its_operand(rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnxtile.firmware import steps
+
+    monkeypatch.setattr(steps, "_LITTLE", 64 if rows else 1 << 20)
+    model = _island("y = Tanh(x)", "2, 16, 32")
+    model.graph.node.append(helper.make_node("Neg", ["r"], ["n"]))
+    model.graph.node.insert(0, helper.make_node("Neg", ["p"], ["q"]))
+    model.graph.input[0].name = "p"
+    model.graph.output[0].name = "n"
+    made = built(model)
+    assert made.proof.equal and made.source.arenas[0][2] == 1024 and made.source.workspace <= (256 if rows else 4096)
+
+
 @needs_cc
 def test_a_fitted_model_has_its_weights_once_and_few_functions() -> None:
     nodes = [
@@ -365,6 +421,26 @@ def test_a_changed_weight_in_the_file_is_noticed() -> None:
     assert tools is not None
     source, runs = replace(made.source, weights_file=changed), list(runs_of(opened, planned.plan, Wanted()))
     assert not compared(source, runs, output_of(source, runs, tools), tools).equal
+
+
+FIXED = {
+    "float[2, 3] x": "<int64 axis = {1}> { y = CumSum(x, axis) }",
+    "float[3, 3] x": "<int64 k = {1}> { y = Trilu(x, k) }",
+    "float[1, 1, 6, 6] x": """<float[8] part = {0, 0, 0.2, 0.2, 1, 1, 0.8, 0.9}, int64[4] sizes = {1, 1, 6, 6}> {
+        y = Resize <mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize"> (x, part, , sizes)
+    }""",
+    "int64[3] x": "<int64[3] data = {4, 5, 6}> { y = Add(x, data) }",
+}
+
+
+@needs_cc
+@pytest.mark.parametrize("given", FIXED)
+def test_operands_that_say_what_is_computed_are_in_the_code_and_others_are_weights(given: str) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 18]> g ({given}) => ({given.replace("x", "y")}) {FIXED[given]}"""
+    )
+    made = built(model)
+    assert made.proof.equal and made.source.weights == (24 if "data" in FIXED[given] else 0)
 
 
 def test_a_graph_that_hands_out_its_input_and_a_constant_copies_them() -> None:
@@ -507,6 +583,43 @@ def test_options_that_make_no_sense_are_one_line_and_write_nothing(
     told = capsys.readouterr().err.strip().splitlines()[-1]
     assert told.startswith("error: ") and message in told
     assert not (tmp_path / "net.c").exists() and not (tmp_path / "model.planned.onnx").exists()
+
+
+@needs_cc
+def test_a_pipeline_bounds_ram_and_flash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = arguments(tmp_path)[2]
+    command = ["onnxtile", "run", str(tmp_path / "p.toml"), model, "--json", str(tmp_path / "r.json")]
+
+    def judged(budgets: str, emit: str = '["c"]') -> int:
+        (tmp_path / "p.toml").write_text(
+            f'[[steps]]\ndo = "plan"\nemit = {emit}\nverify = false\n[budgets]\n{budgets}\n'
+        )
+        return ended(command, monkeypatch)
+
+    assert judged('max_ram = "64KiB"\nmax_flash = "64KiB"') == 0
+    found = json.loads((tmp_path / "r.json").read_text())["models"][0]
+    ram, flash = found["figures"]["ram"], found["figures"]["flash"]
+    assert 0 < found["figures"]["arena"] < ram < 65536 and 0 < flash < 65536
+    assert judged(f"max_ram = {ram}\nmax_flash = {flash}") == 0
+    assert judged(f"max_ram = {ram - 1}") == 1 and judged(f"max_flash = {flash - 1}") == 1
+    capsys.readouterr()
+    assert judged("max_ram = 1", "[]") == 2
+    assert "the budget 'max_ram' needs a step plan that writes C" in capsys.readouterr().err
+    monkeypatch.setattr("onnxtile.firmware.build.compiler", lambda: None)
+    assert judged('max_ram = "64KiB"') == 1  # nobody has counted it
+
+
+@needs_cc
+def test_without_a_compiler_a_program_is_written_and_not_proved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("onnxtile.firmware.build.compiler", lambda: None)
+    assert ended(arguments(tmp_path, "--emit", str(tmp_path / "net.c")), monkeypatch) == 0
+    printed = capsys.readouterr().out
+    assert "the program in C was not run: no C compiler is here" in printed
+    assert "RAM without the stack" in printed and (tmp_path / "net.c").exists()
 
 
 @needs_cc

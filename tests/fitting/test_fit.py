@@ -21,11 +21,11 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.progress import Progress, silent
+from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows import fit_drafts as fit_attempts
+from onnxtile.verbs.flows.fit import attempt, read_subject
 from onnxtile.verbs.flows.fit_drafts import WrittenSchedule, written
-from onnxtile.verbs.flows.fitted_model import ModelPlan
-from onnxtile.verbs.flows.fitting import attempt, read_subject
-from onnxtile.verbs.options.fit import FitOptions
+from onnxtile.verbs.flows.results import ModelPlan
 from onnxtile.verification.rounding import judge
 from tests.fitting.networks import branches, inverted_residuals, model
 from tests.fitting.test_quantised import quantised

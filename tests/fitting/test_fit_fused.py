@@ -8,8 +8,8 @@ import onnx
 import pytest
 
 import onnxtile
-from onnxtile.verbs.flows.fitting import candidate, fused_subject, read_subject
-from onnxtile.verbs.options.fit import FitOptions
+from onnxtile.verbs.fit import FitOptions
+from onnxtile.verbs.flows.fit import candidate, fused_subject, read_subject
 from tests.fitting.networks import inverted_residuals, model
 from tests.fitting.test_quantised import quantised
 

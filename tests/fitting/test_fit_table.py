@@ -11,9 +11,9 @@ import pytest
 
 import onnxtile
 from onnxtile.fitting.search import FitTarget, search
+from onnxtile.verbs.fit import FitOptions
+from onnxtile.verbs.flows.fit import read_subject, unblocked_subject
 from onnxtile.verbs.flows.fit_drafts import written
-from onnxtile.verbs.flows.fitting import read_subject, unblocked_subject
-from onnxtile.verbs.options.fit import FitOptions
 from tests.conftest import ROOT
 
 LINES = [

@@ -16,9 +16,9 @@ from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.search import FitTarget, PathSearch, PiecesSearch, RegionCuts, search
 from onnxtile.fitting.strips import Cut, FitSchedule, PiecesOfTensors, Prices, RegionCost, overlapped, row_pieces
 from onnxtile.system.progress import silent
+from onnxtile.verbs.fit import FitOptions
+from onnxtile.verbs.flows.fit import read_subject
 from onnxtile.verbs.flows.fit_drafts import FitSubject, written
-from onnxtile.verbs.flows.fitting import read_subject
-from onnxtile.verbs.options.fit import FitOptions
 from onnxtile.verification.rounding import judge
 from tests.fitting.networks import copied_bytes, inverted_residuals, model
 

@@ -11,8 +11,8 @@ import pytest
 from onnx import numpy_helper
 
 import onnxtile
-from onnxtile.verbs.flows.fitting import read_subject
-from onnxtile.verbs.options.fit import FitOptions
+from onnxtile.verbs.fit import FitOptions
+from onnxtile.verbs.flows.fit import read_subject
 from tests.fitting.networks import HEAD
 
 TEXT = """

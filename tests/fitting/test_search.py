@@ -27,7 +27,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.progress import Progress, silent
-from onnxtile.verbs.fit import fit
+from onnxtile.verbs.flows.fit import fit
 from onnxtile.verbs.flows.fit_drafts import regions_of
 from tests.bench.large_graphs import wide
 from tests.counted import calls

@@ -11,7 +11,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from onnxtile.verbs.flows.fit_drafts import regions_of
-from onnxtile.verbs.plan import plan
+from onnxtile.verbs.flows.plan import plan
 from tests.fitting.networks import inverted_residuals
 
 _VIEWS = """<ir_version: 10, opset_import: ["": 17]> g (float[4, 64] x) => (float[4, 64] y)

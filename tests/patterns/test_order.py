@@ -9,9 +9,9 @@ import pytest
 from rich.text import Text
 
 from onnxtile import api
+from onnxtile.fusion.pattern import chosen_patterns
 from onnxtile.report.tables import for_explain
 from onnxtile.system.errors import PatternError
-from onnxtile.verbs.flows.fusing import chosen_patterns
 
 if TYPE_CHECKING:
     from tests.patterns.conftest import Tiny

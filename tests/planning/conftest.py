@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import onnx.parser
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from onnxtile.arena.run import ArenaVerdict, arena_run
 from onnxtile.check.audit import Audit, check, require
-from onnxtile.check.graph import Model
+from onnxtile.check.graph import GraphModel
 from onnxtile.check.reading import plain_model
 from onnxtile.declare.plan_document import PlannedBuffer
 from onnxtile.kernels.aliases import LayoutFacts
@@ -73,10 +74,10 @@ class Case:
         """What rules ask about the model."""
         return LayoutFacts(self.model, self.shapes, self.constants)
 
-    @property
-    def checked(self) -> Model:
+    @cached_property
+    def checked(self) -> GraphModel:
         """The model as the check reads it."""
-        return Model(*plain_model(self.model, self.shapes, self.constants))
+        return GraphModel(*plain_model(self.model, self.shapes, self.constants))
 
     def plan(self, **options: Any) -> PlanResult:
         """Return the plan of the model, which has passed the check of what is published."""

@@ -4,7 +4,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxtile.check.addresses import RunOrder, timeline
-from onnxtile.check.graph import Model
+from onnxtile.check.graph import GraphModel
 from onnxtile.kernels.from_onnx import PlanScope
 from onnxtile.model.validity import without_weights
 from onnxtile.planning.live_ranges import find_live_ranges
@@ -145,7 +145,7 @@ def test_lives_are_those_that_the_check_finds(text: str) -> None:
 
 
 def lives_of_the_check(model: ir.Model) -> dict[str | None, tuple[int, int]]:
-    schedule, graph = own_order(model.graph), Model(without_weights(model)).graph
+    schedule, graph = own_order(model.graph), GraphModel(without_weights(model)).graph
     line = timeline(graph, schedule.ids, tuple(schedule.steps.values()), graph.results, ())
     assert isinstance(line, RunOrder)
     made = [value for node in graph.nodes for value in node.outputs if value.name]

@@ -15,7 +15,7 @@ import onnx_ir as ir
 import pytest
 
 import onnxtile
-from onnxtile.check.audit import Audit, check, require
+from onnxtile.check.audit import Audit, check, judged, require
 from onnxtile.check.marks import from_marks
 from onnxtile.declare.plan_document import (
     Arena,
@@ -82,7 +82,7 @@ def planned(name: str) -> tuple[Case, Document]:
 def audit(case: Case, document: Document) -> Audit:
     found = from_json(json.dumps(document).encode(), "plan.json")
     assert not found.surplus
-    return check(case.model, found.document, case.shapes, case.constants)
+    return judged(case.checked, found.document)
 
 
 def is_refused(case: Case, document: Document) -> bool:

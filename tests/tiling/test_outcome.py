@@ -13,7 +13,7 @@ from onnx import parser
 from onnxtile import api
 from onnxtile.system.errors import Infeasible, ModelError, UsageError
 from onnxtile.tiling.limits import Limits
-from onnxtile.verbs.flows import tiling as peaks
+from onnxtile.verbs.flows import tile as peaks
 from onnxtile.verbs.flows.results import TiledModel
 
 HEADER = '<ir_version: 10, opset_import: ["" : 17]>'
@@ -61,7 +61,7 @@ def test_the_arena_is_absent_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> N
     model = chain(8, 8)
     quick = api.tile(model, Limits.of(max=4), verify=False).arena
     assert (quick.before, quick.after, quick.reason) == (None, None, "planned only with verification")
-    monkeypatch.setattr("onnxtile.verbs.flows.tiling._MOST_NODES", 2)
+    monkeypatch.setattr("onnxtile.verbs.flows.tile._MOST_NODES", 2)
     large = api.tile(model, Limits.of(max=4)).arena
     assert (large.before, large.after) == (None, None)
     assert (large.reason or "").startswith("planned only up to 2 nodes, and the model has ")

@@ -330,7 +330,7 @@ FAMILY = Family(
             takes={1: takes.always(1)},
         ),
         *_RENAMING.rows("Transpose", reads=transposed, moves="permutes", same=""),
-        *_MOVING.rows("Trilu", over=FIRST, reads=reasons.POSITION, numbers=COMPUTED),
+        *_MOVING.rows("Trilu", over=FIRST, reads=reasons.POSITION, set_by=(1,), numbers=COMPUTED),
         *_NO_KERNEL.rows("BiasDropout", domain=MICROSOFT, work=NO_PRODUCTS, trains_by=4),
         *_NO_KERNEL.rows("BitmaskBiasDropout", domain=MICROSOFT, trains_by=4),
         *_NO_KERNEL.rows("BitmaskDropout", domain=MICROSOFT, trains_by=2),

@@ -365,6 +365,7 @@ FAMILY = Family(
             domain=MICROSOFT,
             work=Products(packed_work),
             ports=(QuantisedPort(1, 2, 3, axis=1),),
+            set_by=(4,),
             bits="bits",
         ),
         *_OF_RUNTIME.rows(

@@ -116,8 +116,8 @@ FAMILY = Family(
     (
         *_OVER_IMAGES.rows("ArgMax ArgMin", over=reasons.OTHER_SIZE, reads=chosen_places, saves=saves.stops),
         *_POOLING.rows("AveragePool"),
-        *_ACCUMULATING.rows("CumProd", saves=saves.first_and_result),
-        *_ACCUMULATING.rows("CumSum", numbers=COMPUTED),
+        *_ACCUMULATING.rows("CumProd", set_by=(1,), saves=saves.first_and_result),
+        *_ACCUMULATING.rows("CumSum", set_by=(1,), numbers=COMPUTED),
         *_OVER_IMAGES.rows("GlobalAveragePool"),
         *_OVER_IMAGES.rows("GlobalLpPool", work=reduction(2, 1), saves=saves.everything),
         *_OVER_IMAGES.rows("GlobalMaxPool", saves=saves.first),

@@ -189,7 +189,9 @@ _RESIZING = Operator(
 FAMILY = Family(
     "resizing",
     (
-        *_RESIZING.rows("Resize", shaped_by=(2, 3), takes={2: takes.doubled_axes, 3: takes.sizes_of_first}),
+        *_RESIZING.rows(
+            "Resize", shaped_by=(2, 3), set_by=(1,), takes={2: takes.doubled_axes, 3: takes.sizes_of_first}
+        ),
         *_RESIZING.rows("Upsample", shaped_by=(1,), takes={1: takes.doubled_axes}),
     ),
 )

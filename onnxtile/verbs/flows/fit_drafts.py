@@ -23,6 +23,7 @@ from onnxtile.fitting.search import FitTarget, attempts, search_soon, search_wit
 from onnxtile.fitting.strips import FitSchedule
 from onnxtile.fitting.write import wrap, write
 from onnxtile.fusion.fuse import fuse
+from onnxtile.fusion.pattern import chosen_patterns
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.opset import opset_of
@@ -36,15 +37,14 @@ from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.tiling.contraction import none_known
 from onnxtile.tiling.limits import TilingPolicy
 from onnxtile.tiling.tile import tile
-from onnxtile.verbs.flows.fitted_model import ModelPlan
-from onnxtile.verbs.flows.fusing import chosen_patterns
+from onnxtile.verbs.fit import CurveOptions
 from onnxtile.verbs.flows.kernels import choose_kernels
-from onnxtile.verbs.flows.tiling import raised_to_join
-from onnxtile.verbs.options.plan import PlanOptions
+from onnxtile.verbs.flows.results import ModelPlan
+from onnxtile.verbs.flows.tile import raised_to_join
+from onnxtile.verbs.plan import PlanOptions
 
 if TYPE_CHECKING:
     from onnxtile.tiling.result import TileResult
-    from onnxtile.verbs.options.fit import CurveOptions
 
 
 @dataclass(frozen=True)

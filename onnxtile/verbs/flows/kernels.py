@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnxtile.declare import values
 from onnxtile.declare.plan_document import KernelCount
 from onnxtile.fusion.float_view import float_meaning
+from onnxtile.model.binding import bind, bind_shapes, rename_symbols, require_symbols
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted
 from onnxtile.model.formula import SizeFormula, SizeRanges
@@ -24,11 +25,12 @@ from onnxtile.system.errors import UsageError
 
 if TYPE_CHECKING:
     from onnxtile.arena.state_run import StateVerdict
+    from onnxtile.common_options import SizeOptions
     from onnxtile.declare.plan_document import PlannedState
     from onnxtile.kernels.states import StateChoice
     from onnxtile.planning.model_plan import PlanSettings
     from onnxtile.planning.result import KeptState, ListedState, PlanResult
-    from onnxtile.verbs.options.plan import PlanOptions
+    from onnxtile.verbs.plan import PlanOptions
 
 
 class KernelChoice(StrEnum):
@@ -36,10 +38,6 @@ class KernelChoice(StrEnum):
 
     ISLANDS = "islands"
     NODES = "nodes"
-
-
-KERNELS = tuple(KernelChoice)
-"""The values of the option `kernels` of `plan`."""
 
 
 def choose_kernels(model: ir.Model, kernels: str) -> KernelCount | None:
@@ -76,6 +74,23 @@ def _is_float(node: ir.Node, value: ir.Value) -> bool:
     if quantises(node) or sums_integers(node) or float_meaning(node) is not None or (row is not None and row.truths):
         return False
     return not quantises_at_run(node) or value is node.outputs[1]
+
+
+# The sizes that the options bind.
+
+
+def bind_ranges(model: ir.Model, options: SizeOptions) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
+    """Give dimensions of `model` (in place) the sizes of `options`; return those that have one size, and the ranges of the others."""
+    fixed, ranges = bind_shapes(model, options.shape_ranges)
+    for given, told in ((fixed, options.fixed_dims), (ranges, options.dim_ranges)):
+        for name in given.keys() & (options.fixed_dims.keys() | options.dim_ranges.keys()):
+            if name not in told or given[name] != told[name]:
+                raise UsageError(f"the dimension {name!r} has two sizes", hint="leave one of the two options out")
+    ranges = {**options.dim_ranges, **ranges}
+    bound = bind(model, {**options.fixed_dims, **fixed}, options.fixed_shapes)
+    require_symbols(model, (*ranges, *options.dim_sums))
+    rename_symbols(model, options.dim_sums)
+    return bound, ranges
 
 
 # The states that the options of `plan` choose, and the runs that prove them.

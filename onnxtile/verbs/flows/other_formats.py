@@ -6,21 +6,22 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from onnxtile.declare.verb import VerbResult
+from onnxtile.declare.option import declared, narrowed
+from onnxtile.declare.verb import Outcome, VerbResult
 from onnxtile.deployment.micro_run import is_installed, micro_runs, scratch_bytes
 from onnxtile.deployment.tflite_model import ONLINE, MicroGraph, read_tflite, with_offsets
 from onnxtile.deployment.tflite_plan import UNIT, MicroProblem, plan_rows, problem_of
 from onnxtile.deployment.tflite_replay import require_sound
+from onnxtile.planning.offsets.csv_problem import read_problem
+from onnxtile.planning.offsets.problem import require_alignment
 from onnxtile.planning.problem_plan import plan_buffers
 from onnxtile.planning.result import PlanResult
 from onnxtile.system.errors import Mismatch, ModelError, UsageError
 from onnxtile.system.files import require_readable, require_writable, write_whole
-
-if TYPE_CHECKING:
-    from onnxtile.verbs.options.plan import ProblemOptions, TfliteOptions
-
+from onnxtile.system.process import collector_paused
+from onnxtile.verbs.plan import PlanStep, ProblemOptions, TfliteOptions
 
 _LARGEST = 2**31 - 1
 _SPARE = 2**20
@@ -65,8 +66,14 @@ class PlannedTflite(VerbResult):
         return {**self.plan.to_dict(), "verdict": self.verdict and dict(vars(self.verdict))}
 
 
+@declared(TfliteOptions)
 def plan_tflite(options: TfliteOptions) -> PlannedTflite:
-    """Plan the model in a TensorFlow Lite file as `onnxtile.plan_tflite` says."""
+    """Give every tensor of the TensorFlow Lite model `file` an offset in an arena, for TensorFlow Lite Micro.
+
+    The result holds the model with the plan as its metadata. A replay of the written file checks it. With `verify`, and the extra
+    tflite-micro installed, TensorFlow Lite Micro runs the model with and without the plan. Raises ModelError, UsageError; Infeasible over
+    `capacity`; CheckFailed where the check says no; Mismatch where the runs differ.
+    """
     file, progress = Path(options.file), options.progress
     unit = UNIT if options.alignment is None else options.alignment
     if unit < UNIT:
@@ -134,12 +141,12 @@ def _verdict(data: bytes, written: bytes, activations: int) -> MicroVerdict | No
 # Plan a problem without a model, such as MiniMalloc's.
 
 
+@declared(ProblemOptions)
 def plan_problem(options: ProblemOptions) -> PlanResult:
-    """Plan a bare problem as `onnxtile.api.plan_problem` says."""
-    from onnxtile.planning.offsets.csv_problem import read_problem
-    from onnxtile.planning.offsets.problem import require_alignment
-    from onnxtile.planning.problem_plan import plan_buffers
+    """Give every buffer of the problem in the CSV `file` (columns id, lower, upper, size) an offset in an arena.
 
+    Raises UsageError for a file that holds no problem, Infeasible over `capacity`.
+    """
     file, progress = options.file, options.progress
     alignment = 1 if options.alignment is None else options.alignment
     require_alignment(alignment)
@@ -164,3 +171,13 @@ def plan_problem(options: ProblemOptions) -> PlanResult:
         capacity=options.capacities,
         digest=hashlib.sha256(data).hexdigest(),
     )
+
+
+def run(options: PlanStep) -> Outcome:
+    """Do what the command `plan` asks for of a problem, or of a TensorFlow Lite model."""
+    if options.is_bare:
+        with collector_paused():
+            problem = narrowed(ProblemOptions, options, file=options.model)
+            return Outcome(plan_problem.from_options(problem), "plan")
+    written = plan_tflite.from_options(narrowed(TfliteOptions, options, file=options.model))
+    return Outcome(written, "plan", save=written.save, emitted=written.plan.to_dict())

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from onnxtile.declare.verb import VerbResult
+from onnxtile.declare.option import declared, narrowed
+from onnxtile.declare.verb import Outcome, VerbResult
 from onnxtile.fusion.fuse import FUSED, Fate, FusionRun, PatternResult, Refused
-from onnxtile.fusion.pattern import Pattern
+from onnxtile.fusion.pattern import Pattern, chosen_patterns
 from onnxtile.model.load import load
 from onnxtile.query.explain import Stopped
 from onnxtile.query.explain import explain as explain_program
@@ -17,11 +18,7 @@ from onnxtile.query.graph import Vertex, identify
 from onnxtile.query.match import Match, Matcher, VertexIndex, required_nodes
 from onnxtile.query.program import Program
 from onnxtile.query.syntax import ANY_NODE, PRODUCER
-from onnxtile.verbs.flows.fusing import chosen_patterns
-
-if TYPE_CHECKING:
-    from onnxtile.verbs.options.fuse import ExplainOptions
-
+from onnxtile.verbs.fuse import ExplainOptions, FuseCommand
 
 TAKEN = "taken"
 """The fate of a match of which an earlier pattern took a node first."""
@@ -131,8 +128,12 @@ class Explanation(VerbResult):
         }
 
 
+@declared(ExplainOptions)
 def explain(options: ExplainOptions) -> Explanation:
-    """Explain a pattern as `onnxtile.api.explain` says."""
+    """Fuse `model` in memory with `patterns` (the library by default) up to `pattern`, and say where that one stopped, and why.
+
+    `pattern` is a name among `patterns`, or what `fuse` takes for one, which then stands by itself. Raises as `fuse` does.
+    """
     pattern, patterns, progress = options.pattern, options.patterns, options.progress
     chosen = chosen_patterns(patterns)
     if pattern not in [one.name for one in chosen]:
@@ -160,6 +161,11 @@ def explain(options: ExplainOptions) -> Explanation:
     beginnings = tuple(_beginning(i + 1, program, matcher.index(), inside) for i, program in enumerate(wanted.programs))
     ran = tuple((result.name, len(result.calls)) for result in earlier)
     return Explanation(wanted.name, len(done.calls), done.refused, tuple(attempts), matches, beginnings, ran)
+
+
+def run(options: FuseCommand) -> Outcome:
+    """Do what the command `fuse --explain` asks for."""
+    return Outcome(explain.from_options(narrowed(ExplainOptions, options, pattern=options.explain)), "explain")
 
 
 def _matches(matcher: Matcher, pattern: Pattern) -> list[tuple[int, str, Match]]:

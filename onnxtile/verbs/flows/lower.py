@@ -1,4 +1,4 @@
-"""Fuse with `--lower`: meta-ops become operators, each different site is run alone, and then the whole."""
+"""fuse --lower: meta-ops become operators; each different site is run alone, and then the whole."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from onnxtile.fusion.site_check import SiteVerdict, check_sites
 from onnxtile.model.validity import check
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.progress import Progress
-from onnxtile.verbs.flows.results import FuseResult
-from onnxtile.verbs.flows.stage import BoundDims, agreeing, bound_shapes, require_sites
+from onnxtile.verbs.flows.results import BoundDims, FuseResult, agreeing, bound_shapes, require_sites
 from onnxtile.verification.draws import same_draws
 from onnxtile.verification.open_sizes import bound_form
 from onnxtile.verification.rounding import excused, is_narrow, widened

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from onnxtile.declare.option import declared
+from onnxtile.declare.verb import Outcome
 from onnxtile.fitting.editing import known_shapes
 from onnxtile.model import keys
 from onnxtile.model.binding import bind
@@ -33,14 +35,22 @@ from onnxtile.tiling.result import TileResult
 from onnxtile.tiling.site_check import TileVerdict, check_tiles
 from onnxtile.tiling.tile import opset_to_join
 from onnxtile.tiling.tile import tile as tile_graph
-from onnxtile.verbs.flows.results import ArenaChange, OpsetChange, TiledModel, file_of
-from onnxtile.verbs.flows.stage import BoundDims, InputShapes, agreeing, require_sites
+from onnxtile.verbs.flows.results import (
+    ArenaChange,
+    BoundDims,
+    InputShapes,
+    OpsetChange,
+    TiledModel,
+    agreeing,
+    file_of,
+    require_sites,
+)
+from onnxtile.verbs.tile import TileOptions
 from onnxtile.verification.rounding import judge
 from onnxtile.verification.trials import Verdict
 
 if TYPE_CHECKING:
     from onnxtile.planning.result import PlanResult
-    from onnxtile.verbs.options.tile import TileOptions
 
 
 # The bytes that live at once in a tiled model, for each way to accumulate, and its arena before and after.
@@ -183,8 +193,16 @@ _PLANNED = 1_000
 """Nodes of the largest tiled model whose lives are planned for every way to accumulate without being asked for."""
 
 
+@declared(TileOptions)
 def tile(settings: TileOptions) -> TiledModel:
-    """Tile a model as `onnxtile.tile` says."""
+    """Split every matrix product of `model` into MatMul, Sum and Concat nodes within the limits; convolutions where these ask for it.
+
+    `limits` are those of a limits file, and the other bounds count more than they do. With a memory, the tile is chosen that moves the
+    fewest bytes. With `peaks`, the model is tiled once for each way to add partial sums, to show the bytes that live at once; None asks
+    for that where it takes little time. With `verify`, each different product is judged against a float64 run, and the whole model is run
+    beside the original. Raises ModelError, UsageError; Infeasible where no tile meets the limits; Mismatch where a result is further off
+    than rounding explains.
+    """
     limits, options, progress = settings.bounds, settings.manner, settings.progress
     dims, shapes, peaks, verify = settings.single_dims, settings.whole_shapes, settings.peaks, settings.verify
     progress("reading the model")
@@ -229,6 +247,12 @@ def tile(settings: TileOptions) -> TiledModel:
         _warnings(result, arena, opset),
         source=file_of(settings.model),
     )
+
+
+def run(options: TileOptions) -> Outcome:
+    """Do what the command and the step `tile` ask for."""
+    result = tile.from_options(options)
+    return Outcome(result, "tile", result.draft)
 
 
 def _of_clone(known: Shapes, model: ir.Model, clone: ir.Model) -> Shapes:

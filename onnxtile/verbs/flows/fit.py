@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from onnxtile.declare.option import declared
+from onnxtile.declare.verb import Outcome
 from onnxtile.fitting.editing import copy_of
 from onnxtile.fitting.read_network import separate
 from onnxtile.fitting.result import ModelCost, obstacle_of, steps_before, steps_of
@@ -34,6 +36,7 @@ from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import Infeasible, Mismatch, ModelError
+from onnxtile.verbs.fit import CurveOptions, FitCommand, FitOptions, FitStepOptions, require_memory
 from onnxtile.verbs.flows.fit_drafts import (
     FitAttempts,
     FitSubject,
@@ -47,26 +50,31 @@ from onnxtile.verbs.flows.fit_drafts import (
     tokens_cut,
     written,
 )
-from onnxtile.verbs.flows.fitted_model import CurvePoint, FitCurve, FittedModel
 from onnxtile.verbs.flows.kernels import settings_of
-from onnxtile.verbs.flows.results import file_of
-from onnxtile.verbs.flows.stage import agreeing, require_equal
-from onnxtile.verbs.options.fit import FitOptions, require_memory
-from onnxtile.verbs.options.plan import PlanOptions
+from onnxtile.verbs.flows.results import CurvePoint, FitCurve, FittedModel, agreeing, file_of, require_equal
+from onnxtile.verbs.plan import PlanOptions
 from onnxtile.verification.rounding import judge, within_one_step
 from onnxtile.verification.trials import Verdict
 
 if TYPE_CHECKING:
     from onnxtile.arena.run import ArenaVerdict
-    from onnxtile.verbs.options.fit import CurveOptions
 
 
 _NEGLIGIBLE = 1e-4
 """The share of its MACs by which rewrites of a model may exceed the budget: the product with one pixel more."""
 
 
+@declared(FitOptions)
 def fit(options: FitOptions) -> FittedModel:
-    """Fit a model as `onnxtile.fit` says."""
+    """Return a model that computes what `model` computes, and whose arena is at most `capacity` bytes large.
+
+    Runs of operators are cut into strips of rows; rows that the next strip reads again are kept. With `smallest`, the smallest arena within
+    the budget is looked for. The arena is that of `onnxtile.plan` with its defaults; with `verify`, both models are run and compared. With
+    a fast and a slow memory in `capacity`, the operands of each kernel are in the fast one while it runs. Of the cuts that are tried, the
+    one with the fewest copied bytes is taken.
+
+    Raises ModelError, UsageError; Infeasible where nothing fits; Mismatch where an output differs.
+    """
     require_memory(options)
     fitted = attempt(options, read_subject(options))
     if fitted.reason is not None:
@@ -75,6 +83,34 @@ def fit(options: FitOptions) -> FittedModel:
             hint="raise the capacity, or the budget of extra MACs; --smallest looks for the smallest arena",
         )
     return fitted
+
+
+def run(options: FitStepOptions) -> Outcome:
+    """Do what the command and the step `fit` ask for."""
+    subject = read_subject(options)
+    curve = None
+    if isinstance(options, FitCommand) and options.curve:
+        curve = curve_of(subject)
+        if not options.fits_one:
+            return Outcome(curve, "curve", emitted={"curve": curve.to_dict()})
+    result = replace(attempt(options, subject), curve=curve)
+    if options.wants_c and result.fits:
+        result = _with_firmware(result, options)
+    note = "" if result.reason is None else f"error: {result.reason}"
+    model = result.model if result.fits else None
+    emitted = {**result.documents, "curve": curve and curve.to_dict()}
+    return Outcome(result, "fit", model, reason=result.reason, note=note, emitted=emitted)
+
+
+def _with_firmware(result: FittedModel, options: FitStepOptions) -> FittedModel:
+    """Return `result` with its program in C. Raises UsageError, Mismatch."""
+    from onnxtile.firmware.build import ProgramTarget, build
+
+    target = ProgramTarget(options.target_cc, options.runner)
+    planned = result.planned
+    how: dict[str, Any] = {"verify": options.verify, "weights": options.weights, "progress": options.progress}
+    made = build(planned.opened, planned.plan, target=target, **how)
+    return replace(result, planned=replace(planned, firmware=made))
 
 
 # The model to fit: its sizes are bound, its calls are written out, and it is planned as it is.
@@ -362,8 +398,13 @@ _PLANNED = 3_000
 """Kernels of the largest schedule that is written and planned; the arena of a larger one is an estimate."""
 
 
+@declared(CurveOptions)
 def fit_curve(options: CurveOptions) -> FitCurve:
-    """Return the trade as `onnxtile.fit_curve` says."""
+    """Return the trade of the arena of `model` against multiply-accumulates, nodes and copied bytes.
+
+    Each point is the cheapest way that was found to fit three quarters of the bytes of the point before, within the budgets. It was
+    written and planned, or says that it is an estimate; the models are not run. Raises ModelError, UsageError.
+    """
     return curve_of(read_subject(options))
 
 
