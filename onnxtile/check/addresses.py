@@ -5,14 +5,13 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
 from onnxtile.check.graph import Graph, GraphNode, Value
 from onnxtile.check.operators import TAKES_PARTS
-from onnxtile.check.sharing import SharedStates, held
+from onnxtile.check.sharing import RunOrder, SharedStates, held
 from onnxtile.declare.plan_document import (
     NO_SHAPE,
     SHARED,
@@ -30,75 +29,6 @@ from onnxtile.model import keys
 
 _NAMED = 3
 """The most nodes in a message."""
-
-
-@dataclass(frozen=True)
-class RunOrder:
-    """The nodes of `graph` in the order in which they run, the step of each, and its name in the plan.
-
-    `kept` values must outlive the run, `given` values exist before it. Values `apart` share bytes with nothing in the whole run. The bytes
-    of values in `throughout` are held in all steps.
-    """
-
-    graph: Graph
-    nodes: tuple[GraphNode, ...]
-    steps: tuple[int, ...]
-    names: tuple[str, ...]
-    kept: frozenset[Value]
-    given: tuple[Value, ...]
-    apart: frozenset[Value] = frozenset()
-    throughout: frozenset[Value] = frozenset()
-
-    @cached_property
-    def step_of(self) -> dict[GraphNode, int]:
-        """The step of each node."""
-        return dict(zip(self.nodes, self.steps, strict=True))
-
-    @cached_property
-    def name_of(self) -> dict[GraphNode, str]:
-        """The name of each node in the plan."""
-        return dict(zip(self.nodes, self.names, strict=True))
-
-    @cached_property
-    def reads(self) -> dict[GraphNode, dict[Value, None]]:
-        """The values that each node reads, also in its bodies."""
-        return {node: node.reads() for node in self.nodes}
-
-    @cached_property
-    def readers(self) -> dict[Value, list[GraphNode]]:
-        """The nodes that read each value, in the order in which they run."""
-        found: dict[Value, list[GraphNode]] = {}
-        for node, values in self.reads.items():
-            for value in values:
-                found.setdefault(value, []).append(node)
-        return found
-
-    @cached_property
-    def handed_out(self) -> frozenset[Value]:
-        """The outputs of the graph."""
-        return frozenset(self.graph.outputs)
-
-    def users(self, value: Value) -> list[GraphNode]:
-        """Return the last users of `value`: its readers, or its producer if it has none."""
-        maker = value.maker
-        return self.readers.get(value) or ([] if maker is None else [maker])
-
-    @property
-    def end(self) -> int:
-        """The last step; 0 where there is none."""
-        return self.steps[-1] if self.steps else 0
-
-    def first(self, value: Value) -> int:
-        """Return the first step of the live range of `value`, which this graph makes or is given."""
-        maker = value.maker
-        return 0 if maker is None or value in self.apart else self.step_of[maker]
-
-    def last(self, value: Value) -> int:
-        """Return the last step of the live range of `value`."""
-        if value in self.kept | self.apart or (value in self.throughout and value.maker is None):
-            return self.end
-        readers = self.readers.get(value)
-        return self.step_of[readers[-1]] if readers else self.first(value)
 
 
 def timeline(

@@ -14,7 +14,6 @@ from onnxtile.check.addresses import (
     CheckTerms,
     FixedPlaces,
     Placing,
-    RunOrder,
     aligned_to_bodies,
     overlaps,
     placing,
@@ -34,7 +33,7 @@ from onnxtile.check.ranges import (
 )
 from onnxtile.check.reading import RangedValue, plain_model
 from onnxtile.check.replay import Shared, disorders, replay
-from onnxtile.check.sharing import SharedStates
+from onnxtile.check.sharing import RunOrder, SharedStates
 from onnxtile.check.states import (
     CheckedStates,
     carried_states,

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, combinations
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-import onnx_ir as ir
+import onnx
 
 from onnxtile.check.check_account import UNITS, ByteGraph, account_of, body_of, graph_of, held_steps, lives_of, refusal
 from onnxtile.check.check_bound import MOST_SETS, Account, is_proved
-from onnxtile.declare.plan_document import PlannedGraph, PlannedPart
+from onnxtile.declare.plan_document import (
+    Excluded,
+    PlanDocument,
+    PlannedBuffer,
+    PlannedGraph,
+    PlannedInput,
+    PlannedPart,
+)
 from onnxtile.model.validity import without_weights
-from onnxtile.planning.result import PlanResult
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 # Proofs that rows do not fit into an arena: trees of decisions, each of which puts one of two rows below the other.
 
@@ -159,14 +168,14 @@ _SETS_OF_BODY = 2_000
 _TOO_LONG = f"a tree that proves the offsets has more than {_MOST_BRANCHES:,} branches or {_MOST_ROWS} rows"
 
 
-def certificate(model: ir.Model, plan: PlanResult) -> CertificateJson:
+def certificate(model: ir.Model, plan: PlanDocument) -> CertificateJson:
     """Return the certificate of `plan`, the plan of `model`, ready for JSON; its `proof` is None, with the `reason`, where none is found.
 
     `check.check_account` and `check.check_bound` accept it. The proof is found with their own account of the bytes, which shares
     nothing with the planner's: it counts fewer bytes, never more.
     """
     said = _stated(plan)
-    reason = _not_covered(plan)
+    reason = _not_covered(said, plan)
     if reason is None:
         problem = graph_of(without_weights(model), said)
         said["order"], said["steps"] = _order(problem, plan)
@@ -174,7 +183,7 @@ def certificate(model: ir.Model, plan: PlanResult) -> CertificateJson:
         for proved in chain(_of_accounts(problem, said), _of_rows(problem, said, plan)):
             if is_proved(proved) and not refusal(problem, proved):
                 return proved
-        reason = _not_found(plan)
+        reason = _not_found(said, plan)
     return said | {"proof": None, "reason": reason}
 
 
@@ -206,14 +215,14 @@ _EMPTY: Mapping[str, Any] = {
 }
 
 
-def _stated(plan: PlanResult) -> CertificateJson:
+def _stated(plan: PlanDocument) -> CertificateJson:
     """Return what the plan claims, and what the scripts take from it."""
     owners = {row.name: row for row in plan.buffers if row.alias is None}
     return {
         **_EMPTY,
         "digest": plan.digest,
-        "claim": plan.optimal_over,
-        "arena": plan.arena_size,
+        "claim": None if plan.search is None else plan.search.optimal_over,
+        "arena": sum(arena.size for arena in plan.arenas),
         "alignment": plan.alignment,
         "io": plan.io,
         "overwrite_inputs": plan.overwrite_inputs,
@@ -236,9 +245,7 @@ def _of_bodies(problem: ByteGraph, said: CertificateJson, plan: PlannedGraph) ->
     # The scripts count nothing of a node that reads only constants, so that its body proves no bytes.
     for body in (one for one in plan.bodies if names[one.node] not in problem.constants):
         spaces = _workspaces(body)
-        types = {
-            r.name: [ir.DataType[r.dtype].value, *r.shape] for r in body.buffers if r.dtype and r.shape is not None
-        }
+        types = _types_of(body.buffers)
         told = {**_EMPTY, "claim": "any order", "scope": "any order", "alignment": said["alignment"], "types": types}
         told |= {"node": names[body.node], "attribute": body.attribute, "arena": body.size, "workspaces": spaces}
         inside = body_of(problem, said, told)
@@ -276,36 +283,39 @@ def _workspaces(plan: PlannedGraph) -> dict[str, int]:
     return spaces
 
 
-def _owner(plan: PlanResult, name: str) -> str:
+def _owner(plan: PlanDocument, name: str) -> str:
     return next((row.alias or row.name for row in plan.buffers if row.name == name), name)
 
 
-def _not_covered(plan: PlanResult) -> str | None:
+def _not_covered(said: CertificateJson, plan: PlanDocument) -> str | None:
     """Return the reason why no proof of `plan` is looked for."""
-    if plan.optimal_over is None:
+    if said["claim"] is None:
         return _NOT_SMALLEST
-    if not plan.arena_size:
+    if not said["arena"]:
         return "the arena has no bytes, so no plan has fewer"
     if len(plan.schedule) > _MOST_NODES:
         return f"the graph has more than {_MOST_NODES:,} nodes"
     return None
 
 
-def _not_found(plan: PlanResult) -> str:
+def _not_found(said: CertificateJson, plan: PlanDocument) -> str:
     """Return the reason why no proof of `plan` was found."""
-    if plan.optimal_over == "order":
+    if said["claim"] == "order":
         is_peak = plan.lower_bound == plan.peak
         return "the scripts count fewer bytes in the fullest step" if is_peak else _TOO_LONG
     of_bodies = ", or of the bodies of If, Loop, Scan or functions" if plan.bodies else ""
     return f"the scripts prove fewer bytes within {MOST_SETS:,} sets of nodes{of_bodies}"
 
 
-def _types(plan: PlanResult) -> dict[str, list[int]]:
+def _types(plan: PlanDocument) -> dict[str, list[int]]:
     """Return the element type, as onnx numbers it, and the sizes of each value that the plan knows."""
-    kinds = {row.name: (row.dtype, row.shape) for row in plan.buffers}
-    kinds |= {row.name: (row.dtype, row.shape) for row in plan.outside}
-    kinds |= {row.name: (row.dtype, row.shape) for row in (*plan.inputs, *plan.outputs)}
-    return {n: [ir.DataType[d].value, *shape] for n, (d, shape) in kinds.items() if d is not None and shape is not None}
+    ends: tuple[PlannedInput, ...] = (*(plan.inputs or ()), *(plan.outputs or ()))
+    return _types_of(plan.buffers) | _types_of(plan.outside or ()) | _types_of(ends)
+
+
+def _types_of(rows: Iterable[PlannedBuffer] | Iterable[Excluded] | Iterable[PlannedInput]) -> dict[str, list[int]]:
+    numbered = onnx.TensorProto.DataType.Value
+    return {row.name: [numbered(row.dtype), *row.shape] for row in rows if row.dtype and row.shape is not None}
 
 
 def _order(problem: ByteGraph, plan: PlannedGraph) -> tuple[list[str], list[int]]:
@@ -336,7 +346,7 @@ def _of_accounts(problem: ByteGraph, said: CertificateJson) -> Iterator[Certific
     yield from (in_any | {"proof": {"backward": backward}} for backward in (False, True))
 
 
-def _of_rows(problem: ByteGraph, said: CertificateJson, plan: PlanResult) -> Iterator[CertificateJson]:
+def _of_rows(problem: ByteGraph, said: CertificateJson, plan: PlanDocument) -> Iterator[CertificateJson]:
     """Yield certificates by the rows of the plan: of its pins, and of its order and its aliases."""
     rows: dict[str, dict[str, Any]] = {}
     for row in plan.buffers:

@@ -25,11 +25,11 @@ import onnx
 if TYPE_CHECKING or __package__:
     from onnxtile.check.graph import STEP, Graph, GraphModel, GraphNode, Value, ValueFacts, inferred
     from onnxtile.check.operators import JOINS, appends, is_contiguous
-    from onnxtile.check.sharing import Boxes, Link, SharedStates, boxes_of, held, written_over
+    from onnxtile.check.sharing import Boxes, Link, RunOrder, SharedStates, boxes_of, carried, held, written_over
 else:
     from graph import STEP, Graph, GraphModel, GraphNode, Value, ValueFacts, inferred
     from operators import JOINS, appends, is_contiguous
-    from sharing import Boxes, Link, SharedStates, boxes_of, held, written_over
+    from sharing import Boxes, Link, RunOrder, SharedStates, boxes_of, carried, held, written_over
 
 UNITS = "this order, its aliases and whole units"
 """The scope of a proof in which no two buffers share a unit of the alignment."""
@@ -226,9 +226,7 @@ def body_of(problem: ByteGraph, said: Mapping[str, Any], body: Mapping[str, Any]
     graph = node.entered().get(body["attribute"])
     if graph is None:
         raise ValueError(f"{body['node']} runs as one kernel, or has no body {body['attribute']!r}")
-    first = {"Loop": 2, "Scan": 0}.get(node.op_type, len(graph.inputs))
-    carried = graph.inputs[first : len(graph.inputs) - node.number("num_scan_inputs", 0)]
-    terms["states"] = [(v.name, made.name) for v, made in zip(carried, graph.outputs[first // 2 :], strict=False)]
+    terms["states"] = [(before.name, after.name) for before, after in carried(node, graph)]
     return ByteGraph(graph, terms)
 
 
@@ -284,15 +282,14 @@ def require_steps(problem: ByteGraph, said: Mapping[str, Any]) -> None:
 
 def lives_of(problem: ByteGraph, said: Mapping[str, Any]) -> dict[str, range]:
     """Return the steps in which each tensor lives, in the order of the certificate."""
-    step = dict(zip(said["order"], said["steps"], strict=True))
-    touched: dict[str, list[int]] = {name: [0] for name in problem.given_names}
-    for node in problem.nodes:
-        used = [v.name for v in (*node.reads(), *node.outputs)] if node.first_output in step else []
-        for name in dict.fromkeys(used):
-            touched.setdefault(name, []).append(step[node.first_output])
-    for name in problem.kept_names:
-        touched.setdefault(name, []).append(max(step.values()))
-    return {name: range(min(steps), max(steps) + 1) for name, steps in touched.items()}
+    nodes = {node.first_output: node for node in problem.nodes}
+    order = tuple(nodes[name] for name in said["order"])
+    kept, given = (
+        frozenset(map(problem.own.__getitem__, names)) for names in (problem.kept_names, problem.given_names)
+    )
+    line = RunOrder(problem.graph, order, tuple(said["steps"]), tuple(said["order"]), kept, tuple(given))
+    made = (value for node in order for value in node.outputs if value.name)
+    return {value.name: range(line.first(value), line.last(value) + 1) for value in (*given, *made)}
 
 
 def held_steps(

@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from onnxtile.check.addresses import Holder, Placing, RunOrder, SizedBuffer, in_blocks, in_parts
+from onnxtile.check.addresses import Holder, Placing, SizedBuffer, in_blocks, in_parts
 from onnxtile.check.graph import STRING, Graph, GraphNode, Value
 from onnxtile.check.operators import JOINS, SAME_ELEMENTS, TAKES_PARTS
 from onnxtile.check.ranges import DocumentAtSizes
-from onnxtile.check.sharing import Link, held
+from onnxtile.check.sharing import Link, RunOrder, held
 from onnxtile.declare.plan_document import (
     NO_SHAPE,
     UNSAID,

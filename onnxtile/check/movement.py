@@ -15,9 +15,10 @@ from typing import NamedTuple
 import numpy as np
 import onnx
 
-from onnxtile.check.addresses import Holder, Placing, RunOrder
+from onnxtile.check.addresses import Holder, Placing
 from onnxtile.check.graph import COPY, DOMAIN, GraphNode, GraphPath, PlainModel, Value, ValueFacts, inferred, plan_names
 from onnxtile.check.operators import FACTORS, STANDARD, WITHOUT_PRODUCTS
+from onnxtile.check.sharing import RunOrder
 from onnxtile.declare.plan_document import (
     UNSAID,
     Arena,

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from onnxtile.check.addresses import Holder, Placing, RunOrder, bytes_read
+from onnxtile.check.addresses import Holder, Placing, bytes_read
 from onnxtile.check.graph import GraphNode, Value
-from onnxtile.check.sharing import Link, links
+from onnxtile.check.sharing import Link, RunOrder, links
 from onnxtile.declare.plan_document import SHARED, PlanFailure, PlannedBuffer
 
 # The last writer of each byte.

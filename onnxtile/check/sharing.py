@@ -8,43 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import onnx
 
 if TYPE_CHECKING or __package__:
-    from onnxtile.check.graph import GraphNode, Value
-    from onnxtile.check.operators import (
-        APPENDS,
-        CONTRIBUTED_OVER,
-        JOINS,
-        SAME_ELEMENTS,
-        STANDARD,
-        SUMMING,
-        TAKES_PARTS,
-        WITH_BODIES,
-        WRITES_OVER,
-        elements_before,
-        is_contiguous,
-        slice_corner,
-    )
+    import onnxtile.check.operators as table
+    from onnxtile.check.graph import Graph, GraphNode, Value
 else:
-    from graph import GraphNode, Value
-    from operators import (
-        APPENDS,
-        CONTRIBUTED_OVER,
-        JOINS,
-        SAME_ELEMENTS,
-        STANDARD,
-        SUMMING,
-        TAKES_PARTS,
-        WITH_BODIES,
-        WRITES_OVER,
-        elements_before,
-        is_contiguous,
-        slice_corner,
-    )
+    import operators as table
+    from graph import Graph, GraphNode, Value
 
 
 @dataclass(frozen=True)
@@ -109,11 +84,11 @@ def _contiguous(node: GraphNode) -> Iterator[Link]:
     if boxes.operator == "Reshape":
         yield from _seen(boxes.results[0], boxes.operands[0])
         return
-    if boxes.operator in JOINS and len(boxes.operands) == 1 and node.is_standard:
+    if boxes.operator in table.JOINS and len(boxes.operands) == 1 and node.is_standard:
         yield from _seen(boxes.results[0], boxes.operands[0])
     if any_open((*node.inputs, *node.outputs)):
         yield from _first_joined(boxes)  # where other boxes start is known only in a run
-    elif boxes.operator in JOINS:
+    elif boxes.operator in table.JOINS:
         yield from _joined(boxes)
     else:
         corners = _sliced(node) if boxes.operator == "Slice" else _split(boxes)
@@ -142,12 +117,12 @@ def boxes_of(node: GraphNode, *, unsure: bool = False) -> Boxes | None:
     if not node.is_standard or not node.inputs:
         return None
     operator = node.op_type
-    if operator in SAME_ELEMENTS:
+    if operator in table.SAME_ELEMENTS:
         is_kept = operator != "Dropout" or not _may_drop(node, unsure=unsure)
         return Boxes("Reshape", tuple(node.inputs[:1]), tuple(node.outputs[:1])) if is_kept else None
-    if operator not in TAKES_PARTS | JOINS:
+    if operator not in table.TAKES_PARTS | table.JOINS:
         return None
-    axis = node.number("axis", 1 if operator in JOINS else 0)
+    axis = node.number("axis", 1 if operator in table.JOINS else 0)
     return Boxes(operator, tuple(node.inputs), tuple(node.outputs), axis)
 
 
@@ -156,7 +131,7 @@ def boxes_of(node: GraphNode, *, unsure: bool = False) -> Boxes | None:
 _EIGHT_BITS = frozenset({onnx.TensorProto.INT8, onnx.TensorProto.UINT8})
 _LEAST_SCALE = 2.0**-126
 """The smallest normal float32: of a subnormal scale a quotient may round to another step."""
-_RESHAPING = SAME_ELEMENTS - {"Cast", "CastLike", "Dropout"}
+_RESHAPING = table.SAME_ELEMENTS - {"Cast", "CastLike", "Dropout"}
 _QUANTISING = frozenset({"DequantizeLinear", "QuantizeLinear"})
 
 
@@ -171,16 +146,16 @@ def _boxes_of_quantised(node: GraphNode, *, unsure: bool) -> Boxes | None:
         return None
     between = [one for one in inside.nodes if one.op_type not in _QUANTISING]
     moving = between[0] if between else None
-    if len(between) > 1 or (moving is not None and moving.domain not in STANDARD):
+    if len(between) > 1 or (moving is not None and moving.domain not in table.STANDARD):
         return None
     operator = "Reshape" if moving is None or moving.op_type in _RESHAPING else moving.op_type
-    if operator not in JOINS | {"Reshape", "Split"}:
+    if operator not in table.JOINS | {"Reshape", "Split"}:
         return None
     if moving is None:
         first = [one for one in inside.nodes if one.op_type == "DequantizeLinear"]
         made = [one.outputs[0] for one in first]
     else:
-        read = moving.inputs if operator in JOINS else moving.inputs[:1]
+        read = moving.inputs if operator in table.JOINS else moving.inputs[:1]
         first = [value.maker for value in read if value is not None and value.maker is not None]
         made = moving.outputs if len(first) == len(read) else []
     last = [user for value in made for user in [one for one in inside.nodes if one.inputs[0] is value][:1]]
@@ -197,7 +172,7 @@ def _boxes_of_quantised(node: GraphNode, *, unsure: bool) -> Boxes | None:
     if not all(_are_alike(one, other, given, unsure=unsure) for one in first for other in last):
         return None
     operands = tuple(given[one.inputs[0]] for one in first if one.inputs[0] is not None)
-    axis = 0 if moving is None else moving.number("axis", 1 if operator in JOINS else 0)
+    axis = 0 if moving is None else moving.number("axis", 1 if operator in table.JOINS else 0)
     return Boxes(operator, operands, tuple(results[one.outputs[0]] for one in last), axis)
 
 
@@ -255,7 +230,7 @@ def _scale_and_zero(scale: Value, zero: Value) -> tuple[float, int] | None:
 def _first_joined(boxes: Boxes) -> Iterator[Link]:
     """Yield the first operand of a Concat of data-dependent sizes: it begins the result in every run, if it is one row of it."""
     result, operand = boxes.results[0], boxes.operands[0]
-    if boxes.operator not in JOINS or operand is None or not result.name:
+    if boxes.operator not in table.JOINS or operand is None or not result.name:
         return
     sizes, parts = result.shape, operand.shape
     axis = _axis(boxes.axis, sizes)
@@ -340,14 +315,14 @@ def _slice_corner(node: GraphNode, whole: Sequence[int]) -> list[int] | None:
     """Return the start of a Slice with steps of 1; None for other steps, or where starts, axes or steps are not constant."""
     if node.opset < 10:
         starts = list(node.attributes.get("starts", ()))
-        return slice_corner(whole, starts, list(node.attributes.get("axes", range(len(starts)))), [])
+        return table.slice_corner(whole, starts, list(node.attributes.get("axes", range(len(starts)))), [])
     given = [*node.inputs[1:], None, None, None]
     found = None if given[0] is None else given[0].whole_numbers
     if found is None:
         return None
     axes = list(range(len(found))) if given[2] is None else given[2].whole_numbers
     steps = [] if given[3] is None else given[3].whole_numbers
-    return slice_corner(whole, found, axes, steps)
+    return table.slice_corner(whole, found, axes, steps)
 
 
 def _distance(whole: Value, box: Value, corner: Sequence[int]) -> int | None:
@@ -357,7 +332,7 @@ def _distance(whole: Value, box: Value, corner: Sequence[int]) -> int | None:
         return None
     if bits < 8 or any(start + length > size for start, length, size in zip(corner, inner, outer, strict=True)):
         return None
-    return elements_before(outer, corner) * bits // 8 if is_contiguous(outer, inner) else None
+    return table.elements_before(outer, corner) * bits // 8 if table.is_contiguous(outer, inner) else None
 
 
 # Results that are written over operands.
@@ -382,12 +357,16 @@ def _places_over(node: GraphNode) -> frozenset[int]:
     """Return the indices of the operands that `node` may write over."""
     is_alone = [value for value in node.outputs if value.name] == [*node.outputs[:1]]
     if node.domain == "com.microsoft" and node.function is None:
-        return CONTRIBUTED_OVER.get(node.op_type, frozenset()) if is_alone or node.op_type in SUMMING else frozenset()
+        return (
+            table.CONTRIBUTED_OVER.get(node.op_type, frozenset())
+            if is_alone or node.op_type in table.SUMMING
+            else frozenset()
+        )
     if not node.is_standard:
         return node.over
-    if node.op_type not in WRITES_OVER or not is_alone or not _is_by_element(node):
+    if node.op_type not in table.WRITES_OVER or not is_alone or not _is_by_element(node):
         return frozenset()
-    places = WRITES_OVER[node.op_type]
+    places = table.WRITES_OVER[node.op_type]
     return frozenset(range(len(node.inputs))) if places is None else places
 
 
@@ -435,10 +414,10 @@ def _appended(node: GraphNode, states: SharedStates) -> Iterator[Link]:
     """
     if not states.next_states or node.function is not None:
         return
-    if node.op_type in WITH_BODIES and node.is_standard:
+    if node.op_type in table.WITH_BODIES and node.is_standard:
         pairs = [(result, operand) for operand in node.reads() for result in node.outputs]
     else:
-        places = APPENDS.get(node.operator, {}).items()
+        places = table.APPENDS.get(node.operator, {}).items()
         inside = [(i, k) for i, k in places if i < len(node.outputs) and k < len(node.inputs)]
         found = [(node.outputs[i], node.inputs[k]) for i, k in inside]
         pairs = [(result, one) for result, one in found if one is not None and node.inputs.count(one) == 1]
@@ -469,3 +448,84 @@ def _is_within(operand: Value, result: Value) -> bool:
         and operand.dtype == result.dtype
         and (bits or 0) >= 8
     )
+
+
+def carried(node: GraphNode, body: Graph) -> list[tuple[Value, Value]]:
+    """Return the inputs and outputs of `body` that are one value of `node`, a Loop or Scan, from turn to turn."""
+    if node.domain not in table.STANDARD or node.op_type not in {"Loop", "Scan"}:
+        return []
+    first = 2 if node.op_type == "Loop" else 0
+    count = len(body.inputs) - node.number("num_scan_inputs", 0)
+    return list(zip(body.inputs[first:count], body.outputs[first // 2 :], strict=False))
+
+
+# When each value of a graph is made and read, in the order in which its nodes run.
+
+
+@dataclass(frozen=True)
+class RunOrder:
+    """The nodes of `graph` in the order in which they run, the step of each, and its name in the plan.
+
+    `kept` values must outlive the run, `given` values exist before it. Values `apart` share bytes with nothing in the whole run. The bytes
+    of values in `throughout` are held in all steps.
+    """
+
+    graph: Graph
+    nodes: tuple[GraphNode, ...]
+    steps: tuple[int, ...]
+    names: tuple[str, ...]
+    kept: frozenset[Value]
+    given: tuple[Value, ...]
+    apart: frozenset[Value] = frozenset()
+    throughout: frozenset[Value] = frozenset()
+
+    @cached_property
+    def step_of(self) -> dict[GraphNode, int]:
+        """The step of each node."""
+        return dict(zip(self.nodes, self.steps, strict=True))
+
+    @cached_property
+    def name_of(self) -> dict[GraphNode, str]:
+        """The name of each node in the plan."""
+        return dict(zip(self.nodes, self.names, strict=True))
+
+    @cached_property
+    def reads(self) -> dict[GraphNode, dict[Value, None]]:
+        """The values that each node reads, also in its bodies."""
+        return {node: node.reads() for node in self.nodes}
+
+    @cached_property
+    def readers(self) -> dict[Value, list[GraphNode]]:
+        """The nodes that read each value, in the order in which they run."""
+        found: dict[Value, list[GraphNode]] = {}
+        for node, values in self.reads.items():
+            for value in values:
+                found.setdefault(value, []).append(node)
+        return found
+
+    @cached_property
+    def handed_out(self) -> frozenset[Value]:
+        """The outputs of the graph."""
+        return frozenset(self.graph.outputs)
+
+    def users(self, value: Value) -> list[GraphNode]:
+        """Return the last users of `value`: its readers, or its producer if it has none."""
+        maker = value.maker
+        return self.readers.get(value) or ([] if maker is None else [maker])
+
+    @property
+    def end(self) -> int:
+        """The last step; 0 where there is none."""
+        return self.steps[-1] if self.steps else 0
+
+    def first(self, value: Value) -> int:
+        """Return the first step of the live range of `value`, which this graph makes or is given."""
+        maker = value.maker
+        return 0 if maker is None or value in self.apart else self.step_of[maker]
+
+    def last(self, value: Value) -> int:
+        """Return the last step of the live range of `value`."""
+        if value in self.kept | self.apart or (value in self.throughout and value.maker is None):
+            return self.end
+        readers = self.readers.get(value)
+        return self.step_of[readers[-1]] if readers else self.first(value)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 from onnxtile.check.addresses import SizedBuffer
 from onnxtile.check.graph import Graph, GraphNode, Value
-from onnxtile.check.operators import STANDARD
-from onnxtile.check.sharing import SharedStates, any_open, held, root_of
+from onnxtile.check.sharing import SharedStates, any_open, carried, held, root_of
 from onnxtile.declare.plan_document import NO_SHAPE, UNSAID, PlanFailure, PlannedBuffer, PlannedState
 
 
@@ -69,19 +68,11 @@ def found_states(claims: Iterable[PlannedState], rows: Iterable[PlannedBuffer], 
 
 def carried_states(node: GraphNode, body: Graph, rows: Iterable[PlannedBuffer]) -> CheckedStates:
     """Return the carried values of `node`, a Loop or Scan, that have one address as input and output of its `body`."""
-    inputs, outputs = list(body.inputs), list(body.outputs)
-    if node.op_type == "Loop" and node.domain in STANDARD:
-        pairs = list(zip(inputs[2:], outputs[1:], strict=False))
-    elif node.op_type == "Scan" and node.domain in STANDARD:
-        count = len(inputs) - node.number("num_scan_inputs", 0)
-        pairs = list(zip(inputs[:count], outputs[:count], strict=False))
-    else:
-        return CheckedStates()
     at = {row.name: (row.arena, row.offset) for row in rows if row.size}
     same = [
         (before, after)
-        for before, after in pairs
-        if before.name in at and at[before.name] == at.get(after.name) and outputs.count(after) == 1
+        for before, after in carried(node, body)
+        if before.name in at and at[before.name] == at.get(after.name) and body.outputs.count(after) == 1
     ]
     before, after = (tuple(pair[side] for pair in same) for side in (0, 1))
     return CheckedStates((), before, after, frozenset((*before, *after)))

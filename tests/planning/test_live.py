@@ -3,8 +3,9 @@
 import onnx_ir as ir
 import pytest
 
-from onnxtile.check.addresses import RunOrder, timeline
+from onnxtile.check.addresses import timeline
 from onnxtile.check.graph import GraphModel
+from onnxtile.check.sharing import RunOrder
 from onnxtile.kernels.from_onnx import PlanScope
 from onnxtile.model.validity import without_weights
 from onnxtile.planning.live_ranges import find_live_ranges
