@@ -13,6 +13,7 @@ from typing import Any
 
 from onnxtile.firmware import in_place
 from onnxtile.firmware.prove import (
+    RUNS,
     Proof,
     Tools,
     command_done,
@@ -88,7 +89,7 @@ class Firmware:
     def to_dict(self) -> dict[str, Any]:
         """Return the figures, ready for JSON."""
         source = self.source
-        figures = ("kernels", "functions", "calls", "blocks", "tables", "weights", "workspace")
+        figures = ("kernels", "functions", "calls", "blocks", "tables", "weights", "workspace", "transfers")
         return {
             **{name: getattr(source, name) for name in figures},
             "arena": sum(size for _, _, size in source.arenas),
@@ -161,6 +162,8 @@ def build(
         return Firmware(source, not_proved("no runner is given for the target"), footprint, copied)
     progress("running C")
     runs = list(runs_of(opened, plan, wanted))
+    if source.transfers and len(runs) == 1:
+        runs *= RUNS  # the copies are made early in one run, and late in another
     coarsest = max((precision_of(dtype.numpy()) for dtype in halves(opened.model)), default=0.0)
     output = output_of(source, runs, tools)
     proof = compared(source, runs, output, tools, coarsest)

@@ -18,6 +18,7 @@ from onnx import helper
 
 from onnxtile.declare.plan_document import PlannedBody, PlannedBuffer
 from onnxtile.firmware.rows import row_model
+from onnxtile.firmware.transfers import TransferSchedule
 from onnxtile.fusion.lower.driver import lower
 from onnxtile.fusion.lower.lowering import Target
 from onnxtile.fusion.pattern import select
@@ -110,6 +111,21 @@ class CopyCall:
 
 
 @dataclass(frozen=True)
+class StartCall:
+    """The start of the copy `number` between two memories, which runs beside the calls after it."""
+
+    number: int
+    copy: CopyCall
+
+
+@dataclass(frozen=True)
+class WaitCall:
+    """The end of the copy `number`: the calls after it read or write its bytes."""
+
+    number: int
+
+
+@dataclass(frozen=True)
 class Branch:
     """The calls `then` where the byte at `condition` is not zero, else the calls `otherwise`."""
 
@@ -139,10 +155,11 @@ class Repeat:
     turn: tuple[ProgramCall, ...]
 
 
-ProgramCall: TypeAlias = KernelCall | CopyCall | CheckCall | Branch | Repeat
+PlainCall: TypeAlias = KernelCall | CopyCall | StartCall | WaitCall | CheckCall
+ProgramCall: TypeAlias = PlainCall | Branch | Repeat
 
 
-def flat(calls: Iterable[ProgramCall]) -> Iterator[KernelCall | CopyCall | CheckCall]:
+def flat(calls: Iterable[ProgramCall]) -> Iterator[PlainCall]:
     """Yield `calls`, those of branches and of turns in their places."""
     for call in calls:
         if isinstance(call, Branch):
@@ -298,8 +315,6 @@ def _require_fixed(plan: PlanResult) -> None:
     if plan.unplanned or plan.bounds:
         left = f"{plan.unplanned[0].name!r}: {plan.unplanned[0].reason}" if plan.unplanned else "sizes are only bounds"
         raise UsageError(f"C needs the size of every tensor: {left}", hint="bind sizes by --dim or --shape")
-    if plan.movement is not None:
-        raise UsageError("C is not written for plans with copies between memories", hint="leave --movement out")
     for state in plan.states:
         if state.axis is not None:
             raise UsageError(f"C is not written for a state that grows: {state.input!r}", hint="leave --state out")
@@ -426,7 +441,13 @@ class _Planned:
         inside: dict[str, list[PlannedBody]] = {}
         for body in bodies:
             inside.setdefault(body.node, []).append(body)
-        for name, node in zip(schedule, named(graph, schedule, steps).nodes, strict=True):
+        nodes = named(graph, schedule, steps).nodes
+        movement = self._plan.movement if graph is self._model.graph else None
+        transfers = TransferSchedule(() if movement is None else movement.copies, nodes)
+        for step, (name, node) in enumerate(zip(schedule, nodes, strict=True)):
+            self._make_transfers(transfers, nodes, step)
+            if step in transfers.steps:
+                continue
             outputs = [value for value in node.outputs if value.name]
             if not all(value in self._constants for value in outputs):
                 before = len(self._calls)
@@ -439,6 +460,17 @@ class _Planned:
                     tensor = self._tensor(value)
                     source = self._shared.constant(self._constants.array(value), tensor)
                     self._calls.append(CopyCall(self._places[value], source, tensor.bytes))
+
+        self._make_transfers(transfers, nodes, len(nodes))
+
+    def _make_transfers(self, transfers: TransferSchedule, nodes: Sequence[ir.Node], step: int) -> None:
+        """Start the copies that may run beside the kernel of `step`, and wait for those that it needs."""
+        for one in transfers.starting(step):
+            source, copied = nodes[one.step].inputs[0], nodes[one.step].outputs[0]
+            assert source is not None
+            copy = CopyCall(self._place(copied), self._place(source), self._tensor(copied).bytes)
+            self._calls.append(StartCall(one.number, copy))
+        self._calls += [WaitCall(one.number) for one in transfers.ending(step)]
 
     def _made(self, node: ir.Node, outputs: Iterable[ir.Value]) -> Iterator[NodeResult]:
         """Yield the `outputs` of `node`, whose calls are the last."""

@@ -440,8 +440,10 @@ class PlannedModel(ModelResult):
     def _document(self, weights: str) -> PlanExport:
         from onnxtile.report.format import PlanExport
 
-        made = cache(lambda: self.firmware or self._built(weights))
-        return PlanExport(self.plan.to_dict(), self.constant_block, self.certificate, lambda title: made().files(title))
+        program = cache(lambda: self.firmware or self._built(weights))
+        return PlanExport(
+            self.plan.to_dict(), self.constant_block, self.certificate, lambda title: program().files(title)
+        )
 
     def _built(self, weights: str) -> Firmware:
         """Return the program in C. Raises UsageError for a node for which none can be written, Mismatch."""
