@@ -31,9 +31,9 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import ANYTHING, Wanted
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.session import session_of
-from onnxtile.model.topology import has_body
+from onnxtile.model.topology import dependencies, has_body
 from onnxtile.planning.result import PlanResult
-from onnxtile.planning.schedule import find_order, named, shuffled
+from onnxtile.planning.schedule import find_order, named, shuffled, shuffled_steps
 from onnxtile.shapes.opened_calls import fold, inside_of, unfold
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
 from onnxtile.system.errors import CheckFailed
@@ -263,6 +263,15 @@ def _ordered(before: Mapping[int, int], nodes: int) -> tuple[int, ...]:
     return tuple(sorted(range(nodes), key=lambda place: (before.get(place, place), place not in before, place)))
 
 
+def _other_order(nodes: Sequence[ir.Node], steps: Sequence[int], number: int, *, every: bool) -> tuple[int, ...]:
+    """Return the places of `nodes` in another order: those of one step change places, or with `every`, whatever the graph allows."""
+    if not every:
+        return shuffled_steps(steps, number + 1)
+    places = {node: place for place, node in enumerate(nodes)}
+    makers = ({value.producer() for value in dependencies(node)} for node in nodes)
+    return shuffled([[places[maker] for maker in before if maker in places] for before in makers], number + 1)
+
+
 SEVERAL = 3
 """The whole runs where one run may differ from another."""
 
@@ -329,13 +338,13 @@ def arena_run(
     # The session of the whole model is gone before the nodes run, which read the weights once more.
     expected = _plain_runs(PlainRun(model, shapes, executor.addresses), prepared, progress)
     return_free_memory()
-    schedule = named(model.graph, result.schedule, result.steps)
+    nodes = named(model.graph, result.schedule)
     every = find_order(result.order).every
     corruption, intact, runs = None, True, 0
     unsure = Unsure.of(LayoutFacts(model, shapes, constants))
     excused = dict(unsure.drawn)
     trials: list[tuple[int, Iterable[int] | None]] = [
-        (number, shuffled(schedule, freely=every, seed=number + 1) if number else None)
+        (number, _other_order(nodes, result.steps, number, every=every) if number else None)
         for number in range(len(prepared))
     ]
     trials += [(0, order) for order in copy_orders(result.movement, len(result.schedule))] if result.movement else []
@@ -470,7 +479,7 @@ class _RowsAtSizes:
 
     def bodies(self, plan: PlannedGraph, claims: PlannedGraph) -> tuple[PlannedBody, ...]:
         """Return the plans of the bodies of `plan` at the sizes."""
-        nodes = dict(zip(plan.schedule, named(self.graph, plan.schedule, plan.steps).nodes, strict=True))
+        nodes = dict(zip(plan.schedule, named(self.graph, plan.schedule), strict=True))
         pairs = zip(plan.bodies, claims.bodies, strict=True)
         return tuple(self._body(body, claim, nodes[body.node]) for body, claim in pairs)
 

@@ -417,7 +417,7 @@ class _Planned:
     def write(self) -> list[Port]:
         """Make the calls of all nodes, and return the outputs."""
         plan, graph = self._plan, self._model.graph
-        self._graph(graph, plan.schedule, plan.steps, plan.bodies)
+        self._graph(graph, plan.schedule, plan.bodies)
         ports = []
         for number, value in enumerate(graph.outputs):
             place = self._place(value)
@@ -435,13 +435,11 @@ class _Planned:
     def _ports(self, values: Iterable[ir.Value]) -> list[Port]:
         return [Port(value.name or "", self._tensor(value), self._place(value)) for value in values]
 
-    def _graph(
-        self, graph: ir.Graph, schedule: Sequence[str], steps: Sequence[int], bodies: Iterable[PlannedBody]
-    ) -> None:
+    def _graph(self, graph: ir.Graph, schedule: Sequence[str], bodies: Iterable[PlannedBody]) -> None:
         inside: dict[str, list[PlannedBody]] = {}
         for body in bodies:
             inside.setdefault(body.node, []).append(body)
-        nodes = named(graph, schedule, steps).nodes
+        nodes = named(graph, schedule)
         movement = self._plan.movement if graph is self._model.graph else None
         transfers = TransferSchedule(() if movement is None else movement.copies, nodes)
         for step, (name, node) in enumerate(zip(schedule, nodes, strict=True)):
@@ -530,7 +528,7 @@ class _Planned:
         if body is None:
             raise ModelError(f"the plan has no body of {node.name!r}")
         self._place_buffers(graph, body.buffers)
-        self._graph(graph, body.schedule, body.steps, body.bodies)
+        self._graph(graph, body.schedule, body.bodies)
         copies = []
         for inner, outer in zip(graph.outputs, node.outputs, strict=False):
             source = self._place(inner)
@@ -565,7 +563,7 @@ class _Planned:
         if turns.go in self._places:
             self._calls.append(CopyCall(self._places[turns.go], always, 1))
         self._calls += [copy for one in turns.read for copy in self._row_copies(one)]
-        self._graph(turns.graph, body.schedule, body.steps, body.bodies)
+        self._graph(turns.graph, body.schedule, body.bodies)
         self._calls += [copy.turned for one in turns.made for copy in self._row_copies(one)]
         moved = [*map(CopyCall, carried, (self._place(one.after) for one in turns.carried), sizes)]
         moved += [] if turns.again is None else [CopyCall(goes_on, self._place(turns.again), 1)]
@@ -862,7 +860,7 @@ def _over(opened: Unfolded, plan: PlanResult) -> frozenset[int]:
 
     output = graph.outputs[0]
     last = output.producer()
-    order = named(graph, plan.schedule, plan.steps).nodes
+    order = named(graph, plan.schedule)
     is_last = last is not None and order[-1] is last
     if last is None or not is_last or len(graph.outputs) > 1 or output in roots or any(parts(last, facts)):
         return frozenset()  # kernels before the last write the output, or there are several

@@ -17,6 +17,8 @@ from onnxtile.check.graph import GraphModel
 from onnxtile.check.reading import plain_model
 from onnxtile.declare.plan_document import PlannedBuffer
 from onnxtile.kernels.aliases import LayoutFacts
+from onnxtile.kernels.from_onnx import PlanScope, read_kernels
+from onnxtile.kernels.kernel_graph import KernelGraph
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted
 from onnxtile.model.load import load
@@ -78,6 +80,10 @@ class Case:
     def checked(self) -> GraphModel:
         """The model as the check reads it."""
         return GraphModel(*plain_model(self.model, self.shapes, self.constants))
+
+    def graph(self, **options: Any) -> KernelGraph:
+        """Return the kernels of the main graph with the `options` of a scope."""
+        return read_kernels(self.facts, PlanScope(self.model.graph, **options))
 
     def plan(self, **options: Any) -> PlanResult:
         """Return the plan of the model, which has passed the check of what is published."""
