@@ -98,7 +98,7 @@ def _stage(title: str, model: Path, command: str, meta_ops: int, tiles: int, pro
     verdict = api.verify(model.with_name(ORIGINAL), target)
     if not verdict.equal:
         raise Mismatch(f"the outputs of {target.name} differ from those of {ORIGINAL}", hint="please report it")
-    held = {one.operator: "inside" for one in planned.plan.insides}
+    held = {inside.operator: "inside" for inside in planned.plan.insides}
     counted = api.plan(model, workspaces=held, verify=False).plan if held else planned.plan
     return Stage(
         model=title,

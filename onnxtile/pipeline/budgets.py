@@ -25,7 +25,7 @@ def figures(results: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
     compiler counted them); `error` the worst relative error of all steps that compared (None where that has no bound); `not_compared` the
     outputs that a step could not compare, by name with the reason.
     """
-    found: dict[str, Any] = {}
+    reached: dict[str, Any] = {}
     fused: Counter[str] = Counter()
     errors = []
     left: dict[str, str] = {}
@@ -33,25 +33,25 @@ def figures(results: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
         if name == "fuse":
             fused.update({pattern["name"]: pattern["fused"] for pattern in result["patterns"]})
         if "nodes_after" in result:
-            found["nodes"] = result["nodes_after"]
+            reached["nodes"] = result["nodes_after"]
         if name == "tile":
-            found["tiles"] = sum(layer["matmuls"] for layer in result["tiled"])
+            reached["tiles"] = sum(layer["matmuls"] for layer in result["tiled"])
         if name == "plan":
-            found["arena"] = None if result["unplanned"] else sum(arena["size"] for arena in result["arenas"])
-            found |= {"optimal": result["optimal"], "optimal_over": result["optimal_over"]}
-            found |= _program_figures(result)
+            reached["arena"] = None if result["unplanned"] else sum(arena["size"] for arena in result["arenas"])
+            reached |= {"optimal": result["optimal"], "optimal_over": result["optimal_over"]}
+            reached |= _program_figures(result)
         # The verdict of a plan is of another kind: its run is equal bit for bit, or the step has failed.
         compared = {"verify": result, "plan": None}.get(name, result.get("verdict"))
         errors += [output.get("max_rel") for output in (compared or {}).get("outputs", ())]
         left |= (compared or {}).get("not_compared", {})
     if fused:
-        found["fused"] = fused.total()
-        found["fused_by"] = {name: count for name, count in sorted(fused.items()) if count}
+        reached["fused"] = fused.total()
+        reached["fused_by"] = {name: count for name, count in sorted(fused.items()) if count}
     if errors:
-        found["error"] = None if None in errors else max(errors)
+        reached["error"] = None if None in errors else max(errors)
     if left:
-        found["not_compared"] = left
-    return found
+        reached["not_compared"] = left
+    return reached
 
 
 def _program_figures(plan: Mapping[str, Any]) -> dict[str, int | None]:

@@ -92,8 +92,8 @@ def option_names(kind: str) -> OptionNames:
     """Return the names of a `kind` (one of `KINDS`), sorted as the option shows them. Raises UsageError for an unknown kind."""
     if kind not in _KINDS:
         raise invalid("kind", kind, _KINDS)
-    option, found = _KINDS[kind]
-    return OptionNames(kind, option, tuple(found()))
+    option, list_names = _KINDS[kind]
+    return OptionNames(kind, option, tuple(list_names()))
 
 
 @dataclass(frozen=True)

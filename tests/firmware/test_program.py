@@ -244,7 +244,7 @@ g (float[1, 4] x, float[1, 4] h) => (float[1, 4] y, float[1, 4] next) {
 def test_a_state_keeps_its_address_from_run_to_run() -> None:
     made = built(onnx.parser.parse_model(RECURRENT), state={"h": "next"})
     header = made.source.named("net").header
-    assert made.proof.equal and "void net_reset(void);" in header
+    assert made.proof.equal and made.proof.runs == 64 and "void net_reset(void);" in header
     assert "void net_run(const float *x);" in header
 
 
@@ -452,7 +452,7 @@ def test_a_changed_weight_in_the_file_is_noticed() -> None:
     changed = bytes(~byte & 127 for byte in made.source.weights_file)
     tools = ProgramTarget().tools()
     assert tools is not None
-    source, runs = replace(made.source, weights_file=changed), list(runs_of(opened, planned.plan, Wanted()))
+    source, runs = replace(made.source, weights_file=changed), list(runs_of(opened, planned.plan, Wanted(), 1))
     assert not compared(source, runs, output_of(source, runs, tools), tools).equal
 
 
@@ -468,13 +468,14 @@ FIXED = {
 
 @needs_cc
 @pytest.mark.parametrize("kind", FIXED)
-def test_operands_that_say_what_is_computed_are_in_the_code_and_others_are_weights(kind: str) -> None:
+def test_operands_that_say_what_is_computed_need_not_be_read_and_others_are_weights(kind: str) -> None:
     result = kind.replace("4, 4", "6, 6")
     model = onnx.parser.parse_model(
         f"""<ir_version: 10, opset_import: ["": 18]> g ({kind} x) => ({result} y) {FIXED[kind]}"""
     )
     made = built(model)
-    assert made.proof.equal and made.source.weights == (24 if "data" in FIXED[kind] else 0)
+    read = {"float[1, 1, 4, 4]": 64, "int64[3]": 24}  # emx-onnx-cgen reads the part and the sizes of a Resize in a run
+    assert made.proof.equal and made.source.weights == read.get(kind, 0)
 
 
 def test_a_graph_that_hands_out_its_input_and_a_constant_copies_them() -> None:
@@ -531,7 +532,7 @@ def test_ranges_of_sizes_are_refused() -> None:
         '<ir_version: 10, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Neg(x) }'
     )
     planned = onnxtile.plan(model, dims={"n": "1:4"}, verify=False)
-    with pytest.raises(UsageError, match="one size of each dimension"):
+    with pytest.raises(UsageError, match="one size of each dimension, and the plan is for n from 1 to 4"):
         planned.write("net.c")
 
 

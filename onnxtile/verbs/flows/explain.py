@@ -136,15 +136,15 @@ def explain(options: ExplainOptions) -> Explanation:
     """
     pattern, patterns, progress = options.pattern, options.patterns, options.progress
     chosen = chosen_patterns(patterns)
-    if pattern not in [one.name for one in chosen]:
+    if pattern not in [candidate.name for candidate in chosen]:
         chosen = chosen_patterns([pattern])
-    place = next((i for i, one in enumerate(chosen) if one.name == pattern), len(chosen) - 1)
-    wanted = chosen[place]
+    position = next((i for i, candidate in enumerate(chosen) if candidate.name == pattern), len(chosen) - 1)
+    wanted = chosen[position]
     progress("reading the model")
-    run = FusionRun(load(options.model), chosen[: place + 1], through=True)
+    run = FusionRun(load(options.model), chosen[: position + 1], through=True)
     matcher = run.matcher
     progress("matching")
-    might = _matches(matcher, wanted) if place else []
+    might = _matches(matcher, wanted) if position else []
     *earlier, done = run.apply()
     best: dict[str, PartialMatch] = {}
     for i, program in enumerate(wanted.programs):
@@ -170,11 +170,11 @@ def run(options: FuseCommand) -> Outcome:
 
 def _matches(matcher: Matcher, pattern: Pattern) -> list[tuple[int, str, Match]]:
     """Return each match with its variant, counted from 1, and the name of its root, which it loses when it is fused."""
-    found = []
+    matches = []
     for i, program in enumerate(pattern.programs):
         with pattern.located(i):
-            found += [(i + 1, identify(match.root), match) for match in matcher.find(program)]
-    return found
+            matches += [(i + 1, identify(match.root), match) for match in matcher.find(program)]
+    return matches
 
 
 def _owners(earlier: Iterable[PatternResult]) -> dict[Vertex, tuple[str, str]]:
@@ -185,13 +185,13 @@ def _owners(earlier: Iterable[PatternResult]) -> dict[Vertex, tuple[str, str]]:
 
 def _taken(might: Iterable[tuple[int, str, Match]], owners: Mapping[Vertex, tuple[str, str]]) -> list[Fate]:
     """Return those matches of the model as it was read of which an earlier pattern has a node."""
-    found = []
+    fates = []
     for variant, root, match in might:
         owner = next((owners[node] for node in match.nodes if node in owners), None)
         if owner is not None:
             detail = f"taken by {owner[0]}: a node of it is in {owner[1]!r}"
-            found.append(Fate(root, variant, TAKEN, detail, match.vertices))
-    return found
+            fates.append(Fate(root, variant, TAKEN, detail, match.vertices))
+    return fates
 
 
 @dataclass(frozen=True)

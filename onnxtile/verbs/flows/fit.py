@@ -109,8 +109,8 @@ def _with_firmware(result: FittedModel, options: FitStepOptions) -> FittedModel:
     target = ProgramTarget(options.target_cc, options.runner)
     planned = result.planned
     how: dict[str, Any] = {"verify": options.verify, "weights": options.weights, "progress": options.progress}
-    made = build(planned.opened, planned.plan, target=target, **how)
-    return replace(result, planned=replace(planned, firmware=made))
+    program = build(planned.opened, planned.plan, target=target, **how)
+    return replace(result, planned=replace(planned, firmware=program))
 
 
 # The model to fit: its sizes are bound, its calls are written out, and it is planned as it is.
@@ -173,9 +173,8 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
         if options.fuse:
             # The first of equals is written: plain, fused before it is cut, fused after that.
             others = (fused_subject(subject), replace(subject, fuses=True))
-            best = min(
-                (best, *(candidate(options, one) for one in others)), key=lambda one: _worth(one, options, subject)
-            )
+            drafts = (best, *(candidate(options, other) for other in others))
+            best = min(drafts, key=lambda draft: _worth(draft, options, subject))
     after = replace(best.cost, macs=subject.before.macs + best.extra_macs)
     fits = options.memory is None or after.arena <= options.memory[1]
     # A model with quantised islands is annotated only where its copies between memories are in the file.
@@ -334,12 +333,12 @@ def _fusing(text: str, model: ir.Model) -> tuple[ModelRewrite, ...]:
     return (ModelRewrite("fuse", text, nodes),) if nodes else ()
 
 
-def _worth(one: WrittenSchedule, options: FitOptions, subject: FitSubject) -> tuple[int, float, int]:
+def _worth(result: WrittenSchedule, options: FitOptions, subject: FitSubject) -> tuple[int, float, int]:
     """Return a key that is least for the best result: one that fits for the lowest price, and else the smallest arena."""
-    arena = one.plan.arena_size
+    arena = result.plan.arena_size
     over = arena if options.memory is None else max(arena - options.memory[1], 0)
     prices, macs = Prices(), max(subject.before.macs, 1)
-    price = prices.macs * one.extra_macs / macs + prices.node * one.nodes + prices.copied * one.schedule.copied
+    price = prices.macs * result.extra_macs / macs + prices.node * result.nodes + prices.copied * result.schedule.copied
     return over, price, arena
 
 
@@ -382,12 +381,12 @@ def _fewest_copied(options: FitOptions, subject: FitSubject) -> WrittenSchedule:
     if not planned:
         assert error is not None
         raise error
-    return min(planned, key=lambda one: (_movement(one).bytes, one.schedule.macs, one.nodes))
+    return min(planned, key=lambda draft: (_movement(draft).bytes, draft.schedule.macs, draft.nodes))
 
 
-def _movement(one: WrittenSchedule) -> MovementResult:
-    assert one.plan.movement is not None
-    return one.plan.movement
+def _movement(draft: WrittenSchedule) -> MovementResult:
+    assert draft.plan.movement is not None
+    return draft.plan.movement
 
 
 # The trade of a model's arena against multiply-accumulates, nodes and copied bytes.

@@ -238,8 +238,8 @@ def regions_of(model: ir.Model, shapes: Shapes, constants: Constants, *, exact: 
 
 def running_nodes(model: ir.Model, constants: Constants) -> int:
     """Return the number of nodes that run, in the functions of regions too; nodes that make constants do not."""
-    made = {node for node in model.graph if all(value in constants for value in node.outputs)}
-    inside = (model.functions.get(node.op_identifier()) for node in model.graph if node not in made)
+    constant_nodes = {node for node in model.graph if all(value in constants for value in node.outputs)}
+    inside = (model.functions.get(node.op_identifier()) for node in model.graph if node not in constant_nodes)
     bodies = [
         0 if body is None or is_kernel(body) else sum(node.op_type != "Constant" for node in body) - 1
         for body in inside

@@ -49,8 +49,8 @@ def choose_kernels(model: ir.Model, kernels: str) -> KernelCount | None:
 
     before = _made(model)
     results = fuse(model, select(["quantised"]))
-    found = sum(len(result.calls) for result in results)
-    return KernelCount(found, len(before - _made(model))) if found else None
+    islands = sum(len(result.calls) for result in results)
+    return KernelCount(islands, len(before - _made(model))) if islands else None
 
 
 def _made(model: ir.Model) -> set[str]:
@@ -82,9 +82,9 @@ def _is_float(node: ir.Node, value: ir.Value) -> bool:
 def bind_ranges(model: ir.Model, options: SizeOptions) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
     """Give dimensions of `model` (in place) the sizes of `options`; return those that have one size, and the ranges of the others."""
     fixed, ranges = bind_shapes(model, options.shape_ranges)
-    for given, told in ((fixed, options.fixed_dims), (ranges, options.dim_ranges)):
+    for given, sizes in ((fixed, options.fixed_dims), (ranges, options.dim_ranges)):
         for name in given.keys() & (options.fixed_dims.keys() | options.dim_ranges.keys()):
-            if name not in told or given[name] != told[name]:
+            if name not in sizes or given[name] != sizes[name]:
                 raise UsageError(f"the dimension {name!r} has two sizes", hint="leave one of the two options out")
     ranges = {**options.dim_ranges, **ranges}
     bound = bind(model, {**options.fixed_dims, **fixed}, options.fixed_shapes)

@@ -102,7 +102,7 @@ def _why_unfit(verdict: SiteVerdict, edge: EdgeRule) -> str:
         return f"run alone, the operator is off by {worst.max_abs:.3g}"
     if verdict.edges is None and edge is EdgeRule.STRICT:
         return f"its edge rows cannot be run: {verdict.skipped}"
-    refused = next((one for one in verdict.edges or () if not edge.admits(one.effect)), None)
+    refused = next((difference for difference in verdict.edges or () if not edge.admits(difference.effect)), None)
     return "" if refused is None else f"it differs on an edge row: {refused.text}"
 
 

@@ -90,12 +90,12 @@ def plan_tflite(options: TfliteOptions) -> PlannedTflite:
     progress("planning")
     problem = problem_of(graphs, unit, _scratch(data, graphs))
     effort = replace(options.search, progress=progress)
-    placed = plan_buffers(problem.problem, planner=options.planner, effort=effort, capacity=capacity)
-    if placed.arena_size > _LARGEST:
+    planned = plan_buffers(problem.problem, planner=options.planner, effort=effort, capacity=capacity)
+    if planned.arena_size > _LARGEST:
         raise UsageError("TensorFlow Lite Micro takes offsets below 2 GiB, and the plan has larger ones")
-    result = plan_rows(graphs, problem, placed)
-    written = with_offsets(data, _offsets(graphs, problem, placed))
-    require_sound(written, placed.arena_size)
+    result = plan_rows(graphs, problem, planned)
+    written = with_offsets(data, _offsets(graphs, problem, planned))
+    require_sound(written, planned.arena_size)
     verdict = None
     if options.verify and is_installed():
         progress("running in TensorFlow Lite Micro")
@@ -113,8 +113,8 @@ def _scratch(data: bytes, graphs: Sequence[MicroGraph]) -> Mapping[int, int]:
         return {}
 
 
-def _offsets(graphs: Sequence[MicroGraph], problem: MicroProblem, placed: PlanResult) -> list[int]:
-    at = {row.name: row.offset for row in placed.buffers}
+def _offsets(graphs: Sequence[MicroGraph], problem: MicroProblem, planned: PlanResult) -> list[int]:
+    at = {row.name: row.offset for row in planned.buffers}
     keys = ((number, index) for number, graph in enumerate(graphs) for index in range(len(graph.tensors)))
     return [at[problem.name(problem.owners[key])] if key in problem.owners else ONLINE for key in keys]
 
@@ -126,16 +126,16 @@ def _verdict(data: bytes, written: bytes, activations: int) -> MicroVerdict | No
     """
     arena = 2 * activations + len(data) + _SPARE
     try:
-        (own,) = micro_runs([data], arena)
+        (without_plan,) = micro_runs([data], arena)
     except ModelError:
         return None
     try:
         (ours,) = micro_runs([written], arena)
     except ModelError as error:
         raise Mismatch(f"with the plan, {error}", hint="please report it with the model") from error
-    if ours.outputs != own.outputs:
+    if ours.outputs != without_plan.outputs:
         raise Mismatch("the run with the plan differs from the one without", hint="please report it with the model")
-    return MicroVerdict(True, len(own.outputs), ours.head, own.head)
+    return MicroVerdict(True, len(without_plan.outputs), ours.head, without_plan.head)
 
 
 # Plan a problem without a model, such as MiniMalloc's.

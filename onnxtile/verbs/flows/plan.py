@@ -129,6 +129,7 @@ def with_firmware(planned: PlannedModel, options: PlanStep) -> PlannedModel:
     opened = unfold(model, resolve(model, run=True, wanted=wanted), Constants(model))
     target = ProgramTarget(options.target_cc, options.runner)
     how: dict[str, Any] = {"verify": options.verify, "weights": options.weights, "progress": options.progress}
+    how["state_runs"] = options.state_steps
     return replace(planned, firmware=build(opened, planned.plan, wanted=wanted, target=target, **how))
 
 
@@ -189,13 +190,13 @@ def _with_equal_dims(model: ir.Model, sized: Collection[str]) -> dict[str, str]:
     """Replace names of dimensions without a size by those that operators join them with, and say so; return what each is replaced by."""
     if all(name in sized for name in symbols(free_inputs(model))):
         return {}
-    found = with_equal_dims(model, sized)
-    if found:
-        listed = ", ".join(f"{name} = {size}" for name, size in found.items())
+    sums = with_equal_dims(model, sized)
+    if sums:
+        listed = ", ".join(f"{name} = {size}" for name, size in sums.items())
         warnings.warn(
             f"dimensions without a size are those that operators join them with: {listed}", ModelWarning, stacklevel=2
         )
-    return found
+    return sums
 
 
 def _refusal(model: ir.Model, ranges: SizeRanges, settings: PlanSettings, options: PlanOptions) -> Infeasible | None:
@@ -250,23 +251,24 @@ def _proved(model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOpt
     wanted = Wanted(None, options.ranges)
     verdicts: list[ArenaVerdict] = []
     is_scaled = any(arena.scaled is not None for arena in plan.formulas or ())
-    for one, opened in _at(model, sizes, options):
-        options.progress(f"checking the plan at {listed(one)}")
+    for bound_sizes, opened in _at(model, sizes, options):
+        options.progress(f"checking the plan at {listed(bound_sizes)}")
         _require_planned(plan, opened)
         plans = [
-            at_sizes(plan, one, opened.model, opened.shapes, scaled=scaled) for scaled in (False, True)[: 1 + is_scaled]
+            at_sizes(plan, bound_sizes, opened.model, opened.shapes, scaled=scaled)
+            for scaled in (False, True)[: 1 + is_scaled]
         ]
-        for found in plans:
-            require(opened.model, found.claims, opened.shapes, opened.constants, plan.digest)
-        for found in (plans if not verdicts else plans[-1:]) if options.verify and not plan.states else ():
+        for sized in plans:
+            require(opened.model, sized.claims, opened.shapes, opened.constants, plan.digest)
+        for sized in (plans if not verdicts else plans[-1:]) if options.verify and not plan.states else ():
             verdict = arena_run(
-                opened.model, found.result, opened.shapes, opened.constants, wanted=wanted, progress=options.progress
+                opened.model, sized.result, opened.shapes, opened.constants, wanted=wanted, progress=options.progress
             )
             verdicts.append(verdict)
             if not verdict.equal:
                 where = f": {verdict.differing!r} at step {verdict.step}" if verdict.differing else ""
                 raise Mismatch(
-                    f"the run inside the arena at {listed(one)} differs from the plain run{where}",
+                    f"the run inside the arena at {listed(bound_sizes)} differs from the plain run{where}",
                     hint="please report it with the model",
                 )
     if not options.verify:
@@ -281,11 +283,11 @@ def _with_states(model: ir.Model, plan: PlanResult, known: Unfolded, options: Pl
 
     def plans() -> Iterator[SizedPlan]:
         last: SizedPlan | None = None
-        for one in sizes_of_runs(plan, known, options.state_steps):
-            if last is None or last.sizes != one:
-                _, opened = next(iter(_at(model, [one], options)))
-                sized = at_sizes(plan, one, opened.model, opened.shapes, scaled=False)
-                last = SizedPlan(opened, replace(sized.result, arenas=plan.arenas), one)
+        for run_sizes in sizes_of_runs(plan, known, options.state_steps):
+            if last is None or last.sizes != run_sizes:
+                _, opened = next(iter(_at(model, [run_sizes], options)))
+                sized = at_sizes(plan, run_sizes, opened.model, opened.shapes, scaled=False)
+                last = SizedPlan(opened, replace(sized.result, arenas=plan.arenas), run_sizes)
             yield last
 
     verdict = state_run(plans(), Wanted(None, options.ranges), progress=options.progress)
@@ -308,12 +310,12 @@ def _at(
     model: ir.Model, sizes: Sequence[Mapping[str, int]], options: PlanOptions
 ) -> Iterator[tuple[Mapping[str, int], Unfolded]]:
     """Yield the model at each of the `sizes`, with its shapes: those that inference knows of it at this size alone."""
-    for one in sizes:
+    for bound_sizes in sizes:
         bound = model.clone()
-        bind(bound, one, {}, least=0)
+        bind(bound, bound_sizes, {}, least=0)
         wanted = Wanted(None, options.ranges)
         known = resolve(bound, run=True, wanted=wanted, bounds=options.bounds, proved=options.verify)
-        yield one, unfold(bound, known, Constants(bound))
+        yield bound_sizes, unfold(bound, known, Constants(bound))
 
 
 # Plan a model with copies between two memories.

@@ -66,11 +66,11 @@ def plan_peaks(
 
     `original` is the model before it is tiled, with all its dimensions bound. Raises Infeasible where a way needs more nodes than allowed.
     """
-    found: dict[str, dict[str, int]] = {}
+    peaks: dict[str, dict[str, int]] = {}
     for way in Accumulation:
         progress(f"planning with {way}")
-        found[str(way)] = _peak(original.clone(), limits, replace(options, accumulate=way, wrap=False), free, run)
-    return found
+        peaks[str(way)] = _peak(original.clone(), limits, replace(options, accumulate=way, wrap=False), free, run)
+    return peaks
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,9 @@ class ArenaPlan:
         if isinstance(self._plan, str) or self._plan.unplanned:
             return {}
         live, steps = _live(self._plan), dict(zip(self._plan.schedule, self._plan.steps, strict=True))
-        placed = [node for node in self.model.graph if node_id(node) in steps]
+        nodes_with_step = [node for node in self.model.graph if node_id(node) in steps]
         arena = self._plan.arena_size
-        return {value.name: arena - live[steps[node_id(node)]] for node in placed for value in node.outputs}
+        return {value.name: arena - live[steps[node_id(node)]] for node in nodes_with_step for value in node.outputs}
 
 
 def _arena_change(before: ArenaPlan, after: ArenaPlan) -> ArenaChange:
@@ -279,24 +279,24 @@ def _judged(
 
 def _warnings(result: TileResult, arena: ArenaChange, opset: OpsetChange) -> tuple[str, ...]:
     """Return the warnings that a user should see, one line each."""
-    found = []
+    texts = []
     if not result.is_changed:
         reasons = Counter(node.reason for node in result.skipped).most_common(1)
         most = f"; the most common reason: {reasons[0][0]}" if reasons else "; the model has no node that tile cuts"
-        found.append(f"nothing was tiled{most}")
+        texts.append(f"nothing was tiled{most}")
     over = len(result.over_limits)
     if over:
-        found.append(
+        texts.append(
             f"{over} node{'s' * (over > 1)} over the limits, left as in the model (strict makes this an error)"
         )
     if opset.reason is not None:
-        found.append(f"the model keeps opset {opset.before}, in which tiles are joined by Concat: {opset.reason}")
+        texts.append(f"the model keeps opset {opset.before}, in which tiles are joined by Concat: {opset.reason}")
     if arena.grown:
         # Two partial sums live together in any case.
         sums = any(site.accumulate is Accumulation.SUM and site.grid.shape[1] > 2 for site in result.tiled)
         hint = "; accumulate = chain or gemm keeps fewer partial sums" if sums else ""
-        found.append(f"the arena grew from {arena.before:,} to {arena.after:,} bytes{hint}")
-    return tuple(found)
+        texts.append(f"the arena grew from {arena.before:,} to {arena.after:,} bytes{hint}")
+    return tuple(texts)
 
 
 def _hints(result: TileResult) -> dict[str, str]:
