@@ -23,11 +23,11 @@ from onnxtile.firmware.steps import (
     WORKSPACE,
     Branch,
     BytePlace,
-    CheckCall,
     CopyCall,
     CProgram,
     DistinctKernel,
     KernelCall,
+    PlainCall,
     ProgramCall,
     Repeat,
     flat,
@@ -66,7 +66,7 @@ def checked(program: CProgram, tools: Tools) -> CheckedProgram:
     start = end = align(program.workspace, _UNIT)
     copied: Counter[str] = Counter()
 
-    def apart(call: KernelCall | CopyCall | CheckCall) -> Iterator[ProgramCall]:
+    def apart(call: PlainCall) -> Iterator[ProgramCall]:
         nonlocal end
         layout = _layout(call)
         if layout is None or layout not in unsafe or not isinstance(call, KernelCall):
@@ -92,7 +92,7 @@ def checked(program: CProgram, tools: Tools) -> CheckedProgram:
 
 
 def _mapped(
-    calls: Iterable[ProgramCall], change: Callable[[KernelCall | CopyCall | CheckCall], Iterable[ProgramCall]]
+    calls: Iterable[ProgramCall], change: Callable[[PlainCall], Iterable[ProgramCall]]
 ) -> Iterator[ProgramCall]:
     for call in calls:
         if isinstance(call, Branch):
@@ -109,7 +109,7 @@ def _sizes(kernel: DistinctKernel) -> dict[str, int]:
     return {name: tensor.bytes for name, tensor in kernel.tensors}
 
 
-def _layout(call: KernelCall | CopyCall | CheckCall) -> OperandLayout | None:
+def _layout(call: PlainCall) -> OperandLayout | None:
     """Return the layout of a call where a result overlaps an operand, else None."""
     if not isinstance(call, KernelCall):
         return None

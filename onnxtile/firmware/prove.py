@@ -23,6 +23,7 @@ import onnx_ir as ir
 from onnxtile.arena.memory import TensorMemory
 from onnxtile.arena.run import PlainRun
 from onnxtile.firmware.steps import Port, TensorForm
+from onnxtile.firmware.transfers import proving_driver
 from onnxtile.firmware.write import CSource
 from onnxtile.model.feeds import Wanted
 from onnxtile.planning.result import PlanResult
@@ -38,6 +39,8 @@ RUNS = 3
 """The runs of a proof, on different inputs."""
 REPORT = "nothing was written; please report it with the model"
 """What to do about a program that computes something else."""
+STATE_RUNS = 64
+"""The runs, one after the other, of a program that keeps states."""
 _SECONDS = 600
 """Seconds that a compiler, or a run, may take."""
 
@@ -131,7 +134,7 @@ class CheckedRun:
     outputs: Mapping[str, Array]
 
 
-def runs_of(opened: Unfolded, plan: PlanResult, wanted: Wanted, count: int = RUNS) -> Iterator[CheckedRun]:
+def runs_of(opened: Unfolded, plan: PlanResult, wanted: Wanted, count: int) -> Iterator[CheckedRun]:
     """Yield runs of `opened` in onnxruntime, the outputs of states as inputs of the next run. Raises ModelError."""
     model, shapes, _ = opened
     plain = PlainRun(model, shapes)
@@ -329,6 +332,9 @@ def compiled_program(source: CSource, runs: Sequence[CheckedRun], tools: Tools, 
         (folder / f"{source.title}.weights.bin").write_bytes(source.weights_file)
         external += [f'-DWEIGHTS_IN_FLASH="{folder}/{source.title}.weights.bin"'] if tools.runner else []
     files = [str(folder / f"{source.title}.c"), str(folder / "main.c")]
+    if source.transfers:
+        files.append(str(folder / "driver.c"))
+        Path(files[-1]).write_text(proving_driver(source.title, source.name, source.transfers), "utf-8")
     command = [*tools.compiler, *WARNINGS, "-O2", *external, *files, "-lm", "-o", str(folder / "program")]
     succeed(command, "the C compiler refuses the program")
     return folder / "program"

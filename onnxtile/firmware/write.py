@@ -27,20 +27,26 @@ from onnxtile.firmware.steps import (
     WORKSPACE,
     Branch,
     BytePlace,
-    CheckCall,
     CopyCall,
     CProgram,
     DistinctKernel,
     KernelCall,
+    PlainCall,
     Port,
     ProgramCall,
     Repeat,
+    StartCall,
+    WaitCall,
     flat,
     kernels_of,
 )
+from onnxtile.firmware.transfers import DECLARED, DEFINED
 from onnxtile.firmware.weights import FlashWeights, placed
 from onnxtile.report.c_header import comment, filled, identifier, identifiers
+from onnxtile.system.errors import about_options
 
+_MOST_IN_CODE = 1 << 29
+"""Bytes of weights in the text of C: each takes three of text, and a compiler many more."""
 CTYPES: dict[int, str] = {
     onnx.TensorProto.FLOAT: "float",
     onnx.TensorProto.DOUBLE: "double",
@@ -65,7 +71,8 @@ class CSource:
 
     `kernels` are the different kernels, `functions` the functions that run them, `calls` the calls of a run. `tables` are the bytes of the
     tables, `weights` those of the constants, `arena` and `workspace` those of memory. `checks` says whether it looks at its results.
-    `weights_file` has the constants where they are in no text of C. `repeats` says how deep repeats are inside each other.
+    `weights_file` has the constants where they are in no text of C. `repeats` says how deep repeats are inside each other, `transfers` how
+    many copies run beside kernels.
     """
 
     code: str
@@ -88,6 +95,7 @@ class CSource:
     port_names: dict[tuple[BytePlace, str], str]
     weights_file: bytes = b""
     repeats: int = 0
+    transfers: int = 0
 
     def named(self, title: str) -> CSource:
         """Return the same program with another title. No name of a tensor is in the way: all of them come after the start."""
@@ -120,6 +128,11 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
     operands = _constants(program, in_c.kernels, numbers)
     weights = placed({number: program.constants[number] for number in operands})
     in_file = weights.size if weights_in == "file" else 0
+    if not in_file and weights.size > _MOST_IN_CODE:
+        raise about_options(
+            f"a compiler takes no text with {weights.size:,} bytes of weights",
+            hint="keep them in a file: {weights} file",
+        )
     spaces = _Spaces(program, weights)
     table = _CallTable(in_c.kernels, numbers, spaces)
     entries = [table.entry(call) for call in program.calls]
@@ -136,6 +149,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
         _head(title, name, in_c.head),
         *([f"const uint8_t *{name}_weights;"] if in_file else _weights(weights, name)),
         *_memory(arenas, name, program.workspace),
+        *([filled(DEFINED, name.upper())] if table.transfers else []),
         *(function.text for function in functions),
         f"static void (*const {name}_functions[])(const idx_t *, uint8_t *const *) = {{",
         *_wrapped(f"{name}_kernel_{one}" for one in (*range(len(in_c.functions)), *table.own_functions)),
@@ -161,7 +175,9 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
     )
     return CSource(
         "\n".join(code) + "\n",
-        _header(program, ports, arenas, name, title, in_file),
+        _header(
+            program, ports, arenas, name, title, in_file, filled(DECLARED, name.upper()) if table.transfers else ""
+        ),
         title,
         name,
         program.inputs,
@@ -183,6 +199,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
         },
         weights.file if in_file else b"",
         repeats,
+        table.transfers,
     )
 
 
@@ -193,7 +210,8 @@ def _constants(program: CProgram, kernels: Sequence[CKernel], numbers: Mapping[D
         if isinstance(call, KernelCall):
             places = [call.places[name] for name in kernels[numbers[call.kernel]].arguments]
         else:
-            places = [call.source] if isinstance(call, CopyCall) else []
+            copy = call.copy if isinstance(call, StartCall) else call
+            places = [copy.source] if isinstance(copy, CopyCall) else []
         found.update((place.number, None) for place in places if place.kind == CONSTANT)
     return sorted(found)
 
@@ -264,18 +282,23 @@ class _Spaces:
         return SpaceOffset(self._numbers[place.kind, place.number], place.offset)
 
 
-_OWN = {"copy": "    memmove(x[0], x[1], (size_t)p[0]);", "check": "    ${p}_check(x[0], (size_t)p[0]);"}
-"""The functions that are no kernels, and their text: a copy of bytes, and a look at them."""
+_OWN = {
+    "copy": (2, "memmove(x[0], x[1], (size_t)p[0]);"),
+    "start": (2, "${p}_copy((uint32_t)p[0], x[0], x[1], (size_t)p[1]);"),
+    "wait": (0, "(void)x;\n    ${p}_wait((uint32_t)p[0]);"),
+    "check": (1, "${p}_check(x[0], (size_t)p[0]);"),
+}
+"""The functions that are no kernels: their operands, and their text. A copy of bytes, the start of one beside kernels, its end, a look."""
 
 
 class _CallTable:
-    """Turns calls into numbers; copies, and looks at results, are kernels of one function each, with the bytes as their number."""
+    """Turns calls into numbers; copies, and looks at results, are kernels of one function each, with numbers such as their bytes."""
 
     def __init__(self, kernels: Sequence[CKernel], numbers: Mapping[DistinctKernel, int], spaces: _Spaces) -> None:
         self._kernels = kernels
         self._numbers = numbers
         self._spaces = spaces
-        self._own: dict[tuple[str, int], int] = {}
+        self._own: dict[tuple[str, tuple[int, ...]], int] = {}
 
     @property
     def own_functions(self) -> list[str]:
@@ -283,10 +306,15 @@ class _CallTable:
         return list(dict.fromkeys(kind for kind, _ in self._own))
 
     @property
+    def transfers(self) -> int:
+        """How many copies run beside kernels."""
+        return sum(kind == "start" for kind, _ in self._own)
+
+    @property
     def own_kernels(self) -> list[CKernel]:
         first = len({kernel.function for kernel in self._kernels})
         numbers = {kind: first + place for place, kind in enumerate(self.own_functions)}
-        return [CKernel(numbers[kind], (size,), ()) for kind, size in self._own]
+        return [CKernel(numbers[kind], own, ()) for kind, own in self._own]
 
     def entry(self, call: ProgramCall) -> TableEntry:
         if isinstance(call, Branch):
@@ -299,24 +327,35 @@ class _CallTable:
             return TableRepeat(most, self._spaces.operand(call.goes_on), number, tuple(map(self.entry, call.turn)))
         return self.call(call)
 
-    def call(self, call: KernelCall | CopyCall | CheckCall) -> TableCall:
+    def call(self, call: PlainCall) -> TableCall:
         if isinstance(call, KernelCall):
             kernel = self._numbers[call.kernel]
             operands = (self._spaces.operand(call.places[one]) for one in self._kernels[kernel].arguments)
             return TableCall(kernel, tuple(operands))
         if isinstance(call, CopyCall):
-            return self._own_call("copy", call.size, (call.target, call.source), call.steps)
-        return self._own_call("check", call.size, (call.place,))
+            return self._own_call("copy", (call.size,), (call.target, call.source), call.steps)
+        if isinstance(call, StartCall):
+            return self._own_call("start", (call.number, call.copy.size), (call.copy.target, call.copy.source))
+        if isinstance(call, WaitCall):
+            return self._own_call("wait", (call.number,))
+        return self._own_call("check", (call.size,), (call.place,))
 
-    def _own_call(self, kind: str, size: int, places: Iterable[BytePlace], steps: tuple[int, ...] = ()) -> TableCall:
-        kernel = len(self._kernels) + self._own.setdefault((kind, size), len(self._own))
+    def _own_call(
+        self, kind: str, numbers: tuple[int, ...], places: Iterable[BytePlace] = (), steps: tuple[int, ...] = ()
+    ) -> TableCall:
+        kernel = len(self._kernels) + self._own.setdefault((kind, numbers), len(self._own))
         return TableCall(kernel, tuple(map(self._spaces.operand, places)), steps)
 
 
 def _own_function(name: str, kind: str) -> CFunction:
-    lines = [f"static void {name}_kernel_{kind}(const idx_t *p, uint8_t *const *x) {{", filled(_OWN[kind], name), "}"]
+    operands, text = _OWN[kind]
+    lines = [
+        f"static void {name}_kernel_{kind}(const idx_t *p, uint8_t *const *x) {{",
+        f"    {filled(text, name)}",
+        "}",
+    ]
     declared = [f"void {name}_check(uint8_t *at, size_t size);"] if kind == "check" else []
-    return CFunction("\n".join([*declared, *lines, ""]), 2 if kind == "copy" else 1)
+    return CFunction("\n".join([*declared, *lines, ""]), operands)
 
 
 def _kernel_rows(kernels: Iterable[CKernel], functions: Sequence[CFunction]) -> tuple[bytes, list[int]]:
@@ -565,9 +604,11 @@ def _header(
     name: str,
     title: str,
     in_file: int,
+    more: str,
 ) -> str:
     upper = name.upper()
-    lines = [filled(_HEADER, upper, title=comment(title), alignment=str(program.alignment))]
+    alignment = max(program.alignment, 8)  # that of the largest element
+    lines = [filled(_HEADER, upper, title=comment(title), alignment=str(alignment))]
     for arena, variable, size in arenas:
         lines += [f"#define {variable.upper()}_SIZE {size}u /* bytes of the memory {comment(arena)} */"]
         lines += [f"#ifndef {variable.upper()}_SECTION", f"#define {variable.upper()}_SECTION", "#endif"]
@@ -578,7 +619,7 @@ def _header(
     for _, variable, _ in arenas:
         lines += [f"#ifdef {variable.upper()}_EXTERN"]
         lines += [
-            f"extern uint8_t *{variable}; /* give it {variable.upper()}_SIZE bytes, aligned to {program.alignment}, before a run */"
+            f"extern uint8_t *{variable}; /* give it {variable.upper()}_SIZE bytes, aligned to {alignment}, before a run */"
         ]
         lines += ["#else", f"extern uint8_t {variable}[];", "#endif"]
     if in_file:
@@ -591,6 +632,7 @@ def _header(
             lines += [described]
             if not port.is_argument:
                 lines += [f"{_ctype(port)} *{name}_{kind}_{port_name}(void);"]
+    lines += [more] if more else []
     if program.resets:
         lines += [f"void {name}_reset(void); /* before the first run: states are zero */"]
     lines += [f"{_signature(program, ports, name)};", "", "#ifdef __cplusplus", "}", "#endif", "", "#endif", ""]

@@ -12,10 +12,18 @@ import argparse
 import warnings
 from collections.abc import Sequence
 
-from tests.bench import arena_tables, growth_tables, loop_orders, problem_tables, quantised_models, runtime_tables
+from tests.bench import (
+    arena_tables,
+    firmware_tables,
+    growth_tables,
+    loop_orders,
+    problem_tables,
+    quantised_models,
+    runtime_tables,
+)
 from tests.bench.subjects import Subject
 
-MODULES = (arena_tables, problem_tables, loop_orders, quantised_models, growth_tables, runtime_tables)
+MODULES = (arena_tables, firmware_tables, problem_tables, loop_orders, quantised_models, growth_tables, runtime_tables)
 TABLES = {name: table for module in MODULES for name, table in module.TABLES.items()}
 
 

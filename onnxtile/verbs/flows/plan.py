@@ -129,6 +129,7 @@ def with_firmware(planned: PlannedModel, options: PlanStep) -> PlannedModel:
     opened = unfold(model, resolve(model, run=True, wanted=wanted), Constants(model))
     target = ProgramTarget(options.target_cc, options.runner)
     how: dict[str, Any] = {"verify": options.verify, "weights": options.weights, "progress": options.progress}
+    how["state_runs"] = options.state_steps
     return replace(planned, firmware=build(opened, planned.plan, wanted=wanted, target=target, **how))
 
 
