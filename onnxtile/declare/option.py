@@ -44,29 +44,6 @@ _FLAG = re.compile(r"(--[a-z][a-z-]*)(?:[ =]((?:[^\s,;()]|\([^()]*\))+))?")
 """An option in a message, and the next word, which may be its value."""
 
 
-class NamedOption(Protocol):
-    """An option of a declaration (onnxtile.declare.option.VerbParameter)."""
-
-    @property
-    def name(self) -> str:
-        """Its keyword in Python."""
-        ...
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """Its names on the command line."""
-        ...
-
-    @property
-    def kind(self) -> ValueKind:
-        """How its value is read."""
-        ...
-
-    def has_choice(self, text: str) -> bool:
-        """Return whether `text` is one of the names that it takes."""
-        ...
-
-
 class _Dots:
     """Stands for a number that the reader knows."""
 
@@ -74,7 +51,7 @@ class _Dots:
         return "..."
 
 
-def reword(error: OnnxtileError, known: Mapping[str, NamedOption], wording: Wording) -> None:
+def reword(error: OnnxtileError, known: Mapping[str, VerbParameter], wording: Wording) -> None:
     """Let `error` say each of the `known` parameters as `wording` has it. A query error shows the query as it is."""
     if isinstance(error, QueryError):
         return
@@ -82,7 +59,7 @@ def reword(error: OnnxtileError, known: Mapping[str, NamedOption], wording: Word
     error.say(reworded(message, known, wording), None if hint is None else reworded(hint, known, wording))
 
 
-def reworded(text: str, known: Mapping[str, NamedOption], wording: Wording) -> str:
+def reworded(text: str, known: Mapping[str, VerbParameter], wording: Wording) -> str:
     """Return `text` with each option of the command line as `wording` has it."""
     flags = {flag: parameter for parameter in known.values() for flag in _flags(parameter)}
 
@@ -99,11 +76,11 @@ def reworded(text: str, known: Mapping[str, NamedOption], wording: Wording) -> s
     return _FLAG.sub(shown, text)
 
 
-def _flags(parameter: NamedOption) -> list[str]:
+def _flags(parameter: VerbParameter) -> list[str]:
     return [name for flag in parameter.flags for name in flag.split("/") if name.startswith("--")]
 
 
-def _value(parameter: NamedOption, word: str) -> object:
+def _value(parameter: VerbParameter, word: str) -> object:
     """Return the value that a word is; NAME_ONLY where it belongs to the sentence."""
     bare = word.strip("'")
     if parameter.kind.pair and "=" in bare:
