@@ -64,7 +64,7 @@ def _planned(options: PlanOptions) -> PlannedModel:
         require_orderable(planned.graph)
     progress("inferring shapes")
     wanted = Wanted(given, ranges)
-    known = resolve(planned, run=True, wanted=wanted, bounds=bounds, proved=options.verify)
+    known = resolve(planned, run=True, wanted=wanted, bounds=bounds)
     progress("planning")
     settings = replace(settings, digest=digest(options.model), name=file_name(options.model), dims=bound)
     if options.movement == "none":

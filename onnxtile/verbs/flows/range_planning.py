@@ -244,5 +244,5 @@ def _at(
         bound = model.clone()
         bind(bound, one, {}, least=0)
         wanted = Wanted(None, options.ranges)
-        known = resolve(bound, run=True, wanted=wanted, bounds=options.bounds, proved=options.verify)
+        known = resolve(bound, run=True, wanted=wanted, bounds=options.bounds)
         yield one, unfold(bound, known, Constants(bound))
