@@ -33,12 +33,13 @@ ZERO, ONE = SizeFormula.number(0), SizeFormula.number(1)
 class SizeOperands:
     """What is known of the operands of `node`: their sizes, None where the rank is open, and the elements of lists of whole numbers.
 
-    All symbols are in `ranges`.
+    `unknown` returns a symbol for a whole number of which nothing is known. All symbols are in `ranges`.
     """
 
     node: ir.Node
     shapes: Sequence[SizeFormulas | None]
     lists: Callable[[int], SizeFormulas | None]
+    unknown: Callable[[], SizeFormula]
     ranges: SizeRanges
 
     def shape(self, place: int = 0) -> SizeFormulas | None:
@@ -92,14 +93,11 @@ def result_sizes(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None
     if rule is not None:
         return rule(operands)
     row = operator_of(operands.node)
-    known = [shape for place, shape in enumerate(operands.shapes) if operands.has(place) and shape is not None]
-    if (
-        row is None
-        or row.reads not in (broadcast, same_place)
-        or len(known) != sum(map(operands.has, range(len(operands.shapes))))
-    ):
+    if row is None or len(operands.node.outputs) != 1:
         return None
-    return [operands.broadcast(known)] if len(operands.node.outputs) == 1 else None
+    if row.reads is same_place:
+        return _same(operands)
+    return _each_of_all(operands) if row.reads is broadcast else None
 
 
 # Movements.
@@ -165,8 +163,18 @@ def _reshaped(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
     known = [size for axis, size in enumerate(found) if axis not in left and size is not None]
     for axis in left:
         is_known = sizes is not None and len(known) == len(found) - 1
-        found[axis] = exact_quotient(product_of(sizes or ()), product_of(known)) if is_known else None
+        found[axis] = _rest(product_of(sizes or ()), product_of(known)) if is_known else None
     return [found]
+
+
+def _rest(total: SizeFormula, known: SizeFormula) -> SizeFormula | None:
+    """Return the size by which `known` makes `total`, of which it is a divisor at all sizes that a run can have."""
+    exact = exact_quotient(total, known)
+    number = known.terms[0][1] if len(known.terms) == 1 else 0
+    if exact is not None or number < 1:
+        return exact
+    without = exact_quotient(total, SizeFormula.of({known.terms[0][0]: 1}))
+    return None if without is None else without // number
 
 
 def _flattened(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
@@ -281,14 +289,24 @@ def _multiplied(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
 
 def _windows(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
     """A convolution or a pooling: as many results as windows have room."""
-    sizes, weight = operands.shape(0), operands.shape(1)
-    slides = _slides(operands)
-    if sizes is None or slides is None or len(slides) != len(sizes) - 2:
+    sizes, weight = operands.shape(0), _weight(operands)
+    if sizes is None or len(sizes) < 2 or (weight is None and operands.node.op_type in _WEIGHTS):
         return None
-    channels = sizes[1] if weight is None or not operands.node.op_type.startswith("Conv") else weight[0]
+    slides = _slides(operands) or [None] * (len(sizes) - 2)
+    if len(slides) != len(sizes) - 2:
+        return None
     rounds_up = operands.integer("ceil_mode", 0) == 1
-    axes = [_count(operands, slide, size, rounds_up) for slide, size in zip(slides, sizes[2:], strict=True)]
-    return [[sizes[0], channels, *axes]] * len(operands.node.outputs)
+    axes = [None if s is None else _count(operands, s, n, rounds_up) for s, n in zip(slides, sizes[2:], strict=True)]
+    return [[sizes[0], sizes[1] if weight is None else weight[0], *axes]] * len(operands.node.outputs)
+
+
+_WEIGHTS = {"Conv": 1, "ConvInteger": 1, "ConvTranspose": 1, "DeformConv": 1, "QLinearConv": 3}
+"""The place of the weight."""
+
+
+def _weight(operands: SizeOperands) -> SizeFormulas | None:
+    place = _WEIGHTS.get(operands.node.op_type)
+    return None if place is None else operands.shape(place)
 
 
 def _count(operands: SizeOperands, slide: SlidingAxis, size: SizeFormula, rounds_up: bool) -> SizeFormula:
@@ -307,10 +325,11 @@ def _count(operands: SizeOperands, slide: SlidingAxis, size: SizeFormula, rounds
 
 def _spread(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
     """A ConvTranspose."""
-    sizes, weight, slides = operands.shape(0), operands.shape(1), _slides(operands, transposed=True)
-    if sizes is None or weight is None or slides is None or len(slides) != len(sizes) - 2:
+    sizes, weight = operands.shape(0), _weight(operands)
+    if sizes is None or weight is None or len(weight) != len(sizes):
         return None
-    axes = [_reached(slide, size) for slide, size in zip(slides, sizes[2:], strict=True)]
+    slides = _slides(operands, transposed=True) or [None] * (len(sizes) - 2)
+    axes = [None if s is None else _reached(s, n) for s, n in zip(slides, sizes[2:], strict=True)]
     return [[sizes[0], weight[1] * operands.integer("group", 1), *axes]]
 
 
@@ -324,7 +343,7 @@ def _reached(slide: SlidingAxis, size: SizeFormula) -> SizeFormula:
 
 
 def _slides(operands: SizeOperands, *, transposed: bool = False) -> list[SlidingAxis] | None:
-    weight = operands.shape(1)
+    weight = _weight(operands)
     kernel = operands.integers("kernel_shape") or _constants(None if weight is None else weight[2:])
     try:
         return None if kernel is None else kernel_axes(operands.node, kernel, transposed=transposed)
@@ -344,13 +363,88 @@ def _resized(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
     return [found]
 
 
+def _unpooled(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    """A MaxUnpool to sizes that are given; without them onnx says these."""
+    sizes = operands.shape()
+    return (
+        None
+        if sizes is None or not operands.has(2)
+        else [operands.lists(2) or [*sizes[:2], *[None] * (len(sizes) - 2)]]
+    )
+
+
+# Other operators.
+
+
+def _same(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    return [operands.shape()]
+
+
+def _each_of_all(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    given = [shape for place, shape in enumerate(operands.shapes) if operands.has(place)]
+    known = [shape for shape in given if shape is not None]
+    return [operands.broadcast(known)] if len(known) == len(given) else None
+
+
+def _largest(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    """A TopK."""
+    sizes, count, axis = operands.shape(), operands.lists(1), operands.integer("axis", -1)
+    if sizes is None or not -len(sizes) <= axis < len(sizes):
+        return None
+    found: list[SizeFormula | None] = list(sizes)
+    found[axis] = None if count is None else count[0]
+    return [found] * len(operands.node.outputs)
+
+
+def _attended(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    """An Attention: its result, the keys and values so far, and the scores."""
+    query, keys, values = (operands.shape(place) for place in range(3))
+    if query is None or keys is None or values is None or not len(query) == len(keys) == len(values):
+        return None
+    if len(query) == 3:
+        heads, shared = operands.integer("q_num_heads", 0), operands.integer("kv_num_heads", 0)
+        if not heads or not shared:
+            return None
+        result = [*query[:2], (values[2] // shared) * heads]
+        query, keys, values = (
+            _in_heads(one, count) for one, count in ((query, heads), (keys, shared), (values, shared))
+        )
+    else:
+        result = [*query[:3], values[3]]
+    past = operands.shape(4) if operands.has(4) else None
+    length = None if operands.has(4) and past is None else keys[2] + (ZERO if past is None else past[2])
+    present = [[*one[:2], length, one[3]] for one in (keys, values)]
+    return [result, *present, [*query[:3], length]]
+
+
+def _in_heads(sizes: SizeFormulas, heads: int) -> SizeFormulas:
+    return (sizes[0], SizeFormula.number(heads), sizes[1], sizes[2] // heads)
+
+
+def _transformed(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    """A DFT of as many samples as there are, of which the half is enough where they are real."""
+    sizes, axes = operands.shape(), _constants(operands.lists(2))
+    if sizes is None or operands.has(1) or operands.integer("inverse", 0) or (axes is None and operands.has(2)):
+        return None
+    axis = operands.integer("axis", 1) if axes is None else axes[0]
+    found = list(sizes[:-1])
+    if operands.integer("onesided", 0):
+        found[axis if axis >= 0 else axis + 1] = sizes[axis] // 2 + 1
+    return [[*found, SizeFormula.number(2)]]
+
+
 _RULES: Mapping[str, ResultRule] = {
+    "Attention": _attended,
     "Concat": _concatenated,
     "ConstantOfShape": _filled,
     "ConvTranspose": _spread,
+    "DFT": _transformed,
     "DepthToSpace": _to_space,
     "Expand": _expanded,
     "Flatten": _flattened,
+    "GroupNormalization": _same,
+    "MaxUnpool": _unpooled,
+    "MeanVarianceNormalization": _same,
     "Pad": _padded,
     "Range": _counted,
     "Reshape": _reshaped,
@@ -358,8 +452,10 @@ _RULES: Mapping[str, ResultRule] = {
     "Slice": _sliced,
     "SpaceToDepth": _to_depth,
     "Split": _split,
+    "StringConcat": _each_of_all,
     "Tile": _tiled,
-    **dict.fromkeys(("AveragePool", "Conv", "ConvInteger", "LpPool", "MaxPool"), _windows),
+    "TopK": _largest,
+    **dict.fromkeys(("AveragePool", "Conv", "ConvInteger", "DeformConv", "LpPool", "MaxPool", "QLinearConv"), _windows),
     **dict.fromkeys(("MatMul", "MatMulInteger"), _multiplied),
 }
 """The sizes of what an operator makes."""
@@ -428,8 +524,15 @@ def _measured(operands: SizeOperands) -> SizeFormulas | None:
 
 
 def _all_of(operands: SizeOperands) -> SizeFormulas | None:
-    parts = [operands.lists(place) for place in range(len(operands.node.inputs))]
+    """A Concat of lists, of which elements may be unknown."""
+    parts = [operands.lists(place) or _unknown(operands, place) for place in range(len(operands.node.inputs))]
     return None if None in parts else tuple(one for part in parts for one in part or ())
+
+
+def _unknown(operands: SizeOperands, place: int) -> SizeFormulas | None:
+    shape = operands.shape(place)
+    count = shape[0].constant if shape is not None and len(shape) == 1 else None
+    return None if count is None or count > MOST_LISTED else tuple(operands.unknown() for _ in range(count))
 
 
 def _taken(operands: SizeOperands) -> SizeFormulas | None:

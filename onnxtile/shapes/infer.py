@@ -17,7 +17,7 @@ from onnxtile.model.preserved import copied_tensor
 from onnxtile.model.topology import all_nodes, main_graphs, tensors_of
 from onnxtile.model.validity import skeleton
 from onnxtile.shapes.contributed import contributed_operators
-from onnxtile.shapes.propagation import known_of, named_sizes
+from onnxtile.shapes.propagation import known_of, named_sizes, say_default
 from onnxtile.system.errors import ModelError
 
 
@@ -56,7 +56,11 @@ def inferred_by_onnx(model: ir.Model) -> list[Known]:
     functions = [one for one in proto.functions if (one.domain, one.name) not in contributed]
     del proto.functions[:]
     proto.functions.extend(functions)
-    found = [_known(one, named) for one in _infer_onnx(proto, [[value.name or "" for value in g] for g in graphs])]
+    for graph in _graph_protos(proto.graph):
+        for node in graph.node:
+            say_default(node)
+    names = [[value.name or "" for value in listed] for listed in graphs]
+    found = [_known(one, named) for one in _infer_onnx(proto, names)]
     for output in obvious:
         if found[output.place].dims is None:
             found[output.place] = output.known(found[output.first])

@@ -119,12 +119,23 @@ GRAPHS = {
     "a choice among sizes": """
         d = Shape <start = 2> (x) m = Constant <value = int64[2] {-1, 1}> () o = Constant <value = int64[2] {-1, -1}> ()
         e = Equal (m, o) r = Where (e, d, m) v = Constant <value = float[1, 1] {2}> () y = Expand (v, r)""",
+    "the largest elements": """k = Constant <value = int64[1] {2}> () y, z = TopK <axis = 1> (x, k)""",
+    "a reshaping by what is left": "p = Constant <value = int64[3] {0, 2, -1}> () y = Reshape (x, p)",
+    "a list with an element that only data know": """n = NonZero (x) c = Shape <start = 1> (n) o = Constant <value = int64[1] {1}> ()
+        l = Min (c, o) s = Shape <end = 2> (x) q = Concat <axis = 0> (s, l) v = Constant <value = float[1, 1, 1] {2}> ()
+        e = Expand (v, q) a = Constant <value = int64[1] {2}> () y = ReduceSum <keepdims = 0> (e, a)""",
     "a product of broadcast matrices": "k = Transpose <perm = [0, 1, 3, 2]> (x) y = MatMul (x, k)",
     "a range": """s = Shape <start = 2, end = 3> (x) l = Squeeze (s) z = Constant <value = int64 {0}> () o = Constant <value = int64 {1}> ()
         y = Range (z, l, o)""",
 }
 """Nodes that read the picture x of sizes N, 4, H, W."""
-RANKS = {"a flattening": 2, "a choice among sizes": 2, "a range": 1}
+RANKS = {
+    "a flattening": 2,
+    "a reshaping by what is left": 3,
+    "a list with an element that only data know": 2,
+    "a choice among sizes": 2,
+    "a range": 1,
+}
 
 
 @pytest.mark.parametrize("name", GRAPHS)
