@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 BLOCKS = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
 
-class _Network:
+class Network:
     """Nodes and constants in the order in which they are made; each method returns the name of what it makes."""
 
     def __init__(self, random: np.random.Generator | None) -> None:
@@ -75,7 +75,7 @@ def mobilenet_v2(
 
     `width` multiplies the channels of each layer, of the last one only where it is above 1. With a `seed` the weights are random.
     """
-    network = _Network(None if seed is None else np.random.default_rng(seed))
+    network = Network(None if seed is None else np.random.default_rng(seed))
     channels = _rounded(32 * width)
     x = network.clip(network.conv("image", 3, channels, kernel=3, stride=2))
     for expansion, out, times, first in BLOCKS:

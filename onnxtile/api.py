@@ -11,126 +11,93 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onnxtile.inspection.summary import Inspection
-    from onnxtile.inspection.trace import Trace
-    from onnxtile.model.load import Source
-    from onnxtile.system.progress import Progress, silent
-    from onnxtile.verbs.fit import fit, fit_curve
-    from onnxtile.verbs.flows.explaining import Explanation, PartialMatch
-    from onnxtile.verbs.flows.fitted_model import FitCurve, FittedModel
-    from onnxtile.verbs.flows.fusing import chosen_patterns
-    from onnxtile.verbs.flows.patterns import MatchResult, OptionNames, PatternDraft, option_names
-    from onnxtile.verbs.flows.results import FuseResult, PlannedModel, TiledModel, UnfuseResult
-    from onnxtile.verbs.flows.stage import BoundDims, InputShapes, save
-    from onnxtile.verbs.fuse import explain, fuse
-    from onnxtile.verbs.inspect import inspect, trace
-    from onnxtile.verbs.match import match
-    from onnxtile.verbs.pattern_new import draft_pattern
-    from onnxtile.verbs.plan import check_plan, plan, plan_problem, plan_tflite
-    from onnxtile.verbs.tile import tile
-    from onnxtile.verbs.unfuse import unfuse
-    from onnxtile.verbs.verify import verify
-
-
-__all__ = [
-    "BoundDims",
-    "Explanation",
-    "FitCurve",
-    "FittedModel",
-    "FuseResult",
-    "InputShapes",
-    "Inspection",
-    "MatchResult",
-    "OptionNames",
-    "PartialMatch",
-    "PatternDraft",
-    "PlannedModel",
-    "Progress",
-    "Source",
-    "TiledModel",
-    "Trace",
-    "UnfuseResult",
-    "check_plan",
-    "chosen_patterns",
-    "draft_pattern",
-    "explain",
-    "fit",
-    "fit_curve",
-    "fuse",
-    "inspect",
-    "match",
-    "option_names",
-    "plan",
-    "plan_problem",
-    "plan_tflite",
-    "save",
-    "silent",
-    "tile",
-    "trace",
-    "unfuse",
-    "verify",
-]
+    from onnxtile.check.audit import Audit as Audit
+    from onnxtile.declare.verb import VerbResult as VerbResult
+    from onnxtile.fusion.pattern import Pattern as Pattern
+    from onnxtile.inspection.summary import Inspection as Inspection
+    from onnxtile.inspection.trace import Trace as Trace
+    from onnxtile.model.load import Source as Source
+    from onnxtile.planning.result import PlanResult as PlanResult
+    from onnxtile.system.errors import CheckFailed as CheckFailed
+    from onnxtile.system.errors import Infeasible as Infeasible
+    from onnxtile.system.errors import Mismatch as Mismatch
+    from onnxtile.system.errors import ModelError as ModelError
+    from onnxtile.system.errors import ModelWarning as ModelWarning
+    from onnxtile.system.errors import OnnxtileError as OnnxtileError
+    from onnxtile.system.errors import OverLimit as OverLimit
+    from onnxtile.system.errors import PatternError as PatternError
+    from onnxtile.system.errors import QueryError as QueryError
+    from onnxtile.system.errors import UsageError as UsageError
+    from onnxtile.system.limits import RunLimits as RunLimits
+    from onnxtile.tiling.limits import Limits as Limits
+    from onnxtile.verbs.flows.check_plan import check_plan as check_plan
+    from onnxtile.verbs.flows.explain import Explanation as Explanation
+    from onnxtile.verbs.flows.explain import explain as explain
+    from onnxtile.verbs.flows.fit import fit as fit
+    from onnxtile.verbs.flows.fit import fit_curve as fit_curve
+    from onnxtile.verbs.flows.fuse import fuse as fuse
+    from onnxtile.verbs.flows.fuse import unfuse as unfuse
+    from onnxtile.verbs.flows.inspect import inspect as inspect
+    from onnxtile.verbs.flows.inspect import trace as trace
+    from onnxtile.verbs.flows.match import MatchResult as MatchResult
+    from onnxtile.verbs.flows.match import PatternDraft as PatternDraft
+    from onnxtile.verbs.flows.match import draft_pattern as draft_pattern
+    from onnxtile.verbs.flows.match import match as match
+    from onnxtile.verbs.flows.other_formats import plan_problem as plan_problem
+    from onnxtile.verbs.flows.other_formats import plan_tflite as plan_tflite
+    from onnxtile.verbs.flows.plan import plan as plan
+    from onnxtile.verbs.flows.results import FitCurve as FitCurve
+    from onnxtile.verbs.flows.results import FittedModel as FittedModel
+    from onnxtile.verbs.flows.results import FuseResult as FuseResult
+    from onnxtile.verbs.flows.results import PlannedModel as PlannedModel
+    from onnxtile.verbs.flows.results import TiledModel as TiledModel
+    from onnxtile.verbs.flows.results import UnfuseResult as UnfuseResult
+    from onnxtile.verbs.flows.results import save as save
+    from onnxtile.verbs.flows.tile import tile as tile
+    from onnxtile.verbs.flows.verify import verify as verify
+    from onnxtile.verbs.list import OptionNames as OptionNames
+    from onnxtile.verbs.list import option_names as option_names
+    from onnxtile.verification.trials import Verdict as Verdict
 
 _HOMES = {
+    "onnxtile.check.audit": ("Audit",),
+    "onnxtile.declare.verb": ("VerbResult",),
+    "onnxtile.fusion.pattern": ("Pattern",),
     "onnxtile.inspection.summary": ("Inspection",),
     "onnxtile.inspection.trace": ("Trace",),
     "onnxtile.model.load": ("Source",),
-    "onnxtile.verbs.flows.patterns": (
-        "PatternDraft",
-        "OptionNames",
-        "option_names",
-        "MatchResult",
+    "onnxtile.planning.result": ("PlanResult",),
+    "onnxtile.system.errors": (
+        *("CheckFailed", "Infeasible", "Mismatch", "ModelError", "ModelWarning", "OnnxtileError", "OverLimit"),
+        *("PatternError", "QueryError", "UsageError"),
     ),
-    "onnxtile.verbs.fit": (
-        "fit",
-        "fit_curve",
+    "onnxtile.system.limits": ("RunLimits",),
+    "onnxtile.tiling.limits": ("Limits",),
+    "onnxtile.verbs.flows.check_plan": ("check_plan",),
+    "onnxtile.verbs.flows.explain": ("Explanation", "explain"),
+    "onnxtile.verbs.flows.fit": ("fit", "fit_curve"),
+    "onnxtile.verbs.flows.fuse": ("fuse", "unfuse"),
+    "onnxtile.verbs.flows.inspect": ("inspect", "trace"),
+    "onnxtile.verbs.flows.match": ("MatchResult", "PatternDraft", "draft_pattern", "match"),
+    "onnxtile.verbs.flows.other_formats": ("plan_problem", "plan_tflite"),
+    "onnxtile.verbs.flows.plan": ("plan",),
+    "onnxtile.verbs.flows.results": (
+        *("FitCurve", "FittedModel", "FuseResult", "PlannedModel", "TiledModel", "UnfuseResult", "save"),
     ),
-    "onnxtile.verbs.flows.explaining": (
-        "Explanation",
-        "PartialMatch",
-    ),
-    "onnxtile.verbs.flows.fitting": ("FitCurve",),
-    "onnxtile.verbs.flows.fitted_model": ("FittedModel",),
-    "onnxtile.verbs.flows.fusing": (
-        "FuseResult",
-        "chosen_patterns",
-        "UnfuseResult",
-    ),
-    "onnxtile.verbs.flows.planning": ("PlannedModel",),
-    "onnxtile.verbs.flows.stage": (
-        "BoundDims",
-        "InputShapes",
-        "save",
-    ),
-    "onnxtile.system.progress": ("Progress", "silent"),
-    "onnxtile.verbs.flows.tiling": ("TiledModel",),
-    "onnxtile.verbs.fuse": (
-        "explain",
-        "fuse",
-    ),
-    "onnxtile.verbs.inspect": (
-        "inspect",
-        "trace",
-    ),
-    "onnxtile.verbs.match": ("match",),
-    "onnxtile.verbs.pattern_new": ("draft_pattern",),
-    "onnxtile.verbs.plan": (
-        "check_plan",
-        "plan",
-        "plan_problem",
-        "plan_tflite",
-    ),
-    "onnxtile.verbs.tile": ("tile",),
-    "onnxtile.verbs.unfuse": ("unfuse",),
-    "onnxtile.verbs.verify": ("verify",),
+    "onnxtile.verbs.flows.tile": ("tile",),
+    "onnxtile.verbs.flows.verify": ("verify",),
+    "onnxtile.verbs.list": ("OptionNames", "option_names"),
+    "onnxtile.verification.trials": ("Verdict",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":
+        return sorted(_HOME_OF)
     home = _HOME_OF.get(name, f"onnxtile.verbs.{name}")
     if name not in _HOME_OF and (name.startswith("_") or importlib.util.find_spec(home) is None):
-        raise AttributeError(f"module 'onnxtile.api' has no attribute {name!r}")
-    found = getattr(importlib.import_module(home), name)
-    globals()[name] = found
-    return found
+        raise AttributeError(f"module 'onnxtile' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value

@@ -80,13 +80,13 @@ class SizeOptions(WatchOptions):
     def dim_sums(self) -> dict[str, str]:
         """The dimensions that are a sum of others, of which one has a range: the sum in words of ONNX, "past + 1"."""
         given = values.read_dims(self.dims or {})
-        told = {name: str(size) for name, size in given.items() if isinstance(size, int)}
+        sizes = {name: str(size) for name, size in given.items() if isinstance(size, int)}
         sums = {
             name: parts
             for name, parts in self._sums.items()
             if any(isinstance(given.get(part), tuple) for part in parts)
         }
-        return {name: " + ".join(told.get(part, part) for part in parts) for name, parts in sums.items()}
+        return {name: " + ".join(sizes.get(part, part) for part in parts) for name, parts in sums.items()}
 
     @property
     def _sums(self) -> dict[str, list[str]]:
@@ -135,8 +135,8 @@ class SizeOptions(WatchOptions):
     def fixed_shapes(self) -> dict[str, tuple[int, ...]]:
         """The whole shapes of inputs that have no range."""
         given = values.read_shapes(self.shapes or {})
-        found = {name: tuple(size for size in shape if isinstance(size, int)) for name, shape in given.items()}
-        return {name: sizes for name, sizes in found.items() if len(sizes) == len(given[name])}
+        sizes_by_input = {name: tuple(size for size in shape if isinstance(size, int)) for name, shape in given.items()}
+        return {name: sizes for name, sizes in sizes_by_input.items() if len(sizes) == len(given[name])}
 
     @property
     def shape_ranges(self) -> dict[str, tuple[int | tuple[int, int], ...]]:
@@ -223,6 +223,15 @@ class EmitOptions:
             endings=Choices("onnxtile.report.format:endings"),
         ),
     ] = ()
+    weights: Annotated[
+        str,
+        Option(
+            "keep the weights of a .c in its code, or in a .weights.bin beside it",
+            "code|file",
+            heading=WRITING,
+            choices=Choices("onnxtile.firmware.weights:HOLDERS"),
+        ),
+    ] = "code"
     target_cc: Annotated[
         str,
         Option(
@@ -250,3 +259,8 @@ class EmitOptions:
             choices=Choices("onnxtile.report.format:COLOR_BY"),
         ),
     ] = None
+
+    @property
+    def wants_c(self) -> bool:
+        """Whether one of the files is a program in C."""
+        return any(file.endswith(".c") or file == "c" for file in self.emit)

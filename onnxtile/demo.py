@@ -12,6 +12,7 @@ from onnxtile.report.format import RenderOptions, format_of
 from onnxtile.report.layout import live_sizes
 from onnxtile.system.errors import Mismatch, UsageError
 from onnxtile.system.files import staged
+from onnxtile.system.progress import Progress, silent
 from onnxtile.system.registry import data_folder
 from onnxtile.tiling.limits import Limits
 
@@ -59,7 +60,7 @@ class DemoResult:
         }
 
 
-def demo(folder: Path, *, progress: api.Progress = api.silent) -> DemoResult:
+def demo(folder: Path, *, progress: Progress = silent) -> DemoResult:
     """Fuse, tile and plan the demo model, one after the other; leave the original, the results and their plans in `folder`.
 
     Raises UsageError where `folder` cannot be made; Mismatch where the outputs of a step differ.
@@ -85,7 +86,7 @@ def demo(folder: Path, *, progress: api.Progress = api.silent) -> DemoResult:
     return DemoResult(folder, stages)
 
 
-def _stage(title: str, model: Path, command: str, meta_ops: int, tiles: int, progress: api.Progress) -> Stage:
+def _stage(title: str, model: Path, command: str, meta_ops: int, tiles: int, progress: Progress) -> Stage:
     """Plan `model`, leave the planned model and its plans beside it, compare it with the original, and return the row of the table."""
     progress(f"plan {model.name}")
     planned = api.plan(model)
@@ -97,7 +98,7 @@ def _stage(title: str, model: Path, command: str, meta_ops: int, tiles: int, pro
     verdict = api.verify(model.with_name(ORIGINAL), target)
     if not verdict.equal:
         raise Mismatch(f"the outputs of {target.name} differ from those of {ORIGINAL}", hint="please report it")
-    held = {one.operator: "inside" for one in planned.plan.insides}
+    held = {inside.operator: "inside" for inside in planned.plan.insides}
     counted = api.plan(model, workspaces=held, verify=False).plan if held else planned.plan
     return Stage(
         model=title,

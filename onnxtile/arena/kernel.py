@@ -13,13 +13,13 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.arena.memory import VECTOR, ArenaMemory, StateRows, TensorMemory, same
+from onnxtile.declare.plan_document import PlannedState
+from onnxtile.kernels.aliases import Alias, LayoutFacts, containers, views
+from onnxtile.kernels.kernel_graph import ByteSpan
 from onnxtile.model.known import Dims
 from onnxtile.model.session import AnySession
 from onnxtile.model.submodel import Submodels, tensor_type
 from onnxtile.model.topology import dependencies, has_body
-from onnxtile.planning.aliases import Alias, LayoutFacts, containers, views
-from onnxtile.planning.live_ranges import ByteSpan
-from onnxtile.planning.result import PlannedState
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.runtime import Session
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-from onnxtile.planning.result import PlannedBody, PlannedBuffer
+from onnxtile.declare.plan_document import PlannedBody, PlannedBuffer
 from onnxtile.shapes.resolve import Shapes, granule, tensor_bytes
 from onnxtile.system.errors import CheckFailed
 from onnxtile.system.runtime import Array, Binding

@@ -17,18 +17,24 @@ import onnx_ir as ir
 from onnxtile.arena.graph_run import GraphRun, RunContext, Unsure
 from onnxtile.arena.kernel import Corruption, Draws, Kernel, Kernels, Moves, PairedValues, ValueTable, View, contradicts
 from onnxtile.arena.memory import ArenaMemory, TensorMemory, same
-from onnxtile.check.document import UNSAID, Claims
-from onnxtile.check.graph import entered_bodies, names_of
-from onnxtile.check.ranges import SizeOfSymbols, WrongFormula, claimed_at, listed
+from onnxtile.check.ranges import DocumentAtSizes, SizeOfSymbols, WrongFormula, claimed_at, listed
+from onnxtile.declare.plan_document import (
+    NO_SHAPE,
+    UNSAID,
+    PlannedBody,
+    PlannedBuffer,
+    PlannedGraph,
+    PlannedMovement,
+)
+from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import ANYTHING, Wanted
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.session import session_of
-from onnxtile.model.topology import has_body
-from onnxtile.planning.aliases import LayoutFacts
-from onnxtile.planning.result import ArenaFormula, PlannedBody, PlannedBuffer, PlannedMovement, PlanResult
-from onnxtile.planning.schedule import find_order, named, shuffled
-from onnxtile.shapes.opened_calls import fold, unfold
+from onnxtile.model.topology import dependencies, has_body
+from onnxtile.planning.result import PlanResult
+from onnxtile.planning.schedule import find_order, named, shuffled, shuffled_steps
+from onnxtile.shapes.opened_calls import fold, inside_of, unfold
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
 from onnxtile.system.errors import CheckFailed
 from onnxtile.system.posix import return_free_memory
@@ -62,9 +68,9 @@ class ArenaExecutor:
         self.blocks = blocks or {arena.name: ArenaMemory(arena.size, result.alignment) for arena in result.arenas}
         self._result = result
         self._context = RunContext(LayoutFacts(model, shapes, constants), self.blocks, self._kernels)
-        parts = (result.buffers, result.schedule, result.steps, result.bodies, result.kept_states)
+        parts = (result.buffers, result.schedule, result.steps, result.bodies, result.states)
         self._run = GraphRun(model.graph, self._context, *parts)
-        states = {state.input for state in result.kept_states}
+        states = {state.input for state in result.states}
         inside = [value for value in model.graph.inputs if value in self._run.sites and value.name not in states]
         names = frozenset(result.keeps)
         made = (value for node in model.graph for value in node.outputs) if names else ()
@@ -239,10 +245,10 @@ def copy_orders(movement: PlannedMovement, nodes: int) -> tuple[tuple[int, ...],
     """Return the places of the `nodes` of a schedule with the copies of `movement` at their earliest and at their latest."""
     early, late = dict[int, int](), dict[int, int]()
     at = 0
-    for copy in movement.copies:
+    for copy in movement.copies or ():
         at = early[copy.step] = max(at, copy.target_free, copy.source_ready)
     at = nodes
-    for copy in reversed(movement.copies):
+    for copy in reversed(movement.copies or ()):
         ends = [
             end
             for end in (copy.before, None if copy.source_until is None else copy.source_until + 1)
@@ -255,6 +261,15 @@ def copy_orders(movement: PlannedMovement, nodes: int) -> tuple[tuple[int, ...],
 def _ordered(before: Mapping[int, int], nodes: int) -> tuple[int, ...]:
     """Return the places of all nodes; the copies that are keys of `before` come before the kernel at the place there."""
     return tuple(sorted(range(nodes), key=lambda place: (before.get(place, place), place not in before, place)))
+
+
+def _other_order(nodes: Sequence[ir.Node], steps: Sequence[int], number: int, *, every: bool) -> tuple[int, ...]:
+    """Return the places of `nodes` in another order: those of one step change places, or with `every`, whatever the graph allows."""
+    if not every:
+        return shuffled_steps(steps, number + 1)
+    places = {node: place for place, node in enumerate(nodes)}
+    makers = ({value.producer() for value in dependencies(node)} for node in nodes)
+    return shuffled([[places[maker] for maker in before if maker in places] for before in makers], number + 1)
 
 
 SEVERAL = 3
@@ -323,13 +338,13 @@ def arena_run(
     # The session of the whole model is gone before the nodes run, which read the weights once more.
     expected = _plain_runs(PlainRun(model, shapes, executor.addresses), prepared, progress)
     return_free_memory()
-    schedule = named(model.graph, result.schedule, result.steps)
+    nodes = named(model.graph, result.schedule)
     every = find_order(result.order).every
     corruption, intact, runs = None, True, 0
     unsure = Unsure.of(LayoutFacts(model, shapes, constants))
     excused = dict(unsure.drawn)
     trials: list[tuple[int, Iterable[int] | None]] = [
-        (number, shuffled(schedule, freely=every, seed=number + 1) if number else None)
+        (number, _other_order(nodes, result.steps, number, every=every) if number else None)
         for number in range(len(prepared))
     ]
     trials += [(0, order) for order in copy_orders(result.movement, len(result.schedule))] if result.movement else []
@@ -401,7 +416,7 @@ class PlanAtSizes:
     """A plan at one size of each dimension: `result` for the run, `claims` for the check."""
 
     result: PlanResult
-    claims: Claims
+    claims: DocumentAtSizes
 
 
 def at_sizes(plan: PlanResult, sizes: SizeOfSymbols, model: ir.Model, shapes: Shapes, *, scaled: bool) -> PlanAtSizes:
@@ -410,29 +425,23 @@ def at_sizes(plan: PlanResult, sizes: SizeOfSymbols, model: ir.Model, shapes: Sh
     `model` has these sizes and `shapes`. They give the sizes of tensors that have no formula, which the plan has at their largest. Raises
     CheckFailed where one is larger than that.
     """
-    arenas = {formula.name: formula for formula in plan.formulas}
-    terms = _RowsAtSizes(sizes, model, model.graph, shapes, scaled)
+    try:
+        claims = claimed_at(plan, sizes, scaled=scaled)
+    except WrongFormula as error:
+        raise CheckFailed(f"the plan is not sound: {error}", hint="please report it with the model") from None
+    terms = _RowsAtSizes(sizes, model.graph, shapes)
     result = replace(
         plan,
-        dims={**plan.dims, **sizes},
+        dims=claims.dims,
         ranges={},
-        formulas=(),
-        buffers=tuple(map(terms.row, plan.buffers)),
-        bodies=tuple(map(terms.body, plan.bodies)),
-        arenas=tuple(replace(arena, **_figures(arenas[arena.name], sizes, scaled=scaled)) for arena in plan.arenas),
+        formulas=None,
+        buffers=terms.rows(plan, claims),
+        bodies=terms.bodies(plan, claims),
+        arenas=claims.arenas,
         inputs=(),
         outputs=(),
     )
-    try:
-        return PlanAtSizes(result, claimed_at(Claims.of(plan), sizes, scaled=scaled))
-    except WrongFormula as error:
-        raise CheckFailed(f"the plan is not sound: {error}", hint="please report it with the model") from None
-
-
-def _figures(formula: ArenaFormula, sizes: SizeOfSymbols, *, scaled: bool) -> dict[str, Any]:
-    """Return the size of an arena at `sizes`, and its peak where a formula says it."""
-    size = formula.least if scaled else formula.fixed
-    return {"size": size.at(sizes), "peak": UNSAID if formula.peak is None else formula.peak.at(sizes)}
+    return PlanAtSizes(result, claims)
 
 
 @dataclass(frozen=True)
@@ -440,10 +449,8 @@ class _RowsAtSizes:
     """The rows of one `graph` of a model at the sizes. Names of values return in sibling bodies, with other sizes."""
 
     sizes: SizeOfSymbols
-    model: ir.Model
     graph: ir.Graph
     shapes: Shapes
-    scaled: bool
 
     @cached_property
     def known(self) -> dict[str, ir.Value]:
@@ -451,33 +458,33 @@ class _RowsAtSizes:
         made = (value for node in self.graph for value in node.outputs)
         return {value.name or "": value for value in (*self.graph.inputs, *made)}
 
-    @cached_property
-    def nodes(self) -> dict[str, ir.Node]:
-        """The nodes of the graph by their names in a plan."""
-        return {name: node for node, name in names_of(self.graph).items()}
+    def rows(self, plan: PlannedGraph, claims: PlannedGraph) -> tuple[PlannedBuffer, ...]:
+        """Return the rows of `plan` at the sizes, where `claims` has what it says of them."""
+        return tuple(map(self._row, plan.buffers, claims.buffers))
 
-    def row(self, row: PlannedBuffer) -> PlannedBuffer:
-        """Return `row` at the sizes."""
-        offset = row.scaled_offset.at(self.sizes) if self.scaled and row.scaled_offset is not None else row.offset
-        shape = row.shape if row.shape_formula is None else tuple(size.at(self.sizes) for size in row.shape_formula)
-        size = row.size if row.size_formula is None else row.size_formula.at(self.sizes)
-        if row.size_formula is None and row.name in self.known:
-            value = self.known[row.name]
-            found = tensor_bytes(value, self.shapes)
-            shape, size = self.shapes.sizes(value) or shape, size if found is None else found
+    def _row(self, row: PlannedBuffer, claim: PlannedBuffer) -> PlannedBuffer:
+        shape, size = (row.shape if claim.shape == NO_SHAPE else claim.shape), claim.size
+        if size == UNSAID:
+            value = self.known.get(row.name)
+            found = None if value is None else tensor_bytes(value, self.shapes)
+            size = row.size if found is None else found
+            shape = (None if value is None else self.shapes.sizes(value)) or shape
         if size > row.size:
             raise CheckFailed(
                 f"{row.name!r} has {size} bytes at {listed(self.sizes)}, more than the {row.size} of the plan"
             )
-        if row.strides_formula is not None:
-            row = replace(row, strides=tuple(stride.at(self.sizes) for stride in row.strides_formula))
-        names = ("size_formula", "shape_formula", "strides_formula", "scaled_offset")
-        formulas: dict[str, Any] = dict.fromkeys(names)
-        return replace(row, offset=offset, shape=shape, size=size, **formulas)
+        lies: dict[str, Any] = {"offset": claim.offset, "size": size, "shape": shape, "strides": claim.strides}
+        lies |= {"size_formula": "", "shape_formula": None, "strides_formula": None, "scaled_offset": ""}
+        return replace(row, **lies)
 
-    def body(self, body: PlannedBody) -> PlannedBody:
-        """Return the plan of a body at the sizes."""
-        graph = entered_bodies(self.nodes[body.node], self.model)[body.attribute]
+    def bodies(self, plan: PlannedGraph, claims: PlannedGraph) -> tuple[PlannedBody, ...]:
+        """Return the plans of the bodies of `plan` at the sizes."""
+        nodes = dict(zip(plan.schedule, named(self.graph, plan.schedule), strict=True))
+        pairs = zip(plan.bodies, claims.bodies, strict=True)
+        return tuple(self._body(body, claim, nodes[body.node]) for body, claim in pairs)
+
+    def _body(self, body: PlannedBody, claim: PlannedBody, node: ir.Node) -> PlannedBody:
+        graph = inside_of(node) if body.attribute is None else node.attributes[body.attribute].as_graph()
+        assert graph is not None
         inside = replace(self, graph=graph)
-        buffers, inner = tuple(map(inside.row, body.buffers)), tuple(map(inside.body, body.bodies))
-        return replace(body, buffers=buffers, bodies=inner, size=UNSAID)
+        return replace(body, buffers=inside.rows(body, claim), bodies=inside.bodies(body, claim), size=UNSAID)

@@ -17,9 +17,9 @@ from onnxtile.arena.graph_run import Unsure
 from onnxtile.arena.kernel import Corruption, rows_of_state
 from onnxtile.arena.memory import ArenaMemory, TensorMemory, same
 from onnxtile.arena.run import ArenaExecutor, PlainRun, copy_orders, differences
+from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.model.feeds import Wanted
-from onnxtile.planning.aliases import LayoutFacts
-from onnxtile.planning.result import PlannedState, PlanResult
+from onnxtile.planning.result import KeptState, PlanResult
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.system.errors import CheckFailed
 from onnxtile.system.posix import return_free_memory
@@ -117,7 +117,7 @@ class _StateRuns:
         plan = self._last[0] if self._last is not None else None
         if plan is None or self.corruption is not None or not self.is_intact or self.wanted.given is not None:
             return
-        states = plan.result.kept_states
+        states = plan.result.states
         if self.runs < 2 or any(state.axis is not None for state in states):
             return
         if all(_is_contributed(state, plan) for state in states):
@@ -132,7 +132,7 @@ class _StateRuns:
     def run(self, plan: SizedPlan) -> bool:
         """Run `plan` once in the arena and beside it; return whether all bits are equal."""
         executor, plain, unsure = self._prepared(plan)
-        states, number = plan.result.kept_states, self.runs
+        states, number = plan.result.states, self.runs
         feeds = dict(self.wanted.feeds(plan.opened.model, plan.opened.shapes.sizes, 1, seed=number)[0])
         is_first = number == self._begin
         carried = set() if is_first else {state.input for state in states}
@@ -164,7 +164,7 @@ class _StateRuns:
         return StateVerdict(
             runs=self.runs - self.drawn_runs,
             drawn_runs=self.drawn_runs,
-            states=tuple((state.input, state.output) for state in plan.result.kept_states),
+            states=tuple((state.input, state.output) for state in plan.result.states),
             outputs=tuple(value.name or "" for value in plan.opened.model.graph.outputs),
             copied=self.copied,
             differing=None if wrong is None else wrong.name,
@@ -188,7 +188,7 @@ class _StateRuns:
         self._last = (plan, executor, plain, unsure)
         return self._last[1:]
 
-    def _first(self, state: PlannedState, plan: SizedPlan, drawn: Array) -> Array:
+    def _first(self, state: KeptState, plan: SizedPlan, drawn: Array) -> Array:
         """Return the value of `state` before the first run: given, or zeros, from which a deployment starts.
 
         Of a state that grows, the elements that are there are `drawn`; all are in runs from a random state. An operator of onnxruntime
@@ -197,7 +197,7 @@ class _StateRuns:
         is_zero = _is_contributed(state, plan) or (state.axis is None and not self.drawn_runs)
         return np.zeros_like(drawn) if is_zero and self.wanted.given is None else drawn
 
-    def _overwrite(self, states: tuple[PlannedState, ...], pattern: int) -> None:
+    def _overwrite(self, states: tuple[KeptState, ...], pattern: int) -> None:
         """Fill the arenas with `pattern`, apart from states that an earlier run left there."""
         for name, block in (self.blocks or {}).items():
             kept = [state for state in states if state.arena == name]
@@ -215,7 +215,7 @@ class _StateRuns:
         wrong = next((name for name, reason in told.items() if reason is None), None)
         self.corruption = None if wrong is None else Corruption(wrong, None)
 
-    def _carry(self, after: Mapping[PlannedState, TensorMemory], expected: Mapping[str, Any]) -> None:
+    def _carry(self, after: Mapping[KeptState, TensorMemory], expected: Mapping[str, Any]) -> None:
         """Make the outputs `after` the run the states of the next ones; in the arena they must be there by now."""
         for state, memory in after.items():
             if not self._is_there(state, memory):
@@ -225,7 +225,7 @@ class _StateRuns:
             self._reference[state.input] = value
             self._plain[state.input] = _array(output) if same(memory, output) else value
 
-    def _is_there(self, state: PlannedState, memory: TensorMemory) -> bool:
+    def _is_there(self, state: KeptState, memory: TensorMemory) -> bool:
         """Return whether the bytes of `state` hold `memory`, its output."""
         assert self.blocks is not None
         rows = rows_of_state(state, self.blocks, memory.shape)
@@ -238,7 +238,7 @@ class _StateRuns:
         return np.array_equal(data[:size], memory.data[:size])
 
     def _copy(
-        self, states: Iterable[PlannedState], after: Mapping[PlannedState, TensorMemory], found: Mapping[str, Any]
+        self, states: Iterable[KeptState], after: Mapping[KeptState, TensorMemory], found: Mapping[str, Any]
     ) -> Corruption | None:
         """Copy states to their inputs as the plan says; return an output that this overwrites, which the caller reads afterwards."""
         outputs = {name: value for name, value in found.items() if isinstance(value, TensorMemory)}
@@ -253,14 +253,14 @@ class _StateRuns:
         return next((Corruption(name, None) for name in changed), None)
 
 
-def _bytes(block: ArenaMemory, state: PlannedState) -> Any:
+def _bytes(block: ArenaMemory, state: KeptState) -> Any:
     data = block.part(state.offset or 0, state.size or 0)
     if data is None:
         raise CheckFailed(f"the plan places the state {state.input!r} outside of the arena")
     return data
 
 
-def _is_contributed(state: PlannedState, plan: SizedPlan) -> bool:
+def _is_contributed(state: KeptState, plan: SizedPlan) -> bool:
     outputs = {value.name: value.producer() for value in plan.opened.model.graph.outputs}
     maker = outputs[state.output]
     return maker is not None and maker.domain == "com.microsoft"

@@ -10,29 +10,28 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from itertools import product
 from typing import Any, TypeAlias
 
-import onnx_ir as ir
-
-from onnxtile.check.addresses import Holder, overlaps
-from onnxtile.check.document import (
+from onnxtile.check.addresses import Holder, SizedBuffer, overlaps
+from onnxtile.check.reading import RangedValue
+from onnxtile.declare.plan_document import (
     NO_SHAPE,
     UNSAID,
-    ArenaClaim,
-    BodyClaim,
-    ClaimedRow,
-    Claims,
-    FormulaClaim,
-    InputClaim,
-    PiecesClaim,
-    Reason,
+    WORKSPACE,
+    Arena,
+    ArenaFormula,
+    Excluded,
+    PlanDocument,
+    PlanFailure,
+    PlannedBody,
+    PlannedBuffer,
+    PlannedInput,
+    SizeText,
 )
-from onnxtile.declare.plan_document import PlanFailure
 from onnxtile.model.formula import SizeFormula, product_of, read_size
-from onnxtile.shapes.opened_calls import Unfolded
 
 BETWEEN = 5
 """Sizes between the corners of the ranges at which a plan is proved."""
@@ -53,6 +52,13 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Pow: operator.pow,
 }
 _CALLS: Mapping[str, Callable[[Iterable[int]], int]] = {"max": max, "min": min}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class DocumentAtSizes(PlanDocument):
+    """A plan over ranges at one size of each dimension, with its fixed offsets or, where it `is_scaled`, with scaled ones."""
+
+    is_scaled: bool
 
 
 class WrongFormula(ValueError):  # a fault of the plan that is checked
@@ -134,7 +140,7 @@ def _number(tree: ast.expr, sizes: SizeOfSymbols) -> int:
     raise WrongFormula
 
 
-def claimed_at(claims: Claims, sizes: SizeOfSymbols, *, scaled: bool) -> Claims:
+def claimed_at(claims: PlanDocument, sizes: SizeOfSymbols, *, scaled: bool) -> DocumentAtSizes:
     """Return what `claims`, a plan over ranges, say of these `sizes`, with fixed or scaled offsets.
 
     A tensor without a formula has the size of the graph. Raises WrongFormula.
@@ -143,14 +149,13 @@ def claimed_at(claims: Claims, sizes: SizeOfSymbols, *, scaled: bool) -> Claims:
     arenas = tuple(_arena(arena, formulas.get(arena.name), sizes, scaled) for arena in claims.arenas)
     # The figures of the largest sizes are not claimed of others.
     figures = ("peak", "peak_step", "lower_bound", "activation_bytes", "in_place")
-    lists = ("copies", "totals", "gap", "optimal", "search", "formulas")
+    lists = ("copies", "totals", "gap", "optimal", "formulas")
     left_out: dict[str, Any] = {**dict.fromkeys(figures, UNSAID), **dict.fromkeys(lists), "bound": "", "ranges": {}}
     is_smaller = any(sizes[name] < high for name, (_, high) in claims.ranges.items())
     if is_smaller:
         left_out["states"] = tuple(replace(state, size=UNSAID, copied=UNSAID) for state in claims.states)
-    return replace(
-        claims,
-        **left_out,
+    said = {one.name: getattr(claims, one.name) for one in fields(PlanDocument)}
+    at_sizes: dict[str, Any] = dict(
         dims={**claims.dims, **sizes},
         arenas=arenas,
         buffers=tuple(_row(row, sizes, scaled, is_smaller) for row in claims.buffers),
@@ -159,21 +164,20 @@ def claimed_at(claims: Claims, sizes: SizeOfSymbols, *, scaled: bool) -> Claims:
         outputs=None if claims.outputs is None else tuple(_end(one, sizes) for one in claims.outputs),
         outside=None if claims.outside is None else tuple(map(_without_shape, claims.outside)),
         unplanned=None if claims.unplanned is None else tuple(map(_without_shape, claims.unplanned)),
-        is_at_sizes=True,
-        is_scaled=scaled,
     )
+    return DocumentAtSizes(**{**said, **left_out, **at_sizes}, is_scaled=scaled)
 
 
-def _end(end: InputClaim, sizes: SizeOfSymbols) -> InputClaim:
+def _end(end: PlannedInput, sizes: SizeOfSymbols) -> PlannedInput:
     shape = _numbers(end.shape_formula, sizes)
     return replace(end, shape=NO_SHAPE if shape is None else shape, shape_formula=None)
 
 
-def _without_shape(reason: Reason) -> Reason:
+def _without_shape(reason: Excluded) -> Excluded:
     return replace(reason, shape=NO_SHAPE)
 
 
-def _arena(arena: ArenaClaim, formula: FormulaClaim | None, sizes: SizeOfSymbols, scaled: bool) -> ArenaClaim:
+def _arena(arena: Arena, formula: ArenaFormula | None, sizes: SizeOfSymbols, scaled: bool) -> Arena:
     if formula is None:
         raise WrongFormula(f"formulas lack the arena {arena.name!r}")
     size = formula.scaled if scaled and formula.scaled is not None else formula.fixed
@@ -181,7 +185,7 @@ def _arena(arena: ArenaClaim, formula: FormulaClaim | None, sizes: SizeOfSymbols
     return replace(arena, size=largest(size, sizes), peak=peak)
 
 
-def largest(pieces: PiecesClaim, sizes: SizeOfSymbols) -> int:
+def largest(pieces: SizeText, sizes: SizeOfSymbols) -> int:
     """Return the largest of the pieces. Raises WrongFormula where the whole formula has another value."""
     found = max((evaluated(piece, sizes) for piece in pieces.pieces), default=0)
     if found != evaluated(pieces.bytes, sizes):
@@ -189,15 +193,15 @@ def largest(pieces: PiecesClaim, sizes: SizeOfSymbols) -> int:
     return found
 
 
-def _body(body: BodyClaim, sizes: SizeOfSymbols, scaled: bool, is_smaller: bool) -> BodyClaim:
+def _body(body: PlannedBody, sizes: SizeOfSymbols, scaled: bool, is_smaller: bool) -> PlannedBody:
     rows = tuple(_row(row, sizes, scaled, is_smaller) for row in body.buffers)
     inner = tuple(_body(one, sizes, scaled, is_smaller) for one in body.bodies)
     return replace(body, buffers=rows, bodies=inner, size=UNSAID)
 
 
-def _row(row: ClaimedRow, sizes: SizeOfSymbols, scaled: bool, is_smaller: bool) -> ClaimedRow:
+def _row(row: PlannedBuffer, sizes: SizeOfSymbols, scaled: bool, is_smaller: bool) -> SizedBuffer:
     """Return `row` at `sizes`. Its parts lie elsewhere where `is_smaller`: then the check takes the live bytes from the graph."""
-    is_fixed = row.kind == "workspace"
+    is_fixed = row.kind == WORKSPACE
     size = evaluated(row.size_formula, sizes) if row.size_formula else row.size if is_fixed else UNSAID
     shape, strides = _numbers(row.shape_formula, sizes), _numbers(row.strides_formula, sizes)
     offset = evaluated(row.scaled_offset, sizes) if scaled and row.scaled_offset else row.offset
@@ -206,22 +210,17 @@ def _row(row: ClaimedRow, sizes: SizeOfSymbols, scaled: bool, is_smaller: bool) 
         raise WrongFormula(
             f"{row.name!r} has {size} bytes at {listed(sizes)}, more than the {row.size} of the largest sizes"
         )
-    return replace(
-        row,
-        offset=offset,
-        size=size,
-        shape=(row.shape if is_fixed else NO_SHAPE) if shape is None else shape,
-        strides=row.strides if strides is None else strides,
-        most=row.size,
-        **lives,  # type: ignore[arg-type]
-    )
+    said: dict[str, Any] = {**vars(row), "offset": offset, "size": size, **lives}
+    said["shape"] = (row.shape if is_fixed else NO_SHAPE) if shape is None else shape
+    said["strides"] = row.strides if strides is None else strides
+    return SizedBuffer(**said, most=row.size)
 
 
 def _numbers(formulas: tuple[str, ...] | None, sizes: SizeOfSymbols) -> tuple[int, ...] | None:
     return None if formulas is None else tuple(evaluated(text, sizes) for text in formulas)
 
 
-def wrong_ranges(claims: Claims, words: Mapping[str, str]) -> Iterator[PlanFailure]:
+def wrong_ranges(claims: PlanDocument, words: Mapping[str, str]) -> Iterator[PlanFailure]:
     """Yield ranges that are none, and those that do not end with the sizes in `dims`; then formulas without a range.
 
     `words` are the names in formulas of dimensions whose own names no formula can have.
@@ -236,7 +235,7 @@ def wrong_ranges(claims: Claims, words: Mapping[str, str]) -> Iterator[PlanFailu
     yield from _wrong_formulas(claims)
 
 
-def _wrong_sums(claims: Claims, sizes: SizeOfSymbols) -> Iterator[PlanFailure]:
+def _wrong_sums(claims: PlanDocument, sizes: SizeOfSymbols) -> Iterator[PlanFailure]:
     """Yield dimensions that are sums of others, and have another size in `dims` than the sum has at the largest sizes."""
     for name, text in claims.sums.items():
         if name in claims.dims:
@@ -249,7 +248,7 @@ def _wrong_sums(claims: Claims, sizes: SizeOfSymbols) -> Iterator[PlanFailure]:
                 yield PlanFailure(f"dims: {name!r} is {claims.dims[name]}, and the sum {text} is {right}")
 
 
-def _wrong_formulas(claims: Claims) -> Iterator[PlanFailure]:
+def _wrong_formulas(claims: PlanDocument) -> Iterator[PlanFailure]:
     """Yield formulas that a plan without ranges, or a row of another kind, cannot have, and arenas without one."""
     if bool(claims.ranges) != (claims.formulas is not None):
         yield PlanFailure("formulas are those of a plan over ranges, which needs them")
@@ -267,7 +266,7 @@ def _wrong_formulas(claims: Claims) -> Iterator[PlanFailure]:
             yield PlanFailure(f"{name} of {row.name!r} is not that of such a row or plan", (row.name,))
 
 
-def _all_rows(claims: Claims) -> Iterator[ClaimedRow]:
+def _all_rows(claims: PlanDocument) -> Iterator[PlannedBuffer]:
     yield from claims.buffers
     todo = list(claims.bodies)
     while todo:
@@ -276,11 +275,11 @@ def _all_rows(claims: Claims) -> Iterator[ClaimedRow]:
         todo += body.bodies
 
 
-def _without_reason(row: ClaimedRow, claims: Claims, *, is_scaled: bool) -> Iterator[str]:
+def _without_reason(row: PlannedBuffer, claims: PlanDocument, *, is_scaled: bool) -> Iterator[str]:
     """Yield the formulas of `row` that such a row, or a plan without ranges or scaled arenas, cannot have."""
     formulas = ("size_formula", "shape_formula", "strides_formula", "scaled_offset")
     for name in (name for name in formulas if getattr(row, name)):
-        is_tensors = row.kind != "workspace" or name == "scaled_offset"
+        is_tensors = row.kind != WORKSPACE or name == "scaled_offset"
         is_wanted = {"strides_formula": row.strides is not None, "scaled_offset": is_scaled}.get(name, True)
         if not (claims.ranges and is_tensors and is_wanted):
             yield name
@@ -293,17 +292,14 @@ def _without_reason(row: ClaimedRow, claims: Claims, *, is_scaled: bool) -> Iter
 # sizes, too: no two buffers that are live together overlap, and none leaves its arena.
 
 
-def wrong_between(claims: Claims, over: Unfolded) -> Iterator[PlanFailure]:
-    """Yield the formulas of `claims` that are wrong somewhere in the ranges. `over` is the model over them. Raises WrongFormula."""
+def wrong_between(claims: PlanDocument, over: Mapping[str, RangedValue]) -> Iterator[PlanFailure]:
+    """Yield the formulas of `claims` that are wrong somewhere in the ranges. `over` has the values over them. Raises WrongFormula."""
     sizes = list(further_sizes(claims.ranges))
-    graph = over.model.graph
-    values = {value.name: value for value in (*graph.inputs, *(value for node in graph for value in node.outputs))}
     for row in claims.buffers:
-        if row.name in values and row.kind != "workspace":
-            yield from _wrong_row(row, values[row.name], claims, over, sizes)
+        if row.name in over and row.kind != WORKSPACE:
+            yield from _wrong_row(row, over[row.name], claims, sizes)
     for end in (*(claims.inputs or ()), *(claims.outputs or ())):
-        value = values.get(end.name)
-        shape = None if value is None else over.shapes.formulas(value)
+        shape = over[end.name].shape if end.name in over else None
         if end.shape_formula is not None and not _are_equal(end.shape_formula, shape, claims, sizes):
             yield PlanFailure(f"shape_formula of {end.name!r} is not that of the graph", (end.name,))
     for formula in claims.formulas or ():
@@ -314,20 +310,20 @@ def wrong_between(claims: Claims, over: Unfolded) -> Iterator[PlanFailure]:
 
 
 def _wrong_row(
-    row: ClaimedRow, value: ir.Value, claims: Claims, over: Unfolded, sizes: Sequence[SizeOfSymbols]
+    row: PlannedBuffer, value: RangedValue, claims: PlanDocument, sizes: Sequence[SizeOfSymbols]
 ) -> Iterator[PlanFailure]:
-    shape, dtype = over.shapes.formulas(value), over.shapes.dtype(value)
+    shape, bits = value
     if row.shape_formula is not None and not _are_equal(row.shape_formula, shape, claims, sizes):
         yield PlanFailure(f"shape_formula of {row.name!r} is not that of the graph", (row.name,))
-    if shape is None or dtype is None:
+    if shape is None or bits is None:
         return
-    size = (product_of(shape) * dtype.bitwidth + 7) // 8
+    size = (product_of(shape) * bits + 7) // 8
     if row.size_formula and not _are_equal((row.size_formula,), (size,), claims, sizes):
         yield PlanFailure(f"size_formula of {row.name!r} is not that of the graph", (row.name,))
 
 
 def _are_equal(
-    texts: Sequence[str], formulas: Sequence[SizeFormula] | None, claims: Claims, sizes: Sequence[SizeOfSymbols]
+    texts: Sequence[str], formulas: Sequence[SizeFormula] | None, claims: PlanDocument, sizes: Sequence[SizeOfSymbols]
 ) -> bool:
     """Return whether `texts` have the values of `formulas`; also where these are not known."""
     if formulas is None:
@@ -339,15 +335,16 @@ def _are_equal(
     return all(evaluated(text, at) == one.at(at) for text, one in left for at in sizes)
 
 
-def _overlapping(claims: Claims, sizes: Sequence[SizeOfSymbols]) -> Iterator[PlanFailure]:
+def _overlapping(claims: PlanDocument, sizes: Sequence[SizeOfSymbols]) -> Iterator[PlanFailure]:
     """Yield the buffers with scaled offsets that overlap or leave their arena at the first of `sizes` where some do."""
     for at in sizes:
         one = claimed_at(claims, at, scaled=True)
         ends = {arena.name: arena.size for arena in one.arenas}
-        inside: dict[str, list[ClaimedRow]] = {}
-        for row in one.buffers:
+        inside: dict[str, list[SizedBuffer]] = {}
+        rows = [row for row in one.buffers if isinstance(row, SizedBuffer)]
+        for row in rows:
             inside.setdefault(row.alias or row.name, []).append(row)
-        owners = [row for row in one.buffers if row.alias is None and row.first != UNSAID]
+        owners = [row for row in rows if row.alias is None and row.first != UNSAID]
         holders = [_holder(row, inside[row.name]) for row in owners]
         outside = [
             holder.row
@@ -361,7 +358,7 @@ def _overlapping(claims: Claims, sizes: Sequence[SizeOfSymbols]) -> Iterator[Pla
             return
 
 
-def _holder(row: ClaimedRow, members: Sequence[ClaimedRow]) -> Holder:
+def _holder(row: SizedBuffer, members: Sequence[SizedBuffer]) -> Holder:
     """Return the holder of the owner `row` of `members`. A tensor without a formula may have its largest size."""
     ends = ((other.offset - row.offset + (other.most if other.size == UNSAID else other.size)) for other in members)
     return Holder(replace(row, size=max(ends), parts=None), (), row.first, row.last, 1)

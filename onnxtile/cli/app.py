@@ -23,8 +23,8 @@ _GROUPS = {"pattern": "Write patterns of your own."}
 
 def verbs() -> dict[str, Verb]:
     """Return all verbs by name."""
-    found = {**discover("onnxtile.verbs", Verb), **discover("onnxtile.cli.commands", Verb)}
-    return dict(sorted(found.items()))
+    verbs_by_name = {**discover("onnxtile.verbs", Verb), **discover("onnxtile.cli.commands", Verb)}
+    return dict(sorted(verbs_by_name.items()))
 
 
 def build(asked: str = "") -> typer.Typer:
@@ -44,10 +44,10 @@ def build(asked: str = "") -> typer.Typer:
     groups: dict[str, typer.Typer] = {}
     only = named("onnxtile.verbs", asked, Verb)
     for name, verb in verbs().items() if only is None else [(asked, only)]:
-        group, _, own = name.rpartition(" ")
+        group, _, command_name = name.rpartition(" ")
         if group and group not in groups:
             groups[group] = _group(app, group)
-        command(groups.get(group, app), verb, own)
+        command(groups.get(group, app), verb, command_name)
     return app
 
 

@@ -128,9 +128,9 @@ def _is_data_of(path: Path, target: Path) -> bool:
 
 def _paths(value: Any, ending: str = "") -> Iterator[Path]:
     """Yield the files that a value names: paths, and texts with this `ending`. A device, a pipe and stdout may be named twice."""
-    for one in value if isinstance(value, list | tuple) else [value]:
-        is_file = isinstance(one, Path) or (isinstance(one, str) and one != "-" and one.endswith(ending))
-        path = Path(one).absolute() if is_file else None
+    for entry in value if isinstance(value, list | tuple) else [value]:
+        is_file = isinstance(entry, Path) or (isinstance(entry, str) and entry != "-" and entry.endswith(ending))
+        path = Path(entry).absolute() if is_file else None
         if path is not None and (path.is_file() or not path.exists()):
             yield real(path)
 
@@ -260,11 +260,16 @@ def command(app: typer.Typer, verb: Verb, name: str) -> None:
 
     known = parameters(verb.command)
     shown = [
-        inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=_default(one), annotation=_annotation(one))
-        for one in known.values()
+        inspect.Parameter(
+            parameter.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=_default(parameter),
+            annotation=_annotation(parameter),
+        )
+        for parameter in known.values()
     ]
     run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in shown}
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     text, examples = layout.split(verb.command.__doc__)
     app.command(name, cls=layout.Command, help=text, epilog=examples)(run)
 
@@ -277,8 +282,8 @@ def _annotation(parameter: VerbParameter) -> Any:
     """Return the type and the looks of a parameter as typer has them: a flag, a text or several; what they mean is read later."""
     several = parameter.kind.several
     kind: Any = bool if parameter.kind.flag else list[str] if several else str
-    about, told = parameter.about, parameter.shown_default
-    text = about.help + (f" [{told}]" if told else "")
+    about, default = parameter.about, parameter.shown_default
+    text = about.help + (f" [{default}]" if default else "")
     how: dict[str, Any] = {"metavar": parameter.metavar, "show_default": False, "autocompletion": complete(parameter)}
     if not isinstance(about, Option):
         return Annotated[kind if parameter.is_required else kind | None, typer.Argument(help=text, **how)]
@@ -309,21 +314,21 @@ def _value(parameter: VerbParameter, text: Any) -> Any:
         if kind.lone and len(text) == 1 and "=" not in text[0]:
             return kind.from_text(text[0])
         return _table(parameter, text)
-    return [kind.from_text(one) for one in text] if kind.several else kind.from_text(text)
+    return [kind.from_text(entry) for entry in text] if kind.several else kind.from_text(text)
 
 
 def _table(parameter: VerbParameter, texts: Iterable[str]) -> dict[str, Any]:
     """Return the table that NAME=VALUE texts make."""
-    found: dict[str, Any] = {}
+    table: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.rpartition("=")
         if not equals or not name:
             raise invalid(parameter.name, text, reason=f"this is not of the form {parameter.kind.pair}")
-        if found.get(name, value) != value:
-            reason = f"{name!r} is given twice, with {found[name]} before"
+        if table.get(name, value) != value:
+            reason = f"{name!r} is given twice, with {table[name]} before"
             raise invalid(parameter.name, Entry(name, value), reason=reason)
-        found[name] = value
-    return {name: parameter.kind.from_text(value) for name, value in found.items()}
+        table[name] = value
+    return {name: parameter.kind.from_text(value) for name, value in table.items()}
 
 
 def _run(verb: Verb, settings: Any) -> None:
@@ -346,16 +351,16 @@ def _finish(job: Job, settings: Any, outcome: Outcome, target: str | None, rende
     """Write what a command has to write, all or nothing, then print."""
     content = outcome.result.to_dict()
     files = dict(render(content if outcome.emitted is None else outcome.emitted))
-    own = None if target is None or target == _STDOUT else Path(target)
+    file = None if target is None or target == _STDOUT else Path(target)
     save = None
     if outcome.model is not None and target is not None:
         save = partial(job.save, outcome.model, target, settings.model, force=settings.force)
-    elif outcome.save is not None and own is not None:
-        save = partial(outcome.save, own)
-    elif outcome.text and own is not None:
-        files[own] = outcome.text.encode()
+    elif outcome.save is not None and file is not None:
+        save = partial(outcome.save, file)
+    elif outcome.text and file is not None:
+        files[file] = outcome.text.encode()
     job.report(outcome, content, target if save is not None else None, files=files, save=save)
-    if outcome.text and own is None and job.as_json != _STDOUT:
+    if outcome.text and file is None and job.as_json != _STDOUT:
         sys.stdout.write(outcome.text)
     if outcome.note and not (job.quiet and outcome.reason is None):
         say(error_line(outcome.note, None) + "\n")
@@ -391,8 +396,11 @@ def _emission(verb: Verb, settings: Any) -> Rendered:
     paths = [Path(file) for file in getattr(settings, "emit", ())]
     render = verb.emits(settings, paths)
     if paths:
+        from onnxtile.report.format import format_of
         from onnxtile.system.files import require_writable
 
+        paths = [*paths, *(other for path in paths for other in format_of(path).paths_beside(path))]
+        require_apart({**vars(settings), "emit": paths})
         for path in paths:
             require_writable(path, source=settings.model)
     return render

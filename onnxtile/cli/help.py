@@ -26,10 +26,10 @@ class _Plain:
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters."""
-        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
-        for parameter in found:
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in parameters:
             parameter.get_runtime_param = lambda: _AsGiven
-        return found
+        return parameters
 
 
 class _AsGiven:
@@ -51,8 +51,8 @@ class Command(_Plain, TyperCommand):
             record = param.get_help_record(ctx)
             if record is not None:
                 headings.setdefault(_heading(param), []).append(_short(record))
-        own = [heading for heading in headings if heading not in _LAST]
-        for heading in (one for one in (*own, *_LAST) if headings.get(one)):
+        of_command = [heading for heading in headings if heading not in _LAST]
+        for heading in (heading for heading in (*of_command, *_LAST) if headings.get(heading)):
             with formatter.section(heading):
                 formatter.write_dl(headings[heading])
 

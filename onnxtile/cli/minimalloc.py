@@ -105,7 +105,7 @@ def _read(path: str) -> str:
 def _plan(options: argparse.Namespace) -> PlanResult:
     """Return a plan within the capacity. Raises Infeasible where none was found."""
     from onnxtile.system.errors import Infeasible
-    from onnxtile.verbs.plan import plan_problem
+    from onnxtile.verbs.flows.other_formats import plan_problem
 
     limit = None if options.timeout is None else f"{options.timeout:.6f}s"
     if options.capacity < 0:

@@ -21,7 +21,7 @@ _STEPS = "steps"
 
 def filled(page: str) -> str:
     """Return the text of a page with its tables made anew."""
-    return _TABLE.sub(lambda found: f"{found[1]}\n{_table(found[2])}\n{found[3]}", page)
+    return _TABLE.sub(lambda match: f"{match[1]}\n{_table(match[2])}\n{match[3]}", page)
 
 
 def _table(name: str) -> str:

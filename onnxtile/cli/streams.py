@@ -48,8 +48,8 @@ def keep_stderr() -> None:
     """
     if not isinstance(sys.stderr, TextIOWrapper) or descriptor_of_errors() != 2:
         return
-    before, own = sys.stderr, os.dup(2)
-    sys.stderr = open(own, "w", 1, before.encoding, before.errors, closefd=False)  # noqa: SIM115
+    before, duplicate = sys.stderr, os.dup(2)
+    sys.stderr = open(duplicate, "w", 1, before.encoding, before.errors, closefd=False)  # noqa: SIM115
     sys.__stderr__ = sys.stderr  # type: ignore[misc]  # rich asks it for the width of the terminal
     leads_nowhere(2)
 
@@ -92,7 +92,7 @@ def say(text: str) -> None:
 
 def show_warnings() -> None:
     """Print each ModelWarning once, as one line on stderr, and none with --quiet; other warnings stay as they are."""
-    usual, said = warnings.showwarning, set[str]()
+    usual, shown = warnings.showwarning, set[str]()
     quiet = not {"-q", "--quiet"}.isdisjoint(sys.argv)
 
     def show(
@@ -107,8 +107,8 @@ def show_warnings() -> None:
             usual(message, category, filename, lineno, file, line)
             return
         text = error_line(str(message), None)
-        if not quiet and text not in said:
-            said.add(text)
+        if not quiet and text not in shown:
+            shown.add(text)
             sys.stderr.write(f"warning: {text}\n")
 
     warnings.showwarning = show
@@ -205,10 +205,10 @@ class Signals:
 
     def _listen(self, asked: set[int]) -> None:
         """Let a thread know of the signals `asked`. It ends when the pipe is closed."""
-        told, self._pipe = os.pipe()
+        reading_end, self._pipe = os.pipe()
         os.set_blocking(self._pipe, False)
         signal.set_wakeup_fd(self._pipe, warn_on_full_buffer=False)
-        threading.Thread(target=_end_in_time, args=(told, asked), name="onnxtile signals", daemon=True).start()
+        threading.Thread(target=_end_in_time, args=(reading_end, asked), name="onnxtile signals", daemon=True).start()
 
     def _end(self, number: int, frame: FrameType | None) -> None:
         if self.done:

@@ -20,13 +20,22 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from enum import Enum
 from functools import cache, wraps
-from importlib import import_module
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, ParamSpec, Protocol, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from onnxtile.declare.values import ANY, COUNT, FILE, FLAG, TEXT, Unreadable, ValueKind
-from onnxtile.system.errors import NAME_ONLY, Entry, OnnxtileError, QueryError, UsageError, Wording, in_python, invalid
+from onnxtile.system.errors import (
+    NAME_ONLY,
+    Entry,
+    OnnxtileError,
+    QueryError,
+    Wording,
+    about_options,
+    in_python,
+    invalid,
+)
+from onnxtile.system.registry import imported
 from onnxtile.system.text import whole
 
 # Messages in the words of their reader: what the code calls `--max-k 64` is `max_k=64` in Python, and `max_k = 64` in a pipeline.
@@ -119,6 +128,8 @@ REPORTING = "Reporting"
 P = ParamSpec("P")
 O = TypeVar("O")  # noqa: E741 - options
 R = TypeVar("R")
+O_contra = TypeVar("O_contra", contravariant=True)
+R_co = TypeVar("R_co", covariant=True)
 
 
 @dataclass(frozen=True)
@@ -137,10 +148,9 @@ class Choices:
         """Return the names."""
         if not self.home:
             return list(self.also)
-        module, _, name = self.home.partition(":")
-        found = getattr(import_module(module), name)
-        found = found() if callable(found) and not isinstance(found, type) else found
-        return [*self.also, *(str(one.value if isinstance(one, Enum) else one) for one in found)]
+        source = imported(self.home)
+        names = source() if callable(source) and not isinstance(source, type) else source
+        return [*self.also, *(str(name.value if isinstance(name, Enum) else name) for name in names)]
 
 
 @dataclass(frozen=True)
@@ -293,22 +303,31 @@ def names(*declarations: type) -> set[str]:
     return {name for declaration in declarations for name in parameters(declaration)}
 
 
-def require_within(settings: Any, allowed: Collection[str], message: str, hint: str, **given: object) -> None:
-    """Raise UsageError for an option of `settings` that differs from its default and is not `allowed`.
-
-    `message` names it as {option}, and what was `given` besides by name.
-    """
+def require_within(settings: Any, allowed: Collection[str], message: str, hint: str) -> None:
+    """Raise UsageError for an option of `settings` that differs from its default and is not `allowed`; `message` names it as {option}."""
     alien = next((name for name in changed(settings) if name not in allowed), None)
     if alien is not None:
-        said = message.replace("{option}", f"{{{alien}}}")
-        raise UsageError(said, hint=hint, given={alien: NAME_ONLY, **given})
+        raise about_options(message.replace("{option}", f"{{{alien}}}"), hint=hint)
 
 
-def declared(declaration: Callable[P, O]) -> Callable[[Callable[[O], R]], Callable[P, R]]:
+class VerbFunction(Protocol[P, O_contra, R_co]):
+    """The function of a verb: called with the arguments and options of its declaration, or from options that were read before."""
+
+    def __call__(self, *args: P.args, **given: P.kwargs) -> R_co:
+        """Do the work; an error names options as Python has them."""
+        ...
+
+    @property
+    def from_options(self) -> Callable[[O_contra], R_co]:
+        """The same on options that were read; an error names options as their declaration does."""
+        ...
+
+
+def declared(declaration: Callable[P, O]) -> Callable[[Callable[[O], R]], VerbFunction[P, O, R]]:
     """Return a decorator: the function takes the arguments and options of `declaration` as a call in Python has them."""
     own = inspect.signature(declaration)
 
-    def decorate(body: Callable[[O], R]) -> Callable[P, R]:
+    def decorate(body: Callable[[O], R]) -> VerbFunction[P, O, R]:
         @wraps(body)
         def call(*args: P.args, **given: P.kwargs) -> R:
             try:
@@ -325,7 +344,8 @@ def declared(declaration: Callable[P, O]) -> Callable[[Callable[[O], R]], Callab
         returned = body.__annotations__.get("return", own.empty)
         call.__signature__ = own.replace(return_annotation=returned)  # type: ignore[attr-defined]
         call.__doc__ = _doc(body.__doc__ or "", declaration)
-        return call
+        call.from_options = body  # type: ignore[attr-defined]
+        return cast(VerbFunction[P, O, R], call)
 
     return decorate
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from onnxtile.system.errors import OnnxtileError, UsageError
 from onnxtile.system.files import require_possible
@@ -48,6 +48,26 @@ class ValueKind:
     pair: str = ""
     lone: bool = False
     flag: bool = False
+
+
+T = TypeVar("T")
+
+
+def _table_of(read: Callable[[Any], T]) -> Callable[[Any], dict[str, T]]:
+    """Return the reader of a table of names and values, each of which `read` takes."""
+
+    def read_table(value: Any) -> dict[str, T]:
+        if not isinstance(value, Mapping):
+            raise Unreadable("give a table of names and values")
+        table = {}
+        for name, entry in value.items():
+            try:
+                table[name] = read(entry)
+            except Unreadable as error:
+                raise Unreadable(error.reason, hint=error.hint, key=name) from None
+        return table
+
+    return read_table
 
 
 def read_flag(value: Any) -> bool:
@@ -97,12 +117,7 @@ def read_size(value: Any) -> int:
 
 def read_sizes(value: Any) -> int | dict[str, int]:
     """Return one size in bytes, or several by name, in their order."""
-    return _table(value, read_size) if isinstance(value, Mapping) else read_size(value)
-
-
-def read_offsets(value: Any) -> dict[str, int]:
-    """Return offsets in bytes by name: a number of at least 0, or a text such as "4KiB"."""
-    return _table(value, _offset)
+    return _table_of(read_size)(value) if isinstance(value, Mapping) else read_size(value)
 
 
 def _offset(value: Any) -> int:
@@ -112,11 +127,6 @@ def _offset(value: Any) -> int:
     if offset > LARGEST_COUNT:
         raise Unreadable("an offset in bytes is at most 2^63 - 1")
     return offset
-
-
-def read_names(value: Any) -> dict[str, str]:
-    """Return names by name."""
-    return _table(value, read_text)
 
 
 def read_rate(value: Any) -> int:
@@ -133,22 +143,17 @@ def read_rate(value: Any) -> int:
 _EXAMPLE_RATE = "write 8GB/s, 400MB/s or 1.5GiB/s"
 
 
-def read_rates(value: Any) -> dict[str, int]:
-    """Return bytes per second, by the name of a memory."""
-    return _table(value, read_rate)
-
-
 def read_speed(value: Any) -> int:
     """Return the number that "4G" or a whole number means, at least 1; K, M, G and T count by 1,000."""
-    found = value
+    speed = value
     if isinstance(value, str):
         number = re.fullmatch(r"([0-9]{1,15})(?:\.([0-9]{1,15}))?\s*([kKMGT]?)", value.strip())
         power = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12}[number[3]] if number else 0
         decimals = (number[2] or "") if number else ""
-        found = int(number[1] + decimals) * 10**power // 10 ** len(decimals) if number else None
-    if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= LARGEST_COUNT:
+        speed = int(number[1] + decimals) * 10**power // 10 ** len(decimals) if number else None
+    if not isinstance(speed, int) or isinstance(speed, bool) or not 1 <= speed <= LARGEST_COUNT:
         raise Unreadable("give a number of at least 1", hint="write 4G, 500M or 4000000000")
-    return found
+    return speed
 
 
 def read_text(value: Any) -> str:
@@ -164,7 +169,7 @@ def read_texts(value: Any) -> tuple[str, ...]:
         return (value,)
     if not isinstance(value, Iterable) or isinstance(value, Mapping | bytes):
         raise Unreadable("give a text, or several")
-    return tuple(read_text(one) for one in value)
+    return tuple(map(read_text, value))
 
 
 def read_patterns(value: Any) -> tuple[Any, ...]:
@@ -192,32 +197,7 @@ def read_source(value: Any) -> Any:
 
 def read_files(value: Any) -> tuple[Path, ...]:
     """Return the paths of files; a lone one stands for itself."""
-    return tuple(read_file(one) for one in (value if isinstance(value, list | tuple) else [value]))
-
-
-def read_counts(value: Any) -> dict[str, int]:
-    """Return whole numbers of at least 1, by name."""
-    return _table(value, read_count)
-
-
-def read_dims(value: Any) -> dict[str, int | tuple[int, int] | str]:
-    """Return sizes of at least 1, by name: a number, a range "1:8" or [1, 8] whose ends are both in it, or a sum of others, "past + 1"."""
-    return _table(value, _dim)
-
-
-def read_shapes(value: Any) -> dict[str, tuple[int | tuple[int, int], ...]]:
-    """Return whole shapes of inputs, by name: "1x3x224x224", or a sequence of sizes; a size may be a range, as in "1x3x48x(1:320)"."""
-    return _table(value, _shape)
-
-
-def read_ranges(value: Any) -> dict[str, tuple[float, float]]:
-    """Return ranges of numbers, by the name of an input: "0:100", [0, 100], or one number."""
-    return _table(value, _range)
-
-
-def read_rules(value: Any) -> dict[str, str]:
-    """Return texts by name; a whole number stands for its text."""
-    return _table(value, lambda one: str(one) if isinstance(one, int) and not isinstance(one, bool) else read_text(one))
+    return tuple(map(read_file, value if isinstance(value, list | tuple) else [value]))
 
 
 def read_states(value: Any) -> str | dict[str, str]:
@@ -226,7 +206,7 @@ def read_states(value: Any) -> str | dict[str, str]:
         return value
     if isinstance(value, str) or not isinstance(value, Mapping):
         raise Unreadable("give pairs of an input and an output", hint="write INPUT=OUTPUT, found or none")
-    return _table(value, read_text)
+    return _table_of(read_text)(value)
 
 
 def _whole(value: Any, least: int) -> int:
@@ -239,18 +219,6 @@ def _whole(value: Any, least: int) -> int:
     return value
 
 
-def _table(value: Any, read: Callable[[Any], Any]) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise Unreadable("give a table of names and values")
-    found = {}
-    for name, one in value.items():
-        try:
-            found[name] = read(one)
-        except Unreadable as error:
-            raise Unreadable(error.reason, hint=error.hint, key=name) from None
-    return found
-
-
 _RANGE_OF_SIZES = "write a size as in 8, the least and the largest as in 1:8, or another dimension as in past+1"
 _SUM = re.compile(r"[A-Za-z_]\w*(\s*\+\s*\w+)*", re.ASCII)
 
@@ -261,7 +229,7 @@ def _dim(value: Any) -> int | tuple[int, int] | str:
     if isinstance(value, str) and _SUM.fullmatch(value.strip()):
         return " + ".join(part.strip() for part in value.split("+"))
     if isinstance(value, str):
-        numbers = [whole(one) for one in value.split(":")]
+        numbers = list(map(whole, value.split(":")))
         if None in numbers or len(numbers) != 2:
             raise Unreadable("give a whole number of at least 1", hint=_RANGE_OF_SIZES)
         ends = numbers
@@ -291,13 +259,13 @@ def _shape(value: Any) -> tuple[int | tuple[int, int], ...]:
 def _size(value: Any) -> int | tuple[int, int]:
     """Return one size, or the two ends of a range."""
     is_range = isinstance(value, list | tuple) or (isinstance(value, str) and ":" in value)
-    found = _dim(value) if is_range else read_count(value)
-    assert not isinstance(found, str)
-    return found
+    size = _dim(value) if is_range else read_count(value)
+    assert not isinstance(size, str)
+    return size
 
 
 def _range(value: Any) -> tuple[float, float]:
-
+    """Return a range of numbers: "0:100", [0, 100], or one number."""
     ends = list(value) if isinstance(value, list | tuple) else [value]
     ends = ends[:1] if len(ends) == 2 and ends[0] == ends[1] else ends  # one number
     text = ":".join(map(str, ends))
@@ -321,6 +289,20 @@ def seconds_or_text(text: str) -> float | str:
         return text
 
 
+def _rule(value: Any) -> str:
+    """Return a text as it is; a whole number stands for its text."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else read_text(value)
+
+
+read_offsets = _table_of(_offset)
+"""Returns offsets in bytes by name: a number of at least 0, or a text such as "4KiB"."""
+read_rates = _table_of(read_rate)
+"""Returns bytes per second, by the name of a memory."""
+read_dims = _table_of(_dim)
+"""Returns sizes of at least 1, by name: a number, a range "1:8" or [1, 8] whose ends are both in it, or a sum of others, "past + 1"."""
+read_shapes = _table_of(_shape)
+"""Returns whole shapes of inputs, by name: "1x3x224x224", or a sequence of sizes; a size may be a range, as in "1x3x48x(1:320)"."""
+
 FLAG = ValueKind(read_flag, flag=True)
 COUNT = ValueKind(read_count, number_or_text)
 RUNS = ValueKind(read_runs, number_or_text)
@@ -329,21 +311,21 @@ SECONDS = ValueKind(read_seconds, seconds_or_text)
 SIZE = ValueKind(read_size, number_or_text)
 SIZES = ValueKind(read_sizes, several=True, pair="NAME=SIZE", lone=True)
 OFFSETS = ValueKind(read_offsets, several=True, pair="NAME=OFFSET")
-NAMES = ValueKind(read_names, several=True, pair="NAME=MEMORY")
+NAMES = ValueKind(_table_of(read_text), several=True, pair="NAME=MEMORY")
 TEXT = ValueKind(read_text)
 TEXTS = ValueKind(read_texts, several=True)
 PATTERNS = ValueKind(read_patterns, several=True)
 FILE = ValueKind(read_file)
 SOURCE = ValueKind(read_source, Path)
 FILES = ValueKind(read_files, several=True)
-COUNTS = ValueKind(read_counts, number_or_text, several=True, pair="NAME=N")
+COUNTS = ValueKind(_table_of(read_count), number_or_text, several=True, pair="NAME=N")
 DIMS = ValueKind(read_dims, number_or_text, several=True, pair="NAME=N")
 SHAPES = ValueKind(read_shapes, several=True, pair="INPUT=1x3x224x224")
-RANGES = ValueKind(read_ranges, several=True, pair="INPUT=LOW:HIGH")
+RANGES = ValueKind(_table_of(_range), several=True, pair="INPUT=LOW:HIGH")
 STATES = ValueKind(read_states, several=True, pair="INPUT=OUTPUT", lone=True)
 RATES = ValueKind(read_rates, several=True, pair="MEMORY=RATE")
 SPEED = ValueKind(read_speed, number_or_text)
-RULES = ValueKind(read_rules, several=True, pair="OPERATOR=BYTES")
+RULES = ValueKind(_table_of(_rule), several=True, pair="OPERATOR=BYTES")
 ANY = ValueKind(lambda value: value)
 
 

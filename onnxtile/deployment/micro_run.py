@@ -57,26 +57,30 @@ def scratch_bytes(data: bytes, graph: MicroGraph, others: int) -> dict[int, int]
     Each is measured alone: TensorFlow Lite Micro prepares a model of this operator, of which all bytes are live at once. Operators that
     run subgraphs are left out. The other subgraphs have `others` tensors. Raises ModelError where one cannot be prepared.
     """
-    places = [place for place, operator in enumerate(graph.operators) if not operator.bodies]
-    if not places:
+    positions = [position for position, operator in enumerate(graph.operators) if not operator.bodies]
+    if not positions:
         return {}
     # Tensors of other operators end at address 0, so that none of their bytes count.
     sizes = [align(tensor.size, UNIT) for tensor in graph.tensors]
-    models, own = [], []
-    for place in places:
-        operator = graph.operators[place]
+    models, without_plan = [], []
+    for position in positions:
+        operator = graph.operators[position]
         inputs = [i for i in dict.fromkeys(operator.inputs) if i >= 0 and graph.tensors[i].is_planned]
         outputs = list(operator.outputs)
         used = {*inputs, *outputs}
         offsets = [-sizes[i] if t.is_planned and i not in used else ONLINE for i, t in enumerate(graph.tensors)]
-        models.append(with_one_operator(data, place, inputs, outputs, [*offsets, *[ONLINE] * others]))
-        own.append(sum(sizes[i] for i in used if graph.tensors[i].is_planned))
+        models.append(with_one_operator(data, position, inputs, outputs, [*offsets, *[ONLINE] * others]))
+        without_plan.append(sum(sizes[i] for i in used if graph.tensors[i].is_planned))
     with temporary_folder() as folder:
-        for place, model in zip(places, models, strict=True):
-            (folder / f"{place}.tflite").write_bytes(model)
-        said = _said("heads", str(folder), str(4 * len(data) + sum(sizes) + 2**20))
-    heads = map(int, _HEAD.findall(said))
-    return {place: head - size for place, head, size in zip(places, heads, own, strict=True) if head > size}
+        for position, model in zip(positions, models, strict=True):
+            (folder / f"{position}.tflite").write_bytes(model)
+        output = _said("heads", str(folder), str(4 * len(data) + sum(sizes) + 2**20))
+    heads = map(int, _HEAD.findall(output))
+    return {
+        position: head - size
+        for position, head, size in zip(positions, heads, without_plan, strict=True)
+        if head > size
+    }
 
 
 def _said(*arguments: str) -> str:
@@ -86,18 +90,18 @@ def _said(*arguments: str) -> str:
         done = subprocess.run(command, capture_output=True, check=False, timeout=_SECONDS, env=_environment())
     except subprocess.TimeoutExpired:
         raise ModelError(f"TensorFlow Lite Micro did not end in {_SECONDS} seconds") from None
-    said = done.stderr.decode("utf-8", "replace")
-    if done.returncode or not _HEAD.search(said):
-        raise ModelError(f"TensorFlow Lite Micro does not run the model: {_reason(said, done.returncode)}")
-    return said
+    errors = done.stderr.decode("utf-8", "replace")
+    if done.returncode or not _HEAD.search(errors):
+        raise ModelError(f"TensorFlow Lite Micro does not run the model: {_reason(errors, done.returncode)}")
+    return errors
 
 
 def _run(data: bytes, arena: int, folder: Path) -> MicroRun:
     model, results = folder / "model.tflite", folder / "results.npz"
     model.write_bytes(data)
     head = _HEAD.findall(_said("run", str(model), str(results), str(arena)))
-    with np.load(results) as found:
-        return MicroRun(int(head[-1]), tuple(found[name].tobytes() for name in sorted(found.files)))
+    with np.load(results) as arrays:
+        return MicroRun(int(head[-1]), tuple(arrays[name].tobytes() for name in sorted(arrays.files)))
 
 
 def _environment() -> Mapping[str, str]:
@@ -106,11 +110,11 @@ def _environment() -> Mapping[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
-def _reason(said: str, code: int) -> str:
+def _reason(errors: str, code: int) -> str:
     """Return the line that says most: what the runtime printed before Python's own traceback, or else the exit `code`."""
-    lines = (line.strip() for line in said.splitlines())
-    own = (line for line in lines if line and not line.startswith(("Traceback", "File ", "[Recording")))
-    return next(own, f"exit code {code}")
+    lines = (line.strip() for line in errors.splitlines())
+    reasons = (line for line in lines if line and not line.startswith(("Traceback", "File ", "[Recording")))
+    return next(reasons, f"exit code {code}")
 
 
 def _inputs(details: Mapping[str, Any], random: np.random.Generator) -> Any:
@@ -132,15 +136,15 @@ def main(model: str, results: str, arena: str) -> None:
     counts = _ends(data)
     interpreter = runtime.Interpreter.from_bytes(data, arena_size=int(arena))
     random = np.random.default_rng(0)
-    found = {}
+    outputs = {}
     for turn in range(_INFERENCES):
         for index in range(counts[0]):
             interpreter.set_input(_inputs(interpreter.get_input_details(index), random), index)
         interpreter.invoke()
         for index in range(counts[1]):
-            found[f"{turn}.{index:04}"] = interpreter.get_output(index)
+            outputs[f"{turn}.{index:04}"] = interpreter.get_output(index)
     interpreter.print_allocations()
-    np.savez(results, **found)
+    np.savez(results, **outputs)
 
 
 def _ends(data: bytes) -> tuple[int, int]:
@@ -189,18 +193,18 @@ def memory_planning_algo(
     held = list(getattr(graph_module, "input_mem_buffer_sizes", None) or ())
     memories = {spec: spec.mem_id or _FIRST_MEMORY for spec, (base, _) in bases.items() if base is spec}
     sizes = [0] * (max(memories.values(), default=_FIRST_MEMORY) + 1)
-    placed: dict[Any, tuple[int, int]] = {}
+    address_of: dict[Any, tuple[int, int]] = {}
     for memory in sorted(set(memories.values())):
         owners = [spec for spec, number in memories.items() if number == memory]
         below = held[memory] if memory < len(held) else 0
         size, offsets = _planned(owners, bases, alignment)
         sizes[memory] = below + size + extra_padding
-        placed.update((spec, (number, below + offset)) for number, (spec, offset) in enumerate(offsets.items()))
-    found = {}
+        address_of.update((spec, (number, below + offset)) for number, (spec, offset) in enumerate(offsets.items()))
+    results = {}
     for spec, (base, offset) in bases.items():
-        number, start = placed[base]
-        found[spec] = spec_result(mem_id=memories[base], mem_obj_id=number, mem_offset=start + offset)
-    return algo_result(found, sizes)
+        number, start = address_of[base]
+        results[spec] = spec_result(mem_id=memories[base], mem_obj_id=number, mem_offset=start + offset)
+    return algo_result(results, sizes)
 
 
 def _executorch() -> tuple[Any, Any]:

@@ -232,24 +232,24 @@ def with_offsets(data: bytes, offsets: Sequence[int]) -> bytes:
 
 
 def with_one_operator(
-    data: bytes, place: int, inputs: Sequence[int], outputs: Sequence[int], offsets: Sequence[int]
+    data: bytes, position: int, inputs: Sequence[int], outputs: Sequence[int], offsets: Sequence[int]
 ) -> bytes:
-    """Return the TensorFlow Lite file `data` with the operator `place` of its first subgraph alone, and `offsets` as in `with_offsets`.
+    """Return the TensorFlow Lite file `data` with the operator `position` of its first subgraph alone, and `offsets` as in `with_offsets`.
 
     `inputs` and `outputs` are the indices of the tensors that become inputs and outputs of the model.
     """
     with _reading():
-        return _alone(data, place, (inputs, outputs), offsets)
+        return _alone(data, position, (inputs, outputs), offsets)
 
 
-def _alone(data: bytes, place: int, ends: tuple[Sequence[int], Sequence[int]], offsets: Sequence[int]) -> bytes:
+def _alone(data: bytes, position: int, ends: tuple[Sequence[int], Sequence[int]], offsets: Sequence[int]) -> bytes:
     graphs = _vector(data, _field(data, _uoffset(data, 0), _SUBGRAPHS))
     front = _Front()
     inputs, outputs = (front.add(4, struct.pack(f"<I{len(end)}i", len(end), *end)) for end in ends)
-    operators = front.vector([-1 - _vector(data, _field(data, graphs[0], _OPERATORS))[place]])
+    operators = front.vector([-1 - _vector(data, _field(data, graphs[0], _OPERATORS))[position]])
     tensors = -1 - _target(data, _field(data, graphs[0], _TENSORS))
     graph = front.table([(_TENSORS, tensors), (_INPUTS, inputs), (_OUTPUTS, outputs), (_OPERATORS, operators)])
-    changed = {_SUBGRAPHS: front.vector([graph, *(-1 - place for place in graphs[1:])])}
+    changed = {_SUBGRAPHS: front.vector([graph, *(-1 - position for position in graphs[1:])])}
     return _changed(data, offsets, changed, front)
 
 
@@ -265,12 +265,12 @@ def _changed(data: bytes, offsets: Sequence[int], changed: Mapping[int, int], fr
     plan_buffer = front.table([(_BUFFER_DATA, plan)])
     name = front.add(4, struct.pack("<I", len(NAME)) + NAME + b"\0")
     entry = front.table([(_NAME_FIELD, name)], [(_BUFFER_FIELD, len(buffers))])
-    new_buffers = front.vector([*(-1 - place for place in buffers), plan_buffer])
-    new_metadata = front.vector([*(-1 - place for place in kept), entry])
+    new_buffers = front.vector([*(-1 - position for position in buffers), plan_buffer])
+    new_metadata = front.vector([*(-1 - position for position in kept), entry])
     changed = {**changed, _BUFFERS: new_buffers, _METADATA: new_metadata}
     fields = _fields(data, root)
-    links = [(n, changed.get(n, -1 - _target(data, place))) for n, place in fields.items() if n != 0] + [
-        (n, place) for n, place in changed.items() if n not in fields
+    links = [(n, changed.get(n, -1 - _target(data, position))) for n, position in fields.items() if n != 0] + [
+        (n, position) for n, position in changed.items() if n not in fields
     ]
     version = struct.unpack_from("<I", data, fields[0])[0] if 0 in fields else 0
     return front.bytes(front.table(sorted(links), [(0, version)]), data)
@@ -332,8 +332,8 @@ class _Front:
     def table(self, links: Sequence[tuple[int, int]], numbers: Sequence[tuple[int, int]] = ()) -> int:
         """Add a table with its vtable before it: fields that are `links` or unsigned `numbers` of 32 bits."""
         fields = {field: 4 + 4 * i for i, (field, _) in enumerate((*links, *numbers))}
-        places = [fields.get(field, 0) for field in range(max(fields, default=-1) + 1)]
-        head = struct.pack(f"<{2 + len(places)}H", 4 + 2 * len(places), 4 + 4 * len(fields), *places)
+        positions = [fields.get(field, 0) for field in range(max(fields, default=-1) + 1)]
+        head = struct.pack(f"<{2 + len(positions)}H", 4 + 2 * len(positions), 4 + 4 * len(fields), *positions)
         head += bytes(-len(head) % 4)
         body = struct.pack("<i", len(head)) + bytes(4 * len(links)) + b"".join(struct.pack("<I", n) for _, n in numbers)
         starts = [(len(head) + fields[field], link) for field, link in links]
@@ -342,22 +342,22 @@ class _Front:
     def bytes(self, root: int, old: bytes) -> bytes:
         """Return the file with the table `root` as its root, and `old` behind all parts."""
         # A part may only refer to what follows it: the last made comes first.
-        places: dict[int, int] = {}
+        positions: dict[int, int] = {}
         end = 8
         for number in reversed(range(len(self._parts))):
             unit, lead, content, _ = self._parts[number]
             end += -(end + lead) % unit
-            places[number] = end
+            positions[number] = end
             end += len(content)
         end += -end % _UNIT
         written = bytearray(end)
         for number, (_, _, content, links) in enumerate(self._parts):
-            start = places[number]
+            start = positions[number]
             written[start : start + len(content)] = content
-            for place, link in links:
-                target = end - 1 - link if link < 0 else places[link] + self._of_table(link)
-                struct.pack_into("<I", written, start + place, target - (start + place))
-        struct.pack_into("<I4s", written, 0, places[root] + self._of_table(root), IDENTIFIER)
+            for position, link in links:
+                target = end - 1 - link if link < 0 else positions[link] + self._of_table(link)
+                struct.pack_into("<I", written, start + position, target - (start + position))
+        struct.pack_into("<I4s", written, 0, positions[root] + self._of_table(root), IDENTIFIER)
         return bytes(written) + old
 
     def _of_table(self, number: int) -> int:
@@ -366,40 +366,40 @@ class _Front:
         return lead if unit == 4 else 0
 
 
-def _uoffset(data: bytes, place: int) -> int:
-    return place + int(struct.unpack_from("<I", data, place)[0])
+def _uoffset(data: bytes, position: int) -> int:
+    return position + int(struct.unpack_from("<I", data, position)[0])
 
 
-def _target(data: bytes, place: int | None) -> int:
-    assert place is not None
-    return _uoffset(data, place)
+def _target(data: bytes, position: int | None) -> int:
+    assert position is not None
+    return _uoffset(data, position)
 
 
 def _fields(data: bytes, table: int) -> dict[int, int]:
     """Return the places of the fields of the table at `table`, by their numbers."""
     vtable = table - int(struct.unpack_from("<i", data, table)[0])
     (size,) = struct.unpack_from("<H", data, vtable)
-    places = struct.unpack_from(f"<{size // 2 - 2}H", data, vtable + 4)
-    return {number: table + place for number, place in enumerate(places) if place}
+    positions = struct.unpack_from(f"<{size // 2 - 2}H", data, vtable + 4)
+    return {number: table + position for number, position in enumerate(positions) if position}
 
 
 def _field(data: bytes, table: int, number: int) -> int | None:
     return _fields(data, table).get(number)
 
 
-def _vector(data: bytes, place: int | None) -> list[int]:
-    """Return the places of the tables in the vector that the field at `place` refers to; none without the field."""
-    if place is None:
+def _vector(data: bytes, position: int | None) -> list[int]:
+    """Return the places of the tables in the vector that the field at `position` refers to; none without the field."""
+    if position is None:
         return []
-    start = _uoffset(data, place)
+    start = _uoffset(data, position)
     (length,) = struct.unpack_from("<I", data, start)
     return [_uoffset(data, start + 4 + 4 * i) for i in range(length)]
 
 
 def _name(data: bytes, entry: int) -> bytes:
-    place = _field(data, entry, _NAME_FIELD)
-    if place is None:
+    position = _field(data, entry, _NAME_FIELD)
+    if position is None:
         return b""
-    start = _uoffset(data, place)
+    start = _uoffset(data, position)
     (length,) = struct.unpack_from("<I", data, start)
     return data[start + 4 : start + 4 + length]

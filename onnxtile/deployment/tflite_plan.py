@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
-from onnxtile.declare.plan_document import CopyCount
+from onnxtile.declare.plan_document import WORKSPACE, Constant, CopyCount, Excluded, PlannedBuffer, PlannedInput
 from onnxtile.deployment.tflite_model import MicroGraph, MicroOperator, MicroTensor
 from onnxtile.planning.offsets.problem import Buffer, Problem, align
-from onnxtile.planning.result import Constant, Excluded, PlannedBuffer, PlannedInput, PlannedOutput, PlanResult
+from onnxtile.planning.result import PlanResult
 from onnxtile.system.errors import ModelError
 
 # The planning problem of a TensorFlow Lite model: the live ranges that TensorFlow Lite Micro computes, and the tensors that share bytes.
@@ -79,9 +79,9 @@ class MicroProblem:
         return f"{key[0]}/{key[1]}"
 
     @staticmethod
-    def scratch_name(place: int) -> str:
-        """Return the name of the buffer of the scratch of the operator at `place`."""
-        return f"scratch/{place}"
+    def scratch_name(position: int) -> str:
+        """Return the name of the buffer of the scratch of the operator at `position`."""
+        return f"scratch/{position}"
 
 
 def problem_of(
@@ -108,9 +108,9 @@ def problem_of(
         for owner, keys in together.items()
     )
     workspaces = tuple(
-        Buffer(MicroProblem.scratch_name(place), scratch[place], scope, scope + 1)
-        for graph, place, scope in marks.scopes
-        if graph == 0 and place in scratch
+        Buffer(MicroProblem.scratch_name(position), scratch[position], scope, scope + 1)
+        for graph, position, scope in marks.scopes
+        if graph == 0 and position in scratch
     )
     return MicroProblem(Problem((*buffers, *workspaces), alignment), owners, ranges, tuple(marks.scopes), scratch)
 
@@ -134,9 +134,9 @@ class _Marks:
             )
         graph = self.graphs[number]
         self._mark(number, graph.inputs)
-        for place, operator in enumerate(graph.operators):
+        for position, operator in enumerate(graph.operators):
             self._now += 1
-            self.scopes.append((number, place, self._now))
+            self.scopes.append((number, position, self._now))
             self._mark(number, operator.outputs)
             for body in operator.bodies:
                 self._now += 1
@@ -186,10 +186,10 @@ def _candidates(number: int, operator: MicroOperator, graph: MicroGraph) -> Iter
             yield (number, index), (number, operator.outputs[0])
 
 
-def plan_rows(graphs: Sequence[MicroGraph], problem: MicroProblem, placed: PlanResult) -> PlanResult:
-    """Return `placed`, the plan of the buffers of `problem`, with rows for all tensors of `graphs`, and their operators."""
+def plan_rows(graphs: Sequence[MicroGraph], problem: MicroProblem, planned: PlanResult) -> PlanResult:
+    """Return `planned`, the plan of the buffers of `problem`, with rows for all tensors of `graphs`, and their operators."""
     names = _names(graphs)
-    nodes = {place: _node(place, graphs) for place in ((graph, index) for graph, index, _ in problem.scopes)}
+    nodes = {position: _node(position, graphs) for position in ((graph, index) for graph, index, _ in problem.scopes)}
     shared = _shared(graphs, problem)
     unit = problem.problem.alignment
     main = graphs[0]
@@ -204,19 +204,19 @@ def plan_rows(graphs: Sequence[MicroGraph], problem: MicroProblem, placed: PlanR
     }
     unread = [key for key in names if key not in problem.owners and not _tensor(graphs, key).is_constant]
     return replace(
-        placed,
+        planned,
         io="inside",
         order="model",
         activation_bytes=sum(align(_tensor(graphs, key).size, unit) for key in problem.owners),
         in_place=sum(key != owner for key, owner in problem.owners.items()) - len(shared[0]),
         copies=CopyCount(len(shared[0]), sum(shared[0]), len(shared[1]), sum(shared[1])),
-        schedule=tuple(nodes[place] for place in steps),
+        schedule=tuple(nodes[position] for position in steps),
         steps=tuple(steps.values()),
         operators=tuple(operator.name for operator in operators),
         operands=linked["inputs"],
         results=linked["outputs"],
         attributes=tuple({} for _ in operators),
-        buffers=_buffers(graphs, problem, placed, names, nodes),
+        buffers=_buffers(graphs, problem, planned, names, nodes),
         constants=tuple(
             Constant(names[key], tensor.size, None, tensor.dtype, tensor.shape)
             for key in names
@@ -224,24 +224,24 @@ def plan_rows(graphs: Sequence[MicroGraph], problem: MicroProblem, placed: PlanR
         ),
         outside=tuple(Excluded(names[key], _reason(graphs, key), *_type(graphs, key)) for key in unread),
         inputs=tuple(PlannedInput(names[0, i], *_type(graphs, (0, i))) for i in main.inputs),
-        outputs=tuple(PlannedOutput(names[0, i], *_type(graphs, (0, i))) for i in main.outputs),
+        outputs=tuple(PlannedInput(names[0, i], *_type(graphs, (0, i))) for i in main.outputs),
     )
 
 
 def _names(graphs: Sequence[MicroGraph]) -> dict[TensorKey, str]:
-    """Return the name of each tensor: its own, with its place behind it where that is empty or repeated."""
+    """Return the name of each tensor: its own, with its indices after it where that is empty or repeated."""
     keys = [(number, index) for number, graph in enumerate(graphs) for index in range(len(graph.tensors))]
     times = Counter(_tensor(graphs, key).name for key in keys)
-    found = {}
+    names = {}
     for key in keys:
         name = _tensor(graphs, key).name
-        found[key] = name if name and times[name] == 1 else f"{name}#{key[0]}.{key[1]}"
-    return found
+        names[key] = name if name and times[name] == 1 else f"{name}#{key[0]}.{key[1]}"
+    return names
 
 
-def _node(place: TensorKey, graphs: Sequence[MicroGraph]) -> str:
-    name = graphs[place[0]].operators[place[1]].name
-    return f"{name}_{place[1]}" if place[0] == 0 else f"{name}_{place[0]}.{place[1]}"
+def _node(position: TensorKey, graphs: Sequence[MicroGraph]) -> str:
+    name = graphs[position[0]].operators[position[1]].name
+    return f"{name}_{position[1]}" if position[0] == 0 else f"{name}_{position[0]}.{position[1]}"
 
 
 def _tensor(graphs: Sequence[MicroGraph], key: TensorKey) -> MicroTensor:
@@ -274,22 +274,22 @@ def _shared(graphs: Sequence[MicroGraph], problem: MicroProblem) -> tuple[list[i
 def _buffers(
     graphs: Sequence[MicroGraph],
     problem: MicroProblem,
-    placed: PlanResult,
+    planned: PlanResult,
     names: Mapping[TensorKey, str],
     nodes: Mapping[TensorKey, str],
 ) -> tuple[PlannedBuffer, ...]:
-    rows = {row.name: row for row in placed.buffers}
+    rows = {row.name: row for row in planned.buffers}
     makers = {
-        (number, index): nodes[number, place]
-        for number, place, _ in problem.scopes
-        for index in graphs[number].operators[place].outputs
+        (number, index): nodes[number, position]
+        for number, position, _ in problem.scopes
+        for index in graphs[number].operators[position].outputs
     }
     ends = {**dict.fromkeys(graphs[0].inputs, "input"), **dict.fromkeys(graphs[0].outputs, "output")}
-    found = []
+    buffers = []
     for key, owner in problem.owners.items():
         row, tensor = rows[problem.name(owner)], _tensor(graphs, key)
         first, last = (row.first, row.last) if key == owner else problem.live_ranges[key]
-        found.append(
+        buffers.append(
             PlannedBuffer(
                 name=names[key],
                 arena=row.arena,
@@ -304,10 +304,21 @@ def _buffers(
                 shape=tensor.shape,
             )
         )
-    scopes = {place: scope for graph, place, scope in problem.scopes if graph == 0}
-    for place, size in problem.scratch.items():
-        row, scope, node = rows[problem.scratch_name(place)], scopes[place], nodes[0, place]
-        found.append(
-            PlannedBuffer(f"{node} scratch", row.arena, row.offset, size, scope, scope, "workspace", node=node)
+    scopes = {position: scope for graph, position, scope in problem.scopes if graph == 0}
+    for position, size in problem.scratch.items():
+        row, scope, node = rows[problem.scratch_name(position)], scopes[position], nodes[0, position]
+        buffers.append(
+            PlannedBuffer(
+                f"{node} scratch",
+                row.arena,
+                row.offset,
+                size,
+                scope,
+                scope,
+                WORKSPACE,
+                node=node,
+                dtype=None,
+                shape=None,
+            )
         )
-    return tuple(found)
+    return tuple(buffers)

@@ -144,15 +144,15 @@ class _MicroReplay:
                     break
 
     def _share(self, number: int, result: int, operand: int) -> bool:
-        one, other = self._span(number, result), self._span(number, operand)
-        return one is not None and other is not None and one.start < other.stop and other.start < one.stop
+        span, other = self._span(number, result), self._span(number, operand)
+        return span is not None and other is not None and span.start < other.stop and other.start < span.stop
 
     def _may_share(self, number: int, operator: MicroOperator, result: int, operand: int) -> bool:
         tensors = self.graphs[number].tensors
-        made, read = tensors[result], tensors[operand]
-        if self._span(number, result) != self._span(number, operand) or made.dtype != read.dtype:
+        written, read = tensors[result], tensors[operand]
+        if self._span(number, result) != self._span(number, operand) or written.dtype != read.dtype:
             return False
         if operator.name in _LEAVES_ELEMENTS:
-            return operand == operator.inputs[0] and made.size == read.size
+            return operand == operator.inputs[0] and written.size == read.size
         is_elementwise = operator.name in _ONE_OPERAND | _TWO_OPERANDS
-        return is_elementwise and made.shape == read.shape and operator.inputs.count(operand) == 1
+        return is_elementwise and written.shape == read.shape and operator.inputs.count(operand) == 1

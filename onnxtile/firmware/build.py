@@ -7,21 +7,24 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from onnxtile.firmware import in_place
 from onnxtile.firmware.prove import (
+    RUNS,
     Proof,
     Tools,
     command_done,
+    compared,
     compiler,
-    excused,
     not_proved,
-    prove,
+    output_of,
     require_proved,
     runs_of,
 )
+from onnxtile.firmware.prove_results import compared_results
 from onnxtile.firmware.steps import program_of
 from onnxtile.firmware.write import CSource, written
 from onnxtile.model.feeds import ANYTHING, Wanted
@@ -56,9 +59,9 @@ class Footprint:
         return self.code + self.constants
 
     @property
-    def ram(self) -> int:
-        """Memory and stack."""
-        return self.memory + (self.stack or 0)
+    def ram(self) -> int | None:
+        """Memory and stack; None where the stack is not known."""
+        return None if self.stack is None else self.memory + self.stack
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures, ready for JSON."""
@@ -67,25 +70,32 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Firmware:
-    """A program in C, its proof, and its bytes (None where no compiler is)."""
+    """A program in C, its proof, and its bytes (None where no compiler is).
+
+    `copied` counts by operator the calls that read a copy of an operand, because in place their kernel in C would compute something else.
+    """
 
     source: CSource
     proof: Proof
     footprint: Footprint | None
+    copied: Mapping[str, int] = field(default_factory=dict)
 
     def files(self, title: str) -> Mapping[str, bytes]:
         """Return the files of the program by their ending, with names that begin with `title`."""
         named = self.source.named(title)
-        return {".c": named.code.encode(), ".h": named.header.encode()}
+        made = {".c": named.code.encode(), ".h": named.header.encode()}
+        return {**made, ".weights.bin": named.weights_file} if named.weights_file else made
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures, ready for JSON."""
         source = self.source
-        figures = ("kernels", "functions", "calls", "blocks", "tables", "weights", "workspace")
+        figures = ("kernels", "functions", "calls", "blocks", "tables", "weights", "workspace", "transfers")
         return {
             **{name: getattr(source, name) for name in figures},
+            "arena": sum(size for _, _, size in source.arenas),
             "proof": self.proof.to_dict(),
             "footprint": self.footprint and self.footprint.to_dict(),
+            "copied": dict(self.copied),
         }
 
 
@@ -126,30 +136,43 @@ def build(
     wanted: Wanted = ANYTHING,
     verify: bool = True,
     target: ProgramTarget = HERE,
+    weights: str = "code",
     progress: Progress = silent,
 ) -> Firmware:
     """Return the firmware of `plan`, a plan of `opened`; with `verify` it is compiled and run beside onnxruntime.
+
+    `weights` says where these are: in the "code", or in a "file" of their own.
 
     Raises UsageError that names the node for which no C can be written, or where a tool fails; Mismatch where the program differs.
     """
     tools = target.tools()
     progress("writing C")
-    source = written(program_of(opened, plan), _NAME)
+    program, here = program_of(opened, plan), HERE.tools()
+    copied: Mapping[str, int] = {}
+    if here is not None:
+        progress("running kernels of C in place")
+        program, copied = in_place.checked(program, here)
+    source = written(program, _NAME, weights)
     if tools is None:
-        return Firmware(source, not_proved("no C compiler is here"), None)
+        return Firmware(source, not_proved("no C compiler is here"), None, copied)
     footprint = footprint_of(source, tools)
     if not verify:
-        return Firmware(source, not_proved("verification is off"), footprint)
+        return Firmware(source, not_proved("verification is off"), footprint, copied)
     if target.compiler and not tools.runner:
-        return Firmware(source, not_proved("no runner is given for the target"), footprint)
+        return Firmware(source, not_proved("no runner is given for the target"), footprint, copied)
     progress("running C")
     runs = list(runs_of(opened, plan, wanted))
+    if source.transfers and len(runs) == 1:
+        runs *= RUNS  # the copies are made early in one run, and late in another
     coarsest = max((precision_of(dtype.numpy()) for dtype in halves(opened.model)), default=0.0)
-    proof = prove(source, runs, tools, coarsest)
-    if not proof.equal:
-        proof = excused(proof, opened, plan, runs)
+    output = output_of(source, runs, tools)
+    proof = compared(source, runs, output, tools, coarsest)
+    if program.is_rounded or not proof.equal:
+        progress("running C, node by node")
+        results = compared_results(program, _NAME, opened, runs, tools, output, coarsest)
+        proof = replace(proof, results=results)
     require_proved(proof)
-    return Firmware(source, proof, footprint)
+    return Firmware(source, proof, footprint, copied)
 
 
 # The bytes of a program, by the tools beside its compiler.
@@ -160,7 +183,8 @@ _SECTION = re.compile(r"^(\.\S+)\s+(\d+)", re.MULTILINE)
 def footprint_of(source: CSource, tools: Tools) -> Footprint | None:
     """Return the bytes of `source`; None where the tool `size` is missing beside the compiler, or it fails."""
     command = _without_files(tools.compiler)
-    size = shutil.which(re.sub(r"(gcc|clang|cc)(-[\d.]+)?$", "size", command[0]))
+    named = re.search(r"(gcc|clang|cc)(-[\d.]+)?$", command[0])
+    size = shutil.which("size" if named is None else command[0][: named.start()] + "size")
     if size is None:
         return None
     with tempfile.TemporaryDirectory(prefix="onnxtile-") as name:
@@ -181,13 +205,13 @@ def footprint_of(source: CSource, tools: Tools) -> Footprint | None:
         return sum(count for section, count in sections.items() if section.startswith(starts))
 
     weights = source.weights
-    constants = total(".rodata", ".data", ".data.rel.ro")
+    constants = total(".rodata", ".data", ".data.rel.ro") + len(source.weights_file)
     return Footprint(
         " ".join(tools.compiler[:1]),
         total(".text"),
         max(constants, weights),
         total(".bss"),
-        _stack(usages, source.title),
+        _stack(usages, source.title, source.repeats),
     )
 
 
@@ -204,15 +228,17 @@ def _without_files(command: tuple[str, ...]) -> list[str]:
     return kept
 
 
-def _stack(usages: list[str], name: str) -> int | None:
-    """Return the deepest stack, from the lines that gcc writes of each function: those of the walk, and of the deepest kernel."""
+def _stack(usages: list[str], name: str, repeats: int) -> int | None:
+    """Return the deepest stack, from the lines that gcc writes of each function: those of the walk, and of the deepest kernel.
+
+    Each repeat inside another walks again.
+    """
     if not usages:
         return None
     rows = [line.split("\t") for text in usages for line in text.splitlines()]
     found = {row[0].rpartition(":")[2]: int(row[1]) for row in rows if len(row) > 1}
-    always = sum(
-        size for function, size in found.items() if function in {f"{name}_run", f"{name}_walk", f"{name}_call"}
-    )
+    times = {"run": 1, "call": 1, "walk": repeats + 1, "repeat": repeats}
+    always = sum(found.get(f"{name}_{function}", 0) * count for function, count in times.items())
     kernels = [size for function, size in found.items() if function.startswith(f"{name}_kernel_")]
     others = [size for function, size in found.items() if not function.startswith(name)]
     return always + max(kernels, default=0) + sum(sorted(others)[-1:])

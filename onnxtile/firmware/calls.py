@@ -5,6 +5,10 @@ with twice its turns (0 ends the stream), its number of calls, and the calls. A 
 
 An operand is units × spaces + space. In a block of several turns it is twice that, plus 1 where it advances. Its advance in units follows
 then, as a zigzag number. A branch is 1, its condition as an operand, and the bytes to skip where this is zero; 3 skips bytes always.
+
+A repeat is 5, three places, the bytes of its calls, and the calls, which 0 ends. The places are those of the most turns, of whether there
+is a next turn, and of the number of the turn: 0 for none, else an operand plus 1. A call whose operands advance with the turn is 7, and the
+call as in a block of several turns.
 """
 
 from __future__ import annotations
@@ -14,6 +18,10 @@ from dataclasses import dataclass
 from math import gcd
 from typing import TypeAlias
 
+from onnxtile.system.errors import UsageError
+
+_MOST = 1 << 31
+"""One more than an operand may be as a number: twice that plus 1 is read as 32 bits."""
 _LONGEST = 96
 """Calls of a loop, at most."""
 
@@ -28,10 +36,11 @@ class SpaceOffset:
 
 @dataclass(frozen=True)
 class TableCall:
-    """A call of a kernel, by its number, on operands."""
+    """A call of a kernel, by its number, on operands; `steps` are the bytes by which they advance in each turn of the repeat around."""
 
     kernel: int
     operands: tuple[SpaceOffset, ...]
+    steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -43,17 +52,45 @@ class TableBranch:
     otherwise: tuple[TableEntry, ...]
 
 
-TableEntry: TypeAlias = TableCall | TableBranch
+@dataclass(frozen=True)
+class TableRepeat:
+    """Calls that run again while the byte at `goes_on` is not zero, at most as often as the int64 at `most` says (None: without limit).
+
+    `number` is where the number of the turn goes (None: nowhere).
+    """
+
+    most: SpaceOffset | None
+    goes_on: SpaceOffset
+    number: SpaceOffset | None
+    turn: tuple[TableEntry, ...]
+
+
+TableEntry: TypeAlias = TableCall | TableBranch | TableRepeat
 
 
 def flat(entries: Iterable[TableEntry]) -> Iterator[SpaceOffset]:
-    """Yield all operands of `entries`, those of branches too."""
+    """Yield all operands of `entries`, those of branches and turns too, and the bytes by which they advance with turns."""
     for entry in entries:
         if isinstance(entry, TableBranch):
             yield entry.condition
             yield from flat((*entry.then, *entry.otherwise))
+        elif isinstance(entry, TableRepeat):
+            yield from (place for place in (entry.most, entry.goes_on, entry.number) if place is not None)
+            yield from flat(entry.turn)
         else:
             yield from entry.operands
+            yield from (SpaceOffset(one.space, step) for one, step in zip(entry.operands, entry.steps, strict=False))
+
+
+def depth(entries: Iterable[TableEntry]) -> int:
+    """Return how deep repeats are inside each other."""
+    found = 0
+    for entry in entries:
+        if isinstance(entry, TableBranch):
+            found = max(found, depth(entry.then), depth(entry.otherwise))
+        elif isinstance(entry, TableRepeat):
+            found = max(found, 1 + depth(entry.turn))
+    return found
 
 
 @dataclass(frozen=True)
@@ -142,8 +179,8 @@ def grouped(value: int) -> bytes:
     return bytes([*made, value])
 
 
-_IF, _SKIP = 1, 3
-"""The first numbers of a branch and of a jump; those of blocks are even."""
+_IF, _SKIP, _REPEAT, _TURNED = 1, 3, 5, 7
+"""The first numbers of a branch, of a jump, of a repeat, and of a call that advances with its turns; those of blocks are even."""
 
 
 @dataclass(frozen=True)
@@ -163,13 +200,22 @@ def stream_of(entries: Sequence[TableEntry], units: Sequence[int]) -> Stream:
 def _stream(entries: Sequence[TableEntry], units: Sequence[int]) -> Stream:
     made, blocks, calls = bytearray(), 0, list[TableCall]()
     for entry in (*entries, None):
-        if isinstance(entry, TableCall):
+        if isinstance(entry, TableCall) and not any(entry.steps):
             calls.append(entry)
             continue
         found = blocks_of(calls)
         made += _written(found, units)
         blocks, calls = blocks + len(found), []
-        if entry is not None:
+        if isinstance(entry, TableCall):
+            made += grouped(_TURNED) + _call(entry, entry.steps, units)
+        elif isinstance(entry, TableRepeat):
+            turn = _stream(entry.turn, units)
+            made += grouped(_REPEAT)
+            for place in (entry.most, entry.goes_on, entry.number):
+                made += grouped(0) if place is None else grouped(_code(place, units) + 1)
+            made += grouped(len(turn.data) + 1) + turn.data + grouped(0)
+            blocks += turn.blocks
+        elif entry is not None:
             then, other = _stream(entry.then, units), _stream(entry.otherwise, units)
             jump = grouped(_SKIP) + grouped(len(other.data))
             made += grouped(_IF) + _operand(entry.condition, None, units) + grouped(len(then.data) + len(jump))
@@ -184,16 +230,31 @@ def _written(blocks: Iterable[Block], units: Sequence[int]) -> bytes:
     for block in blocks:
         made += grouped(block.turns * 2) + grouped(len(block.calls))
         for place, call in enumerate(block.calls):
-            made += grouped(call.kernel)
-            for turn, operand in enumerate(call.operands):
-                step = block.steps[place][turn] if block.turns > 1 else None
-                made += _operand(operand, step, units)
+            made += _call(call, block.steps[place] if block.turns > 1 else None, units)
     return bytes(made)
 
 
+def _call(call: TableCall, steps: Sequence[int] | None, units: Sequence[int]) -> bytes:
+    """Return a call as bytes; `steps` are the bytes by which its operands advance (None: in a block of one turn)."""
+    made = bytearray(grouped(call.kernel))
+    for place, operand in enumerate(call.operands):
+        made += _operand(operand, None if steps is None else steps[place], units)
+    return bytes(made)
+
+
+def _code(operand: SpaceOffset, units: Sequence[int]) -> int:
+    """Return an operand as a number. Raises UsageError for an address too far from the start of its space."""
+    code = operand.offset // units[operand.space] * len(units) + operand.space
+    if code >= _MOST:
+        raise UsageError(
+            f"a program in C reaches less far than byte {operand.offset:,} of a block of memory",
+            hint="a larger --alignment reaches further",
+        )
+    return code
+
+
 def _operand(operand: SpaceOffset, step: int | None, units: Sequence[int]) -> bytes:
-    unit = units[operand.space]
-    code = operand.offset // unit * len(units) + operand.space
+    unit, code = units[operand.space], _code(operand, units)
     if step is None:
         return grouped(code)
     if not step:

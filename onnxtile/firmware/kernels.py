@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -94,9 +96,8 @@ def compiled(kernels: Sequence[DistinctKernel]) -> EmxText:
     raise _lacking(kernels[0], "emx-onnx-cgen takes each kernel alone, but not all of them together")
 
 
-def _text(kernels: Sequence[DistinctKernel]) -> str:
-    from emx_onnx_cgen.compiler import Compiler, CompilerOptions
-
+def model_of(kernels: Sequence[DistinctKernel]) -> onnx.ModelProto:
+    """Return a model whose nodes are `kernels`: that at place 3 has the inputs k3_i0, k3_i1 ... and the outputs k3_o0 ..."""
     nodes: list[onnx.NodeProto] = []
     inputs: dict[str, onnx.TypeProto | None] = {}
     outputs: dict[str, onnx.TypeProto] = {}
@@ -124,11 +125,23 @@ def _text(kernels: Sequence[DistinctKernel]) -> str:
     model = assembled(nodes, inputs, outputs, imports, constants=fixed, ir_version=IR_VERSION)
     for info in model.graph.output:
         info.type.CopyFrom(outputs[info.name])
+    return model
+
+
+def _text(kernels: Sequence[DistinctKernel]) -> str:
+    text: str = _emx().compile(model_of(kernels))
+    return text
+
+
+@cache
+def _emx() -> Any:
+    """Return the compiler of emx-onnx-cgen. It reads its templates once, which takes longer than most models do."""
+    from emx_onnx_cgen.compiler import Compiler, CompilerOptions
+
     options = CompilerOptions(
         model_name="kernels", restrict_arrays=False, large_temp_threshold_bytes=0, large_weight_threshold=0
     )
-    text: str = Compiler(options).compile(model)
-    return text
+    return Compiler(options)
 
 
 class _UnknownText(Exception):

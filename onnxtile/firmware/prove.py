@@ -1,4 +1,4 @@
-"""The proof of a program in C: it is compiled, and run in a process of its own on the inputs of a run of the model.
+"""The proof of a program in C by its outputs: it is compiled, and run in a process of its own on the inputs of runs of the model.
 
 The arenas and the outputs lie between canaries. The arena begins with a fill pattern, so that a kernel
 that reads what nobody wrote is seen.
@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,56 +22,87 @@ import onnx_ir as ir
 
 from onnxtile.arena.memory import TensorMemory
 from onnxtile.arena.run import PlainRun
-from onnxtile.firmware.steps import Port
+from onnxtile.firmware.steps import Port, TensorForm
+from onnxtile.firmware.transfers import proving_driver
 from onnxtile.firmware.write import CSource
 from onnxtile.model.feeds import Wanted
-from onnxtile.model.session import repeatable_session
 from onnxtile.planning.result import PlanResult
 from onnxtile.report.c_header import filled
-from onnxtile.shapes.opened_calls import Unfolded, fold
+from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.system.errors import Mismatch, UsageError
 from onnxtile.system.runtime import Array
-from onnxtile.verification.rounding import one_step_off
-from onnxtile.verification.values import OutputError, badness, compare_quantised, compare_values
+from onnxtile.verification.values import OutputError, badness, compare_values
 
 WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Werror")
 """The options with which a file has to compile."""
 RUNS = 3
 """The runs of a proof, on different inputs."""
+REPORT = "nothing was written; please report it with the model"
+"""What to do about a program that computes something else."""
 _SECONDS = 600
 """Seconds that a compiler, or a run, may take."""
+
+
+@dataclass(frozen=True)
+class ComparedResults:
+    """The results of all nodes in all runs, each on the operands that onnxruntime has there.
+
+    `equal` of `count` are equal, `one_step` are off by one step of quantisation at most, `within` are floats within the tolerance.
+    `operators` are those of nodes whose results are a step off.
+    """
+
+    count: int
+    equal: int
+    one_step: int
+    within: int
+    operators: tuple[str, ...]
+
+    @property
+    def summary(self) -> str:
+        """The counts in words."""
+        steps = f"within one step of quantisation ({', '.join(self.operators)})"
+        others = ((self.one_step, steps), (self.within, "within the tolerance of floats"))
+        words = [f"{self.equal:,} equal", *(f"{count:,} {how}" for count, how in others if count)]
+        return f"of {self.count:,} results on onnxruntime's operands {', '.join(words)}"
 
 
 @dataclass(frozen=True)
 class Proof:
     """The runs of a program in C beside onnxruntime: the compiler, their number, and the worst difference of each output.
 
-    `not_run` is the reason why there was none.
+    `not_run` is the reason why there was none. `results` says how the results of all nodes compare where outputs are not equal.
     """
 
     compiler: str
     runs: int
     outputs: tuple[OutputError, ...]
     not_run: str | None = None
+    results: ComparedResults | None = None
 
     @property
     def equal(self) -> bool:
-        """Whether all outputs are within their tolerances."""
-        return all(output.equal for output in self.outputs)
+        """Whether all outputs are equal, or all results are on the same operands."""
+        return self.results is not None or all(output.equal for output in self.outputs)
 
     @property
     def summary(self) -> str:
         """The proof in a few words."""
         if self.not_run is not None:
-            return f"not proved: {self.not_run}"
+            return f"the program in C was not run: {self.not_run}"
         worst = max((output.max_abs for output in self.outputs), default=0.0)
-        return f"{self.runs} runs beside onnxruntime: " + (
-            "every bit equal" if not worst else f"at most {worst:.2g} off"
-        )
+        told = f"outputs within {worst:.2g}" if worst else "every output equal"
+        results = "" if self.results is None else f"; {self.results.summary}"
+        return f"the program in C ran {self.runs:,} times beside onnxruntime: {told}{results}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the proof, ready for JSON."""
-        return {**vars(self), "outputs": [output.to_dict() for output in self.outputs]}
+        return {
+            **vars(self),
+            "outputs": [output.to_dict() for output in self.outputs],
+            "results": self.results and vars(self.results),
+            "equal": None if self.not_run is not None else self.equal,
+            "summary": self.summary,
+        }
 
 
 def not_proved(reason: str) -> Proof:
@@ -105,7 +136,7 @@ def runs_of(opened: Unfolded, plan: PlanResult, wanted: Wanted, count: int = RUN
     """Yield runs of `opened` in onnxruntime, the outputs of states as inputs of the next run. Raises ModelError."""
     model, shapes, _ = opened
     plain = PlainRun(model, shapes)
-    carried = {state.input: state.output for state in plan.kept_states}
+    carried = {state.input: state.output for state in plan.states}
     before: dict[str, Array] = {}
     for feeds in wanted.feeds(model, shapes.sizes, count):
         own = {
@@ -140,12 +171,15 @@ static unsigned char zones_intact(const unsigned char *start, size_t size) {
 ${memory}
 static FILE *in, *out;
 static int read_all(void *at, size_t size) { return fread(at, 1, size, in) == size; }
+${check}
+${weights}
 
 int main(void) {
     in = fopen("input.bin", "rb");
     out = fopen("output.bin", "wb");
     if (!in || !out) return 2;
 ${fill}
+${open}
     for (int run = 0; run < ${runs}; ++run) {
 ${body}
     }
@@ -153,6 +187,41 @@ ${body}
     return fclose(out) ? 2 : 0;
 }
 """
+
+
+_CHECK = """
+static FILE *expected, *got;
+/* Writes a result to got.bin, and takes that in expected.bin in its place; does nothing where there is no such file. */
+void ${p}_check(uint8_t *at, size_t size);
+void ${p}_check(uint8_t *at, size_t size) {
+    if (got && (fwrite(at, 1, size, got) != size || fread(at, 1, size, expected) != size)) exit(2);
+}
+"""
+_OPEN = """\
+    expected = fopen("expected.bin", "rb");
+    if (expected && !(got = fopen("got.bin", "wb"))) return 2;
+"""
+
+
+_WEIGHTS = """\
+#ifdef WEIGHTS_IN_FLASH
+extern const uint8_t weights_in_flash[];
+__asm__(".section .rodata\\n.balign 16\\n.global weights_in_flash\\nweights_in_flash:\\n.incbin \\"" WEIGHTS_IN_FLASH "\\"\\n.text\\n");
+static int give_weights(void) {
+    ${p}_weights = weights_in_flash;
+    return 1;
+}
+#else
+static int give_weights(void) {
+    FILE *file = fopen("${title}.weights.bin", "rb");
+    uint8_t *bytes = (uint8_t *)malloc(${P}_WEIGHTS_SIZE);
+    if (!file || !bytes || fread(bytes, 1, ${P}_WEIGHTS_SIZE, file) != ${P}_WEIGHTS_SIZE) return 0;
+    ${p}_weights = bytes;
+    return fclose(file) == 0;
+}
+#endif
+"""
+"""Gives a program its weights: those of a target are in flash, as they are on a device."""
 
 
 def main_text(
@@ -168,6 +237,8 @@ def main_text(
         fill.append(f"    {variable} = block_{variable} + ZONE;")
         checks.append(f"        if (!zones_intact(block_{variable}, {size}u)) return 3;")
     fill += [f"    {source.name}_reset();"] if source.has_states else []
+    fill += ["    if (!give_weights()) return 2;"] if source.weights_file else []
+    weights = filled(_WEIGHTS, source.name.upper(), title=source.title) if source.weights_file else ""
     for kind, ports in (("input", inputs), ("output", outputs)):
         for port, name in ports:
             size = max(1, port.tensor.bytes)
@@ -185,7 +256,8 @@ def main_text(
         origin = f"block_{name} + ZONE" if port.is_argument else f"{source.name}_output_{name}()"
         body.append(f"        if (fwrite({origin}, 1, {port.tensor.bytes}u, out) != {port.tensor.bytes}u) return 2;")
     texts = {key: "\n".join(lines) for key, lines in (("memory", memory), ("fill", fill), ("body", body))}
-    return filled(_MAIN, source.name.upper(), title=source.title, runs=runs, **texts) + "\n"
+    texts |= {"check": filled(_CHECK, source.name), "open": _OPEN} if source.checks else {"check": "", "open": ""}
+    return filled(_MAIN, source.name.upper(), title=source.title, runs=runs, weights=weights, **texts) + "\n"
 
 
 @dataclass(frozen=True)
@@ -196,69 +268,36 @@ class Tools:
     runner: tuple[str, ...] = ()
 
 
-def prove(source: CSource, runs: Sequence[CheckedRun], tools: Tools, coarsest: float = 0.0) -> Proof:
-    """Compile and run `source`, and compare all outputs. Raises UsageError where a tool fails, Mismatch where the program does.
+def output_of(source: CSource, runs: Sequence[CheckedRun], tools: Tools) -> bytes:
+    """Compile and run `source`; return the bytes of all outputs of all `runs`.
 
-    `coarsest` is the precision of the coarsest floats inside the model.
+    Raises UsageError where a tool fails, Mismatch where the program writes outside its memory, or ends early.
     """
     with tempfile.TemporaryDirectory(prefix="onnxtile-") as folder:
-        output = _output(source, runs, tools, Path(folder))
-    compared: dict[str, OutputError] = {}
+        program = compiled_program(source, runs, tools, Path(folder))
+        return output_of_run(program, source, runs, tools)
+
+
+def compared(source: CSource, runs: Sequence[CheckedRun], output: bytes, tools: Tools, coarsest: float = 0.0) -> Proof:
+    """Return the proof by the outputs of all runs: integers equal, floats within the tolerance of verify.
+
+    `coarsest` is the precision of the floats of 16 bits that the model computes in, 0 where there are none.
+    """
+    found: dict[str, OutputError] = {}
     at = 0
     for run in runs:
         for port in source.outputs:
-            dtype = ir.DataType(port.tensor.dtype).numpy()
-            size = port.tensor.bytes
-            got = np.frombuffer(output[at : at + size], dtype).reshape(port.tensor.sizes)
-            at += size
+            got = tensor_of(output[at : at + port.tensor.bytes], port.tensor)
+            at += port.tensor.bytes
             expected = np.asarray(run.outputs[port.name]).reshape(port.tensor.sizes)
-            error = compare_quantised(port.name, expected, got)
-            if not error.equal and coarsest:
-                error = compare_values(port.name, expected, got, coarsest=coarsest)
-            compared[port.name] = max(compared.get(port.name, error), error, key=badness)
-    return Proof(" ".join(tools.compiler), len(runs), tuple(compared.values()))
+            error = compare_values(port.name, expected, got, coarsest=coarsest)
+            found[port.name] = max(found.get(port.name, error), error, key=badness)
+    return Proof(" ".join(tools.compiler), len(runs), tuple(found.values()))
 
 
-_TURNS = 3
-"""The random choices of elements that are changed by one step of quantisation."""
-_FACTOR = 2
-"""An output of the program may be off by this multiple of what such changes lead to: these are samples, not a bound."""
-
-
-def excused(proof: Proof, opened: Unfolded, plan: PlanResult, runs: Sequence[CheckedRun]) -> Proof:
-    """Return `proof` with the outputs passed, too, that are off by no more than steps of quantisation lead to in the model itself.
-
-    Kernels of different machines round sums of floats differently before they quantise them. A few elements of each quantised tensor are
-    then one step off. Outputs may be off twice as far as such steps lead in onnxruntime.
-    """
-    changed = [model for turn in range(_TURNS) if (model := one_step_off(_folded(opened.model), turn)) is not None]
-    if not changed or plan.kept_states:
-        return proof
-    effects: dict[str, float] = {}
-    for model in changed:
-        session = repeatable_session(model)
-        for run in runs:
-            results = session.run(
-                {name: run.inputs[name] for name in (value.name or "" for value in model.graph.inputs)}
-            )
-            for name, got in results.items():
-                off = np.abs(np.asarray(got, np.float64) - np.asarray(run.outputs[name], np.float64)).max(initial=0.0)
-                effects[name] = max(effects.get(name, 0.0), float(off))
-    outputs = tuple(_excused(output, effects.get(output.name, 0.0)) for output in proof.outputs)
-    return replace(proof, outputs=outputs)
-
-
-def _excused(output: OutputError, effect: float) -> OutputError:
-    if output.equal or not output.max_abs <= _FACTOR * effect:
-        return output
-    why = f"single steps of quantisation before it lead as far as {effect:.3g}"
-    return replace(output, equal=True, floor=_FACTOR * effect, why=why)
-
-
-def _folded(model: ir.Model) -> ir.Model:
-    copy = model.clone()
-    fold(copy)
-    return copy
+def tensor_of(data: bytes, form: TensorForm) -> Array:
+    """Return the elements in `data` as a tensor of this form."""
+    return np.frombuffer(data, ir.DataType(form.dtype).numpy()).reshape(form.sizes)
 
 
 def require_proved(proof: Proof) -> None:
@@ -268,12 +307,12 @@ def require_proved(proof: Proof) -> None:
         reason = f": {worst.reason}" if worst.reason else ""
         raise Mismatch(
             f"the program in C does not compute what the model does: {worst.name!r} is off by {worst.max_abs:.3g}{reason}",
-            hint="nothing was written; please report it with the model",
+            hint=REPORT,
         )
 
 
-def _output(source: CSource, runs: Sequence[CheckedRun], tools: Tools, folder: Path) -> bytes:
-    """Return the bytes of all outputs of all `runs`."""
+def compiled_program(source: CSource, runs: Sequence[CheckedRun], tools: Tools, folder: Path) -> Path:
+    """Write `source`, the program that runs it and the inputs of `runs` to `folder`, and compile them. Raises UsageError."""
     inputs = [(port, f"in_{number}") for number, port in enumerate(source.inputs)]
     inputs = [(port, source.port_names[port.place, "input"] if not port.is_argument else own) for port, own in inputs]
     outputs = [(port, f"out_{number}") for number, port in enumerate(source.outputs)]
@@ -287,15 +326,25 @@ def _output(source: CSource, runs: Sequence[CheckedRun], tools: Tools, folder: P
         b"".join(np.ascontiguousarray(run.inputs[port.name]).tobytes() for run in runs for port in source.inputs)
     )
     external = [f"-D{variable.upper()}_EXTERN" for _, variable, _ in source.arenas]
+    if source.weights_file:
+        (folder / f"{source.title}.weights.bin").write_bytes(source.weights_file)
+        external += [f'-DWEIGHTS_IN_FLASH="{folder}/{source.title}.weights.bin"'] if tools.runner else []
     files = [str(folder / f"{source.title}.c"), str(folder / "main.c")]
+    if source.transfers:
+        files.append(str(folder / "driver.c"))
+        Path(files[-1]).write_text(proving_driver(source.title, source.name, source.transfers), "utf-8")
     command = [*tools.compiler, *WARNINGS, "-O2", *external, *files, "-lm", "-o", str(folder / "program")]
-    _succeed(command, "the C compiler refuses the program")
+    succeed(command, "the C compiler refuses the program")
+    return folder / "program"
+
+
+def output_of_run(program: Path, source: CSource, runs: Sequence[CheckedRun], tools: Tools) -> bytes:
+    """Run `program`, which `compiled_program` made, and return the bytes of all outputs of all `runs`."""
+    folder = program.parent
     runner = [str(Path(word).resolve()) if Path(word).is_file() else word for word in tools.runner]
-    done = command_done([*runner, "program"] if runner else [str(folder / "program")], folder)
+    done = command_done([*runner, program.name] if runner else [str(program)], folder)
     if done.returncode == 3:
-        raise Mismatch(
-            "the program in C writes outside its memory", hint="nothing was written; please report it with the model"
-        )
+        raise Mismatch("the program in C writes outside its memory", hint=REPORT)
     if done.returncode:
         raise Mismatch(f"the program in C ended with {done.returncode}: {_last(done)}", hint="nothing was written")
     found = (folder / "output.bin").read_bytes() if (folder / "output.bin").exists() else b""
@@ -304,7 +353,8 @@ def _output(source: CSource, runs: Sequence[CheckedRun], tools: Tools, folder: P
     return found
 
 
-def _succeed(command: Sequence[str], reason: str) -> None:
+def succeed(command: Sequence[str], reason: str) -> None:
+    """Run `command`. Raises UsageError with `reason` and what it says where it fails."""
     done = command_done(command, None)
     if done.returncode:
         raise UsageError(

@@ -1,6 +1,7 @@
 """The constants of a program in flash: each once, those that are a slice of another as an offset into it.
 
-Words of one size are one array, so that a compiler places and aligns them, whatever the order of bytes of the target is.
+Words of one size are one array, so that a compiler places and aligns them, whatever the order of bytes of the target is. In a file the
+arrays follow each other, those of the largest words first, so that each is aligned where the file is.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import numpy as np
 
 from onnxtile.system.runtime import Array
 
+HOLDERS = ("code", "file")
+"""Where the weights of a program may be: in the text of its .c, or in a file beside it."""
 _LEAST = 16
 """Bytes of a constant that is looked for in others."""
 
@@ -24,9 +27,18 @@ class FlashWeights:
     places: Mapping[int, tuple[int, int]]
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         """The bytes of all blocks."""
         return sum(map(len, self.blocks.values()))
+
+    @property
+    def file(self) -> bytes:
+        """All blocks one after the other, those of the largest elements first."""
+        return b"".join(block for _, block in sorted(self.blocks.items(), reverse=True))
+
+    def start(self, size: int) -> int:
+        """Return the offset in `file` of the block of elements of `size` bytes."""
+        return sum(len(block) for other, block in self.blocks.items() if other > size)
 
 
 def placed(arrays: Mapping[int, Array]) -> FlashWeights:

@@ -9,7 +9,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 
-from onnxtile.firmware.calls import SpaceOffset, TableBranch, TableCall, TableEntry, grouped, stream_of, units_of
+from onnxtile.firmware.calls import (
+    SpaceOffset,
+    TableBranch,
+    TableCall,
+    TableEntry,
+    TableRepeat,
+    depth,
+    grouped,
+    stream_of,
+    units_of,
+)
 from onnxtile.firmware.kernels import CFunction, CKernel, kernels_in_c
 from onnxtile.firmware.steps import (
     ARENA,
@@ -21,11 +31,16 @@ from onnxtile.firmware.steps import (
     CProgram,
     DistinctKernel,
     KernelCall,
+    PlainCall,
     Port,
     ProgramCall,
+    Repeat,
+    StartCall,
+    WaitCall,
     flat,
     kernels_of,
 )
+from onnxtile.firmware.transfers import DECLARED, DEFINED
 from onnxtile.firmware.weights import FlashWeights, placed
 from onnxtile.report.c_header import comment, filled, identifier, identifiers
 
@@ -52,7 +67,9 @@ class CSource:
     """The text of a program in C: net.c and net.h, and figures of it.
 
     `kernels` are the different kernels, `functions` the functions that run them, `calls` the calls of a run. `tables` are the bytes of the
-    tables, `weights` those of the constants, `arena` and `workspace` those of memory.
+    tables, `weights` those of the constants, `arena` and `workspace` those of memory. `checks` says whether it looks at its results.
+    `weights_file` has the constants where they are in no text of C. `repeats` says how deep repeats are inside each other, `transfers` how
+    many copies run beside kernels.
     """
 
     code: str
@@ -71,14 +88,18 @@ class CSource:
     weights: int
     workspace: int
     has_states: bool
+    checks: bool
     port_names: dict[tuple[BytePlace, str], str]
+    weights_file: bytes = b""
+    repeats: int = 0
+    transfers: int = 0
 
     def named(self, title: str) -> CSource:
         """Return the same program with another title. No name of a tensor is in the way: all of them come after the start."""
         name = prefix_of(title)
 
         def renamed(text: str) -> str:
-            own = text.replace(f"{self.title}.h", f"{comment(title)}.h")
+            own = text.replace(f"{self.title}.", f"{comment(title)}.")  # names of files
             return own.replace(self.name.upper(), name.upper()).replace(self.name, name)
 
         arenas = tuple((arena, renamed(variable), size) for arena, variable, size in self.arenas)
@@ -92,36 +113,38 @@ class CSource:
         return _ctype(port)
 
 
-def written(program: CProgram, title: str) -> CSource:
-    """Return `program` in C; all its names begin with `title`. Raises UsageError for a kernel that cannot be written."""
+def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
+    """Return `program` in C; all its names begin with `title`. Raises UsageError for a kernel that cannot be written.
+
+    The weights are in the text, or with `weights_in` "file" in bytes of their own.
+    """
     name = prefix_of(title)
     kernels = list(kernels_of(program.calls))
     in_c = kernels_in_c(kernels, f"{name}_kernel")
     numbers = {kernel: place for place, kernel in enumerate(kernels)}
     operands = _constants(program, in_c.kernels, numbers)
     weights = placed({number: program.constants[number] for number in operands})
+    in_file = weights.size if weights_in == "file" else 0
     spaces = _Spaces(program, weights)
     table = _CallTable(in_c.kernels, numbers, spaces)
     entries = [table.entry(call) for call in program.calls]
-    units = units_of(entries, spaces.count)
+    units, repeats = units_of(entries, spaces.count), depth(entries)
     stream = stream_of(entries, units)
-    functions = [*in_c.functions, *([_copy(name)] if table.copies else [])]
-    described, starts = _kernel_rows([*in_c.kernels, *table.copies], functions)
+    functions = [*in_c.functions, *(_own_function(name, kind) for kind in table.own_functions)]
+    described, starts = _kernel_rows([*in_c.kernels, *table.own_kernels], functions)
     arenas = tuple(
         (arena, macro, size) for (arena, size), macro in zip(program.arenas, _arena_names(program, name), strict=True)
     )
     ports = _port_names(program)
-    largest = max((len(kernel.numbers) for kernel in (*in_c.kernels, *table.copies)), default=0)
+    largest = max((len(kernel.numbers) for kernel in (*in_c.kernels, *table.own_kernels)), default=0)
     code = [
         _head(title, name, in_c.head),
-        *_weights(weights, name),
+        *([f"const uint8_t *{name}_weights;"] if in_file else _weights(weights, name)),
         *_memory(arenas, name, program.workspace),
+        *([filled(DEFINED, name.upper())] if table.transfers else []),
         *(function.text for function in functions),
         f"static void (*const {name}_functions[])(const idx_t *, uint8_t *const *) = {{",
-        *_wrapped(
-            f"{name}_kernel_{number}" if number < len(in_c.functions) else f"{name}_kernel_copy"
-            for number in range(len(functions))
-        ),
+        *_wrapped(f"{name}_kernel_{one}" for one in (*range(len(in_c.functions)), *table.own_functions)),
         "};",
         *_bytes(f"{name}_kernels", "uint8_t", described),
         *_bytes(f"{name}_starts", "uint16_t" if max(starts, default=0) < 1 << 16 else "uint32_t", starts),
@@ -133,8 +156,9 @@ def written(program: CProgram, title: str) -> CSource:
             operands=str(max((function.operands for function in functions), default=1)),
             numbers=str(max(largest, 1)),
             spaces=str(spaces.count),
+            **_repeat_texts(name, spaces.count, repeats),
         ),
-        *_run(program, ports, spaces, arenas, name),
+        *_run(program, ports, spaces, arenas, name, weights if in_file else None, repeats),
         *_accessors(program, ports, arenas, name),
         *_reset(program, arenas, name),
     ]
@@ -143,7 +167,9 @@ def written(program: CProgram, title: str) -> CSource:
     )
     return CSource(
         "\n".join(code) + "\n",
-        _header(program, ports, arenas, name, title),
+        _header(
+            program, ports, arenas, name, title, in_file, filled(DECLARED, name.upper()) if table.transfers else ""
+        ),
         title,
         name,
         program.inputs,
@@ -155,13 +181,17 @@ def written(program: CProgram, title: str) -> CSource:
         sum(1 for _ in flat(program.calls)),
         stream.blocks,
         tables,
-        weights.bytes,
+        weights.size,
         program.workspace,
         bool(program.resets),
+        "check" in table.own_functions,
         {
             **{(port.place, "input"): own for port, own in zip(program.inputs, ports[0], strict=True)},
             **{(port.place, "output"): own for port, own in zip(program.outputs, ports[1], strict=True)},
         },
+        weights.file if in_file else b"",
+        repeats,
+        table.transfers,
     )
 
 
@@ -169,8 +199,11 @@ def _constants(program: CProgram, kernels: Sequence[CKernel], numbers: Mapping[D
     """Return the numbers of the constants that functions and copies read; others are in the text of functions."""
     found: dict[int, None] = {}
     for call in flat(program.calls):
-        names = () if isinstance(call, CopyCall) else kernels[numbers[call.kernel]].arguments
-        places = [call.source] if isinstance(call, CopyCall) else [call.places[name] for name in names]
+        if isinstance(call, KernelCall):
+            places = [call.places[name] for name in kernels[numbers[call.kernel]].arguments]
+        else:
+            copy = call.copy if isinstance(call, StartCall) else call
+            places = [copy.source] if isinstance(copy, CopyCall) else []
         found.update((place.number, None) for place in places if place.kind == CONSTANT)
     return sorted(found)
 
@@ -241,38 +274,80 @@ class _Spaces:
         return SpaceOffset(self._numbers[place.kind, place.number], place.offset)
 
 
+_OWN = {
+    "copy": (2, "memmove(x[0], x[1], (size_t)p[0]);"),
+    "start": (2, "${p}_copy((uint32_t)p[0], x[0], x[1], (size_t)p[1]);"),
+    "wait": (0, "(void)x;\n    ${p}_wait((uint32_t)p[0]);"),
+    "check": (1, "${p}_check(x[0], (size_t)p[0]);"),
+}
+"""The functions that are no kernels: their operands, and their text. A copy of bytes, the start of one beside kernels, its end, a look."""
+
+
 class _CallTable:
-    """Turns calls into numbers; copies are kernels of one function, each with its bytes."""
+    """Turns calls into numbers; copies, and looks at results, are kernels of one function each, with numbers such as their bytes."""
 
     def __init__(self, kernels: Sequence[CKernel], numbers: Mapping[DistinctKernel, int], spaces: _Spaces) -> None:
         self._kernels = kernels
         self._numbers = numbers
         self._spaces = spaces
-        self._sizes: dict[int, int] = {}
+        self._own: dict[tuple[str, tuple[int, ...]], int] = {}
 
     @property
-    def copies(self) -> list[CKernel]:
-        functions = {kernel.function for kernel in self._kernels}
-        return [CKernel(len(functions), (size,), ("target", "source")) for size in self._sizes]
+    def own_functions(self) -> list[str]:
+        """The functions in use that are no kernels, in the order of their numbers."""
+        return list(dict.fromkeys(kind for kind, _ in self._own))
+
+    @property
+    def transfers(self) -> int:
+        """How many copies run beside kernels."""
+        return sum(kind == "start" for kind, _ in self._own)
+
+    @property
+    def own_kernels(self) -> list[CKernel]:
+        first = len({kernel.function for kernel in self._kernels})
+        numbers = {kind: first + place for place, kind in enumerate(self.own_functions)}
+        return [CKernel(numbers[kind], own, ()) for kind, own in self._own]
 
     def entry(self, call: ProgramCall) -> TableEntry:
         if isinstance(call, Branch):
             then, other = (tuple(map(self.entry, side)) for side in (call.then, call.otherwise))
             return TableBranch(self._spaces.operand(call.condition), then, other)
+        if isinstance(call, Repeat):
+            most, number = (
+                None if place is None else self._spaces.operand(place) for place in (call.most, call.number)
+            )
+            return TableRepeat(most, self._spaces.operand(call.goes_on), number, tuple(map(self.entry, call.turn)))
         return self.call(call)
 
-    def call(self, call: KernelCall | CopyCall) -> TableCall:
+    def call(self, call: PlainCall) -> TableCall:
+        if isinstance(call, KernelCall):
+            kernel = self._numbers[call.kernel]
+            operands = (self._spaces.operand(call.places[one]) for one in self._kernels[kernel].arguments)
+            return TableCall(kernel, tuple(operands))
         if isinstance(call, CopyCall):
-            kernel = len(self._kernels) + self._sizes.setdefault(call.size, len(self._sizes))
-            return TableCall(kernel, (self._spaces.operand(call.target), self._spaces.operand(call.source)))
-        kernel = self._numbers[call.kernel]
-        operands = (self._spaces.operand(call.places[one]) for one in self._kernels[kernel].arguments)
-        return TableCall(kernel, tuple(operands))
+            return self._own_call("copy", (call.size,), (call.target, call.source), call.steps)
+        if isinstance(call, StartCall):
+            return self._own_call("start", (call.number, call.copy.size), (call.copy.target, call.copy.source))
+        if isinstance(call, WaitCall):
+            return self._own_call("wait", (call.number,))
+        return self._own_call("check", (call.size,), (call.place,))
+
+    def _own_call(
+        self, kind: str, numbers: tuple[int, ...], places: Iterable[BytePlace] = (), steps: tuple[int, ...] = ()
+    ) -> TableCall:
+        kernel = len(self._kernels) + self._own.setdefault((kind, numbers), len(self._own))
+        return TableCall(kernel, tuple(map(self._spaces.operand, places)), steps)
 
 
-def _copy(name: str) -> CFunction:
-    text = f"static void {name}_kernel_copy(const idx_t *p, uint8_t *const *x) {{\n    memmove(x[0], x[1], (size_t)p[0]);\n}}\n"
-    return CFunction(text, 2)
+def _own_function(name: str, kind: str) -> CFunction:
+    operands, text = _OWN[kind]
+    lines = [
+        f"static void {name}_kernel_{kind}(const idx_t *p, uint8_t *const *x) {{",
+        f"    {filled(text, name)}",
+        "}",
+    ]
+    declared = [f"void {name}_check(uint8_t *at, size_t size);"] if kind == "check" else []
+    return CFunction("\n".join([*declared, *lines, ""]), operands)
 
 
 def _kernel_rows(kernels: Iterable[CKernel], functions: Sequence[CFunction]) -> tuple[bytes, list[int]]:
@@ -370,10 +445,9 @@ static const uint8_t *${p}_call(const uint8_t *at, uint8_t *const *bases, uint32
     return at;
 }
 
-static void ${p}_walk(uint8_t *const *bases) {
-    const uint8_t *at = ${p}_calls;
+${repeat}static void ${p}_walk(const uint8_t *at, uint8_t *const *bases${argument}) {
     for (uint32_t code; (code = ${p}_number(&at)) != 0u;) {
-        if (code & 1u) { /* 1 skips where a condition is not met, 3 always */
+${repeats}        if (code & 1u) { /* 1 skips where a condition is not met, 3 always */
             const uint32_t condition = code == 1u ? ${p}_number(&at) : 0u, length = ${p}_number(&at);
             const size_t offset = condition / ${spaces}u * (size_t)${p}_units[condition % ${spaces}u];
             if (code == 3u || !bases[condition % ${spaces}u][offset]) at += length;
@@ -388,6 +462,48 @@ static void ${p}_walk(uint8_t *const *bases) {
     }
 }
 """
+_REPEAT = """\
+
+static void ${p}_walk(const uint8_t *at, uint8_t *const *bases, uint32_t turn_of_repeat);
+
+static uint8_t *${p}_place(const uint8_t **at, uint8_t *const *bases) {
+    const uint32_t code = ${p}_number(at) - 1u;
+    if (code == UINT32_MAX) return NULL;
+    return bases[code % ${spaces}u] + code / ${spaces}u * (size_t)${p}_units[code % ${spaces}u];
+}
+
+static const uint8_t *${p}_repeat(const uint8_t *at, uint8_t *const *bases) {
+    const uint8_t *const most = ${p}_place(&at, bases), *const goes_on = ${p}_place(&at, bases);
+    uint8_t *const number = ${p}_place(&at, bases);
+    const uint32_t length = ${p}_number(&at);
+    int64_t limit = INT64_MAX;
+    if (most) memcpy(&limit, most, sizeof limit);
+    for (int64_t turn = 0; turn < limit && *goes_on; ++turn) {
+        if (number) memcpy(number, &turn, sizeof turn);
+        ${p}_walk(at, bases, (uint32_t)turn);
+    }
+    return at + length;
+}
+
+"""
+_REPEATS = """\
+        if (code == 5u) {
+            at = ${p}_repeat(at, bases);
+            continue;
+        }
+        if (code == 7u) {
+            at = ${p}_call(at, bases, turn_of_repeat, 2u);
+            continue;
+        }
+"""
+
+
+def _repeat_texts(name: str, spaces: int, repeats: int) -> dict[str, str]:
+    """Return the texts that only a program with repeats has."""
+    if not repeats:
+        return {"repeat": "", "repeats": "", "argument": ""}
+    made = {"repeat": filled(_REPEAT, name, spaces=spaces), "repeats": filled(_REPEATS, name)}
+    return {**{hole: text + "\n" for hole, text in made.items()}, "argument": ", uint32_t turn_of_repeat"}
 
 
 def _signature(program: CProgram, ports: tuple[list[str], list[str]], name: str) -> str:
@@ -408,6 +524,8 @@ def _run(
     spaces: _Spaces,
     arenas: Sequence[tuple[str, str, int]],
     name: str,
+    file: FlashWeights | None,
+    repeats: int,
 ) -> Iterator[str]:
     names = {
         port.place: own for port, own in zip((*program.inputs, *program.outputs), (*ports[0], *ports[1]), strict=True)
@@ -421,9 +539,9 @@ def _run(
         elif kind == WORKSPACE:
             base = f"{name}_workspace"
         elif kind == CONSTANT:
-            base = f"{name}_weights_{number * 8}"
+            base = f"{name}_weights_{number * 8}" if file is None else f"({name}_weights + {file.start(number)}u)"
         yield f"    bases[{place}] = {base if kind in {ARENA, WORKSPACE} else f'(uint8_t *){base}'};"
-    yield f"    {name}_walk(bases);"
+    yield f"    {name}_walk({name}_calls, bases{', 0u' if repeats else ''});"
     yield "}"
 
 
@@ -472,7 +590,13 @@ _HEADER = """\
 
 
 def _header(
-    program: CProgram, ports: tuple[list[str], list[str]], arenas: Sequence[tuple[str, str, int]], name: str, title: str
+    program: CProgram,
+    ports: tuple[list[str], list[str]],
+    arenas: Sequence[tuple[str, str, int]],
+    name: str,
+    title: str,
+    in_file: int,
+    more: str,
 ) -> str:
     upper = name.upper()
     lines = [filled(_HEADER, upper, title=comment(title), alignment=str(program.alignment))]
@@ -489,6 +613,9 @@ def _header(
             f"extern uint8_t *{variable}; /* give it {variable.upper()}_SIZE bytes, aligned to {program.alignment}, before a run */"
         ]
         lines += ["#else", f"extern uint8_t {variable}[];", "#endif"]
+    if in_file:
+        lines += [f"#define {upper}_WEIGHTS_SIZE {in_file}u /* bytes of {comment(title)}.weights.bin, little-endian */"]
+        lines += [f"extern const uint8_t *{name}_weights; /* give it these bytes, aligned to 8, before a run */"]
     for kind, held, own in (("input", program.inputs, ports[0]), ("output", program.outputs, ports[1])):
         for port, port_name in zip(held, own, strict=True):
             sizes = "x".join(map(str, port.tensor.sizes)) or "one number"
@@ -496,6 +623,7 @@ def _header(
             lines += [described]
             if not port.is_argument:
                 lines += [f"{_ctype(port)} *{name}_{kind}_{port_name}(void);"]
+    lines += [more] if more else []
     if program.resets:
         lines += [f"void {name}_reset(void); /* before the first run: states are zero */"]
     lines += [f"{_signature(program, ports, name)};", "", "#ifdef __cplusplus", "}", "#endif", "", "#endif", ""]

@@ -51,8 +51,8 @@ class HiddenGroup:
 
     def after(self, count: int) -> int | None:
         """Return the next larger number of chunks, one that divides the channels if there is one; None for no more."""
-        more = [one for one in _COUNTS if one > count and one <= self.channels]
-        even = [one for one in more if self.channels % one == 0]
+        more = [count_above for count_above in _COUNTS if count_above > count and count_above <= self.channels]
+        even = [count_above for count_above in more if self.channels % count_above == 0]
         return next(iter(even or more), None)
 
 
@@ -64,15 +64,15 @@ class HiddenGroups:
     ) -> None:
         self._network, self._shapes, self._constants, self._opset = network, shapes, constants, opset
         self._sums = sums
-        self._makers = {made: place for place, kernel in enumerate(network.kernels) for made in kernel.makes}
+        self._makers = {result: index for index, kernel in enumerate(network.kernels) for result in kernel.makes}
         self._readers: dict[int, list[int]] = {}
-        for place, kernel in enumerate(network.kernels):
+        for index, kernel in enumerate(network.kernels):
             for tensor in dict.fromkeys(kernel.reads):
-                self._readers.setdefault(tensor, []).append(place)
+                self._readers.setdefault(tensor, []).append(index)
 
     def found(self) -> dict[int, HiddenGroup]:
         """Return the groups by the place of their first kernel."""
-        groups = (self._from(place) for place in range(len(self._network.kernels)))
+        groups = (self._from(index) for index in range(len(self._network.kernels)))
         return {group.places[0]: group for group in groups if group is not None}
 
     def _from(self, first: int) -> HiddenGroup | None:
@@ -93,26 +93,26 @@ class HiddenGroups:
         is_smaller = False
         joined: HiddenGroup | None = None
         ended: HiddenGroup | None = None
-        for place in range(first + 1, min(first + _LONGEST, len(self._network.kernels))):
-            one = self._network.kernels[place]
-            if hidden.isdisjoint(one.reads):
+        for index in range(first + 1, min(first + _LONGEST, len(self._network.kernels))):
+            reader = self._network.kernels[index]
+            if hidden.isdisjoint(reader.reads):
                 continue
-            places.append(place)
-            reduced = self._reduced(one, hidden, axis)
-            slices[place] = self._slices(one, axis, hidden) if reduced is None else reduced
-            if slices[place] is None:
+            places.append(index)
+            reduced = self._reduced(reader, hidden, axis)
+            slices[index] = self._slices(reader, axis, hidden) if reduced is None else reduced
+            if slices[index] is None:
                 break
-            carried = is_smaller and any(self._network.tensors[tensor].is_inside for tensor in one.reads)
-            is_smaller = carried or self._is_smaller(one)
+            carried = is_smaller and any(self._network.tensors[tensor].is_inside for tensor in reader.reads)
+            is_smaller = carried or self._is_smaller(reader)
             known = {p: s for p, s in slices.items() if s is not None}
-            found = self._closed(list(places), frozenset(hidden), axis, known)
+            group = self._closed(list(places), frozenset(hidden), axis, known)
             if reduced is not None:
-                return found or joined or ended
-            if found is not None:
+                return group or joined or ended
+            if group is not None:
                 # Channels that a gate reads as a whole are joined there; what they are made of is not kept.
-                ended = replace(found, is_joined=True)
+                ended = replace(group, is_joined=True)
                 joined = joined or (ended if is_smaller else None)
-            hidden.update(one.makes)
+            hidden.update(reader.makes)
         return joined or ended
 
     def _is_smaller(self, kernel: FitKernel) -> bool:
@@ -153,23 +153,23 @@ class HiddenGroups:
         if node is None or kernel.is_view or kernel.is_join or len(kernel.makes) > 1:
             return None
         try:
-            found = axis_links(NodeView(node, self._shapes, self._constants, self._opset), axis)
+            links = axis_links(NodeView(node, self._shapes, self._constants, self._opset), axis)
         except NotApplicable:
             return None
-        given = {place: tensor for place, tensor in zip(source.places, kernel.reads, strict=True) if place is not None}
+        given = {index: tensor for index, tensor in zip(source.places, kernel.reads, strict=True) if index is not None}
         slices = {}
-        for place, link in enumerate(found):
-            if place in given:
-                wanted = AxisLink(axis) if given[place] in hidden else None
-                if link != wanted or (hidden and given[place] not in hidden):
+        for index, link in enumerate(links):
+            if index in given:
+                wanted = AxisLink(axis) if given[index] in hidden else None
+                if link != wanted or (hidden and given[index] not in hidden):
                     return None
             elif link is not None:
-                slices[place] = link.axis
-        return slices if all(self._is_cut(node, place) for place in slices) else None
+                slices[index] = link.axis
+        return slices if all(self._is_cut(node, index) for index in slices) else None
 
-    def _is_cut(self, node: ir.Node, place: int) -> bool:
+    def _is_cut(self, node: ir.Node, index: int) -> bool:
         """Return whether a part of a constant operand is written as the whole is: integers and their scales, if that is its form."""
-        value = node.inputs[place]
+        value = node.inputs[index]
         maker = None if value is None else value.producer()
         if self._sums or maker is None or maker.op_type == "Constant":
             return True
@@ -204,44 +204,44 @@ def chunked(
 
     Without `all_chunks`, the first, the largest and the last chunk of each group stand for all: enough to count the costs.
     """
-    found = ChunkedKernels([], list(tensors))
+    region = ChunkedKernels([], list(tensors))
     counts = dict(chunks)
-    taken = {place for start in counts for place in groups[start].places}
+    taken = {index for start in counts for index in groups[start].places}
     ends = {groups[start].places[-1]: start for start in counts}
-    for place, kernel in enumerate(kernels, start=first):
-        if place in ends:
-            group = groups[ends[place]]
-            _add_chunks(found, kernels, first, group, _shares(group, counts[ends[place]], all_chunks=all_chunks))
-        elif place not in taken:
-            found.add(kernel, place - first)
-    return found
+    for index, kernel in enumerate(kernels, start=first):
+        if index in ends:
+            group = groups[ends[index]]
+            _add_chunks(region, kernels, first, group, _shares(group, counts[ends[index]], all_chunks=all_chunks))
+        elif index not in taken:
+            region.add(kernel, index - first)
+    return region
 
 
 def _shares(group: HiddenGroup, count: int, *, all_chunks: bool) -> list[tuple[PatchRange, int]]:
     """Return the channels of each chunk, and the number of chunks that it stands for."""
-    found = [share for share in shares(group.channels, count) if share is not None]
-    if all_chunks or group.is_joined or group.channels % count or len(found) <= _SOME:
-        return [(share, 1) for share in found]
+    ranges = [share for share in shares(group.channels, count) if share is not None]
+    if all_chunks or group.is_joined or group.channels % count or len(ranges) <= _SOME:
+        return [(share, 1) for share in ranges]
     # Between the first and the last chunk, all cost the same.
-    return [(found[0], 1), (found[1], len(found) - 2), (found[-1], 1)]
+    return [(ranges[0], 1), (ranges[1], len(ranges) - 2), (ranges[-1], 1)]
 
 
 def _add_chunks(
-    found: ChunkedKernels,
+    region: ChunkedKernels,
     kernels: Sequence[FitKernel],
     first: int,
     group: HiddenGroup,
     some: Sequence[tuple[PatchRange, int]],
 ) -> None:
-    tensors, base = found.tensors, group.places[-1] - first
+    tensors, base = region.tensors, group.places[-1] - first
     last = kernels[base]
     result = last.makes[0]
     partial: list[int] = []
     so_far: int | None = None
     for number, (share, weight) in enumerate(some):
         parts: dict[int, int] = {}
-        for place in group.places:
-            kernel = kernels[place - first]
+        for index in group.places:
+            kernel = kernels[index - first]
             for tensor in kernel.makes:
                 about = tensors[tensor]
                 if tensor in group.tensors or (group.is_joined and tensor == result):
@@ -249,10 +249,10 @@ def _add_chunks(
                     dims[group.axis] = share[1] - share[0]
                     about = replace(about, dims=tuple(dims))
                 about = replace(about, name=f"{about.name}/c{number}", is_kept=False)
-                parts[tensor] = found.add_tensor(about, tensor)
-            found.add(_part(kernel, place, group, share, parts, is_first=not number), place - first, weight)
+                parts[tensor] = region.add_tensor(about, tensor)
+            region.add(_part(kernel, index, group, share, parts, is_first=not number), index - first, weight)
         partial.append(parts[result])
-        found.partial.add(parts[result])
+        region.partial.add(parts[result])
         if group.is_joined:
             continue
         if so_far is None:
@@ -261,19 +261,19 @@ def _add_chunks(
         total = result
         if number < len(some) - 1:
             about = replace(tensors[result], name=f"{tensors[result].name}/sum{number}", is_kept=False)
-            total = found.add_tensor(about, result)
-            found.partial.add(total)
-        found.sums.add(len(found.kernels))
-        found.add(_sum(f"{last.name}/sum", (so_far, parts[result]), total, tensors), base, weight)
+            total = region.add_tensor(about, result)
+            region.partial.add(total)
+        region.sums.add(len(region.kernels))
+        region.add(_sum(f"{last.name}/sum", (so_far, parts[result]), total, tensors), base, weight)
         so_far = total
     if group.is_joined:
-        found.sums.add(len(found.kernels))
-        found.add(_join(f"{last.name}/join", partial, result, tensors, group.axis), base)
+        region.sums.add(len(region.kernels))
+        region.add(_join(f"{last.name}/join", partial, result, tensors, group.axis), base)
 
 
 def _part(
     kernel: FitKernel,
-    place: int,
+    index: int,
     group: HiddenGroup,
     share: tuple[int, int],
     parts: Mapping[int, int],
@@ -281,8 +281,8 @@ def _part(
     is_first: bool,
 ) -> FitKernel:
     source: KernelSource = kernel.source
-    slices = {operand: (axis, *share) for operand, axis in group.slices[place].items()}
-    has_bias = place == group.places[-1] and not is_first and not group.is_joined
+    slices = {operand: (axis, *share) for operand, axis in group.slices[index].items()}
+    has_bias = index == group.places[-1] and not is_first and not group.is_joined
     start, stop = (kernel.macs * end // group.channels for end in share)
     return replace(
         kernel,

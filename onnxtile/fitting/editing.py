@@ -107,7 +107,7 @@ class ModelEdit:
         return self.shared("/".join([stem, *map(str, numbers)]), np.asarray(numbers, np.int64))
 
     def ready(self, value: ir.Value) -> ir.Value:
-        """Return a value that may be read at any place behind its maker; a constant that a node makes becomes one of the graph."""
+        """Return a value that may be read at any place after its maker; a constant that a node makes becomes one of the graph."""
         if value not in self.constants or value.producer() is None:
             return value
         if value not in self._shared:
@@ -147,7 +147,9 @@ class ModelEdit:
 
         `sizes` are those of the first result as a constant, which is made where there is none.
         """
-        attributes = [one for one in node.attributes.values() if one.name not in {"allowzero", "group"}]
+        attributes = [
+            attribute for attribute in node.attributes.values() if attribute.name not in {"allowzero", "group"}
+        ]
         attributes += self._groups(node, results[0])
         op, domain = node.op_type, node.domain
         if op in {"Squeeze", "Unsqueeze", "Flatten"}:
@@ -163,7 +165,7 @@ class ModelEdit:
         count = node.attributes.get_int("group", 1)
         whole, part = self.sizes(node.outputs[0]), self.sizes(result)
         if count == 1 or not whole or not part:
-            return [one for one in node.attributes.values() if one.name == "group"]
+            return [attribute for attribute in node.attributes.values() if attribute.name == "group"]
         return [ir.AttrInt64("group", count * part[1] // whole[1])]
 
     def add(
@@ -238,20 +240,20 @@ def known_shapes(model: ir.Model, shapes: Shapes) -> Shapes:
 
 def write_known_sizes(edit: ModelEdit) -> list[ir.Node]:
     """Let readers of each Shape and Size read constants; return these nodes, which are gone. The constants are equal to their results."""
-    found = []
+    changed = []
     for node in list(edit.model.graph):
-        made = node.outputs[0]
-        if node.op_type not in {"Shape", "Size"} or node.domain not in STANDARD or made.is_graph_output():
+        result = node.outputs[0]
+        if node.op_type not in {"Shape", "Size"} or node.domain not in STANDARD or result.is_graph_output():
             continue
         sizes = None if node.inputs[0] is None else edit.sizes(node.inputs[0])
-        if sizes is None or made in edit.constants:
+        if sizes is None or result in edit.constants:
             continue
         part = slice(node.attributes.get_int("start", 0), node.attributes.get_int("end", len(sizes)))
         array = np.asarray(np.prod(sizes, dtype=np.int64) if node.op_type == "Size" else sizes[part], np.int64)
-        made.replace_all_uses_with(edit.constant(f"{made.name}/known", array))
+        result.replace_all_uses_with(edit.constant(f"{result.name}/known", array))
         edit.model.graph.remove(node, safe=True)
-        found.append(node)
-    return found
+        changed.append(node)
+    return changed
 
 
 # Optional results that nothing reads: the mask of Dropout, the indices of MaxPool. They take bytes while their kernel runs.
@@ -259,14 +261,14 @@ def write_known_sizes(edit: ModelEdit) -> list[ir.Node]:
 
 def leave_out_unread(edit: ModelEdit) -> list[ir.Node]:
     """Leave out optional results that nothing reads; return the nodes that made them."""
-    found: dict[ir.Node, None] = {}
+    readers: dict[ir.Node, None] = {}
     for node in edit.model.graph:
         for number, value in enumerate(node.outputs):
             is_read = not value.name or value.uses() or value.is_graph_output()
             if number and not is_read and _is_optional(node, number, edit.opset):
                 value.name = ""
-                found[node] = None
-    return list(found)
+                readers[node] = None
+    return list(readers)
 
 
 def _is_optional(node: ir.Node, number: int, opset: int) -> bool:

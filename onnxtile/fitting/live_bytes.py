@@ -86,12 +86,12 @@ class RegionTracer:
         self.rows = rows
         self.given = {tensor: row_pieces(ends) for tensor, ends in cut.given}
         self.found = RegionTrace()
-        self.made = {made for kernel in kernels for made in kernel.makes}
+        self.made = {result for kernel in kernels for result in kernel.makes}
         self.readers: dict[int, int] = {}
         for kernel in kernels:
             for tensor in kernel.reads:
                 self.readers[tensor] = self.readers.get(tensor, 0) + 1
-        self.makers = {made: number for number, kernel in enumerate(kernels) for made in kernel.makes}
+        self.makers = {result: number for number, kernel in enumerate(kernels) for result in kernel.makes}
         self.held: dict[int, int] = {}
         self.cuts: dict[Patch, int] = {}
         self.last_read: dict[int, int] = {}
@@ -121,10 +121,10 @@ class RegionTracer:
         self.found, self.held, self.cuts, self.last_read, self.tails = RegionTrace(), {}, {}, {}, {}
         self.given_patches = {}
         for number, rows in self._kept_before(strip) if strip else ():
-            for made in self.kernels[number].makes:
-                if made in self.readers:
-                    self.held[made] = self._patch(Patch(made, rows))
-                    self.last_read[self.held[made]] = -1
+            for result in self.kernels[number].makes:
+                if result in self.readers:
+                    self.held[result] = self._patch(Patch(result, rows))
+                    self.last_read[self.held[result]] = -1
         held = tuple(self.held.values())
         parts: dict[int, list[int]] = {tensor: [] for tensor in self.results}
         self._strip(strip, parts)
@@ -137,18 +137,18 @@ class RegionTracer:
     @cached_property
     def last_strips(self) -> dict[int, list[int]]:
         """The last strip that reads each piece of the tensors that were handed over in pieces; -1 for a piece that none reads."""
-        found = {tensor: [-1] * len(pieces) for tensor, pieces in self.given.items()}
+        lasts = {tensor: [-1] * len(pieces) for tensor, pieces in self.given.items()}
         for kernel, span in zip(self.kernels, self.rows, strict=True):
-            for place, tensor in enumerate(kernel.reads):
-                for strip, rows in enumerate(span.needs[place].pairs if tensor in found else ()):
+            for index, tensor in enumerate(kernel.reads):
+                for strip, rows in enumerate(span.needs[index].pairs if tensor in lasts else ()):
                     for piece in overlapped(self.given[tensor], rows):
-                        found[tensor][piece] = max(found[tensor][piece], strip)
-        return found
+                        lasts[tensor][piece] = max(lasts[tensor][piece], strip)
+        return lasts
 
     def _kept_before(self, strip: int) -> list[tuple[int, PatchRange]]:
         """Return the kernels of whose results rows are kept for a strip from the strips before it, with these rows."""
-        found = [(number, pairs[strip]) for number, pairs in self._befores]
-        return [(number, rows) for number, rows in found if rows is not None]
+        kept = [(number, pairs[strip]) for number, pairs in self._befores]
+        return [(number, rows) for number, rows in kept if rows is not None]
 
     @cached_property
     def _befores(self) -> list[tuple[int, list[PatchRange | None]]]:
@@ -175,14 +175,14 @@ class RegionTracer:
             if rows is None:
                 continue
             operands = tuple([self._operand(tensor, need) for tensor, need in zip(kernel.reads, needs, strict=True)])
-            makes = tuple([self._patch(self._made(kernel, made, rows)) for made in kernel.makes])
+            makes = tuple([self._patch(self._made(kernel, result, rows)) for result in kernel.makes])
             self._op(number, operands, makes)
-            for made, patch in zip(kernel.makes, makes, strict=True):
-                if made in self.results:
-                    parts[made].append(patch)
-                if made in readers:
-                    before = held.get(made)
-                    held[made] = patch if before is None else self._join(made, [before, patch])
+            for result, patch in zip(kernel.makes, makes, strict=True):
+                if result in self.results:
+                    parts[result].append(patch)
+                if result in readers:
+                    before = held.get(result)
+                    held[result] = patch if before is None else self._join(result, [before, patch])
 
     def _rows_in(self, strip: int) -> Iterator[list[PatchRange | None]]:
         """Yield the rows that each kernel computes in a strip, and those that it reads of each operand."""
@@ -193,11 +193,11 @@ class RegionTracer:
     @cached_property
     def _row_table(self) -> tuple[RowNumbers, RowNumbers]:
         """The first rows, and the ends of the rows, that each kernel computes and reads: a column for each strip."""
-        ranges = [one for span in self.rows for one in (span.news, *span.needs)]
+        ranges = [need for span in self.rows for need in (span.news, *span.needs)]
         shape = len(ranges), len(self.rows[0].news)
         return (
-            np.concatenate([one.starts for one in ranges]).reshape(shape),
-            np.concatenate([one.stops for one in ranges]).reshape(shape),
+            np.concatenate([need.starts for need in ranges]).reshape(shape),
+            np.concatenate([need.stops for need in ranges]).reshape(shape),
         )
 
     def _made(self, kernel: FitKernel, tensor: int, rows: PatchRange) -> Patch:
@@ -263,9 +263,9 @@ class RegionTracer:
         after = strip + 1
         held: dict[int, int] = {}
         for number, rows in self._kept_before(after) if after < len(self.rows[0].news) else ():
-            for made in self.kernels[number].makes:
-                if made in self.held:
-                    held[made] = self._tail(made, rows)
+            for result in self.kernels[number].makes:
+                if result in self.held:
+                    held[result] = self._tail(result, rows)
         self.held = held
 
     def _tail(self, tensor: int, rows: PatchRange) -> int:
@@ -338,14 +338,14 @@ class _Count:
     ) -> None:
         self.trace, self.kernels, self.tensors = trace, kernels, tensors
         self.sizes = [self._size(patch) for patch in trace.patches]
-        made = {one for op in trace.ops for one in op.makes}
-        self.last = {one: at for at, op in enumerate(trace.ops) for one in (*op.makes, *op.reads)}
+        written = {number for op in trace.ops for number in op.makes}
+        self.last = {number: at for at, op in enumerate(trace.ops) for number in (*op.makes, *op.reads)}
         self.later: dict[int, list[int]] = {}
         if any(tensors[patch.tensor].is_inside for patch in trace.patches):
             self._extend()
         end = len(trace.ops)
         for tensor, patch in trace.whole.items():
-            if patch in made:
+            if patch in written:
                 self.last[patch] = end
             elif tensor not in dying:
                 self.sizes[patch] = 0
@@ -356,7 +356,7 @@ class _Count:
         self.bytes: dict[int, int] = {}
         self.live = 0
         for patch in trace.whole.values():
-            if patch not in made and patch in self.last:
+            if patch not in written and patch in self.last:
                 self._allocate(patch, self.sizes[patch])
         for patch in given:
             self._allocate(patch, self.sizes[patch])
@@ -366,13 +366,13 @@ class _Count:
         """Let operands of several nodes that run as one kernel live until the last of these nodes."""
         for op in reversed(self.trace.ops):
             if op.kernel is not None and all(
-                self.tensors[self.trace.patches[one].tensor].is_inside for one in op.makes
+                self.tensors[self.trace.patches[patch].tensor].is_inside for patch in op.makes
             ):
-                until = max(self.last[one] for one in op.makes)
-                for one in op.reads:
-                    if self.last[one] < until:
-                        self.last[one] = until
-                        self.later.setdefault(until, []).append(one)
+                until = max(self.last[patch] for patch in op.makes)
+                for patch in op.reads:
+                    if self.last[patch] < until:
+                        self.last[patch] = until
+                        self.later.setdefault(until, []).append(patch)
 
     def _size(self, patch: Patch) -> int:
         about, (start, stop) = self.tensors[patch.tensor], patch.rows
@@ -388,9 +388,9 @@ class _Count:
             loads.append(held)
             peak = max(peak, held)
             ending = (*op.reads, *op.makes, *later[at]) if at in later else op.reads + op.makes
-            for one in ending:
-                if last[one] == at and one in owner:
-                    self._free(one)
+            for patch in ending:
+                if last[patch] == at and patch in owner:
+                    self._free(patch)
         return LiveBytes(peak, first, tuple(loads), tuple(self.sizes))
 
     def _place(self, at: int, op: PieceOp) -> int:
@@ -398,19 +398,19 @@ class _Count:
         shared = self._shared(at, op)
         if shared is not None:
             self._share(op.makes[0], shared)
-            for one in op.makes[1:]:
+            for patch in op.makes[1:]:
                 if self._is_split(op):
-                    self._share(one, shared)
+                    self._share(patch, shared)
                 else:
-                    self._allocate(one, self.sizes[one])
+                    self._allocate(patch, self.sizes[patch])
             return self.live
         if self._is_join(op) or self._is_split(op):
             # The operands become the results, byte for byte.
-            for one in dict.fromkeys((*op.reads, *self.later.get(at, ()))):
-                if self.last[one] == at and one in self.owner:
-                    self._free(one)
-        for one in op.makes:
-            self._allocate(one, self.sizes[one])
+            for patch in dict.fromkeys((*op.reads, *self.later.get(at, ()))):
+                if self.last[patch] == at and patch in self.owner:
+                    self._free(patch)
+        for patch in op.makes:
+            self._allocate(patch, self.sizes[patch])
         return self.live
 
     def _shared(self, at: int, op: PieceOp) -> int | None:
@@ -424,18 +424,18 @@ class _Count:
             # Parts of an operand that lives on lie in it.
             return op.reads[0] if self.last[op.reads[0]] > at or not self.sizes[op.reads[0]] else None
         size = self.sizes[op.makes[0]]
-        for place in sorted(kernel.overwrites):
-            one = op.reads[place]
-            if self.last[one] == at and self.sizes[one] == size and self.users.get(self.owner.get(one, -1)) == 1:
-                return one
+        for index in sorted(kernel.overwrites):
+            patch = op.reads[index]
+            if self.last[patch] == at and self.sizes[patch] == size and self.users.get(self.owner.get(patch, -1)) == 1:
+                return patch
         return self._over_operand_of_island(at, kernel, size) if kernel.island_overwrites else None
 
     def _over_operand_of_island(self, at: int, kernel: FitKernel, size: int) -> int | None:
         """Return the operand of a quantised island that the result of its last node is written over; None for none."""
-        for one in self.later.get(at, ()):
-            is_allowed = self.trace.patches[one].tensor in kernel.island_overwrites and self.last[one] == at
-            if is_allowed and self.sizes[one] == size and self.users.get(self.owner.get(one, -1)) == 1:
-                return one
+        for patch in self.later.get(at, ()):
+            is_allowed = self.trace.patches[patch].tensor in kernel.island_overwrites and self.last[patch] == at
+            if is_allowed and self.sizes[patch] == size and self.users.get(self.owner.get(patch, -1)) == 1:
+                return patch
         return None
 
     def _is_contiguous(self, op: PieceOp) -> bool:
@@ -483,15 +483,15 @@ class GivenPieces:
 
     @cached_property
     def living(self) -> list[int]:
-        """The bytes of the pieces that live in each strip; the last number is that behind the last strip."""
+        """The bytes of the pieces that live in each strip; the last number is that after the last strip."""
         changes = np.zeros(self.count + 2, np.int64)
         for tensor, lasts in self.last.items():
             for piece, last in enumerate(lasts):
                 size = self.size([(tensor, piece)])
                 changes[0] += size
                 changes[last + 1] -= size
-        found: list[int] = np.cumsum(changes[: self.count + 1]).tolist()
-        return found
+        living: list[int] = np.cumsum(changes[: self.count + 1]).tolist()
+        return living
 
     def size(self, pieces: Iterable[tuple[int, int]]) -> int:
         """Return the bytes of pieces, each given by its tensor and number."""
@@ -509,13 +509,13 @@ class GivenPieces:
     @cached_property
     def places(self) -> list[bytes]:
         """The places of the rows that each strip reads in the pieces, and whether they die then; equal for strips that cost the same."""
-        found = [list[object]() for _ in range(self.count)]
+        outlines = [list[object]() for _ in range(self.count)]
         for kernel, span in zip(self.about.kernels, self.about.rows, strict=True):
-            for place, tensor in enumerate(kernel.reads):
+            for index, tensor in enumerate(kernel.reads):
                 if tensor in self.last:
-                    for strip, rows in enumerate(span.needs[place].pairs):
-                        found[strip].append(self._outline(tensor, strip, rows))
-        return [repr(one).encode() if one else b"" for one in found]
+                    for strip, rows in enumerate(span.needs[index].pairs):
+                        outlines[strip].append(self._outline(tensor, strip, rows))
+        return [repr(outline).encode() if outline else b"" for outline in outlines]
 
     def _outline(self, tensor: int, strip: int, rows: tuple[int, int] | None) -> list[tuple[int, int, bool]]:
         """Return the ends of each piece that is read, from the first row that is read, and whether it dies then."""
@@ -542,10 +542,10 @@ def whole_kernel_bytes(
     return live_bytes(trace, [kernel], tensors, dying)
 
 
-def shared_by_island(network: Network, place: int) -> set[int]:
-    """Return the operands of an island whose bytes the result of its last node, at `place`, takes: they die there."""
-    kernel, tensors = network.kernels[place], network.tensors
-    ending = {tensor for tensor in kernel.island_overwrites if network.last_reads[tensor] == place}
+def shared_by_island(network: Network, index: int) -> set[int]:
+    """Return the operands of an island whose bytes the result of its last node, at `index`, takes: they die there."""
+    kernel, tensors = network.kernels[index], network.tensors
+    ending = {tensor for tensor in kernel.island_overwrites if network.last_reads[tensor] == index}
     if kernel.is_island_join:
         return ending
     size = aligned(tensors[kernel.makes[0]].size)
@@ -562,7 +562,7 @@ def uncut_peak(network: Network) -> int:
     kernels, which count every tensor that passes by.
     """
     count, whole = len(network.kernels), Cut()
-    results = [made for kernel in network.kernels for made in kernel.makes if network.last_reads[made] >= count]
+    results = [result for kernel in network.kernels for result in kernel.makes if network.last_reads[result] >= count]
     ranges = UncutRegion(network.kernels, network.tensors, results).ranges(whole)
     trace = RegionTracer(network.kernels, network.tensors, results, ranges, whole).trace()
     return live_bytes(trace, network.kernels, network.tensors, ()).peak
@@ -669,43 +669,46 @@ class _StripCosts:
         if strip in self.counted:
             return
         at_end = strip == self.count - 1
-        found = self.about.strip(strip)
+        measured = self.about.strip(strip)
         operands = 0 if at_end else sum(self._size(tensor) for tensor in self.dying)
-        pieces = self.pieces.living[strip] - self.pieces.size(found.pieces)
-        beside = int(self.done[strip]) + operands + pieces + self._kept_of_others(found)
+        pieces = self.pieces.living[strip] - self.pieces.size(measured.pieces)
+        beside = int(self.done[strip]) + operands + pieces + self._kept_of_others(measured)
         live = live_bytes(
-            found.trace,
+            measured.trace,
             self.about.kernels,
             self.about.tensors,
             self.dying if at_end else (),
-            (*found.given, *found.pieces.values()),
-            (*found.left, *(patch for piece, patch in found.pieces.items() if self.pieces.lives_after(piece, strip))),
+            (*measured.given, *measured.pieces.values()),
+            (
+                *measured.left,
+                *(patch for piece, patch in measured.pieces.items() if self.pieces.lives_after(piece, strip)),
+            ),
         )
         self.peak = max(self.peak, live.peak + beside)
         self.rest = max(self.rest, live.first + beside)
         running, bases = 0, self.region.bases
-        for op, load in zip(found.trace.ops, live.loads, strict=True):
+        for op, load in zip(measured.trace.ops, live.loads, strict=True):
             if op.kernel is not None:
                 running = bases[op.kernel]
             self.loads[running] = max(self.loads[running], load + beside)
-        self.counted[strip] = found, live
+        self.counted[strip] = measured, live
 
     def _count(self, number: int, measured: int) -> None:
         """Add up the nodes and copied bytes of a number of equal strips, of which one was measured."""
-        found, live = self.counted.pop(measured)
+        strip, live = self.counted.pop(measured)
         weights, makers = self.region.weights, self.about.makers
-        for op in found.trace.ops:
-            tensor = found.trace.patches[op.makes[0]].tensor
+        for op in strip.trace.ops:
+            tensor = strip.trace.patches[op.makes[0]].tensor
             weight = weights[makers[tensor]] if tensor in makers else 1
             self.nodes += number * weight
             if op.kernel is None:
                 self.copied += number * weight * live.sizes[op.makes[0]]
 
-    def _kept_of_others(self, found: StripTrace) -> int:
+    def _kept_of_others(self, strip: StripTrace) -> int:
         """Return the bytes of the rows that are kept of chunks for which another chunk stands."""
-        makers, weights, patches = self.about.makers, self.region.weights, found.trace.patches
+        makers, weights, patches = self.about.makers, self.region.weights, strip.trace.patches
         kept: dict[int, int] = {}
-        for patch in (*found.given, *found.left):
+        for patch in (*strip.given, *strip.left):
             tensor, rows = patches[patch]
             others = weights[makers[tensor]] - 1 if tensor in makers else 0
             if others:
@@ -745,9 +748,9 @@ def _outlines(kernels: Sequence[FitKernel], ranges: list[StripRanges]) -> RowNum
         before, none = span.before, np.full(1, _EMPTY)
         later = PatchRanges(np.append(before.starts[1:], none), np.append(before.stops[1:], none))
         anchor = np.where(before.some, before.starts, span.news.starts)
-        anchors.update((made, anchor) for made in kernel.makes)
-        for one in (span.news, before, later):
-            columns += [np.where(one.some, one.starts - anchor, _EMPTY), one.lengths]
+        anchors.update((result, anchor) for result in kernel.makes)
+        for rows in (span.news, before, later):
+            columns += [np.where(rows.some, rows.starts - anchor, _EMPTY), rows.lengths]
         for tensor, need in zip(kernel.reads, span.needs, strict=True):
             columns.append(need.lengths)
             if tensor in anchors:

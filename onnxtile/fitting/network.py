@@ -75,7 +75,7 @@ class FitKernel:
     island_overwrites: frozenset[int] = frozenset()
     """Of the last node of a quantised island: the tensors that the island reads and that its result may be written over."""
     is_island_join: bool = False
-    """Whether the result of its island is the tensors that the island reads, one behind the other."""
+    """Whether the result of its island is the tensors that the island reads, one after the other."""
     is_random: bool = False
     """Whether it draws random numbers."""
 
@@ -84,9 +84,9 @@ class FitKernel:
         """The number of rows that are computed together at least."""
         return max((link.factor for link in self.links or () if link is not None), default=1)
 
-    def axis_link(self, place: int) -> AxisLink | None:
+    def axis_link(self, index: int) -> AxisLink | None:
         """Return the link of one operand; None for one that is read whole."""
-        return None if self.links is None else self.links[place]
+        return None if self.links is None else self.links[index]
 
 
 @dataclass(frozen=True)
@@ -99,17 +99,17 @@ class Network:
     @cached_property
     def last_reads(self) -> list[int]:
         """The place of the last kernel that reads each tensor; -1 for none, the number of kernels for graph outputs."""
-        found = [-1] * len(self.tensors)
-        for place, kernel in enumerate(self.kernels):
+        lasts = [-1] * len(self.tensors)
+        for index, kernel in enumerate(self.kernels):
             for tensor in kernel.reads:
-                found[tensor] = place
+                lasts[tensor] = index
         for kernel in reversed(self.kernels):
-            if all(self.tensors[made].is_inside for made in kernel.makes):
+            if all(self.tensors[result].is_inside for result in kernel.makes):
                 # The operands live until the last node of the same kernel.
-                end = max(found[made] for made in kernel.makes)
+                end = max(lasts[result] for result in kernel.makes)
                 for tensor in kernel.reads:
-                    found[tensor] = max(found[tensor], end)
-        return [len(self.kernels) if one.is_kept else last for one, last in zip(self.tensors, found, strict=True)]
+                    lasts[tensor] = max(lasts[tensor], end)
+        return [len(self.kernels) if about.is_kept else last for about, last in zip(self.tensors, lasts, strict=True)]
 
     @cached_property
     def macs(self) -> int:

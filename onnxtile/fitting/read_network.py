@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnxtile.fitting.network import FitKernel, FitTensor, Network
 from onnxtile.fusion.islands import island_region, islands, overwritten
 from onnxtile.fusion.pattern import select
+from onnxtile.kernels.aliases import LayoutFacts, joins_quantised, overwritable
 from onnxtile.model.constants import Constants
 from onnxtile.model.graph_writer import Names
 from onnxtile.model.node_kinds import RandomNodes, dequantises, is_quantised
@@ -19,7 +20,6 @@ from onnxtile.operators.families.movement import slice_ranges
 from onnxtile.operators.node_view import NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLink, AxisLinks
 from onnxtile.operators.table import axis_links, sharing_of, slides, work_of
-from onnxtile.planning.aliases import LayoutFacts, joins_quantised, overwritable
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
 
 # Quantised models: tensors inside of islands, which run as one kernel, take no bytes and are never handed over.
@@ -108,7 +108,7 @@ class KernelSource:
     left_out: frozenset[int] = frozenset()
     join_axis: int | None = None
     windows: tuple[AxisLink, ...] = ()
-    """The windows along each axis behind the channels, of an operator that has some."""
+    """The windows along each axis after the channels, of an operator that has some."""
 
 
 class _NetworkReader:

@@ -57,7 +57,7 @@ class RegionBounds:
         self._rows: dict[int, int] = {}
 
     def after(self, stop: int) -> int:
-        """Return the bytes from before a region that live on behind it."""
+        """Return the bytes from before a region that live on after it."""
         self._take_in(stop)
         return self._after[stop - self.start]
 
@@ -67,11 +67,11 @@ class RegionBounds:
         return self._kept[stop - self.start]
 
     def _take_in(self, stop: int) -> None:
-        for place in range(self.start + len(self._after) - 1, stop):
-            end = self.ends[place]
+        for index in range(self.start + len(self._after) - 1, stop):
+            end = self.ends[index]
             dying = sum(size for size, maker in end.tensors if maker < self.start)
             self._after.append(self._after[-1] - dying)
-            more = self._more_kept(self.kernels[place])
+            more = self._more_kept(self.kernels[index])
             for _, tensors in takewhile(lambda group: group[0] >= self.start, end.groups):
                 more -= sum(self._rows.pop(tensor, 0) * self.tensors[tensor].row_bytes for tensor in tensors)
                 self._hidden.update(tensors)
@@ -114,23 +114,23 @@ class Regions:
         """The places where one tensor lives, with this tensor."""
         count = len(self.network.kernels)
         tensors, numbers = [0] * (count + 2), [0] * (count + 2)
-        for made, place in self.makers.items():
-            last = self.network.last_reads[made]
-            if last > place:
-                for at, sign in ((place + 1, 1), (last + 1, -1)):
+        for tensor, index in self.makers.items():
+            last = self.network.last_reads[tensor]
+            if last > index:
+                for at, sign in ((index + 1, 1), (last + 1, -1)):
                     tensors[at] += sign
-                    numbers[at] += sign * made
+                    numbers[at] += sign * tensor
         sums = zip(accumulate(tensors), accumulate(numbers), strict=True)
-        return {place: number for place, (living, number) in enumerate(sums) if living == 1}
+        return {index: number for index, (living, number) in enumerate(sums) if living == 1}
 
     @cached_property
     def live_sizes(self) -> list[int]:
         """The bytes that live at each place."""
         changes, last = [0] * (len(self.network.kernels) + 2), self.network.last_reads
-        for made, place in self.makers.items():
-            if last[made] > place:
-                changes[place + 1] += self.size(made)
-                changes[last[made] + 1] -= self.size(made)
+        for tensor, index in self.makers.items():
+            if last[tensor] > index:
+                changes[index + 1] += self.size(tensor)
+                changes[last[tensor] + 1] -= self.size(tensor)
         return list(accumulate(changes[:-1]))
 
     def size(self, tensor: int) -> int:
@@ -151,7 +151,7 @@ class Regions:
         least = {p for p in inner if sizes[p] <= sizes[p + 1]}
         # A region may also begin where the bytes double: small tensors beside it, such as gates, are made before.
         least.update(p for p in range(1, count) if 2 * sizes[p] < sizes[p + 1])
-        around = {place for p in range(count) if kernels[p].links is None for place in (p, p + 1)}
+        around = {boundary for p in range(count) if kernels[p].links is None for boundary in (p, p + 1)}
         return sorted({0, count, *least, *around} - self._inside)
 
     @cached_property
@@ -164,8 +164,8 @@ class Regions:
     @cached_property
     def _inside(self) -> set[int]:
         """The places between nodes that run as one kernel."""
-        hidden = [(made, place) for made, place in self.makers.items() if self.network.tensors[made].is_inside]
-        return {p for made, place in hidden for p in range(place + 1, self.network.last_reads[made] + 1)}
+        hidden = [(tensor, index) for tensor, index in self.makers.items() if self.network.tensors[tensor].is_inside]
+        return {p for tensor, index in hidden for p in range(index + 1, self.network.last_reads[tensor] + 1)}
 
     def size_of_rows(self, tensor: int, rows: int) -> int:
         """Return the aligned bytes of some rows of a tensor."""
@@ -174,16 +174,18 @@ class Regions:
     def results(self, start: int, stop: int) -> list[int]:
         """Return the tensors that a region makes for later kernels."""
         last = self.network.last_reads
-        return [made for kernel in self.network.kernels[start:stop] for made in kernel.makes if last[made] >= stop]
+        return [
+            tensor for kernel in self.network.kernels[start:stop] for tensor in kernel.makes if last[tensor] >= stop
+        ]
 
     def largest_copied(self, start: int, stop: int, parted: frozenset[int] = frozenset()) -> int:
         """Return the bytes of the largest result of a region whose strips a copy joins: its rows are no consecutive bytes.
 
         Results of `parted` are not joined.
         """
-        results = (made for made in self.results(start, stop) if made not in parted)
+        results = (tensor for tensor in self.results(start, stop) if tensor not in parted)
         return max(
-            (self.size(made) for made in results if not self.network.tensors[made].has_contiguous_rows), default=0
+            (self.size(tensor) for tensor in results if not self.network.tensors[tensor].has_contiguous_rows), default=0
         )
 
     def region(self, start: int, stop: int, cut: Cut, *, all_chunks: bool = True) -> ChunkedKernels:
@@ -230,20 +232,20 @@ class Regions:
 
     def wide(self, start: int, stop: int) -> frozenset[int]:
         """Return the tensors of a region of which rows are kept, and that are computed from narrower ones."""
-        found = set[int]()
+        wide = set[int]()
         for tensor in self.windowed(start, stop):
-            found |= self.from_narrower(start, tensor)
-        return frozenset(found)
+            wide |= self.from_narrower(start, tensor)
+        return frozenset(wide)
 
-    def cut(self, one: RegionCost) -> ChunkedKernels:
+    def cut(self, region: RegionCost) -> ChunkedKernels:
         """Return the kernels of a region."""
-        return self.region(one.start, one.stop, one.cut)
+        return self.region(region.start, region.stop, region.cut)
 
-    def trace(self, one: RegionCost) -> RegionTrace:
+    def trace(self, cost: RegionCost) -> RegionTrace:
         """Return the operations of a region. Raises PaddingOnly."""
-        region, ranges = self.cut(one), self.ranges(one.start, one.stop, one.cut)
-        results = self.results(one.start, one.stop)
-        return RegionTracer(region.kernels, region.tensors, results, region.ranges(ranges), one.cut).trace()
+        region, ranges = self.cut(cost), self.ranges(cost.start, cost.stop, cost.cut)
+        results = self.results(cost.start, cost.stop)
+        return RegionTracer(region.kernels, region.tensors, results, region.ranges(ranges), cost.cut).trace()
 
     def cost(self, start: int, stop: int, cut: Cut, capacity: int | None = None) -> RegionCost | None:
         """Return the costs of a region; None where it cannot be cut so.
@@ -255,12 +257,12 @@ class Regions:
             return self._known[key]
         if capacity is not None and self._loads.get(key, 0) > capacity:
             return None
-        found = self._cost(start, stop, cut, capacity)
-        if isinstance(found, int):
-            self._loads[key] = found
+        cost = self._cost(start, stop, cut, capacity)
+        if isinstance(cost, int):
+            self._loads[key] = cost
             return None
-        self._known[key] = found
-        return found
+        self._known[key] = cost
+        return cost
 
     @cached_property
     def _draws(self) -> list[int]:
@@ -284,17 +286,17 @@ class Regions:
             ranges = self.ranges(start, stop, cut)
         except PaddingOnly:
             return None
-        found = cut_cost(kernels, region, ranges, self.results(start, stop), cut, dying, limit)
-        if isinstance(found, int):
-            return found + passing
+        cost = cut_cost(kernels, region, ranges, self.results(start, stop), cut, dying, limit)
+        if isinstance(cost, int):
+            return cost + passing
         macs = macs_of(kernels, self.network.tensors, ranges)
-        loads = tuple(load + passing for load in found.loads)
+        loads = tuple(load + passing for load in cost.loads)
         return RegionCost(
-            start, stop, cut, found.peak + passing, macs, found.nodes, found.copied, loads, found.rest + passing
+            start, stop, cut, cost.peak + passing, macs, cost.nodes, cost.copied, loads, cost.rest + passing
         )
 
     def bytes_around(self, start: int, stop: int) -> tuple[int, int, int]:
-        """Return the bytes that live before a region, those of them that live on behind it, and those of its results."""
+        """Return the bytes that live before a region, those of them that live on after it, and those of its results."""
         after = self._bounds(start).after(stop)
         return self.live_sizes[start], after, self.live_sizes[stop] - after
 
@@ -329,15 +331,17 @@ class Regions:
     @cached_property
     def least(self) -> int:
         """The bytes that every schedule takes at least: those of a kernel that is cut neither into rows nor into channels."""
-        in_chunks = {place for group in self.groups.values() for place in group.places}
-        uncut = (one for one in self.whole if self.network.kernels[one.start].links is None)
-        own = (one.peak - self._passing(one.start, one.stop) for one in uncut if one.start not in in_chunks)
-        return max(own, default=0)
+        in_chunks = {index for group in self.groups.values() for index in group.places}
+        uncut = (region for region in self.whole if self.network.kernels[region.start].links is None)
+        alone = (
+            region.peak - self._passing(region.start, region.stop) for region in uncut if region.start not in in_chunks
+        )
+        return max(alone, default=0)
 
     def fixed(self, start: int, stop: int) -> tuple[int, ...]:
         """Return the numbers of the kernels of a region that lie in no group of hidden channels."""
-        taken = {place for group in self.disjoint(start, stop).values() for place in group.places}
-        return tuple(place - start for place in range(start, stop) if place not in taken)
+        taken = {index for group in self.disjoint(start, stop).values() for index in group.places}
+        return tuple(index - start for index in range(start, stop) if index not in taken)
 
     def _new_few_chunks(self, start: int, stop: int, chunks: tuple[tuple[int, int], ...]) -> ChunkedKernels:
         return self.region(start, stop, Cut(chunks=chunks), all_chunks=False)
@@ -345,32 +349,32 @@ class Regions:
     @cached_property
     def whole(self) -> list[RegionCost]:
         """Each kernel as it is."""
-        return [self._whole(place) for place in range(len(self.network.kernels))]
+        return [self._whole(index) for index in range(len(self.network.kernels))]
 
-    def _whole(self, place: int) -> RegionCost:
+    def _whole(self, index: int) -> RegionCost:
         """Return the costs of a kernel as it is, those of a region of one kernel and one strip."""
-        kernel, end = self.network.kernels[place], place + 1
-        live = whole_kernel_bytes(kernel, self.network.tensors, self.results(place, end), self.dying(place, end))
-        passing = self._passing(place, end)
+        kernel, end = self.network.kernels[index], index + 1
+        live = whole_kernel_bytes(kernel, self.network.tensors, self.results(index, end), self.dying(index, end))
+        passing = self._passing(index, end)
         loads, rest = (live.loads[0] + passing,), live.first + passing
-        return RegionCost(place, end, WHOLE, live.peak + passing, kernel.macs, 1, 0, loads, rest)
+        return RegionCost(index, end, WHOLE, live.peak + passing, kernel.macs, 1, 0, loads, rest)
 
     def rows(self, start: int, stop: int) -> int:
         """Return the rows of the largest operand of a region that is not read whole."""
         kernels = self.network.kernels[start:stop]
-        made = {tensor for kernel in kernels for tensor in kernel.makes}
-        given = {tensor for kernel in kernels for tensor in kernel.reads} - made
+        results = {tensor for kernel in kernels for tensor in kernel.makes}
+        given = {tensor for kernel in kernels for tensor in kernel.reads} - results
         given -= read_whole(kernels, self.network.tensors)
         return max((self.network.tensors[tensor].rows for tensor in given), default=1)
 
     def _new_kept_rows(self, start: int, stop: int) -> dict[int, int]:
         """Return the rows of each tensor of a region that are kept between strips at least."""
-        made, rows = set[int](), dict[int, int]()
+        results, rows = set[int](), dict[int, int]()
         for kernel in self.network.kernels[start:stop]:
             for tensor, link in zip(kernel.reads, kernel.links or (), strict=False):
-                if tensor in made and link is not None and (link.window or link.sources):
+                if tensor in results and link is not None and (link.window or link.sources):
                     rows[tensor] = max(rows.get(tensor, 0), link.overlap)
-            made.update(kernel.makes)
+            results.update(kernel.makes)
         return rows
 
     def row_bytes(self, tensor: int) -> int:
@@ -384,19 +388,19 @@ class Regions:
     @cached_property
     def makers(self) -> dict[int, int]:
         """The place of the kernel that makes each tensor."""
-        return {made: place for place, kernel in enumerate(self.network.kernels) for made in kernel.makes}
+        return {tensor: index for index, kernel in enumerate(self.network.kernels) for tensor in kernel.makes}
 
     def from_narrower(self, start: int, tensor: int) -> frozenset[int]:
         """Return `tensor`, and those that it is computed from back to narrower ones, which stay kept."""
-        found, pending = {tensor}, [tensor]
+        tensors, pending = {tensor}, [tensor]
         while pending:
-            one = pending.pop()
-            for source in self.network.kernels[self.makers[one]].reads:
-                wide = self.row_bytes(source) * 2 > self.row_bytes(one)
-                if wide and source not in found and self.makers.get(source, -1) >= start:
-                    found.add(source)
+            operand = pending.pop()
+            for source in self.network.kernels[self.makers[operand]].reads:
+                wide = self.row_bytes(source) * 2 > self.row_bytes(operand)
+                if wide and source not in tensors and self.makers.get(source, -1) >= start:
+                    tensors.add(source)
                     pending.append(source)
-        return frozenset(found)
+        return frozenset(tensors)
 
     def windowed(self, start: int, stop: int) -> frozenset[int]:
         """Return the tensors of a region of which rows are kept, that may be computed again instead."""
@@ -411,4 +415,4 @@ class Regions:
     def eager(self, start: int, stop: int) -> frozenset[int]:
         """Return the tensors of a region that alone live at a place in it."""
         places = self.narrow[bisect_right(self.narrow, start) : bisect_left(self.narrow, stop)]
-        return frozenset(self.alone[place] for place in places if place in self.alone)
+        return frozenset(self.alone[index] for index in places if index in self.alone)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from onnxtile.declare.plan_document import PlannedPart
+from onnxtile.declare.plan_document import PlannedBuffer, PlannedPart
 from onnxtile.fitting.live_bytes import RegionTrace
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.rewrites.rewrite import ModelRewrite
 from onnxtile.fitting.strips import RegionCost
-from onnxtile.planning.result import PlannedBuffer, PlanResult
+from onnxtile.planning.result import PlanResult
 
 
 @dataclass(frozen=True)
@@ -66,38 +66,38 @@ class FitStep:
 
 def steps_of(regions: Regions, chosen: tuple[RegionCost, ...]) -> tuple[FitStep, ...]:
     """Return a step for each region that is cut."""
-    return tuple(_step(regions, one) for one in chosen if not one.is_whole)
+    return tuple(_step(regions, region) for region in chosen if not region.is_whole)
 
 
 def steps_before(rewrites: tuple[ModelRewrite, ...]) -> tuple[FitStep, ...]:
     """Return a step for each rewrite that was made before the model was cut."""
-    return tuple(FitStep(one.kind, one.nodes, 1, 0, 1, "", 0, 0, 0, 0, one.text) for one in rewrites)
+    return tuple(FitStep(rewrite.kind, rewrite.nodes, 1, 0, 1, "", 0, 0, 0, 0, rewrite.text) for rewrite in rewrites)
 
 
-def _step(regions: Regions, one: RegionCost) -> FitStep:
-    found = regions.trace(one)
-    before = regions.network.kernels[one.start : one.stop]
-    kind = "patch" if one.cut.recomputed else "strip" if found.strips > 1 else "channels"
+def _step(regions: Regions, region: RegionCost) -> FitStep:
+    trace = regions.trace(region)
+    before = regions.network.kernels[region.start : region.stop]
+    kind = "patch" if region.cut.recomputed else "strip" if trace.strips > 1 else "channels"
     return FitStep(
         kind=kind,
         nodes=tuple(kernel.name for kernel in before),
-        strips=found.strips,
-        kept=found.kept,
-        chunks=max((count for _, count in one.cut.chunks), default=1),
-        hand_over=_hand_over(regions, one, found),
-        extra_macs=one.macs - sum(kernel.macs for kernel in before),
-        peak=one.peak,
-        pieces=one.nodes,
-        copied=one.copied,
+        strips=trace.strips,
+        kept=trace.kept,
+        chunks=max((count for _, count in region.cut.chunks), default=1),
+        hand_over=_hand_over(regions, region, trace),
+        extra_macs=region.macs - sum(kernel.macs for kernel in before),
+        peak=region.peak,
+        pieces=region.nodes,
+        copied=region.copied,
     )
 
 
-def _hand_over(regions: Regions, one: RegionCost, found: RegionTrace) -> str:
+def _hand_over(regions: Regions, region: RegionCost, trace: RegionTrace) -> str:
     """Return `pieces` for results that are not joined, `join` for strips that are copied into one tensor; else `in place`."""
-    if any(tensor in found.pieces for tensor in one.cut.parted):
+    if any(tensor in trace.pieces for tensor in region.cut.parted):
         return "pieces"
-    results = [regions.network.tensors[tensor] for tensor in regions.results(one.start, one.stop)]
-    is_joined = found.strips > 1 and any(not about.has_contiguous_rows for about in results)
+    results = [regions.network.tensors[tensor] for tensor in regions.results(region.start, region.stop)]
+    is_joined = trace.strips > 1 and any(not about.has_contiguous_rows for about in results)
     return "join" if is_joined else "in place"
 
 
@@ -121,7 +121,7 @@ class Obstacle:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
-        return {name: list(one) if isinstance(one, tuple) else one for name, one in vars(self).items()}
+        return {name: list(field) if isinstance(field, tuple) else field for name, field in vars(self).items()}
 
 
 def obstacle_of(
@@ -136,21 +136,21 @@ def obstacle_of(
     ran = next((node for node, at in zip(planned.schedule, planned.steps, strict=True) if at == step), "")
     numbers = {about.name: number for number, about in enumerate(network.tensors)}
     # What joins the pieces of a tensor is named after that.
-    places = {network.tensors[made].name: place for made, place in regions.makers.items()}
-    places |= {kernel.name: place for place, kernel in enumerate(network.kernels)}
-    place = places.get(_origin(ran, places))
-    kernel = ran if place is None else network.kernels[place].name
+    places = {network.tensors[tensor].name: index for tensor, index in regions.makers.items()}
+    places |= {kernel.name: index for index, kernel in enumerate(network.kernels)}
+    index = places.get(_origin(ran, places))
+    kernel = ran if index is None else network.kernels[index].name
     of_tensors: dict[str, list[int]] = {}
     for buffer, size in held:
         of_tensors.setdefault(_origin(buffer.name, numbers), []).append(size if buffer.name in numbers else -size)
-    one = None if place is None else next(one for one in chosen if one.start <= place < one.stop)
+    region = None if index is None else next(region for region in chosen if region.start <= index < region.stop)
     alive = {numbers[name] for name in of_tensors if name in numbers}
     return Obstacle(
         sum(size for _, size in held),
         kernel,
-        (kernel,) if one is None else tuple(each.name for each in network.kernels[one.start : one.stop]),
+        (kernel,) if region is None else tuple(each.name for each in network.kernels[region.start : region.stop]),
         tuple(_held(name, sizes) for name, sizes in sorted(of_tensors.items(), key=lambda item: -_total(item[1]))),
-        () if one is None or place is None else tuple(_reasons(regions, one, place, alive)),
+        () if region is None or index is None else tuple(_reasons(regions, region, index, alive)),
         sum(regions.size_of(about) for about in network.tensors if about.is_kept),
         "bound" if is_cut_short else "exhausted",
     )
@@ -182,7 +182,7 @@ def _parts(buffer: PlannedBuffer, unit: int) -> list[tuple[PlannedBuffer | Plann
 
 
 def _origin(name: str, known: Mapping[str, int]) -> str:
-    """Return the name in the network of a kernel or a tensor; one of a region is a piece, with more words behind the name."""
+    """Return the name in the network of a kernel or a tensor; one of a region is a piece, with more words after the name."""
     whole = name
     while whole not in known and "/region" in name and "/" in whole:
         whole = whole.rpartition("/")[0]
@@ -200,21 +200,21 @@ def _held(name: str, sizes: Sequence[int]) -> str:
     return f"{what} ({_total(sizes):,} bytes)"
 
 
-def _reasons(regions: Regions, one: RegionCost, place: int, alive: set[int]) -> dict[str, None]:
-    """Return how the kernel at `place` is cut in its region, and why kernels are not cut into rows: those of the region, and those that
+def _reasons(regions: Regions, region: RegionCost, index: int, alive: set[int]) -> dict[str, None]:
+    """Return how the kernel at `index` is cut in its region, and why kernels are not cut into rows: those of the region, and those that
     make or read what is `alive`."""
     kernels = regions.network.kernels
     around = (kernel for kernel in kernels if not alive.isdisjoint((*kernel.reads, *kernel.makes)))
-    uncut = [kernel for kernel in (kernels[place], *kernels[one.start : one.stop], *around) if kernel.reason]
-    first = [] if kernels[place].reason else [f"{kernels[place].name}: {_manner(regions, one, place)}"]
+    uncut = [kernel for kernel in (kernels[index], *kernels[region.start : region.stop], *around) if kernel.reason]
+    first = [] if kernels[index].reason else [f"{kernels[index].name}: {_manner(regions, region, index)}"]
     return dict.fromkeys([*first, *(f"{kernel.name}: {kernel.reason}" for kernel in uncut)])
 
 
-def _manner(regions: Regions, one: RegionCost, place: int) -> str:
+def _manner(regions: Regions, region: RegionCost, index: int) -> str:
     """Return how the rows and the channels of a kernel are cut."""
-    strips = 1 if one.is_whole else regions.trace(one).strips
-    groups = [first for first, group in regions.groups.items() if place in group.places]
-    chunks = max((count for first, count in one.cut.chunks if first in groups), default=1)
+    strips = 1 if region.is_whole else regions.trace(region).strips
+    groups = [first for first, group in regions.groups.items() if index in group.places]
+    chunks = max((count for first, count in region.cut.chunks if first in groups), default=1)
     rows = (
         f"its rows are in {strips} strips"
         if strips > 1

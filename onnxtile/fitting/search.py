@@ -25,22 +25,22 @@ from onnxtile.system.progress import Progress, silent
 _PARTS = (2, 3, 4, 6, 7, 8, 14, 16, 28, 32, 56, 112)
 """The numbers of strips that are tried."""
 _DEEP = 16
-"""Rows of the operands for one row of the results, from which on tensors inside are also tried as those that set the pace."""
+"""With at least this many rows of the operands for one row of the results, tensors inside may set the pace, too."""
 _LITTLE = 0.002
-"""The share of all multiply-accumulates from which on more rows at a time are tried, where rows are computed again."""
+"""More rows at a time are tried where rows that are computed again cost at least this share of all multiply-accumulates."""
 _FINER = 2
 """Strips that are tried then, the longest first."""
 _FEW = 4
 """Tensors of which one is chosen to be computed again, at most."""
 _FAR = 1.1
-"""The share of the capacity above which rows computed again are not tried one tensor after the other."""
+"""Above this multiple of the capacity, rows of one tensor after the other are not tried to be computed again."""
 _ROUNDS = 8
 """Times that chunks are added in one region, at most."""
 
 
 @dataclass(frozen=True)
 class ChunkLoad:
-    """The bytes that live while kernels of a group run, with chunks of so many `channels` at most."""
+    """The bytes that live while kernels of a group run, in chunks of at most `channels` channels."""
 
     channels: int
     load: int
@@ -62,7 +62,7 @@ class RegionCuts:
     def __init__(self, regions: Regions, capacity: int, *, recomputes: bool, depth: int = 1) -> None:
         self.regions, self.capacity, self.recomputes, self.depth = regions, capacity, recomputes, depth
         self.most = sys.maxsize
-        """The number of counted kernels from which on no better way to cut a region is looked for."""
+        """No better way to cut a region is looked for once this many kernels are counted."""
         self._found: dict[tuple[int, int, Cut], list[RegionCost]] = {}
 
     @property
@@ -117,86 +117,86 @@ class RegionCuts:
         recomputed = self.regions.wide(start, stop)
         if not recomputed:
             return []
-        found = list(self._longest(start, stop, steps, replace(cut, recomputed=recomputed)))
-        if not found:
-            one = (
+        ways = list(self._longest(start, stop, steps, replace(cut, recomputed=recomputed)))
+        if not ways:
+            region = (
                 self._more_recomputed(start, stop, replace(cut, step=steps[0])) if steps and not self.is_spent else None
             )
-            return [] if one is None else [one]
-        found.append(self._fewer_recomputed(found[-1]))
+            return [] if region is None else [region]
+        ways.append(self._fewer_recomputed(ways[-1]))
         least = sum(kernel.macs for kernel in self.regions.network.kernels[start:stop])
-        if found[-1].macs - least < _LITTLE * self.regions.network.macs or self.is_spent:
-            return found
+        if ways[-1].macs - least < _LITTLE * self.regions.network.macs or self.is_spent:
+            return ways
         checkpoints = self.regions.checkpoints(start, stop)
-        for step in [step for step in reversed(steps) if step <= found[-1].cut.step][:_FINER]:
+        for step in [step for step in reversed(steps) if step <= ways[-1].cut.step][:_FINER]:
             seed = self._fitted(start, stop, replace(cut, step=step, eager=checkpoints, recomputed=recomputed))
             if seed is not None:
                 coarse, kept = self._coarser(seed), self._fewer_recomputed(seed)
-                found += [coarse, self._fewer_recomputed(coarse), kept, self._coarser(kept)]
-        return found
+                ways += [coarse, self._fewer_recomputed(coarse), kept, self._coarser(kept)]
+        return ways
 
     def _longest(self, start: int, stop: int, steps: Sequence[int], cut: Cut) -> Iterator[RegionCost]:
         """Yield cuts that fit, the one with the longest strips last, by bisection: longer strips take more bytes, as a rule."""
         if not steps:
             return
-        found = self._fitted(start, stop, replace(cut, step=steps[0]))
-        if found is None:
+        shortest = self._fitted(start, stop, replace(cut, step=steps[0]))
+        if shortest is None:
             return
-        yield found
+        yield shortest
         low, high = 1, len(steps)
         while low < high:
             middle = (low + high) // 2
-            one = self._fitted(start, stop, replace(cut, step=steps[middle]))
-            if one is None:
+            region = self._fitted(start, stop, replace(cut, step=steps[middle]))
+            if region is None:
                 high = middle
                 continue
             low = middle + 1
-            yield one
+            yield region
 
     def _fitted(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
         """Return the region with as many chunks of hidden channels as it takes to fit; None where that is not enough."""
-        one = self._chunked(start, stop, cut, self.capacity)
-        return one if one is not None and one.peak <= self.capacity else None
+        region = self._chunked(start, stop, cut, self.capacity)
+        return region if region is not None and region.peak <= self.capacity else None
 
     def _chunked(self, start: int, stop: int, cut: Cut, capacity: int | None = None) -> RegionCost | None:
         """Return the region with more chunks of hidden channels until it fits, or more cannot help; None where it cannot be cut so.
 
         With a `capacity`, also None where more cannot help.
         """
-        one = self.regions.cost(start, stop, cut, capacity)
+        region = self.regions.cost(start, stop, cut, capacity)
         groups = self.regions.disjoint(start, stop)
-        owners = {place: first for first, group in groups.items() for place in group.places}
+        owners = {index: first for first, group in groups.items() for index in group.places}
         before: dict[int, ChunkLoad] = {}
         for _ in range(_ROUNDS):
-            if one is None or one.peak <= self.capacity:
-                return one
-            counts = self._more_chunks(one, owners, before)
+            if region is None or region.peak <= self.capacity:
+                return region
+            counts = self._more_chunks(region, owners, before)
             if counts is None:
-                return one
-            one = self.regions.cost(start, stop, replace(cut, chunks=tuple(sorted(counts.items()))), capacity)
-        return one
+                return region
+            region = self.regions.cost(start, stop, replace(cut, chunks=tuple(sorted(counts.items()))), capacity)
+        return region
 
     def _more_chunks(
-        self, one: RegionCost, owners: Mapping[int, int], before: dict[int, ChunkLoad]
+        self, region: RegionCost, owners: Mapping[int, int], before: dict[int, ChunkLoad]
     ) -> dict[int, int] | None:
         """Return the chunks of each group, with more of those whose kernels do not fit; None where that cannot help.
 
         `before` has the bytes that each group took with fewer chunks; it is brought up to date.
         """
         over: dict[int, int] = {}
-        for place, load in enumerate(one.loads, start=one.start):
+        for index, load in enumerate(region.loads, start=region.start):
             if load > self.capacity:
-                if place not in owners:
+                if index not in owners:
                     return None
-                over[owners[place]] = max(over.get(owners[place], 0), load)
-        if one.rest >= self.capacity or not over:
+                over[owners[index]] = max(over.get(owners[index], 0), load)
+        if region.rest >= self.capacity or not over:
             return None
-        counts = dict(one.cut.chunks)
+        counts = dict(region.cut.chunks)
         for first, load in over.items():
             group, count = self.regions.groups[first], counts.get(first, 1)
             if count > 1 and self._is_hopeless(first, ChunkLoad(ceil(group.channels / count), load), before):
                 return None
-            wanted = ceil(count * (load - one.rest) / (self.capacity - one.rest))
+            wanted = ceil(count * (load - region.rest) / (self.capacity - region.rest))
             more = group.after(count)
             while more is not None and more < wanted:
                 more = group.after(more)
@@ -212,93 +212,93 @@ class RegionCuts:
 
     def _more_recomputed(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
         """Return the region with rows of one tensor after the other computed again, until it fits; None where that is not enough."""
-        one = self._chunked(start, stop, cut)
+        region = self._chunked(start, stop, cut)
         for _ in range(_ROUNDS):
-            if one is None or one.peak <= self.capacity:
-                return one
-            if one.peak > _FAR * self.capacity or self.is_spent:
+            if region is None or region.peak <= self.capacity:
+                return region
+            if region.peak > _FAR * self.capacity or self.is_spent:
                 return None
-            one = self._one_more_recomputed(one)
+            region = self._one_more_recomputed(region)
         return None
 
-    def _one_more_recomputed(self, one: RegionCost) -> RegionCost | None:
+    def _one_more_recomputed(self, region: RegionCost) -> RegionCost | None:
         """Return the region in which rows of one more tensor are computed again, for the fewest multiply-accumulates for each byte."""
-        regions, start, stop = self.regions, one.start, one.stop
+        regions, start, stop = self.regions, region.start, region.stop
         rows = regions.kept_rows(start, stop)
         some: list[tuple[float, int, Cut]] = []
-        for tensor in sorted(regions.windowed(start, stop) - one.cut.recomputed):
-            cut = replace(one.cut, recomputed=one.cut.recomputed | regions.from_narrower(start, tensor))
+        for tensor in sorted(regions.windowed(start, stop) - region.cut.recomputed):
+            cut = replace(region.cut, recomputed=region.cut.recomputed | regions.from_narrower(start, tensor))
             macs = regions.macs(start, stop, cut)
             if macs is not None:
-                price = (macs - one.macs) / max(rows[tensor] * regions.row_bytes(tensor), 1)
+                price = (macs - region.macs) / max(rows[tensor] * regions.row_bytes(tensor), 1)
                 some.append((price, tensor, cut))
         best: tuple[float, RegionCost] | None = None
         for _, _, cut in sorted(some, key=lambda each: each[:2])[:_FEW]:
-            found = self._chunked(start, stop, cut)
-            if found is not None and found.peak < one.peak:
-                price = (found.macs - one.macs) / min(one.peak - found.peak, one.peak - self.capacity)
-                best = (price, found) if best is None or price < best[0] else best
+            smaller = self._chunked(start, stop, cut)
+            if smaller is not None and smaller.peak < region.peak:
+                price = (smaller.macs - region.macs) / min(region.peak - smaller.peak, region.peak - self.capacity)
+                best = (price, smaller) if best is None or price < best[0] else best
         return None if best is None else best[1]
 
-    def _fewer_recomputed(self, one: RegionCost) -> RegionCost:
+    def _fewer_recomputed(self, region: RegionCost) -> RegionCost:
         """Return the region with rows of fewer tensors computed again, those first that cost most multiply-accumulates for their bytes."""
         regions = self.regions
-        rows = regions.kept_rows(one.start, one.stop)
+        rows = regions.kept_rows(region.start, region.stop)
         gains: dict[int, float] = {}
-        for tensor in sorted(one.cut.recomputed & regions.windowed(one.start, one.stop)):
-            kept = regions.macs(one.start, one.stop, self._keeping(one, tensor))
-            if kept is not None and kept < one.macs:
-                gains[tensor] = (one.macs - kept) / max(rows[tensor] * regions.row_bytes(tensor), 1)
+        for tensor in sorted(region.cut.recomputed & regions.windowed(region.start, region.stop)):
+            kept = regions.macs(region.start, region.stop, self._keeping(region, tensor))
+            if kept is not None and kept < region.macs:
+                gains[tensor] = (region.macs - kept) / max(rows[tensor] * regions.row_bytes(tensor), 1)
         for tensor in sorted(gains, key=lambda tensor: (-gains[tensor], tensor)):
-            found = None if self.is_spent else self._fitted(one.start, one.stop, self._keeping(one, tensor))
-            one = one if found is None else found
-        return one
+            fitted = None if self.is_spent else self._fitted(region.start, region.stop, self._keeping(region, tensor))
+            region = region if fitted is None else fitted
+        return region
 
-    def _coarser(self, one: RegionCost) -> RegionCost:
+    def _coarser(self, region: RegionCost) -> RegionCost:
         """Return the region with more rows at a time of tensors whose operands are computed again, as long as that fits."""
         # More rows of one tensor that do not fit seldom fit beside more rows of another.
         too_many = set[tuple[int, int]]()
         grown = True
         while grown and not self.is_spent:
             grown = False
-            for grain, cut in self._grains(one, too_many):
-                found = self._fitted(one.start, one.stop, cut)
-                if found is not None:
-                    one, grown = found, True
+            for grain, cut in self._grains(region, too_many):
+                coarser = self._fitted(region.start, region.stop, cut)
+                if coarser is not None:
+                    region, grown = coarser, True
                     break
                 too_many.add(grain)
-        return one
+        return region
 
-    def _grains(self, one: RegionCost, too_many: Collection[tuple[int, int]]) -> list[tuple[tuple[int, int], Cut]]:
+    def _grains(self, region: RegionCost, too_many: Collection[tuple[int, int]]) -> list[tuple[tuple[int, int], Cut]]:
         """Return the cuts with more rows at a time of one tensor, each with both, those with the fewest multiply-accumulates first.
 
         Rows of tensors that are `too_many` are left out.
         """
-        regions, before = self.regions, dict(one.cut.grains)
-        found: list[tuple[int, int, int, Cut]] = []
-        rows = regions.rows(one.start, one.stop)
-        for tensor in sorted({*one.cut.eager, *regions.results(one.start, one.stop)}):
+        regions, before = self.regions, dict(region.cut.grains)
+        cuts: list[tuple[int, int, int, Cut]] = []
+        rows = regions.rows(region.start, region.stop)
+        for tensor in sorted({*region.cut.eager, *regions.results(region.start, region.stop)}):
             size = regions.network.tensors[tensor].rows
-            least = max(before.get(tensor, 1), one.cut.step * size // rows)
+            least = max(before.get(tensor, 1), region.cut.step * size // rows)
             grain = next((n for n in range(least + 1, size // 2 + 1) if size % n == 0 and 2 * n >= 3 * least), None)
             if grain is not None and (tensor, grain) not in too_many:
-                cut = replace(one.cut, grains=tuple(sorted({**before, tensor: grain}.items())))
-                macs = regions.macs(one.start, one.stop, cut)
-                if macs is not None and macs < one.macs:
-                    found.append((macs, tensor, grain, cut))
-        return [((tensor, grain), cut) for _, tensor, grain, cut in sorted(found, key=lambda each: each[:2])]
+                cut = replace(region.cut, grains=tuple(sorted({**before, tensor: grain}.items())))
+                macs = regions.macs(region.start, region.stop, cut)
+                if macs is not None and macs < region.macs:
+                    cuts.append((macs, tensor, grain, cut))
+        return [((tensor, grain), cut) for _, tensor, grain, cut in sorted(cuts, key=lambda each: each[:2])]
 
-    def _keeping(self, one: RegionCost, tensor: int) -> Cut:
+    def _keeping(self, region: RegionCost, tensor: int) -> Cut:
         """Return the cut with rows of one tensor less computed again."""
-        return replace(one.cut, recomputed=one.cut.recomputed - self.regions.from_narrower(one.start, tensor))
+        return replace(region.cut, recomputed=region.cut.recomputed - self.regions.from_narrower(region.start, tensor))
 
 
-def _front(found: Sequence[RegionCost]) -> list[RegionCost]:
+def _front(ways: Sequence[RegionCost]) -> list[RegionCost]:
     """Return the ways of which no other has as few multiply-accumulates, nodes and copied bytes, and fewer of one."""
     kept: list[RegionCost] = []
-    for one in sorted(found, key=lambda one: (one.macs, one.nodes, one.copied)):
-        if not any(other.nodes <= one.nodes and other.copied <= one.copied for other in kept):
-            kept.append(one)
+    for way in sorted(ways, key=lambda way: (way.macs, way.nodes, way.copied)):
+        if not any(other.nodes <= way.nodes and other.copied <= way.copied for other in kept):
+            kept.append(way)
     return kept
 
 
@@ -315,7 +315,7 @@ _KERNELS, _BASE = 200, 60_000
 _FULL, _FEWER, _LARGE = 1_000, 12, 120_000
 """The kernels of a network up to which this holds; of a larger one, those counted for each of its kernels, and at least."""
 _LARGEST = 12_000
-"""Kernels of the largest network of which cuts are looked for; a search of so many takes some minutes and 1 GB."""
+"""Kernels of the largest network that is searched for cuts: this takes some minutes and 1 GB."""
 _PART = 2
 """The part of the effort left that one search may take."""
 _LEAST = 32
@@ -329,12 +329,12 @@ _AHEAD = 4
 
 
 def all_effort(kernels: int) -> int:
-    """Return the kernels that all searches of a network of so many may count, at a depth of 1."""
+    """Return how many kernels all searches of a network of `kernels` kernels may count, at a depth of 1."""
     return _BASE + _KERNELS * kernels if kernels <= _FULL else max(_LARGE, _FEWER * kernels)
 
 
 def is_too_large(kernels: int) -> bool:
-    """Return whether a network of so many kernels is too large for a search."""
+    """Return whether a network of `kernels` kernels is too large for a search."""
     return kernels > _LARGEST
 
 
@@ -408,7 +408,7 @@ class PiecesSearch:
         self.network = cuts.regions.network
         self.macs = max(self.network.macs, 1)
         self.stops = frozenset(self.regions.level)
-        self.over = [one.start for one in self.regions.whole if one.peak > self.capacity]
+        self.over = [region.start for region in self.regions.whole if region.peak > self.capacity]
 
     def schedule(self) -> FitSchedule | None:
         """Return the cheapest schedule; None where none fits, or no tensor can be handed over in pieces."""
@@ -418,16 +418,16 @@ class PiecesSearch:
         effort = SearchEffort(self.regions, count, self.cuts.depth)
         reached: list[dict[PiecesOfTensors, _Reached]] = [{} for _ in range(count + 1)]
         reached[0][()] = _Reached(0.0)
-        for place in range(count):
+        for index in range(count):
             most = effort.next_share()
-            for given, price in self._followed(reached[place]):
-                for one, left in self._edges(place, given, most):
-                    total = price + self.prices.of(one, self.network)
-                    there = reached[one.stop].get(left)
+            for given, price in self._followed(reached[index]):
+                for region, left in self._edges(index, given, most):
+                    total = price + self.prices.of(region, self.network)
+                    there = reached[region.stop].get(left)
                     if there is None or total < there.price:
-                        reached[one.stop][left] = _Reached(total, one, given)
-            for given in set(reached[place]) - {given for given, _ in self._followed(reached[place])}:
-                del reached[place][given]
+                        reached[region.stop][left] = _Reached(total, region, given)
+            for given in set(reached[index]) - {given for given, _ in self._followed(reached[index])}:
+                del reached[index][given]
         return self._path(reached)
 
     def _followed(self, here: dict[PiecesOfTensors, _Reached]) -> list[tuple[PiecesOfTensors, float]]:
@@ -439,35 +439,35 @@ class PiecesSearch:
         return [(given, here[given].price) for given in chosen]
 
     def _path(self, reached: list[dict[PiecesOfTensors, _Reached]]) -> FitSchedule | None:
-        found: list[RegionCost] = []
+        path: list[RegionCost] = []
         at, given = len(reached) - 1, PiecesOfTensors()
         while at:
             last = reached[at].get(given)
             if last is None or last.region is None:
                 return None
-            found.append(last.region)
+            path.append(last.region)
             at, given = last.region.start, last.before
-        return FitSchedule(tuple(reversed(found)))
+        return FitSchedule(tuple(reversed(path)))
 
-    def _edges(self, place: int, given: PiecesOfTensors, most: int) -> Iterator[tuple[RegionCost, PiecesOfTensors]]:
-        """Yield the regions from a place on, with the pieces that are left behind each, until `most` kernels were counted."""
-        if {tensor for tensor, _ in given}.isdisjoint(self.network.kernels[place].reads):
-            whole = self.regions.whole[place]
+    def _edges(self, index: int, given: PiecesOfTensors, most: int) -> Iterator[tuple[RegionCost, PiecesOfTensors]]:
+        """Yield the regions from a place on, with the pieces that are left after each, until `most` kernels were counted."""
+        if {tensor for tensor, _ in given}.isdisjoint(self.network.kernels[index].reads):
+            whole = self.regions.whole[index]
             whole = replace(whole, peak=whole.peak + self._more(given))
             if whole.peak <= self.capacity:
                 yield whole, given
-        if place not in self.stops:
+        if index not in self.stops:
             return
         tried = fitting = 0
         self.cuts.most = most
-        for stop in ends_from(self.regions.level, place):
+        for stop in ends_from(self.regions.level, index):
             if self.cuts.is_spent:
                 return
             ways: list[RegionCost] = []
             self.progress("searching", self.regions.counted)
-            choices = [parted for parted in self.choices(place, stop) if self._is_worth(place, stop, given, parted)]
+            choices = [parted for parted in self.choices(index, stop) if self._is_worth(index, stop, given, parted)]
             for parted in choices:
-                ways += self.cuts.of(place, stop, Cut(given=given, parted=parted))
+                ways += self.cuts.of(index, stop, Cut(given=given, parted=parted))
             yield from ((way, self.left(way)) for way in ways)
             tried += bool(choices)
             fitting += bool(ways)
@@ -496,16 +496,16 @@ class PiecesSearch:
     def _is_worth(self, start: int, stop: int, given: PiecesOfTensors, parted: frozenset[int]) -> bool:
         """Return whether cutting a region so lets a kernel fit, and its operands and results could fit."""
         regions, capacity = self.regions, self.capacity
-        before, after, made = regions.bytes_around(start, stop)
+        before, after, results = regions.bytes_around(start, stop)
         pieces = {tensor for tensor, _ in given}
-        joined = made - self._size(parted)
-        if after + made + joined > capacity:
+        joined = results - self._size(parted)
+        if after + results + joined > capacity:
             joined = regions.largest_copied(start, stop, parted)
         # Operands in pieces die while the results are made; others live until the last strip is done.
         dying = self._size(regions.dying(start, stop) & pieces)
-        if max(before, before - dying + made, after + made + joined) > capacity:
+        if max(before, before - dying + results, after + results + joined) > capacity:
             return False
-        if after + regions.least_kept(start, stop) + (0 if pieces else made * 3 // 4) > capacity:
+        if after + regions.least_kept(start, stop) + (0 if pieces else results * 3 // 4) > capacity:
             return False
         kernels = self.network.kernels
         if any(not pieces.isdisjoint(kernel.reads) for kernel in kernels[start:stop]):
@@ -526,13 +526,13 @@ class PiecesSearch:
         )
 
     def left(self, way: RegionCost) -> PiecesOfTensors:
-        """Return the tensors in pieces behind a region: those that it was given and that live on, and its results."""
+        """Return the tensors in pieces after a region: those that it was given and that live on, and its results."""
         kept = {tensor: ends for tensor, ends in way.cut.given if self.network.last_reads[tensor] >= way.stop}
         if way.cut.parted:
             rows = self.regions.ranges(way.start, way.stop, way.cut)
             for tensor in way.cut.parted:
                 news = rows[self.regions.makers[tensor] - way.start].news.pairs
-                ends = tuple(one[1] for one in news if one is not None)
+                ends = tuple(rows_made[1] for rows_made in news if rows_made is not None)
                 if len(ends) > 1:
                     kept[tensor] = ends
         return tuple(sorted(kept.items()))
@@ -541,7 +541,7 @@ class PiecesSearch:
 _STARTS = 4
 """Starts of regions before a kernel that does not fit whole, at most, the nearest first; beside these, those with fewer live bytes."""
 _DEAR = 1e6
-"""The price of multiply-accumulates from which on none is done twice."""
+"""At this price of multiply-accumulates none is done twice."""
 _ROUGHLY = 6_000
 """Kernels that may be counted for a small peak where nothing fits the capacity, beside as many as showed that."""
 
@@ -560,16 +560,16 @@ class FitTarget:
 
 def search(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule:
     """Return the cheapest schedule within the capacity; the one with the least peak where none is, or no capacity is wanted."""
-    found = search_within(regions, wanted, progress)
-    return smallest_peak(regions, wanted, progress) if found is None else found
+    schedule = search_within(regions, wanted, progress)
+    return smallest_peak(regions, wanted, progress) if schedule is None else schedule
 
 
 def search_soon(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule:
     """Return what `search` does; where none is within the capacity, one with a small peak, looked for with as much work again."""
     before = regions.counted
-    found = search_within(regions, wanted, progress)
-    if found is not None:
-        return found
+    schedule = search_within(regions, wanted, progress)
+    if schedule is not None:
+        return schedule
     most = None if wanted.capacity is None else 2 * regions.counted - before + _ROUGHLY
     return smallest_peak(regions, wanted, progress, most)
 
@@ -581,9 +581,9 @@ def search_within(regions: Regions, wanted: FitTarget, progress: Progress = sile
     regions.is_cut_short = True
     for depth in depths(len(regions.network.kernels)):
         regions.is_cut_short = False
-        found = _within(regions, wanted.capacity, wanted, (PathSearch, PiecesSearch), progress, depth)
-        if found is not None or not regions.is_cut_short:
-            return found
+        schedule = _within(regions, wanted.capacity, wanted, (PathSearch, PiecesSearch), progress, depth)
+        if schedule is not None or not regions.is_cut_short:
+            return schedule
     return None
 
 
@@ -619,9 +619,9 @@ def _within(
     for recomputes in (False, True) if wanted.extra_macs > 0 else (False,):
         cuts = RegionCuts(regions, capacity, recomputes=recomputes, depth=depth)
         for way in ways:
-            found = _priced(cuts, wanted, way, 1.0 if recomputes else _DEAR, progress)
-            if found is not None and (best is None or found.macs < best.macs):
-                best = found
+            schedule = _priced(cuts, wanted, way, 1.0 if recomputes else _DEAR, progress)
+            if schedule is not None and (best is None or schedule.macs < best.macs):
+                best = schedule
             if best is not None and best.macs <= regions.network.macs:
                 return best
     return best
@@ -636,13 +636,13 @@ def _priced(
     """
     prices = Prices(_DEAR)
     for _ in range(_ROUNDS):
-        found = way(cuts, prices, progress).schedule()
-        if found is None:
+        schedule = way(cuts, prices, progress).schedule()
+        if schedule is None:
             return None
-        over_macs = found.macs > (1 + wanted.extra_macs) * cuts.regions.network.macs
-        over_nodes = wanted.nodes is not None and found.nodes > wanted.nodes
+        over_macs = schedule.macs > (1 + wanted.extra_macs) * cuts.regions.network.macs
+        over_nodes = wanted.nodes is not None and schedule.nodes > wanted.nodes
         if not over_macs and not over_nodes:
-            return found
+            return schedule
         if prices.macs >= _DEAR and over_macs:
             return None
         prices = replace(
@@ -669,11 +669,11 @@ def _smaller(
             regions.is_cut_short = True
             break
         middle = (low + 3 * high) // 4 if best.is_whole else (low + high) // 2
-        found = _within(regions, middle, wanted, (way,), progress, depth)
-        if found is None:
+        schedule = _within(regions, middle, wanted, (way,), progress, depth)
+        if schedule is None:
             low = middle
         else:
-            best, high = found, found.peak
+            best, high = schedule, schedule.peak
     return best
 
 
@@ -691,12 +691,12 @@ class PathSearch:
     def __init__(self, cuts: RegionCuts, prices: Prices, progress: Progress = silent) -> None:
         self.cuts, self.prices, self.progress = cuts, prices, progress
         self.regions, self.capacity = cuts.regions, cuts.capacity
-        self.over = [one.start for one in self.regions.whole if one.peak > self.capacity]
+        self.over = [region.start for region in self.regions.whole if region.peak > self.capacity]
         self.tried: dict[int | None, list[int]] = {}
 
-    def price(self, one: RegionCost) -> float:
+    def price(self, region: RegionCost) -> float:
         """Return the price of a region beyond that of its kernels."""
-        return self.prices.of(one, self.regions.network)
+        return self.prices.of(region, self.regions.network)
 
     def schedule(self) -> FitSchedule | None:
         """Return the cheapest schedule; None where none fits.
@@ -707,12 +707,12 @@ class PathSearch:
         onward: list[WayOn | None] = [None] * count + [WayOn(0.0, None)]
         starts = self._starts()
         effort = SearchEffort(self.regions, sum(starts.values()), self.cuts.depth)
-        for place in sorted(starts, reverse=True):
-            self._enter_whole(place, onward)
-            if starts[place]:
+        for index in sorted(starts, reverse=True):
+            self._enter_whole(index, onward)
+            if starts[index]:
                 most = effort.next_share()
-                if self._is_start(place):
-                    self._enter_cut(place, onward, most)
+                if self._is_start(index):
+                    self._enter_cut(index, onward, most)
         return self._path(onward)
 
     def _starts(self) -> dict[int, bool]:
@@ -722,71 +722,71 @@ class PathSearch:
         """
         count = len(self.regions.whole)
         is_narrow = set(self.regions.narrow)
-        found = {0}
-        for place, whole in enumerate(self.regions.whole):
-            if place not in found:
+        reached = {0}
+        for index, whole in enumerate(self.regions.whole):
+            if index not in reached:
                 continue
             if whole.peak <= self.capacity:
-                found.add(place + 1)
-            if place in is_narrow:
-                found.update(stop for stop in ends_from(self.regions.narrow, place) if self._is_worth(place, stop))
-        return {place: place in is_narrow for place in found if place < count} if count in found else {}
+                reached.add(index + 1)
+            if index in is_narrow:
+                reached.update(stop for stop in ends_from(self.regions.narrow, index) if self._is_worth(index, stop))
+        return {index: index in is_narrow for index in reached if index < count} if count in reached else {}
 
-    def _is_start(self, place: int) -> bool:
+    def _is_start(self, index: int) -> bool:
         """Return whether regions from a place are tried.
 
         Before a kernel that does not fit whole a region may begin at many places. It begins at one of the nearest, or where fewer bytes
         live than at all of them.
         """
-        at = bisect_left(self.over, place)
+        at = bisect_left(self.over, index)
         over = self.over[at] if at < len(self.over) else None
-        tried, live = self.tried.setdefault(over, []), self.regions.live_sizes[place]
+        tried, live = self.tried.setdefault(over, []), self.regions.live_sizes[index]
         if len(tried) >= _STARTS and live >= min(tried):
             return False
         tried.append(live)
         return True
 
     def _path(self, onward: Sequence[WayOn | None]) -> FitSchedule | None:
-        found: list[RegionCost] = []
+        path: list[RegionCost] = []
         at = 0
         while (way := onward[at]) is not None:
             if way.first is None:
-                return FitSchedule(tuple(found))
-            found.append(way.first)
+                return FitSchedule(tuple(path))
+            path.append(way.first)
             at = way.first.stop
         return None
 
-    def _enter_whole(self, place: int, onward: list[WayOn | None]) -> None:
-        """Enter the way that begins with the kernel at `place` as it is."""
-        whole, after = self.regions.whole[place], onward[place + 1]
+    def _enter_whole(self, index: int, onward: list[WayOn | None]) -> None:
+        """Enter the way that begins with the kernel at `index` as it is."""
+        whole, after = self.regions.whole[index], onward[index + 1]
         if after is not None and whole.peak <= self.capacity:
-            onward[place] = WayOn(after.price, whole)
+            onward[index] = WayOn(after.price, whole)
 
-    def _enter_cut(self, place: int, onward: list[WayOn | None], most: int) -> None:
-        """Enter the cheapest way that begins with a region from `place` on that is cut, where it is cheaper.
+    def _enter_cut(self, index: int, onward: list[WayOn | None], most: int) -> None:
+        """Enter the cheapest way that begins with a region from `index` on that is cut, where it is cheaper.
 
         The ends of regions are tried until `most` kernels were counted.
         """
         tried = fitting = 0
         self.cuts.most = most
-        for stop in ends_from(self.regions.narrow, place):
+        for stop in ends_from(self.regions.narrow, index):
             if self.cuts.is_spent:
                 return
-            here, after = onward[place], onward[stop]
+            here, after = onward[index], onward[stop]
             if after is None:
                 continue
             # A region of two strips has at least twice the nodes.
-            if here is not None and here.price <= after.price + self.prices.node * (stop - place):
+            if here is not None and here.price <= after.price + self.prices.node * (stop - index):
                 continue
-            if self._is_worth(place, stop):
+            if self._is_worth(index, stop):
                 tried += 1
                 self.progress("searching", self.regions.counted)
-                ways = self.cuts.of(place, stop)
+                ways = self.cuts.of(index, stop)
                 fitting += bool(ways)
-                for one in ways:
-                    price = after.price + self.price(one)
+                for way in ways:
+                    price = after.price + self.price(way)
                     if here is None or price < here.price:
-                        here = onward[place] = WayOn(price, one)
+                        here = onward[index] = WayOn(price, way)
                 if tried >= _STOPS or fitting >= _ENOUGH:
                     return
 

@@ -36,7 +36,7 @@ class PatchRanges:
     @staticmethod
     def of(ranges: Sequence[PatchRange | None]) -> PatchRanges:
         """Return the ranges, of which None is an empty one."""
-        pairs = np.array([(_FAR, _NONE) if one is None else one for one in ranges], np.int64).reshape(-1, 2)
+        pairs = np.array([(_FAR, _NONE) if rows is None else rows for rows in ranges], np.int64).reshape(-1, 2)
         return PatchRanges(pairs[:, 0], pairs[:, 1])
 
     def __len__(self) -> int:
@@ -60,14 +60,14 @@ class PatchRanges:
     @cached_property
     def some(self) -> npt.NDArray[np.bool_]:
         """Whether each range is not empty."""
-        found: npt.NDArray[np.bool_] = self.starts < self.stops
-        return found
+        some: npt.NDArray[np.bool_] = self.starts < self.stops
+        return some
 
     @cached_property
     def lengths(self) -> RowNumbers:
         """The number of rows of each range."""
-        found: RowNumbers = np.maximum(self.stops - self.starts, 0)
-        return found
+        lengths: RowNumbers = np.maximum(self.stops - self.starts, 0)
+        return lengths
 
     def where(self, some: npt.NDArray[np.bool_]) -> PatchRanges:
         """Return the same ranges where `some` is true, and empty ones elsewhere."""
@@ -90,10 +90,10 @@ class StripRanges:
         """The rows that are kept for each strip from the strips before it."""
         if self.windows is self.news:
             return PatchRanges(np.full(len(self.news), _FAR), np.full(len(self.news), _NONE))
-        found = PatchRanges(self.windows.starts, np.where(self.news.some, self.news.starts, self.windows.stops))
-        some = found.some & self.windows.some
+        before = PatchRanges(self.windows.starts, np.where(self.news.some, self.news.starts, self.windows.stops))
+        some = before.some & self.windows.some
         some[0] = False
-        return found.where(some)
+        return before.where(some)
 
 
 def _hull(count: int, demands: Sequence[PatchRanges]) -> PatchRanges:
@@ -101,8 +101,8 @@ def _hull(count: int, demands: Sequence[PatchRanges]) -> PatchRanges:
         return PatchRanges(np.full(count, _FAR), np.full(count, _NONE))
     if len(demands) == 1:
         return demands[0]
-    starts = np.minimum.reduce([one.starts for one in demands])
-    return PatchRanges(starts, np.maximum.reduce([one.stops for one in demands]))
+    starts = np.minimum.reduce([demand.starts for demand in demands])
+    return PatchRanges(starts, np.maximum.reduce([demand.stops for demand in demands]))
 
 
 def _kept(windows: PatchRanges) -> StripRanges:
@@ -135,32 +135,32 @@ def spans(
     """
     count = len(next(iter(wanted.values())))
     demands: dict[int, list[PatchRanges]] = {tensor: [ranges] for tensor, ranges in wanted.items()}
-    found: list[StripRanges] = []
+    by_kernel: list[StripRanges] = []
     for number in range(len(kernels) - 1, -1, -1):
         kernel = kernels[number]
-        size = max(tensors[made].rows for made in kernel.makes)
-        windows = _hull(count, [one for made in kernel.makes for one in demands.get(made, ())])
+        size = max(tensors[result].rows for result in kernel.makes)
+        windows = _hull(count, [demand for result in kernel.makes for demand in demands.get(result, ())])
         if kernel.links is None:
             windows = PatchRanges(np.zeros(count, np.int64), np.full(count, size)).where(windows.some)
         else:
             windows = _rounded(windows, kernel.factor, size)
-        keep = keeps and (any(made in wanted for made in kernel.makes))
+        keep = keeps and (any(result in wanted for result in kernel.makes))
         span = _kept(windows) if keep else StripRanges(windows, windows)
-        found.append(span)
-        for place, tensor in enumerate(kernel.reads):
-            need = _reads(kernel, place, tensors[tensor], span.news)
+        by_kernel.append(span)
+        for index, tensor in enumerate(kernel.reads):
+            need = _reads(kernel, index, tensors[tensor], span.news)
             span.needs.append(need)
             demands.setdefault(tensor, []).append(need)
-    return found[::-1]
+    return by_kernel[::-1]
 
 
 def uncut(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor]) -> list[StripRanges]:
     """Return the ranges of kernels that run once, on all rows of their operands."""
-    found = []
+    ranges = []
     for kernel in kernels:
-        whole = _whole(max(tensors[made].rows for made in kernel.makes))
-        found.append(StripRanges(whole, whole, [_whole(tensors[tensor].rows) for tensor in kernel.reads]))
-    return found
+        whole = _whole(max(tensors[result].rows for result in kernel.makes))
+        ranges.append(StripRanges(whole, whole, [_whole(tensors[tensor].rows) for tensor in kernel.reads]))
+    return ranges
 
 
 def _whole(size: int) -> PatchRanges:
@@ -179,7 +179,7 @@ def paced(
 
     `needed` has the rows of each made tensor that are read or wanted at all. Tensors of `eager` go as far as the operands allow, and each
     other tensor as far as its readers then need. A tensor of `grains` goes on by a multiple of so many rows. Ends are counted before the
-    first row and behind the last row as within the tensors, so that the first and the last strips are no longer than the others.
+    first row and after the last row as within the tensors, so that the first and the last strips are no longer than the others.
     """
     given = {tensor for kernel in kernels for tensor in kernel.reads if tensor not in needed}
     at_hand = read_whole(kernels, tensors)
@@ -192,8 +192,8 @@ def paced(
     ends.update((tensor, np.full(strips, inf)) for tensor in given & at_hand)
     for kernel in kernels:
         end = np.full(strips, inf if kernel.reads else 0.0)
-        for place, tensor in enumerate(kernel.reads):
-            end = np.minimum(end, _result_end(kernel, place, tensors, ends[tensor]))
+        for index, tensor in enumerate(kernel.reads):
+            end = np.minimum(end, _result_end(kernel, index, tensors, ends[tensor]))
         for tensor in kernel.makes:
             grain = (grains or {}).get(tensor, 1)
             ends[tensor] = np.where(end < needed[tensor][1], np.floor(end / grain) * grain, end) if grain > 1 else end
@@ -203,8 +203,8 @@ def paced(
     for kernel in reversed(kernels):
         makes = [late[tensor] for tensor in kernel.makes if tensor in late]
         late.update((tensor, makes[0]) for tensor in kernel.makes if makes and tensor not in late)
-        for place, tensor in enumerate(kernel.reads) if makes else ():
-            need = _operand_end(kernel, place, tensors, np.maximum.reduce(makes))
+        for index, tensor in enumerate(kernel.reads) if makes else ():
+            need = _operand_end(kernel, index, tensors, np.maximum.reduce(makes))
             late[tensor] = np.maximum(late[tensor], need) if tensor in late else need
     done = {
         tensor: np.clip(np.maximum.accumulate(late[tensor]), first, last) for tensor, (first, last) in needed.items()
@@ -218,28 +218,28 @@ def read_whole(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor]) -> se
     return {
         tensor
         for kernel in kernels
-        for place, tensor in enumerate(kernel.reads)
-        if _link(kernel, place, tensors) is None or tensors[tensor].rows == 1
+        for index, tensor in enumerate(kernel.reads)
+        if _link(kernel, index, tensors) is None or tensors[tensor].rows == 1
     }
 
 
 def _parts(first: int, ends: RowEnds) -> PatchRanges:
     stops = np.concatenate(([first], ends.astype(np.int64)))
-    found = PatchRanges(stops[:-1], stops[1:])
-    return found.where(found.some)
+    parts = PatchRanges(stops[:-1], stops[1:])
+    return parts.where(parts.some)
 
 
-def _link(kernel: FitKernel, place: int, tensors: Sequence[FitTensor]) -> AxisLink | None:
-    link = kernel.axis_link(place)
-    return None if link is None or link.axis != tensors[kernel.reads[place]].axis else link
+def _link(kernel: FitKernel, index: int, tensors: Sequence[FitTensor]) -> AxisLink | None:
+    link = kernel.axis_link(index)
+    return None if link is None or link.axis != tensors[kernel.reads[index]].axis else link
 
 
-def _result_end(kernel: FitKernel, place: int, tensors: Sequence[FitTensor], available: RowEnds) -> RowEnds:
+def _result_end(kernel: FitKernel, index: int, tensors: Sequence[FitTensor], available: RowEnds) -> RowEnds:
     """Return the number of result rows that an operand of `available` rows allows, in each strip."""
-    link = _link(kernel, place, tensors)
+    link = _link(kernel, index, tensors)
     if link is None:
         # Read whole: before its last row nothing can be computed, from then on all.
-        return np.where(available >= tensors[kernel.reads[place]].rows, inf, -inf)
+        return np.where(available >= tensors[kernel.reads[index]].rows, inf, -inf)
     if link.sources is not None:
         return link.sources.results(available)
     if link.window is None:
@@ -250,9 +250,9 @@ def _result_end(kernel: FitKernel, place: int, tensors: Sequence[FitTensor], ava
     return np.floor((available + slide.before - slide.reach) / slide.stride) + 1
 
 
-def _operand_end(kernel: FitKernel, place: int, tensors: Sequence[FitTensor], end: RowEnds) -> RowEnds:
+def _operand_end(kernel: FitKernel, index: int, tensors: Sequence[FitTensor], end: RowEnds) -> RowEnds:
     """Return the number of operand rows that results up to `end` need, in each strip."""
-    link, size = _link(kernel, place, tensors), tensors[kernel.reads[place]].rows
+    link, size = _link(kernel, index, tensors), tensors[kernel.reads[index]].rows
     if link is None:
         return np.where(end > 0, float(size), -inf)
     if link.sources is not None:
@@ -265,18 +265,18 @@ def _operand_end(kernel: FitKernel, place: int, tensors: Sequence[FitTensor], en
     return (end - 1) * slide.stride - slide.before + slide.reach
 
 
-def _reads(kernel: FitKernel, place: int, tensor: FitTensor, news: PatchRanges) -> PatchRanges:
+def _reads(kernel: FitKernel, index: int, tensor: FitTensor, news: PatchRanges) -> PatchRanges:
     """Return the rows of an operand that the results `news` of a kernel read in each strip. Raises PaddingOnly."""
-    link = kernel.axis_link(place)
+    link = kernel.axis_link(index)
     if link is None or link.axis != tensor.axis:
         zeros = np.zeros(len(news), np.int64)
         return PatchRanges(zeros, zeros + tensor.rows).where(news.some)
     if link == AxisLink(link.axis):
         return news
-    found = _gathered(link, news)
-    if bool(np.any((found.starts >= found.stops) & news.some)):
+    rows = _gathered(link, news)
+    if bool(np.any((rows.starts >= rows.stops) & news.some)):
         raise PaddingOnly
-    return found.where(news.some)
+    return rows.where(news.some)
 
 
 def _gathered(link: AxisLink, news: PatchRanges) -> PatchRanges:
@@ -292,8 +292,8 @@ def _gathered(link: AxisLink, news: PatchRanges) -> PatchRanges:
 
 
 def _window(link: AxisLink, new: PatchRange) -> PatchRange:
-    found = link.reads(*new)
-    return found.start, found.stop
+    rows = link.reads(*new)
+    return rows.start, rows.stop
 
 
 def shares(size: int, count: int) -> list[PatchRange | None]:
@@ -355,9 +355,9 @@ class UncutRegion:
         whole = {t: PatchRanges.of([(0, self.tensors[t].rows)]) for t in self.results}
         least = spans(self.kernels, self.tensors, whole, keeps=False)
         return {
-            made: span.windows[0]
+            result: span.windows[0]
             for kernel, span in zip(self.kernels, least, strict=True)
-            for made in kernel.makes
+            for result in kernel.makes
             if span.windows[0] is not None
         }
 
@@ -373,21 +373,21 @@ def macs_of(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], ranges: 
     """Return the multiply-accumulates of all strips."""
     total = 0
     for kernel, rows in zip(kernels, ranges, strict=True):
-        made = tensors[kernel.makes[0]]
+        result = tensors[kernel.makes[0]]
         if kernel.macs:
-            total += kernel.macs * int(rows.news.lengths.sum()) // made.rows
-        total += _weighted_macs(kernel, made, rows)
+            total += kernel.macs * int(rows.news.lengths.sum()) // result.rows
+        total += _weighted_macs(kernel, result, rows)
     return total
 
 
-def _weighted_macs(kernel: FitKernel, made: FitTensor, rows: StripRanges) -> int:
+def _weighted_macs(kernel: FitKernel, result: FitTensor, rows: StripRanges) -> int:
     """Return the multiply-accumulates of pieces whose rows are weighted sums: each piece is a matrix product with the rows it reads."""
-    place = next((place for place, link in enumerate(kernel.links or ()) if link is not None and link.sums), None)
-    if place is None:
+    index = next((index for index, link in enumerate(kernel.links or ()) if link is not None and link.sums), None)
+    if index is None:
         return 0
-    lengths, extent = rows.news.lengths, made.rows
-    products = int((lengths * rows.needs[place].lengths)[lengths < extent].sum())
-    return products * (prod(made.dims) // extent)
+    lengths, extent = rows.news.lengths, result.rows
+    products = int((lengths * rows.needs[index].lengths)[lengths < extent].sum())
+    return products * (prod(result.dims) // extent)
 
 
 def row_pieces(ends: Sequence[int]) -> list[PatchRange]:
@@ -416,11 +416,11 @@ class Prices:
     node: float = 2e-5
     copied: float = 1e-10
 
-    def of(self, one: RegionCost, network: Network) -> float:
+    def of(self, region: RegionCost, network: Network) -> float:
         """Return the price of a region beyond that of its kernels."""
-        kernels = network.kernels[one.start : one.stop]
-        extra = max(one.macs - sum(kernel.macs for kernel in kernels), 0) / max(network.macs, 1)
-        return self.macs * extra + self.node * (one.nodes - len(kernels)) + self.copied * one.copied
+        kernels = network.kernels[region.start : region.stop]
+        extra = max(region.macs - sum(kernel.macs for kernel in kernels), 0) / max(network.macs, 1)
+        return self.macs * extra + self.node * (region.nodes - len(kernels)) + self.copied * region.copied
 
 
 @dataclass(frozen=True)
@@ -484,7 +484,7 @@ class FitSchedule:
 class ChunkedKernels:
     """Kernels of which some are cut into chunks of channels.
 
-    `tensors` are those of the network, and the parts behind them; `origin` has the tensor that each part is a part of. `bases` has, for
+    `tensors` are those of the network, and the parts after them; `origin` has the tensor that each part is a part of. `bases` has, for
     each kernel, the number of the kernel that it is a part of, and `weights` the number of chunks that it stands for. `sums` are the
     kernels that add up or join parts of results, `partial` are these parts and their sums.
     """

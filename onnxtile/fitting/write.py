@@ -44,7 +44,7 @@ def write(
     graph, edit = model.graph, ModelEdit(model, shapes, constants)
     values = {value.name: value for value in (*graph.inputs, *(v for node in graph for v in node.outputs))}
     handed: dict[int, list[ir.Value]] = {}
-    for number, region in enumerate(one for one in schedule.regions if not one.is_whole):
+    for number, region in enumerate(cut_region for cut_region in schedule.regions if not cut_region.is_whole):
         cut = regions.cut(region)
         kernels, tensors = cut.kernels, cut.tensors
         used = {tensor for kernel in kernels for tensor in (*kernel.reads, *kernel.makes)}
@@ -76,8 +76,8 @@ def _replace(
     graph.remove(old, safe=False)
     for node in old:
         # Constants of which only parts are read now are removed, since nothing uses them.
-        for place in range(len(node.inputs)):
-            node.replace_input_with(place, None)
+        for index in range(len(node.inputs)):
+            node.replace_input_with(index, None)
 
 
 @dataclass
@@ -103,16 +103,16 @@ class _RegionWriter:
     def position(self, graph: ir.Graph, node: ir.Node) -> int:
         """Return where `node` stands."""
         if not self._positions:
-            self._positions.update((one, place) for place, one in enumerate(graph))
+            self._positions.update((member, index) for index, member in enumerate(graph))
         return self._positions[node]
 
     def write(self, trace: RegionTrace) -> dict[ir.Value, ir.Value]:
         """Write all operations; return for each result of the region the value that takes its place."""
-        made = {one for op in trace.ops for one in op.makes}
+        written = {number for op in trace.ops for number in op.makes}
         values: dict[int, ir.Value] = {}
         for tensor, patch in trace.whole.items():
             given = self.whole[tensor]
-            if patch not in made:
+            if patch not in written:
                 assert given is not None
                 values[patch] = given
         for tensor, pieces in trace.pieces.items():
@@ -120,14 +120,14 @@ class _RegionWriter:
         for op in trace.ops:
             results = self._run(trace, op, values) if op.kernel is not None else self._move(trace, op, values)
             values.update(zip(op.makes, results, strict=True))
-        found = {}
+        replacements = {}
         for tensor, patch in trace.whole.items():
             given = self.whole[tensor]
-            if patch in made:
+            if patch in written:
                 assert given is not None
-                found[given] = values[patch]
-        self.handed.update((tensor, [values[one] for one in pieces]) for tensor, pieces in trace.pieces.items())
-        return found
+                replacements[given] = values[patch]
+        self.handed.update((tensor, [values[number] for number in pieces]) for tensor, pieces in trace.pieces.items())
+        return replacements
 
     def _sizes(self, numbers: Sequence[int]) -> ir.Value:
         """Return a constant of whole numbers."""
@@ -172,7 +172,7 @@ class _RegionWriter:
         """Write a Slice of one patch, or a Concat of several."""
         patch, first = trace.patches[op.makes[0]], trace.patches[op.reads[0]]
         about, results = self.tensors[patch.tensor], [self._value(patch)]
-        inputs = [values[one] for one in op.reads]
+        inputs = [values[number] for number in op.reads]
         assert about.axis is not None
         if len(inputs) > 1:
             return self._add(("", "Concat"), f"{about.name}/join", inputs, results, [ir.AttrInt64("axis", about.axis)])
@@ -185,8 +185,8 @@ class _RegionWriter:
         kernel = self.kernels[op.kernel]
         source: KernelSource = kernel.source
         patch = trace.patches[op.makes[0]]
-        results = [self._value(trace.patches[one]) for one in op.makes]
-        read = [values[one] for one in op.reads]
+        results = [self._value(trace.patches[number]) for number in op.makes]
+        read = [values[number] for number in op.reads]
         node = source.node
         if node is None:
             if source.join_axis is None:
@@ -194,11 +194,11 @@ class _RegionWriter:
             axis = ir.AttrInt64("axis", source.join_axis)
             return self._add(("", "Concat"), kernel.name, read, results, [axis])
         given = dict(zip(source.places, read, strict=True))
-        named = {self.tensors[trace.patches[one].tensor].name: values[one] for one in op.reads}
+        named = {self.tensors[trace.patches[number].tensor].name: values[number] for number in op.reads}
         _let_bodies_read(node, {name: value for name, value in named.items() if value.name != name})
         inputs = [
-            None if place in source.left_out else given.get(place) or self._whole_or_part(source, place, value, patch)
-            for place, value in enumerate(node.inputs)
+            None if index in source.left_out else given.get(index) or self._whole_or_part(source, index, value, patch)
+            for index, value in enumerate(node.inputs)
         ]
         while inputs and inputs[-1] is None:
             inputs.pop()
@@ -216,21 +216,21 @@ class _RegionWriter:
             return self._from_sources(sources, kernel, trace.patches[op.reads[0]], patch, read[0], results)
         if is_cut and node.op_type in {"Resize", "Upsample"}:
             inputs = self._scaled(node, patch, inputs)
-            attributes = [one for one in attributes if one.name != "axes"]
+            attributes = [number for number in attributes if number.name != "axes"]
         self._add((node.domain, node.op_type), kernel.name, inputs, all_results, attributes)
         return results
 
-    def _whole_or_part(self, source: KernelSource, place: int, value: ir.Value | None, patch: Patch) -> ir.Value | None:
+    def _whole_or_part(self, source: KernelSource, index: int, value: ir.Value | None, patch: Patch) -> ir.Value | None:
         """Return a constant operand, or the part of it that this patch reads."""
         if value is None:
             return None
-        cuts = [source.slices[place]] if place in source.slices else []
-        link = None if source.links is None else source.links[place]
+        cuts = [source.slices[index]] if index in source.slices else []
+        link = None if source.links is None else source.links[index]
         if link is not None and link.axis not in {axis for axis, *_ in cuts}:
             window = link.reads(*patch.rows)
             cuts.append((link.axis, window.start, window.stop))
         sizes = self.edit.shapes.sizes(value)
-        cuts = [one for one in cuts if sizes is None or (one[1], one[2]) != (0, sizes[one[0]])]
+        cuts = [cut for cut in cuts if sizes is None or (cut[1], cut[2]) != (0, sizes[cut[0]])]
         if not cuts:
             return value
         key = (value, *cuts)
@@ -247,13 +247,13 @@ class _RegionWriter:
         if maker is None or len(linked) < len(cuts):
             return self.edit.part(name, value, *cuts)
         operands: list[ir.Value | None] = []
-        for place, operand in enumerate(maker.inputs):
-            pairs = ((links[place], cut) for links, cut in zip(linked, cuts, strict=True))
-            own = [(link.axis, *cut[1:]) for link, cut in pairs if link is not None]
-            if operand is None or not own:
+        for index, operand in enumerate(maker.inputs):
+            pairs = ((links[index], cut) for links, cut in zip(linked, cuts, strict=True))
+            operand_cuts = [(link.axis, *cut[1:]) for link, cut in pairs if link is not None]
+            if operand is None or not operand_cuts:
                 operands.append(operand)
             else:
-                operands.append(self.edit.part(f"{self.name}/{operand.name}", operand, *own))
+                operands.append(self.edit.part(f"{self.name}/{operand.name}", operand, *operand_cuts))
         assert operands[0] is not None
         result = self.edit.value(name, self.edit.sizes(operands[0]) or (), self.edit.shapes.dtype(value))
         node_name = self.edit.names.fresh(f"{self.name}/{node_id(maker)}")
@@ -283,10 +283,12 @@ class _RegionWriter:
             link.reads(*(patch.rows if axis == about.axis else (0, about.dims[axis])))
             for axis, link in enumerate(source.windows, start=2)
         ]
-        found = [ir.AttrInt64s("pads", [*(one.before for one in known), *(one.after for one in known)])]
-        if any(one.extra for one in known):
-            found.append(ir.AttrInt64s("output_padding", [one.extra for one in known]))
-        return found
+        attributes = [
+            ir.AttrInt64s("pads", [*(window.before for window in known), *(window.after for window in known)])
+        ]
+        if any(window.extra for window in known):
+            attributes.append(ir.AttrInt64s("output_padding", [window.extra for window in known]))
+        return attributes
 
     def _moved(
         self, source: KernelSource, node: ir.Node, patch: Patch, given: Patch, inputs: list[ir.Value | None]
@@ -298,19 +300,19 @@ class _RegionWriter:
             cut[about.axis] = link.reads(*patch.rows)
         if node.op_type == "Slice":
             ranges = {
-                axis: (cut[axis].start - given.rows[0], cut[axis].stop - given.rows[0], one.step)
+                axis: (cut[axis].start - given.rows[0], cut[axis].stop - given.rows[0], attribute.step)
                 if axis in cut
-                else one
-                for axis, one in slice_ranges(facts).items()
+                else attribute
+                for axis, attribute in slice_ranges(facts).items()
             }
-            starts, stops, steps = ([one[part] for one in ranges.values()] for part in range(3))
+            starts, stops, steps = ([attribute[part] for attribute in ranges.values()] for part in range(3))
             bounds, attributes = self.edit.slice_bounds((starts, stops, list(ranges), steps), f"{self.name}/sizes")
             return [*(inputs[:1] if bounds else inputs), *bounds], attributes
         pads, rank = pad_sizes(facts), len(about.dims)
         for axis, window in cut.items():
             pads[axis], pads[axis + rank] = window.before, window.after
         sizes, attributes = self.edit.pads(pads, f"{self.name}/sizes")
-        kept = [one for one in node.attributes.values() if not (attributes and one.name == "pads")]
+        kept = [attribute for attribute in node.attributes.values() if not (attributes and attribute.name == "pads")]
         return [*inputs[:1], *sizes, *inputs[2:3]], [*kept, *attributes]
 
     def _from_sources(
@@ -327,7 +329,7 @@ class _RegionWriter:
         axis, wanted = about.axis, slice(*patch.rows)
         assert axis is not None
         if sources.places is not None:
-            places = self._sizes([int(one) - given.rows[0] for one in sources.places[wanted]])
+            places = self._sizes([int(row) - given.rows[0] for row in sources.places[wanted]])
             return self._add(("", "Gather"), kernel.name, [operand, places], results, [ir.AttrInt64("axis", axis)])
         assert sources.weights is not None
         weights = sources.weights[wanted, slice(*given.rows)].astype(about.dtype.numpy())
@@ -359,9 +361,9 @@ def _let_bodies_read(node: ir.Node, named: Mapping[str, ir.Value]) -> None:
     """Let the bodies of `node`, which is written once, read the new values in the place of those with these names around it."""
     around = {value: named[value.name or ""] for value in dependencies(node) if value.name in named}
     for inner in nodes_inside(node) if around else ():
-        for place, value in enumerate(inner.inputs):
+        for index, value in enumerate(inner.inputs):
             if value in around:
-                inner.replace_input_with(place, around[value])
+                inner.replace_input_with(index, around[value])
 
 
 # Regions in local functions: the nodes of each region that was cut become the body of a function, which is called once.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pydantic
 
@@ -17,7 +17,7 @@ from onnxtile.query.language import parse, parse_condition
 from onnxtile.query.program import Program, compile_query
 from onnxtile.query.syntax import ANY_NODE, Span
 from onnxtile.shapes.size_rule import SizeRule
-from onnxtile.system.errors import PatternError, QueryError, UsageError, caret, unknown
+from onnxtile.system.errors import PatternError, QueryError, UsageError, caret, invalid, unknown
 from onnxtile.system.registry import contributed_folders, data_folder
 from onnxtile.system.toml_file import Location, TomlFile, line_of, read
 
@@ -440,3 +440,73 @@ def _of_set(set_name: str, name: str) -> Pattern:
     if name not in patterns:
         raise unknown(f"pattern of the set {set_name!r}:", name, patterns)
     return patterns[name]
+
+
+# The patterns that an option names.
+
+Patterns: TypeAlias = str | Iterable[str | tuple[str, str] | Pattern]
+"""A pattern or several: names, sets, .toml files, queries, (name, query) pairs."""
+_PRODUCTS = "QuantisedProduct"
+_NAMED = re.compile(r"([A-Za-z_]\w*)=(?!=)(.*)", re.DOTALL)
+"""A query with the name of its meta-op before it."""
+
+
+def chosen_patterns(patterns: Patterns, lower: str = "none") -> list[Pattern]:
+    """Return the patterns that `patterns` name, each after those it needs; where they name none, those for `lower` by default.
+
+    Raises PatternError, QueryError, UsageError.
+    """
+    chosen: list[Pattern] = []
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        chosen += [pattern] if isinstance(pattern, Pattern) else _selected(pattern)
+    ordered = in_order(chosen) or _default_patterns(lower)
+    return ordered if lower == "none" else [_in_operators(pattern) for pattern in ordered]
+
+
+def _in_operators(pattern: Pattern) -> Pattern:
+    """Return `pattern` without islands of whole attention: both of its products are lowered by themselves."""
+    rule = pattern.island
+    return pattern if rule is None else replace(pattern, island=rule.model_copy(update={"attention": frozenset()}))
+
+
+def _default_patterns(lower: str) -> list[Pattern]:
+    """Return the library, and what quantised models need besides.
+
+    Of onnxruntime's operators those of products with quantised weights come first: no part of one shall be in a larger meta-op.
+    """
+    if lower == "onnx":
+        return pattern_set()
+    if lower == "qdq":
+        return pattern_set("dynamic")
+    quantised = pattern_set("quantised")
+    if lower == "none":
+        return [*pattern_set(), *quantised]
+    products = [
+        replace(pattern, name=_PRODUCTS, island=_product_rule(pattern))
+        for pattern in quantised
+        if pattern.island is not None
+    ]
+    return [*pattern_set("dynamic"), *products, *pattern_set(), *quantised]
+
+
+def _product_rule(pattern: Pattern) -> IslandRule | None:
+    """Return the island rule of `pattern`, of products with weights alone."""
+    return pattern.island and pattern.island.model_copy(update={"products": frozenset({"Gemm", "MatMul"})})
+
+
+def _selected(pattern: str | tuple[str, str]) -> list[Pattern]:
+    """Return the patterns that a text stands for; NAME=QUERY and (NAME, QUERY) name the meta-op of a query."""
+    if isinstance(pattern, str):
+        named = _NAMED.fullmatch(pattern)
+        if named is None:
+            return select([pattern])
+        pattern = named[1], named[2]
+    name, query = pattern
+    if not name.isidentifier():
+        raise invalid("patterns", name, reason="the name of a meta-op is an identifier")
+    return [from_query(query, name)]
+
+
+def pattern_names() -> list[str]:
+    """Return the names of all sets of patterns, and of the patterns of the library."""
+    return sorted({*set_names(), *(pattern.name for pattern in pattern_set())})

@@ -80,37 +80,37 @@ class NodeView:
         """Whether more than one result is used."""
         return sum(bool(value.name) for value in self.node.outputs) > 1
 
-    def has(self, place: int) -> bool:
-        """Return whether the operand at `place` is given."""
-        return place < len(self.inputs) and self.inputs[place] is not None
+    def has(self, index: int) -> bool:
+        """Return whether the operand at `index` is given."""
+        return index < len(self.inputs) and self.inputs[index] is not None
 
-    def sizes(self, place: int) -> tuple[int, ...] | None:
-        """Return the sizes of the operand at `place`; None where it is not given or its sizes are not known."""
-        value = self.inputs[place] if place < len(self.inputs) else None
+    def sizes(self, index: int) -> tuple[int, ...] | None:
+        """Return the sizes of the operand at `index`; None where it is not given or its sizes are not known."""
+        value = self.inputs[index] if index < len(self.inputs) else None
         return None if value is None else self.shapes.sizes(value)
 
-    def operand(self, place: int) -> tuple[int, ...]:
-        """Return the sizes of the operand at `place`. Raises NotApplicable where they are not known."""
-        if not self.has(place):
-            raise NotApplicable(f"{self.node.op_type} has no input {place}")
-        return self._known(self.inputs[place])
+    def operand(self, index: int) -> tuple[int, ...]:
+        """Return the sizes of the operand at `index`. Raises NotApplicable where they are not known."""
+        if not self.has(index):
+            raise NotApplicable(f"{self.node.op_type} has no input {index}")
+        return self._known(self.inputs[index])
 
-    def output(self, place: int = 0) -> tuple[int, ...]:
+    def output(self, index: int = 0) -> tuple[int, ...]:
         """Return the sizes of a result. Raises NotApplicable where they are not known."""
-        return self._known(self.node.outputs[place])
+        return self._known(self.node.outputs[index])
 
     @property
     def result(self) -> tuple[int, ...]:
         """The sizes of the first result. Raises NotApplicable where they are not known."""
         return self.output()
 
-    def elements(self, place: int = 0) -> int:
+    def elements(self, index: int = 0) -> int:
         """Return the number of elements of a result."""
-        return math.prod(self.output(place))
+        return math.prod(self.output(index))
 
-    def read(self, place: int = 0) -> int:
+    def read(self, index: int = 0) -> int:
         """Return the number of elements of an operand."""
-        return math.prod(self.operand(place))
+        return math.prod(self.operand(index))
 
     def integer(self, name: str, default: int | None = None) -> int:
         """Return an attribute with one whole number. Raises NotApplicable where it is missing and has no default."""
@@ -129,19 +129,19 @@ class NodeView:
         """Return an attribute that is a text."""
         return self.node.attributes.get_string(name, default)
 
-    def numbers(self, place: int) -> list[float] | None:
-        """Return the elements of the constant operand at `place`; None where it is not given.
+    def numbers(self, index: int) -> list[float] | None:
+        """Return the elements of the constant operand at `index`; None where it is not given.
 
         Raises NotApplicable for one that is computed.
         """
-        value = self.inputs[place] if place < len(self.inputs) else None
+        value = self.inputs[index] if index < len(self.inputs) else None
         if value is None:
             return None
         if value not in self.constants:
             raise NotApplicable("an operand that sets its sizes is computed at run time")
-        found = self.constants.array(value).ravel()
+        numbers = self.constants.array(value).ravel()
         # The largest whole number, the end of many slices, is no float.
-        return list(map(int if found.dtype.kind in "iu" else float, found))
+        return list(map(int if numbers.dtype.kind in "iu" else float, numbers))
 
     def _known(self, value: ir.Value | None) -> tuple[int, ...]:
         sizes = None if value is None else self.shapes.sizes(value)

@@ -172,8 +172,8 @@ class SourceRows:
         if self.places is not None:
             return self.places
         assert self.weights is not None
-        found: Array = np.argmax(self.weights != 0, axis=1)
-        return found
+        starts: Array = np.argmax(self.weights != 0, axis=1)
+        return starts
 
     @cached_property
     def stops(self) -> Array:
@@ -181,8 +181,8 @@ class SourceRows:
         if self.places is not None:
             return self.places + 1
         assert self.weights is not None
-        found: Array = self.size - np.argmax(self.weights[:, ::-1] != 0, axis=1)
-        return found
+        stops: Array = self.size - np.argmax(self.weights[:, ::-1] != 0, axis=1)
+        return stops
 
     @cached_property
     def overlap(self) -> int:
@@ -269,12 +269,12 @@ def same_place(view: NodeView, axis: int) -> AxisLinks:
 def broadcast(view: NodeView, axis: int) -> AxisLinks:
     """Each operand is aligned at its last axis; an operand of size 1 along an axis is read whole."""
     rank, size = len(view.result), view.result[axis]
-    found: list[AxisLink | None] = []
-    for place in range(len(view.inputs)):
-        sizes = () if view.inputs[place] is None else view.operand(place)
-        own = axis - rank + len(sizes)
-        found.append(AxisLink(own) if own >= 0 and sizes[own] == size and size > 1 else None)
-    return tuple(found)
+    links: list[AxisLink | None] = []
+    for index in range(len(view.inputs)):
+        sizes = () if view.inputs[index] is None else view.operand(index)
+        operand_axis = axis - rank + len(sizes)
+        links.append(AxisLink(operand_axis) if operand_axis >= 0 and sizes[operand_axis] == size and size > 1 else None)
+    return tuple(links)
 
 
 def kernel_axes(node: ir.Node, kernel: Sequence[int], *, transposed: bool = False) -> list[SlidingAxis]:

@@ -107,13 +107,13 @@ class FloatMeaning:
         """Return the places of the operands of `node`."""
         return self.operands if self.repeated is None else range(self.repeated, len(node.inputs), 3)
 
-    def is_scaled(self, place: int) -> bool:
-        """Return whether a scale and a zero point follow the operand at `place`."""
-        return self.repeated is not None or place in self.scaled
+    def is_scaled(self, index: int) -> bool:
+        """Return whether a scale and a zero point follow the operand at `index`."""
+        return self.repeated is not None or index in self.scaled
 
-    def axis_of(self, node: ir.Node, place: int) -> int | None:
-        """Return the axis of the operand of `node` at `place` along which it may have several scales; None where it has one."""
-        if self.columns is None or place != self.columns[0]:
+    def axis_of(self, node: ir.Node, index: int) -> int | None:
+        """Return the axis of the operand of `node` at `index` along which it may have several scales; None where it has one."""
+        if self.columns is None or index != self.columns[0]:
             return None
         return 0 if self.columns[1] == 1 and node.attributes.get_int("transB", 0) != 0 else self.columns[1]
 
@@ -122,9 +122,9 @@ class FloatMeaning:
         if self.result is None:
             return ()
         read = (
-            QuantisedPort(place, place + 1, place + 2, axis=self.axis_of(node, place))
-            for place in self.places(node)
-            if self.is_scaled(place)
+            QuantisedPort(index, index + 1, index + 2, axis=self.axis_of(node, index))
+            for index in self.places(node)
+            if self.is_scaled(index)
         )
         return (*read, QuantisedPort(0, *self.result, is_made=True))
 
@@ -160,6 +160,8 @@ class Operator:
     """Whether the next value may be written over the one before by the definition of the operator."""
     shaped_by: Collection[int] = ()
     """The operands on whose elements the shape of the result depends."""
+    set_by: Collection[int] = ()
+    """The further operands that say what is computed, as attributes do: an axis, a diagonal, a part of an image."""
     grows: ShapeGrowth | None = None
     numbers: SizeNumbers | None = None
     """How sizes are computed; None for an operator that no computation of sizes needs."""

@@ -75,9 +75,9 @@ def quotient(node: ir.Node, varying: Container[ir.Value]) -> list[ir.Value]:
     return [dividend, divisor] if divisor in varying else [divisor]
 
 
-def chosen(place: int) -> Saves:
-    """Return the rule of an operator whose gradient goes where the operand at `place` says."""
-    return lambda node, _varying: [_given(node)[place]]
+def chosen(index: int) -> Saves:
+    """Return the rule of an operator whose gradient goes where the operand at `index` says."""
+    return lambda node, _varying: [_given(node)[index]]
 
 
 def second_result(node: ir.Node, _varying: Container[ir.Value]) -> list[ir.Value]:

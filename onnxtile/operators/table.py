@@ -21,14 +21,14 @@ _COUNTED = STANDARD | {"ai.onnx.ml"}
 @cache
 def operators() -> dict[str, Operator]:
     """Return the row of each operator by its name. Raises OnnxtileError where two families have one operator."""
-    found: dict[str, Operator] = {}
+    rows: dict[str, Operator] = {}
     for family in discover("onnxtile.operators.families", Family).values():
         for row in family.operators:
-            if found.setdefault(row.name, row) is not row:
+            if rows.setdefault(row.name, row) is not row:
                 raise OnnxtileError(
                     f"two rows, one of them in the family {family.name!r}, are of the operator {row.name!r}"
                 )
-    return found
+    return rows
 
 
 def operator_of(node: ir.Node) -> Operator | None:

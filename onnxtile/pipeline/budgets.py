@@ -21,10 +21,11 @@ from onnxtile.system.files import require_readable
 def figures(results: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
     """Return the figures of a model from the results of its steps, each with the step's name: a later step's count.
 
-    `arena` is the bytes of all arenas (None where a tensor is unplanned); `error` the worst relative error of all steps that compared
-    (None where that has no bound); `not_compared` the outputs that a step could not compare, by name with the reason.
+    `arena` is the bytes of all arenas (None where a tensor is unplanned); `ram` and `flash` are those of a program in C (None where no
+    compiler counted them); `error` the worst relative error of all steps that compared (None where that has no bound); `not_compared` the
+    outputs that a step could not compare, by name with the reason.
     """
-    found: dict[str, Any] = {}
+    reached: dict[str, Any] = {}
     fused: Counter[str] = Counter()
     errors = []
     left: dict[str, str] = {}
@@ -32,24 +33,33 @@ def figures(results: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
         if name == "fuse":
             fused.update({pattern["name"]: pattern["fused"] for pattern in result["patterns"]})
         if "nodes_after" in result:
-            found["nodes"] = result["nodes_after"]
+            reached["nodes"] = result["nodes_after"]
         if name == "tile":
-            found["tiles"] = sum(layer["matmuls"] for layer in result["tiled"])
+            reached["tiles"] = sum(layer["matmuls"] for layer in result["tiled"])
         if name == "plan":
-            found["arena"] = None if result["unplanned"] else sum(arena["size"] for arena in result["arenas"])
-            found |= {"optimal": result["optimal"], "optimal_over": result["optimal_over"]}
+            reached["arena"] = None if result["unplanned"] else sum(arena["size"] for arena in result["arenas"])
+            reached |= {"optimal": result["optimal"], "optimal_over": result["optimal_over"]}
+            reached |= _program_figures(result)
         # The verdict of a plan is of another kind: its run is equal bit for bit, or the step has failed.
         compared = {"verify": result, "plan": None}.get(name, result.get("verdict"))
         errors += [output.get("max_rel") for output in (compared or {}).get("outputs", ())]
         left |= (compared or {}).get("not_compared", {})
     if fused:
-        found["fused"] = fused.total()
-        found["fused_by"] = {name: count for name, count in sorted(fused.items()) if count}
+        reached["fused"] = fused.total()
+        reached["fused_by"] = {name: count for name, count in sorted(fused.items()) if count}
     if errors:
-        found["error"] = None if None in errors else max(errors)
+        reached["error"] = None if None in errors else max(errors)
     if left:
-        found["not_compared"] = left
-    return found
+        reached["not_compared"] = left
+    return reached
+
+
+def _program_figures(plan: Mapping[str, Any]) -> dict[str, int | None]:
+    """Return the bytes of the program in C that a step `plan` wrote; nothing where it wrote none."""
+    if plan.get("firmware") is None:
+        return {}
+    footprint = plan["firmware"]["footprint"] or {}
+    return {name: footprint.get(name) for name in ("ram", "flash")}
 
 
 # Types of the fields of a pipeline file outside its steps.
@@ -73,6 +83,8 @@ SecondsField = Annotated[float, pydantic.BeforeValidator(_as_pydantic(read_secon
 
 _NEEDS = {
     "max_arena": {"plan"},
+    "max_ram": {"plan"},
+    "max_flash": {"plan"},
     "optimal": {"plan"},
     "min_fused": {"fuse"},
     "max_tiles": {"tile"},
@@ -96,11 +108,14 @@ class Judged:
 
 
 class Budgets(pydantic.BaseModel):
-    """The budgets of a pipeline: bytes of all arenas, fused sites by meta-op, tiles, nodes, the worst relative error, a proved plan."""
+    """The budgets of a pipeline: bytes of all arenas and of a program in C, fused sites by meta-op, tiles, nodes, the worst relative error,
+    a proved plan."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
 
     max_arena: SizeField | None = None
+    max_ram: SizeField | None = None
+    max_flash: SizeField | None = None
     optimal: bool | Literal["any order"] | None = None
     min_fused: dict[str, CountField] = {}
     max_tiles: CountField | None = None
@@ -113,7 +128,7 @@ class Budgets(pydantic.BaseModel):
 
     def judged(self, figures: Mapping[str, Any]) -> Iterator[Judged]:
         """Judge the `figures` of a model by each budget that is given."""
-        for name in ("max_arena", "max_tiles", "max_nodes", "max_error"):
+        for name in ("max_arena", "max_ram", "max_flash", "max_tiles", "max_nodes", "max_error"):
             limit, value = getattr(self, name), figures.get(name.removeprefix("max_"))
             if limit is not None:
                 yield Judged(name, limit, value, value is not None and value <= limit)
@@ -127,7 +142,7 @@ class Budgets(pydantic.BaseModel):
 
 # A baseline: the summary of an earlier run, with which the figures of each model are compared.
 
-_LOWER = ("arena", "tiles", "nodes")
+_LOWER = ("arena", "ram", "flash", "tiles", "nodes")
 _HIGHER = ("fused",)
 _HINT = "onnxtile run PIPELINE.toml IN ... --json FILE writes one"
 
@@ -139,7 +154,7 @@ class Baseline:
     figures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def judged(self, model: Path, figures: Mapping[str, Any]) -> Iterator[Judged]:
-        """Judge the `figures` of a model by those of the earlier run: no larger arena, no more tiles or nodes, no fewer fused sites.
+        """Judge the `figures` of a model by those of the earlier run: nothing larger, no more tiles or nodes, no fewer fused sites.
 
         A plan that was proved the smallest has to be so again. A model, or a figure, that the earlier run lacks is not compared.
         """

@@ -72,40 +72,53 @@ def from_file(path: Path) -> Pipeline:
             where = source.place(("budgets", name))
             raise UsageError(f"{where}: the budget {name!r} needs a step {' or '.join(sorted(needed))}")
     _require_meta_ops(source, file.budgets, steps)
+    _require_program(source, file.budgets, steps)
     output = file.output or f"{{name}}.{path.stem}.onnx"
     if "{name}" not in output or not is_file_name(output) or not output.endswith(".onnx"):
         raise UsageError(f"{source.place(('output',))}: the output is a file's name such as '{{name}}.deployed.onnx'")
-    models = tuple(found for pattern in file.models for found in _named(source, pattern))
+    models = tuple(model for pattern in file.models for model in _named(source, pattern))
     limits = RunLimits(file.limits.run_seconds, file.limits.run_memory)
     return Pipeline(path.stem, steps, file.budgets, models, output, limits)
+
+
+def _require_program(source: TomlFile, budgets: Budgets, steps: Sequence[PipelineStep]) -> None:
+    """Raise UsageError where a budget is about a program in C, and no step writes one."""
+    if any(step.name == "plan" and step.options.wants_c for step in steps):
+        return
+    for name in ("max_ram", "max_flash"):
+        if getattr(budgets, name) is not None:
+            where = source.place(("budgets", name))
+            raise UsageError(
+                f"{where}: the budget {name!r} needs a step plan that writes C", hint='add emit = ["c"] to it'
+            )
 
 
 def _require_meta_ops(source: TomlFile, budgets: Budgets, steps: Sequence[PipelineStep]) -> None:
     """Raise UsageError where `min_fused` names a meta-op that no step makes."""
     if not budgets.min_fused:
         return
-    from onnxtile.verbs.flows.fusing import chosen_patterns
+    from onnxtile.fusion.pattern import chosen_patterns
 
     patterns = (chosen_patterns(step.options.patterns) for step in steps if step.name == "fuse")
-    made = [pattern.name for chosen in patterns for pattern in chosen]
+    meta_ops = [pattern.name for chosen in patterns for pattern in chosen]
     for name in budgets.min_fused:
-        if name not in made:
+        if name not in meta_ops:
             where = source.place(("budgets", "min_fused", name))
-            raise UsageError(f"{where}: no step fuses {name!r}", hint=nearest(name, sorted(made)))
+            raise UsageError(f"{where}: no step fuses {name!r}", hint=nearest(name, sorted(meta_ops)))
 
 
 def _require_files_apart(source: TomlFile, steps: Sequence[PipelineStep]) -> None:
     """Raise UsageError where two steps write the same file, or one writes the report's."""
-    found = {REPORT}
+    written = {REPORT}
     for i, step in enumerate(steps):
         for ending in step.written:
-            if ending in found:
+            if ending in written:
                 where = source.place(("steps", i, "emit"))
-                own = f"{step.name}{i + 1}.{ending.rpartition('.')[2]}"
+                name = f"{step.name}{i + 1}.{ending.rpartition('.')[2]}"
                 raise UsageError(
-                    f"{where}: {_writer(ending)} writes {ending} already", hint=f'name it yourself: emit = ["{own}"]'
+                    f"{where}: {_writer(ending)} writes {ending} already", hint=f'name it yourself: emit = ["{name}"]'
                 )
-            found.add(ending)
+            written.add(ending)
 
 
 def _writer(ending: str) -> str:
@@ -115,12 +128,12 @@ def _writer(ending: str) -> str:
 def _named(source: TomlFile, pattern: str) -> list[Path]:
     """Return the models that a name, or a pattern as a shell has it, stands for, from the folder of the pipeline file."""
     try:
-        found = sorted(source.path.parent.glob(pattern)) if not Path(pattern).is_absolute() else [Path(pattern)]
+        models = sorted(source.path.parent.glob(pattern)) if not Path(pattern).is_absolute() else [Path(pattern)]
     except (ValueError, IndexError, OSError):  # what a glob says of an empty pattern, and of others that are none
-        found = []
-    if not found:
+        models = []
+    if not models:
         raise UsageError(f"{source.place(('models',))}: {pattern!r} names no file")
-    return found
+    return models
 
 
 # Chooses the files of a run, and refuses two models with one output.
@@ -153,20 +166,22 @@ class Destination:
         return self.folder / below / name
 
 
-def apart(place: Destination, pipeline: Pipeline, models: Sequence[Path], reserved: Iterable[Path] = ()) -> Destination:
-    """Return `place` such that each of `models` is written to files of its own.
+def apart(
+    destination: Destination, pipeline: Pipeline, models: Sequence[Path], reserved: Iterable[Path] = ()
+) -> Destination:
+    """Return `destination` such that each of `models` is written to files of its own.
 
     Models of one name from several folders keep these folders. Raises UsageError where that does not help, and where a file is written over
     another model that is to be read, over a file that a step reads, or over one that is `reserved`.
     """
-    if place.folder is not None and _clash(place, pipeline, models) is not None:
-        place = replace(place, root=Path(os.path.commonpath([_folder_of(model) for model in models])))
-    clash = _clash(place, pipeline, models)
+    if destination.folder is not None and _clash(destination, pipeline, models) is not None:
+        destination = replace(destination, root=Path(os.path.commonpath([_folder_of(model) for model in models])))
+    clash = _clash(destination, pipeline, models)
     if clash is not None:
         raise UsageError(f"{clash[0]} and {clash[1]} would be written to one file", hint="rename one of them")
     sources = {real(model): model for model in models}
     taken = {real(file): file for file in (*reserved, *_read_by_steps(pipeline))}
-    written = [(source, file) for source in models for file in place.files(pipeline, source)]
+    written = [(source, file) for source in models for file in destination.files(pipeline, source)]
     for source, file in written:
         other = sources.get(real(file))
         if other is not None and other != source:
@@ -179,28 +194,28 @@ def apart(place: Destination, pipeline: Pipeline, models: Sequence[Path], reserv
                 f"{taken[real(file)]} has another use, and is what {source} would be written to",
                 hint="name another file, or write to another folder with -o",
             )
-    return place
+    return destination
 
 
 def _read_by_steps(pipeline: Pipeline) -> list[Path]:
     return [value for step in pipeline.steps for value in vars(step.options).values() if isinstance(value, Path)]
 
 
-def make_folders(place: Destination, pipeline: Pipeline, models: Sequence[Path]) -> None:
+def make_folders(destination: Destination, pipeline: Pipeline, models: Sequence[Path]) -> None:
     """Make the folders that the files go to. Raises UsageError."""
-    if place.folder is None or place.dry_run:
+    if destination.folder is None or destination.dry_run:
         return
-    for folder in {place.model(pipeline, model).parent for model in models}:
+    for folder in {destination.model(pipeline, model).parent for model in models}:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"{folder}: {error.strerror}", hint="-o names a folder") from None
 
 
-def _clash(place: Destination, pipeline: Pipeline, models: Sequence[Path]) -> tuple[Path, Path] | None:
+def _clash(destination: Destination, pipeline: Pipeline, models: Sequence[Path]) -> tuple[Path, Path] | None:
     targets: dict[Path, int] = {}
     for position, model in enumerate(models):
-        for file in place.files(pipeline, model):
+        for file in destination.files(pipeline, model):
             other = targets.setdefault(real(file), position)
             if other != position:
                 return models[other], model

@@ -39,7 +39,7 @@ class Report:
     @property
     def passed(self) -> bool:
         """Whether every step ran, every check said yes, and every budget was met."""
-        return self.error is None and all(one.met for one in self.budgets)
+        return self.error is None and all(budget.met for budget in self.budgets)
 
     def summary(self) -> dict[str, Any]:
         """Return the JSON of the model's row in the summary of a run."""
@@ -48,7 +48,7 @@ class Report:
             "passed": self.passed,
             "error": self.error,
             "figures": figures(self.steps),
-            "budgets": [one.to_dict() for one in self.budgets],
+            "budgets": [budget.to_dict() for budget in self.budgets],
             "written": [str(path) for path in self.written],
         }
 
@@ -57,22 +57,22 @@ class Report:
         return {**self.summary(), "steps": [{"do": name, **result} for name, result in self.steps]}
 
 
-def run_one(pipeline: Pipeline, source: Path, place: Destination, progress: Progress = silent) -> Report:
+def run_one(pipeline: Pipeline, source: Path, destination: Destination, progress: Progress = silent) -> Report:
     """Take the model `source` through `pipeline`. A failure is in the report, not an error, so that other models go on.
 
     The model and its files are written at the end, whole or not at all, and only where every step ran and every check said yes; the
     report always is. Where one said no, the files that an earlier run wrote for this model are removed.
     """
-    target = place.model(pipeline, source)
+    target = destination.model(pipeline, source)
     results: list[tuple[str, Mapping[str, Any]]] = []
     try:
-        report = _applied(pipeline, ModelSoFar(source, source, progress, target.stem), target, place, results)
+        report = _applied(pipeline, ModelSoFar(source, source, progress, target.stem), target, destination, results)
     except Exception as error:  # noqa: BLE001 - a bug shows in this model's report, and the others go on
         report = Report(source, tuple(results), error=_line(error))
-    if place.dry_run or not target.parent.is_dir():
+    if destination.dry_run or not target.parent.is_dir():
         return report
     if not report.passed:
-        remove_stale(place.files(pipeline, source), source)
+        remove_stale(destination.files(pipeline, source), source)
     try:
         write_whole(target.with_suffix(REPORT), as_json(report.to_dict()).encode())
     except OnnxtileError as error:
@@ -91,15 +91,15 @@ def _applied(
     pipeline: Pipeline,
     state: ModelSoFar,
     target: Path,
-    place: Destination,
+    destination: Destination,
     results: list[tuple[str, Mapping[str, Any]]],
 ) -> Report:
     """Take the model through the steps, noting their `results`, and write what they made, or nothing. Raises OnnxtileError."""
     source = state.source
     files: dict[Path, bytes] = {}
-    if not place.dry_run:
-        require_writable(target, source=source, force=place.force)
-        for path in place.files(pipeline, source)[1:]:
+    if not destination.dry_run:
+        require_writable(target, source=source, force=destination.force)
+        for path in destination.files(pipeline, source)[1:]:
             require_writable(path, source=source)
     for step in pipeline.steps:
         with pipeline.limits.held():
@@ -112,9 +112,9 @@ def _applied(
     reached = figures(results)
     budgets = (*pipeline.budgets.judged(reached), *pipeline.baseline.judged(source, reached))
     report = Report(source, tuple(results), budgets)
-    if not report.passed or place.dry_run:
+    if not report.passed or destination.dry_run:
         return report
-    _write(state, target, files, place.force)
+    _write(state, target, files, destination.force)
     return replace(report, written=(*_models(state, target), *sorted(files)))
 
 
@@ -160,7 +160,7 @@ class RunResult:
 def run(
     pipeline: Pipeline,
     models: Sequence[Path] = (),
-    place: Destination | None = None,
+    destination: Destination | None = None,
     workers: Workers | None = None,
     progress: Progress = silent,
     reserved: Iterable[Path] = (),
@@ -171,22 +171,22 @@ def run(
     and nothing is written to one. Raises UsageError where two models would be written to one file, where there is none, and where the
     backend cannot be reached.
     """
-    place, workers = place or Destination(), workers or Workers()
+    destination, workers = destination or Destination(), workers or Workers()
     models = list(models or pipeline.models)
     if not models:
         raise UsageError("no model is given", hint="name models, or list them as `models` in the pipeline file")
     pipeline.baseline.require(models)
     if workers.are_a_cluster:  # whose processes may stand in another folder
         models = [model.absolute() for model in models]
-        place = replace(place, folder=place.folder and place.folder.absolute())
-    place = apart(place, pipeline, models, reserved)
-    make_folders(place, pipeline, models)
+        destination = replace(destination, folder=destination.folder and destination.folder.absolute())
+    destination = apart(destination, pipeline, models, reserved)
+    make_folders(destination, pipeline, models)
     if workers.are_here or (len(models) == 1 and not workers.are_a_cluster):
-        reports = (run_one(pipeline, model, place, _told(progress, i, models)) for i, model in enumerate(models))
+        reports = (run_one(pipeline, model, destination, _told(progress, i, models)) for i, model in enumerate(models))
         return RunResult(pipeline.name, tuple(reports))
     done: dict[Path, Report] = {}
     progress("models", 0, len(models))
-    for report in _side_by_side(pipeline, models, place, workers):
+    for report in _side_by_side(pipeline, models, destination, workers):
         done[report.model] = report
         progress("models", len(done), len(models))
     return RunResult(pipeline.name, tuple(done[model] for model in models))
@@ -198,11 +198,13 @@ def _told(progress: Progress, position: int, models: Sequence[Path]) -> Progress
     return lambda stage, done=0, total=0, /: progress(f"{name}{stage}", done, total)
 
 
-def _side_by_side(pipeline: Pipeline, models: Sequence[Path], place: Destination, workers: Workers) -> Iterator[Report]:
+def _side_by_side(
+    pipeline: Pipeline, models: Sequence[Path], destination: Destination, workers: Workers
+) -> Iterator[Report]:
     """Yield the reports as they come; models that were lost with a worker are tried again, each in a process of its own."""
     left = dict.fromkeys(models)
     try:
-        for report in workers.each(partial(_one, pipeline, place), models):
+        for report in workers.each(partial(_one, pipeline, destination), models):
             del left[report.model]
             yield report
     except OnnxtileError:
@@ -212,19 +214,19 @@ def _side_by_side(pipeline: Pipeline, models: Sequence[Path], place: Destination
             raise
         lost = type(error).__name__
         for model in left:
-            yield _alone(pipeline, model, place, lost)
+            yield _alone(pipeline, model, destination, lost)
 
 
-def _one(pipeline: Pipeline, place: Destination, model: Path) -> Report:
-    return run_one(pipeline, model, place)
+def _one(pipeline: Pipeline, destination: Destination, model: Path) -> Report:
+    return run_one(pipeline, model, destination)
 
 
-def _alone(pipeline: Pipeline, model: Path, place: Destination, lost: str) -> Report:
+def _alone(pipeline: Pipeline, model: Path, destination: Destination, lost: str) -> Report:
     try:
         # With two jobs for one model, joblib takes a process for it even so.
-        return next(Workers(2).each(partial(_one, pipeline, place), [model]))
+        return next(Workers(2).each(partial(_one, pipeline, destination), [model]))
     except BrokenProcessPool:
-        if not place.dry_run:
-            remove_stale(place.files(pipeline, model), model)
+        if not destination.dry_run:
+            remove_stale(destination.files(pipeline, model), model)
         reason = f"the process that worked on it died ({lost}), perhaps for want of memory"
         return Report(model, error=f"{reason}; fewer --jobs take less")

@@ -25,15 +25,15 @@ def asked_for(emit: Iterable[str], step: str, known: Collection[str]) -> dict[st
 
     "json" stands for ".plan.json" where the `step` is plan; what has a name of its own, as "before.json" has, keeps it. Raises UsageError.
     """
-    found = {}
+    form_of = {}
     for entry in emit:
         name = f".{entry.removeprefix('.')}"
         fitting = [ending for ending in known if name.endswith(ending)]
         if not fitting or not is_file_name(name):
             endings = ", ".join(ending.removeprefix(".") for ending in sorted(known))
             raise invalid("emit", entry, hint=f"choose {endings}, or a name before one of them")
-        found[f".{step}{name}" if name in known else name] = max(fitting, key=len)
-    return found
+        form_of[f".{step}{name}" if name in known else name] = max(fitting, key=len)
+    return form_of
 
 
 DO = "do"
@@ -82,15 +82,16 @@ class PipelineStep:
         return {} if emit is None else asked_for(self.options.emit, self.name, emit.endings)
 
     def _beside(self, paths: Mapping[str, Path]) -> dict[str, Path]:
-        """Return the second files of those that have one, by ending, with where they are rendered; `paths` has the first by format."""
+        """Return the further files that may belong to others, by ending, with where they are rendered; `paths` has these by format."""
         from onnxtile.report.format import format_of
 
-        found = {}
+        paths_by_ending: dict[str, Path] = {}
         for ending, form in self.emitted.items():
-            path = format_of(paths[form]).path_beside(paths[form]) if form in paths else None
-            if path is not None:
-                found[ending.removesuffix(form) + path.suffix] = path
-        return found
+            if form in paths:
+                form_itself = format_of(paths[form])
+                further = zip(form_itself.beside, form_itself.paths_beside(paths[form]), strict=True)
+                paths_by_ending.update((ending.removesuffix(form) + last, path) for last, path in further)
+        return paths_by_ending
 
     @property
     def written(self) -> tuple[str, ...]:
@@ -120,7 +121,7 @@ class PipelineStep:
                 paths[form] = Path(f"{so_far.title}{ending}")  # files that name each other have their own names
         rendered = self.verb.emits(self.options, list(paths.values()))(shown)
         files = {ending: rendered[paths[form]] for ending, form in self.emitted.items()}
-        files |= {other: rendered[path] for other, path in self._beside(paths).items()}
+        files |= {other: rendered[path] for other, path in self._beside(paths).items() if path in rendered}
         return StepResult(
             content,
             getattr(outcome.result, "model", None) if outcome.model is not None else None,
@@ -183,11 +184,11 @@ def _options(source: TomlFile, at: Location, verb: Verb, content: Mapping[str, A
 
 def _located(source: TomlFile, at: Location, content: Mapping[str, Any], error: UsageError) -> UsageError:
     """Return `error` with the file and the line of the option that it is about."""
-    said, hint = error.worded(in_toml)
-    place = source.place((*at, *_blamed(content, error, said)))
+    message, hint = error.worded(in_toml)
+    line = source.place((*at, *_blamed(content, error, message)))
     step: Any = verbs()[content[DO]].step
     known = options(step)
-    message = f"{place}: {reworded(said, known, in_toml)}"
+    message = f"{line}: {reworded(message, known, in_toml)}"
     return UsageError(message, hint=None if hint is None else reworded(hint, known, in_toml))
 
 
@@ -197,7 +198,7 @@ def _blamed(content: Mapping[str, Any], error: UsageError, message: str) -> tupl
         if name in content:
             return (name, value.key) if isinstance(value, Entry) else (name,)
     for option, value in content.items():
-        shown = [repr(one) for one in (value if isinstance(value, list) else [value]) if isinstance(one, str)]
+        shown = [repr(text) for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
         if option != DO and any(text in message for text in (f"--{option.replace('_', '-')} ", *shown)):
             return (option,)
     return ()
@@ -208,7 +209,7 @@ def _placed(value: Any, folder: Path) -> Any:
     if isinstance(value, Path):
         return folder / value
     if isinstance(value, tuple):
-        return tuple(_placed(one, folder) for one in value)
+        return tuple(_placed(entry, folder) for entry in value)
     if isinstance(value, str) and value.endswith(".toml"):
         return str(folder / value)
     return value

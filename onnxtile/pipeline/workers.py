@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
-from onnxtile.system.errors import NAME_ONLY, UsageError, invalid
+from onnxtile.system.errors import UsageError, about_options, invalid
 from onnxtile.system.files import remove_temporary
 from onnxtile.system.limits import stop_runs
 from onnxtile.system.process import imports_compiled, silence_finalisers, silence_libraries
@@ -63,13 +63,13 @@ def _start_trackers() -> None:
 @contextmanager
 def _without_stderr() -> Iterator[None]:
     """Let the descriptor 2, which a new process inherits, lead nowhere in the block."""
-    nowhere, own = os.open(os.devnull, os.O_WRONLY), os.dup(2)
+    nowhere, stderr = os.open(os.devnull, os.O_WRONLY), os.dup(2)
     os.dup2(nowhere, 2)
     try:
         yield
     finally:
-        os.dup2(own, 2)
-        os.close(own)
+        os.dup2(stderr, 2)
+        os.close(stderr)
         os.close(nowhere)
 
 
@@ -145,11 +145,7 @@ class Workers:
         if self.backend not in BACKENDS:
             raise invalid("backend", self.backend, BACKENDS)
         if self.scheduler is not None and not self.are_a_cluster:
-            raise UsageError(
-                "{scheduler} needs a cluster",
-                hint="add {backend} dask",
-                given={"scheduler": self.scheduler, "backend": NAME_ONLY},
-            )
+            raise about_options("{scheduler} needs a cluster", hint="add {backend} dask", scheduler=self.scheduler)
 
     @property
     def are_here(self) -> bool:
@@ -172,8 +168,10 @@ class Workers:
             return
         import joblib
 
-        own = {"initializer": _begin, "initargs": (os.getpid(), Path.cwd())} if self.backend == "loky" else {}
-        with joblib.parallel_config(backend=self.backend, **own):
+        process_options = (
+            {"initializer": _begin, "initargs": (os.getpid(), Path.cwd())} if self.backend == "loky" else {}
+        )
+        with joblib.parallel_config(backend=self.backend, **process_options):
             parallel = joblib.Parallel(n_jobs=self.jobs, return_as="generator_unordered")
             with starting_workers():
                 results = parallel(joblib.delayed(work)(item) for item in items)
@@ -215,8 +213,8 @@ def _client(workers: Workers) -> Iterator[Any]:
         raise UsageError("the backend dask is not installed", hint="pip install 'onnxtile[dask]'") from None
     try:
         _require_answer(workers.scheduler)
-        own = {"n_workers": workers.jobs, "threads_per_worker": 1, "silence_logs": CRITICAL, **_ON_LOOPBACK}
-        where = own if workers.scheduler is None else {"address": workers.scheduler}
+        cluster = {"n_workers": workers.jobs, "threads_per_worker": 1, "silence_logs": CRITICAL, **_ON_LOOPBACK}
+        where = cluster if workers.scheduler is None else {"address": workers.scheduler}
         with dask.config.set(_WITHOUT_PAGES), starting_workers():
             client = Client(timeout=_PATIENCE, **where)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TimeoutError) as error:

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.declare.plan_document import VERSION
+from onnxtile.declare.plan_document import SHARED, UNIQUE, VERSION, Constant, PlannedBody, PlannedBuffer
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.topology import all_graphs, all_nodes, all_values, roots
-from onnxtile.planning.result import Constant, PlannedBody, PlannedBuffer, PlanResult
+from onnxtile.planning.result import PlanResult
 from onnxtile.planning.schedule import named
-from onnxtile.planning.workspaces import SHARED, UNIQUE
 from onnxtile.system.errors import UsageError
 
 # The marks of a plan in its model: they are of these nodes in this order, and hold for no other.
@@ -58,7 +57,7 @@ def _graphs(graph: ir.Graph, plan: PlanResult | PlannedBody) -> Iterator[tuple[i
     if not {buffer.name for buffer in plan.tensors} <= names:
         raise UsageError("the plan belongs to another model")
     yield graph, plan
-    nodes = dict(zip(plan.schedule, named(graph, plan.schedule, plan.steps).nodes, strict=True))
+    nodes = dict(zip(plan.schedule, named(graph, plan.schedule), strict=True))
     for body in plan.bodies:
         # A function has one graph for all its calls, so only the JSON has their plans.
         if body.attribute is not None:
@@ -75,8 +74,8 @@ def _mark(graph: ir.Graph, plan: PlanResult | PlannedBody) -> None:
     for row in plan.buffers:
         if row.kind == "workspace" and row.name != SHARED:
             workspaces.setdefault(row.node, []).append(row)
-    schedule = named(graph, plan.schedule, plan.steps)
-    for (node, step), name in zip(schedule.steps.items(), plan.schedule, strict=True):
+    nodes = named(graph, plan.schedule)
+    for node, step, name in zip(nodes, plan.steps, plan.schedule, strict=True):
         node.metadata_props[keys.STEP] = str(step)
         for row in workspaces.get(name, ()):
             key = keys.UNIQUE_WORKSPACE_AT if row.name.endswith(UNIQUE) else keys.WORKSPACE_AT
@@ -99,10 +98,10 @@ def _summary(result: PlanResult) -> str:
     summary |= {"io": result.io, "overwrite_inputs": result.overwrite_inputs, "order": result.order}
     summary |= result.rules
     if result.kernels is not None:
-        summary["kernels"] = dict(result.kernels)
-    if result.kept_states:
+        summary["kernels"] = result.kernels.to_dict()
+    if result.states:
         told = ("input", "output", "arena", "offset", "size", "copied", "strides")
-        summary["states"] = [{key: getattr(state, key) for key in told} for state in result.kept_states]
+        summary["states"] = [{key: getattr(state, key) for key in told} for state in result.states]
     if result.movement is not None:
         summary["movement"] = {"fast": result.movement.fast, "slow": result.movement.slow}
     shared = [workspace for workspace in result.buffers if workspace.kind == "workspace" and workspace.name == SHARED]

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from onnxtile.declare.plan_document import PlanFailure
-from onnxtile.planning.offsets.problem import Buffer, LivePart, OffsetPlan, Problem
+from onnxtile.kernels.liveness import LivePart
+from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem
 from onnxtile.system.errors import CheckFailed
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from onnxtile.declare.plan_document import CopyCount, PlannedPart
+from onnxtile.declare.plan_document import CopyCount, PlannedBuffer, PlannedPart
 from onnxtile.planning.offsets.effort import NORMAL, Effort
 from onnxtile.planning.offsets.memories import Capacity, allocate, memories
 from onnxtile.planning.offsets.problem import Buffer, Problem, align
 from onnxtile.planning.planner import find_planner
 from onnxtile.planning.problem_check import require
-from onnxtile.planning.result import PlannedBuffer, PlanResult
+from onnxtile.planning.result import PlanResult
 
 
 def plan_buffers(
@@ -56,7 +56,10 @@ def plan_buffers(
         buffers=tuple(
             PlannedBuffer(
                 *(b.name, places[b.name], offsets[b.name], b.size, b.lower, b.upper - 1, "activation"),
-                parts=planned_parts(b),
+                node=None,
+                dtype=None,
+                shape=None,
+                parts=planned_parts(b) or None,
             )
             for b in problem.buffers
         ),

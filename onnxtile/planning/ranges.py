@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile.declare.plan_document import SHARED, WORKSPACE, ArenaFormula, PlannedBody, PlannedBuffer
+from onnxtile.kernels.aliases import operands_of_state
+from onnxtile.kernels.kernel_graph import Schedule
+from onnxtile.kernels.liveness import Ints
 from onnxtile.model.binding import free_inputs, rename_symbols, symbols
 from onnxtile.model.formula import Extreme, SizeFormula, SizePieces, SizeRanges, extreme
-from onnxtile.planning.aliases import operands_of_state
 from onnxtile.planning.layout import Layout
 from onnxtile.planning.offsets.memories import Allocation, Capacity, Filled
-from onnxtile.planning.offsets.problem import Ints, Problem
+from onnxtile.planning.offsets.problem import Problem
 from onnxtile.planning.offsets.range_formulas import RangeFormulas, sample_sizes
 from onnxtile.planning.ordering.order_search import OrderSearch
-from onnxtile.planning.result import ArenaFormula, PlannedBody, PlannedBuffer, PlanResult
-from onnxtile.planning.schedule import Schedule
-from onnxtile.planning.workspaces import SHARED, Needs
+from onnxtile.planning.result import PlanResult, size_pieces, size_text
+from onnxtile.planning.workspaces import Needs
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, bytes_formula, resolve
 from onnxtile.system.errors import Infeasible
@@ -32,6 +35,19 @@ class ScaledArena:
 
     formula: ArenaFormula
     offsets: Mapping[str, SizePieces]
+
+    @classmethod
+    def of(
+        cls,
+        arena: Filled,
+        fixed: SizePieces,
+        scaled: SizePieces | None = None,
+        peak: SizePieces | None = None,
+        offsets: Mapping[str, SizePieces] = MappingProxyType({}),
+    ) -> ScaledArena:
+        """Return the formulas of `arena` with these sizes."""
+        others = (None if size is None else size_text(size) for size in (scaled, peak))
+        return cls(ArenaFormula(arena.memory.name, size_text(fixed), *others), offsets)
 
 
 def scaled_arenas(
@@ -45,10 +61,11 @@ def scaled_arenas(
     if not ranges:
         return ()
     sizes = buffer_sizes(layout, shapes, ranges)
-    if layout.scope.states:
+    if layout.graph.states:
         return tuple(_fixed(arena, sizes, ranges) for arena in allocation.arenas)
     found = tuple(_scaled(arena, sizes, ranges) for arena in allocation.arenas)
-    if all(shapes.formulas(value) is not None for value in layout.sharing.alias_sets.of):
+    tensors = layout.graph.tensors
+    if all(shapes.formulas(tensors[number].value) is not None for number in layout.sharing.alias_sets.of):
         return found
     # A tensor without a formula counts with its largest size, so that a peak would be too large.
     return tuple(replace(arena, formula=replace(arena.formula, peak=None)) for arena in found)
@@ -59,46 +76,52 @@ def with_scaled(rows: Sequence[PlannedBuffer], arenas: Iterable[ScaledArena]) ->
     offsets = {name: offset for arena in arenas for name, offset in arena.offsets.items()}
     if not offsets:
         return tuple(rows)
-    starts = {row.name: row.offset for row in rows if row.alias is None}
+    owners = {row.name: row for row in rows if row.alias is None}
     found = []
     for row in rows:
-        owner = row.alias or row.name
-        scaled = offsets.get(owner, SizePieces.of([SizeFormula.number(starts[owner])]))
-        found.append(replace(row, scaled_offset=scaled + (row.offset - starts[owner])))
+        owner = owners[row.alias or row.name]
+        start = offsets.get(owner.name, _fixed_offset(owner))
+        found.append(replace(row, scaled_offset=str(start + (row.offset - owner.offset))))
     return tuple(found)
 
 
-def with_scaled_bodies(bodies: Sequence[PlannedBody], rows: Iterable[PlannedBuffer]) -> tuple[PlannedBody, ...]:
+def with_scaled_bodies(
+    bodies: Sequence[PlannedBody], rows: Iterable[PlannedBuffer], arenas: Iterable[ScaledArena]
+) -> tuple[PlannedBody, ...]:
     """Return `bodies` with the scaled offsets of their rows, which lie in the workspaces among `rows` wherever these start."""
-    workspaces = {row.node: row for row in rows if row.kind == "workspace" and row.name == f"{row.node} {SHARED}"}
-    return tuple(_in_scaled(body, workspaces[body.node]) if body.node in workspaces else body for body in bodies)
+    workspaces = {row.node: row for row in rows if row.kind == WORKSPACE and row.name == f"{row.node} {SHARED}"}
+    offsets = {name: offset for arena in arenas for name, offset in arena.offsets.items()}
+
+    def scaled(body: PlannedBody, workspace: PlannedBuffer) -> PlannedBody:
+        start = offsets.get(workspace.name, _fixed_offset(workspace))
+        rows = tuple(replace(row, scaled_offset=str(start + (row.offset - workspace.offset))) for row in body.buffers)
+        return replace(body, buffers=rows, bodies=tuple(scaled(inner, workspace) for inner in body.bodies))
+
+    inside = workspaces if offsets else {}
+    return tuple(scaled(body, inside[body.node]) if body.node in inside else body for body in bodies)
 
 
-def _in_scaled(body: PlannedBody, workspace: PlannedBuffer) -> PlannedBody:
-    start = workspace.scaled_offset
-    if start is None:
-        return body
-    rows = tuple(replace(row, scaled_offset=start + (row.offset - workspace.offset)) for row in body.buffers)
-    return replace(body, buffers=rows, bodies=tuple(_in_scaled(inner, workspace) for inner in body.bodies))
+def _fixed_offset(row: PlannedBuffer) -> SizePieces:
+    return SizePieces.of([SizeFormula.number(row.offset)])
 
 
 def buffer_sizes(layout: Layout, shapes: Shapes, ranges: SizeRanges) -> dict[str, SizeFormula]:
     """Return the bytes of each buffer: the end of the last tensor in it. A tensor without a formula has its largest size throughout."""
     ends: dict[str, dict[SizeFormula, None]] = {}
-    alias_sets = layout.sharing.alias_sets
-    for value, alias_set in alias_sets.of.items():
-        size = bytes_formula(value, shapes) or SizeFormula.number(alias_sets.size(value))
-        ends.setdefault(_name(alias_set.owner), {})[size + alias_sets.start(value)] = None
+    alias_sets, tensors = layout.sharing.alias_sets, layout.graph.tensors
+    for number, alias_set in alias_sets.of.items():
+        size = bytes_formula(tensors[number].value, shapes) or SizeFormula.number(alias_sets.size(number))
+        ends.setdefault(tensors[alias_set.owner].name, {})[size + alias_sets.start(number)] = None
     sizes = {name: extreme("max", found, ranges) for name, found in ends.items()}
-    for pair in layout.scope.states:
-        held = alias_sets.of[pair.input]
-        sizes[_name(held.owner)] = SizeFormula.number(held.size)
+    for state in layout.graph.states:
+        held = alias_sets.of[state.input]
+        sizes[tensors[held.owner].name] = SizeFormula.number(held.size)
     return {b.name: sizes.get(b.name) or SizeFormula.number(b.size) for b in layout.problem.buffers}
 
 
 def _fixed(arena: Filled, sizes: Mapping[str, SizeFormula], ranges: SizeRanges) -> ScaledArena:
     formulas = RangeFormulas(arena.problem, arena.plan.offsets, sizes, ranges)
-    return ScaledArena(ArenaFormula(arena.memory.name, formulas.fixed(), None, None), {})
+    return ScaledArena.of(arena, formulas.fixed())
 
 
 def _scaled(arena: Filled, sizes: Mapping[str, SizeFormula], ranges: SizeRanges) -> ScaledArena:
@@ -106,12 +129,8 @@ def _scaled(arena: Filled, sizes: Mapping[str, SizeFormula], ranges: SizeRanges)
     fixed, scaled = formulas.fixed(), None if arena.problem.pinned else formulas.scaled(arena.plan.size)
     corners = [dict(zip(ranges, ends, strict=True)) for ends in product(*ranges.values())]
     if scaled is None or all(scaled.size.at(c) >= fixed.at(c) for c in corners):
-        return ScaledArena(ArenaFormula(arena.memory.name, fixed, None, formulas.peak()), {})
-    return ScaledArena(ArenaFormula(arena.memory.name, fixed, scaled.size, formulas.peak()), scaled.offsets)
-
-
-def _name(value: ir.Value) -> str:
-    return value.name or ""
+        return ScaledArena.of(arena, fixed, None, formulas.peak())
+    return ScaledArena.of(arena, fixed, scaled.size, formulas.peak(), scaled.offsets)
 
 
 # The smallest sizes at which a plan over ranges of dimensions exceeds a capacity.
@@ -178,7 +197,7 @@ def smallest_over(plan: PlanResult, limit: int) -> Iterator[dict[str, int]]:
 
     Nothing is yielded for formulas that may fall where a size grows.
     """
-    if not all(piece.grows for arena in plan.formulas for piece in arena.least.pieces):
+    if not all(piece.grows for arena in plan.formulas or () for piece in size_pieces(arena.least, plan.ranges).pieces):
         return
     # Every other size that exceeds the limit is no larger than one of these, and no smaller than one that was yielded.
     tops = [{name: high for name, (_, high) in plan.ranges.items()}]
@@ -232,10 +251,21 @@ _BETTER = 0.98
 
 
 class RangeOrders:
-    """Looks for orders that are better at other sizes in `ranges` than at the largest, where `search` has searched all orders."""
+    """Looks for orders that are better at other sizes in `ranges` than at the largest, where `search` has searched all orders.
 
-    def __init__(self, search: OrderSearch, ranges: SizeRanges, share: frozenset[str], needs: Needs) -> None:
-        self._search = search
+    `search_at` returns the search of the orders at other sizes. `shapes` has the formulas of sizes.
+    """
+
+    def __init__(
+        self,
+        search: OrderSearch,
+        search_at: Callable[[Mapping[str, int]], OrderSearch],
+        shapes: Shapes,
+        ranges: SizeRanges,
+        share: frozenset[str],
+        needs: Needs,
+    ) -> None:
+        self._search, self._search_at, self._shapes = search, search_at, shapes
         self._ranges = ranges
         self._terms = (share, needs)
         self._points = sample_sizes(ranges)
@@ -251,7 +281,7 @@ class RangeOrders:
         `layouts` returns the layouts of schedules, `place` the arenas of one.
         """
         layout, allocation = found
-        if self._search.is_wide or len(layout.schedule.nodes) > _MANY or layout.problem.has_outlines:
+        if self._search.is_wide or len(layout.schedule.order) > _MANY or layout.problem.has_outlines:
             return found
         schedules = list(self._schedules(self._peaks(layout)))
         others = [layout, *(one.bounding for one in layouts(schedules))] if schedules else [layout]
@@ -274,12 +304,10 @@ class RangeOrders:
 
     def _schedules(self, peaks: Ints) -> Iterator[Schedule]:
         """Yield orders that are searched at other sizes, where they have a smaller peak than the present one."""
-        facts = self._search.facts
         largest = {name: high for name, (_, high) in self._ranges.items()}
         sided = [place for place, sizes in enumerate(self._points) if self._is_sided(sizes, largest)]
         for place in sided[:_SEARCHED]:
-            at = replace(facts, shapes=facts.shapes.at(self._points[place]))
-            search = OrderSearch(at, self._search.scope, self._search.alignment)
+            search = self._search_at(self._points[place])
             orders = list(islice(search.orders(*self._terms), 2))
             if search.known_peak(*self._terms) < _BETTER * peaks[place]:
                 yield from orders
@@ -291,7 +319,7 @@ class RangeOrders:
 
     def _peaks(self, layout: Layout) -> Ints:
         """Return the largest sum of live bytes at each of the sizes."""
-        sizes = buffer_sizes(layout, self._search.facts.shapes, self._ranges)
+        sizes = buffer_sizes(layout, self._shapes, self._ranges)
         buffers, unit = layout.problem.buffers, layout.problem.granule
         lower, upper = layout.problem.live_ranges
         live = np.zeros((int(upper.max(initial=0)) + 1, len(self._points)), np.int64)

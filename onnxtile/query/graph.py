@@ -74,21 +74,21 @@ class Surroundings:
         """
         # Alternatives take the same edge from the same vertex in turn. An edge is known by its identity, which is quick, and kept.
         _, ways = self._ways.setdefault((id(edge), anyone), (edge, {}))
-        found = ways.get(vertex)
-        if found is None:
-            found = self._consumers(vertex, edge) if edge.forward else self._sources(vertex, edge, anyone=anyone)
-            ways[vertex] = found = found if len(found) < 2 else list(dict.fromkeys(found))
-        return found
+        vertices = ways.get(vertex)
+        if vertices is None:
+            vertices = self._consumers(vertex, edge) if edge.forward else self._sources(vertex, edge, anyone=anyone)
+            ways[vertex] = vertices = vertices if len(vertices) < 2 else list(dict.fromkeys(vertices))
+        return vertices
 
     def beyond(self, vertex: Vertex, edge: Edge) -> Sequence[Beyond]:
         """Return the vertices to which `edge` leads if the nodes between, which are named with each, change nothing."""
         if not self._is_passable(vertex, forward=edge.forward):
             return ()
         _, ways = self._beyond.setdefault(id(edge), (edge, {}))
-        found = ways.get(vertex)
-        if found is None:
-            ways[vertex] = found = list(self._passing(vertex, edge))
-        return found
+        vertices = ways.get(vertex)
+        if vertices is None:
+            ways[vertex] = vertices = list(self._passing(vertex, edge))
+        return vertices
 
     def _is_passable(self, vertex: Vertex, *, forward: bool) -> bool:
         """Return whether any node next to `vertex` may be seen through."""
@@ -117,12 +117,12 @@ class Surroundings:
                 waiting += ((n, (*passed, n)) for n in nodes if isinstance(n, ir.Node) and self._may_pass(n))
 
     def _ways_on(self, vertex: Vertex, edge: Edge) -> Sequence[Vertex]:
-        found = self._consumers(vertex, edge) if edge.forward else self._sources(vertex, edge, anyone=True)
-        return list(dict.fromkeys(found))
+        vertices = self._consumers(vertex, edge) if edge.forward else self._sources(vertex, edge, anyone=True)
+        return list(dict.fromkeys(vertices))
 
     def _consumers(self, vertex: Vertex, edge: Edge) -> Sequence[Vertex]:
         graph = vertex.graph
-        found: list[Vertex] = []
+        consumers: list[Vertex] = []
         for value in _at(outputs_of(vertex), edge.output):
             uses = self.uses(value)
             if edge.exclusive and len(uses) != 1:
@@ -130,27 +130,27 @@ class Surroundings:
             # What a body captures from the graph around it is read inside, out of this graph's sight, unless it is constant.
             anywhere = value in self._constants or (value is vertex and value.producer() is None)
             inside = value is not vertex
-            found += (
+            consumers += (
                 node
                 for node, index in uses
                 if edge.input in {None, index} and (anywhere or (node.graph is graph) == inside)
             )
-        return found
+        return consumers
 
     def _sources(self, vertex: Vertex, edge: Edge, *, anyone: bool) -> Sequence[Vertex]:
         if not isinstance(vertex, ir.Node):
             return ()
-        found: list[Vertex] = []
+        sources: list[Vertex] = []
         for value in _at(vertex.inputs, edge.input):
             if value is None or (edge.exclusive and len(self.uses(value)) != 1):
                 continue
             producer, constant = value.producer(), value in self._constants
             if producer is not None and (producer.graph is vertex.graph or constant):
                 if edge.output in {None, value.index()}:
-                    found.append(producer)
+                    sources.append(producer)
             elif (constant or anyone) and edge.output in {None, 0}:
-                found.append(value)
-        return found
+                sources.append(value)
+        return sources
 
 
 def _at(values: Sequence[_T], index: int | None) -> Sequence[_T]:

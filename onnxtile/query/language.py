@@ -102,14 +102,14 @@ class _QueryParser:
         return self._take(token) if _TOKENS[token].match(self._text, self._position) else ""
 
     def _matching(self, pattern: re.Pattern[str], token: str) -> str:
-        found = pattern.match(self._text, self._position)
-        if found is None:
+        match = pattern.match(self._text, self._position)
+        if match is None:
             self._tried.append(token)
             return ""
-        self._end = found.end()
+        self._end = match.end()
         self._position = cast("re.Match[str]", _SPACE.match(self._text, self._end)).end()
         self._tried.clear()
-        return found[0]
+        return match[0]
 
     def _require(self, token: str) -> str:
         return self._take(token) or self._fail()
@@ -126,14 +126,14 @@ class _QueryParser:
         """Raise QueryError for what stands at the next token."""
         start = self._position
         if start == len(self._text):
-            found, stop = "the query ends here", start + 1
+            got, stop = "the query ends here", start + 1
         else:
             fits = (pattern.match(self._text, start) for pattern in _TOKENS.values())
             token = next((fit[0] for fit in fits if fit), self._text[start])
-            found, stop = f"{token!r} cannot stand here", start + len(token)
+            got, stop = f"{token!r} cannot stand here", start + len(token)
         expected = sorted(set(self._tried))
         words = expected[0] if len(expected) == 1 else f"{', '.join(expected[:-1])} or {expected[-1]}"
-        raise QueryError(f"{found}; expected {words}", self._text, (start, stop))
+        raise QueryError(f"{got}; expected {words}", self._text, (start, stop))
 
     def _integer(self, text: str, span: syntax.Span) -> int:
         if len(text) > _MAX_DIGITS:
@@ -273,18 +273,18 @@ class _QueryParser:
     def _reference(self) -> syntax.Expression:
         start, depth = self._position, self._depth
         name = self._require(_NAME)
-        found: syntax.Expression = syntax.Name(name, (start, self._end))
+        reference: syntax.Expression = syntax.Name(name, (start, self._end))
         while True:
             if self._take("'['"):
                 position = self._require(_POSITION)
                 self._require("']'")
                 span = (start, self._end)
-                found = syntax.ElementOf(found, self._integer(position, span), span)
+                reference = syntax.ElementOf(reference, self._integer(position, span), span)
             elif self._take("'.'"):
-                found = syntax.PropertyOf(found, self._require(_NAME), (start, self._end))
+                reference = syntax.PropertyOf(reference, self._require(_NAME), (start, self._end))
             else:
                 self._depth = depth
-                return found
+                return reference
             self._deeper(start)
 
     def _deeper(self, start: int) -> None:

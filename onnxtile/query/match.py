@@ -165,10 +165,10 @@ class Machine:
         self._found = 0
         self._at: Vertex | None = None
         self._stack: Any = None
-        place = 0
-        while place != _FAIL:
+        index = 0
+        while index != _FAIL:
             self._spend(1)
-            instruction, carry_out = self._code[place]
+            instruction, carry_out = self._code[index]
             if carry_out is None:
                 assert isinstance(instruction, Accept)
                 # Where everything could be skipped, nothing matched.
@@ -176,15 +176,15 @@ class Machine:
                     self._spend(len(self._order))
                     self._found += 1
                     yield RawMatch((*self._order, *self._passed), dict(self._bound))
-                place = self._resume()
+                index = self._resume()
                 continue
-            following = carry_out(instruction, place)
+            following = carry_out(instruction, index)
             if following == _FAIL:
                 if self._observe is not None:
                     matched, looked_at, bound = tuple(self._order), tuple(self._looked_at), dict(self._bound)
-                    self._observe(MatchFailure(root, place, instruction, self._at, matched, looked_at, bound))
+                    self._observe(MatchFailure(root, index, instruction, self._at, matched, looked_at, bound))
                 following = self._resume()
-            place = following
+            index = following
 
     def _spend(self, steps: int) -> None:
         self._budget.steps -= steps
@@ -197,7 +197,7 @@ class Machine:
 
     # Instructions: each returns the place of the next, or _FAIL.
 
-    def _step(self, step: Follow, place: int) -> int:
+    def _step(self, step: Follow, index: int) -> int:
         if self._at is None or step.edge is None:
             ways: Sequence[Vertex] = [self._root]
         else:
@@ -211,8 +211,8 @@ class Machine:
             # Every consumer that fits makes a match of its own; of several inputs that fit, the first that leads to a match counts.
             until = self._found if step.edge is None or not step.edge.forward else None
             for way in reversed(candidates[1:]):
-                self._choices.append(_Choice(place, self._at, self._stack, len(self._log), way, until))
-        return self._adopt(candidates[0], step.node, place)
+                self._choices.append(_Choice(index, self._at, self._stack, len(self._log), way, until))
+        return self._adopt(candidates[0], step.node, index)
 
     def _seen_through(self, step: Follow) -> list[Beyond]:
         """Return the vertices that fit beyond nodes that change nothing; any node at all is the nearest one."""
@@ -231,44 +231,44 @@ class Machine:
     def _jump(self, jump: Jump, _place: int) -> int:
         return jump.to
 
-    def _goto(self, goto: Goto, place: int) -> int:
+    def _goto(self, goto: Goto, index: int) -> int:
         vertex = self._bound.get(goto.node.key or "")
         if vertex is None or not self._passes_test(vertex, goto.node):
             return _FAIL
         self._at = vertex
-        return place + 1
+        return index + 1
 
-    def _stop(self, stop: Stop, place: int) -> int:
+    def _stop(self, stop: Stop, index: int) -> int:
         assert self._at is not None
         further = self._neighbours(self._at, to_anyone(stop.edge))
         self._spend(len(further))
-        return place + 1 if self._named.issuperset(further) else _FAIL
+        return index + 1 if self._named.issuperset(further) else _FAIL
 
-    def _check(self, check: Check, place: int) -> int:
-        return place + 1 if self._holds(check, self._bound) else _FAIL
+    def _check(self, check: Check, index: int) -> int:
+        return index + 1 if self._holds(check, self._bound) else _FAIL
 
-    def _mark(self, _mark: Mark, place: int) -> int:
+    def _mark(self, _mark: Mark, index: int) -> int:
         self._stack = (self._at, self._stack)
-        return place + 1
+        return index + 1
 
-    def _return(self, back: Return, place: int) -> int:
+    def _return(self, back: Return, index: int) -> int:
         self._at = self._stack[0]
         if not back.keep:
             self._stack = self._stack[1]
-        return place + 1
+        return index + 1
 
-    def _measure(self, _measure: Measure, place: int) -> int:
+    def _measure(self, _measure: Measure, index: int) -> int:
         self._stack = (len(self._named), self._stack)
-        return place + 1
+        return index + 1
 
-    def _grown(self, _grown: Grown, place: int) -> int:
+    def _grown(self, _grown: Grown, index: int) -> int:
         before, self._stack = self._stack
-        return _FAIL if len(self._named) == before else place + 1
+        return _FAIL if len(self._named) == before else index + 1
 
-    def _forget(self, forget: Forget, place: int) -> int:
+    def _forget(self, forget: Forget, index: int) -> int:
         for key in sorted(forget.anchors & self._bound.keys()):
             self._log.append((key, self._bound.pop(key)))
-        return place + 1
+        return index + 1
 
     # Where we are
 
@@ -281,7 +281,7 @@ class Machine:
     def _passes_test(self, vertex: Vertex, node: Node) -> bool:
         return node.test is None or self._accepts(vertex, node)
 
-    def _adopt(self, way: Beyond, node: Node, place: int) -> int:
+    def _adopt(self, way: Beyond, node: Node, index: int) -> int:
         vertex, passed = way
         if not node.looked_at and self._at not in self._looked_at:
             for between in passed:
@@ -296,7 +296,7 @@ class Machine:
             self._bound[key] = vertex
             self._log.append((key, None))
         self._at = vertex
-        return place + 1
+        return index + 1
 
     def _take_in(self, vertex: Vertex, among: list[Vertex]) -> None:
         self._named.add(vertex)
@@ -318,7 +318,7 @@ class Machine:
                 assert vertex is not None
                 self._named.discard(vertex)
                 lists = (self._order, self._passed, self._looked_at)
-                next(one for one in lists if one and one[-1] is vertex).pop()
+                next(vertices for vertices in lists if vertices and vertices[-1] is vertex).pop()
             elif vertex is None:
                 del self._bound[key]
             else:
@@ -363,10 +363,10 @@ def required_nodes(instructions: Sequence[Instruction]) -> tuple[RequiredNode, .
     anchors: dict[str, int] = {}
     at: int | None = None
     marks: list[int | None] = []
-    place = 0
-    while place < len(instructions):
-        instruction = instructions[place]
-        place += 1
+    index = 0
+    while index < len(instructions):
+        instruction = instructions[index]
+        index += 1
         match instruction:
             case Follow():
                 at = _required(instruction, at, required, anchors)
@@ -374,12 +374,12 @@ def required_nodes(instructions: Sequence[Instruction]) -> tuple[RequiredNode, .
                 at = anchors.get(instruction.node.key or "")
             case Fork():
                 end = _end(instruction, instructions)
-                ways = _alternatives(place - 1, instructions)
-                for skipped in instructions[place:end]:
+                ways = _alternatives(index - 1, instructions)
+                for skipped in instructions[index:end]:
                     if isinstance(skipped, Follow) and skipped.node.key is not None:
                         anchors.pop(skipped.node.key, None)
                 at = _alternative(ways, at, required, anchors) if ways else None
-                place = end
+                index = end
             case Mark():
                 marks.append(at)
             case Return():
@@ -410,10 +410,10 @@ def _alternative(
     return len(required) - 1
 
 
-def _alternatives(place: int, instructions: Sequence[Instruction]) -> list[Follow]:
-    """Return the alternatives between which the fork at `place` chooses, where each is a single node; else none."""
+def _alternatives(index: int, instructions: Sequence[Instruction]) -> list[Follow]:
+    """Return the alternatives between which the fork at `index` chooses, where each is a single node; else none."""
     ways: list[Follow] = []
-    fork = instructions[place]
+    fork = instructions[index]
     if not isinstance(fork, Fork) or fork.soft:
         return []
     end = _end(fork, instructions)
@@ -422,8 +422,8 @@ def _alternatives(place: int, instructions: Sequence[Instruction]) -> list[Follo
         if fork.soft or fork.second != fork.first + 2 or not isinstance(step, Follow):
             return []
         ways.append(step)
-        place, fork = fork.second, instructions[fork.second]
-    if not isinstance(fork, Follow) or place + 1 != end:
+        index, fork = fork.second, instructions[fork.second]
+    if not isinstance(fork, Follow) or index + 1 != end:
         return []
     return [*ways, fork]
 
@@ -454,7 +454,7 @@ class Scan:
 
     def vertices(self) -> list[Vertex]:
         """Return the vertices of the model as it is now, in the order of the file; a body follows the graph that contains it."""
-        found: list[Vertex] = []
+        vertices: list[Vertex] = []
         functions = (function.graph for function in self._model.functions.values())
         todo = [self._model.graph, *(graph for graph in functions if graph not in self._closed)]
         todo.reverse()
@@ -465,10 +465,10 @@ class Scan:
             if current != nodes:
                 nodes, bodies = current, [body for node in current for body in _bodies(node)]
                 self._graphs[graph] = nodes, bodies
-            found += (value for value in graph.initializers.values() if value in self._constants)
-            found += nodes
+            vertices += (value for value in graph.initializers.values() if value in self._constants)
+            vertices += nodes
             todo += reversed(bodies)
-        return found
+        return vertices
 
 
 def _bodies(node: ir.Node) -> list[ir.Graph]:
@@ -574,14 +574,14 @@ class VertexIndex:
             back = replace(node.edge, forward=not node.edge.forward)
             before: set[Vertex] = set()
             for vertex in here:
-                found = [
+                vertices = [
                     *around.along(vertex, back, anyone=parent.looked_at),
                     *(b for b, _ in around.beyond(vertex, back)),
                 ]
-                limit -= 1 + len(found)
+                limit -= 1 + len(vertices)
                 if limit < 0:
                     return None
-                before.update(other for other in found if any(self.matches(other, type_) for type_ in parent.types))
+                before.update(other for other in vertices if any(self.matches(other, type_) for type_ in parent.types))
             here = before
         return here
 
@@ -594,11 +594,11 @@ def _is_from_outside(node: ir.Node, value: ir.Value) -> bool:
 def _path(required: Sequence[RequiredNode], start: int) -> list[tuple[RequiredNode, RequiredNode]]:
     """Return the pairs of a node and its parent from `start` to the root; none where nothing certain leads there."""
     pairs: list[tuple[RequiredNode, RequiredNode]] = []
-    place = start
-    while (parent := required[place].parent) is not None:
-        pairs.append((required[place], required[parent]))
-        place = parent
-    return pairs if place == 0 else []
+    index = start
+    while (parent := required[index].parent) is not None:
+        pairs.append((required[index], required[parent]))
+        index = parent
+    return pairs if index == 0 else []
 
 
 _STEPS_PER_VERTEX = 20
@@ -678,12 +678,12 @@ class Matcher:
         budget = StepBudget(_STEPS + _STEPS_PER_VERTEX * len(index.vertices))
         accepts, does = self._acceptor(index, program), self.unchanged.does
         machine = Machine(program, around.along, accepts, self._holds, budget, around.beyond, does, observe)
-        found: dict[object, Match] = {}
+        matches: dict[object, Match] = {}
         for root in roots:
-            for one in machine.run(root):
-                match, key = Match(root, one.vertices, one.bound), _identity(one)
-                found[key] = min(found[key], match, key=_names) if key in found else match
-        return list(found.values())
+            for raw in machine.run(root):
+                match, key = Match(root, raw.vertices, raw.bound), _identity(raw)
+                matches[key] = min(matches[key], match, key=_names) if key in matches else match
+        return list(matches.values())
 
     def refresh(self) -> None:
         """Forget what was gathered of graphs that have been edited since."""
@@ -725,11 +725,11 @@ class Matcher:
         return holds(check.condition, bound, self.facts(check.text))
 
 
-def _identity(found: RawMatch) -> object:
+def _identity(match: RawMatch) -> object:
     return (
-        found.vertices[0],
-        frozenset(found.vertices),
-        tuple(sorted((key, id(vertex)) for key, vertex in found.bound.items())),
+        match.vertices[0],
+        frozenset(match.vertices),
+        tuple(sorted((key, id(vertex)) for key, vertex in match.bound.items())),
     )
 
 
@@ -744,7 +744,7 @@ def with_rivals(matches: Iterable[Match], constants: Constants) -> list[tuple[Ma
     ranked: list[tuple[Match, Match | None]] = []
     for match in sorted(matches, key=lambda m: (-len(m.vertices), _names(m))):
         nodes = [vertex for vertex in match.vertices if not is_constant(vertex, constants)]
-        nodes = [one for one in nodes if not (isinstance(one, ir.Node) and dequantises(one))] or nodes
+        nodes = [other for other in nodes if not (isinstance(other, ir.Node) and dequantises(other))] or nodes
         rival = next((taken[node] for node in nodes if node in taken), None if nodes else match)
         if rival is None:
             taken |= dict.fromkeys(nodes, match)

@@ -129,9 +129,12 @@ def _require_known_words(node: Node, text: str) -> None:
 
 def _nearest(name: str, known: Collection[str]) -> str | None:
     """Return the nearest known name to `name`: the shortest that begins with it, else the most similar."""
-    by_folded = {one.lower(): one for one in sorted(known)}
+    by_folded = {candidate.lower(): candidate for candidate in sorted(known)}
     folded = name.lower()
-    begun = sorted((one for one in by_folded if folded and one.startswith(folded)), key=lambda one: (len(one), one))
+    begun = sorted(
+        (candidate for candidate in by_folded if folded and candidate.startswith(folded)),
+        key=lambda candidate: (len(candidate), candidate),
+    )
     near = begun[:1] or difflib.get_close_matches(folded, by_folded, n=1, cutoff=0.5)
     return f"did you mean {by_folded[near[0]]}?" if near else None
 

@@ -280,7 +280,7 @@ class _Compiler:
                 self._known.add(item.key)
 
     def _repeated(self, item: Node | QueryBlock, edge: Edge | None, repeat: Repeat) -> None:
-        own = frozenset(n.key for n in nodes_of(item) if n.key is not None) - self._known
+        keys = frozenset(n.key for n in nodes_of(item) if n.key is not None) - self._known
         # What is repeated at the root has no edge of its own to come back over: the plain one.
         again = edge or Edge(forward=True, output=0, input=0, exclusive=True, span=item.span)
         # The first turn of what may stand at the root any number of times is entered otherwise than the next ones.
@@ -290,19 +290,19 @@ class _Compiler:
             if turn >= repeat.least:
                 exits.append(self.emit(Jump(0)))
             if turn:
-                self.emit(Forget(own))
+                self.emit(Forget(keys))
             self._once(item, again if turn else edge)
         if repeat.most is None:
-            exits.append(self._loop(item, again if turns else edge, own))
+            exits.append(self._loop(item, again if turns else edge, keys))
         end = len(self.instructions)
-        for place in exits:
-            self.instructions[place] = Fork(place + 1, end, soft=True)
+        for index in exits:
+            self.instructions[index] = Fork(index + 1, end, soft=True)
 
-    def _loop(self, item: Node | QueryBlock, edge: Edge | None, own: frozenset[str]) -> int:
+    def _loop(self, item: Node | QueryBlock, edge: Edge | None, keys: frozenset[str]) -> int:
         """Emit a loop of any number of turns; return the place of the fork that leaves it."""
         top = self.emit(Jump(0))
         self.emit(Measure())
-        self.emit(Forget(own))
+        self.emit(Forget(keys))
         self._once(item, edge)
         self.emit(Grown())
         self.emit(Jump(top))
@@ -321,8 +321,8 @@ class _Compiler:
                 self.instructions[fork] = Fork(fork + 1, len(self.instructions), soft=False)
         # An anchor of any branch may be named later; where its branch was not taken, that clause fails.
         self._known = before | {n.key for n in nodes_of(clause) if n.key is not None}
-        for place in ends:
-            self.instructions[place] = Jump(len(self.instructions))
+        for index in ends:
+            self.instructions[index] = Jump(len(self.instructions))
 
     def _parallel(self, clause: Parallel, edge: Edge | None) -> None:
         self.emit(Mark())
@@ -383,11 +383,11 @@ def _roots(instructions: tuple[Instruction, ...]) -> tuple[Node, ...]:
     roots: list[Node] = []
     todo, seen = [0], set()
     while todo:
-        place = todo.pop()
-        if place in seen:
+        index = todo.pop()
+        if index in seen:
             continue
-        seen.add(place)
-        instruction = instructions[place]
+        seen.add(index)
+        instruction = instructions[index]
         match instruction:
             case Follow():
                 roots.append(instruction.node)
@@ -396,7 +396,7 @@ def _roots(instructions: tuple[Instruction, ...]) -> tuple[Node, ...]:
             case Jump():
                 todo.append(instruction.to)
             case Mark() | Measure() | Forget():
-                todo.append(place + 1)
+                todo.append(index + 1)
             case _:
                 pass
     return tuple(roots)

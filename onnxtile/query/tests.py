@@ -179,9 +179,9 @@ class Unchanged:
             value, node = source, maker
         return value
 
-    def same(self, one: ir.Value, other: ir.Value) -> bool:
+    def same(self, value: ir.Value, other: ir.Value) -> bool:
         """Return whether both are copies of one value. Proofs are asked for only where the graph leaves it open."""
-        return self._furthest(one) is self._furthest(other) and self.origin(one) is self.origin(other)
+        return self._furthest(value) is self._furthest(other) and self.origin(value) is self.origin(other)
 
     def _furthest(self, value: ir.Value) -> ir.Value:
         """Return the value that `value` is a copy of, if all nodes that may change nothing do so."""
@@ -197,22 +197,22 @@ class Unchanged:
         copies: dict[ir.Value, list[ir.Value]] = {}
         for value in dict.fromkeys((*read, *(value for node in nodes for value in node.outputs))):
             copies.setdefault(self._furthest(value), []).append(value)
-        found: dict[ir.Node, None] = {}
+        between: dict[ir.Node, None] = {}
         for values in copies.values():
             for value in values if len(values) > 1 else ():
                 if value in read and any(self.same(value, other) for other in values if other is not value):
-                    self._take(value, members, found)
-        return list(found)
+                    self._take(value, members, between)
+        return list(between)
 
-    def _take(self, value: ir.Value, members: set[ir.Node], found: dict[ir.Node, None]) -> None:
+    def _take(self, value: ir.Value, members: set[ir.Node], between: dict[ir.Node, None]) -> None:
         """Add the nodes that lead to `value` from its origin, as far as only `members` and nodes found read their results."""
         node = value.producer()
         while node is not None and node not in members and self.does(node):
             if value.is_graph_output() or any(
-                reader not in members and reader not in found for reader in value.consumers()
+                reader not in members and reader not in between for reader in value.consumers()
             ):
                 return
-            found[node] = None
+            between[node] = None
             source = node.inputs[0]
             assert source is not None
             value, node = source, source.producer()
@@ -266,9 +266,9 @@ class Unchanged:
         perm = node.attributes.get_ints("perm", ())
         return len(perm) > 0 and list(perm) == list(range(len(perm)))
 
-    def _numbers(self, node: ir.Node, place: int, name: str) -> Sequence[int] | None:
+    def _numbers(self, node: ir.Node, index: int, name: str) -> Sequence[int] | None:
         """Return the integers of an operand that was an attribute once; none where it is not given, None where it is computed."""
-        value = node.inputs[place] if place < len(node.inputs) else None
+        value = node.inputs[index] if index < len(node.inputs) else None
         if value is None:
             return node.attributes.get_ints(name, ())
         return self._constants.array(value).ravel().tolist() if value in self._constants else None
@@ -433,9 +433,9 @@ def _count(node: ir.Node, facts: TestContext) -> int | Unknown:
     if dims is None or isinstance(axes, Unknown):
         return Unknown(f"the shape of {source.name!r} is not known" if dims is None else axes.reason)
     places = [int(axis) for axis in np.ravel(axes)]
-    if not places or not all(-len(dims) <= place < len(dims) for place in places):
+    if not places or not all(-len(dims) <= index < len(dims) for index in places):
         return Unknown(f"the axes of {node.op_type} {node.name!r} are not given")
-    sizes = [dims[place] for place in places]
+    sizes = [dims[index] for index in places]
     if not all(isinstance(size, int) and size > 0 for size in sizes):
         return Unknown(f"how many elements {node.op_type} {node.name!r} reduces is not known")
     return prod(size for size in sizes if isinstance(size, int))
@@ -458,9 +458,9 @@ def _array(value: ir.Value, facts: TestContext) -> Any:
 
 def _operand(node: ir.Node, facts: TestContext, *, constant: bool) -> Any:
     """Return the only input of `node` that is a constant, or the only one that is none."""
-    found = [value for value in node.inputs if value is not None and (value in facts.constants) == constant]
+    operands = [value for value in node.inputs if value is not None and (value in facts.constants) == constant]
     kind = "constant" if constant else "computed"
-    return found[0] if len(found) == 1 else Unknown(f"{node.op_type} has {len(found)} {kind} inputs, not 1")
+    return operands[0] if len(operands) == 1 else Unknown(f"{node.op_type} has {len(operands)} {kind} inputs, not 1")
 
 
 def _property(value: ir.Value, reference: PropertyOf, facts: TestContext) -> Any:
@@ -482,8 +482,8 @@ def _maker(value: ir.Value, word: str, facts: TestContext) -> Any:
     producer = value.producer()
     inside = None if producer is None else _in_island(producer, value.index() or 0, facts)
     if word == "op":
-        found = producer if inside is None else inside.node
-        return "" if found is None else found.op_type
+        maker = producer if inside is None else inside.node
+        return "" if maker is None else maker.op_type
     return inside or producer or Unknown(f"no node makes {value.name!r}")
 
 
@@ -555,11 +555,11 @@ def _signature(domain: str, op_type: str, version: int) -> _TestParameters | Non
         schema = onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
         return None
-    found: dict[str, Any] = {}
+    signature: dict[str, Any] = {}
     for name, attribute in schema.attributes.items():
         given = attribute.default_value.name
-        found[name] = _plain(onnx.helper.get_attribute_value(attribute.default_value)) if given else None
-    return _TestParameters(found, tuple(parameter.name for parameter in schema.inputs))
+        signature[name] = _plain(onnx.helper.get_attribute_value(attribute.default_value)) if given else None
+    return _TestParameters(signature, tuple(parameter.name for parameter in schema.inputs))
 
 
 @cache
@@ -657,8 +657,8 @@ def why_not(test: Expression, scope: TestSubject, facts: TestContext) -> str:
     match test:
         case Logic():
             failing = [operand for operand in test.operands if not holds(operand, scope, facts)]
-            told = failing[:1] if test.operator == "and" else failing
-            return "; ".join(dict.fromkeys(why_not(operand, scope, facts) for operand in told))
+            shown = failing[:1] if test.operator == "and" else failing
+            return "; ".join(dict.fromkeys(why_not(operand, scope, facts) for operand in shown))
         case Comparison():
             return _why_not_so(test, scope, facts)
         case Not():

@@ -46,8 +46,8 @@ def kind_of(row: BufferJson) -> str:
 
 def kinds(plan: PlanJson) -> list[str]:
     """Return the kinds that a plan has, those with a colour of their own first."""
-    found = {kind_of(row) for row in plan["buffers"]}
-    return [*(kind for kind in COLORS if kind in found), *sorted(found - COLORS.keys())]
+    present = {kind_of(row) for row in plan["buffers"]}
+    return [*(kind for kind in COLORS if kind in present), *sorted(present - COLORS.keys())]
 
 
 def color(kind: str) -> str:
@@ -107,8 +107,8 @@ class Coloring:
 def colorings(plans: Sequence[PlanJson], first: str | None = None) -> tuple[Coloring, ...]:
     """Return the ways to colour `plans`, as `shown` returns them, with the same colours in all; the one called `first` comes first."""
     rows = [row for plan in plans for row in plan["buffers"]]
-    found = (_by_operator(rows), _by_layer(rows), _by_kind(plans))
-    return tuple(sorted((one for one in found if one is not None), key=lambda one: one.name != first))
+    ways = (_by_operator(rows), _by_layer(rows), _by_kind(plans))
+    return tuple(sorted((way for way in ways if way is not None), key=lambda way: way.name != first))
 
 
 def _by_operator(rows: Sequence[BufferJson]) -> Coloring | None:
@@ -120,12 +120,12 @@ def _by_operator(rows: Sequence[BufferJson]) -> Coloring | None:
     if not sizes:
         return None
     names = sorted(sizes, key=lambda name: (-sizes[name], name))
-    own = names if len(names) <= len(CATEGORIES) else names[: len(CATEGORIES) - 1]
-    left = len(names) - len(own)
-    groups = [ColorGroup(_plain(name), shade) for name, shade in zip(own, CATEGORIES, strict=False)]
+    coloured = names if len(names) <= len(CATEGORIES) else names[: len(CATEGORIES) - 1]
+    left = len(names) - len(coloured)
+    groups = [ColorGroup(_plain(name), shade) for name, shade in zip(coloured, CATEGORIES, strict=False)]
     groups += [ColorGroup(INPUT, GIVEN) for _ in given]
     groups += [ColorGroup(f"{left} other operators", OTHER)] if left else []
-    return Coloring("operator", tuple(groups), False, _operator, _numbered((*own, *given)))
+    return Coloring("operator", tuple(groups), False, _operator, _numbered((*coloured, *given)))
 
 
 def _operator(row: BufferJson) -> str:

@@ -9,10 +9,10 @@ from math import ceil, floor, log2
 from pathlib import Path
 
 from onnxtile.report.colors import EDGE
-from onnxtile.report.fit_tables import COLUMNS, curve_rows
 from onnxtile.report.format import Format, RenderOptions
 from onnxtile.report.svg import RENDERER, Style, element, embedded, number, picture, png, shown, text, ticks
 from onnxtile.report.table import ResultJson
+from onnxtile.report.tables import COLUMNS, curve_rows
 from onnxtile.system.text import as_csv, as_json
 
 KIB = 1024
@@ -62,9 +62,9 @@ class Diagram:
     @classmethod
     def of_marks(cls, label: str, marks: Sequence[CurveMark], top: float, tall: float = _HIGH) -> Diagram:
         """Return the diagram in which all of `marks` are."""
-        low = floor(log2(min(one.arena for one in marks)))
-        high = max(ceil(log2(max(one.arena for one in marks))), low + 1)
-        most = max(1.0, *(one.height for one in marks))
+        low = floor(log2(min(mark.arena for mark in marks)))
+        high = max(ceil(log2(max(mark.arena for mark in marks))), low + 1)
+        most = max(1.0, *(mark.height for mark in marks))
         step = ticks(0, most, 4)[1]
         return cls(label, low, high, ceil(most / step) * step, top, tall)
 
@@ -102,9 +102,9 @@ class Diagram:
         yield element("polyline", points=line, fill="none", stroke=color)
         for mark in marks:
             x, y = self.place(mark)
-            said = [element("title", escape(mark.said))] if mark.said else []
+            titles = [element("title", escape(mark.said))] if mark.said else []
             fill = "#fff" if mark.is_hollow else color
-            yield element("circle", *said, cx=x, cy=y, r=2.3, fill=fill, stroke=color)
+            yield element("circle", *titles, cx=x, cy=y, r=2.3, fill=fill, stroke=color)
 
 
 def drawn(diagrams: Sequence[Diagram], parts: Iterable[str]) -> bytes:
@@ -117,9 +117,9 @@ def _svg(result: ResultJson, options: RenderOptions) -> bytes:
     points = result["curve"]
     macs = points[0]["macs"]
     heights = {
-        "extra MACs, %": [100 * (one["macs"] / macs - 1) if macs else 0.0 for one in points],
-        "nodes": [one["nodes"] for one in points],
-        "copied, KiB": [one["copied"] / KIB for one in points],
+        "extra MACs, %": [100 * (point["macs"] / macs - 1) if macs else 0.0 for point in points],
+        "nodes": [point["nodes"] for point in points],
+        "copied, KiB": [point["copied"] / KIB for point in points],
     }
     parts = [text(_LEFT, 15, options.title, font_weight="bold")]
     diagrams: list[Diagram] = []
@@ -132,8 +132,8 @@ def _svg(result: ResultJson, options: RenderOptions) -> bytes:
 
 
 def _mark(point: ResultJson, height: float) -> CurveMark:
-    said = f"arena {point['arena']:,} bytes, {point['macs']:,} MACs, {point['nodes']:,} nodes, {point['copied']:,} bytes copied"
-    return CurveMark(max(point["arena"], 1) / KIB, height, point["estimated"], said)
+    description = f"arena {point['arena']:,} bytes, {point['macs']:,} MACs, {point['nodes']:,} nodes, {point['copied']:,} bytes copied"
+    return CurveMark(max(point["arena"], 1) / KIB, height, point["estimated"], description)
 
 
 def _png(result: ResultJson, options: RenderOptions) -> bytes:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self, TypeAlias
 
 import pydantic
 
-from onnxtile.system.errors import NAME_ONLY, UsageError, invalid
+from onnxtile.system.errors import UsageError, about_options, invalid
 from onnxtile.system.files import require_readable
 from onnxtile.system.registry import discover
 
@@ -19,7 +19,7 @@ PlanJson: TypeAlias = Mapping[str, Any]
 """A plan as docs/plan.schema.json describes it."""
 
 
-class PlanDocument(dict[str, Any]):
+class PlanExport(dict[str, Any]):
     """A plan as JSON that was just made of a model: `constants` returns the bytes of the block of constants.
 
     `certificate` returns the certificate of the plan, `firmware` the files of the program in C by their ending, from a title.
@@ -68,20 +68,20 @@ class Format:
     picture: bool = False
     needs: str = ""
     """A package that this format alone needs, of the extra "pictures"."""
-    beside: tuple[str, Callable[[PlanJson, RenderOptions], bytes]] | None = None
-    """A second file that belongs to the first: its ending, and how it is written."""
+    beside: tuple[str, ...] = ()
+    """The endings of further files that may belong to the first."""
+    write_beside: Callable[[PlanJson, RenderOptions], Mapping[str, bytes]] = lambda _plan, _options: {}
+    """Returns the further files that there are, by their ending."""
 
-    def path_beside(self, path: Path) -> Path | None:
-        """Return the second file of the file `path`; None where there is none."""
-        return None if self.beside is None else path.with_name(self.title(path) + self.beside[0])
+    def paths_beside(self, path: Path) -> tuple[Path, ...]:
+        """Return the further files that may belong to the file `path`."""
+        return tuple(path.with_name(self.title(path) + ending) for ending in self.beside)
 
     def contents(self, plan: PlanJson, path: Path, options: RenderOptions) -> dict[Path, bytes]:
-        """Return the content of the file `path`, and of that beside it. Raises UsageError where this format cannot hold the plan."""
-        files = {path: self.render(plan, options)}
-        other = self.path_beside(path)
-        if self.beside is not None and other is not None:
-            files[other] = self.beside[1](plan, options)
-        return files
+        """Return the content of the file `path`, and of those beside it. Raises UsageError where this format cannot hold the plan."""
+        further = self.write_beside(plan, options)
+        paths = zip(self.beside, self.paths_beside(path), strict=True)
+        return {path: self.render(plan, options), **{other: further[end] for end, other in paths if end in further}}
 
     def require(self) -> None:
         """Raise UsageError where the package that this format needs is not installed."""
@@ -134,8 +134,8 @@ class Emission:
         files = {path: format_of(path) for path in paths}
         for path, form in files.items():
             form.require()
-            other = form.path_beside(path)
-            if other in files:
+            other = next((other for other in form.paths_beside(path) if other in files), None)
+            if other is not None:
                 raise UsageError(
                     f"{other} is written with {path}, and named as a file of its own too",
                     hint="leave one of the two out",
@@ -149,7 +149,7 @@ class Emission:
                 f"{{{asked}}} is about pictures, and {{emit}} names none",
                 "add {emit} plan.html, .svg or .png",
             )
-            raise UsageError(message, hint=hint, given={asked: NAME_ONLY, "emit": NAME_ONLY})
+            raise about_options(message, hint=hint)
         return cls(files, names, None if compare is None else read_plan(compare), color_by)
 
     def content(self, plan: PlanJson) -> dict[Path, bytes]:

@@ -63,19 +63,19 @@ def _left_out(nodes: list[str]) -> str:
 
 _TRACED: dict[str, Shown] = {
     **{"node": "node", "operator": "op", "output": "name", "type": "dtype"},
-    "shape": lambda one: _shape(one["shape"]),
-    "min": lambda one: _number(one["min"]),
-    "max": lambda one: _number(one["max"]),
-    "mean": lambda one: _number(one["mean"]),
+    "shape": lambda activation: _shape(activation["shape"]),
+    "min": lambda activation: _number(activation["min"]),
+    "max": lambda activation: _number(activation["max"]),
+    "mean": lambda activation: _number(activation["mean"]),
     **{"NaNs": "nans", "infinities": "infinities"},
 }
 
 
 def for_trace(result: ResultJson) -> list[Table | Text]:
     """Return the table of traced activations."""
-    found = result["activations"]
+    activations = result["activations"]
     inputs = f", {result['inputs']}" if result.get("inputs") else ""
-    return [table_of(f"{counted(len(found), 'activation')}{inputs}", _TRACED, found)]
+    return [table_of(f"{counted(len(activations), 'activation')}{inputs}", _TRACED, activations)]
 
 
 _NODES: dict[str, Shown] = {
@@ -96,8 +96,8 @@ def _model(result: ResultJson) -> list[tuple[str, object]]:
         ("IR version", result["ir_version"]),
         ("producer", result["producer"]),
         ("opsets", opsets),
-        *(("input", _tensor(one)) for one in result["inputs"]),
-        *(("output", _tensor(one)) for one in result["outputs"]),
+        *(("input", _tensor(tensor)) for tensor in result["inputs"]),
+        *(("output", _tensor(tensor)) for tensor in result["outputs"]),
         *(("open", option) for option in result["open"]),
         ("parameters", f"{parameters['elements']:,} in {parameters['tensors']:,} tensors"),
         ("trainable parameters", f"{parameters['trainable']:,}"),
@@ -144,21 +144,21 @@ def _summed(key: str, missing: str, module: ResultJson) -> object:
     return f"{module[key]:,} + ?" if module[missing] else module[key]
 
 
-def _workspaces(found: ResultJson) -> list[tuple[str, object]]:
+def _workspaces(workspaces: ResultJson) -> list[tuple[str, object]]:
     """Return the rows of workspaces, none where no pattern declares any."""
-    if not found["nodes"]:
+    if not workspaces["nodes"]:
         return []
     return [
-        ("largest workspace", _largest(found["largest"], found["unknown_nodes"])),
-        ("workspaces of all nodes", _known(found, "sum")),
+        ("largest workspace", _largest(workspaces["largest"], workspaces["unknown_nodes"])),
+        ("workspaces of all nodes", _known(workspaces, "sum")),
     ]
 
 
-def _largest(one: ResultJson, unknown: int) -> str:
-    if not one["node"]:
+def _largest(node: ResultJson, unknown: int) -> str:
+    if not node["node"]:
         return "?"
     without = f", without {counted(unknown, 'node')} of unknown size" if unknown else ""
-    return f"{one['bytes']:,} B at {one['node']}{without}"
+    return f"{node['bytes']:,} B at {node['node']}{without}"
 
 
 def _known(traffic: ResultJson, key: str) -> str:
@@ -188,14 +188,14 @@ def _by_operator(result: ResultJson, key: str) -> dict[str, int | str]:
     return {op: count if op not in unknown else f"{count:,} + ?" if count else "?" for op, count in work.items()}
 
 
-def _attribute(one: ResultJson) -> str:
+def _attribute(attribute: ResultJson) -> str:
     """Return "kernel_shape 1×1, 3×3", "group 1", or "epsilon 1e-12 … 1e-05"."""
-    values = one["values"]
+    values = attribute["values"]
     if values is not None and len(values) <= 4:
-        return f"{one['name']} {', '.join(map(_value, values))}"
-    if one["min"] is None:
-        return f"{one['name']} {len(values)} values" if values is not None else ""
-    return f"{one['name']} {_number(one['min'])} … {_number(one['max'])}"
+        return f"{attribute['name']} {', '.join(map(_value, values))}"
+    if attribute["min"] is None:
+        return f"{attribute['name']} {len(values)} values" if values is not None else ""
+    return f"{attribute['name']} {_number(attribute['min'])} … {_number(attribute['max'])}"
 
 
 def _value(value: Any) -> str:
@@ -206,7 +206,7 @@ def _value(value: Any) -> str:
 
 def _unknown(result: ResultJson) -> list[ResultJson]:
     products = result["macs"]["unknown"]
-    return [*result["unknown"], *products, *(one for one in result["flops"]["unknown"] if one not in products)]
+    return [*result["unknown"], *products, *(remark for remark in result["flops"]["unknown"] if remark not in products)]
 
 
 def _training(result: ResultJson) -> list[Table | Text]:
@@ -232,8 +232,8 @@ def _products(work: ResultJson) -> str:
     return ", ".join(f"{op} {count:,}" for op, count in work.items()) or "0"
 
 
-def _tensor(one: ResultJson) -> str:
-    return f"{one['name']}: {one['dtype'] or '?'} {_shape(one['shape'])}"
+def _tensor(tensor: ResultJson) -> str:
+    return f"{tensor['name']}: {tensor['dtype'] or '?'} {_shape(tensor['shape'])}"
 
 
 def _shape(shape: list[Any] | None) -> str:
@@ -266,6 +266,6 @@ def to_csv(result: ResultJson) -> bytes:
     return as_csv(rows)
 
 
-def _csv_tensor(one: ResultJson) -> str:
-    shape = "?" if one["shape"] is None else "x".join("?" if dim is None else str(dim) for dim in one["shape"])
-    return f"{one['name']}:{one['dtype'] or '?'}[{shape}]"
+def _csv_tensor(tensor: ResultJson) -> str:
+    shape = "?" if tensor["shape"] is None else "x".join("?" if dim is None else str(dim) for dim in tensor["shape"])
+    return f"{tensor['name']}:{tensor['dtype'] or '?'}[{shape}]"

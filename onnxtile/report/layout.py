@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise, repeat, takewhile
 from operator import add
 from typing import Any, TypeAlias
 
-from onnxtile.planning.offsets.problem import LivePart, rounded
+from onnxtile.kernels.liveness import LivePart, rounded
 from onnxtile.report.format import PlanJson, RenderOptions
 
 BufferJson: TypeAlias = Mapping[str, Any]
@@ -127,16 +127,16 @@ def arenas_in_use(plans: Iterable[PlanJson]) -> list[tuple[ArenaLayout, ...]]:
     """Return the arenas of each plan without those in which, in all of the plans, nothing lies; the first stays in any case."""
     layouts = [arenas(plan) for plan in plans]
     most = max(map(len, layouts), default=0)
-    used = {i for i in range(most) if any(i < len(found) and found[i].rows for found in layouts)} or {0}
-    return [tuple(arena for i, arena in enumerate(found) if i in used) for found in layouts]
+    used = {i for i in range(most) if any(i < len(layout) and layout[i].rows for layout in layouts)} or {0}
+    return [tuple(arena for i, arena in enumerate(layout) if i in used) for layout in layouts]
 
 
 def _blocks(row: BufferJson, unit: int) -> Iterable[LivePart]:
     """Return the live bytes of `row`, rounded outwards to multiples of `unit`, with half-open steps."""
     if not row.get("parts"):
         return [LivePart(0, -(-row["size"] // unit) * unit, row["first"], row["last"] + 1)]
-    found = row["parts"]
-    return rounded((LivePart(p["start"], p["start"] + p["size"], p["first"], p["last"] + 1) for p in found), unit)
+    parts = row["parts"]
+    return rounded((LivePart(p["start"], p["start"] + p["size"], p["first"], p["last"] + 1) for p in parts), unit)
 
 
 def _live(rows: list[BufferJson], end: int, unit: int) -> tuple[tuple[int, int], ...]:
@@ -162,12 +162,12 @@ PlanOrBodyJson: TypeAlias = Mapping[str, Any]
 def rows_with_bodies(plan: PlanJson) -> list[BufferJson]:
     """Return the rows of `plan` and of its bodies, which are alive in the step of the main graph's node that they belong to."""
     start = {node: step for step, node in runs(plan)}
-    found = list(plan["buffers"])
+    rows = list(plan["buffers"])
     for body in plan.get("bodies") or ():
         step = start[body["node"]]
         lodged = _lodged(body, unrolled(body)["buffers"], plan)
-        found += [{**row, "first": step, "last": step, "parts": []} for row in lodged]
-    return found
+        rows += [{**row, "first": step, "last": step, "parts": []} for row in lodged]
+    return rows
 
 
 def unrolled(plan: PlanOrBodyJson) -> PlanJson:
@@ -234,12 +234,12 @@ def _without(workspaces: set[str], rows: list[BufferJson], unit: int) -> Iterato
             end = -(-(row["offset"] + row["size"]) // unit) * unit
             ends[row["alias"]] = max(ends.get(row["alias"], 0), end)
     for row in rows:
-        own = {**row, "alias": None} if row.get("alias") in workspaces else row
+        owner = {**row, "alias": None} if row.get("alias") in workspaces else row
         rest = row["offset"] + row["size"] - ends.get(row["name"], 0)
         if row["name"] not in workspaces:
-            yield own
+            yield owner
         elif rest > 0:  # what the kernel needs besides lies behind its bodies
-            yield {**own, "offset": ends[row["name"]], "size": rest}
+            yield {**owner, "offset": ends[row["name"]], "size": rest}
 
 
 def _lodged(body: PlanOrBodyJson, rows: list[BufferJson], around: PlanOrBodyJson) -> Iterator[BufferJson]:
@@ -331,7 +331,7 @@ class PlanSide:
 def sides(plan: PlanJson, options: RenderOptions) -> list[PlanSide]:
     """Return what a picture of `plan` shows: also the plan before, if `options` name one."""
     given = {"before": options.before, "after": plan} if options.before is not None else {"": plan}
-    plans = [shown(one) for one in given.values()]
+    plans = list(map(shown, given.values()))
     return list(map(PlanSide, given, plans, arenas_in_use(plans)))
 
 

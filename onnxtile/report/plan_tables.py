@@ -10,7 +10,7 @@ from rich.text import Text
 from onnxtile.declare.plan_document import FIXED
 from onnxtile.report.format import PlanJson
 from onnxtile.report.layout import step_names
-from onnxtile.report.table import ResultJson, Shown, counted, line, reasons, table, table_of
+from onnxtile.report.table import ResultJson, Shown, counted, line, reasons, table, tables_of
 from onnxtile.report.words import in_words, is_kept, smallest_of
 
 # The states of a plan, as a table and in words.
@@ -18,17 +18,16 @@ from onnxtile.report.words import in_words, is_kept, smallest_of
 _FOUND = {"given": "given", "names": "their names", "operator": "the operator between them"}
 
 
-def for_states(result: ResultJson) -> Iterator[Table]:
-    """Yield the table of the states of a plan, if it has some: where each is kept, or that it is only listed."""
+def for_states(result: ResultJson) -> list[Table | Text]:
+    """Return the table of the states of a plan, if it has some: where each is kept, or that it is only listed."""
     states = result.get("states") or ()
     columns: dict[str, Shown] = {
         **{"input": "input", "output": "output"},
         "known by": lambda state: _FOUND.get(state["source"], state["source"]),
         **{"bytes": _place, "between runs": _after},
     }
-    if states:
-        title = "state" if any(map(is_kept, states)) else "state, not kept in place (--state found keeps it)"
-        yield table_of(title, columns, states)
+    title = "state" if any(map(is_kept, states)) else "state, not kept in place (--state found keeps it)"
+    return tables_of(title, columns, states)
 
 
 def run_of_states(verdict: ResultJson) -> str:
@@ -36,7 +35,7 @@ def run_of_states(verdict: ResultJson) -> str:
     verdict = verdict.get("state") or verdict
     if "states" not in verdict:
         return ""
-    sizes = [" ".join(f"{name}={size}" for name, size in one.items()) for one in verdict["sizes"]]
+    sizes = [" ".join(f"{name}={size}" for name, size in run.items()) for run in verdict["sizes"]]
     between = f" from {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else ""
     drawn = f", then {verdict['drawn_runs']:,} from a random state" if verdict["drawn_runs"] else ""
     return f"runs one after the other, with the state kept in the arena: {verdict['runs']:,}{between}{drawn}"
@@ -97,11 +96,11 @@ def fixed_rules(plan: PlanJson) -> dict[str, str]:
     >>> fixed_rules({"pins": {"x": 0}, "keeps": ["x", "y"]})
     {'x': 'pinned, kept', 'y': 'kept'}
     """
-    found: dict[str, list[str]] = {}
+    titles_of: dict[str, list[str]] = {}
     for rule, title in FIXED.items():
         for name in plan.get(rule) or ():
-            found.setdefault(name, []).append(title)
-    return {name: ", ".join(titles) for name, titles in found.items()}
+            titles_of.setdefault(name, []).append(title)
+    return {name: ", ".join(titles) for name, titles in titles_of.items()}
 
 
 _BOUNDS = {
@@ -158,8 +157,7 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
     tables += _formulas(result)
     tables += _fixed(result)
     tables += for_states(result)
-    if result["unplanned"]:
-        tables.append(table_of("unplanned", {"tensor": "name", "reason": "reason"}, result["unplanned"]))
+    tables += tables_of("unplanned", {"tensor": "name", "reason": "reason"}, result["unplanned"])
     if result.get("not_run"):
         tables.append(line(f"checked, not run inside the arena: {result['not_run']}"))
     return [*tables, *for_arena_run(result.get("verdict")), *for_firmware(result.get("firmware"))]
@@ -177,27 +175,31 @@ def for_firmware(firmware: ResultJson | None) -> list[Table | Text]:
         ("weights", f"{firmware['weights']:,} bytes"),
         ("tables", f"{firmware['tables']:,} bytes"),
     ]
-    if firmware["workspace"]:
-        rows.append(("workspace", f"{firmware['workspace']:,} bytes beside the arena"))
+    if firmware["copied"]:
+        counts = ", ".join(f"{operator} {count:,}" for operator, count in firmware["copied"].items())
+        rows.append(("calls on copies", f"{counts}: in place their kernels would read what they wrote"))
+    rows += _bytes_of_program(firmware)
+    return [table("C", ("figure", "value"), rows), line(firmware["proof"]["summary"])]
+
+
+def _bytes_of_program(firmware: ResultJson) -> list[tuple[str, object]]:
+    """Return the rows of flash and RAM, as the compiler counts them; without one, those of the plan."""
     size = firmware["footprint"]
-    if size is not None:
-        stack = "" if size["stack"] is None else f" + stack {size['stack']:,}"
-        rows += [
-            (
-                f"flash by {size['compiler']}",
-                f"{size['flash']:,} bytes: code {size['code']:,} + constants {size['constants']:,}",
-            ),
-            (f"RAM by {size['compiler']}", f"{size['ram']:,} bytes: memory {size['memory']:,}{stack}"),
-        ]
-    return [table("C", ("figure", "value"), rows), line(_proved_in_c(firmware["proof"]))]
+    parts = {"arena": firmware["arena"], "workspace": firmware["workspace"]}
+    if size is None:
+        return [("RAM without the stack", _sum_of(parts))]
+    parts |= {"variables": size["memory"] - sum(parts.values()), "stack": size["stack"] or 0}
+    named = "RAM" if size["ram"] is not None else "RAM without the stack,"
+    return [
+        (f"flash by {size['compiler']}", _sum_of({"code": size["code"], "constants": size["constants"]})),
+        (f"{named} by {size['compiler']}", _sum_of(parts)),
+    ]
 
 
-def _proved_in_c(proof: ResultJson) -> str:
-    if proof["not_run"] is not None:
-        return f"the program in C was not run: {proof['not_run']}"
-    worst = max((output["max_abs"] for output in proof["outputs"]), default=0.0)
-    told = "every output equal" if not worst else f"outputs within {worst:.2g} (allowed: {proof['outputs'][0]['why']})"
-    return f"the program in C ran {proof['runs']:,} times beside onnxruntime: {told}"
+def _sum_of(parts: ResultJson) -> str:
+    """Return the sum of bytes, and each part of it."""
+    words = [f"{name} {size:,}" for name, size in parts.items() if size]
+    return f"{sum(parts.values()):,} bytes" + (f": {' + '.join(words)}" if words else "")
 
 
 def for_arena_run(verdict: ResultJson | None) -> list[Table | Text]:
@@ -209,8 +211,8 @@ def for_arena_run(verdict: ResultJson | None) -> list[Table | Text]:
     further = f", {repeated:,} different kernels that share bytes on other values" if repeated else ""
     lines: list[Table | Text] = [line(f"run inside the arena: {state} ({counted(verdict['runs'], 'run')}{further})")]
     if "own_head" in verdict:
-        head, own = verdict["head"], verdict["own_head"]
-        lines.append(line(f"TensorFlow Lite Micro: {head:,} bytes of tensors; {own:,} with its own planner"))
+        head, without_plan = verdict["head"], verdict["own_head"]
+        lines.append(line(f"TensorFlow Lite Micro: {head:,} bytes of tensors; {without_plan:,} with its own planner"))
     lines += reasons("compared node by node only", verdict.get("excused") or {})
     if states := run_of_states(verdict):
         lines.append(line(states))
@@ -231,8 +233,8 @@ def _ranges(result: ResultJson) -> Iterator[tuple[str, object]]:
         yield "capacity", "FITS at all sizes"
 
 
-def _fixed(result: ResultJson) -> Iterator[Table]:
-    """Yield a table of the tensors that are pinned, placed or kept, with their addresses."""
+def _fixed(result: ResultJson) -> list[Table | Text]:
+    """Return the table of the tensors that are pinned, placed or kept, with their addresses."""
     rules = fixed_rules(result)
     rows = {row["name"]: row for row in result["buffers"]}
     columns: dict[str, Shown] = {
@@ -240,18 +242,17 @@ def _fixed(result: ResultJson) -> Iterator[Table]:
         "rule": lambda row: rules[row["name"]],
         **{"arena": "arena", "offset": "offset", "bytes": "size"},
     }
-    if rules:
-        yield table_of("pinned, placed and kept", columns, (rows[name] for name in rules))
+    return tables_of("pinned, placed and kept", columns, [rows[name] for name in rules])
 
 
 def _formulas(result: ResultJson) -> Iterator[Table]:
     """Yield a table for each arena: its bytes as formulas of the sizes, each the largest of some pieces."""
     titles = {"scaled": "scaled offsets", "fixed": "fixed offsets", "peak": "peak"}
     for arena in result.get("formulas") or ():
-        told = [(title, arena[key]["pieces"]) for key, title in titles.items() if arena[key] is not None]
+        pieces = [(title, arena[key]["pieces"]) for key, title in titles.items() if arena[key] is not None]
         rows = [
             (title if number == 0 else "", ("or " if number else "") + in_words(piece))
-            for title, pieces in told
+            for title, pieces in pieces
             for number, piece in enumerate(pieces)
         ]
         yield table(f"arena {arena['name']!r}: bytes at all sizes, the largest of", ("of", "bytes"), rows)
@@ -271,7 +272,7 @@ def for_check(result: ResultJson) -> list[Table | Text]:
         ("sound", "yes"),
         ("values", f"{result['values']:,}, {result['tensors']:,} of them with an address"),
         *((name, f"{result[name]:,}") for name in ("aliases", "workspaces", "bodies", "arenas")),
-        *(("not checked", told) for told in result["unchecked"]),
+        *(("not checked", claim) for claim in result["unchecked"]),
     ]
     return [table("check of the plan", ("figure", "value"), rows)]
 
@@ -283,12 +284,12 @@ def _failure(failure: ResultJson) -> str:
 
 
 def _bodies(result: ResultJson) -> list[tuple[str, str]]:
-    found, todo = [], list(result.get("bodies", ()))
+    bodies, todo = [], list(result.get("bodies", ()))
     while todo:
-        found.append(todo.pop())
-        todo += found[-1]["bodies"]
-    tensors = sum(buffer["kind"] != "workspace" for body in found for buffer in body["buffers"])
-    return [("bodies", f"{len(found):,} with {tensors:,} tensors, in the workspaces of their nodes")] if found else []
+        bodies.append(todo.pop())
+        todo += bodies[-1]["bodies"]
+    tensors = sum(buffer["kind"] != "workspace" for body in bodies for buffer in body["buffers"])
+    return [("bodies", f"{len(bodies):,} with {tensors:,} tensors, in the workspaces of their nodes")] if bodies else []
 
 
 def _workspaces(result: ResultJson) -> list[tuple[str, str]]:

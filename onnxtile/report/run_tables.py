@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 from rich.table import Table
 from rich.text import Text
 
-from onnxtile.report.table import ResultJson, line, table
+from onnxtile.report.table import ResultJson, line, table, tables_of
 from onnxtile.report.table import reasons as lines_of
 from onnxtile.system.errors import escaped
 
@@ -33,9 +33,8 @@ def for_run(result: ResultJson) -> list[Table | Text]:
     parts: list[Table | Text] = [table(f"pipeline {result['pipeline']}", ("model", "", *used), rows)]
     for model in result["models"]:
         parts += lines_of(f"not compared in {model['model']}", model["figures"].get("not_compared", {}))
-    failures = [(model["model"], reason) for model in result["models"] for reason in reasons(model)]
-    if failures:
-        parts.append(table("failed", ("model", "reason"), failures))
+    failures = [{**model, "reason": reason} for model in result["models"] for reason in reasons(model)]
+    parts += tables_of("failed", {"model": "model", "reason": "reason"}, failures)
     parts.append(line(f"{result['passed']} passed, {result['failed']} failed"))
     return parts
 
@@ -55,8 +54,8 @@ def figure(figures: Mapping[str, Any], name: str) -> str:
 
 def reasons(model: Mapping[str, Any]) -> list[str]:
     """Return why a model failed: its error, and each budget that it does not meet."""
-    budgets = [one for one in model["budgets"] if not one["met"]]
-    lines = [f"{one['budget']}: {_judged(one)}, and is to be {_bound(one)}" for one in budgets]
+    budgets = [budget for budget in model["budgets"] if not budget["met"]]
+    lines = [f"{budget['budget']}: {_judged(budget)}, and is to be {_bound(budget)}" for budget in budgets]
     return [model["error"], *lines] if model["error"] else lines
 
 

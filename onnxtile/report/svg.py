@@ -142,15 +142,15 @@ _NARROW, _WIDE = frozenset("ijlIt1f.,:;|!'/()[] "), frozenset("mwMW@%—")
 
 def width_of(content: str, size: float) -> float:
     """Return about how wide a text is in letters of `size`."""
-    return size * sum(0.32 if one in _NARROW else 0.88 if one in _WIDE else 0.6 for one in content)
+    return size * sum(0.32 if letter in _NARROW else 0.88 if letter in _WIDE else 0.6 for letter in content)
 
 
 def lines_of(texts: Sequence[str], room: float, size: float, gap: float) -> Iterator[list[tuple[float, int]]]:
     """Yield the lines that `texts` take in a width of `room` with letters of `size`, `gap` apart: where each begins, and which it is."""
     line: list[tuple[float, int]] = []
     at = 0.0
-    for index, one in enumerate(texts):
-        width = width_of(one, size)
+    for index, entry in enumerate(texts):
+        width = width_of(entry, size)
         if line and at + width > room:
             yield line
             line, at = [], 0.0

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
@@ -42,15 +42,15 @@ class FittedTable(Table):
         yield from Table.__rich_console__(_fitted(self, options.max_width), console, options)
 
 
-def _plain_lines(made: Table) -> Iterator[str]:
+def _plain_lines(table: Table) -> Iterator[str]:
     """Yield the lines of a table whose columns two blanks part.
 
     rich takes most of a millisecond for a row, because it measures and wraps each cell several times.
     """
-    if made.title:
-        yield str(made.title)
-    columns = [[str(column.header), *(str(cell) for cell in column.cells)] for column in made.columns]
-    padded = [_padded(cells, column.justify) for cells, column in zip(columns, made.columns, strict=True)]
+    if table.title:
+        yield str(table.title)
+    columns = [[str(column.header), *(str(cell) for cell in column.cells)] for column in table.columns]
+    padded = [_padded(cells, column.justify) for cells, column in zip(columns, table.columns, strict=True)]
     yield from map("  ".join, zip(*padded, strict=True))
 
 
@@ -63,13 +63,13 @@ def _padded(cells: Sequence[str], justify: str) -> Iterator[str]:
         yield blank + cell if justify == "right" else cell + blank
 
 
-def _fitted(made: Table, width: int) -> Table:
-    """Return `made` as it fits `width`: with paths shortened to their ends, then without columns at the right."""
-    if _width(made) <= width:
-        return made
-    cells = [[str(cell) for cell in column.cells] for column in made.columns]
+def _fitted(table: Table, width: int) -> Table:
+    """Return `table` as it fits `width`: with paths shortened to their ends, then without columns at the right."""
+    if _width(table) <= width:
+        return table
+    cells = [[str(cell) for cell in column.cells] for column in table.columns]
     shortened = [endings(column) for column in cells]
-    fitted, left_out = _copy(made, shortened), []
+    fitted, left_out = _with_cells(table, ([*map(Text, column)] for column in shortened)), []
     if _width(fitted) > width:
         # Without lines between columns there is room for a little more.
         fitted.box, fitted.show_edge, fitted.padding = SIMPLE_HEAD, False, (0, 1, 0, 0)
@@ -88,12 +88,13 @@ def _fitted(made: Table, width: int) -> Table:
     return fitted
 
 
-def _copy(made: Table, cells: Sequence[Sequence[str]]) -> Table:
-    copied = Table(title=made.title, title_justify="left", header_style="bold", caption_justify="left")
-    for column in made.columns:
+def _with_cells(table: Table, cells: Iterable[Sequence[RenderableType]]) -> Table:
+    """Return a table that is as `table`, with other `cells`, column by column."""
+    copied = FittedTable(title=table.title, title_justify="left", header_style="bold", caption_justify="left")
+    for column in table.columns:
         copied.add_column(column.header, justify=column.justify, overflow=column.overflow)
     for row in zip(*cells, strict=True):
-        copied.add_row(*map(Text, row))
+        copied.add_row(*row)
     return copied
 
 
@@ -103,9 +104,9 @@ def _longest(column: Column, separator: re.Pattern[str] | None = None) -> int:
     return max(map(cell_len, words), default=0)
 
 
-def _width(made: Table) -> int:
+def _width(table: Table) -> int:
     """Return how wide a table is without line breaks, with the lines and blanks around its cells."""
-    return sum(_longest(column) + 3 for column in made.columns) + 1
+    return sum(_longest(column) + 3 for column in table.columns) + 1
 
 
 def endings(names: Sequence[str]) -> list[str]:
@@ -120,21 +121,21 @@ def endings(names: Sequence[str]) -> list[str]:
 def _ending(name: str, parts: Sequence[str], shared: Mapping[str, int]) -> str:
     """Return the shortest end of a path, of two parts at least, that no other of the paths has."""
     ends = ("/".join(parts[at:]) for at in range(len(parts) - _PARTS, 0, -1))
-    found = next((end for end in ends if shared[end] == 1), name)
-    return f"…/{found}" if len(found) + 2 < len(name) else name
+    shortest = next((end for end in ends if shared[end] == 1), name)
+    return f"…/{shortest}" if len(shortest) + 2 < len(name) else name
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """Return a table in which columns of numbers are aligned to the right, all others to the left."""
-    made = FittedTable(title=line(title, "bold"), title_justify="left", header_style="bold")
+    result = FittedTable(title=line(title, "bold"), title_justify="left", header_style="bold")
     kept: dict[str, _Cell] = {}  # most cells of a long table are equal to others
     shown = [[kept.setdefault(text, _Cell(text)) for text in map(_shown, row)] for row in rows]
     for i, column in enumerate(columns):
         numbers = _are_numbers([row[i].text for row in shown])
-        made.add_column(column, justify="right" if numbers else "left", overflow="fold")
+        result.add_column(column, justify="right" if numbers else "left", overflow="fold")
     for row in shown:
-        made.add_row(*row)
-    return made
+        result.add_row(*row)
+    return result
 
 
 Shown: TypeAlias = str | Callable[[ResultJson], object]
@@ -145,6 +146,11 @@ def table_of(title: str, columns: Mapping[str, Shown], rows: Iterable[ResultJson
     """Return the table of `rows` with `columns`, by their heads."""
     cells = ([row[shown] if isinstance(shown, str) else shown(row) for shown in columns.values()] for row in rows)
     return table(title, tuple(columns), cells)
+
+
+def tables_of(title: str, columns: Mapping[str, Shown], rows: Sequence[ResultJson]) -> list[Table | Text]:
+    """Return the table of `rows`, as `table_of` does; nothing where there are no rows."""
+    return [table_of(title, columns, rows)] if rows else []
 
 
 class _Cell:
@@ -197,12 +203,12 @@ _LISTED = 5
 """Names that a line lists."""
 
 
-def reasons(said: str, found: Mapping[str, str]) -> list[Text]:
-    """Return a line for each reason of `found`, with the names that have it, after what is `said` of them."""
+def reasons(text: str, reason_of: Mapping[str, str]) -> list[Text]:
+    """Return a line for each different reason in `reason_of`: the `text`, the names that have the reason, and the reason."""
     lines = []
-    for reason in dict.fromkeys(found.values()):
-        names = [name for name, other in found.items() if other == reason]
-        lines.append(line(f"{said}: {some_of(names, _LISTED)}: {reason}"))
+    for reason in dict.fromkeys(reason_of.values()):
+        names = [name for name, other in reason_of.items() if other == reason]
+        lines.append(line(f"{text}: {some_of(names, _LISTED)}: {reason}"))
     return lines
 
 
@@ -214,12 +220,11 @@ def short(part: Table | Text) -> list[Table | Text]:
     """Return `part` for a screen: of a table its first 60 rows, and a line that says how to see the others."""
     if not isinstance(part, Table) or part.row_count <= _MOST_ROWS:
         return [part]
-    made = FittedTable(title=part.title, title_justify="left", header_style="bold")
-    for column in part.columns:
-        made.add_column(column.header, justify=column.justify, overflow=column.overflow)
-    for row in islice(zip(*(column.cells for column in part.columns), strict=True), _MOST_ROWS):
-        made.add_row(*row)
-    return [made, line(f"and {part.row_count - _MOST_ROWS:,} more; in a pipe (| less) and with --json there are all")]
+    first_rows = _with_cells(part, ([*islice(column.cells, _MOST_ROWS)] for column in part.columns))
+    return [
+        first_rows,
+        line(f"and {part.row_count - _MOST_ROWS:,} more; in a pipe (| less) and with --json there are all"),
+    ]
 
 
 def plain(part: Table | Text) -> Table | Text:

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from rich.table import Table
 from rich.text import Text
 
-from onnxtile.report.fit_tables import for_curve, for_fitted
 from onnxtile.report.inspect_tables import for_inspect, for_trace
 from onnxtile.report.layout import live_line
 from onnxtile.report.plan_tables import for_arena_run, for_check, for_firmware, for_plan
 from onnxtile.report.run_tables import for_run
-from onnxtile.report.table import ResultJson, Shown, counted, line, plain, some_of, table, table_of
-from onnxtile.report.verify_tables import for_verdict, for_verify
+from onnxtile.report.table import (
+    ResultJson,
+    Shown,
+    at_sizes,
+    counted,
+    line,
+    plain,
+    reasons,
+    rest_of,
+    some_of,
+    table,
+    table_of,
+    tables_of,
+)
 from onnxtile.report.words import readable
 
 __all__ = [
@@ -47,8 +59,8 @@ def for_match(result: ResultJson) -> list[Table | Text]:
         "further nodes": lambda match: " ".join(match["nodes"][1:]),
         "anchors": lambda match: " ".join(f"{name}={node}" for name, node in match["anchors"].items()),
     }
-    found = result["matches"]
-    return [table_of(f"{len(found)} matches", columns, found) if found else line("no match")]
+    matches = result["matches"]
+    return tables_of(f"{len(matches)} matches", columns, matches) or [line("no match")]
 
 
 def for_list(result: ResultJson) -> list[Table | Text]:
@@ -63,37 +75,30 @@ def for_unfuse(result: ResultJson) -> list[Table | Text]:
     return [table("unfused", ("meta-op", "calls"), result["unfused"].items()), *for_verdict(result)]
 
 
-def for_fit(result: ResultJson) -> list[Table | Text]:
-    """Return the tables of a `fit` result."""
-    curve = for_curve(result) if result["curve"] else []
-    arena = for_arena_run((result["verdict"] or {}).get("arena"))
-    return [*curve, *for_fitted(result), *for_verdict(result), *arena, *for_firmware(result.get("firmware"))]
-
-
 _DEMO: dict[str, Shown] = {
     "model": "model",
     "nodes": "nodes",
-    "meta-ops": lambda one: one["meta_ops"] or "",
-    "tiles": lambda one: one["tiles"] or "",
-    "activations": lambda one: readable(one["activations"]),
-    "arena": lambda one: readable(one["arena"]),
-    "with insides": lambda one: readable(one["arena_with_insides"]),
-    "max error": lambda one: f"{one['error']:.2g}",
+    "meta-ops": lambda stage: stage["meta_ops"] or "",
+    "tiles": lambda stage: stage["tiles"] or "",
+    "activations": lambda stage: readable(stage["activations"]),
+    "arena": lambda stage: readable(stage["arena"]),
+    "with insides": lambda stage: readable(stage["arena_with_insides"]),
+    "max error": lambda stage: f"{stage['error']:.2g}",
 }
 
 
 def for_demo(result: ResultJson) -> list[Table | Text]:
     """Return the tables of the demo: a row for each model, its live bytes as a line, and the commands that do the same."""
     stages, folder = result["stages"], result["folder"]
-    top = max(one["arena"] for one in stages)
+    top = max(stage["arena"] for stage in stages)
     live: dict[str, Shown] = {
         "model": "model",
-        "live bytes": lambda one: live_line(one["live"], top),
-        "arena": lambda one: readable(one["arena"]),
+        "live bytes": lambda stage: live_line(stage["live"], top),
+        "arena": lambda stage: readable(stage["arena"]),
     }
     last = stages[-1]["file"].removesuffix(".onnx")
     commands = [
-        *(one["command"] for one in stages if one["command"]),
+        *(stage["command"] for stage in stages if stage["command"]),
         f"plan {last}.onnx --emit plan.html",
         f"verify {stages[0]['file']} {last}.planned.onnx",
     ]
@@ -122,15 +127,14 @@ def for_fuse(result: ResultJson) -> list[Table | Text]:
         "fused": "fused",
         "refused": lambda pattern: len(pattern["refused"]),
     }
-    found = [p for p in result["patterns"] if p["matches"] or p["refused"]]
+    reached = [p for p in result["patterns"] if p["matches"] or p["refused"]]
     title = f"{result['nodes_before']} nodes became {result['nodes_after']}"
-    tables: list[Table | Text] = [table_of(title, columns, found) if found else line(title)]
-    none = len(result["patterns"]) - len(found)
+    tables = tables_of(title, columns, reached) or [line(title)]
+    none = len(result["patterns"]) - len(reached)
     if none:
         tables.append(line(f"{counted(none, 'pattern')} matched nothing (--explain NAME says why)"))
-    refused = [(p["name"], r["root"], r["reason"]) for p in result["patterns"] for r in p["refused"]]
-    if refused:
-        tables.append(table("matches not fused", ("pattern", "root", "reason"), refused))
+    refused = [{"pattern": p["name"], **r} for p in result["patterns"] for r in p["refused"]]
+    tables += tables_of("matches not fused", {name: name for name in ("pattern", "root", "reason")}, refused)
     arena = result.get("arena")
     if arena:
         tables.append(line(f"arena: {arena['before']:,} bytes node by node, {arena['after']:,} bytes with meta-ops"))
@@ -157,10 +161,8 @@ def for_lowered(result: ResultJson) -> list[Table | Text]:
         kept = [(op, fate, len(calls), reason, calls[0]) for (op, fate, reason), calls in left.items()]
         tables.append(table("not lowered as a whole", ("meta-op", "result", "calls", "reason", "first call"), kept))
     not_run = [site for site in result.get("sites", ()) if site.get("skipped")]
-    if tables and not_run:
-        columns: dict[str, Shown] = {"call": "call", "reason": "skipped"}
-        tables.append(table_of("calls not compared by a run of their own", columns, not_run))
-    return tables
+    columns: dict[str, Shown] = {"call": "call", "reason": "skipped"}
+    return tables and [*tables, *tables_of("calls not compared by a run of their own", columns, not_run)]
 
 
 _EFFECTS = {
@@ -196,9 +198,11 @@ _PARTIAL: dict[str, Shown] = {
 _NOT_FUSED: dict[str, Shown] = {"root": "root", "variant": "variant", "fate": "fate", "why": "detail"}
 _BEGINNINGS: dict[str, Shown] = {
     "variant": "variant",
-    "begins with": lambda one: " or ".join(one["operators"]),
-    "in the model": lambda one: f"{one['taken']}, taken by {', '.join(one['takers'])}" if one["taken"] else "none",
-    "other operators": lambda one: _counted(one["others"]),
+    "begins with": lambda beginning: " or ".join(beginning["operators"]),
+    "in the model": lambda beginning: (
+        f"{beginning['taken']}, taken by {', '.join(beginning['takers'])}" if beginning["taken"] else "none"
+    ),
+    "other operators": lambda beginning: _counted(beginning["others"]),
 }
 """What a variant begins with, and how many nodes it could begin with, if earlier patterns had not taken them."""
 
@@ -210,30 +214,31 @@ def for_explain(result: ResultJson) -> list[Table | Text]:
     if result["earlier"]:
         parts.append(line(_ran_before(result["earlier"])))
     left_alone = [m for m in result["matches"] if m["fate"] != "fused"]
-    if left_alone:
-        parts.append(table_of("matches that were not fused", _NOT_FUSED, left_alone))
+    parts += tables_of("matches that were not fused", _NOT_FUSED, left_alone)
     if shown:
         parts.append(table_of("partial matches, the nearest first", _PARTIAL, shown))
         parts += [
-            line(f"variant {one['variant']} needs {', '.join(one['missing'])}, which the model does not have")
-            for one in result["beginnings"]
-            if one["missing"]
+            line(
+                f"variant {beginning['variant']} needs {', '.join(beginning['missing'])}, which the model does not have"
+            )
+            for beginning in result["beginnings"]
+            if beginning["missing"]
         ]
     left = len(result["reasons"]) - len(shown)
     if left:
         parts.append(line(f"{left} more reasons of partial matches that got less far; --json has them all"))
     if shown or result["matches"]:
         return parts
-    names = " or ".join(dict.fromkeys(name for one in result["beginnings"] for name in one["operators"]))
+    names = " or ".join(dict.fromkeys(name for beginning in result["beginnings"] for name in beginning["operators"]))
     return [*parts, table_of(f"no {names} to begin with", _BEGINNINGS, result["beginnings"])]
 
 
 def _ran_before(earlier: Sequence[ResultJson]) -> str:
     """Return which patterns ran before the one that is explained, in their order, and how many meta-ops each made."""
-    made = [f"{one['name']} ({one['fused']} fused)" for one in earlier if one["fused"]]
-    none = len(earlier) - len(made)
+    busy = [f"{pattern['name']} ({pattern['fused']} fused)" for pattern in earlier if pattern["fused"]]
+    none = len(earlier) - len(busy)
     rest = [f"{counted(none, 'pattern')} that fused nothing"] if none else []
-    return f"ran before it: {', '.join([*made, *rest])}"
+    return f"ran before it: {', '.join([*busy, *rest])}"
 
 
 def _fates(result: ResultJson) -> str:
@@ -253,7 +258,7 @@ _NAMES = 3
 
 _TILED: dict[str, Shown] = {
     **{"node": "node", "operator": "op", "M": "m", "K": "k", "N": "n"},
-    "grid": lambda one: "×".join(map(str, one["grid"])),
+    "grid": lambda node: "×".join(map(str, node["grid"])),
     "tiles": "matmuls",
 }
 _EXPERTS: dict[str, Shown] = {
@@ -278,10 +283,9 @@ _CHOSEN: dict[str, Shown] = {
 def for_tile(result: ResultJson) -> list[Table | Text]:
     """Return the tables of a `tile` result."""
     title = f"{result['nodes_before']} nodes became {result['nodes_after']}"
-    tiled, experts = result["tiled"], result.get("experts")
-    tables: list[Table | Text] = [table_of(title, _TILED, tiled) if tiled else line(title)]
-    if experts:
-        tables.append(table_of("mixtures of experts", _EXPERTS, experts))
+    tiled = result["tiled"]
+    tables = tables_of(title, _TILED, tiled) or [line(title)]
+    tables += tables_of("mixtures of experts", _EXPERTS, result.get("experts", ()))
     tables += _choices(tiled)
     if result.get("peaks"):
         peaks = [(way, peak["layers"], peak["model"]) for way, peak in result["peaks"].items()]
@@ -316,7 +320,7 @@ def _arena(arena: ResultJson) -> str:
 
 def _choices(tiled: Iterable[ResultJson]) -> list[Table | Text]:
     """Return the tiles chosen within a memory, and the other choices of the layer that moves most; nothing without a choice."""
-    chosen = [{**one["choice"], "node": one["node"]} for one in tiled if one.get("choice")]
+    chosen = [{**node["choice"], "node": node["node"]} for node in tiled if node.get("choice")]
     if not chosen:
         return []
     most = max(chosen, key=lambda choice: choice["bytes_moved"])
@@ -324,3 +328,178 @@ def _choices(tiled: Iterable[ResultJson]) -> list[Table | Text]:
         table_of("tiles chosen", _CHOSEN, chosen),
         table_of(f"nodes against bytes: {most['node']}", _CHOICE, most["trade"]),
     ]
+
+
+# verify: every output with its largest difference, and the first value that differs; and the verdict of other verbs.
+
+_LAYERS = 20
+"""Rows of the errors of inner values that are shown; --json has them all."""
+
+
+def for_verdict(result: ResultJson) -> list[Table | Text]:
+    """Return the lines about the runs that verified the result of another verb."""
+    verdict = result.get("verdict")
+    if verdict is None:
+        return [line("not verified")]
+    worst = max((output["max_rel"] or 0.0 for output in verdict["outputs"]), default=0.0)
+    alone = len(result.get("sites") or ())
+    each = max((site.get("runs", 1) for site in result.get("sites") or ()), default=1)
+    often = f", {each} runs each" if each > 1 else ""
+    themselves = "itself" if alone == 1 else "themselves"
+    sites = f", and {alone} different site{'s' * (alone > 1)} by {themselves}{often}" if alone else ""
+    where = f" at {at_sizes(verdict['dims'])}" if verdict["dims"] else ""
+    # An output that is equal for a special reason names it: its relative error alone would look like a mistake.
+    explained = [o for o in verdict["outputs"] if o["equal"] and o.get("reason")]
+    left, count = verdict.get("not_compared", {}), len(verdict["outputs"])
+    compared = f" in {count:,} of {count + len(left):,} outputs" if left else ""
+    notes = [f"{o['name']} is off by {o['max_abs'] or 0.0:.2g}: {o['reason']}" for o in explained]
+    summary = f"verified{compared}: {verdict['runs']} runs{where}{sites}; worst relative error {worst:.2g}"
+    return [*(line(text) for text in (summary, *notes)), *reasons("not compared", left)]
+
+
+def _error(size: float | None) -> str:
+    """Return a difference; JSON has null for one without bounds."""
+    return "∞" if size is None else f"{size:.3g}"
+
+
+def _place(where: ResultJson | None) -> str:
+    return "" if where is None else f"at {where['index']}: {where['expected']} became {where['got']}"
+
+
+_JUDGED: dict[str, Shown] = {
+    "max absolute": lambda value: _error(value["max_abs"]),
+    "max relative": lambda value: _error(value["max_rel"]),
+    "tolerance": lambda value: f"{value['tolerance']:.3g}",
+    "equal": lambda value: "yes" if value["equal"] else "NO",
+}
+_OUTPUTS: dict[str, Shown] = {
+    "output": "name",
+    **_JUDGED,
+    "worst element": lambda output: _place(output["where"]),
+    "inputs": lambda output: output.get("inputs", "") if output["where"] else "",
+    "remark": lambda output: output.get("reason", ""),
+}
+_VALUES: dict[str, Shown] = {
+    "value": "name",
+    "in the first model": lambda value: "" if value["original"] == value["name"] else value["original"],
+    **_JUDGED,
+}
+
+
+def for_verify(result: ResultJson) -> list[Table | Text]:
+    """Return the tables of a `verify` result."""
+    parts: list[Table | Text] = [table_of("outputs", _OUTPUTS, result["outputs"])]
+    parts += [line(f"tolerance: {why}") for why in dict.fromkeys(output["why"] for output in result["outputs"])]
+    dims = f" (at {at_sizes(result['dims'])})" if result["dims"] else ""
+    runs = f"{result['runs']} run{'s' * (result['runs'] != 1)}"
+    parts.append(line(f"{runs}: {', '.join(result['inputs'])}{dims}"))
+    parts += reasons("not compared", result.get("not_compared", {}))
+    parts += [line(f"not run on {name}: the first model refuses it ({why})") for name, why in result["skipped"].items()]
+    return [*parts, *_bisection(result)]
+
+
+def _bisection(result: ResultJson) -> list[Table | Text]:
+    bisection = result.get("bisect")
+    if bisection is None:
+        return []
+    value = bisection["value"]
+    nodes = {
+        "node": (bisection["node"], bisection["op"]),
+        "node in the first model": (bisection["original"], bisection["original_op"]),
+    }
+    off = f"{_error(value['max_abs'])}, tolerance {value['tolerance']:.3g} {_place(value['where'])}".strip()
+    rows = [
+        ("value", value["name"]),
+        *((title, "not known" if name is None else f"{op} {name!r}") for title, (name, op) in nodes.items()),
+        ("difference", off),
+        ("rewrite", bisection["rewrite"]),
+        ("equal values before it", bisection["agreeing"]),
+    ]
+    return [table("the first value that differs", ("field", "value"), rows), *_layers(bisection["layers"])]
+
+
+def _layers(layers: Sequence[ResultJson]) -> list[Table | Text]:
+    """Return how far each value is off, from the first on that is off at all."""
+    start = next((i for i, layer in enumerate(layers) if layer["max_abs"] != 0), len(layers))
+    title = f"{len(layers):,} values of both, the first {start:,} without error"
+    return [table_of(title, _VALUES, layers[start : start + _LAYERS]), *rest_of(len(layers) - start - _LAYERS)]
+
+
+# fit: the costs before and after, the steps, what is in the way where nothing fits, and the trade.
+
+_SHOWN = 8
+"""Tensors that are listed where nothing fits; --json has them all."""
+_STEPS: dict[str, Shown] = {"what was cut": "text", "peak": "peak", "extra MACs": "extra_macs", "nodes": "pieces"}
+
+
+def for_fit(result: ResultJson) -> list[Table | Text]:
+    """Return the tables of a `fit` result."""
+    curve = for_curve(result) if result["curve"] else []
+    arena = for_arena_run((result["verdict"] or {}).get("arena"))
+    return [*curve, *_fitted(result), *for_verdict(result), *arena, *for_firmware(result.get("firmware"))]
+
+
+def _fitted(result: ResultJson) -> list[Table | Text]:
+    """Return the tables of a `fit` result, without the verdict of its runs."""
+    before, after = result["before"], result["after"]
+    costs: dict[str, Shown] = {
+        **{"model": "model", "arena": "arena", "peak": "peak", "MACs": "macs"},
+        "extra": partial(_extra, before),
+        **{"nodes": "nodes", "bytes copied": "copied"},
+    }
+    rows = [{**before, "model": "before"}, {**after, "model": "after"}]
+    tables: list[Table | Text] = [table_of("costs", costs, rows)]
+    movement = result.get("movement")
+    if movement:
+        ends = f"{movement['fast']} and {movement['slow']}"
+        bound = f"lower bound {movement['lower_bound']:,}"
+        tables.append(line(f"between {ends}: {movement['copies']:,} copies of {movement['bytes']:,} bytes ({bound})"))
+    tables += tables_of("steps", _STEPS, result["steps"]) or ([line("nothing was cut")] if result["fits"] else [])
+    if result["tiled"]:
+        tables.append(line(_tiled(result["tiled"])))
+    blocked = result["blocked_by"]
+    if blocked:
+        cut = f", which is cut with {_run(blocked['nodes'])}" if len(blocked["nodes"]) > 1 else ""
+        tables.append(line(f"the peak of {blocked['peak']:,} bytes is at {blocked['kernel']}{cut}"))
+        if 2 * blocked["outputs"] > blocked["peak"]:
+            tables.append(line(f"the outputs of the model, which live to the end, take {blocked['outputs']:,} bytes"))
+        tables.append(table_of("alive there", {"tensor": str}, blocked["tensors"][:_SHOWN]))
+        tables += tables_of("what is in the way", {"node": str}, blocked["reasons"][:_SHOWN])
+    return tables
+
+
+def _tiled(result: ResultJson) -> str:
+    """Return how many products were tiled, and which nodes exceed the limits."""
+    tiles = sum(product["matmuls"] for product in result["tiled"])
+    over = [node["node"] for node in result["skipped"] if node["over_limits"]]
+    beyond = f"; over the limits: {some_of(over, _SHOWN)}" if over else ""
+    return f"{len(result['tiled']):,} products became {tiles:,} tiles{beyond}"
+
+
+def _run(nodes: list[str]) -> str:
+    return nodes[0] if len(nodes) == 1 else f"{nodes[0]} to {nodes[-1]}"
+
+
+def _extra(before: ResultJson, cost: ResultJson) -> str:
+    """Return how many more multiply-accumulates there are than before."""
+    return f"{cost['macs'] / before['macs'] - 1:+.1%}" if before["macs"] else ""
+
+
+COLUMNS = ("arena", "of before", "MACs", "extra", "nodes", "bytes copied", "arena is")
+
+
+def curve_rows(result: ResultJson) -> list[tuple[str | int, ...]]:
+    """Return a row for each point of the trade."""
+    before = result["curve"][0]
+    return [_row(point, before) for point in result["curve"]]
+
+
+def for_curve(result: ResultJson) -> list[Table | Text]:
+    """Return the table of the trade: the model as it is, then ever smaller arenas."""
+    return [table("arena against its price", COLUMNS, curve_rows(result))]
+
+
+def _row(point: ResultJson, before: ResultJson) -> tuple[str | int, ...]:
+    share = f"{point['arena'] / before['arena']:.1%}" if before["arena"] else ""
+    state = "estimated" if point["estimated"] else "planned"
+    return point["arena"], share, point["macs"], _extra(before, point), point["nodes"], point["copied"], state

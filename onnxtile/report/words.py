@@ -78,17 +78,17 @@ class Headline:
     figures: tuple[tuple[str, str], ...]
 
 
-def headline(plan: PlanJson, title: str, said: str = "") -> Headline:
+def headline(plan: PlanJson, title: str, prefix: str = "") -> Headline:
     """Return the headline of `plan`; `title` is used where the plan names no model. Figures that a plan does not have are left out.
 
-    `said` tells the plan from another in the same picture.
+    `prefix` tells the plan from another in the same picture.
     """
     inputs = plan.get("inputs") or ()
-    named = [f"{one['name']} {tensor_type(one)}" for one in inputs[:_INPUTS]]
+    named = [f"{tensor['name']} {tensor_type(tensor)}" for tensor in inputs[:_INPUTS]]
     more = [f"{len(inputs) - _INPUTS} more"] if len(inputs) > _INPUTS else []
     figures = list(_figures(plan))
-    if said:
-        figures[0] = (f"{said}: {figures[0][0]}", figures[0][1])
+    if prefix:
+        figures[0] = (f"{prefix}: {figures[0][0]}", figures[0][1])
     return Headline(plan.get("model") or title, ", ".join((*named, *more)), tuple(figures))
 
 

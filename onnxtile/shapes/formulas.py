@@ -292,7 +292,7 @@ def _windows(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
     sizes, weight = operands.shape(0), _weight(operands)
     if sizes is None or len(sizes) < 2 or (weight is None and operands.node.op_type in _WEIGHTS):
         return None
-    slides = _slides(operands) or [None] * (len(sizes) - 2)
+    slides: Sequence[SlidingAxis | None] = _slides(operands) or [None] * (len(sizes) - 2)
     if len(slides) != len(sizes) - 2:
         return None
     rounds_up = operands.integer("ceil_mode", 0) == 1
@@ -328,7 +328,7 @@ def _spread(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
     sizes, weight = operands.shape(0), _weight(operands)
     if sizes is None or weight is None or len(weight) != len(sizes):
         return None
-    slides = _slides(operands, transposed=True) or [None] * (len(sizes) - 2)
+    slides: Sequence[SlidingAxis | None] = _slides(operands, transposed=True) or [None] * (len(sizes) - 2)
     axes = [None if s is None else _reached(s, n) for s, n in zip(slides, sizes[2:], strict=True)]
     return [[sizes[0], weight[1] * operands.integer("group", 1), *axes]]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -89,8 +90,8 @@ class OnnxtileError(Exception):
 
     def __init__(self, message: str, *, hint: str | None = None, given: Mapping[str, object] | None = None) -> None:
         self._message, self._hint, self.given = message, hint, dict(given or {})
-        said, self.hint = self.worded(in_python)
-        super().__init__(said)
+        text, self.hint = self.worded(in_python)
+        super().__init__(text)
 
     def worded(self, wording: Wording) -> tuple[str, str | None]:
         """Return the message and the hint, with each parameter as `wording` has it."""
@@ -117,6 +118,20 @@ class ModelWarning(UserWarning):
 
 class UsageError(OnnxtileError):
     """An option that makes no sense: a bound of 0, an unknown dimension, an output that exists already."""
+
+
+_PARAMETER = re.compile(r"\{(\w+)\}")
+
+
+def about_options(message: str, *, hint: str = "", **values: object) -> UsageError:
+    """Return the error for options that make no sense together: `message` and `hint` name each as {name}; some show their `values`.
+
+    >>> error = about_options("{target} excludes {max}", hint="leave out {max}", target="npu.toml")
+    >>> str(error), error.hint
+    ("target='npu.toml' excludes max", 'leave out max')
+    """
+    names = _PARAMETER.findall(f"{message} {hint}")
+    return UsageError(message, hint=hint or None, given={**dict.fromkeys(names, NAME_ONLY), **values})
 
 
 def invalid(name: str, value: object, choices: Iterable[str] = (), *, reason: str = "", hint: str = "") -> UsageError:

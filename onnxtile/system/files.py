@@ -105,9 +105,9 @@ def temporary_folder() -> Iterator[Path]:
 
     Those that killed processes left there are removed first, once. Raises OSError.
     """
-    place = Path(tempfile.gettempdir())
-    _remove_left_over(place.absolute(), _is_folder)
-    with _locked_entry(place, _new_folder) as path:
+    folder = Path(tempfile.gettempdir())
+    _remove_left_over(folder.absolute(), _is_folder)
+    with _locked_entry(folder, _new_folder) as path:
         yield path
 
 
@@ -215,7 +215,7 @@ def carry(tensors: Iterable[ir.ExternalTensor], folder: Path) -> list[Path]:
     where another file of that name is there, where the name leads out of `folder`, where a file is gone, or the system refuses; then
     nothing is left behind.
     """
-    made: list[Path] = []
+    written: list[Path] = []
     try:
         for base, location in sorted({(Path(t.base_dir), os.fspath(t.location)) for t in tensors}):
             source, target = base / location, folder / location
@@ -223,16 +223,16 @@ def carry(tensors: Iterable[ir.ExternalTensor], folder: Path) -> list[Path]:
             if base.resolve() == folder or _is_there(source, target):
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
-            _copy_whole(source, target, made)
+            _copy_whole(source, target, written)
     except OSError as error:
-        _remove_all(made)
+        _remove_all(written)
         raise UsageError(
             f"the weights cannot be carried to {folder}: {error.strerror or error}", hint="write beside the input"
         ) from error
     except BaseException:
-        _remove_all(made)
+        _remove_all(written)
         raise
-    return made
+    return written
 
 
 def named_weights(model: Path) -> frozenset[Path]:
@@ -276,8 +276,8 @@ def _pieces(path: Path) -> Iterator[bytes]:
 
 
 def _locations(piece: bytes) -> Iterator[str]:
-    yield from (_text(piece, found.end()) for found in _LOCATION.finditer(piece))
-    yield from (found[1].decode(errors="replace") for found in _LOCATION_IN_TEXT.finditer(piece))
+    yield from (_text(piece, match.end()) for match in _LOCATION.finditer(piece))
+    yield from (match[1].decode(errors="replace") for match in _LOCATION_IN_TEXT.finditer(piece))
 
 
 _LOCATION = re.compile(rb"\x0a\x08location\x12")
@@ -324,13 +324,13 @@ def _remove_all(files: list[Path]) -> None:
         file.unlink(missing_ok=True)
 
 
-def _copy_whole(source: Path, target: Path, made: list[Path]) -> None:
+def _copy_whole(source: Path, target: Path, written: list[Path]) -> None:
     with temporary_file(target.parent) as temporary:
         with source.open("rb") as old, temporary.open("wb") as new:
             if not cloned(old.fileno(), new.fileno()):
                 copy_with_holes(old.fileno(), new.fileno())
         shutil.copymode(source, temporary)
-        made.append(target)
+        written.append(target)
         temporary.replace(target)
 
 

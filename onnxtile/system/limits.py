@@ -217,7 +217,7 @@ class _MemoryWatch:
 
     def _set(self) -> None:
         soft, hard = self._before
-        others = [one for one in (soft, hard) if one >= 0]  # -1 is no limit
+        others = [limit for limit in (soft, hard) if limit >= 0]  # -1 is no limit
         set_data_limit(min([*self._held[-1:], *others], default=-1), hard)
 
 

@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -32,15 +32,15 @@ def discover(package: str, *kinds: type[T]) -> dict[str, T]:
     `package` is a dotted name such as "onnxtile.planning.planners". Those of other distributions count, too: each entry point of the group
     names an instance, or a module that defines some. Raises OnnxtileError where two plug-ins share a name, or one cannot be loaded.
     """
-    found: dict[str, T] = {}
+    plugins: dict[str, T] = {}
     sources: dict[str, str] = {}
     for source, plug_in in (*_own(package, kinds), *_contributed(package, kinds)):
         name: str = plug_in.name  # type: ignore[attr-defined]
-        if found.setdefault(name, plug_in) is not plug_in:
+        if plugins.setdefault(name, plug_in) is not plug_in:
             where = " and ".join(dict.fromkeys((sources[name], source)))
             raise OnnxtileError(f"two plug-ins in {where} are named {name!r}")
         sources.setdefault(name, source)
-    return dict(sorted(found.items()))
+    return dict(sorted(plugins.items()))
 
 
 def named(package: str, name: str, kind: type[T]) -> T | None:
@@ -52,8 +52,8 @@ def named(package: str, name: str, kind: type[T]) -> T | None:
     if not is_own or contributions(_group(package)):
         return None
     module = importlib.import_module(f"{package}.{name}")
-    found = (value for value in vars(module).values() if isinstance(value, kind))
-    return next((value for value in found if value.name == name), None)  # type: ignore[attr-defined]
+    values = (value for value in vars(module).values() if isinstance(value, kind))
+    return next((value for value in values if value.name == name), None)  # type: ignore[attr-defined]
 
 
 def _group(package: str) -> str:
@@ -136,12 +136,27 @@ def contributed_folders(group: str) -> dict[str, Path]:
     folders: dict[str, Path] = {}
     for contribution in contributions(group):
         module = contribution.load()
-        places = [Path(place) for place in getattr(module, "__path__", ())]
+        places = [Path(folder) for folder in getattr(module, "__path__", ())]
         if not places or not places[0].is_dir():
             raise contribution.error(f"{contribution.value!r} is not a package with a folder")
         if folders.setdefault(contribution.name, places[0]) != places[0]:
             raise contribution.error(f"another plug-in has the name {contribution.name!r}")
     return folders
+
+
+def imported(home: str) -> Any:
+    """Return what `home` names: "module:name"."""
+    module, _, name = home.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def late(home: str) -> Callable[..., Any]:
+    """Return a function that calls the one that `home` names, "module:name"; the module is imported at the first call."""
+
+    def call(*arguments: Any) -> Any:
+        return imported(home)(*arguments)
+
+    return call
 
 
 def data_folder(name: str) -> Path:

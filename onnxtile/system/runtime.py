@@ -160,7 +160,11 @@ class Session:
         Such values are inputs of further runs, here or of other sessions, beside bindings and what `boxed` returns.
         """
         how = _run_options()
-        bound = {name: one for name, one in {**inputs, **outputs}.items() if isinstance(one, Binding)}
+        bound = {
+            name: binding_or_array
+            for name, binding_or_array in {**inputs, **outputs}.items()
+            if isinstance(binding_or_array, Binding)
+        }
         with self._watch(how), _refusals("run"):
             if not bound and len(inputs) <= _FEW:
                 return dict(zip(outputs, self._session.run_with_ort_values(list(outputs), inputs, how), strict=True))
@@ -180,8 +184,8 @@ class Session:
                 return bound
             # What a binding gives holds the binding, which holds the session.
             types = {o.name: o.type for o in self._session.get_outputs()}
-            made = zip(outputs, binding.get_outputs(), strict=True)
-            return {name: bound.get(name) or boxed(unboxed(box, types[name])) for name, box in made}
+            results = zip(outputs, binding.get_outputs(), strict=True)
+            return {name: bound.get(name) or boxed(unboxed(box, types[name])) for name, box in results}
 
     def _watch(self, how: Any) -> Watch:
         """Return the watch that stops the run with the options `how` when its time is over."""
@@ -212,12 +216,14 @@ def as_text(strings: Array) -> Array:
     spelling of a Python bytes object for its content. Raises ModelError for bytes that are not UTF-8.
     """
     try:
-        texts = [one.decode() if isinstance(one, bytes) else str(one) for one in strings.ravel().tolist()]
+        texts = [
+            element.decode() if isinstance(element, bytes) else str(element) for element in strings.ravel().tolist()
+        ]
     except UnicodeDecodeError as error:
         raise ModelError(f"a string tensor holds bytes that are not UTF-8: {error}") from error
-    found = np.empty(len(texts), object)
-    found[:] = texts
-    return found.reshape(strings.shape)
+    array = np.empty(len(texts), object)
+    array[:] = texts
+    return array.reshape(strings.shape)
 
 
 def contrib_schemas(op: str, domain: str) -> list[Any]:
@@ -227,10 +233,10 @@ def contrib_schemas(op: str, domain: str) -> list[Any]:
 
 @cache
 def _schemas() -> dict[tuple[str, str], list[Any]]:
-    found: dict[tuple[str, str], list[Any]] = {}
+    schemas: dict[tuple[str, str], list[Any]] = {}
     for schema in _library().capi.onnxruntime_pybind11_state.get_all_operator_schema():
-        found.setdefault((schema.domain, schema.name), []).append(schema)
-    return found
+        schemas.setdefault((schema.domain, schema.name), []).append(schema)
+    return schemas
 
 
 def inferred_results(model: bytes) -> list[Feed]:
@@ -288,11 +294,11 @@ class _refusals:  # noqa: N801 - reads as a statement: with _refusals("load")
                 f"onnxruntime's CPU {lacks}: {reason}",
                 hint="add --no-verify to go on without a run",
             ) from error
-        found = _OTHER_SHAPE.search(reason)
-        if found is None:
+        match = _OTHER_SHAPE.search(reason)
+        if match is None:
             raise ModelError(f"onnxruntime cannot {self._verb} the model: {reason}") from error
         raise ModelError(
-            f"a {found['operator']} has a result of shape {{{found['computed']}}} with these inputs, and {{{found['given']}}} in the model",
+            f"a {match['operator']} has a result of shape {{{match['computed']}}} with these inputs, and {{{match['given']}}} in the model",
             hint="the numbers in an input decide it: give inputs that the model is made for, with --inputs FILE.npz",
         ) from error
 
@@ -303,9 +309,9 @@ def aligned(array: Array) -> Array:
         return array
     memory = np.empty(array.nbytes + 63, np.uint8)
     start = -memory.ctypes.data % 64
-    found = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    found[...] = array
-    return found
+    copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 def _fed(value: Any) -> Any:
@@ -340,16 +346,18 @@ def _boxed_constant(value: Any, type_name: str) -> Any:
     from onnx import TensorProto, numpy_helper, parser
 
     arrays = value if isinstance(value, list) else [value]
-    names = [f"i{place}" for place in range(len(arrays))]
+    names = [f"i{number}" for number in range(len(arrays))]
     element = type_name.removeprefix("seq(tensor(").rstrip(")")
-    made, operator = (f"seq({element}[])", "SequenceConstruct") if isinstance(value, list) else ("string[]", "Identity")
+    boxed_type, operator = (
+        (f"seq({element}[])", "SequenceConstruct") if isinstance(value, list) else ("string[]", "Identity")
+    )
     if not arrays:
         operator = f"SequenceEmpty <dtype = {TensorProto.DataType.Value(element.upper())}>"
     head = '<ir_version: 8, opset_import: ["" : 14]>'
-    model = parser.parse_model(f"{head} constant () => ({made} o) {{ o = {operator} ({', '.join(names)}) }}")
-    for name, one in zip(names, arrays, strict=True):
-        text = one.dtype.kind in "OSU"
-        model.graph.initializer.append(numpy_helper.from_array(as_text(one) if text else one, name))
+    model = parser.parse_model(f"{head} constant () => ({boxed_type} o) {{ o = {operator} ({', '.join(names)}) }}")
+    for name, element_array in zip(names, arrays, strict=True):
+        text = element_array.dtype.kind in "OSU"
+        model.graph.initializer.append(numpy_helper.from_array(as_text(element_array) if text else element_array, name))
     return Session(model.SerializeToString()).run_on({}, {"o": None})["o"]
 
 

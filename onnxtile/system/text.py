@@ -37,11 +37,11 @@ def bytes_of(text: str) -> int | None:
     >>> bytes_of("1.25KiB")
     1280
     """
-    found = re.fullmatch(r"([0-9]+)(?:\.([0-9]+))?\s*([a-zA-Z]*)", text.strip())
-    if found is None or (unit := _UNITS.get(found[3].lower())) is None:
+    match = re.fullmatch(r"([0-9]+)(?:\.([0-9]+))?\s*([a-zA-Z]*)", text.strip())
+    if match is None or (unit := _UNITS.get(match[3].lower())) is None:
         return None
-    decimals = found[2] or ""
-    number, parts = whole(found[1] + decimals), int("1" + "0" * len(decimals))
+    decimals = match[2] or ""
+    number, parts = whole(match[1] + decimals), int("1" + "0" * len(decimals))
     return None if number is None or number * unit % parts else number * unit // parts
 
 
@@ -76,14 +76,14 @@ def _encode(value: Any, encoder: json.JSONEncoder = _STRICT) -> str:
 
 def _told(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _told(one) for key, one in value.items()}
+        return {key: _told(element) for key, element in value.items()}
     if isinstance(value, list | tuple):
-        return [_told(one) for one in value]
+        return [_told(element) for element in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _seen(text: str) -> str:
-    return text if text.isascii() and "\x7f" not in text else _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return text if text.isascii() and "\x7f" not in text else _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _field(value: Any) -> str:
@@ -131,7 +131,7 @@ def _character(escape: re.Match[str]) -> str:
 
 def _escaped(text: str) -> str:
     """Return `text` with characters that are not printable as `text_of` reads them; what looks so already has its backslash escaped."""
-    plain = _ESCAPE.sub(lambda found: f"\\x5c{found[0][1:]}" if _character(found) != found[0] else found[0], text)
+    plain = _ESCAPE.sub(lambda match: f"\\x5c{match[0][1:]}" if _character(match) != match[0] else match[0], text)
     return plain if plain.isprintable() else "".join(char if char.isprintable() else _escape(char) for char in plain)
 
 

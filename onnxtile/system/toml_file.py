@@ -74,8 +74,8 @@ def read(path: Path, kind: type[OnnxtileError], *, hint: str | None = None) -> T
 
 
 def _line_of_long_number(text: str) -> int:
-    found = re.search(r"[\d_]{4300,}", text)
-    return 1 if found is None else text.count("\n", 0, found.start()) + 1
+    match = re.search(r"[\d_]{4300,}", text)
+    return 1 if match is None else text.count("\n", 0, match.start()) + 1
 
 
 def _syntax_error(message: str, text: str) -> tuple[str, int]:
@@ -93,7 +93,7 @@ def line_of(text: str, location: Location) -> int:
     on which the text up to there holds it for the first time.
     """
     lines = text.splitlines()
-    complete, deepest, found = 0, 0, 1
+    complete, deepest, line = 0, 0, 1
     for count in range(1, len(lines) + 1):
         try:
             content = tomllib.loads("\n".join(lines[:count]))
@@ -101,11 +101,11 @@ def line_of(text: str, location: Location) -> int:
             continue
         depth = _depth(content, location)
         if depth > deepest:
-            deepest, found = depth, complete + 1
+            deepest, line = depth, complete + 1
         if depth == len(location):
             break
         complete = count
-    return found
+    return line
 
 
 def _depth(content: Any, location: Location) -> int:
@@ -121,10 +121,10 @@ def _depth(content: Any, location: Location) -> int:
 
 def _fields(schema: type[pydantic.BaseModel]) -> set[str]:
     """Return the names of all fields of `schema` and of the schemas in it."""
-    found = set(schema.model_fields)
+    names = set(schema.model_fields)
     for definition in schema.model_json_schema().get("$defs", {}).values():
-        found |= definition.get("properties", {}).keys()
-    return found
+        names |= definition.get("properties", {}).keys()
+    return names
 
 
 def _nearest(name: str, known: set[str]) -> str:

@@ -55,29 +55,29 @@ class CutBlocks(Blocks):
 
     def block(self, row: int, column: int) -> ir.Value:
         """Return the value of the block at (row, column). A copy is written again where another one was asked for in between."""
-        place = self.place(row, column)
-        if place not in self.made:
+        position = self.position(row, column)
+        if position not in self.made:
             if self.are_copies and not self.writer.keeps_copies:
                 self.made.clear()
-            self.made[place] = self.write(place)
-        return self.made[place]
+            self.made[position] = self.write(position)
+        return self.made[position]
 
     @abstractmethod
-    def write(self, place: tuple[int, int]) -> ir.Value:
+    def write(self, position: tuple[int, int]) -> ir.Value:
         """Write the block at a row and a column."""
 
-    def place(self, row: int, column: int) -> tuple[int, int]:
+    def position(self, row: int, column: int) -> tuple[int, int]:
         """Return the place that the block is kept at."""
-        return self.cutting.place(row, column)
+        return self.cutting.position(row, column)
 
     @property
     def operand(self) -> TensorOperand:
         """The operand that is cut."""
         return self.cutting.operand
 
-    def in_grid(self, place: tuple[int, int]) -> GridPlace:
+    def in_grid(self, position: tuple[int, int]) -> GridPlace:
         """Return the place of a block in the grid."""
-        return dict(zip(self.cutting.letters[1:], place, strict=True))
+        return dict(zip(self.cutting.letters[1:], position, strict=True))
 
 
 @dataclass
@@ -87,17 +87,20 @@ class ConstantBlocks(CutBlocks):
     read: Callable[[], Array] = field(kw_only=True)
     fill: int = 0
 
-    def write(self, place: tuple[int, int]) -> ir.Value:
+    def write(self, position: tuple[int, int]) -> ir.Value:
         """Write the initializer that holds the block."""
-        dims = self.cutting.read.block(place)
+        dims = self.cutting.read.block(position)
         return self.writer.cut(
-            partial(self._cut, place), self.operand.dtype, dims, label(self.cutting.letters[0], self.in_grid(place))
+            partial(self._cut, position),
+            self.operand.dtype,
+            dims,
+            label(self.cutting.letters[0], self.in_grid(position)),
         )
 
-    def _cut(self, place: tuple[int, int]) -> Array:
+    def _cut(self, position: tuple[int, int]) -> Array:
         array, cuts, scale = self.read(), self.cutting.read, self.cutting.scale
-        view = (array.T if self.operand.transposed else array)[cuts.slices(place)]
-        missing = cuts.filling(place)
+        view = (array.T if self.operand.transposed else array)[cuts.slices(position)]
+        missing = cuts.filling(position)
         if any(missing):
             view = np.pad(view, [(0, after) for after in missing], constant_values=self.fill)
         return view if scale == 1.0 else times(view, scale, self.operand.dtype)
@@ -113,14 +116,14 @@ class QuantizedBlocks(CutBlocks):
     node: ir.Node = field(kw_only=True)
     _parameters: dict[tuple[int, tuple[tuple[int, int], ...]], ir.Value] = field(default_factory=dict)
 
-    def write(self, place: tuple[int, int]) -> ir.Value:
+    def write(self, position: tuple[int, int]) -> ir.Value:
         """Write the DequantizeLinear that makes the block."""
-        name, at, slices = self.cutting.letters[0], self.in_grid(place), self.cutting.read.slices(place)
+        name, at, slices = self.cutting.letters[0], self.in_grid(position), self.cutting.read.slices(position)
         quantized = self._constant(self.node.inputs[0], slices, f"{label(name, at)}_quantized")
         rest = [self._parameter(index, at, slices) for index in range(1, len(self.node.inputs))]
         attributes = [attribute for key, attribute in self.node.attributes.items() if key != "axis"]
         attributes += [] if self._axis is None else [ir.AttrInt64("axis", self._axis)]
-        dims = self.cutting.read.block(place)
+        dims = self.cutting.read.block(position)
         return self.writer.node("DequantizeLinear", [quantized, *rest], name, at, dims, attributes, self.operand.dtype)
 
     @property
@@ -138,18 +141,18 @@ class QuantizedBlocks(CutBlocks):
         """The elements along that axis that have a scale in common; 0 where each index has its own."""
         return self.node.attributes.get_int("block_size", 0)
 
-    def _parameter(self, index: int, place: GridPlace, slices: tuple[slice, ...]) -> ir.Value:
+    def _parameter(self, index: int, position: GridPlace, slices: tuple[slice, ...]) -> ir.Value:
         """Return the part of the scale or zero point, input `index`, that belongs to a block."""
         value, axis = self.node.inputs[index], self._axis
         assert value is not None
         parts: tuple[slice, ...] = () if axis is None else (slices[axis],)
         if self._together:
-            parts = tuple(_units(one, self._together) if along == axis else one for along, one in enumerate(slices))
+            parts = tuple(_units(part, self._together) if along == axis else part for along, part in enumerate(slices))
         if all(part == slice(None) for part in parts):
             return value
         key = index, tuple((part.start or 0, part.stop or 0) for part in parts)
         if key not in self._parameters:
-            name = f"{label(self.cutting.letters[0], place)}_{('', 'scale', 'zero_point')[index]}"
+            name = f"{label(self.cutting.letters[0], position)}_{('', 'scale', 'zero_point')[index]}"
             self._parameters[key] = self._constant(value, parts, name)
         return self._parameters[key]
 
@@ -173,20 +176,22 @@ class PackedBlocks(CutBlocks):
     how: PackedFactor = field(kw_only=True)
     _parameters: dict[tuple[str, int, int], ir.Value] = field(default_factory=dict)
 
-    def write(self, place: tuple[int, int]) -> ir.Value:
+    def write(self, position: tuple[int, int]) -> ir.Value:
         """Write the packed elements of the block."""
-        return self._part(self.operand.value, "", self.how.dims, place)
+        return self._part(self.operand.value, "", self.how.dims, position)
 
     def parameters(self, row: int, column: int) -> list[ir.Value]:
         """Return the scales of the block, and its zero points where there are some."""
         stems, columns = ("_scales", "_zero_points"), self.how.dims[0]
-        found = []
-        for one, stem, along in zip(self.how.parameters, stems, (self.how.dims[1], self.how.zeros_along), strict=False):
+        values = []
+        for parameter, stem, along in zip(
+            self.how.parameters, stems, (self.how.dims[1], self.how.zeros_along), strict=False
+        ):
             key = stem, row, column
             if key not in self._parameters:
-                self._parameters[key] = self._part(one.value, stem, (columns, along), (row, column))
-            found.append(self._parameters[key])
-        return found
+                self._parameters[key] = self._part(parameter.value, stem, (columns, along), (row, column))
+            values.append(self._parameters[key])
+        return values
 
     def attributes(self, row: int, column: int) -> list[ir.Attr]:
         """Return the attributes that say how large the block is."""
@@ -194,12 +199,12 @@ class PackedBlocks(CutBlocks):
         assert isinstance(k, int) and isinstance(n, int)
         return [ir.AttrInt64("K", k), ir.AttrInt64("N", n)]
 
-    def _part(self, value: ir.Value, stem: str, dims: tuple[int, ...], place: tuple[int, int]) -> ir.Value:
+    def _part(self, value: ir.Value, stem: str, dims: tuple[int, ...], position: tuple[int, int]) -> ir.Value:
         tensor = value.const_value
         assert tensor is not None
         if not self.cutting.is_cut:
             return value
-        rows, columns = self.cutting.read.slices(place)
+        rows, columns = self.cutting.read.slices(position)
         # Entries along K are blocks, or bytes of their zero points.
         parts = (columns, _units(rows, self.how.block * -(-self.how.dims[1] // dims[1])))
         shape = (*_widths(dims, parts), *dims[2:])
@@ -208,7 +213,7 @@ class PackedBlocks(CutBlocks):
         def cut() -> Array:
             return np.ascontiguousarray(self.writer.reader.array(tensor).reshape(dims)[parts]).reshape(flat)
 
-        name = label(self.cutting.letters[0], self.in_grid(place)) + stem
+        name = label(self.cutting.letters[0], self.in_grid(position)) + stem
         return self.writer.cut(cut, tensor.dtype, flat, name)
 
 
@@ -235,44 +240,44 @@ class RuntimeBlocks(CutBlocks):
     are_copies = True
     _panels: list[ir.Value] = field(default_factory=list)
 
-    def write(self, place: tuple[int, int]) -> ir.Value:
+    def write(self, position: tuple[int, int]) -> ir.Value:
         """Write the block: cut, then transposed, then filled up."""
         operand, name = self.operand, self.cutting.letters[0]
-        sides, missing = self.cutting.read.sides, self.cutting.read.filling(place)
-        at = {self.cutting.letters[1 + side]: place[side] for side in sides}
-        value = self._cut(place, at, f"{name}_stored" if operand.transposed or any(missing) else name)
+        sides, missing = self.cutting.read.sides, self.cutting.read.filling(position)
+        at = {self.cutting.letters[1 + side]: position[side] for side in sides}
+        value = self._cut(position, at, f"{name}_stored" if operand.transposed or any(missing) else name)
         if operand.transposed:
-            dims = self.cutting.read.block(place, filled=False)
+            dims = self.cutting.read.block(position, filled=False)
             perm = ir.AttrInt64s("perm", (1, 0))
             value = self.writer.node("Transpose", [value], f"transpose_{name}", at, dims, [perm], operand.dtype)
         if any(missing):
             zero = operand.zero.value if operand.zero is not None and operand.zero.is_single else None
-            dims = self.cutting.read.block(place)
+            dims = self.cutting.read.block(position)
             value = self.writer.pad((value, operand.dtype), missing, f"pad_{name}", at, dims, zero)
         return value
 
-    def _cut(self, place: tuple[int, int], at: GridPlace, stem: str) -> ir.Value:
+    def _cut(self, position: tuple[int, int], at: GridPlace, stem: str) -> ir.Value:
         """Return the elements of a block, in the order in which the value stores them."""
         stored, value = self.cutting.stored, self.operand.value
         sides = stored.sides
         split = next((side for side in sides if is_contiguous(stored.dims, stored.axes[side] or 0)), None)
         if split is not None:
             self._panels = self._panels or self._split(split)
-            value = self._panels[place[split]]
+            value = self._panels[position[split]]
             sides.remove(split)
         if not sides:
             return value
-        slices = stored.slices(place)
+        slices = stored.slices(position)
         index = {axis: slices[axis] for axis in (stored.axes[side] for side in sides) if axis is not None}
-        return self.writer.slice((value, self.operand.dtype), index, stem, at, stored.block(place, filled=False))
+        return self.writer.slice((value, self.operand.dtype), index, stem, at, stored.block(position, filled=False))
 
     def _split(self, side: int) -> list[ir.Value]:
         """Write the Split along `side`, whose parts lie one after another."""
         stored, (name, *letters) = self.cutting.stored, self.cutting.letters
         axis = stored.axes[side]
         assert axis is not None
-        places = [[index if other == side else None for other in (0, 1)] for index in range(stored.cuts[side].count)]
-        blocks = enumerate(stored.block(place, filled=False) for place in places)
+        positions = [[index if other == side else None for other in (0, 1)] for index in range(stored.cuts[side].count)]
+        blocks = enumerate(stored.block(position, filled=False) for position in positions)
         parts = [(label(name, {letters[side]: index}), dims) for index, dims in blocks]
         value, sizes = (self.operand.value, self.operand.dtype), f"{name}_{letters[side]}_sizes"
         return self.writer.split(value, axis, f"split_{name}", parts, sizes)
@@ -340,13 +345,13 @@ class WindowBlocks(CutBlocks):
 
     are_copies = True
 
-    def place(self, row: int, column: int) -> tuple[int, int]:
+    def position(self, row: int, column: int) -> tuple[int, int]:
         """Return the stretch of M, and that of the channels."""
         return row, column
 
-    def write(self, place: tuple[int, int]) -> ir.Value:
+    def write(self, position: tuple[int, int]) -> ir.Value:
         """Write the channels at a column of the window that a stretch of M reads."""
-        operand, (m, column), at = self.operand, place, self.in_grid(place)
+        operand, (m, column), at = self.operand, position, self.in_grid(position)
         if not self.cutting.columns.is_cut:
             del at[self.cutting.letters[2]]
         slices, dims = self.cutting.read.slices((0, column)), list(self.cutting.read.block((0, column)))

@@ -210,8 +210,10 @@ def _require_known(contraction: Contraction, limits: Limits, facts: TilingFacts)
         if is_cut and limits.asks_for_choice:
             sliding.require_reachable()
     if limits.needs_size(1) and not isinstance(contraction.channels, int):
-        places = [(left.value, left.stored_axis(1)), (right.value, right.stored_axis(0))]
-        raise NotApplicable(facts.unknown(*next((place for place in places if facts.can_bind(*place)), places[0])))
+        positions = [(left.value, left.stored_axis(1)), (right.value, right.stored_axis(0))]
+        raise NotApplicable(
+            facts.unknown(*next((position for position in positions if facts.can_bind(*position)), positions[0]))
+        )
     if limits.needs_size(2) and not isinstance(contraction.filters, int):
         raise NotApplicable(facts.unknown(right.value, right.stored_axis(1)))
 
@@ -280,12 +282,12 @@ class Candidate:
         return TileSite(self.node, self.name, contraction, grid, chosen)
 
 
-def choose(found: Iterable[Candidate | SkippedNode], options: TilingPolicy) -> list[TileSite | SkippedNode]:
+def choose(candidates: Iterable[Candidate | SkippedNode], options: TilingPolicy) -> list[TileSite | SkippedNode]:
     """Return the cuts with the fewest nodes within 5 % of the fewest bytes, and no more nodes in all than the options allow.
 
     Where the options do not say, and the limits leave a choice, that is `MOST_NODES`. Raises Infeasible.
     """
-    entries = list(found)
+    entries = list(candidates)
     fronts = [entry.choices for entry in entries if isinstance(entry, Candidate)]
     most = options.nodes_at_most
     if most is None and sum(choices[0].nodes for choices in fronts) <= MOST_NODES:

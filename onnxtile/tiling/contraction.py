@@ -298,12 +298,12 @@ class Contraction:
         """The two factors, their zero points, the biases, the scales, and what only the original nodes read."""
         operands = [self.left, self.right, self.left.zero, self.right.zero, self.tile_bias, self.bias]
         scales = [] if self.requantize is None else self.requantize.parameters
-        return [*(one for one in operands if one is not None), *scales, *self.read]
+        return [*(operand for operand in operands if operand is not None), *scales, *self.read]
 
     @property
     def values(self) -> list[ir.Value]:
         """The values of all these."""
-        return [one.value for one in self.tensors]
+        return [tensor.value for tensor in self.tensors]
 
     @property
     def axes(self) -> tuple[int | None, ...]:

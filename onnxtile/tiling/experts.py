@@ -37,7 +37,7 @@ _DOMAIN = "com.microsoft"
 
 @dataclass(frozen=True)
 class _ExpertOperands:
-    """The places of the operands of one operator: those cut by `rows`, by `columns`, the bias of the result, and those not understood."""
+    """The slots of the operands of one operator: those cut by `rows`, by `columns`, the bias of the result, and those not understood."""
 
     rows: tuple[int, ...]
     columns: tuple[int, ...]
@@ -87,7 +87,7 @@ def find_experts(
 
     Raises Infeasible where no stretch meets the limits, and the options are strict.
     """
-    found: list[ExpertSite | SkippedNode] = []
+    sites: list[ExpertSite | SkippedNode] = []
     for node in model.graph.all_nodes():
         if node.domain != _DOMAIN or node.op_type not in _OPERANDS:
             continue
@@ -95,31 +95,31 @@ def find_experts(
         try:
             if name in options.skip:
                 raise NotApplicable("left out on request")
-            found.append(_site(node, name, limits.of_operator(node.op_type), facts))
+            sites.append(_site(node, name, limits.of_operator(node.op_type), facts))
         except NotApplicable as reason:
-            found.append(SkippedNode(name, str(reason)))
+            sites.append(SkippedNode(name, str(reason)))
         except Infeasible as error:
             if options.strict:
                 raise
-            found.append(SkippedNode(name, f"{error} ({error.hint})", over_limits=True))
-    return [one for one in found if isinstance(one, SkippedNode) or one.tiles > 1]
+            sites.append(SkippedNode(name, f"{error} ({error.hint})", over_limits=True))
+    return [site for site in sites if isinstance(site, SkippedNode) or site.tiles > 1]
 
 
 def _site(node: ir.Node, name: str, limits: Limits, facts: TilingFacts) -> ExpertSite:
     """Return the cuts of `node`. Raises NotApplicable and Infeasible."""
-    places = _OPERANDS[node.op_type]
+    slots = _OPERANDS[node.op_type]
     if facts.dtype(required_input(node, 0), node.op_type) != ir.DataType.FLOAT:
         raise NotApplicable(f"{node.op_type} is cut for float32 only")
-    if any(given_input(node, place) is not None for place in places.unknown):
+    if any(given_input(node, slot) is not None for slot in slots.unknown):
         raise NotApplicable("it has zero points, weights of its own for routing, or further scales")
     if node.attributes.get_string("quant_type", "int") != "int" or node.attributes.get_int("weights_prepacked", 0) > 0:
         raise NotApplicable("its weights are not stored as whole numbers, row by row")
-    for place in (*places.rows, *places.columns):
-        value = given_input(node, place)
+    for slot in (*slots.rows, *slots.columns):
+        value = given_input(node, slot)
         if value is not None and (value.const_value is None or not value.is_initializer()):
             raise NotApplicable(f"its weights {value.name!r} are not an initializer")
-    experts, rows, _ = _three(node, places.first, facts)
-    _, width, columns = _three(node, places.second, facts)
+    experts, rows, _ = _three(node, slots.first, facts)
+    _, width, columns = _three(node, slots.second, facts)
     held = _held(node)
     inner = columns * held
     gates = rows // inner if inner else 0
@@ -157,8 +157,8 @@ def _held(node: ir.Node) -> int:
     return max(1, 8 // max(1, node.attributes.get_int("fc2_expert_weight_bits", bits)))
 
 
-def _three(node: ir.Node, place: int, facts: TilingFacts) -> tuple[int, int, int]:
-    value = required_input(node, place)
+def _three(node: ir.Node, slot: int, facts: TilingFacts) -> tuple[int, int, int]:
+    value = required_input(node, slot)
     dims = facts.known_dims(value)
     if len(dims) != 3:
         raise NotApplicable(f"its weights {value.name!r} have {len(dims)} axes, not 3")
@@ -170,18 +170,20 @@ def cut_experts(site: ExpertSite, constants: KnownConstants, names: Names) -> Ti
     node, graph = site.node, site.node.graph
     assert graph is not None
     result, old = node.outputs[0], list(node.inputs)
-    made: list[ir.Node] = []
+    nodes: list[ir.Node] = []
     total: ir.Value | None = None
-    for place, (start, end) in enumerate(site.stretches):
+    for index, (start, end) in enumerate(site.stretches):
         inputs = [_part(site, number, start, end, constants, names) for number in range(len(old))]
-        tile = _node(site, node.op_type, inputs, f"{site.name}/n{place}", place, names, node.attributes.values())
-        made.append(tile)
+        tile = _node(site, node.op_type, inputs, f"{site.name}/n{index}", index, names, node.attributes.values())
+        nodes.append(tile)
         if total is not None:
-            made.append(_node(site, "Add", [total, tile.outputs[0]], f"{site.name}/sum{place}", place, names))
-        total = made[-1].outputs[0]
-    ir.convenience.replace_nodes_and_values(graph, node, [node], made, [result], [made[-1].outputs[0]])
+            nodes.append(_node(site, "Add", [total, tile.outputs[0]], f"{site.name}/sum{index}", index, names))
+        total = nodes[-1].outputs[0]
+    ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, [result], [nodes[-1].outputs[0]])
     prune((value for value in old if value is not None), constants)
-    return TiledExperts(site.name, node.op_type, site.experts, site.width, site.inner, site.step, site.tiles, len(made))
+    return TiledExperts(
+        site.name, node.op_type, site.experts, site.width, site.inner, site.step, site.tiles, len(nodes)
+    )
 
 
 def _node(
@@ -189,13 +191,13 @@ def _node(
     op: str,
     inputs: Sequence[ir.Value | None],
     name: str,
-    place: int,
+    index: int,
     names: Names,
     attributes: Iterable[ir.Attr] = (),
 ) -> ir.Node:
     source = site.node.outputs[0]
     output = ir.Value(name=names.fresh(name), type=source.type, shape=source.shape)
-    mark = json.dumps({"source": site.name, "op": site.node.op_type, "n": place}, ensure_ascii=False)
+    mark = json.dumps({"source": site.name, "op": site.node.op_type, "n": index}, ensure_ascii=False)
     domain = _DOMAIN if op == site.node.op_type else ""
     return ir.Node(
         domain,
@@ -209,15 +211,15 @@ def _node(
 
 
 def _part(
-    site: ExpertSite, place: int, start: int, end: int, constants: KnownConstants, names: Names
+    site: ExpertSite, slot: int, start: int, end: int, constants: KnownConstants, names: Names
 ) -> ir.Value | None:
-    """Return the operand at `place` of the tile from `start` to `end`; the bias of the result goes into the first tile alone."""
-    places, value = _OPERANDS[site.node.op_type], site.node.inputs[place]
-    if value is None or (place == places.bias and start):
+    """Return the operand at `slot` of the tile from `start` to `end`; the bias of the result goes into the first tile alone."""
+    slots, value = _OPERANDS[site.node.op_type], site.node.inputs[slot]
+    if value is None or (slot == slots.bias and start):
         return None
-    if place in places.rows:
-        at, axis = _rows(site, place, start, end), 1
-    elif place in places.columns and value.shape is not None and len(value.shape) == 3:
+    if slot in slots.rows:
+        at, axis = _rows(site, slot, start, end), 1
+    elif slot in slots.columns and value.shape is not None and len(value.shape) == 3:
         per = site.inner // value.shape.numpy()[2]
         at, axis = np.arange(start // per, -(-end // per)), 2
     else:
@@ -231,9 +233,9 @@ def _part(
     return part
 
 
-def _rows(site: ExpertSite, place: int, start: int, end: int) -> Array:
+def _rows(site: ExpertSite, slot: int, start: int, end: int) -> Array:
     """Return the rows of the first product of the elements from `start` to `end`, and those of their gates."""
-    if site.gates == 1 or place not in {2, 3, 4}:
+    if site.gates == 1 or slot not in {2, 3, 4}:
         return np.arange(start, end)
     if site.interleaved:
         return np.arange(2 * start, 2 * end)
@@ -287,10 +289,10 @@ class FunctionTable:
 
     def calls(self, function: ir.Function) -> dict[Signature, list[ir.Node]]:
         """Return the calls of `function` by the sizes of their inputs. Raises NotApplicable where nothing is known of a caller."""
-        found: dict[Signature, list[ir.Node]] = defaultdict(list)
+        calls_by_size: dict[Signature, list[ir.Node]] = defaultdict(list)
         for call in self._calls[function.identifier()]:
-            found[self._signature(call, len(function.inputs))].append(call)
-        return found
+            calls_by_size[self._signature(call, len(function.inputs))].append(call)
+        return calls_by_size
 
     def of(self, function: ir.Function) -> Shapes:
         """Return the shapes inside `function`. Raises NotApplicable with the reason where its calls do not decide them."""
@@ -334,12 +336,14 @@ class FunctionTable:
 
     def _given(self, calls: Sequence[ir.Node], count: int) -> list[Array | None]:
         """Return for each input of a function the small constant that all its calls give, None where they differ or give another value."""
-        found: list[Array | None] = []
+        given: list[Array | None] = []
         for index in range(count):
             arrays = [self._held(call.inputs[index]) if index < len(call.inputs) else None for call in calls]
-            same = all(one is not None and arrays[0] is not None and np.array_equal(one, arrays[0]) for one in arrays)
-            found.append(arrays[0] if same else None)
-        return found
+            same = all(
+                array is not None and arrays[0] is not None and np.array_equal(array, arrays[0]) for array in arrays
+            )
+            given.append(arrays[0] if same else None)
+        return given
 
     def _held(self, value: ir.Value | None) -> Array | None:
         """Return the elements of a value that is a constant of few integers."""
@@ -362,9 +366,9 @@ class FunctionTable:
         """The few numbers that the main graph computes from shapes."""
         known = [(value, self._shapes.dtype(value), self._shapes.dims(value)) for value in values(self._model)]
         dtypes = {value: dtype for value, dtype, _ in known if dtype is not None}
-        found = Propagation(self._model, dtypes, {value: dims for value, _, dims in known if dims is not None})
-        found.run()
-        return found
+        numbers = Propagation(self._model, dtypes, {value: dims for value, _, dims in known if dims is not None})
+        numbers.run()
+        return numbers
 
 
 def _inferred(
@@ -430,9 +434,9 @@ class FunctionCopies:
 
     def merge(self) -> None:
         """Take back the copies that are still alike, innermost first: nothing in them was cut."""
-        for original, made in reversed(self._made.items()):
+        for original, copies in reversed(self._made.items()):
             kept: dict[tuple[object, ...], ir.Function] = {}
-            for function in (self._model.functions[original], *made):
+            for function in (self._model.functions[original], *copies):
                 first = kept.setdefault(_content(function), function)
                 if first is not function:
                     self._replace(function, first)
@@ -498,10 +502,10 @@ def _callers_first(model: ir.Model) -> list[ir.OperatorIdentifier]:
 
 def _reaching(model: ir.Model, is_tileable: Callable[[ir.Node], bool]) -> set[ir.OperatorIdentifier]:
     """Return the functions that have a tileable node, or call one that has."""
-    found: set[ir.OperatorIdentifier] = set()
+    reaching: set[ir.OperatorIdentifier] = set()
     for key in reversed(_callers_first(model)):
         function = model.functions[key]
         nodes: Iterator[ir.Node] = iter(function.all_nodes())
-        if any(is_tileable(node) or node.op_identifier() in found for node in nodes):
-            found.add(key)
-    return found
+        if any(is_tileable(node) or node.op_identifier() in reaching for node in nodes):
+            reaching.add(key)
+    return reaching

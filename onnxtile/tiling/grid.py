@@ -196,7 +196,7 @@ class TileGrid:
         """Whether anything fills up the last tiles."""
         return any(axis.fills for axis in (*self.sliding, self.k, self.n))
 
-    def places(self) -> Iterator[tuple[int, int, int, int]]:
+    def positions(self) -> Iterator[tuple[int, int, int, int]]:
         """Yield the place (group, m, k, n) of each tile in loop order, set of groups after set of groups.
 
         Where K is the innermost loop, the partial sums of one output block follow one another, so that few are alive at a time.
@@ -207,11 +207,11 @@ class TileGrid:
 
     def along(self, m: int) -> tuple[int, ...]:
         """Return for stretch `m` of M the number of the stretch along each sliding axis."""
-        found: list[int] = []
+        stretches: list[int] = []
         for axis in reversed(self.sliding):
             m, index = divmod(m, axis.count)
-            found.append(index)
-        return tuple(reversed(found))
+            stretches.append(index)
+        return tuple(reversed(stretches))
 
     def of_result(self, contraction: Contraction) -> tuple[tuple[int | None, ...], tuple[Axis, ...]]:
         """Return the axes of the result that are cut, and their cuts."""
@@ -390,7 +390,7 @@ class Workload:
         each = {"m": m, "k": -(-self.channels // channels), "n": -(-self.filters // filters)}
         outs = [_ends(out, step) for out, step in zip(self.outs, steps, strict=True)]
         ends = {
-            "m": (prod(self.outs), prod(one[0] for one in outs), prod(one[1] for one in outs)),
+            "m": (prod(self.outs), prod(pair[0] for pair in outs), prod(pair[1] for pair in outs)),
             "k": (self.channels, *_ends(self.channels, channels)),
             "n": (self.filters, *_ends(self.filters, filters)),
         }
@@ -440,24 +440,24 @@ def loads(operand: str, order: str, counts: Mapping[str, Any]) -> Any:
 
 def _still(operand: str, order: str) -> int:
     """Return the place of the loop, 0 the outermost, on which an operand does not depend."""
-    return next(place for place, axis in enumerate(order) if axis not in operand)
+    return next(depth for depth, axis in enumerate(order) if axis not in operand)
 
 
 def _read(operand: str, order: str, counts: Mapping[str, Any], ends: Mapping[str, tuple[Any, Any, Any]]) -> Any:
     """Return how many elements of an operand are read; `ends` has for each axis all elements, those of its first and its last block."""
     still = _still(operand, order)
-    one, other = (axis for axis in order if axis in operand)
-    (all_one, first_one, last_one), (all_other, first_other, last_other) = ends[one], ends[other]
+    outer, inner = (axis for axis in order if axis in operand)
+    (all_outer, first_outer, last_outer), (all_inner, first_inner, last_inner) = ends[outer], ends[inner]
     a, b, _ = (counts[axis] for axis in order)
-    whole = all_one * all_other
+    whole = all_outer * all_inner
     if still == 2:
         return whole
     if still == 1:
         # Of B - 1 turns the first, the third ... are behind the last block, the others before the first.
-        return b * whole - all_one * ((b // 2) * last_other + ((b - 1) // 2) * first_other)
+        return b * whole - all_outer * ((b // 2) * last_inner + ((b - 1) // 2) * first_inner)
     # The loop in the middle ends at its last and its first block by turns; so does the inner one where B is odd, else at its first.
-    behind = np.where(b % 2 == 1, last_other, first_other)
-    return a * whole - ((a // 2) * last_one * behind + ((a - 1) // 2) * first_one * first_other)
+    behind = np.where(b % 2 == 1, last_inner, first_inner)
+    return a * whole - ((a // 2) * last_outer * behind + ((a - 1) // 2) * first_outer * first_inner)
 
 
 def _ends(size: int, step: Any) -> tuple[Any, Any]:
@@ -489,7 +489,7 @@ def _count(dims: TensorDims) -> int:
 
 # How a tensor is cut into blocks: along which axes, and at which places.
 
-BlockPlace = Sequence[int | None]
+BlockPosition = Sequence[int | None]
 """The number of a block's stretch along each axis that is cut; None for the whole axis."""
 
 
@@ -507,10 +507,10 @@ class TensorCuts:
         pairs = enumerate(zip(self.axes, self.cuts, strict=True))
         return [side for side, (axis, cuts) in pairs if axis is not None and cuts.is_cut]
 
-    def block(self, place: BlockPlace, *, filled: bool = True) -> TensorDims:
+    def block(self, position: BlockPosition, *, filled: bool = True) -> TensorDims:
         """Return the dimensions of a block, with or without the zeros that fill it up."""
         dims = list(self.dims)
-        for axis, cuts, index in zip(self.axes, self.cuts, place, strict=True):
+        for axis, cuts, index in zip(self.axes, self.cuts, position, strict=True):
             if axis is None or not (cuts.is_cut or cuts.fills):
                 continue
             if filled:
@@ -520,15 +520,15 @@ class TensorCuts:
                 dims[axis] = stretch.stop - stretch.start
         return tuple(dims)
 
-    def filling(self, place: BlockPlace) -> list[int]:
+    def filling(self, position: BlockPosition) -> list[int]:
         """Return how many zeros fill up a block behind each axis."""
-        pairs = zip(self.block(place), self.block(place, filled=False), strict=True)
+        pairs = zip(self.block(position), self.block(position, filled=False), strict=True)
         return [full - size if isinstance(full, int) and isinstance(size, int) else 0 for full, size in pairs]
 
-    def slices(self, place: BlockPlace) -> tuple[slice, ...]:
+    def slices(self, position: BlockPosition) -> tuple[slice, ...]:
         """Return the index of a block in the tensor."""
         index = [slice(None)] * len(self.dims)
-        for axis, cuts, at in zip(self.axes, self.cuts, place, strict=True):
+        for axis, cuts, at in zip(self.axes, self.cuts, position, strict=True):
             if axis is not None and at is not None:
                 index[axis] = cuts.stretch(at)
         return tuple(index)
@@ -553,9 +553,9 @@ class Cutting:
     @cached_property
     def stored(self) -> TensorCuts:
         """The cuts of the value itself."""
-        one = self.operand
-        axes = (None if axis is None else one.stored_axis(side) for side, axis in enumerate(one.axes))
-        return TensorCuts(one.stored, tuple(axes), (self.rows, self.columns))
+        operand = self.operand
+        axes = (None if axis is None else operand.stored_axis(side) for side, axis in enumerate(operand.axes))
+        return TensorCuts(operand.stored, tuple(axes), (self.rows, self.columns))
 
     @property
     def is_cut(self) -> bool:
@@ -567,7 +567,7 @@ class Cutting:
         """Whether zeros fill up the last blocks."""
         return self.rows.fills or self.columns.fills
 
-    def place(self, row: int, column: int) -> tuple[int, int]:
+    def position(self, row: int, column: int) -> tuple[int, int]:
         """Return the place of a block; 0 along a side that the operand lacks."""
         first, second = self.operand.axes
         return 0 if first is None else row, 0 if second is None else column

@@ -213,8 +213,8 @@ def bounds_of(contraction: Contraction, limits: Limits) -> AxisBounds:
     return AxisBounds.of(limits, kernel=one.kernel, rank=len(one.sliding), windows=one.windows, units=one.units)
 
 
-def _lesser(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one if other is None else min(one, other)
+def _lesser(bound: int | None, other: int | None) -> int | None:
+    return other if bound is None else bound if other is None else min(bound, other)
 
 
 # The options of tile beside the limits.
@@ -368,14 +368,14 @@ class _LimitsFile(_Rules):
     def limits(self) -> Limits:
         """Return the limits; fields that the table of an operator leaves out come from the file."""
         common = super().limits()
-        own = [(name, self._with(rules, name).limits()) for name, rules in self.operator.items()]
-        return replace(common, operators=tuple(sorted(own, key=lambda pair: pair[0])))
+        rules_by_operator = [(name, self._with(rules, name).limits()) for name, rules in self.operator.items()]
+        return replace(common, operators=tuple(sorted(rules_by_operator, key=lambda pair: pair[0])))
 
     def _with(self, rules: _Rules, operator: str) -> _Rules:
         """Return `rules`, with missing fields from the file. A table of a convolution requests that it is cut."""
         common = {name: getattr(self, name) for name in self.model_fields_set & _Rules.model_fields.keys()}
-        own = {name: getattr(rules, name) for name in rules.model_fields_set}
-        return _Rules.model_construct(**{**common, **own, "conv": _operators()[operator].windows})
+        stated = {name: getattr(rules, name) for name in rules.model_fields_set}
+        return _Rules.model_construct(**{**common, **stated, "conv": _operators()[operator].windows})
 
 
 def from_file(path: Path) -> Limits:

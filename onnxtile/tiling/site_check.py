@@ -76,9 +76,9 @@ def _meeting(slide: SlidingAxis, j: int) -> tuple[slice, slice]:
     first = max(-(shift // slide.stride), 0)
     count = max(min((many - 1 - shift) // slide.stride, few - 1) - first + 1, 0)
     start = first * slide.stride + shift
-    one = slice(first, first + count)
+    few_slice = slice(first, first + count)
     other = slice(start, start + (count - 1) * slide.stride + 1, slide.stride) if count else slice(0, 0)
-    return (one, other) if slide.transposed else (other, one)
+    return (few_slice, other) if slide.transposed else (other, few_slice)
 
 
 # Runs a node, or the tiles that replace it, outside its model; constants are fed, so that no weight is copied into a file.
@@ -144,7 +144,7 @@ class NodeRun:
         known = [dict(feeds) for feeds in trials]
         for part in self.parts:
             part.run(known)
-        return [found[self.output] for found in known]
+        return [values[self.output] for values in known]
 
 
 def _part(
@@ -155,8 +155,8 @@ def _part(
     # The sizes for Split and Slice are initializers, as hardware compilers need.
     cutting = [value for node in nodes if node.op_type in {"Split", "Slice"} for value in node.inputs[1:]]
     sizes = [value for value in dict.fromkeys(cutting) if value is not None]
-    own = {*_made(nodes), *sizes}
-    fed = [value for value in dict.fromkeys(_inputs(nodes)) if value not in own]
+    inside = {*_made(nodes), *sizes}
+    fed = [value for value in dict.fromkeys(_inputs(nodes)) if value not in inside]
     # By name where it comes from outside: the value itself may be gone from the model, or its name passed on.
     blocks = [value for value in fed if value not in made and value.name not in outer]
 
@@ -186,7 +186,7 @@ def outer_values(contraction: Contraction) -> dict[str, tuple[ir.Value, ir.DataT
 
     An axis along which windows slide gets three times the elements that the kernel reaches over.
     """
-    outer = [(one.value, *one.held) for one in contraction.tensors]
+    outer = [(tensor.value, *tensor.held) for tensor in contraction.tensors]
     size, windows = _free_size(contraction), _window_sizes(contraction)
     free = [windows if value is contraction.left.value else {} for value, _, _ in outer]
     return {
@@ -457,14 +457,21 @@ def check_tiles(
 
 
 def _signature(site: TiledNode) -> tuple[object, ...]:
-    one = site.contraction
-    read = [one.left, one.right, one.left.zero, one.right.zero, one.tile_bias]
+    contraction = site.contraction
+    read = [contraction.left, contraction.right, contraction.left.zero, contraction.right.zero, contraction.tile_bias]
     operands = [(o.dims, o.transposed, o.constant, o.dtype) for o in read if o is not None]
-    zeros = [o.zero and o.zero.value for o in (one.left, one.right)]
-    bias = one.bias and (one.bias.dims, one.bias.beta, one.bias.constant)
-    same = one.left.value is one.right.value
-    quantized = one.requantize and tuple((p.value, p.dims) for p in one.requantize.parameters)
-    kind = (one.dtype, one.sums, one.alpha, one.groups, one.sliding, len(one.island))
+    zeros = [o.zero and o.zero.value for o in (contraction.left, contraction.right)]
+    bias = contraction.bias and (contraction.bias.dims, contraction.bias.beta, contraction.bias.constant)
+    same = contraction.left.value is contraction.right.value
+    quantized = contraction.requantize and tuple((p.value, p.dims) for p in contraction.requantize.parameters)
+    kind = (
+        contraction.dtype,
+        contraction.sums,
+        contraction.alpha,
+        contraction.groups,
+        contraction.sliding,
+        len(contraction.island),
+    )
     return (site.op, *operands, *zeros, bias, same, quantized, *kind, site.grid, site.accumulate)
 
 
@@ -483,13 +490,13 @@ def _check(site: TiledNode, constants: KnownConstants, opset: int, runs: int, al
             yield from _outcomes(contraction, tiled, original, few, kept, slack)
 
     slack = _slack(site)
-    found = list(outcomes(runs))
-    worst = max(found, key=_excess)
+    drawn = list(outcomes(runs))
+    worst = max(drawn, key=_excess)
     if 0 < _excess(worst) < float("inf"):
-        found += outcomes(_TOGETHER)
-        worst = _all_together(found, slack)
+        drawn += outcomes(_TOGETHER)
+        worst = _all_together(drawn, slack)
     error, original_error, tolerance = worst
-    return TileVerdict(site.node, error, original_error, tolerance, error <= tolerance, len(found), also)
+    return TileVerdict(site.node, error, original_error, tolerance, error <= tolerance, len(drawn), also)
 
 
 def _excess(outcome: _SiteOutcome) -> float:
@@ -527,11 +534,11 @@ def _outcomes(
     slack: float,
 ) -> Iterator[_SiteOutcome]:
     """Run a few trials; yield for each the error of the tiles, the error of the original, and the largest error allowed for the tiles."""
-    found = tiled.run(trials)
+    results = tiled.run(trials)
     if original is None:
-        yield from (_equal(got, exact(contraction, feeds)) for got, feeds in zip(found, trials, strict=True))
+        yield from (_equal(got, exact(contraction, feeds)) for got, feeds in zip(results, trials, strict=True))
         return
-    for got, expected, feeds in zip(found, original.run(trials), trials, strict=True):
+    for got, expected, feeds in zip(results, original.run(trials), trials, strict=True):
         if contraction.requantize is not None and not contraction.island:
             yield _equal(got, expected)
             continue

@@ -80,10 +80,10 @@ def tile(
     search = _Search.over(model, limits, facts, options)
     names, copies = search.names, FunctionCopies(model, search.table)
     copies.split(search.is_tileable)
-    found = choose(search.all(), options)
+    entries = choose(search.all(), options)
     mixtures = find_experts(model, limits, facts, names, options)
-    _require_names(options.skip, [*found, *mixtures])
-    sites = [site for site in found if isinstance(site, TileSite)]
+    _require_names(options.skip, [*entries, *mixtures])
+    sites = [site for site in entries if isinstance(site, TileSite)]
     _refuse_explosion(sites, options, facts.opset)
     mixed = [site for site in mixtures if isinstance(site, ExpertSite)]
     _refuse_experts(mixed, options)
@@ -103,7 +103,7 @@ def tile(
         done[site.node], found_late[site.node] = defer(site, writing)
     experts = tuple(cut_experts(site, constants, names) for site in mixed)
     copies.merge()
-    reported = [done[entry.node] if isinstance(entry, TileSite) else entry for entry in found]
+    reported = [done[entry.node] if isinstance(entry, TileSite) else entry for entry in entries]
     return TileResult(
         tiled=tuple(entry for entry in reported if isinstance(entry, TiledNode)),
         skipped=tuple(entry for entry in (*reported, *mixtures) if isinstance(entry, SkippedNode)),
@@ -129,14 +129,14 @@ def opset_to_join(
     if opset >= SCATTER_OPSET or model.functions:
         return opset
     facts = TilingFacts(shapes, constants, opset, Unbound.of(free_inputs(model)), free)
-    found = choose(_Search.over(model, limits, facts, options).all(), options)
-    sites = (site for site in found if isinstance(site, TileSite))
+    entries = choose(_Search.over(model, limits, facts, options).all(), options)
+    sites = (site for site in entries if isinstance(site, TileSite))
     return SCATTER_OPSET if any(scatters(site.contraction, site.grid, SCATTER_OPSET) for site in sites) else opset
 
 
-def _require_names(names: Iterable[str], found: Iterable[TileSite | ExpertSite | SkippedNode]) -> None:
+def _require_names(names: Iterable[str], entries: Iterable[TileSite | ExpertSite | SkippedNode]) -> None:
     """Raise UsageError where one of `names` is not the name of a node that tile could cut."""
-    known = {entry.node if isinstance(entry, SkippedNode) else entry.name for entry in found}
+    known = {entry.node if isinstance(entry, SkippedNode) else entry.name for entry in entries}
     for name in names:
         if name not in known:
             raise unknown("node to skip", name, known)
@@ -278,16 +278,16 @@ def wrap(model: ir.Model, writer: Writer, result: ir.Value) -> tuple[ir.Node, li
     function.metadata_props.update(mark)
     model.functions[function.identifier()] = function
     model.opset_imports.setdefault(keys.DOMAIN, OPSET_VERSION)
-    made = ir.Value(name=result.name, type=result.type, shape=result.shape)
-    call = ir.Node(keys.DOMAIN, name, outer, outputs=[made], name=writer.fresh("layer"), metadata_props=mark)
+    output = ir.Value(name=result.name, type=result.type, shape=result.shape)
+    call = ir.Node(keys.DOMAIN, name, outer, outputs=[output], name=writer.fresh("layer"), metadata_props=mark)
     return call, [value for value in writer.constants if value not in sizes]
 
 
 def _read(nodes: Sequence[ir.Node], sizes: dict[ir.Value, ir.Node]) -> list[ir.Value]:
     """Return the values that `nodes` read from outside, in the order of first use."""
-    made = {value for node in nodes for value in node.outputs}
+    results = {value for node in nodes for value in node.outputs}
     read = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None)
-    return [value for value in read if value not in made and value not in sizes]
+    return [value for value in read if value not in results and value not in sizes]
 
 
 def _inside(value: ir.Value) -> ir.Value:
@@ -350,9 +350,9 @@ def emitted(site: TileSite, writing: Writing) -> tuple[Writer, ir.Value]:
     _fold(site.contraction, constants)
     result = write_tiles(writer, constants, writing.cache, graph, writing.options.way)
     for node in writer.nodes:
-        for place, value in enumerate(node.inputs):
+        for index, value in enumerate(node.inputs):
             if value in writing.replaced:
-                node.replace_input_with(place, writing.replaced[value])
+                node.replace_input_with(index, writing.replaced[value])
     return writer, result
 
 
@@ -363,7 +363,7 @@ def rewrite(site: TileSite, writing: Writing, originals: tuple[onnx.NodeProto, .
         return SkippedNode(site.name, "it was the constant operand of a tiled node only, and is gone")
     writer, result = emitted(site, writing)
     replaced = site.contraction.island or (node,)
-    originals = originals or tuple(ir.to_proto(one) for one in replaced)
+    originals = originals or tuple(ir.to_proto(original) for original in replaced)
     written, constants_left = writer.nodes, writer.constants
     if graph in writing.bodies:
         _insert_constants(graph, constants_left)
@@ -395,12 +395,24 @@ def _remove(nodes: Sequence[ir.Node], product: ir.Node) -> list[ir.Value]:
 
 
 def report(
-    site: TileSite, writing: Writing, originals: tuple[onnx.NodeProto, ...], made: tuple[ir.Node, ...], count: int
+    site: TileSite,
+    writing: Writing,
+    originals: tuple[onnx.NodeProto, ...],
+    emitted_nodes: tuple[ir.Node, ...],
+    count: int,
 ) -> TiledNode:
     """Return the report on the node of `site`."""
     how = fitting(writing.options.way, site.contraction)
     return TiledNode(
-        site.name, site.node.op_type, site.contraction, site.grid, originals, made, how, site.chosen, nodes=count
+        site.name,
+        site.node.op_type,
+        site.contraction,
+        site.grid,
+        originals,
+        emitted_nodes,
+        how,
+        site.chosen,
+        nodes=count,
     )
 
 
@@ -511,10 +523,10 @@ def defer(site: TileSite, writing: Writing) -> tuple[TiledNode, LateSite]:
     late = LateSite(site, writing, (ir.to_proto(site.node),))
     with late() as written:
         count = len(written.nodes)
-        own = {value for value in site.node.inputs if value in writing.constants}
-        own -= {value for node in written.nodes for value in node.inputs if value in own}
+        only_here = {value for value in site.node.inputs if value in writing.constants}
+        only_here -= {value for node in written.nodes for value in node.inputs if value in only_here}
     for index, value in enumerate(site.node.inputs):
-        if value in own:
+        if value in only_here:
             site.node.replace_input_with(index, None)
     prune(site.contraction.values, writing.constants)
     return report(site, writing, late.originals, (), count), late

@@ -116,9 +116,9 @@ class _ConcatResult(TiledResult):
         if len(pieces) < grid.groups.count * grid.n.count:
             return
         dims = self.writer.result.block((*grid.along(m), None), filled=False)
-        place = {"m": m} if grid.cuts_rows else {}
+        position = {"m": m} if grid.cuts_rows else {}
         axis = self.writer.contraction.column_axis
-        self._rows[m] = self.writer.concat([pieces[at] for at in sorted(pieces)], axis, place, dims)
+        self._rows[m] = self.writer.concat([pieces[at] for at in sorted(pieces)], axis, position, dims)
         if len(self._rows) == grid.shape[0]:
             self.value = self._whole()
 
@@ -128,15 +128,15 @@ class _ConcatResult(TiledResult):
         pieces = [self._rows[m] for m in range(grid.shape[0])]
         for position in reversed(range(len(grid.sliding))):
             count = grid.sliding[position].count
-            made = []
+            joined = []
             for index in range(len(pieces) // count):
                 # The stretch of M that comes first says where the piece lies along the axes that are still cut.
                 first = index * prod(axis.count for axis in grid.sliding[position:])
                 along = (*grid.along(first)[:position], *(None for _ in axes[position:]), None)
                 few = pieces[index * count : (index + 1) * count]
                 dims = self.writer.result.block(along, filled=False)
-                made.append(self.writer.concat(few, axes[position], {"row": index} if position else {}, dims))
-            pieces = made
+                joined.append(self.writer.concat(few, axes[position], {"row": index} if position else {}, dims))
+            pieces = joined
         return pieces[0]
 
 
@@ -180,33 +180,35 @@ class _ScatterResult(TiledResult):
         full, whole = self._range(0, 0)[1], self._range(m, None)[1]
         return 2 * prod(whole) <= prod(full)
 
-    def _put(self, value: ir.Value, at: tuple[tuple[int, ...], tuple[int, ...]], place: GridPlace) -> None:
+    def _put(self, value: ir.Value, at: tuple[tuple[int, ...], tuple[int, ...]], position: GridPlace) -> None:
         """Put in a block that begins at `at[0]` and has the dimensions `at[1]`."""
         sizes, (starts, dims) = self._sizes, at
         if self.value is None:
             after = [size - start - width for size, start, width in zip(sizes, starts, dims, strict=True)]
             dtype = self.writer.contraction.result_dtype
-            whole = self.writer.pad((value, dtype), after, "result", place, sizes, None, before=starts)
+            whole = self.writer.pad((value, dtype), after, "result", position, sizes, None, before=starts)
             self.value = self._reshaped(whole, "result_rows", {}, (prod(sizes) // self._row, self._row))
         else:
-            self.value = self._scattered(self.value, value, at, place)
+            self.value = self._scattered(self.value, value, at, position)
 
     def _scattered(
-        self, data: ir.Value, block: ir.Value, at: tuple[tuple[int, ...], tuple[int, ...]], place: GridPlace
+        self, data: ir.Value, block: ir.Value, at: tuple[tuple[int, ...], tuple[int, ...]], position: GridPlace
     ) -> ir.Value:
         dims = at[1]
         shape = (*dims[:-1], dims[-1] // self._row, self._row) if dims[-1] != self._row else dims
-        rows = block if shape == dims else self._reshaped(block, "rows", place, shape)
+        rows = block if shape == dims else self._reshaped(block, "rows", position, shape)
         shape = (*shape[:-1], 1)
         along = self._terms_of(at)
         terms = [
-            self._held(numbers, label(f"{name}_places", {axis: place[axis] for axis in (letter,) if axis in place}))
+            self._held(
+                numbers, label(f"{name}_places", {axis: position[axis] for axis in (letter,) if axis in position})
+            )
             for numbers, name, letter in zip(along, ("row", "column"), "mn", strict=True)
         ]
-        numbers_of = self.writer.node("Add", terms, "places", place, shape, (), ir.DataType.INT64)
+        numbers_of = self.writer.node("Add", terms, "places", position, shape, (), ir.DataType.INT64)
         dtype = self.writer.contraction.result_dtype
         dims_of_all = (prod(self._sizes) // self._row, self._row)
-        return self.writer.node("ScatterND", [data, numbers_of, rows], "put", place, dims_of_all, (), dtype)
+        return self.writer.node("ScatterND", [data, numbers_of, rows], "put", position, dims_of_all, (), dtype)
 
     def _terms_of(self, at: tuple[tuple[int, ...], tuple[int, ...]]) -> list[Numbers]:
         """Return the two terms of the numbers of a block's rows: of all axes but the column axis, and of the column axis.
@@ -237,25 +239,29 @@ class _ScatterResult(TiledResult):
         """
         starts, dims = at
         column, last, row = self.writer.contraction.column_axis, len(dims) - 1, self._row
-        found = np.zeros((1,) * (last + 2), np.int64)
+        numbers = np.zeros((1,) * (last + 2), np.int64)
         for axis, (start, size) in enumerate(zip(starts, dims, strict=True)):
             if (axis == column) is not is_column:
                 continue
             step = row if axis == last else 1
             index = np.arange(start // step, (start + size) // step, dtype=np.int64)
             stride = self._strides[axis] if axis != last else row
-            found = found + (index * (stride // row)).reshape([-1 if other == axis else 1 for other in range(last + 2)])
-        return found.squeeze(last) if dims[-1] == row else found
+            numbers = numbers + (index * (stride // row)).reshape(
+                [-1 if other == axis else 1 for other in range(last + 2)]
+            )
+        return numbers.squeeze(last) if dims[-1] == row else numbers
 
-    def _reshaped(self, value: ir.Value, stem: str, place: GridPlace, dims: TensorDims) -> ir.Value:
-        sizes = self.writer.int64s([size for size in dims if isinstance(size, int)], label(f"{stem}_sizes", place))
-        return self.writer.node("Reshape", [value, sizes], stem, place, dims, (), self.writer.contraction.result_dtype)
+    def _reshaped(self, value: ir.Value, stem: str, position: GridPlace, dims: TensorDims) -> ir.Value:
+        sizes = self.writer.int64s([size for size in dims if isinstance(size, int)], label(f"{stem}_sizes", position))
+        return self.writer.node(
+            "Reshape", [value, sizes], stem, position, dims, (), self.writer.contraction.result_dtype
+        )
 
     def _range(self, m: int, n: int | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return where a block begins along each axis, and its dimensions; None is all of N."""
-        result, place = self.writer.result, (*self.writer.grid.along(m), n)
-        starts = tuple(part.start or 0 for part in result.slices(place))
-        dims = result.block(place, filled=False)
+        result, position = self.writer.result, (*self.writer.grid.along(m), n)
+        starts = tuple(part.start or 0 for part in result.slices(position))
+        dims = result.block(position, filled=False)
         return starts, tuple(size for size in dims if isinstance(size, int))
 
     @cached_property
@@ -312,17 +318,17 @@ class BlockRequantizer:
             addend = _blocks(writer, (bias.value, bias.dims, elements), "bias")
         return cls(writer, how, addend, _blocks(writer, _factor(writer, how, constants), "factor"), one, zero)
 
-    def finish(self, total: ir.Value, at: tuple[int, int], place: GridPlace, dims: TensorDims) -> ir.Value:
+    def finish(self, total: ir.Value, at: tuple[int, int], position: GridPlace, dims: TensorDims) -> ir.Value:
         """Write the steps on the block of `dims` at stretches `at` of rows and columns; return its result."""
         if self.bias is not None:
-            total = self.writer.node("Add", [total, self.bias.block(*at)], "bias", place, dims)
+            total = self.writer.node("Add", [total, self.bias.block(*at)], "bias", position, dims)
         to = ir.AttrInt64("to", int(ir.DataType.FLOAT))
-        wide = self.writer.node("Cast", [total], "to_float", place, dims, [to], ir.DataType.FLOAT)
-        scaled = self.writer.node("Mul", [wide, self.factor.block(*at)], "scale", place, dims, (), ir.DataType.FLOAT)
+        wide = self.writer.node("Cast", [total], "to_float", position, dims, [to], ir.DataType.FLOAT)
+        scaled = self.writer.node("Mul", [wide, self.factor.block(*at)], "scale", position, dims, (), ir.DataType.FLOAT)
         if self.zero is None:
             return scaled
         return self.writer.node(
-            "QuantizeLinear", [scaled, self.one, self.zero], "quantize", place, dims, (), self.how.dtype
+            "QuantizeLinear", [scaled, self.one, self.zero], "quantize", position, dims, (), self.how.dtype
         )
 
 
@@ -406,21 +412,21 @@ def write_tiles(
     way = fitting(how, contraction)
     blocks: dict[tuple[int, int, int], PartialSums] = {}
     added: Counter[tuple[int, int, int]] = Counter()
-    for group, m, k, n in grid.places():
+    for group, m, k, n in grid.positions():
         at = (group, m, n)
         if at not in blocks:
-            place = ({"g": group} if grid.groups.is_cut else {}) | {"m": m, "n": n}
+            position = ({"g": group} if grid.groups.is_cut else {}) | {"m": m, "n": n}
             dims = writer.result.block((*grid.along(m), group * grid.n.count + n))
-            blocks[at] = PartialSums(way, writer, place, dims)
+            blocks[at] = PartialSums(way, writer, position, dims)
         inputs = cut.inputs((group, m, k, n), is_first=not added[at])
         blocks[at].multiply(inputs, k, cut.attributes((group, m, k, n)))
         added[at] += 1
         if added[at] == grid.k.count:
             block = blocks.pop(at)
-            made = block.result()
+            value = block.result()
             if quantizer is not None:
-                made = quantizer.finish(made, (m, group * grid.n.count + n), block.place, block.dims)
-            result.put(m, (group, n), writer.cut_off(made, block.place, block.dims, result.dims(m, (group, n))))
+                value = quantizer.finish(value, (m, group * grid.n.count + n), block.position, block.dims)
+            result.put(m, (group, n), writer.cut_off(value, block.position, block.dims, result.dims(m, (group, n))))
     assert result.value is not None
     return _finished(writer, result.value, cut.alpha, constants)
 
@@ -559,10 +565,10 @@ class _CutOperands:
             alpha,
         )
 
-    def inputs(self, place: tuple[int, int, int, int], *, is_first: bool) -> list[ir.Value | None]:
+    def inputs(self, position: tuple[int, int, int, int], *, is_first: bool) -> list[ir.Value | None]:
         """Return the inputs of a tile: its factors, then the bias in the first tile of a sum, or zero points up to the last there is."""
         grid = self.writer.grid
-        group, m, k, n = place
+        group, m, k, n = position
         at_k, at_n = group * grid.k.count + k, group * grid.n.count + n
         in_k = self.writer.contraction.groups_in_k
         left = self.left.block(m, at_k)
@@ -574,10 +580,10 @@ class _CutOperands:
         packed = self.right.parameters(k, at_n) if isinstance(self.right, PackedBlocks) else []
         return [left, right, *packed, *values]
 
-    def attributes(self, place: tuple[int, int, int, int]) -> list[ir.Attr]:
+    def attributes(self, position: tuple[int, int, int, int]) -> list[ir.Attr]:
         """Return the attributes of a tile at (group, m, k, n), among them the padding that falls to it."""
         contraction, grid = self.writer.contraction, self.writer.grid
-        group, m, k, n = place
+        group, m, k, n = position
         if isinstance(self.right, PackedBlocks):
             return [*contraction.attributes, *self.right.attributes(k, n)]
         if not contraction.windows:

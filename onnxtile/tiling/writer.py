@@ -59,7 +59,7 @@ def keeps_copies(contraction: Contraction, grid: TileGrid, opset: int) -> bool:
     operands = (contraction.left, contraction.right)
     if any(not isinstance(size, int) for operand in operands for size in operand.dims):
         return False
-    copied = _window_bytes(contraction, grid) + sum(_bytes(one) for one in operands if not one.constant)
+    copied = _window_bytes(contraction, grid) + sum(_bytes(operand) for operand in operands if not operand.constant)
     joined = 0 if scatters(contraction, grid, opset) else _joined_bytes(contraction, grid)
     return copied + joined <= contraction.free()
 
@@ -114,9 +114,9 @@ class Writer(GraphWriter):
         """Return the domain of the operator of a node."""
         return self.contraction.tile_domain if op == self.contraction.tile else ""
 
-    def metadata(self, stem: str, place: GridPlace) -> dict[str, str]:
+    def metadata(self, stem: str, position: GridPlace) -> dict[str, str]:
         """Return the mark of a node: the original node, and the part of it that the new node computes (JSON)."""
-        at = ", ".join(f'"{axis}": {index}' for axis, index in place.items())
+        at = ", ".join(f'"{axis}": {index}' for axis, index in position.items())
         return {keys.TILE: f'{self._mark[:-1]}, "part": "{stem}", "at": {{{at}}}}}'}
 
     @cached_property
@@ -124,21 +124,21 @@ class Writer(GraphWriter):
         sizes = {"m": self.contraction.m, "k": self.contraction.k, "n": self.contraction.n}
         return json.dumps({"node": self.site, "op": self.op, **sizes, "grid": list(self.grid.shape)})
 
-    def concat(self, blocks: Sequence[ir.Value], axis: int | None, place: GridPlace, dims: TensorDims) -> ir.Value:
+    def concat(self, blocks: Sequence[ir.Value], axis: int | None, position: GridPlace, dims: TensorDims) -> ir.Value:
         """Write a Concat of `blocks`; a single block is returned as it is."""
         if axis is None or len(blocks) == 1:
             return blocks[0]
         axis_of = [ir.AttrInt64("axis", axis)]
-        return self.node("Concat", blocks, "concat", place, dims, axis_of, self.contraction.result_dtype)
+        return self.node("Concat", blocks, "concat", position, dims, axis_of, self.contraction.result_dtype)
 
-    def cut_off(self, value: ir.Value, place: GridPlace, dims: TensorDims, wanted: TensorDims) -> ir.Value:
+    def cut_off(self, value: ir.Value, position: GridPlace, dims: TensorDims, wanted: TensorDims) -> ir.Value:
         """Write a Slice that leaves the first elements along each axis of a block of `dims`, as many as `wanted` has there."""
         axes = [axis for axis, (have, want) in enumerate(zip(dims, wanted, strict=True)) if have != want]
         ends = [size for size in (wanted[axis] for axis in axes) if isinstance(size, int)]
         if not axes:
             return value
         index = {axis: slice(0, end) for axis, end in zip(axes, ends, strict=True)}
-        return self.slice((value, self.contraction.result_dtype), index, "cut_off", place, wanted)
+        return self.slice((value, self.contraction.result_dtype), index, "cut_off", position, wanted)
 
     @cached_property
     def result(self) -> TensorCuts:
@@ -189,7 +189,7 @@ def roundings(how: Accumulation, terms: int) -> int:
 
 @dataclass
 class PartialSums:
-    """One block of the result, at `place` (its m and n), of size `dims`, while its products are written.
+    """One block of the result, at `position` (its m and n), of size `dims`, while its products are written.
 
     Of more than 256 products, sums and chains of 256 are added at the end: a single one of thousands rounds further off. A tree has sums
     of 1, 2, 4 ... products, as the digits of a binary counter: two of a size become one of the next at once.
@@ -197,7 +197,7 @@ class PartialSums:
 
     how: Accumulation
     writer: Writer
-    place: GridPlace
+    position: GridPlace
     dims: TensorDims
     _terms: list[ir.Value] = field(default_factory=list)
     """The products and sums that are still to be added; of a chain one."""
@@ -231,7 +231,7 @@ class PartialSums:
         while len(self._sizes) > 1:
             self._carry()
         total = self._total()
-        return self._cast(total, "narrow", self.place, self.writer.contraction.dtype) if self._is_wide else total
+        return self._cast(total, "narrow", self.position, self.writer.contraction.dtype) if self._is_wide else total
 
     def _total(self) -> ir.Value:
         terms = [*self._whole, *self._terms]
@@ -259,15 +259,15 @@ class PartialSums:
     def _product(
         self, inputs: Sequence[ir.Value | None], k: int, attributes: Sequence[ir.Attr], op: str | None = None
     ) -> ir.Value:
-        at = {axis: index for axis, index in self.place.items() if axis != "n"} | {"k": k, "n": self.place["n"]}
-        made = self.writer.node(op or self.writer.contraction.tile, inputs, "tile", at, self.dims, attributes)
-        return self._cast(made, "wide", at, self.writer.contraction.sums) if self._is_wide else made
+        at = {axis: index for axis, index in self.position.items() if axis != "n"} | {"k": k, "n": self.position["n"]}
+        value = self.writer.node(op or self.writer.contraction.tile, inputs, "tile", at, self.dims, attributes)
+        return self._cast(value, "wide", at, self.writer.contraction.sums) if self._is_wide else value
 
-    def _cast(self, value: ir.Value, stem: str, place: GridPlace, dtype: ir.DataType | None) -> ir.Value:
+    def _cast(self, value: ir.Value, stem: str, position: GridPlace, dtype: ir.DataType | None) -> ir.Value:
         assert dtype is not None
-        return self.writer.node("Cast", [value], stem, place, self.dims, [ir.AttrInt64("to", int(dtype))], dtype)
+        return self.writer.node("Cast", [value], stem, position, self.dims, [ir.AttrInt64("to", int(dtype))], dtype)
 
     def _sum(self, op: str, terms: Sequence[ir.Value], stem: str = "sum", *, k: int | None = None) -> ir.Value:
         dtype = self.writer.contraction.sums if self._is_wide else None
-        place = self.place if k is None else self.place | {"k": k}
-        return self.writer.node(op, terms, stem, place, self.dims, dtype=dtype)
+        position = self.position if k is None else self.position | {"k": k}
+        return self.writer.node(op, terms, stem, position, self.dims, dtype=dtype)

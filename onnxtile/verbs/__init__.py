@@ -1,4 +1,4 @@
-"""The verbs, one file each: its options, its function, and the Verb that the command line and pipelines are derived from.
+"""The verbs, one file each: its options, its help, and the Verb that the command line and pipelines are derived from.
 
-A file is read without what models need; what does the work is imported when it is called.
+A file is read without what models need; `flows` has the functions and the work, and is imported when a verb is called.
 """

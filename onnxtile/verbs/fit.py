@@ -2,82 +2,173 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from onnxtile.common_options import (
+    EmitOptions,
+    ModelArgument,
     ReportOptions,
+    SizeOptions,
+    VerifyOptions,
+    WriteOptions,
 )
-from onnxtile.declare.option import declared, names, require_within
-from onnxtile.declare.verb import Content, Outcome, Verb
-from onnxtile.system.errors import NAME_ONLY
-from onnxtile.verbs.options.fit import CurveOptions, FitCommand, FitOptions, FitStepOptions, require_memory
-from onnxtile.verbs.options.plan import require_target, wants_c
+from onnxtile.declare import values
+from onnxtile.declare.option import WRITING, Choices, Option, names, require_within
+from onnxtile.declare.verb import Content, Rendered, Verb, writer_of
+from onnxtile.system.errors import about_options
+from onnxtile.system.registry import late
+from onnxtile.verbs.plan import require_target
 
 if TYPE_CHECKING:
     from onnxtile.declare.verb import ResultWriter
-    from onnxtile.verbs.flows.fitted_model import FitCurve, FittedModel
+    from onnxtile.tiling.limits import Limits
 
 
-@declared(FitOptions)
-def fit(options: FitOptions) -> FittedModel:
-    """Return a model that computes what `model` computes, and whose arena is at most `capacity` bytes large.
+MemorySizes: TypeAlias = int | str | Mapping[str, int] | Mapping[str, str]
+"""The bytes of one memory, alone or by its name."""
 
-    Runs of operators are cut into strips of rows; rows that the next strip reads again are kept. With `smallest`, the smallest arena within
-    the budget is looked for. The arena is that of `onnxtile.plan` with its defaults; with `verify`, both models are run and compared. With
-    a fast and a slow memory in `capacity`, the operands of each kernel are in the fast one while it runs. Of the cuts that are tried, the
-    one with the fewest copied bytes is taken.
 
-    Raises ModelError, UsageError; Infeasible where nothing fits; Mismatch where an output differs.
+def _read_share(value: Any) -> float:
+    """Return the share that "10%" means; a number is a count of per cent."""
+    text = str(value).strip().removesuffix("%")
+    try:
+        share = float(text)
+    except ValueError:
+        share = math.nan
+    if isinstance(value, bool) or not math.isfinite(share):
+        raise values.Unreadable("this is not a share", hint="write 10%, 2.5% or 0%")
+    if share < 0:
+        raise values.Unreadable("a budget is at least 0%", hint="write 10%, 2.5% or 0%")
+    return share / 100
+
+
+_SHARE = values.ValueKind(_read_share)
+
+
+@dataclass(frozen=True)
+class CurveOptions(VerifyOptions, SizeOptions):
+    """The options of `fit_curve`."""
+
+    model: ModelArgument
+    _: KW_ONLY
+    max_extra_macs: Annotated[
+        float | str,
+        Option("budget of multiply-accumulates done again", "10%", default="10%", kind=_SHARE),
+    ] = 0.1
+    exact: Annotated[bool, Option("allow only rewrites that are equal to the last bit")] = False
+    max_nodes: Annotated[int | None, Option("upper bound of the nodes of the result", "N")] = None
+    wrap: Annotated[bool, Option("put each region that is cut into a local function")] = False
+    target: Annotated[
+        str | None,
+        Option(
+            "also tile products within limits of the hardware, a file or a name: 64x64x64 ...",
+            "FILE|NAME",
+            choices=Choices("onnxtile.tiling.limits:ready_made", open=True),
+        ),
+    ] = None
+
+    @property
+    def limits(self) -> Limits | None:
+        """The limits on one tile; None where no target is given. Raises UsageError."""
+        from onnxtile.tiling.limits import find
+
+        return None if self.target is None else find(self.target)
+
+
+@dataclass(frozen=True)
+class FitOptions(CurveOptions):
+    """The options of `fit`."""
+
+    _: KW_ONLY
+    capacity: Annotated[
+        MemorySizes | None,
+        Option("size of the memory for activations", "[NAME=]256KiB", kind=values.SIZES),
+    ] = None
+    smallest: Annotated[bool, Option("find the smallest arena within the budget")] = False
+    fuse: Annotated[bool, Option("also try the model fused before it is cut, and after, as fuse does")] = False
+    tolerance: Annotated[
+        Literal["1step"] | None,
+        Option(
+            "let quantised outputs be one step of quantisation off, and no more", default="twice the effect of rounding"
+        ),
+    ] = None
+
+    @property
+    def fits_one(self) -> bool:
+        """Whether one memory is to be fitted: with --curve alone there is none."""
+        return self.capacity is not None or self.smallest
+
+    @property
+    def memory(self) -> tuple[str, int] | None:
+        """The name and the bytes of the memory, the fast one of two. Raises UsageError for more than two."""
+        return next(iter(self._memories.items()), None)
+
+    @property
+    def memories(self) -> dict[str, int] | None:
+        """The bytes of a fast and a slow memory by name; None for one memory. Raises UsageError for more than two."""
+        return self._memories if len(self._memories) > 1 else None
+
+    @property
+    def _memories(self) -> dict[str, int]:
+        sizes = {} if self.capacity is None else values.read_sizes(self.capacity)
+        if isinstance(sizes, int):
+            return {"arena": sizes}
+        if len(sizes) > 2:
+            raise about_options(
+                "{capacity} is given for more than two memories",
+                hint="give those of the fast memory, and of the slow one behind it",
+            )
+        return sizes
+
+
+@dataclass(frozen=True)
+class FitStepOptions(EmitOptions, FitOptions):
+    """The options of the step `fit` of a pipeline."""
+
+
+@dataclass(frozen=True)
+class FitCommand(WriteOptions, FitStepOptions):
+    """Cut a model into strips until its activations fit a memory.
+
+    Examples:
+        onnxtile fit model.onnx --capacity sram=256KiB --dim batch=1
+        onnxtile fit model.onnx --smallest --max-extra-macs 10%
+        onnxtile fit model.onnx --curve curve.html --max-extra-macs 25%
     """
-    from onnxtile.verbs.flows import fitting
 
-    return fitting.fit(options)
-
-
-@declared(CurveOptions)
-def fit_curve(options: CurveOptions) -> FitCurve:
-    """Return the trade of the arena of `model` against multiply-accumulates, nodes and copied bytes.
-
-    Each point is the cheapest way that was found to fit three quarters of the bytes of the point before, within the budgets. It was
-    written and planned, or says that it is an estimate; the models are not run. Raises ModelError, UsageError.
-    """
-    from onnxtile.verbs.flows import fitting
-
-    return fitting.fit_curve(options)
+    _: KW_ONLY
+    curve: Annotated[
+        tuple[str, ...],
+        Option(
+            "arena against MACs, nodes and copies, as .html .svg .md ...; - for a table",
+            "FILE",
+            heading=WRITING,
+            kind=values.TEXTS,
+            endings=Choices("onnxtile.report.curve_files:ENDINGS"),
+        ),
+    ] = ()
 
 
-def _run(options: FitStepOptions) -> Outcome:
-    from onnxtile.verbs.flows import fitting
-
-    subject = fitting.read_subject(options)
-    curve = None
-    if isinstance(options, FitCommand) and options.curve:
-        curve = fitting.curve_of(subject)
-        if not _fits_one(options):
-            return Outcome(curve, "curve", emitted={"curve": curve.to_dict()})
-    result = replace(fitting.attempt(options, subject), curve=curve)
-    if wants_c(options.emit) and result.fits:
-        result = _with_firmware(result, options)
-    note = "" if result.reason is None else f"error: {result.reason}"
-    model = result.model if result.fits else None
-    emitted = {**result.documents, "curve": curve and curve.to_dict()}
-    return Outcome(result, "fit", model, reason=result.reason, note=note, emitted=emitted)
+def require_memory(options: FitOptions) -> None:
+    """Raise UsageError unless there is one memory to fit, or the smallest is asked for."""
+    if options.memory is None and not options.smallest:
+        raise about_options(
+            "no memory to fit: neither {capacity} nor {smallest} is given",
+            hint="give --capacity 256KiB, --smallest, or --curve curve.html",
+        )
+    if options.memory is not None and options.smallest:
+        raise about_options("{capacity} and {smallest} exclude each other", hint="leave out one of the two")
+    if options.fuse and options.memories is not None:
+        raise about_options(
+            "{fuse} is for one memory, and {capacity} is given for two", hint="fuse the result: onnxtile fuse"
+        )
 
 
-def _with_firmware(result: FittedModel, options: FitStepOptions) -> FittedModel:
-    """Return `result` with its program in C. Raises UsageError, Mismatch."""
-    from onnxtile.firmware.build import ProgramTarget, build
-
-    target = ProgramTarget(options.target_cc, options.runner)
-    planned = result.planned
-    made = build(planned.opened, planned.plan, verify=options.verify, target=target, progress=options.progress)
-    return replace(result, planned=replace(planned, firmware=made))
-
-
-def _prepare(options: FitStepOptions, paths: Sequence[Path]) -> Callable[[Content], Mapping[Path, bytes]]:
+def _prepare(options: FitStepOptions, paths: Sequence[Path]) -> Rendered:
     """Return what renders the plan, in pictures beside the plan before; and the curve."""
     from onnxtile.report.format import Emission
 
@@ -93,7 +184,6 @@ def _prepare(options: FitStepOptions, paths: Sequence[Path]) -> Callable[[Conten
 
 def _curve_files(options: FitStepOptions) -> dict[Path, ResultWriter]:
     """Return the files of the curve, each with what writes it. Raises UsageError, also where a package is missing that draws it."""
-    from onnxtile.declare.verb import writer_of
     from onnxtile.report.curve_files import require_drawable
     from onnxtile.system.files import require_writable
 
@@ -104,24 +194,19 @@ def _curve_files(options: FitStepOptions) -> dict[Path, ResultWriter]:
     return {path: writer_of("curve", path) for path in paths}
 
 
-def _fits_one(options: FitOptions) -> bool:
-    """Return whether one memory is to be fitted: with --curve alone there is none."""
-    return options.capacity is not None or options.smallest
-
-
 def _writes(options: FitCommand) -> str | None:
-    return "fitted" if not options.curve or _fits_one(options) else None
+    return "fitted" if not options.curve or options.fits_one else None
 
 
 def _require(options: FitStepOptions) -> None:
     _ = options.limits
     require_target(options)
-    if not isinstance(options, FitCommand) or not options.curve or _fits_one(options):
+    if not isinstance(options, FitCommand) or not options.curve or options.fits_one:
         require_memory(options)
         return
     allowed = names(CurveOptions, ReportOptions) | {"curve", "dry_run"}
     message = "{option} is for one model that fits, and {curve} alone writes none"
-    require_within(options, allowed, message, "add --capacity 256KiB or --smallest", curve=NAME_ONLY)
+    require_within(options, allowed, message, "add --capacity 256KiB or --smallest")
 
 
-FIT = Verb("fit", FitCommand, _run, FitStepOptions, _writes, _prepare, _require)
+FIT = Verb("fit", FitCommand, late("onnxtile.verbs.flows.fit:run"), FitStepOptions, _writes, _prepare, _require)

@@ -2,77 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
 
-from onnxtile.common_options import ReportOptions
-from onnxtile.declare.option import declared, names, narrowed, require_within
-from onnxtile.declare.verb import Content, Outcome, Verb
-from onnxtile.system.errors import NAME_ONLY
-from onnxtile.verbs.options.inspect import InspectCommand, InspectOptions, InspectStep, TraceOptions
+from onnxtile.common_options import InputOptions, ModelArgument, ReportOptions, SizeOptions
+from onnxtile.declare import values
+from onnxtile.declare.option import WRITING, Choices, Option, Positional, names, require_within
+from onnxtile.declare.verb import Rendered, Verb, writer_of
+from onnxtile.system.registry import late
 
-if TYPE_CHECKING:
-    from onnxtile.inspection.summary import Inspection
-    from onnxtile.inspection.trace import Trace
+ENDINGS = (".csv", ".json")
 
 
-@declared(InspectOptions)
-def inspect(options: InspectOptions) -> Inspection:
-    """Return operators, parameters, work and traffic of `model`, layer by layer, without running it, at any size.
+@dataclass(frozen=True)
+class InspectOptions(SizeOptions):
+    """The options of `inspect`."""
 
-    With `training`, also the bytes of activations that a backward pass would keep; with `tree`, sums over the modules that the names of
-    nodes say. Raises ModelError, UsageError.
+    model: ModelArgument
+    _: KW_ONLY
+    training: Annotated[bool, Option("list the activations that a backward pass keeps")] = False
+    tree: Annotated[bool, Option("sums over modules, as the names of nodes nest them")] = False
+
+
+@dataclass(frozen=True)
+class InspectStep(InspectOptions):
+    """The options of the step `inspect` of a pipeline."""
+
+    _: KW_ONLY
+    emit: Annotated[
+        tuple[str, ...],
+        Option(
+            "also write the nodes as .csv, or all as .json",
+            "FILE",
+            heading=WRITING,
+            kind=values.TEXTS,
+            endings=Choices(also=ENDINGS),
+        ),
+    ] = ()
+
+
+@dataclass(frozen=True)
+class TraceOptions(InputOptions):
+    """The options of `trace`."""
+
+    model: ModelArgument
+    nodes: Annotated[str | Sequence[str], Positional("NODE|OP|QUERY", "nodes to trace", values.TEXTS)]
+    _: KW_ONLY
+    seed: Annotated[int, Option("seed of the random inputs", "N", kind=values.NATURAL)] = 0
+
+
+@dataclass(frozen=True)
+class InspectCommand(ReportOptions, InputOptions, InspectStep):
+    """Show operators, parameters, MACs and bytes, node by node.
+
+    Examples:
+        onnxtile inspect model.onnx --dim batch=1
+        onnxtile inspect model.onnx --emit nodes.csv --training
+        onnxtile inspect model.onnx --trace Softmax -o activations.npz
     """
-    from onnxtile.verbs.flows import inspecting
 
-    return inspecting.inspect(options)
-
-
-@declared(TraceOptions)
-def trace(options: TraceOptions) -> Trace:
-    """Run `model` and return the outputs of `nodes`: names of nodes, operators, or queries. Raises ModelError, UsageError, QueryError."""
-    from onnxtile.verbs.flows import inspecting as tracing
-
-    return tracing.trace(options)
-
-
-def _run(options: InspectStep) -> Outcome:
-    from onnxtile.model.npz_inputs import write_arrays
-    from onnxtile.verbs.flows import inspecting
-    from onnxtile.verbs.flows import inspecting as tracing
-
-    if isinstance(options, InspectCommand) and options.trace:
-        traced = tracing.trace(narrowed(TraceOptions, options, nodes=options.trace))
-        return Outcome(traced, "trace", save=partial(write_arrays, arrays=traced.arrays))
-    return Outcome(inspecting.inspect(options), "inspect")
+    _: KW_ONLY
+    trace: Annotated[
+        tuple[str, ...],
+        Option("run the model, and show the outputs of these nodes", "NODE|OP|QUERY", kind=values.TEXTS),
+    ] = ()
+    output: Annotated[str | None, Option("write the traced outputs", "FILE.npz", ("-o", "--output"), WRITING)] = None
 
 
 def _require(options: InspectStep) -> None:
     if not isinstance(options, InspectCommand):
         return
-    given = {"trace": NAME_ONLY}
     if options.trace:
         allowed = names(TraceOptions, ReportOptions) | {"trace", "output"}
-        require_within(
-            options,
-            allowed,
-            "{option} does not go with {trace}, which runs the model",
-            "leave one of the two out",
-            **given,
-        )
+        message, hint = "{option} does not go with {trace}, which runs the model", "leave one of the two out"
     else:
         allowed = names(InspectStep, ReportOptions)
-        hint = "inspect runs nothing without it; --emit writes the nodes"
-        require_within(options, allowed, "{option} is for {trace}", hint, **given)
+        message, hint = "{option} is for {trace}", "inspect runs nothing without it; --emit writes the nodes"
+    require_within(options, allowed, message, hint)
 
 
-def _prepare(_options: InspectStep, paths: Sequence[Path]) -> Callable[[Content], Mapping[Path, bytes]]:
-    from onnxtile.declare.verb import writer_of
-
+def _prepare(_options: InspectStep, paths: Sequence[Path]) -> Rendered:
     writers = {path: writer_of("inspect", path) for path in paths}
     return lambda content: {path: write(content, path) for path, write in writers.items()}
 
 
-INSPECT = Verb("inspect", InspectCommand, _run, InspectStep, emits=_prepare, require=_require)
+INSPECT = Verb(
+    "inspect",
+    InspectCommand,
+    late("onnxtile.verbs.flows.inspect:run"),
+    InspectStep,
+    emits=_prepare,
+    require=_require,
+)

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Annotated
 
-from onnxtile.declare.option import declared
-from onnxtile.declare.verb import Outcome, Verb
-from onnxtile.verbs.options.match import MatchCommand, MatchOptions
-
-if TYPE_CHECKING:
-    from onnxtile.verbs.flows.patterns import MatchResult
-
-
-@declared(MatchOptions)
-def match(options: MatchOptions) -> MatchResult:
-    """Return where `query` matches in `model`; matches may overlap. Raises ModelError and QueryError."""
-    from onnxtile.verbs.flows import patterns as matching
-
-    return matching.match(options)
+from onnxtile.common_options import ModelArgument, ReportOptions, WatchOptions
+from onnxtile.declare import values
+from onnxtile.declare.option import Positional
+from onnxtile.declare.verb import Verb
+from onnxtile.system.registry import late
 
 
-def _run(options: MatchOptions) -> Outcome:
-    from onnxtile.verbs.flows import patterns as matching
+@dataclass(frozen=True)
+class MatchOptions(WatchOptions):
+    """The options of `match`."""
 
-    result = matching.match(options)
-    return Outcome(result, "match", reason=None if result.matches else "no match")
+    model: ModelArgument
+    query: Annotated[str, Positional("QUERY", "a graph query", values.TEXT)]
 
 
-MATCH = Verb("match", MatchCommand, _run)
+@dataclass(frozen=True)
+class MatchCommand(ReportOptions, MatchOptions):
+    """List where a query matches; exit 1 when nowhere.
+
+    Examples:
+        onnxtile match model.onnx 'MatMul-*>Add'
+        onnxtile match model.onnx 'Conv[group == 1]->Relu' --json -
+    """
+
+
+MATCH = Verb("match", MatchCommand, late("onnxtile.verbs.flows.match:run_match"))

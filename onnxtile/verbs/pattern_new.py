@@ -2,43 +2,53 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
-from onnxtile.declare.option import declared, narrowed
-from onnxtile.declare.verb import Outcome, Verb
+from onnxtile.common_options import ModelArgument, ReportOptions, Source, WatchOptions
+from onnxtile.declare import values
+from onnxtile.declare.option import WRITING, Option, Positional
+from onnxtile.declare.verb import Verb
 from onnxtile.system.errors import invalid
-from onnxtile.verbs.options.pattern_new import DraftOptions, PatternNewCommand
-
-if TYPE_CHECKING:
-    from onnxtile.verbs.flows.patterns import PatternDraft
+from onnxtile.system.registry import late
 
 
-@declared(DraftOptions)
-def draft_pattern(options: DraftOptions) -> PatternDraft:
-    """Write the query for the nodes called `nodes` (a node without a name is called by its first output).
+@dataclass(frozen=True)
+class DraftOptions(WatchOptions):
+    """The options of `draft_pattern`."""
 
-    Raises UsageError where a node is not there, or they are not connected.
+    model: ModelArgument
+    nodes: Annotated[str | Sequence[str], Positional("NODES", "names of nodes", values.TEXTS)]
+    name: Annotated[str, Option("name of the meta-op", "NAME")] = "MyMetaOp"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatternNewCommand(ReportOptions):
+    """Write the pattern for chosen nodes.
+
+    Examples:
+        onnxtile pattern new --from model.onnx --nodes Sigmoid_1,Mul_2 --name SiLU -o silu.toml
     """
-    from onnxtile.verbs.flows import patterns as drafting
 
-    return drafting.draft_pattern(options)
+    model: Annotated[Source, Option("model that has the nodes", "MODEL", ("--from",), kind=values.SOURCE)]
+    nodes: Annotated[str, Option("names of the nodes, with commas between", "A,B,C")]
+    name: Annotated[str, Option("name of the meta-op", "NAME")] = "MyMetaOp"
+    output: Annotated[str | None, Option("output file", "FILE.toml", ("-o", "--output"), WRITING, default="stdout")] = (
+        None
+    )
 
-
-def _named(options: PatternNewCommand) -> tuple[str, ...]:
-    return tuple(part.strip() for part in options.nodes.split(",") if part.strip())
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """The names of the nodes."""
+        return tuple(name.strip() for name in self.nodes.split(",") if name.strip())
 
 
 def _require(options: PatternNewCommand) -> None:
-    if not _named(options):
+    if not options.node_names:
         raise invalid("nodes", options.nodes, reason="this names no node", hint="onnxtile match MODEL . lists them all")
 
 
-def _run(options: PatternNewCommand) -> Outcome:
-    from onnxtile.verbs.flows import patterns as drafting
-
-    draft = drafting.draft_pattern(narrowed(DraftOptions, options, nodes=_named(options)))
-    note = f"the query matches {draft.matches} times in {options.model}"
-    return Outcome(draft, "", text=draft.text, note=note)
-
-
-PATTERN_NEW = Verb("pattern new", PatternNewCommand, _run, require=_require)
+PATTERN_NEW = Verb(
+    "pattern new", PatternNewCommand, late("onnxtile.verbs.flows.match:run_pattern_new"), require=_require
+)

@@ -2,151 +2,305 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from onnxtile.common_options import (
+    BoundOptions,
+    EmitOptions,
+    InputOptions,
+    ModelArgument,
     ReportOptions,
     VerifyOptions,
+    WatchOptions,
     WriteOptions,
 )
-from onnxtile.declare.option import declared, names, narrowed, require_within
-from onnxtile.declare.verb import Content, Outcome, Verb
-from onnxtile.system.errors import NAME_ONLY, UsageError
-from onnxtile.verbs.options.plan import (
-    CheckOptions,
-    PlanCommand,
-    PlanOptions,
-    PlanOutput,
-    PlanStep,
-    ProblemOptions,
-    TfliteOptions,
-    require_target,
-    wants_c,
-)
+from onnxtile.declare import values
+from onnxtile.declare.option import WRITING, Choices, Option, Positional, names, require_within
+from onnxtile.declare.verb import Outcome, Rendered, Verb
+from onnxtile.system.errors import UsageError, about_options
+from onnxtile.system.registry import imported
+from onnxtile.system.text import whole
 
 if TYPE_CHECKING:
-    from onnxtile.check.audit import Audit
+    from onnxtile.planning.offsets.effort import Effort
+    from onnxtile.planning.offsets.memories import Capacity
     from onnxtile.planning.result import PlanResult
-    from onnxtile.verbs.flows.other_formats import PlannedTflite
-    from onnxtile.verbs.flows.results import PlannedModel
+else:
+    PlanResult: TypeAlias = Any
+
+_SEARCH = "Search"
+Capacities: TypeAlias = int | str | Mapping[str, int] | Mapping[str, str]
+"""The bytes of one arena, or of several by name, the fastest first."""
 
 
-@declared(PlanOptions)
-def plan(options: PlanOptions) -> PlannedModel:
-    """Give every activation of `model` an offset in an arena, and annotate the model with it.
+def _read_effort(value: Any) -> str:
+    """Return a search effort: a level, or a number of steps."""
+    from onnxtile.planning.offsets.effort import LEVELS
 
-    The result is checked against the model by code that shares nothing with what plans (see `check_plan`); with `verify`, the model is also
-    run with every tensor at its planned address. Raises ModelError, UsageError; Infeasible over `capacity`; CheckFailed where the check
-    says no; Mismatch where the run inside the arena differs.
+    text = str(value)
+    if isinstance(value, bool) or not isinstance(value, str | int) or (text not in LEVELS and whole(text) is None):
+        raise values.Unreadable("", hint=f"choose {', '.join(LEVELS)}, or a number of steps")
+    return text
+
+
+def _read_duration(value: Any) -> str:
+    """Return a time such as "5s", "200ms" or 5 (seconds)."""
+    from onnxtile.planning.offsets.effort import parse_effort
+
+    try:
+        parse_effort(None, str(value))
+    except UsageError:
+        raise values.Unreadable("", hint="write a time such as 5s, 200ms or 2min") from None
+    return str(value)
+
+
+_EFFORT = values.ValueKind(_read_effort)
+_DURATION = values.ValueKind(_read_duration)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffsetOptions(WatchOptions):
+    """Options of every search for offsets."""
+
+    alignment: Annotated[
+        int | None, Option("alignment of buffers", "BYTES", default="64; 1 for a .csv", kind=values.SIZE)
+    ] = None
+    capacity: Annotated[
+        Capacities | None,
+        Option("size limit of an arena, the fastest first", "[NAME=]256KiB", kind=values.SIZES),
+    ] = None
+    planner: Annotated[
+        str,
+        Option(
+            "algorithm that finds the offsets",
+            "NAME",
+            heading=_SEARCH,
+            choices=Choices("onnxtile.planning.planner:planners"),
+        ),
+    ] = "best"
+    effort: Annotated[
+        str | int | None,
+        Option(
+            "search effort, or a number of steps N",
+            "low|normal|high|N",
+            heading=_SEARCH,
+            default="normal",
+            kind=_EFFORT,
+            choices=Choices("onnxtile.planning.offsets.effort:LEVELS", open=True),
+        ),
+    ] = None
+    time: Annotated[str | float | None, Option("time limit of the search", "5s", heading=_SEARCH, kind=_DURATION)] = (
+        None
+    )
+
+    @property
+    def search(self) -> Effort:
+        """The effort that a planner may take."""
+        from onnxtile.planning.offsets.effort import parse_effort
+
+        level = None if self.effort is None else str(self.effort)
+        return parse_effort(level, None if self.time is None else str(self.time))
+
+    @property
+    def capacities(self) -> Capacity:
+        """The capacities in bytes."""
+        return None if self.capacity is None else values.read_sizes(self.capacity)
+
+
+@dataclass(frozen=True)
+class ProblemOptions(OffsetOptions):
+    """The options of `plan_problem`."""
+
+    file: Annotated[Path | str, Positional("FILE", "a bare problem, as .csv")]
+
+
+@dataclass(frozen=True)
+class TfliteOptions(VerifyOptions, OffsetOptions):
+    """The options of `plan_tflite`."""
+
+    file: Annotated[Path | str, Positional("FILE", "a TensorFlow Lite model, as .tflite")]
+
+
+@dataclass(frozen=True)
+class CheckOptions(InputOptions, BoundOptions):
+    """The options of `check_plan`."""
+
+    model: ModelArgument
+    plan: Annotated[
+        PlanResult | Path | str, Positional("PLAN", "a plan: a result, a .json file or a planned model", values.ANY)
+    ]
+
+
+@dataclass(frozen=True)
+class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
+    """The options of `plan`."""
+
+    model: ModelArgument
+    _: KW_ONLY
+    io: Annotated[
+        str,
+        Option(
+            "place graph inputs and outputs inside or outside the arena",
+            "outputs|inside|outside",
+            choices=Choices("onnxtile.kernels.from_onnx:PLACINGS"),
+        ),
+    ] = "outputs"
+    overwrite_inputs: Annotated[bool, Option("reuse the bytes of inputs inside the arena")] = False
+    state: Annotated[
+        Mapping[str, str] | str | None,
+        Option(
+            "keep an input and its next value at one address; found: all that are found",
+            "INPUT=OUTPUT|found|none",
+            default="list those found",
+            kind=values.STATES,
+        ),
+    ] = None
+    state_steps: Annotated[
+        int, Option("number of runs, one after the other, that prove kept states", "N", kind=values.RUNS)
+    ] = 64
+    workspaces: Annotated[
+        Mapping[str, str] | None,
+        Option(
+            "workspace of an operator or node: 4096, inputs[0].bytes, 4096 shared, 64 unique",
+            "OPERATOR=BYTES",
+            ("--workspace",),
+            kind=values.RULES,
+        ),
+    ] = None
+    pins: Annotated[
+        Mapping[str, int | str] | None,
+        Option("offset of a tensor in its memory", "NAME=4096", ("--pin",), kind=values.OFFSETS),
+    ] = None
+    places: Annotated[
+        Mapping[str, str] | None, Option("memory of a tensor", "NAME=sram", ("--place",), kind=values.NAMES)
+    ] = None
+    keep: Annotated[
+        tuple[str, ...], Option("tensor whose bytes are shared with nothing", "NAME", kind=values.TEXTS)
+    ] = ()
+    whole_buffers: Annotated[bool, Option("keep all bytes of a buffer live as long as one is")] = False
+    share_workspaces: Annotated[bool, Option("one workspace for all kernels, the largest")] = False
+    movement: Annotated[
+        str,
+        Option(
+            "copy tensors, or weights too, to the first of two memories while kernels use them",
+            "none|activations|weights",
+            choices=Choices("onnxtile.planning.result:MOVEMENTS"),
+        ),
+    ] = "none"
+    bandwidth: Annotated[
+        Mapping[str, int] | Mapping[str, str] | None,
+        Option("bandwidth of the slow memory, for the time of copies", "dram=8GB/s", kind=values.RATES),
+    ] = None
+    macs_per_second: Annotated[
+        int | str | None,
+        Option("speed of the kernels, for the time beside the copies", "4G", kind=values.SPEED),
+    ] = None
+    kernels: Annotated[
+        str,
+        Option(
+            "plan quantised islands as one kernel each, or node by node",
+            "islands|nodes",
+            choices=Choices("onnxtile.verbs.flows.kernels:KernelChoice"),
+        ),
+    ] = "islands"
+    order: Annotated[
+        str,
+        Option(
+            "execution order of the nodes",
+            "auto|model|min-peak|any",
+            heading=_SEARCH,
+            choices=Choices("onnxtile.planning.schedule:orders"),
+        ),
+    ] = "auto"
+    streams: Annotated[int, Option("run up to N independent nodes in parallel", "N", heading=_SEARCH)] = 1
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether the file is a bare problem, not a model."""
+        return isinstance(self.model, Path) and self.model.suffix.lower() == ".csv"
+
+    @property
+    def is_tflite(self) -> bool:
+        """Whether the file is a TensorFlow Lite model."""
+        return isinstance(self.model, Path) and self.model.suffix.lower() == ".tflite"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOutput(EmitOptions):
+    """The files that a plan is written to beside the model."""
+
+    compare: Annotated[
+        Path | None, Option("second plan, drawn beside the first in pictures", "PLAN.json", heading=WRITING)
+    ] = None
+
+
+@dataclass(frozen=True)
+class PlanStep(PlanOutput, PlanOptions):
+    """The options of the step `plan` of a pipeline."""
+
+
+@dataclass(frozen=True)
+class PlanCommand(WriteOptions, PlanStep):
+    """Give every activation, or buffer of a problem in a .csv, an offset.
+
+    Examples:
+        onnxtile plan model.onnx --dim batch=1 --capacity 256KiB --emit plan.html
+        onnxtile plan model.tflite --capacity 256KiB
+        onnxtile plan problem.csv --capacity arena=1048576 --emit out.csv
     """
-    from onnxtile.verbs.flows import planning
 
-    return planning.plan(options)
-
-
-@declared(ProblemOptions)
-def plan_problem(options: ProblemOptions) -> PlanResult:
-    """Give every buffer of the problem in the CSV `file` (columns id, lower, upper, size) an offset in an arena.
-
-    Raises UsageError for a file that holds no problem, Infeasible over `capacity`.
-    """
-    from onnxtile.verbs.flows import other_formats as placing
-
-    return placing.plan_problem(options)
+    _: KW_ONLY
+    check: Annotated[Path | None, Option("check this plan, a .json file or a planned model", "PLAN")] = None
 
 
-@declared(TfliteOptions)
-def plan_tflite(options: TfliteOptions) -> PlannedTflite:
-    """Give every tensor of the TensorFlow Lite model `file` an offset in an arena, for TensorFlow Lite Micro.
+def require_target(options: EmitOptions) -> None:
+    """Raise UsageError for a compiler or a runner without a program in C, or a runner without a compiler; also where emx is missing."""
+    if options.wants_c:
+        from onnxtile.firmware.kernels import require_emx
 
-    The result holds the model with the plan as its metadata. A replay of the written file checks it. With `verify`, and the extra
-    tflite-micro installed, TensorFlow Lite Micro runs the model with and without the plan. Raises ModelError, UsageError; Infeasible over
-    `capacity`; CheckFailed where the check says no; Mismatch where the runs differ.
-    """
-    from onnxtile.verbs.flows import other_formats as micro
-
-    return micro.plan_tflite(options)
-
-
-@declared(CheckOptions)
-def check_plan(options: CheckOptions) -> Audit:
-    """Return the faults of `plan`, a plan of `model`.
-
-    Dimensions and bounds are bound as the plan says, beside `dims`, `shapes` and `bounds`. `inputs` and `ranges` are for models that are
-    run where no inference knows a shape. Raises ModelError, and UsageError where `plan` is none.
-    """
-    from onnxtile.verbs.flows import checking
-
-    return checking.check_plan(options)
-
-
-def _is_bare(options: PlanOptions) -> bool:
-    return isinstance(options.model, Path) and options.model.suffix.lower() == ".csv"
-
-
-def _is_tflite(options: PlanOptions) -> bool:
-    return isinstance(options.model, Path) and options.model.suffix.lower() == ".tflite"
-
-
-def _run(options: PlanStep) -> Outcome:
-    if isinstance(options, PlanCommand) and options.check is not None:
-        from onnxtile.verbs.flows import checking
-
-        audit = checking.check_plan(narrowed(CheckOptions, options, plan=options.check))
-        return Outcome(audit, "check", reason=None if audit.sound else "the plan is wrong")
-    if _is_bare(options):
-        from onnxtile.system.process import collector_paused
-        from onnxtile.verbs.flows import other_formats as placing
-
-        with collector_paused():
-            return Outcome(placing.plan_problem(narrowed(ProblemOptions, options, file=options.model)), "plan")
-    if _is_tflite(options):
-        from onnxtile.verbs.flows import other_formats as micro
-
-        written = micro.plan_tflite(narrowed(TfliteOptions, options, file=options.model))
-        return Outcome(written, "plan", save=written.save, emitted=written.plan.to_dict())
-    from onnxtile.verbs.flows import planning
-
-    planned = planning.plan(options)
-    if wants_c(options.emit):
-        planned = planning.with_firmware(planned, options)
-    return Outcome(planned, "plan", planned.model, emitted=planned.document)
+        require_emx()
+    elif options.target_cc or options.runner or options.weights != "code":
+        name = "target_cc" if options.target_cc else "runner" if options.runner else "weights"
+        message = f"{{{name}}} is about a program in C, and {{emit}} names none"
+        raise about_options(message, hint="add {emit} net.c")
+    if options.runner and not options.target_cc:
+        raise about_options(
+            "{runner} runs what {target_cc} compiles, which is not given",
+            hint='add {target_cc} "arm-none-eabi-gcc ..."',
+        )
 
 
 def _require(options: PlanStep) -> None:
     require_target(options)
     if isinstance(options, PlanCommand):
         _require_one_mode(options)
-    if not _is_bare(options) and options.workspaces:
+    if not options.is_bare and options.workspaces:
         from onnxtile.planning.workspaces import WorkspaceRules
 
         WorkspaceRules.of(options.workspaces, options.share_workspaces)
 
 
 def _require_one_mode(options: PlanCommand) -> None:
-    if _is_bare(options):
+    if options.is_bare:
         allowed = names(ProblemOptions, PlanOutput, WriteOptions, VerifyOptions) - {"output"}
         require_within(options, allowed, "{option} is for models, not for a bare problem", "leave it out")
-    elif _is_tflite(options):
+    elif options.is_tflite:
         allowed = names(TfliteOptions, PlanOutput, WriteOptions) | {"model"}
         require_within(options, allowed, "{option} is for ONNX models, not for a .tflite", "leave it out")
         _require_tflite_files(options)
     elif options.check is not None:
         allowed = names(CheckOptions, ReportOptions) | {"check", "dry_run"}
         message = "{option} is for planning, and {check} plans nothing"
-        require_within(options, allowed, message, "leave one of the two out", check=NAME_ONLY)
+        require_within(options, allowed, message, "leave one of the two out")
 
 
 def _require_tflite_files(options: PlanCommand) -> None:
     """Raise UsageError for files that the plan of a .tflite cannot be written to."""
     if options.output == "-":
-        raise UsageError(
-            "a .tflite is written to a file, not to stdout",
-            hint="name a file with {output}",
-            given={"output": NAME_ONLY},
-        )
+        raise about_options("a .tflite is written to a file, not to stdout", hint="name a file with {output}")
     for file in options.emit:
         if file.endswith((".tflm", ".tflm.json", ".bin")):
             raise UsageError(
@@ -154,16 +308,25 @@ def _require_tflite_files(options: PlanCommand) -> None:
             )
 
 
-def _prepare(options: PlanStep, paths: Sequence[Path]) -> Callable[[Content], Mapping[Path, bytes]]:
+def _prepare(options: PlanStep, paths: Sequence[Path]) -> Rendered:
     from onnxtile.report.format import Emission
 
     return Emission.of(paths, options.names, options.compare, options.color_by).content
 
 
 def _writes(options: PlanCommand) -> str | None:
-    if _is_tflite(options):
+    if options.is_tflite:
         return "planned.tflite"
-    return None if options.check is not None or _is_bare(options) else "planned"
+    return None if options.check is not None or options.is_bare else "planned"
+
+
+def _run(options: PlanStep) -> Outcome:
+    """Do the work for the kind of file, or the check."""
+    flow = "other_formats" if options.is_bare or options.is_tflite else "plan"
+    if isinstance(options, PlanCommand) and options.check is not None:
+        flow = "check_plan"
+    done: Outcome = imported(f"onnxtile.verbs.flows.{flow}:run")(options)
+    return done
 
 
 PLAN = Verb("plan", PlanCommand, _run, PlanStep, _writes, _prepare, _require)

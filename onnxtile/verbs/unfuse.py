@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-from onnxtile.declare.option import declared
-from onnxtile.declare.verb import Outcome, Verb
-from onnxtile.verbs.options.unfuse import UnfuseCommand, UnfuseOptions
-
-if TYPE_CHECKING:
-    from onnxtile.verbs.flows.results import UnfuseResult
+from onnxtile.common_options import ModelArgument, VerifyOptions, WriteOptions
+from onnxtile.declare.verb import Verb
+from onnxtile.system.registry import late
 
 
-@declared(UnfuseOptions)
-def unfuse(options: UnfuseOptions) -> UnfuseResult:
-    """Undo all that fuse did to `model`, and take the marks of a plan off.
+@dataclass(frozen=True)
+class UnfuseOptions(VerifyOptions):
+    """The options of `unfuse`."""
 
-    Raises UsageError where there is nothing to undo, ModelError, Mismatch.
+    model: ModelArgument
+
+
+@dataclass(frozen=True)
+class UnfuseCommand(WriteOptions, UnfuseOptions):
+    """Undo fuse: restore the original model.
+
+    Examples:
+        onnxtile unfuse model.fused.onnx -o original.onnx
     """
-    from onnxtile.verbs.flows import fusing as unfusing
-
-    return unfusing.unfuse(options)
 
 
-def _run(options: UnfuseOptions) -> Outcome:
-    from onnxtile.verbs.flows import fusing as unfusing
-
-    result = unfusing.unfuse(options)
-    return Outcome(result, "unfuse", result.model)
-
-
-UNFUSE = Verb("unfuse", UnfuseCommand, _run, UnfuseOptions, writes=lambda _options: "unfused")
+UNFUSE = Verb(
+    "unfuse",
+    UnfuseCommand,
+    late("onnxtile.verbs.flows.fuse:run_unfuse"),
+    UnfuseOptions,
+    writes=lambda _options: "unfused",
+)

@@ -103,8 +103,8 @@ class _Pairing:
 
     def _pair(self, first: list[ir.Node], second: list[ir.Node]) -> Iterable[ir.Value]:
         """Pair nodes of one structure, and yield the values of the second model that have a partner now."""
-        for one, other in self._matched(first, second):
-            for mine, value in zip(one.outputs, other.outputs, strict=True):
+        for first_value, other in self._matched(first, second):
+            for mine, value in zip(first_value.outputs, other.outputs, strict=True):
                 if value.name and mine.name:
                     self._join(mine, value)
                     yield value
@@ -122,7 +122,7 @@ class _Pairing:
                 chosen[node] = same.pop()
         used = set(chosen.values())
         left = [node for node in first if node not in used], [node for node in second if node not in chosen]
-        return [*((one, other) for other, one in chosen.items()), *zip(*left, strict=False)]
+        return [*((value, other) for other, value in chosen.items()), *zip(*left, strict=False)]
 
 
 def _ready(new: Sequence[ir.Value], waiting: dict[ir.Node, int]) -> Iterable[ir.Node]:
@@ -219,8 +219,8 @@ def bisect(
         expected = sessions[0].run(feeds, [pair.first.name or "" for pair in batch])
         got = sessions[1].run(feeds, [pair.name for pair in batch])
         layers += [_layer(pair, expected[pair.first.name or ""], got[pair.name]) for pair in batch]
-    place = next((i for i, layer in enumerate(layers) if not layer.error.equal), None)
-    return None if place is None else _found(original, other, pairs, tuple(layers), place)
+    index = next((i for i, layer in enumerate(layers) if not layer.error.equal), None)
+    return None if index is None else _found(original, other, pairs, tuple(layers), index)
 
 
 def _layer(pair: Pair, expected: Any, got: Any) -> PairError:
@@ -232,22 +232,22 @@ def _batches(pairs: Sequence[Pair]) -> list[Sequence[Pair]]:
 
 
 def _found(
-    original: ir.Model, other: ir.Model, pairs: Sequence[Pair], layers: tuple[PairError, ...], place: int
+    original: ir.Model, other: ir.Model, pairs: Sequence[Pair], layers: tuple[PairError, ...], index: int
 ) -> Bisection:
-    pair, error = pairs[place], layers[place].error
+    pair, error = pairs[index], layers[index].error
     old, new = pair.first.producer(), pair.second.producer()
     assert old is not None
     assert new is not None
-    unpaired = _unpaired(other, new, {one.second for one in pairs})
-    made = _mark(other, new) or _mark(original, old)
-    if unpaired and not made and all(one.second.is_graph_output() for one in pairs):
+    unpaired = _unpaired(other, new, {known.second for known in pairs})
+    mark = _mark(other, new) or _mark(original, old)
+    if unpaired and not mark and all(known.second.is_graph_output() for known in pairs):
         reason = "not known: no inner values of the two models could be paired, neither by name nor by structure"
-        return Bisection(error, None, None, None, None, reason, place, layers)
-    if unpaired and not made:
-        made = f"not known: {', '.join(map(repr, unpaired))}, an input of the node, has no counterpart; the first difference may be earlier"
-    rewrite = made or _difference((original, old), (other, new))
+        return Bisection(error, None, None, None, None, reason, index, layers)
+    if unpaired and not mark:
+        mark = f"not known: {', '.join(map(repr, unpaired))}, an input of the node, has no counterpart; the first difference may be earlier"
+    rewrite = mark or _difference((original, old), (other, new))
     ids = node_ids(other.graph)[new], node_ids(original.graph)[old]
-    return Bisection(error, ids[0], new.op_type, ids[1], old.op_type, rewrite, place, layers)
+    return Bisection(error, ids[0], new.op_type, ids[1], old.op_type, rewrite, index, layers)
 
 
 def _unpaired(model: ir.Model, node: ir.Node, pairs: set[ir.Value]) -> list[str]:

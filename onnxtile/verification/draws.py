@@ -48,13 +48,13 @@ class SameDraws:
     def judged(self, verdict: Verdict) -> Verdict:
         """Return `verdict` without the outputs that are not compared, which it names; what is compared by seeds says so."""
         outputs = (
-            replace(one, reason=f"{one.reason}; {_SEEDED}" if one.reason else _SEEDED)
-            if one.name in self.seeded
-            else one
-            for one in verdict.outputs
-            if one.name not in self.apart
+            replace(output, reason=f"{output.reason}; {_SEEDED}" if output.reason else _SEEDED)
+            if output.name in self.seeded
+            else output
+            for output in verdict.outputs
+            if output.name not in self.apart
         )
-        names = [one.name for one in verdict.outputs if one.name in self.apart]
+        names = [output.name for output in verdict.outputs if output.name in self.apart]
         return replace(verdict, outputs=tuple(outputs), not_compared={name: self.apart[name] for name in names})
 
 
@@ -66,9 +66,9 @@ def same_draws(original: ir.Model, other: ir.Model) -> SameDraws:
     runs = [_runs(model) for model in (first, second)]
     seeded, apart = _give_seeds(*runs)
     followed = [_followers(model, apart) for model in (first, second)]
-    told = {name: _reason(names) for found in reversed(followed) for name, names in found.items()}
+    reasons = {name: _reason(names) for by_name in reversed(followed) for name, names in by_name.items()}
     changed = {name for model in (first, second) for name in _followers(model, seeded)}
-    return SameDraws(first, second, frozenset(changed - told.keys()), told)
+    return SameDraws(first, second, frozenset(changed - reasons.keys()), reasons)
 
 
 def drawn_outputs(model: ir.Model, constants: Constants | None = None) -> dict[str, str]:
@@ -98,8 +98,8 @@ def _followers(model: ir.Model, nodes: Iterable[ir.Node]) -> dict[str, dict[str,
     if not wanted:
         return {}
     holds = holders(model, wanted.__contains__)
-    found = followers(model.graph, {node for node in model.graph if holds(node)}, _NAMED + 1)
-    return {value.name: found[value] for value in model.graph.outputs if value.name and value in found}
+    values = followers(model.graph, {node for node in model.graph if holds(node)}, _NAMED + 1)
+    return {value.name: values[value] for value in model.graph.outputs if value.name and value in values}
 
 
 def _follows(names: Mapping[str, None]) -> str:
@@ -136,15 +136,15 @@ def _give_seeds(first: list[ir.Node], second: list[ir.Node]) -> tuple[set[ir.Nod
     A node that has a seed keeps it, and is left alone.
     """
     partners: dict[ir.Node, list[ir.Node]] = {node: [] for node in (*first, *second)}
-    for one, other in _pairs(first, second):
-        partners[one].append(other)
-        partners[other].append(one)
+    for first_node, other in _pairs(first, second):
+        partners[first_node].append(other)
+        partners[other].append(first_node)
     seeded: set[ir.Node] = set()
     apart: set[ir.Node] = set()
     done: set[ir.Node] = set()
     for node in partners:
         group = _group(node, partners, done)
-        seeds = [has_seed(one) for one in group]
+        seeds = [has_seed(first_node) for first_node in group]
         if len(group) > 1 and not any(seeds):
             _put_seed(group, _STEP * (len(seeded) + 1))
             seeded.update(group)
@@ -155,14 +155,14 @@ def _give_seeds(first: list[ir.Node], second: list[ir.Node]) -> tuple[set[ir.Nod
 
 def _group(start: ir.Node, partners: Mapping[ir.Node, list[ir.Node]], done: set[ir.Node]) -> list[ir.Node]:
     """Return the nodes that must have the seed of `start`: its partners, their partners, and so on; none that is `done`."""
-    found, pending = [], [start]
+    group, pending = [], [start]
     while pending:
         node = pending.pop()
         if node not in done:
             done.add(node)
-            found.append(node)
+            group.append(node)
             pending += partners[node]
-    return found
+    return group
 
 
 def _pairs(first: list[ir.Node], second: list[ir.Node]) -> Iterator[tuple[ir.Node, ir.Node]]:

@@ -38,33 +38,33 @@ class CacheSizes:
 
 def cache_sizes(model: ir.Model) -> CacheSizes:
     """Return the sizes that the nodes of `model` that attend to past keys ask for."""
-    found = CacheSizes()
+    sizes = CacheSizes()
     for node in model.graph.all_nodes():
         past = node.inputs[_PAST] if len(node.inputs) > _LENGTHS else None
         if (node.domain, node.op_type) == _ATTENTION and past is not None and past.shape is not None:
-            _note(node, [_named_dim(dim) for dim in past.shape], found)
+            _note(node, [_named_dim(dim) for dim in past.shape], sizes)
     # A cache that slides is only written as far as there are tokens: elsewhere its bytes differ from run to run.
-    for part in (part for parts in found.sums.values() for part in parts[1:] if found.window):
-        found.fixed.setdefault(str(part), found.window)
-    return found
+    for part in (part for parts in sizes.sums.values() for part in parts[1:] if sizes.window):
+        sizes.fixed.setdefault(str(part), sizes.window)
+    return sizes
 
 
-def _note(node: ir.Node, past: list[str | int | None], found: CacheSizes) -> None:
+def _note(node: ir.Node, past: list[str | int | None], sizes: CacheSizes) -> None:
     if len(past) != 4:
         return
     head, tokens = _head_size(node), past[2]
     if isinstance(past[0], str):
-        found.fixed.setdefault(past[0], 1)  # the kernel takes several queries with a past in a batch of 1 only
+        sizes.fixed.setdefault(past[0], 1)  # the kernel takes several queries with a past in a batch of 1 only
     if head is not None and isinstance(past[3], str):
-        found.fixed.setdefault(past[3], head)
+        sizes.fixed.setdefault(past[3], head)
     if node.attributes.get_int("sliding_window_cache", 0):
-        found.window = max(found.window, node.attributes.get_int("local_window_size", 1))
+        sizes.window = max(sizes.window, node.attributes.get_int("local_window_size", 1))
         if isinstance(tokens, str):
-            found.fixed.setdefault(tokens, found.window)
+            sizes.fixed.setdefault(tokens, sizes.window)
         return
     queries, mask = _dim(node.inputs[0], 1), _dim(_summed(node.inputs[_LENGTHS]), 1)
     if isinstance(mask, str) and queries is not None and tokens is not None:
-        found.sums.setdefault(mask, (queries, tokens))
+        sizes.sums.setdefault(mask, (queries, tokens))
 
 
 def _head_size(node: ir.Node) -> int | None:
@@ -85,7 +85,7 @@ def _width(value: ir.Value | None) -> int | None:
             return None
         if maker.op_type == "MatMulNBits":
             return maker.attributes.get_int("N", 0) or None
-        constants = [one for one in maker.inputs if one is not None and one.const_value is not None]
+        constants = [operand for operand in maker.inputs if operand is not None and operand.const_value is not None]
         if maker.op_type in {"Add", "MatMul"} and constants:
             return int(constants[-1].const_value.shape[-1])  # type: ignore[union-attr, arg-type]
         value = maker.inputs[0]
@@ -161,8 +161,8 @@ def assignments(model: ir.Model) -> Iterator[Assignment]:
                     dims.setdefault(dim, sizes[min(len(dims), len(sizes) - 1)])
         dims = asked.apply(dims)
         shapes = {
-            value: None if one is None else tuple(dim if isinstance(dim, int) else dims[dim] for dim in one)
-            for value, one in named.items()
+            value: None if wanted is None else tuple(dim if isinstance(dim, int) else dims[dim] for dim in wanted)
+            for value, wanted in named.items()
         }
         yield Assignment(dims, shapes)
 

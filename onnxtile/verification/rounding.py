@@ -55,10 +55,10 @@ def is_narrow(model: ir.Model) -> bool:
 
 def halves(model: ir.Model) -> set[ir.DataType]:
     """Return which floats of 16 bits `model` has, as far as the file says."""
-    found = {value.dtype for value in all_values(model)}
-    found |= {value.const_value.dtype for value in all_values(model) if value.const_value is not None}
-    found |= {dtype for node in all_nodes(model) for dtype in _named(node)}
-    return {dtype for dtype in found if dtype in HALVES}
+    dtypes = {value.dtype for value in all_values(model)}
+    dtypes |= {value.const_value.dtype for value in all_values(model) if value.const_value is not None}
+    dtypes |= {dtype for node in all_nodes(model) for dtype in _named(node)}
+    return {dtype for dtype in dtypes if dtype in HALVES}
 
 
 def widened(model: ir.Model, narrow: Collection[ir.DataType] = (_NARROW,)) -> ir.Model:
@@ -128,7 +128,7 @@ def compare_before(
     """
     names = {name for name in _names(trials) if _tells_nothing([trial.results[name] for trial in trials])}
     copies = [_without_last(model, names) for model in (original, other)] if names else []
-    both = {name for name in names if all(name in found for _, found in copies)}
+    both = {name for name in names if all(name in changed for _, changed in copies)}
     if not both:
         return verdict
     operators = copies[0][1]
@@ -147,8 +147,8 @@ def _merged(output: OutputError, before: OutputError, operators: str) -> OutputE
     """Return the error `before` the operators with the remark of where it was; the output's own where that is wrong already."""
     if not output.equal:
         return output
-    said = f"compared before the last {operators}: the output is flat on these inputs"
-    return replace(before, reason=f"{said}; {before.reason}" if before.reason else said)
+    reason = f"compared before the last {operators}: the output is flat on these inputs"
+    return replace(before, reason=f"{reason}; {before.reason}" if before.reason else reason)
 
 
 def _names(trials: Sequence[Trial]) -> Iterator[str]:
@@ -157,9 +157,9 @@ def _names(trials: Sequence[Trial]) -> Iterator[str]:
 
 def _tells_nothing(results: Sequence[Any]) -> bool:
     """Return whether all elements are nearly one number, or all at 0 and 1."""
-    if not all(isinstance(one, np.ndarray) and is_inexact(one) and one.size for one in results):
+    if not all(isinstance(result, np.ndarray) and is_inexact(result) and result.size for result in results):
         return False
-    flat = np.concatenate([one.astype(np.float64).ravel() for one in results])
+    flat = np.concatenate([result.astype(np.float64).ravel() for result in results])
     if not np.isfinite(flat).all() or flat.min() < -_SATURATED or flat.max() > 1 + _SATURATED:
         return False
     at_ends = np.minimum(np.abs(flat), np.abs(1 - flat)) <= _SATURATED
@@ -172,29 +172,29 @@ def _without_last(model: ir.Model, names: set[str]) -> tuple[ir.Model, Mapping[s
     Beside it, for each output that has such operators, their types.
     """
     copy = model.clone()
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     for output in [output for output in copy.graph.outputs if output.name in names]:
         last = _last(output)
         if last:
-            found[output.name or ""] = " or ".join(sorted({node.op_type for node in last}))
+            sources[output.name or ""] = " or ".join(sorted({node.op_type for node in last}))
         for node in last:
             _bypass(copy.graph, node)
-    return copy, found
+    return copy, sources
 
 
 def _bypass(graph: ir.Graph, node: ir.Node) -> None:
     """Let the operand of `node` take the place and the name of its result (in place)."""
     identity, value = ir.node("Identity", [node.inputs[0]]), node.outputs[0]
     graph.insert_before(node, identity)
-    made, name = identity.outputs[0], value.name
-    made.type, made.shape = value.type, value.shape
-    value.replace_all_uses_with(made, replace_graph_outputs=True)
-    value.name, made.name = f"{name}/last", name
+    result, name = identity.outputs[0], value.name
+    result.type, result.shape = value.type, value.shape
+    value.replace_all_uses_with(result, replace_graph_outputs=True)
+    value.name, result.name = f"{name}/last", name
 
 
 def _last(output: ir.Value) -> list[ir.Node]:
     """Return the Sigmoids and Softmaxes whose results are only moved on the way to `output`."""
-    found: dict[ir.Node, None] = {}
+    nodes: dict[ir.Node, None] = {}
     seen: set[ir.Node] = set()
     pending = [output]
     while pending:
@@ -203,10 +203,10 @@ def _last(output: ir.Value) -> list[ir.Node]:
             continue
         seen.add(node)
         if node.op_type in _LAST:
-            found[node] = None
+            nodes[node] = None
         elif movement_of(node) not in {"", "converts"}:
             pending += [value for value in node.inputs[: None if node.op_type == "Concat" else 1] if value is not None]
-    return list(found)
+    return list(nodes)
 
 
 # A quantised model in which some elements of every quantised tensor are one step of quantisation off.
@@ -227,11 +227,13 @@ def one_step_off(model: ir.Model, turn: int = 0) -> ir.Model | None:
     The numbers are drawn in the model, anew in each run, from fixed seeds: others in each `turn`.
     """
     copy = model.clone()
-    found = [(node, zero) for graph in all_graphs(copy) for node in graph if (zero := _zero_point(node)) is not None]
+    quantised = [
+        (node, zero) for graph in all_graphs(copy) for node in graph if (zero := _zero_point(node)) is not None
+    ]
     opset = copy.opset_imports.get("", 1)
-    for seed, (node, zero) in enumerate(found, turn * len(found)):
+    for seed, (node, zero) in enumerate(quantised, turn * len(quantised)):
         _put_off(node, zero, seed, opset)
-    return copy if found else None
+    return copy if quantised else None
 
 
 def _zero_point(node: ir.Node) -> ir.Value | None:
@@ -241,8 +243,8 @@ def _zero_point(node: ir.Node) -> ir.Value | None:
     if node.op_type == "DynamicQuantizeLinear":
         return node.outputs[2]
     form = quantised_form(node)
-    place = 2 if quantises(node) else len(node.inputs) if form is None or form.result is None else form.result[1]
-    zero = node.inputs[place] if place < len(node.inputs) else None
+    index = 2 if quantises(node) else len(node.inputs) if form is None or form.result is None else form.result[1]
+    zero = node.inputs[index] if index < len(node.inputs) else None
     tensor = None if zero is None else zero.const_value
     fits = tensor is None or (tensor.dtype.is_integer() and tensor.size == 1)
     return zero if fits else None
@@ -258,7 +260,7 @@ def _put_off(node: ir.Node, zero: ir.Value, seed: int, opset: int) -> None:
     """Let the readers of the first result of `node` read it with random steps added, inside the range of its element type."""
     graph, stored = node.graph, node.outputs[0]
     assert isinstance(graph, ir.Graph)
-    one = ir.node("Constant", [], {"value": ir.tensor(1.0, dtype=ir.DataType.FLOAT)})
+    step = ir.node("Constant", [], {"value": ir.tensor(1.0, dtype=ir.DataType.FLOAT)})
     as_float = ir.node("Cast", [stored], {"to": ir.DataType.FLOAT.value})
     draw = _by_dropout if opset >= _NO_RANDOM_KERNELS else _by_uniform_numbers
     steps = draw(as_float.outputs[0], seed)
@@ -266,16 +268,16 @@ def _put_off(node: ir.Node, zero: ir.Value, seed: int, opset: int) -> None:
     origin = ir.node("Cast", [zero], {"to": ir.DataType.FLOAT.value})
     shifted = ir.node("Sub", [moved.outputs[0], origin.outputs[0]])
     domain = node.domain if quantises(node) else ""
-    again = ir.node("QuantizeLinear", [shifted.outputs[0], one.outputs[0], zero], domain=domain)
-    nodes = [one, as_float, *steps, moved, origin, shifted, again]
+    again = ir.node("QuantizeLinear", [shifted.outputs[0], step.outputs[0], zero], domain=domain)
+    nodes = [step, as_float, *steps, moved, origin, shifted, again]
     for i, value in enumerate(value for new in nodes for value in new.outputs):
         value.name = f"{stored.name}/one step off/{i}"
-    made = again.outputs[0]
-    made.type, made.shape = stored.type, stored.shape
-    stored.replace_all_uses_with(made, replace_graph_outputs=True)
+    result = again.outputs[0]
+    result.type, result.shape = stored.type, stored.shape
+    stored.replace_all_uses_with(result, replace_graph_outputs=True)
     as_float.replace_input_with(0, stored)
-    if made.is_graph_output():
-        stored.name, made.name = made.name, stored.name
+    if result.is_graph_output():
+        stored.name, result.name = result.name, stored.name
     graph.insert_after(node, nodes)
 
 
@@ -295,8 +297,8 @@ def _by_dropout(like: ir.Value, seed: int) -> list[ir.Node]:
     inputs = [like, dropped.outputs[0], trains.outputs[0]]
     # The seeds 0 and 1 give the same numbers, and those of small seeds begin alike.
     seeds = [7919 * (2 * seed + i) for i in (1, 2)]
-    drawn = [ir.node("Dropout", inputs, {"seed": one}, num_outputs=2) for one in seeds]
-    masks = [ir.node("Cast", [one.outputs[1]], {"to": ir.DataType.FLOAT.value}) for one in drawn]
+    drawn = [ir.node("Dropout", inputs, {"seed": number}, num_outputs=2) for number in seeds]
+    masks = [ir.node("Cast", [number.outputs[1]], {"to": ir.DataType.FLOAT.value}) for number in drawn]
     return [dropped, trains, *drawn, *masks, ir.node("Sub", [mask.outputs[0] for mask in masks])]
 
 
@@ -365,13 +367,13 @@ def _are_all(value: ir.Value, wanted: Callable[[ir.Value], bool]) -> bool:
     seen: set[ir.Value] = set()
     pending = [value]
     while pending:
-        one = pending.pop()
-        node = one.producer()
-        if one in seen or wanted(one):
+        member = pending.pop()
+        node = member.producer()
+        if member in seen or wanted(member):
             continue
         if node is None or movement_of(node) not in _MOVING_QUANTISED | {"joins"}:
             return False
-        seen.add(one)
+        seen.add(member)
         pending += [read for read in node.inputs[: None if node.op_type == "Concat" else 1] if read is not None]
     return True
 
@@ -379,8 +381,8 @@ def _are_all(value: ir.Value, wanted: Callable[[ir.Value], bool]) -> bool:
 def _steps(model: ir.Model) -> Mapping[str, Array]:
     """Return the step of each output that is dequantised, in a shape that broadcasts with the output."""
     constants = Constants(model)
-    found = {value.name or "": _step(value, constants) for value in model.graph.outputs}
-    return {name: step for name, step in found.items() if step is not None}
+    steps = {value.name or "": _step(value, constants) for value in model.graph.outputs}
+    return {name: step for name, step in steps.items() if step is not None}
 
 
 def _step(value: ir.Value, constants: Constants) -> Array | None:
@@ -473,13 +475,13 @@ def excused(verdict: Verdict, original: ir.Model, rewritten: ir.Model, trials: I
 
 def _without(verdict: Verdict, names: Collection[str]) -> Verdict:
     """Return `verdict` on the outputs that are not among `names`."""
-    return replace(verdict, outputs=tuple(one for one in verdict.outputs if one.name not in names))
+    return replace(verdict, outputs=tuple(output for output in verdict.outputs if output.name not in names))
 
 
 def _with(verdict: Verdict, measured: Verdict) -> Verdict:
     """Return `verdict` with the outputs of `measured` as these are there."""
-    found = {one.name: one for one in measured.outputs}
-    return replace(verdict, outputs=tuple(found.get(one.name, one) for one in verdict.outputs))
+    by_name = {output.name: output for output in measured.outputs}
+    return replace(verdict, outputs=tuple(by_name.get(output.name, output) for output in verdict.outputs))
 
 
 def excused_by_one_step(verdict: Verdict, original: ir.Model, other: ir.Model, trials: list[Trial]) -> Verdict:
@@ -487,16 +489,19 @@ def excused_by_one_step(verdict: Verdict, original: ir.Model, other: ir.Model, t
 
     The rounding before a quantisation crosses from one step to the next where an exact value lies near the border.
     """
-    made, compared = of_last_quantisation(original)
-    made -= unsteady_outputs(original) | unsteady_outputs(other)
-    if all(one.equal or one.name not in made for one in verdict.outputs):
+    unsteady, compared = of_last_quantisation(original)
+    unsteady -= unsteady_outputs(original) | unsteady_outputs(other)
+    if all(output.equal or output.name not in unsteady for output in verdict.outputs):
         return verdict
-    found = {
-        one.name: one
-        for one in compare_with(trials, other, {}, compared=compared).outputs
-        if one.equal and one.name in made
+    effects = {
+        output.name: output
+        for output in compare_with(trials, other, {}, compared=compared).outputs
+        if output.equal and output.name in unsteady
     }
-    return replace(verdict, outputs=tuple(one if one.equal else found.get(one.name, one) for one in verdict.outputs))
+    return replace(
+        verdict,
+        outputs=tuple(output if output.equal else effects.get(output.name, output) for output in verdict.outputs),
+    )
 
 
 def _excused_by_units(verdict: Verdict, original: ir.Model, trials: list[Trial]) -> Verdict:
@@ -521,9 +526,11 @@ def _excused_in_float(
         return verdict
     coarsest = max(precision_of(dtype.numpy()) for dtype in narrow)
     loosely = compare_with(trials, rewritten, {}, compared=partial(compare_values, coarsest=coarsest))
-    fine = {one.name for one in in_float.outputs if one.equal} & {one.name for one in loosely.outputs if one.equal}
+    fine = {output.name for output in in_float.outputs if output.equal} & {
+        output.name for output in loosely.outputs if output.equal
+    }
     why = "equal in float32, and within the tolerance of floats of 16 bits"
-    outputs = (replace(one, equal=True, reason=why) if one.name in fine else one for one in verdict.outputs)
+    outputs = (replace(output, equal=True, reason=why) if output.name in fine else output for output in verdict.outputs)
     return replace(verdict, outputs=tuple(outputs))
 
 

@@ -157,7 +157,7 @@ class Verdict(VerbResult):
         left = f"{len(self.not_compared):,} outputs not compared"
         if self.is_empty:
             return f"{left}, {self.runs:,} runs"
-        state = "equal" if self.equal else f"{sum(not one.equal for one in self.outputs):,} differ"
+        state = "equal" if self.equal else f"{sum(not output.equal for output in self.outputs):,} differ"
         worst = f"{self.runs:,} runs, worst relative error {self.max_rel:.2g}"
         return ", ".join([f"{len(self.outputs):,} outputs", state, *([left] if self.not_compared else []), worst])
 
@@ -276,7 +276,7 @@ def _require_inputs(model: ir.Model, feeds: Mapping[str, Any]) -> None:
     """Raise ModelError where `model` does not take `feeds`, by name, element type or shape."""
     inputs = {value.name or "": value for value in free_inputs(model)}
     if inputs.keys() != feeds.keys():
-        lists = (", ".join(sorted(one)) or "none" for one in (feeds, inputs))
+        lists = (", ".join(sorted(names)) or "none" for names in (feeds, inputs))
         raise ModelError("the models take different inputs: {} and {}".format(*lists))
     for name, value in inputs.items():
         array, dtype = feeds[name], value.dtype

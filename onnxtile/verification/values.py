@@ -146,11 +146,11 @@ def _compare_floats(name: str, expected: Array, got: Array, precision: float) ->
     max_abs = float(off.max(initial=0.0))
     beyond = off - tolerance * size - floor
     # Where the output is wrong, the place is that of the element which is furthest beyond what it may be off.
-    place = _place(off if bool((beyond <= 0).all()) else beyond, expected, got) if max_abs else None
+    position = _place(off if bool((beyond <= 0).all()) else beyond, expected, got) if max_abs else None
     equal = bool((beyond <= 0).all())
     nans = int(np.isnan(a).sum())
     reason = f"{nans:,} of {a.size:,} elements are NaN in both" if nans else ""
-    return OutputError(name, max_abs, max_rel, tolerance, equal, reason, floor, why, place)
+    return OutputError(name, max_abs, max_rel, tolerance, equal, reason, floor, why, position)
 
 
 def _relative(off: Array, size: Array) -> Array:
@@ -170,17 +170,17 @@ def _compare_others(name: str, expected: Any, got: Any) -> OutputError:
         if len(expected) != len(got):
             reason = f"a sequence of {len(expected)} became one of {len(got)}"
             return _of_another_form(name, reason)
-        errors = [_element(name, place, *pair) for place, pair in enumerate(zip(expected, got, strict=True))]
+        errors = [_element(name, index, *pair) for index, pair in enumerate(zip(expected, got, strict=True))]
         return max(errors, key=badness, default=OutputError(name, 0.0, 0.0, 0.0, equal=True))
     same = type(expected) is type(got) and bool(expected == got)
     return OutputError(name, 0.0 if same else np.inf, 0.0 if same else np.inf, 0.0, equal=same)
 
 
-def _element(name: str, place: int, expected: Any, got: Any) -> OutputError:
+def _element(name: str, index: int, expected: Any, got: Any) -> OutputError:
     error = compare_values(name, expected, got)
     if error.where is None:
         return error
-    return replace(error, where=replace(error.where, index=(place, *error.where.index)))
+    return replace(error, where=replace(error.where, index=(index, *error.where.index)))
 
 
 def precision_of(dtype: Any) -> float:

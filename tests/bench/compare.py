@@ -26,9 +26,9 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+from tests.bench.commands import ROOT, SHARED, Measure, Row, Run
 from tests.bench.compare_page import page, written
 from tests.bench.compare_parts import PARTS
-from tests.bench.compare_run import ROOT, SHARED, Measure, Row, Run
 from tests.bench.peers import PACKAGES, own_version
 
 PAGE = ROOT / "docs" / "benchmarks.md"

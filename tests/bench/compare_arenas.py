@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from tests.bench.compare_run import RUNS, SHARED, TIMEOUT, Measure, Row, Run, costs_in_turn, spread
-from tests.bench.orders import plan as planned
-from tests.bench.orders import size_of
-from tests.bench.planners import plan_file
+from tests.bench.commands import (
+    OWN,
+    RUNS,
+    SHARED,
+    TIMEOUT,
+    Measure,
+    Row,
+    Run,
+    costs_in_turn,
+    planned,
+    size_of,
+    spread,
+    succeeded,
+)
 from tests.bench.subjects import Subject, for_onnxsim, installed
 
 RANGES = ("batch=1:8", "seq=1:64")
@@ -23,10 +32,7 @@ _MINIMALLOC_TIMEOUT = "60s"
 def plan(run: Run) -> Iterator[tuple[str, Measure]]:
     """The arena, processor time and memory of plan and of onnxsim, and Vela's allocators on the same buffers."""
     for subject in _subjects(run):
-        yield (
-            subject.path.stem if subject.path.stem != "model" else subject.path.parent.name,
-            partial(_arenas, run, subject),
-        )
+        yield subject.name, partial(_arenas, run, subject)
 
 
 def _subjects(run: Run) -> list[Subject]:
@@ -37,11 +43,11 @@ def _subjects(run: Run) -> list[Subject]:
 
 def _arenas(run: Run, subject: Subject) -> Row:
     """Return a row: the arena of plan, those of peers, and what the commands take."""
-    shapes = [part for shape in subject.shapes for part in ("--shape", shape)]
-    ours, _ = planned(subject.path, "--no-verify", *shapes)
+    ours, _ = planned(subject.path, "--dry-run", "--no-verify", *subject.options)
     with tempfile.TemporaryDirectory() as folder:
         problem, fixed = Path(folder) / "problem.csv", Path(folder) / "fixed.onnx"
-        own = [sys.executable, "-m", "onnxtile", "plan", str(subject.path), "-q", "-o", str(fixed), "--force", *shapes]
+        words = ["plan", str(subject.path), "-q", "-o", str(fixed), "--force", *subject.options]
+        own = [sys.executable, *OWN, *words]
         commands = {"plan": own, "no proof": [*own, "--no-verify"]}
         if python := run.peers.python("onnxsim"):
             target = str(Path(folder) / "simplified.onnx")
@@ -49,8 +55,8 @@ def _arenas(run: Run, subject: Subject) -> Row:
             commands["onnxsim"] = [python, "-m", "onnxsim", str(subject.path), target, "--no-certify", *options]
         costs = costs_in_turn(commands)
         buffers = [*own, "--no-verify", "--whole-buffers", "--alignment", "1", "--emit", str(problem)]
-        subprocess.run(buffers, check=True, capture_output=True, timeout=TIMEOUT)
-        bare, _ = plan_file(problem, False)
+        succeeded(buffers, TIMEOUT)
+        bare, _ = planned(problem)
         limit = str(bare["lower_bound"])
         vela = {
             name: run.side("ethos-u-vela", "offsets", str(problem), name, limit) for name in ("greedy", "hillclimb")
@@ -75,11 +81,11 @@ def problems(run: Run) -> Iterator[tuple[str, Measure]]:
 def _problem(run: Run, path: Path) -> Row:
     """Return a row. The first run of plan is not timed: numba compiles its search once, and keeps it in a file."""
     capacity = path.name.split(".")[1]
-    ours, _ = plan_file(path, False, "--capacity", capacity)
+    ours, _ = planned(path, "--capacity", capacity)
     found: Row = {"runs": RUNS, "capacity": int(capacity), "onnxtile": {"arena": size_of(ours) if ours else None}}
     found["vela greedy"] = run.side("ethos-u-vela", "offsets", str(path), "greedy", capacity)
     found["vela hillclimb"] = run.side("ethos-u-vela", "offsets", str(path), "hillclimb", capacity)
-    own = [sys.executable, "-m", "onnxtile", "plan", str(path), "--capacity", capacity, "-q"]
+    own = [sys.executable, *OWN, "plan", str(path), "--capacity", capacity, "-q"]
     with tempfile.TemporaryDirectory() as folder:
         commands = {"onnxtile": own}
         if run.minimalloc:
@@ -105,7 +111,7 @@ def ranges(run: Run) -> Iterator[tuple[str, Measure]]:
 
 def _range(run: Run, path: Path) -> Row:
     dims = [part for one in RANGES for part in ("--dim", one)]
-    ours, seconds = planned(path, "--no-verify", *dims)
+    ours, seconds = planned(path, "--dry-run", "--no-verify", *dims)
     return {
         "arena": size_of(ours),
         "peak": ours["peak"],

@@ -38,7 +38,7 @@ from typing import Any, TypeAlias
 
 import onnx
 
-from tests.bench.compare_run import ROOT, SHARED
+from tests.bench.commands import ROOT, SHARED
 from tests.bench.large_decoder import DecoderSize
 from tests.bench.large_decoder import make as make_decoder
 from tests.bench.large_graphs import MAKERS
@@ -301,9 +301,9 @@ def _made(folder: Path) -> Iterator[Case]:
             if target.stat().st_size:
                 yield Case(f"{name}.{form}", target)
     if importlib.util.find_spec("tflite_micro"):
-        from tests.bench.micro_models import made
+        from tests.bench.runtime_tables import random_networks
 
-        yield from (Case(path.stem, path) for path in made(folder))
+        yield from (Case(path.stem, path) for path in random_networks(folder))
 
 
 def _written(folder: Path, name: str, model: onnx.ModelProto, bound: tuple[str, ...] = ()) -> Case:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.bench.compare_run import ROOT, Measure, Row, Run
+from tests.bench.commands import OWN, ROOT, Measure, Row, Run, ran, succeeded
 from tests.bench.subjects import installed
 
 BUDGET = "10%"
@@ -78,8 +77,7 @@ def _smallest_rows(names: Iterable[str]) -> Iterator[tuple[str, Measure]]:
     known = {subject.path.stem: subject for subject in installed()}
     for name in names:
         if name in known:
-            shapes = (part for shape in known[name].shapes for part in ("--shape", shape))
-            yield name, partial(_fitted, known[name].path, BUDGET, None, *shapes)
+            yield name, partial(_fitted, known[name].path, BUDGET, None, *known[name].options)
 
 
 def _network(run: Run, one: NetworkRow) -> Row:
@@ -89,12 +87,10 @@ def _network(run: Run, one: NetworkRow) -> Row:
         model.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as folder:
             float_model = Path(folder) / "float.onnx"
-            scripts = ROOT / "models"
-            make = [sys.executable, str(scripts / "make_mobilenet_v2.py"), str(float_model), "--seed", "0"]
-            make += ["--size", str(one.size), "--width", str(one.width)]
-            subprocess.run(make, check=True, capture_output=True)
-            quantise = [sys.executable, str(scripts / "make_quantised.py"), str(float_model), "qdq", str(model)]
-            subprocess.run([*quantise, "--dim", "batch=1"], check=True, capture_output=True)
+            scripts, sizes = ROOT / "models", ("--size", one.size, "--width", one.width)
+            succeeded([sys.executable, scripts / "make_mobilenet_v2.py", float_model, "--seed", 0, *sizes])
+            quantise = (scripts / "make_quantised.py", float_model, "qdq", model, "--dim", "batch=1")
+            succeeded([sys.executable, *quantise])
     row = _fitted(model, f"{one.published.extra:g}%", one.capacity)
     return row | {"published": vars(one.published)}
 
@@ -102,24 +98,15 @@ def _network(run: Run, one: NetworkRow) -> Row:
 def _fitted(path: Path, budget: str, capacity: int | None, *sizes: str) -> Row:
     """Return the row of one command: for a capacity in bytes, or for the smallest arena where there is none."""
     asked = ["--smallest"] if capacity is None else ["--capacity", str(capacity)]
-    command = [sys.executable, "-m", "onnxtile", "fit", str(path), *asked, "--max-extra-macs", budget]
-    command += ["--dry-run", "-q", "--json", "-", *sizes]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    before = os.times()
+    words = ("fit", path, *asked, "--max-extra-macs", budget, "--dry-run", "-q", "--json", "-", *sizes)
     try:
-        told, words = process.communicate(timeout=_TIMEOUT)
+        done = ran([sys.executable, *OWN, *words], _TIMEOUT)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
         return {"failed": f"not done in {_TIMEOUT} s", "budget": budget}
-    if process.returncode and told:
-        return {
-            "failed": f"does not fit: {json.loads(told)['after']['arena']:,} is the smallest reached",
-            "budget": budget,
-        }
-    if process.returncode:
-        return {"failed": (words.strip().splitlines() or ["?"])[-1][:100], "budget": budget}
-    after, found = os.times(), json.loads(told)
+    found = json.loads(done.out) if done.out else {}
+    if done.code:
+        smallest = f"does not fit: {found['after']['arena']:,} is the smallest reached" if found else done.reason
+        return {"failed": smallest, "budget": budget}
     return {
         "budget": budget,
         "before": found["before"]["arena"],
@@ -127,5 +114,5 @@ def _fitted(path: Path, budget: str, capacity: int | None, *sizes: str) -> Row:
         "extra": 100 * (found["after"]["macs"] / found["before"]["macs"] - 1),
         "nodes": found["after"]["nodes"],
         "equal": found["verdict"]["equal"],
-        "seconds": after.children_user + after.children_system - before.children_user - before.children_system,
+        "seconds": done.seconds,
     }

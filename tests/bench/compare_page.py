@@ -8,23 +8,15 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from tests.bench.commands import Row
 from tests.bench.compare_arenas import RANGES
 from tests.bench.compare_rewriting import NO_FILE
-from tests.bench.compare_run import Row
-from tests.bench.quantised_models import HEAD
+from tests.bench.quantised_models import COLUMNS
+from tests.bench.tables import head, line
 
 BEGIN, END = "<!-- begin of compare.py -->\n", "<!-- end of compare.py -->\n"
 _WIDTH = 118
 _TITLES = {"layernorm": "layer norms", "rmsnorm": "RMS norms", "gelu": "GELUs", "attention": "attentions"}
-
-
-def _table(*columns: str, words: int = 1) -> str:
-    """Return the head of a table whose first `words` columns are words, the others numbers."""
-    return f"| {' | '.join(columns)} |\n|{'---|' * words}{'---:|' * (len(columns) - words)}"
-
-
-def _line(*cells: object) -> str:
-    return f"| {' | '.join(map(str, cells))} |"
 
 
 def _cell(row: Row, key: str, shape: str = ",") -> str:
@@ -67,7 +59,7 @@ def _fuse_page(rows: Mapping[str, Row]) -> Iterator[str]:
         " the extended level. Of Aidge the operators count that the queries fuse which it publishes; it has none for RMS norms. It"
         " writes no file that runs, so its results are not compared.\n"
     )
-    yield _table("tool", "models", "equal", "not equal or failed", *_TITLES.values(), "median time ratio", "MB, median")
+    yield head("tool", "models", "equal", "not equal or failed", *_TITLES.values(), "median time ratio", "MB, median")
     for tool in tools:
         yield _tool_line(tool, rows)
     yield f"\n{_quicker(rows, tools)}"
@@ -77,10 +69,10 @@ def _fuse_page(rows: Mapping[str, Row]) -> Iterator[str]:
     said = ", ".join(f"{word} {count}" for word, count in certified.most_common())
     yield f"onnxsim --certify says of its own results, model by model: {said}.\n"
     yield f"By model: {', '.join(_TITLES.values())}; seconds; the result where it is not equal. A time below that of onnxtile is bold.\n"
-    yield _table("model", "there", *tools, words=2 + len(tools))
+    yield head("model", "there", *tools, words=2 + len(tools))
     for name, row in rows.items():
         there = "/".join(str(row["there"].get(key, "?")) for key in _TITLES) if row["there"] else "unknown"
-        yield _line(name, there, *(_tool_cell(row["tools"][tool], row["tools"]["onnxtile"]) for tool in tools))
+        yield line(name, there, *(_tool_cell(row["tools"][tool], row["tools"]["onnxtile"]) for tool in tools))
 
 
 def _quicker(rows: Mapping[str, Row], tools: Sequence[str]) -> str:
@@ -109,7 +101,7 @@ def _tool_line(tool: str, rows: Mapping[str, Row]) -> str:
         counts.append(right + (f" + {beyond}" if beyond else ""))
     ratios = [own["seconds"] / one["seconds"] for _, one, own in done if "failed" not in own]
     memory = statistics.median(one["memory"] for _, one, _ in done) / 1e6 if done else math.nan
-    return _line(tool, len(pairs), words["equal"], bad, *counts, _spread(ratios), f"{memory:.0f}")
+    return line(tool, len(pairs), words["equal"], bad, *counts, _spread(ratios), f"{memory:.0f}")
 
 
 def _tool_cell(one: Row, own: Row) -> str:
@@ -130,7 +122,7 @@ def _plan_page(rows: Mapping[str, Row]) -> Iterator[str]:
         " ranges of whole buffers in the order of the model, at an alignment of 1. The times are the processor time of `onnxtile plan`"
         " over that of `onnxsim`, which simplifies the same file. MB are 10⁶ bytes of resident memory at most.\n"
     )
-    yield _table(
+    yield head(
         "model",
         "arena",
         "proved",
@@ -162,7 +154,7 @@ def _plan_line(name: str, row: Row) -> str:
     seconds = [_ratio(used[key]["seconds"], used["onnxsim"]["seconds"]) for key in ("plan", "no proof")]
     numbers = [used[key]["memory"] / 1e6 for key in ("plan", "onnxsim")]
     memory = _bold(["" if math.isnan(one) else f"{one:.0f}" for one in numbers], numbers)
-    return _line(name, arenas[0], row["proved"] or "no", arenas[1] + left, *offsets, *seconds, *memory)
+    return line(name, arenas[0], row["proved"] or "no", arenas[1] + left, *offsets, *seconds, *memory)
 
 
 def _plan_words(rows: Sequence[Row]) -> Iterator[str]:
@@ -189,14 +181,14 @@ def _problems_page(rows: Mapping[str, Row]) -> Iterator[str]:
     once = sum(row.get("runs", 1) == 1 for row in rows.values())
     if once:
         yield f"In {once} rows the times are of one run.\n"
-    yield _table("problem", "capacity", *(part for tool in tools for part in (tool, "s")))
+    yield head("problem", "capacity", *(part for tool in tools for part in (tool, "s")))
     for name, row in sorted(rows.items()):
         arenas = [_cell(row[tool], "arena") for tool in tools]
         times = _bold(
             [_cell(row[tool], "seconds", ".2f") if "failed" not in row[tool] else "" for tool in tools],
             [_fitting_seconds(row, tool) for tool in tools],
         )
-        yield _line(name, f"{row['capacity']:,}", *(part for pair in zip(arenas, times, strict=True) for part in pair))
+        yield line(name, f"{row['capacity']:,}", *(part for pair in zip(arenas, times, strict=True) for part in pair))
 
 
 def _fitting_seconds(row: Row, tool: str) -> float | None:
@@ -211,7 +203,7 @@ def _ranges_page(rows: Mapping[str, Row]) -> Iterator[str]:
         " onnxsim, which has an arena only where it has a bound for every tensor. Of the others the number of tensors without a"
         " bound is given.\n"
     )
-    yield _table(
+    yield head(
         "model",
         "arena over the range",
         "its peak",
@@ -221,11 +213,11 @@ def _ranges_page(rows: Mapping[str, Row]) -> Iterator[str]:
     )
     for name, row in rows.items():
         if "failed" in row:
-            yield _line(name, row["failed"], "", "", "", "")
+            yield line(name, row["failed"], "", "", "", "")
             continue
         theirs = row["shape_cost"]
         arenas = _bold([f"{row['arena']:,}", _cell(theirs, "arena")], [row["arena"], theirs.get("arena")])
-        yield _line(name, arenas[0], f"{row['peak']:,}", arenas[1], _cell(theirs, "peak"), _cell(theirs, "unbounded"))
+        yield line(name, arenas[0], f"{row['peak']:,}", arenas[1], _cell(theirs, "peak"), _cell(theirs, "unbounded"))
 
 
 def _quantised_page(rows: Mapping[str, Row]) -> Iterator[str]:
@@ -239,12 +231,9 @@ def _quantised_page(rows: Mapping[str, Row]) -> Iterator[str]:
         " bit. The last column is the processor time of plan, its run included, over that of onnxsim, one run of each: above 1, onnxsim"
         " takes less.\n"
     )
-    yield HEAD
+    yield head(*COLUMNS, words=2)
     for name, row in rows.items():
-        failed = [_line(name, row["failed"], *[""] * 6)] if "failed" in row else []
-        yield from failed or [
-            line for line in row["lines"] if line.startswith("| ") and not line.startswith("| model |")
-        ]
+        yield from [line(name, row["failed"], *[""] * 6)] if "failed" in row else row["lines"]
 
 
 def _queries_page(rows: Mapping[str, Row]) -> Iterator[str]:
@@ -252,30 +241,30 @@ def _queries_page(rows: Mapping[str, Row]) -> Iterator[str]:
     yield "The benchmark gives a reason for each root that one of the tools alone finds; *unexplained* have none.\n"
     columns = {"queries": "queries", "both": "found by both", "Aidge": "only by Aidge", "onnxtile": "only by onnxtile"}
     columns |= {"unexplained": "unexplained", "not compared": "not compared"}
-    yield _table("model", *columns.values())
+    yield head("model", *columns.values())
     total: Counter[str] = Counter()
     for name, row in rows.items():
         if "failed" in row:
-            yield _line(name, row["failed"], *[""] * (len(columns) - 1))
+            yield line(name, row["failed"], *[""] * (len(columns) - 1))
             continue
         counts = {key: row.get(key, 0) for key in columns}
         total.update(counts)
-        yield _line(name, *(f"{count:,}" for count in counts.values()))
-    yield _line("all", *(f"{total[key]:,}" for key in columns))
+        yield line(name, *(f"{count:,}" for count in counts.values()))
+    yield line("all", *(f"{total[key]:,}" for key in columns))
 
 
 def _micro_page(rows: Mapping[str, Row]) -> Iterator[str]:
     yield (
         "Bytes. *Head* is the memory of tensors and scratch that the runtime reports, with its own greedy planner and with the plan"
-        " of `onnxtile plan --emit FILE.tflm`. Random networks are of tests.bench.micro_models.\n"
+        " of `onnxtile plan --emit FILE.tflm`. Random networks are of `tests.bench.measure micro`.\n"
     )
-    yield _table("model", "all tensors", "head, own planner", "planned bytes", "head with the plan", "outputs")
+    yield head("model", "all tensors", "head, own planner", "planned bytes", "head with the plan", "outputs")
     for name, row in rows.items():
         if "failed" in row:
-            yield _line(name, row["failed"], *[""] * 4)
-        for cells in row.get("heads", ()):
+            yield line(name, row["failed"], *[""] * 4)
+        for cells in (text.strip("| ").split(" | ") for text in row.get("lines", ())):
             numbers = [float(cells[at].replace(",", "")) if cells[at] else None for at in (4, 2)]
-            yield _line(*cells[:2], _bold(["", cells[2]], numbers)[1], *cells[3:])
+            yield line(*cells[:2], _bold(["", cells[2]], numbers)[1], *cells[3:])
 
 
 def _fit_page(rows: Mapping[str, Row]) -> Iterator[str]:
@@ -288,19 +277,19 @@ def _fit_page(rows: Mapping[str, Row]) -> Iterator[str]:
         " The weights of these networks are random here. Seconds are processor time of one run.\n"
     )
     columns = ("arena before", "arena", "extra MACs", "nodes", "s", "published", "extra MACs there")
-    yield _table("model", "budget", *columns, "by", words=2)
+    yield head("model", "budget", *columns, "by", words=2)
     for name, row in rows.items():
         told = row.get("published")
         theirs = [f"{told['arena']:,}", f"{told['extra']:g}%", told["tool"]] if told else ["", "", ""]
         if "failed" in row:
             published = [f"**{theirs[0]}**" if told else "", *theirs[1:]]
-            yield _line(name, row["budget"], row["failed"], "", "", "", "", *published)
+            yield line(name, row["budget"], row["failed"], "", "", "", "", *published)
             continue
         assert row["equal"], f"the result of fit differs on {name}"
         numbers = [row["after"], told["arena"] if told else None]
         arenas = _bold([f"{row['after']:,}", theirs[0]], numbers)
         own = [f"{row['before']:,}", arenas[0], f"{row['extra']:.1f}%", f"{row['nodes']:,}", f"{row['seconds']:.0f}"]
-        yield _line(name, row["budget"], *own, arenas[1], *theirs[1:])
+        yield line(name, row["budget"], *own, arenas[1], *theirs[1:])
 
 
 PAGES: Mapping[str, tuple[str, Callable[[Mapping[str, Row]], Iterator[str]]]] = {
@@ -337,7 +326,7 @@ def page(stored: Mapping[str, Row], before: str = "") -> str:
             lines += ["", f"### {title}", "", _taken(stored[part]), "", *write(stored[part]["rows"])]
         elif title in kept:
             lines += ["", f"### {kept[title].rstrip()}"]
-    return "\n".join(_short(line) for line in "\n".join(lines).split("\n")) + "\n"
+    return "\n".join(_short(text) for text in "\n".join(lines).split("\n")) + "\n"
 
 
 def _taken(part: Row) -> str:
@@ -356,9 +345,9 @@ def _taken(part: Row) -> str:
     )
 
 
-def _short(line: str) -> str:
+def _short(text: str) -> str:
     """Return a line of words in lines of the width of the documentation; a row of a table stays."""
-    return line if line.startswith("|") else textwrap.fill(line, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return text if text.startswith("|") else textwrap.fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def written(text: str, part: str) -> str:

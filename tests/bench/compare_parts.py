@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+from tests.bench.commands import Measure, Row, Run, ran, spread
 from tests.bench.compare_aidge import MODELS as AIDGE_MODELS
 from tests.bench.compare_arenas import plan, problems, ranges
 from tests.bench.compare_fit import fit
 from tests.bench.compare_rewriting import fuse
-from tests.bench.compare_run import ROOT, Measure, Row, Run, spread
 from tests.bench.quantised_models import OCR
 
 
 def quantised(run: Run) -> Iterator[tuple[str, Measure]]:
-    """The table of tests.bench.quantised_models: of the OCR models, and of the float models in the folder that is given."""
+    """The table of quantised models: of the OCR models, and of the float models in the folder that is given."""
     run.quantised.mkdir(parents=True, exist_ok=True)
+    python = run.peers.python("onnxsim")
     for name in [*OCR, *spread(path.stem for path in sorted(run.quantised.glob("*.onnx")) if path.stem not in OCR)]:
-        command = ["tests.bench.quantised_models", "measure", str(run.quantised), name, "--onnxsim"]
-        yield name, partial(_lines, command, run.peers.python("onnxsim"))
+        yield name, partial(_lines, "quantised", "--folder", run.quantised, "--names", name, "--onnxsim", python)
+
+
+def micro(run: Run) -> Iterator[tuple[str, Measure]]:
+    """The memory of TensorFlow Lite Micro with its own planner and with the plan: random networks, and the files that are given."""
+    for path in sorted(run.tflite.glob("*.tflite")) if run.tflite else ():
+        yield path.stem, partial(_lines, "micro", path)
+    yield "random networks", partial(_lines, "micro")
+
+
+def _lines(*words: object) -> Row:
+    """Return the rows that a benchmark prints below the head of its table; None is a peer that is not installed."""
+    if None in words:
+        return {"failed": "not installed"}
+    done = ran([sys.executable, "-m", "tests.bench.measure", *words])
+    lines = [line for line in done.out.splitlines()[2:] if line.startswith("| ")]
+    return {"lines": lines} if lines and not done.code else {"failed": done.reason}
 
 
 def queries(run: Run) -> Iterator[tuple[str, Measure]]:
@@ -38,41 +53,10 @@ def _queried(run: Run, name: str) -> Row:
         return {"failed": "not installed"}
     with tempfile.TemporaryDirectory() as folder:
         told = Path(folder) / "differences.json"
-        command = [sys.executable, "-m", "tests.bench.compare_aidge", "--zoo", str(run.zoo), "--model", name]
-        command += ["--each", "1", "--aidge", python, "--json", str(told)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-        if not told.exists():
-            return {"failed": (done.stderr.strip().splitlines() or ["?"])[-1][:100]}
-        counts: Row = json.loads(told.read_text())["counts"]
+        options = ("--zoo", run.zoo, "--model", name, "--each", 1, "--aidge", python, "--json", told)
+        done = ran([sys.executable, "-m", "tests.bench.compare_aidge", *options])
+        counts: Row = json.loads(told.read_text())["counts"] if told.exists() else {"failed": done.reason}
     return counts
-
-
-def micro(run: Run) -> Iterator[tuple[str, Measure]]:
-    """The memory of TensorFlow Lite Micro with its own planner and with the plan: random networks, and the files that are given."""
-    for path in sorted(run.tflite.glob("*.tflite")) if run.tflite else ():
-        yield path.stem, partial(_heads, path)
-    yield "random networks", partial(_heads, None)
-
-
-def _heads(path: Path | None) -> Row:
-    command = [sys.executable, "-m", "tests.bench.micro_models", *([str(path)] if path else [])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    lines = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[2:]]
-    return (
-        {"heads": lines}
-        if lines and not done.returncode
-        else {"failed": (done.stderr.strip().splitlines() or ["?"])[-1][:100]}
-    )
-
-
-def _lines(command: Sequence[str], python: str | None) -> Row:
-    """Return the rows that a benchmark beside the `python` of a peer prints below the head of its table."""
-    if python is None:
-        return {"failed": "not installed"}
-    whole = [sys.executable, "-m", *command, python]
-    done = subprocess.run(whole, capture_output=True, text=True, check=False, cwd=ROOT)
-    found: Row = {"lines": done.stdout.splitlines()[2:]}
-    return found if done.returncode < 2 and found["lines"] else {"failed": done.stderr.strip()[-200:]}
 
 
 PARTS: Mapping[str, Callable[[Run], Iterator[tuple[str, Measure]]]] = {

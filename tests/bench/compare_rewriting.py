@@ -14,7 +14,7 @@ from pathlib import Path
 
 import onnx
 
-from tests.bench.compare_run import ROOT, SIDE, TIMEOUT, Cost, Measure, Row, Run, answer, costs_in_turn, spread
+from tests.bench.commands import ROOT, SIDE, TIMEOUT, Cost, Measure, Row, Run, answer, costs_in_turn, spread
 
 MODEL_TYPES = {"gpt2": "gpt2", "t5": "t5", "vit": "vit", "swin": "swin", "clip": "clip", "whisper": "bart"}
 """The model types of onnxruntime.transformers.optimizer, by the start of a file's name; "bert" otherwise."""

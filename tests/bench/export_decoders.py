@@ -1,4 +1,4 @@
-"""Exports decoder steps with past keys and values, with random weights, to a folder: the models of tests.bench.decode_steps.
+"""Exports decoder steps with caches and random weights to a folder: the models of the table "decode-steps" of tests.bench.measure.
 
     PYTHON tests/bench/export_decoders.py FOLDER
 

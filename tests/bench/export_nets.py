@@ -1,4 +1,4 @@
-"""Exports nets of torchvision and timm, with random weights, to a folder: the models of tests.bench.orders.
+"""Exports nets of torchvision and timm, with random weights, to a folder: the models of the table "orders" of tests.bench.measure.
 
     PYTHON tests/bench/export_nets.py FOLDER
 

@@ -1,4 +1,4 @@
-"""Exports nets with open dimensions, with random weights, to a folder: the models of `tests.bench.size_ranges --random`.
+"""Exports nets with open dimensions, with random weights, to a folder: the models of the table "random-ranges" of tests.bench.measure.
 
     PYTHON tests/bench/export_ranges.py FOLDER
 

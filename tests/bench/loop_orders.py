@@ -1,6 +1,4 @@
-"""Bytes that loops over tiles move, beside the fewest of any grid and order that a simulation tries: a table in Markdown.
-
-    python -m tests.bench.loop_orders [--sizes 256,512] [--memories 128,256] [--tiles 1024]
+"""The table of bytes that loops over tiles move, beside the fewest of any grid and order that a simulation tries.
 
 Products of N x N by N x N in float32, K in steps of 1. The simulation walks every grid of at most so many tiles that fill three quarters of
 the memory, in each of the six orders of loops, and counts the blocks that move: once with loops that all run upwards, once as a
@@ -9,7 +7,7 @@ serpentine. It shares no formula with `onnxtile.tiling.grid`. "chosen" are the f
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from itertools import permutations, product
 from math import prod
@@ -18,23 +16,16 @@ from onnxtile.operators.reads import SlidingAxis
 from onnxtile.tiling.choose import front
 from onnxtile.tiling.grid import Workload
 from onnxtile.tiling.limits import AxisBounds, Limits
+from tests.bench.tables import Rows, Table, numbers
 
 BYTES = 4
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--sizes", default="256,512")
-    parser.add_argument("--memories", default="128,256", help="in KiB")
-    parser.add_argument("--tiles", type=int, default=1024)
-    given = parser.parse_args(arguments)
-    print("| product | memory | all loops upwards | serpentine | chosen |")
-    print("|---|---:|---:|---:|---:|")
-    for size, memory in zip(given.sizes.split(","), given.memories.split(","), strict=True):
-        n, held = int(size), int(memory) * 1024
-        upwards, turning = (fewest(n, held, given.tiles, is_turning=turns) for turns in (False, True))
-        print(f"| {n}³ | {memory} KiB | {upwards:,} | {turning:,} | {chosen(n, held):,} |", flush=True)
+def loop_orders(given: Namespace) -> Rows:
+    """Yield the bytes that move, for each size with a memory."""
+    for n, memory in zip(numbers(given.sizes), numbers(given.memories), strict=True):
+        upwards, turning = (fewest(n, memory * 1024, given.tiles, is_turning=turns) for turns in (False, True))
+        yield f"{n}³", f"{memory} KiB", upwards, turning, chosen(n, memory * 1024)
 
 
 def chosen(n: int, memory: int) -> int:
@@ -93,5 +84,16 @@ def places(counts: Sequence[int], *, is_turning: bool) -> Iterator[tuple[int, in
         yield first, second, third
 
 
-if __name__ == "__main__":
-    main()
+TABLES = {
+    "loop-orders": Table(
+        "bytes that loops over tiles move",
+        ("product", "memory", "all loops upwards", "serpentine", "chosen"),
+        loop_orders,
+        models=False,
+        options={
+            "--sizes": {"default": "256,512"},
+            "--memories": {"default": "128,256", "help": "in KiB"},
+            "--tiles": {"type": int, "default": 1024, "help": "of a grid, at most"},
+        },
+    )
+}

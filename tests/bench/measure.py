@@ -1,324 +1,46 @@
-"""Measures of onnxtile alone, each a table in Markdown: time and memory of commands, growth with the graph, latencies of what is written.
+"""The benchmarks of onnxtile, each a table in Markdown: a line of TABLES in one of the modules below.
 
-    python -m tests.bench.measure --list
-    python -m tests.bench.measure NAME ... [--models FILE ...] [--shapes chain,wide] [--sizes N,...] [--rows NAME;...] [--runs N]
-        [--limit SECONDS]
+    python -m tests.bench.measure NAME [MODEL.onnx[,INPUT=1x3x224x224][,DIM=8][,INPUT@LOW:HIGH] ...] [--docs] [options of NAME]
 
-Graphs are those of `tests/bench/large_graphs.py`, of the sizes given. Times are processor seconds, user and system, children included, so
-other work on the machine does not lengthen them; memory is the largest resident set. Growth is the time for a node at the largest size
-against that at the smallest; 1 is linear.
+Times are processor seconds, user and system, of all threads, children included, so other work on the machine does not lengthen them;
+memory is the largest resident set. With --docs the table replaces that of its name in docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import cProfile
-import pstats
-import statistics
-import sys
-import tempfile
-import time
-import tomllib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import Any
+import warnings
+from collections.abc import Sequence
 
-import onnx
-import onnx_ir as ir
-import onnxruntime
+from tests.bench import (
+    arena_tables,
+    firmware_tables,
+    growth_tables,
+    loop_orders,
+    problem_tables,
+    quantised_models,
+    runtime_tables,
+)
+from tests.bench.subjects import Subject
 
-import onnxtile
-from onnxtile import api
-from onnxtile.fusion.fuse import fuse
-from onnxtile.fusion.pattern import pattern_set
-from onnxtile.model.constants import Constants
-from onnxtile.model.load import load
-from onnxtile.model.save import to_bytes
-from onnxtile.query.match import Matcher, compiled
-from onnxtile.query.program import Program
-from onnxtile.verification.trials import run_original
-from tests.bench.alexnet import make as make_alexnet
-from tests.bench.compare_run import ROOT, Cost, cost
-from tests.bench.large_graphs import MAKERS
-from tests.bench.tables import head, line, show
-
-Rows = Iterator[Sequence[object]]
-_WARM_UP = 3
-_SMALLEST = 200
-"""Nodes of a graph on which a command does little but start."""
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A table: what it shows, its columns, and the function that yields its rows."""
-
-    about: str
-    columns: Callable[[argparse.Namespace], Sequence[str]]
-    rows: Callable[[argparse.Namespace], Rows]
+MODULES = (arena_tables, firmware_tables, problem_tables, loop_orders, quantised_models, growth_tables, runtime_tables)
+TABLES = {name: table for module in MODULES for name, table in module.TABLES.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a table for each name."""
+    """Print one table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--list", action="store_true", help="the names, and what they measure")
-    parser.add_argument("--models", nargs="+", type=Path, default=[], metavar="FILE")
-    parser.add_argument("--shapes", default="chain,wide,convolutions,transformer,functions")
-    parser.add_argument("--sizes", default="10000,40000")
-    parser.add_argument("--rows", default="", help="names of commands, parted by ;")
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--limit", type=int, default=200, help="processor seconds of one command")
+    names = parser.add_subparsers(dest="name", required=True, metavar="NAME")
+    for name, table in TABLES.items():
+        one = names.add_parser(name, help=table.about, description=table.rows.__doc__)
+        if table.models:
+            one.add_argument("models", nargs="*", type=Subject.of, metavar="MODEL")
+        one.add_argument("--docs", action="store_true", help="write the table into docs/benchmarks.md")
+        for option, settings in table.options.items():
+            one.add_argument(option, **settings)
     given = parser.parse_args(arguments)
-    given.sizes = [int(size) for size in given.sizes.split(",")]
-    given.shapes, given.rows = given.shapes.split(","), list(filter(None, given.rows.split(";")))
-    unknown = sorted({*given.names} - MEASURES.keys())
-    if unknown:
-        parser.error(f"invalid name {unknown[0]!r} (choose {', '.join(MEASURES)})")
-    for name, measure in MEASURES.items() if given.list else ():
-        print(f"{name}: {measure.about}")
-    for name in given.names:
-        show(head(MEASURES[name].columns(given)), map(line, MEASURES[name].rows(given)))
-
-
-def _sized(first: Sequence[str], last: Sequence[str]) -> Callable[[argparse.Namespace], Sequence[str]]:
-    return lambda given: [*first, *(f"{size:,} nodes" for size in given.sizes), *last]
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    """Return the processor time of this process, its threads included."""
-    start = time.process_time()
-    work()
-    return time.process_time() - start
-
-
-def _growth(seconds: Sequence[float], sizes: Sequence[int], fixed: float = 0.0) -> str:
-    first, last = seconds[0] - fixed, seconds[-1] - fixed
-    return f"{(last / sizes[-1]) / (first / sizes[0]):.2f}" if first > 0 and len(seconds) == len(sizes) else "-"
-
-
-COMMANDS = {
-    "inspect": "inspect IN",
-    "match": "match IN Tanh->Add",
-    "fuse": "fuse IN -o FOLDER/fused.onnx --force",
-    "fuse, no runs": "fuse IN --no-verify -o FOLDER/fused.onnx --force",
-    "lower": "fuse IN --lower ort -o FOLDER/lowered.onnx --force",
-    "unfuse": "unfuse FOLDER/fused.onnx -o FOLDER/unfused.onnx --force",
-    "tile": "tile IN --max 4 --conv -o FOLDER/tiled.onnx --force",
-    "plan": "plan IN -o FOLDER/planned.onnx --force",
-    "plan, no runs": "plan IN --no-verify -o FOLDER/planned.onnx --force",
-    "plan --order model": "plan IN --no-verify --order model --dry-run",
-    "plan --order min-peak": "plan IN --no-verify --order min-peak --dry-run",
-    "plan --order any": "plan IN --no-verify --order any --dry-run",
-    "fit": "fit IN --capacity 1MiB -o FOLDER/fit.onnx --force",
-    "fit, smallest": "fit IN --capacity 128 --no-verify --dry-run",
-    "verify": "verify IN IN",
-    "run": "run FOLDER/pipeline.toml IN -o FOLDER/run --force",
-}
-_PIPELINE = (
-    '[[steps]]\ndo = "fuse"\n[[steps]]\ndo = "tile"\nmax = 4\nverify = false\n[[steps]]\ndo = "plan"\nverify = false\n'
-)
-
-
-def _commands(given: argparse.Namespace) -> Rows:
-    """Yield a row for each command on each shape of graph. A command that the limit ends is not run on larger graphs."""
-    for shape in given.shapes:
-        with tempfile.TemporaryDirectory() as folder:
-            places = {size: Path(folder) / str(size) for size in (_SMALLEST, *given.sizes)}
-            for size, place in places.items():
-                place.mkdir()
-                onnx.save(MAKERS[shape](size), place / "model.onnx")
-                (place / "pipeline.toml").write_text(_PIPELINE, "utf-8")
-            for name in given.rows or COMMANDS:
-                costs: list[Cost] = []
-                for place in places.values():
-                    costs.append(_command(COMMANDS[name], place, given.limit))
-                    if costs[-1].code is None:
-                        break
-                ended = [one.seconds for one in costs if one.code in {0, 1}]
-                growth = _growth(ended[1:], given.sizes, ended[0]) if len(ended) == len(places) else "-"
-                cells = [f"{one.seconds:.1f} s, {one.memory / 1e6:,.0f} MB{_ended(one)}" for one in costs]
-                yield shape, name, *cells, *[""] * (len(places) - len(cells)), growth
-
-
-def _ended(cost: Cost) -> str:
-    return " (limit)" if cost.code is None else f" (exit {cost.code})" if cost.code else ""
-
-
-def _command(text: str, folder: Path, limit: int) -> Cost:
-    words = [word.replace("FOLDER", str(folder)) for word in text.split()]
-    words = [str(folder / "model.onnx") if word == "IN" else word for word in words]
-    return cost([sys.executable, "-m", "onnxtile", *words], processor_seconds=limit)
-
-
-VERBS: dict[str, Callable[[onnx.ModelProto], Any]] = {
-    "inspect": lambda model: api.inspect(model).to_dict(),
-    "match": lambda model: api.match(model, "Tanh->Add"),
-    "fuse": api.fuse,
-    "lower": lambda model: api.fuse(model, lower="ort"),
-    "unfuse": lambda model: api.unfuse(api.fuse(model, verify=False).model),
-    "tile": lambda model: api.tile(model, max=4, conv=True),
-    "plan": api.plan,
-    "min-peak": lambda model: api.plan(model, order="min-peak", verify=False),
-    "any": lambda model: api.plan(model, order="any", verify=False),
-    "verify": lambda model: api.verify(model, model),
-}
-_PACKAGE = Path(onnxtile.__file__).parent
-_LEAST, _GROWS = 0.05, 1.3
-"""The seconds of a function that is shown, and its growth."""
-
-
-def _functions(given: argparse.Namespace) -> Rows:
-    """Yield the functions whose own time grows faster than the graph, and the sum of all."""
-    for shape in given.shapes:
-        for verb in given.rows or VERBS:
-            profiles = [_profile(VERBS[verb], MAKERS[shape](size)) for size in given.sizes]
-            for name, last in sorted(profiles[-1].items(), key=lambda item: -item[1]):
-                seconds = [max(found.get(name, 0.0), 1e-3) for found in profiles]
-                growth = _growth(seconds, given.sizes)
-                if name == "all" or (last >= _LEAST and float(growth) >= _GROWS):
-                    yield shape, verb, name, *(f"{one:.2f}" for one in seconds), growth
-
-
-def _profile(verb: Callable[[onnx.ModelProto], Any], model: onnx.ModelProto) -> dict[str, float]:
-    """Return the seconds that each function took itself, and under "all" the sum."""
-    profile = cProfile.Profile(time.process_time)
-    try:
-        profile.runcall(verb, model)
-    except onnxtile.OnnxtileError as error:
-        sys.stderr.write(f"{error}\n")
-    found: dict[str, float] = {}
-    for (file, number, name), (_, _, own, _, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
-        path = Path(file)
-        place = path.relative_to(_PACKAGE) if path.is_relative_to(_PACKAGE) else Path(*path.parts[-2:])
-        found[f"{place}:{number} {name}"] = own
-    return {"all": sum(found.values()), **found}
-
-
-def _queries(given: argparse.Namespace) -> Rows:
-    """Yield the time of constants, of each query of `patterns/aidge` by a new Matcher and again, and of fuse with the whole library."""
-    models = [ir.from_proto(MAKERS["transformer"](size)) for size in given.sizes]
-    constants = [Constants(model) for model in models]
-    pairs = list(zip(models, constants, strict=True))
-    matchers = [Matcher(*pair) for pair in pairs]
-    times: dict[str, list[float]] = {"constants": [_least(given.runs, partial(Constants, model)) for model in models]}
-    for path in sorted((ROOT / "patterns" / "aidge").glob("*.toml")):
-        file = tomllib.loads(path.read_text("utf-8"))
-        program = compiled(file["variants"][0]["query"], {"Linear", "ScaledDotProductAttention"})
-        matches = len(matchers[-1].find(program))
-        times[f"{file['name']}, first ({matches:,} matches)"] = [
-            _least(given.runs, partial(_first, *pair, program)) for pair in pairs
-        ]
-        times[f"{file['name']}, again"] = [_least(given.runs, partial(matcher.find, program)) for matcher in matchers]
-    times["fuse, the whole library"] = [_seconds(partial(fuse, model, pattern_set())) for model in models]
-    for name, seconds in times.items():
-        yield name, *(f"{1e3 * one:.1f} ms" for one in seconds), _growth(seconds, given.sizes)
-
-
-def _first(model: ir.Model, constants: Constants, program: Program) -> None:
-    Matcher(model, constants).find(program)
-
-
-def _least(runs: int, work: Callable[[], object]) -> float:
-    return min(_seconds(work) for _ in range(runs))
-
-
-def _latencies(given: argparse.Namespace) -> Rows:
-    """Yield the time of each model in onnxruntime with all its optimisations, and that of the lowered ones over it.
-
-    The runs take turns, and a ratio is one of two runs of the same round, so that a load that comes and goes is in both.
-    """
-    for path in given.models:
-        lowered = {target: api.fuse(path, lower=target, verify=False) for target in ("ort", "onnx")}
-        models = [path.read_bytes(), *(to_bytes(one.model) for one in lowered.values())]
-        sessions = [_session(model) for model in models]
-        feeds = run_original(load(path), runs=1)[0][0].feeds
-        rounds: list[list[float]] = []
-        for turn in range(given.runs + _WARM_UP):
-            seconds = [0.0] * len(sessions)
-            for place in sorted(range(len(sessions)), key=lambda place: (place + turn) % len(sessions)):
-                start = time.thread_time()
-                sessions[place].run(None, feeds)
-                seconds[place] = time.thread_time() - start
-            rounds.append(seconds)
-        before, *after = zip(*rounds[_WARM_UP:], strict=True)
-        ratios = (statistics.median(b / a for a, b in zip(before, one, strict=True)) for one in after)
-        sites = lowered["ort"].lowered
-        counts = f"{sum(bool(site.operator) for site in sites)} of {len(sites)}"
-        yield path.stem, counts, f"{1e3 * statistics.median(before):.2f}", *(f"{ratio:.2f}" for ratio in ratios)
-
-
-def _session(model: bytes) -> onnxruntime.InferenceSession:
-    """Return a session of one thread with all optimisations."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 4
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-
-def _fuse_memory(given: argparse.Namespace) -> Rows:
-    """Yield the arenas of models whose meta-ops cost memory: as they are, fused, and fused with `--for-memory`, each one kernel."""
-
-    def arena(model: Any) -> int:
-        return api.plan(model, verify=False).plan.arena_size
-
-    for path in given.models:
-        before, fused = arena(path), api.fuse(path, verify=False)
-        if arena(fused.model) <= before:
-            sys.stderr.write(f"{path.stem}: {before:,} bytes, no more when fused\n")
-            continue
-        kept = api.fuse(path, for_memory=True, verify=False)
-        yield path.stem, f"{before:,}", f"{arena(fused.model):,}", fused.fused, f"{arena(kept.model):,}", kept.fused
-
-
-def _alexnet(given: argparse.Namespace) -> Rows:
-    """Yield the cost of tile for AlexNet of real size, beside that of onnx, which loads and saves it; the least of the runs."""
-    with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder) / "alexnet.onnx", Path(folder) / "out.onnx"
-        weights = make_alexnet(source)
-        load_and_save = "import onnx, sys; onnx.save(onnx.load(sys.argv[1]), sys.argv[2])"
-        commands = {
-            "onnx, load and save": ["-c", load_and_save, str(source), str(target)],
-            "tile --max 64": f"-m onnxtile tile {source} -o {target} --max 64 --no-verify -q --force".split(),
-        }
-        for name, words in commands.items():
-            costs = [cost([sys.executable, *words]) for _ in range(given.runs)]
-            memory = min(one.memory for one in costs) / weights
-            yield name, f"{min(one.seconds for one in costs):.2f}", f"{memory:.2f}"
-
-
-MEASURES: dict[str, Measure] = {
-    "commands": Measure(
-        "time and memory of every command by the number of nodes; --rows of COMMANDS, --shapes, --sizes, --limit",
-        lambda given: ["graph", "command", str(_SMALLEST), *(f"{size:,}" for size in given.sizes), "growth"],
-        _commands,
-    ),
-    "functions": Measure(
-        "functions whose own time grows faster than the graph, by verb; --rows of VERBS, --shapes, --sizes",
-        _sized(("graph", "verb", "function"), ("growth",)),
-        _functions,
-    ),
-    "queries": Measure(
-        "time of the queries of patterns/aidge and of matching with the whole library; --sizes, --runs",
-        _sized(("",), ("growth",)),
-        _queries,
-    ),
-    "latency": Measure(
-        "time of --models in onnxruntime, and that of the lowered models over it: below 1 is faster; --runs",
-        lambda _: ("model", "sites lowered", "onnxruntime's fusions, ms", "--lower ort, of that", "--lower onnx"),
-        _latencies,
-    ),
-    "fuse-memory": Measure(
-        "arenas of those --models in which meta-ops cost memory",
-        lambda _: ("model", "arena", "fused", "meta-ops", "--for-memory", "meta-ops"),
-        _fuse_memory,
-    ),
-    "alexnet": Measure(
-        "time and memory of tile for 61 million parameters; --runs",
-        lambda _: ("AlexNet, 61 M parameters", "processor s", "resident, times the weights"),
-        _alexnet,
-    ),
-}
+    warnings.simplefilter("ignore")
+    TABLES[given.name].show(given, mark=given.name if given.docs else "")
 
 
 if __name__ == "__main__":

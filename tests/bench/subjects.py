@@ -1,18 +1,20 @@
-"""The models at hand, with the sizes of their open inputs, for the benchmarks."""
+"""The models of the benchmarks: those that a command line names, and those at hand, with the sizes of their open inputs."""
 
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from onnxtile.model.binding import free_inputs
 from onnxtile.model.load import load
 from onnxtile.verification.open_sizes import bound_copy, open_inputs
 from onnxtile.verification.trials import run_original
+from tests.bench.commands import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 PACKAGES = {
     "onnx": "backend/test/data/light/*.onnx",
     "rapidocr_onnxruntime": "models/*.onnx",
@@ -36,30 +38,58 @@ SHAPES = {
     "common_old": ("input1=1x1x64x160",),
 }
 """The shapes of the open inputs of the models in PACKAGES, by file name."""
+_SHAPE = re.compile(r"[\dx():]*\dx[\dx():]*")
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model to be planned, and the shapes of its open inputs, each as NAME=1x3x224x224."""
+    """A model, and its sizes as the options take them: of dimensions, shapes of inputs, and ranges of their values."""
 
     path: Path
     shapes: tuple[str, ...] = ()
+    dims: tuple[str, ...] = ()
+    ranges: tuple[str, ...] = ()
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        plain = self.path.parent.name if self.path.stem in {"model", "decoder"} else self.path.stem
+        object.__setattr__(self, "name", self.name or plain)
 
     @classmethod
     def of(cls, text: str) -> Subject:
-        """Return the model that a command line names: its path, and shapes after commas."""
-        path, *shapes = text.split(",")
-        return cls(Path(path), tuple(shapes))
+        """Return the model that a command line names: its path, and after commas INPUT=1x3x224x224, DIM=8 or INPUT@0:9."""
+        path, *told = text.split(",")
+        pairs = [one for one in told if "=" in one]
+        shapes = tuple(one for one in pairs if _SHAPE.fullmatch(one.partition("=")[2]))
+        ranges = tuple(one.replace("@", "=") for one in told if "=" not in one)
+        return cls(Path(path), shapes, tuple(one for one in pairs if one not in shapes), ranges)
+
+    @property
+    def options(self) -> list[str]:
+        """The sizes, as options of a command."""
+        kinds = (("--shape", self.shapes), ("--dim", self.dims), ("--range", self.ranges))
+        return [word for option, values in kinds for value in values for word in (option, value)]
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The sizes, as arguments of a function of onnxtile."""
+        kinds = {"shapes": self.shapes, "dims": self.dims, "ranges": self.ranges}
+        return {name: dict(value.split("=", 1) for value in values) for name, values in kinds.items() if values}
 
 
 def installed() -> Iterator[Subject]:
     """Yield the models of the installed packages, and those of the repository."""
-    for name, pattern in PACKAGES.items():
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.origin is not None:
-            paths = sorted(Path(spec.origin).parent.glob(pattern))
-            yield from (Subject(path, SHAPES.get(path.stem, ())) for path in paths)
+    for package, pattern in PACKAGES.items():
+        yield from in_package(package, pattern)
     yield from map(Subject, sorted((ROOT / "models").glob("*.onnx")))
+
+
+def in_package(package: str, pattern: str) -> Iterator[Subject]:
+    """Yield the models of a package that is installed."""
+    spec = importlib.util.find_spec(package)
+    if spec is not None and spec.origin is not None:
+        paths = sorted(Path(spec.origin).parent.glob(pattern))
+        yield from (Subject(path, SHAPES.get(path.stem, ())) for path in paths)
 
 
 def for_onnxsim(shapes: Sequence[str]) -> list[str]:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import onnx
+import pytest
 
+from tests.bench import measure
+from tests.bench.commands import costs_in_turn, spread
 from tests.bench.compare import most
 from tests.bench.compare_fit import Published
 from tests.bench.compare_page import BEGIN, END, page, written
 from tests.bench.compare_rewriting import counted
-from tests.bench.compare_run import costs_in_turn, spread
+from tests.bench.tables import DOCS, Table
 
 ABOUT = {"rows": 60, "machine": "two cores", "versions": {"onnxsim": "0.8.1"}}
 TAKEN = {"date": "2026-11-22", "load": 7.2, "onnxtile": "abc, Python 3.11.7"}
@@ -123,8 +128,8 @@ def test_commands_take_turns_and_a_failed_one_is_not_repeated(tmp_path: Path) ->
 
 
 def test_a_planner_of_a_runtime_that_takes_less_is_bold() -> None:
-    heads = [["a", "900", "300", "400", "400", "equal"], ["b", "900", "500", "400", "400", "equal"]]
-    text = _page("micro", {"all": {"heads": heads}})
+    lines = ["| a | 900 | 300 | 400 | 400 | equal |", "| b | 900 | 500 | 400 | 400 | equal |"]
+    text = _page("micro", {"all": {"lines": lines}})
     assert "| a | 900 | **300** | 400 | 400 | equal |" in text
     assert "| b | 900 | 500 |" in text
 
@@ -161,6 +166,28 @@ def test_operators_in_functions_count_once() -> None:
 def test_the_first_models_are_of_many_families() -> None:
     assert spread(["a_1", "a_2", "b_1", "c", "b_2", "a_3"]) == ["a_1", "b_1", "c", "a_2", "b_2", "a_3"]
     assert (most("", "plan"), most("4", "plan"), most("plan=3,4", "plan"), most("plan=3,4", "fit")) == (None, 4, 3, 4)
+
+
+def test_a_table_prints_its_rows_and_replaces_that_of_a_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measure.main(["loop-orders", "--sizes", "16", "--memories", "1", "--tiles", "80"])
+    first, _, row = capsys.readouterr().out.splitlines()
+    assert first == "| product | memory | all loops upwards | serpentine | chosen |"
+    cells = [int(cell.replace(",", "")) for cell in row.strip("| ").split(" | ")[2:]]
+    assert row.startswith("| 16³ | 1 KiB | ") and cells[0] >= cells[1] >= cells[2] > 0
+
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- begin of the table of t -->\nold\n<!-- end of the table of t -->\nb\n")
+    Table("", ("n", "x"), lambda _: iter([("m", 1_000), ("k", 0.5), "below", ("l", True)])).show(Namespace(), "t", page)
+    shown = "| n | x |\n|---|---:|\n| m | 1,000 |\n| k | 0.50 |\n| l | yes |\n"
+    assert page.read_text() == f"a\n<!-- begin of the table of t -->\n{shown}<!-- end of the table of t -->\nb\n"
+    assert "below" in capsys.readouterr().out
+
+
+def test_each_marked_table_of_the_page_is_one_that_is_measured() -> None:
+    marks = set(re.findall(r"begin of the table of (.+) -->", DOCS.read_text("utf-8")))
+    assert marks and marks <= measure.TABLES.keys()
 
 
 def test_the_part_is_replaced_and_the_rest_of_the_page_stays() -> None:

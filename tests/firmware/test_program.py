@@ -29,7 +29,8 @@ from tests.conftest import ROOT
 pytest.importorskip("emx_onnx_cgen", reason="the extra c is not installed")
 
 from onnxtile.firmware.build import Firmware, ProgramTarget, build
-from onnxtile.firmware.prove import compiler
+from onnxtile.firmware.kernels import kernels_in_c
+from onnxtile.firmware.prove import compared, compiler, output_of, runs_of
 
 needs_cc = pytest.mark.skipif(compiler() is None, reason="there is no C compiler")
 STRICT = ("-Wall", "-Wextra", "-Werror", "-Wvla", "-Wstrict-prototypes", "-c", "net.c", "-o", "net.o")
@@ -250,14 +251,125 @@ def test_a_state_keeps_its_address_from_run_to_run() -> None:
 @needs_cc
 @pytest.mark.parametrize("form", ["qdq", "qdq-per-channel", "qoperator", "qoperator-per-channel"])
 def test_a_quantised_network_runs_in_integers(form: str, tmp_path: Path) -> None:
-    from models.make_quantised import FORMS
-
-    onnx.save(network(), tmp_path / "float.onnx")
-    FORMS[form](tmp_path / "float.onnx", tmp_path / "int.onnx")
-    made = built(tmp_path / "int.onnx")
+    made = built(quantised(tmp_path, form))
     assert made.proof.equal and made.source.workspace <= 256  # the floats of an island that has no operator on integers
     functions = made.source.code.split("_run(", maxsplit=1)[0]
     assert "weights_8[]" in functions
+
+
+def _with_sums_rounded_by(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the sum of QLinearAdd be rounded by `text` in place of the nearest whole number."""
+    from onnxtile.firmware import write
+
+    def changed(*arguments: Any) -> Any:
+        made = kernels_in_c(*arguments)
+        before = "input1_real) / output_scale_value + output_zero;"
+        assert sum(before in function.text for function in made.functions) == 1
+        texts = [
+            one.text.replace("ref_scalar_f32_nearbyint(scaled)", text) if before in one.text else one.text
+            for one in made.functions
+        ]
+        functions = tuple(replace(one, text=new) for one, new in zip(made.functions, texts, strict=True))
+        return replace(made, functions=functions)
+
+    monkeypatch.setattr(write, "kernels_in_c", changed)
+
+
+def quantised(folder: Path, form: str = "qoperator") -> Path:
+    from models.make_quantised import FORMS
+
+    onnx.save(network(), folder / "float.onnx")
+    FORMS[form](folder / "float.onnx", folder / "int.onnx")
+    return folder / "int.onnx"
+
+
+@needs_cc
+@pytest.mark.parametrize("io", ["outputs", "inside", "outside"])
+def test_results_that_are_rounded_otherwise_are_within_one_step(
+    io: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = quantised(tmp_path)
+    _with_sums_rounded_by("floorf(scaled)", monkeypatch)
+    proof = built(model, io=io).proof
+    assert proof.equal and proof.results is not None
+    assert proof.results.operators == ("QLinearAdd",) and proof.results.one_step == proof.runs
+    assert proof.results.count == proof.results.equal + proof.runs > 10 * proof.runs
+    assert f"{proof.runs} within one step of quantisation (QLinearAdd)" in proof.summary
+
+
+@needs_cc
+def test_the_node_whose_result_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _with_sums_rounded_by("(rintf(scaled) + 2.0f)", monkeypatch)
+    with pytest.raises(Mismatch, match=r"on the same operands 'sum_quantized' .QLinearAdd. is off by 2"):
+        built(quantised(tmp_path))
+
+
+@needs_cc
+def test_a_quantised_tensor_at_a_wrong_address_is_noticed(tmp_path: Path) -> None:
+    planned = onnxtile.plan(quantised(tmp_path), verify=False)
+    offsets = {row.name: row.offset for row in planned.plan.buffers}
+    moved = tuple(
+        replace(row, offset=offsets["c2_quantized"], alias=None) if row.name == "c3_quantized" else row
+        for row in planned.plan.buffers
+    )
+    with pytest.raises(Mismatch, match=r"on the same operands '|writes outside"):
+        build(opened_of(planned), replace(planned.plan, buffers=moved))
+
+
+def _island(body: str, sizes: str, out: str = "") -> onnx.ModelProto:
+    """A quantised tensor that is read as floats `x`, changed by `body`, and quantised again from `y`."""
+    return onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 19]>
+        g (int8[{sizes}] q) => (int8[{out or sizes}] r)
+        <float s = {{0.05}}, int8 z = {{3}}, float t = {{0.04}}, int8 u = {{-5}}, int64[1] two = {{2}}, int64[1] ten = {{10}}> {{
+            x = DequantizeLinear(q, s, z)
+            {body}
+            r = QuantizeLinear(y, t, u)
+        }}"""
+    )
+
+
+@needs_cc
+@pytest.mark.parametrize(
+    ("body", "sizes", "out", "row"),
+    [
+        ("y = Tanh(x)", "1, 8, 16, 32", "", 32),
+        ("a = Erf(x) b = Mul(a, x) y = Sub(b, x)", "4, 6, 40", "", 40),
+        ("y = LayerNormalization <axis = -1> (x, scale)", "12, 50", "", 50),
+        ("a = Softmax <axis = 1> (x) y = Sqrt(a)", "2, 40, 30", "", 1200),
+        ("a = Slice(x, two, ten, two) y = Sin(a)", "3, 5, 12, 24", "3, 5, 8, 24", 24),
+        ("a = Slice(x, two, ten, last) y = Sin(a)", "3, 5, 12", "3, 5, 8", 12),
+    ],
+)
+def test_an_island_in_floats_runs_row_by_row(
+    body: str, sizes: str, out: str, row: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from onnxtile.firmware import steps
+
+    monkeypatch.setattr(steps, "_LITTLE", 64)
+    model = _island(body, sizes, out)
+    model.graph.initializer.append(numpy_helper.from_array(np.linspace(0.5, 1.5, 50, dtype=np.float32), "scale"))
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray([-1], np.int64), "last"))
+    made = built(model)
+    assert made.proof.equal and made.proof.results is not None
+    elements = int(np.prod([int(size) for size in (out or sizes).split(",")]))
+    assert 0 < made.source.workspace <= 3 * 4 * row + 64 and row < elements
+    assert made.source.calls >= 2 * elements // row
+
+
+@needs_cc
+@pytest.mark.parametrize("rows", [True, False])
+def test_an_island_may_be_written_over_its_operand(rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnxtile.firmware import steps
+
+    monkeypatch.setattr(steps, "_LITTLE", 64 if rows else 1 << 20)
+    model = _island("y = Tanh(x)", "2, 16, 32")
+    model.graph.node.append(helper.make_node("Neg", ["r"], ["n"]))
+    model.graph.node.insert(0, helper.make_node("Neg", ["p"], ["q"]))
+    model.graph.input[0].name = "p"
+    model.graph.output[0].name = "n"
+    made = built(model)
+    assert made.proof.equal and made.source.arenas[0][2] == 1024 and made.source.workspace <= (256 if rows else 4096)
 
 
 @needs_cc
@@ -284,6 +396,55 @@ def test_a_fitted_model_has_its_weights_once_and_few_functions() -> None:
     assert made.source.functions <= plain.source.functions + 6
 
 
+@needs_cc
+def test_weights_in_a_file_are_no_text_and_give_the_same_outputs(tmp_path: Path) -> None:
+    planned = onnxtile.plan(network(), verify=False)
+    inside, beside = (build(opened_of(planned), planned.plan, weights=where) for where in ("code", "file"))
+    assert beside.proof.equal and beside.proof.runs == 3
+    assert len(beside.source.weights_file) == inside.source.weights == beside.source.weights > 0
+    assert len(beside.source.code) < len(inside.source.code) and "weights_32[]" not in beside.source.code
+    assert inside.files("net").keys() == {".c", ".h"}
+    planned.write(tmp_path / "my-net.c", weights="file")
+    assert (tmp_path / "my-net.weights.bin").read_bytes() == beside.source.weights_file
+    header = (tmp_path / "my-net.h").read_text()
+    assert "extern const uint8_t *my_net_weights;" in header
+    assert f"#define MY_NET_WEIGHTS_SIZE {inside.source.weights}u /* bytes of my-net.weights.bin" in header
+
+
+@needs_cc
+def test_a_changed_weight_in_the_file_is_noticed() -> None:
+    planned = onnxtile.plan(network(), verify=False)
+    opened = opened_of(planned)
+    made = build(opened, planned.plan, weights="file")
+    changed = bytes(~byte & 127 for byte in made.source.weights_file)
+    tools = ProgramTarget().tools()
+    assert tools is not None
+    source, runs = replace(made.source, weights_file=changed), list(runs_of(opened, planned.plan, Wanted()))
+    assert not compared(source, runs, output_of(source, runs, tools), tools).equal
+
+
+FIXED = {
+    "float[2, 3]": "<int64 axis = {1}> { y = CumSum(x, axis) }",
+    "float[3, 3]": "<int64 k = {1}> { y = Trilu(x, k) }",
+    "float[1, 1, 4, 4]": """<float[8] part = {0, 0, 0.2, 0.2, 1, 1, 0.8, 0.9}, int64[4] sizes = {1, 1, 6, 6}> {
+        y = Resize <mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize"> (x, part, , sizes)
+    }""",
+    "int64[3]": "<int64[3] data = {4, 5, 6}> { y = Add(x, data) }",
+}
+
+
+@needs_cc
+@pytest.mark.parametrize("kind", FIXED)
+def test_operands_that_say_what_is_computed_need_not_be_read_and_others_are_weights(kind: str) -> None:
+    result = kind.replace("4, 4", "6, 6")
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 18]> g ({kind} x) => ({result} y) {FIXED[kind]}"""
+    )
+    made = built(model)
+    read = {"float[1, 1, 4, 4]": 64, "int64[3]": 24}  # emx-onnx-cgen reads the part and the sizes of a Resize in a run
+    assert made.proof.equal and made.source.weights == read.get(kind, 0)
+
+
 def test_a_graph_that_hands_out_its_input_and_a_constant_copies_them() -> None:
     model = onnx.parser.parse_model(
         """<ir_version: 10, opset_import: ["": 17]>
@@ -305,10 +466,6 @@ def test_a_graph_that_hands_out_its_input_and_a_constant_copies_them() -> None:
     ("body", "message"),
     [
         ("y = RandomNormalLike(x)", "draws random numbers"),
-        (
-            "y = Loop(m, b, x) <body = t (int64 i, bool c, float[4] a) => (bool d, float[4] n) { d = Identity(c) n = Neg(a) }>",
-            "is Loop",
-        ),
     ],
 )
 def test_what_no_c_is_for_is_named_with_its_node(body: str, message: str) -> None:
@@ -409,6 +566,8 @@ def test_the_command_writes_both_files_and_tells_flash_and_ram(
         (["--target-cc", "gcc"], "about a program in C"),
         (["--emit", "net.c", "--runner", "qemu"], "which is not given"),
         (["--emit", "net.c", "--emit", "net.h"], "leave one of the two out"),
+        (["--emit", "net.c", "--json", "net.h"], "both name"),
+        (["--weights", "file"], "about a program in C"),
         (["--emit", "net.c", "--target-cc", "no-such-compiler"], "no-such-compiler"),
         (["--emit", "net.c", "--target-cc", "'gcc"], "is no command"),
         (["--emit", "net.c", "--target-cc", "gcc --no-such-option", "--runner", "env"], "the C compiler refuses"),
@@ -426,6 +585,58 @@ def test_options_that_make_no_sense_are_one_line_and_write_nothing(
     told = capsys.readouterr().err.strip().splitlines()[-1]
     assert told.startswith("error: ") and message in told
     assert not (tmp_path / "net.c").exists() and not (tmp_path / "model.planned.onnx").exists()
+
+
+@needs_cc
+def test_a_pipeline_bounds_ram_and_flash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = arguments(tmp_path)[2]
+    command = ["onnxtile", "run", str(tmp_path / "p.toml"), model, "--json", str(tmp_path / "r.json")]
+
+    def judged(budgets: str, emit: str = '["c"]') -> int:
+        (tmp_path / "p.toml").write_text(
+            f'[[steps]]\ndo = "plan"\nemit = {emit}\nverify = false\n[budgets]\n{budgets}\n'
+        )
+        return ended(command, monkeypatch)
+
+    assert judged('max_ram = "64KiB"\nmax_flash = "64KiB"') == 0
+    found = json.loads((tmp_path / "r.json").read_text())["models"][0]
+    ram, flash = found["figures"]["ram"], found["figures"]["flash"]
+    assert 0 < found["figures"]["arena"] < ram < 65536 and 0 < flash < 65536
+    assert judged(f"max_ram = {ram}\nmax_flash = {flash}") == 0
+    assert judged(f"max_ram = {ram - 1}") == 1 and judged(f"max_flash = {flash - 1}") == 1
+    capsys.readouterr()
+    assert judged("max_ram = 1", "[]") == 2
+    assert "the budget 'max_ram' needs a step plan that writes C" in capsys.readouterr().err
+    monkeypatch.setattr("onnxtile.firmware.build.compiler", lambda: None)
+    assert judged('max_ram = "64KiB"') == 1  # nobody has counted it
+
+
+@needs_cc
+def test_without_a_compiler_a_program_is_written_and_not_proved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("onnxtile.firmware.build.compiler", lambda: None)
+    assert ended(arguments(tmp_path, "--emit", str(tmp_path / "net.c")), monkeypatch) == 0
+    printed = capsys.readouterr().out
+    assert "the program in C was not run: no C compiler is here" in printed
+    assert "RAM without the stack" in printed and (tmp_path / "net.c").exists()
+
+
+@needs_cc
+def test_commands_and_pipelines_keep_weights_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = arguments(tmp_path)
+    (tmp_path / "p.toml").write_text('[[steps]]\ndo = "plan"\nemit = ["c"]\nweights = "file"\n')
+    assert ended(["onnxtile", "run", str(tmp_path / "p.toml"), command[2]], monkeypatch) == 0
+    monkeypatch.chdir(tmp_path)
+    weights = ["--weights", "file"]
+    assert ended([*command, "--emit", "net.c", *weights], monkeypatch) == 0
+    assert ended(["onnxtile", "fit", command[2], "--capacity", "64KiB", "--emit", "fit.c", *weights], monkeypatch) == 0
+    files = [
+        (tmp_path / name).read_bytes() for name in ("model.p.plan.weights.bin", "net.weights.bin", "fit.weights.bin")
+    ]
+    assert files[0] == files[1] and sorted(files[1]) == sorted(files[2])
 
 
 @needs_cc

@@ -6,7 +6,7 @@ import pytest
 
 from onnxtile import api
 from onnxtile.system.errors import UsageError
-from onnxtile.verbs.flows import memory_choice
+from onnxtile.verbs.flows import fuse as memory_choice
 from tests.patterns.conftest import Tiny
 
 PATTERNS: list[str | tuple[str, str]] = [("Shifted", "ReduceMean-*>Add"), "SiLU"]

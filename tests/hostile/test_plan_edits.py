@@ -9,8 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
+from onnxtile.declare.plan_document import from_json
+from onnxtile.system.errors import UsageError
 from tests.hostile.plan_edits import KINDS, Edit, Way, at, base, changed, group, judged, leaves, other, untrue
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "plan.schema.json").read_text(encoding="utf-8"))
@@ -52,6 +55,28 @@ def ways() -> dict[str, list[tuple[str, Way]]]:
         for way, _ in leaves(base(kind).document):
             found.setdefault(group(way), []).append((kind, way))
     return found
+
+
+VALUES: tuple[Any, ...] = (None, 0.5, {})
+
+
+def test_the_schema_allows_the_types_that_the_document_has() -> None:
+    """Each field is once null, once a fraction, once an object: the schema and the reader of documents allow it, or neither does."""
+    allowed, differing = jsonschema.Draft202012Validator(SCHEMA), []
+    for name, found in ways().items():
+        kind, way = found[0]
+        for value in VALUES:
+            document = changed(base(kind).document, way, value)
+            if allowed.is_valid(document) != is_read(document):
+                differing.append((name, value))
+    assert not differing
+
+
+def is_read(document: Any) -> bool:
+    try:
+        return not from_json(json.dumps(document).encode(), "plan.json").surplus
+    except UsageError:
+        return False
 
 
 def test_each_kind_of_plan_is_accepted() -> None:

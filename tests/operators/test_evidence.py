@@ -126,7 +126,7 @@ def test_what_runs_element_by_element_over_its_operand_is_in_the_table(shown: di
     few = {
         "ReduceSum": "with noop_with_empty_axes it copies",
         "Transpose": "one axis of the example is longer than 1",
-        "LSTM": "the last state: a plan of states writes it over the one before (onnxtile/planning/states)",
+        "LSTM": "the last state: a plan of states writes it over the one before (onnxtile/kernels/states)",
         "GRU": "as LSTM",
         "RNN": "as LSTM",
         "Scan": "a body writes it",

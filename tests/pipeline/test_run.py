@@ -24,8 +24,8 @@ from onnxtile.pipeline.workers import Workers
 from onnxtile.report.run_tables import for_run
 from onnxtile.system.errors import UsageError
 from onnxtile.system.registry import data_folder
-from onnxtile.verbs.flows.patterns import OptionNames
-from onnxtile.verbs.options.unfuse import UnfuseOptions
+from onnxtile.verbs.list import OptionNames
+from onnxtile.verbs.unfuse import UnfuseOptions
 
 FUSE = '[[steps]]\ndo = "fuse"\nverify = false'
 STEPS = """

@@ -12,7 +12,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import CheckFailed
-from onnxtile.verbs.plan import plan
+from onnxtile.verbs.flows.plan import plan
 
 UNREAD = """<ir_version: 10, opset_import: ["": 17]>
   g (float[3] x, bool c) => (float[3] y) <float[2] w = {1, 2}, float h = {0.5}> {

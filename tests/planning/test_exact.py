@@ -22,7 +22,7 @@ from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem
 from onnxtile.planning.planner import find_planner
 from onnxtile.planning.problem_check import check
 from onnxtile.planning.problem_plan import plan_buffers
-from tests.bench.hard_problems import cut, variants
+from tests.bench.problem_tables import cut, variants
 
 HARD = Path(__file__).parents[3] / "shared" / "minimalloc"
 

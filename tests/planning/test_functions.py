@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from onnx import helper, numpy_helper
 
 from onnxtile import api
-from onnxtile.declare.plan_document import document_of
+from onnxtile.declare.plan_document import PlannedBody, document_of
+from onnxtile.kernels import aliases as find
+from onnxtile.kernels.aliases import containers
 from onnxtile.model import keys
-from onnxtile.planning import aliases as find
-from onnxtile.planning.aliases import containers
-from onnxtile.planning.result import PlannedBody, PlanResult
+from onnxtile.planning.result import PlanResult
 from onnxtile.report.format import Emission
 from onnxtile.shapes import opened_calls as unfolding
 from onnxtile.shapes.opened_calls import unfold

@@ -17,9 +17,9 @@ from onnxtile.arena.memory import StateRows, TensorMemory
 from onnxtile.arena.run import ArenaExecutor
 from onnxtile.arena.state_run import same_plan, state_run
 from onnxtile.check.audit import check
-from onnxtile.check.document import UNSAID, Claims
+from onnxtile.declare.plan_document import UNSAID
+from onnxtile.kernels.states import StateChoice
 from onnxtile.model.feeds import ANYTHING
-from onnxtile.planning.states import StateChoice
 from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.system.errors import UsageError
 from tests.planning.conftest import Case, rows
@@ -160,9 +160,8 @@ def test_a_contiguous_output_has_no_strides_of_a_cache() -> None:
     text = BEHIND.replace("past,", "3,").replace("total,", "4,")
     one = Case.of(model(text, flat_shape=numbers(1, -1, 16), full_shape=numbers(1, 4, -1, 16)))
     plan = one.plan(states=StateChoice({"past_k": "present_k"}))
-    claims = Claims.of(plan)
-    wrong = replace(claims.states[0], size=UNSAID, copied=UNSAID, strides=(4 * 8 * 64, 8 * 64, 64, 4))
-    found = check(one.model, replace(claims, states=(wrong,)), one.shapes, one.constants)
+    wrong = replace(plan.states[0], size=UNSAID, copied=UNSAID, strides=(4 * 8 * 64, 8 * 64, 64, 4))
+    found = check(one.model, replace(plan, states=(wrong,)), one.shapes, one.constants)
     assert any("is contiguous, and has not the strides" in failure.reason for failure in found.failures)
 
 

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxtile import api
-from onnxtile.declare.plan_document import document_of
+from onnxtile.declare.plan_document import KernelCount, document_of
 from onnxtile.system.errors import UsageError
 from tests.bench.ideal_arena import ideal, tensor_sizes
 from tests.fusion.test_islands import quantised_attention
@@ -53,7 +53,7 @@ def test_the_arena_has_the_bytes_of_stored_tensors() -> None:
     proto = _residual()
     result = api.plan(proto).plan
     assert {buffer.dtype for buffer in result.tensors} == {"INT8"}
-    assert result.kernels == {"islands": 4, "float_tensors": 8}
+    assert result.kernels == KernelCount(islands=4, float_tensors=8)
     assert result.arena_size <= ideal(proto, tensor_sizes(proto, {})) == 3072
     assert api.plan(proto, kernels="nodes").plan.arena_size > 2 * result.arena_size
 

@@ -15,9 +15,9 @@ from rich.console import Console
 
 from onnxtile import api
 from onnxtile.declare.plan_document import document_of
+from onnxtile.kernels.aliases import overwritable
 from onnxtile.model import keys
 from onnxtile.model.topology import node_id
-from onnxtile.planning.aliases import overwritable
 from onnxtile.planning.bodies import Insides
 from onnxtile.planning.result import Inside, PlanResult
 from onnxtile.planning.workspaces import WorkspaceRules

@@ -16,7 +16,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.planning.model_plan import PlanSettings
 from onnxtile.planning.movement.plan import plan_with_movement
 from onnxtile.planning.movement.uses import covered
-from onnxtile.planning.result import PlannedMovement
+from onnxtile.planning.result import MovementResult
 from onnxtile.shapes.resolve import resolve
 from tests.planning.movement_optimum import SmallKernel, SmallMovement
 
@@ -68,7 +68,7 @@ def model_of(graph: SmallMovement) -> ir.Model:
     return ir.from_proto(model)
 
 
-def moved(graph: SmallMovement) -> tuple[PlannedMovement, list[int]]:
+def moved(graph: SmallMovement) -> tuple[MovementResult, list[int]]:
     """Return the movement of a plan without aliases, and the numbers of the kernels in its order."""
     model = model_of(graph)
     capacity = {"sram": UNIT * graph.capacity, "dram": 1 << 20}

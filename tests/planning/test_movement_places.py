@@ -157,7 +157,7 @@ def test_a_cache_is_in_the_slow_memory_at_one_address(tmp_path: Path) -> None:
         state={"past": "present"},
         state_steps=3,
     )
-    (state,) = planned.plan.kept_states
+    (state,) = planned.plan.states
     assert (state.arena, state.size, state.copied) == ("dram", 1024, 0)
     assert at(planned, "past") == at(planned, "present")
     assert ("past", "dram", "sram") in ways(planned)
@@ -171,7 +171,7 @@ def test_a_cache_is_in_the_slow_memory_at_one_address(tmp_path: Path) -> None:
 
 def test_a_growing_cache_is_copied_out_as_a_whole() -> None:
     planned = moved(GROWING, 4096, state="found")
-    (state,) = planned.plan.kept_states
+    (state,) = planned.plan.states
     assert (state.input, state.arena, state.axis, state.copied) == ("past_k", "dram", 1, 0)
     assert at(planned, "past_k") == at(planned, "present_k")
     assert equal(planned)

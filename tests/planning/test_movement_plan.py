@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import onnxtile
 from onnxtile.arena.run import ArenaVerdict
 from onnxtile.declare.plan_document import document_of
-from onnxtile.planning.result import PlannedMovement
+from onnxtile.planning.result import MovementResult
 from onnxtile.report.formats import to_header, to_trace
 from onnxtile.verbs.flows.results import PlannedModel
 
@@ -139,7 +139,7 @@ def moved(text: str, fast: int, movement: str = "activations", **options: Any) -
     return onnxtile.plan(graph(text), movement=movement, capacity={"sram": fast, "dram": 1 << 20}, **options)
 
 
-def movement_of(planned: PlannedModel) -> PlannedMovement:
+def movement_of(planned: PlannedModel) -> MovementResult:
     assert planned.plan.movement is not None
     return planned.plan.movement
 

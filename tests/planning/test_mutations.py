@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from onnxtile.planning.result import PlannedBuffer, PlanResult
+from onnxtile.declare.plan_document import PlannedBuffer
+from onnxtile.planning.result import PlanResult
 from tests.planning.conftest import Case
 
 MIXED = """

@@ -8,18 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onnxtile.kernels.liveness import LivePart, rounded, union
 from onnxtile.planning.offsets.csv_problem import read_problem
 from onnxtile.planning.offsets.effort import Effort
-from onnxtile.planning.offsets.problem import (
-    Buffer,
-    LivePart,
-    OffsetPlan,
-    OverCapacity,
-    Problem,
-    require_capacity,
-    rounded,
-    union,
-)
+from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, OverCapacity, Problem, require_capacity
 from onnxtile.planning.planner import planners
 from onnxtile.planning.problem_check import check, require
 from onnxtile.planning.problem_plan import plan_buffers

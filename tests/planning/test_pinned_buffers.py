@@ -7,10 +7,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from onnxtile.kernels.liveness import LivePart
 from onnxtile.planning.offsets.effort import Effort
 from onnxtile.planning.offsets.exact.search import solve
 from onnxtile.planning.offsets.memories import Memory, allocate
-from onnxtile.planning.offsets.problem import Buffer, LivePart, OffsetPlan, OverCapacity, PinOverlap, Problem
+from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, OverCapacity, PinOverlap, Problem
 from onnxtile.planning.planner import Planner, find_planner, planners
 from onnxtile.planning.problem_check import check
 from onnxtile.system.errors import UsageError

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onnxtile.kernels.liveness import Ints
 from onnxtile.planning.offsets import effort as compiled
 from onnxtile.planning.offsets import repeated_skyline, skyline
 from onnxtile.planning.offsets.effort import LEVELS, Effort
 from onnxtile.planning.offsets.gaps import Fitter, by_breadth, tightest
-from onnxtile.planning.offsets.problem import Buffer, Ints, OffsetPlan, Problem
+from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem
 from onnxtile.planning.offsets.repeated_skyline import fillings
 from onnxtile.planning.offsets.skyline import Strip
 from onnxtile.planning.planner import Planner, find_planner, planners

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from onnxtile.planning.layout import Layout, _Smallest
-from onnxtile.verbs.plan import plan
+from onnxtile.verbs.flows.plan import plan
 
 Shape = tuple[int, ...]
 

@@ -7,8 +7,9 @@ import onnx.parser
 import pytest
 
 import onnxtile
+from onnxtile.declare.plan_document import PlannedBuffer
 from onnxtile.planning.planner import planners
-from onnxtile.planning.result import PlannedBuffer, PlanResult
+from onnxtile.planning.result import PlanResult
 from onnxtile.planning.workspaces import WorkspaceRules
 from onnxtile.system.errors import UsageError
 from tests.planning.conftest import Case

@@ -19,11 +19,11 @@ import onnxtile
 from onnxtile import cli
 from onnxtile.arena.run import ArenaExecutor
 from onnxtile.arena.state_run import same_plan, state_run
+from onnxtile.kernels.states import StateChoice, matching_names
 from onnxtile.model.feeds import ANYTHING
 from onnxtile.pipeline.file import Destination, from_file
 from onnxtile.pipeline.run import run_one
-from onnxtile.planning.result import PlannedState, PlanResult
-from onnxtile.planning.states import StateChoice, matching_names
+from onnxtile.planning.result import KeptState, ListedState, PlanResult
 from onnxtile.report.plan_tables import for_plan
 from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.system.errors import CheckFailed, UsageError
@@ -75,7 +75,7 @@ def planned(source: onnx.ModelProto, **options: Any) -> Any:
     return onnxtile.plan(source, **options)
 
 
-def state(result: PlanResult) -> PlannedState:
+def state(result: PlanResult) -> KeptState:
     (found,) = result.states
     return found
 
@@ -85,7 +85,7 @@ def test_a_scatter_cache_takes_its_bytes_once() -> None:
     kept = planned(scatter(), state={"past": "present"})
     assert apart.arena_size == 2 * 32768 + 2 * 512 + 64
     assert kept.plan.arena_size == 32768 + 512
-    assert state(kept.plan) == PlannedState("past", "present", "given", None, "arena", 0, 32768, 0, None)
+    assert state(kept.plan) == KeptState("past", "present", "arena", 0, 32768, 0, axis=None, source="given")
     assert (kept.verdict.equal, kept.verdict.runs, kept.verdict.copied) == (True, 64, 0)
 
 
@@ -148,7 +148,7 @@ def test_the_bytes_of_a_state_are_held_in_all_steps() -> None:
 
 def test_found_states_are_listed_and_not_taken() -> None:
     plain = planned(scatter(), verify=False).plan
-    assert state(plain) == PlannedState("past", "present", "operator")
+    assert plain.listed == (ListedState("past", "present", "operator"),)
     assert plain.arena_size == planned(scatter(), verify=False, state="none").plan.arena_size
     assert planned(scatter(), verify=False, state="none").plan.states == ()
     assert "states" not in planned(scatter(), verify=False, state="none").plan.to_dict()
@@ -500,7 +500,7 @@ def test_an_input_that_is_an_output_too_keeps_its_bytes() -> None:
     with pytest.raises(UsageError, match="is an output, too"):
         planned(source, state={"past": "present"})
     found = planned(source, state="found", io="inside")
-    assert not found.plan.kept_states
+    assert not found.plan.states
     assert found.verdict.equal
 
 

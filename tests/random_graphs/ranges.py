@@ -339,7 +339,7 @@ def _require_run(made: RangedModel, found: onnxtile.PlannedModel, sizes: Mapping
     for scaled in (False, True):
         one = at_sizes(plan, sizes, opened.model, opened.shapes, scaled=scaled)
         require(opened.model, one.claims, opened.shapes, opened.constants)
-    if not plan.kept_states:
+    if not plan.states:
         verdict = arena_run(opened.model, one.result, opened.shapes, opened.constants)
         assert verdict.equal, f"the run at {sizes} differs: {verdict.differing}"
 

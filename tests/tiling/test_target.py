@@ -152,7 +152,7 @@ def test_the_loops_run_in_the_order_that_was_chosen(bench: Bench) -> None:
     (site,) = tiled.result.tiled
     assert site.chosen is not None
     tiles = [node.name for node in tiled.nodes if "/tile_" in (node.name or "")]
-    assert tiles == [f"fc/tile_m{m}_k{k}_n{n}" for _, m, k, n in site.grid.places()]
+    assert tiles == [f"fc/tile_m{m}_k{k}_n{n}" for _, m, k, n in site.grid.positions()]
     content = site.to_dict()["choice"]
     assert content["bytes_moved"] <= 1.05 * min(row["bytes_moved"] for row in content["trade"])
     assert content["ratio"] == content["bytes_moved"] / content["lower_bound"] >= 1

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent.parent
 OPTION = """    dummy: Annotated[str, Option("colour of the plan", "red|blue", choices=Choices(also=("red", "blue")))] = "red"
     streams: Annotated["""
 USE = """    print(f"the plan is {options.dummy}")
-    from onnxtile.verbs.flows import planning
+    planned = plan.from_options(options)
 """
 VERB = '''"""count: count the nodes of a model."""
 
@@ -94,8 +94,8 @@ def _copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("patterns", "limits", "models"):
         (folder / name).symlink_to(ROOT / name)
     verbs = folder / "onnxtile" / "verbs"
-    edit(verbs / "options" / "plan.py", "    streams: Annotated[", OPTION)
-    edit(verbs / "plan.py", "    from onnxtile.verbs.flows import planning\n", USE)
+    edit(verbs / "plan.py", "    streams: Annotated[", OPTION)
+    edit(verbs / "flows" / "plan.py", "    planned = plan.from_options(options)\n", USE)
     (verbs / "count.py").write_text(VERB)
     (folder / "p.toml").write_text(PIPELINE)
     shutil.copyfile(ROOT / "models" / "transformer.onnx", folder / "m.onnx")

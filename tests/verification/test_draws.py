@@ -15,7 +15,7 @@ from onnxtile.model.node_kinds import RandomNodes
 from onnxtile.model.session import repeatable_session
 from onnxtile.operators.table import names_where
 from onnxtile.system.errors import Mismatch
-from onnxtile.verbs.flows.stage import agreeing
+from onnxtile.verbs.flows.results import agreeing
 from onnxtile.verification.draws import drawn_outputs, same_draws
 from onnxtile.verification.rounding import compare, judge
 from onnxtile.verification.trials import Verdict

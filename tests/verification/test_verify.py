@@ -22,7 +22,7 @@ from onnxtile.fusion.site_check import check_sites
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import Mismatch, ModelError
-from onnxtile.verbs.flows import fusing
+from onnxtile.verbs.flows import fuse as fusing
 from onnxtile.verification.open_sizes import bound_copy, bound_form
 from onnxtile.verification.trials import compare_with, run_original
 from onnxtile.verification.values import compare_values

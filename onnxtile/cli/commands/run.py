@@ -70,8 +70,8 @@ def _run(options: RunCommand) -> Outcome:
     summaries = [Path(options.as_json)] if options.as_json not in {None, "-"} else []
     used = (options.pipeline, options.baseline, options.junit, options.markdown)
     reserved = [*summaries, *(path for path in used if path is not None)]
-    place = Destination(options.output, options.force, options.dry_run)
-    result = run_all(steps, options.models, place, workers, options.progress, reserved)
+    destination = Destination(options.output, options.force, options.dry_run)
+    result = run_all(steps, options.models, destination, workers, options.progress, reserved)
     return Outcome(result, "run", reason=None if result.passed else "a model failed")
 
 

@@ -39,7 +39,7 @@ def mean_before_sum(edit: ModelEdit) -> list[ir.Node]:
 
     The sums are left in the graph, where nothing reads them any more.
     """
-    found = []
+    changed = []
     for node in list(edit.model.graph):
         source = node.inputs[0] if node.op_type in _MEANS and node.domain in STANDARD else None
         if source is None or not _is_of_pixels(edit, node) or edit.bytes(source) <= edit.least:
@@ -50,14 +50,14 @@ def mean_before_sum(edit: ModelEdit) -> list[ir.Node]:
             continue
         if source not in summands:
             _MeanWriter(edit, node, summands).write()
-            found.append(node)
-    return found
+            changed.append(node)
+    return changed
 
 
 def _is_of_pixels(edit: ModelEdit, node: ir.Node) -> bool:
     """Return whether a node takes the mean over rows and columns alone."""
-    sizes, made = edit.sizes(node.inputs[0]) if node.inputs[0] else None, edit.sizes(node.outputs[0])
-    if sizes is None or made is None or len(sizes) <= _SPATIAL:
+    sizes, result_sizes = edit.sizes(node.inputs[0]) if node.inputs[0] else None, edit.sizes(node.outputs[0])
+    if sizes is None or result_sizes is None or len(sizes) <= _SPATIAL:
         return False
     if node.op_type == "GlobalAveragePool":
         return len(sizes) == _RANK
@@ -98,23 +98,23 @@ def _is_linear(edit: ModelEdit, node: ir.Node) -> bool:
     is_sum = node.op_type in _SUMS | _REDUCTIONS and node.domain in STANDARD
     if len(node.outputs) > 1 or not (is_sum or movement_of(node) in {"renames", "joins"}):
         return False
-    made = node.outputs[0]
-    after = edit.sizes(made) or ()
+    result = node.outputs[0]
+    after = edit.sizes(result) or ()
     shapes = [edit.sizes(value) or () for value in _operands(node)]
-    if any(one[-_SPATIAL:] != after[-_SPATIAL:] or len(one) <= _SPATIAL for one in shapes):
+    if any(shape[-_SPATIAL:] != after[-_SPATIAL:] or len(shape) <= _SPATIAL for shape in shapes):
         return False
-    if is_sum and (len(made.uses()) > 1 or made.is_graph_output()):
+    if is_sum and (len(result.uses()) > 1 or result.is_graph_output()):
         return False
     if node.op_type in _REDUCTIONS:
         reduced = _reduced(edit, node)
         return bool(reduced) and max(reduced) < len(shapes[0]) - _SPATIAL
     if node.op_type == "Concat":
         return node.attributes.get_int("axis", 1) % len(after) < len(after) - _SPATIAL
-    return node.op_type not in _SUMS or all(one == after for one in shapes)
+    return node.op_type not in _SUMS or all(shape == after for shape in shapes)
 
 
 def _mean_of(edit: ModelEdit, value: ir.Value, count: int | None = None) -> ir.Value:
-    """Return a new value for the mean over the last `count` axes of another one: all behind its channels where none is given."""
+    """Return a new value for the mean over the last `count` axes of another one: all after its channels where none is given."""
     sizes = edit.sizes(value) or ()
     count = len(sizes) - 2 if count is None else count
     return edit.value(f"{value.name}/mean", sizes[: len(sizes) - count] + (1,) * count, edit.dtype(value))
@@ -131,14 +131,14 @@ class _MeanWriter:
 
     def write(self) -> None:
         """Write all, and let the readers of the mean take the result."""
-        source, made = self.mean.inputs[0], self.mean.outputs[0]
+        source, mean = self.mean.inputs[0], self.mean.outputs[0]
         assert source is not None
-        result, sizes = self._over(source), self.edit.sizes(made)
+        result, sizes = self._over(source), self.edit.sizes(mean)
         if sizes is not None and sizes != self.edit.sizes(result):
-            numbers = self.edit.constant(f"{made.name}/sizes", np.asarray(sizes, np.int64))
-            flat = self.edit.value(f"{made.name}/mean", sizes, self.edit.dtype(made))
+            numbers = self.edit.constant(f"{mean.name}/sizes", np.asarray(sizes, np.int64))
+            flat = self.edit.value(f"{mean.name}/mean", sizes, self.edit.dtype(mean))
             result = self.edit.add(self.mean, "Reshape", [result, numbers], flat)
-        self.edit.replace(made, result)
+        self.edit.replace(mean, result)
         self.edit.model.graph.remove(self.mean, safe=True)
 
     def _over(self, value: ir.Value) -> ir.Value:
@@ -147,7 +147,9 @@ class _MeanWriter:
         if value not in self.means:
             assert node is not None
             given = set(_operands(node))
-            inputs = [self._over(one) if one in given else one for one in node.inputs if one is not None]
+            inputs = [
+                self._over(operand) if operand in given else operand for operand in node.inputs if operand is not None
+            ]
             self.means[value] = _mean_of(self.edit, value, _SPATIAL)
             self.edit.again(self.mean, node, inputs, [self.means[value]])
         return self.means[value]
@@ -163,7 +165,7 @@ _PIXELS = 256
 
 def pool_before_convolution(edit: ModelEdit) -> list[ir.Node]:
     """Take the means of operands of pointwise convolutions instead of those of their results; return the poolings that went."""
-    found = []
+    changed = []
     for node in list(edit.model.graph):
         if node.op_type != "GlobalAveragePool" or node.domain not in STANDARD:
             continue
@@ -171,16 +173,16 @@ def pool_before_convolution(edit: ModelEdit) -> list[ir.Node]:
         if not chain:
             continue
         _move(edit, node, chain)
-        for one in (node, *chain):
-            if not any(value.uses() or value.is_graph_output() for value in one.outputs):
-                edit.model.graph.remove(one, safe=True)
-        found.append(node)
-    return found
+        for member in (node, *chain):
+            if not any(value.uses() or value.is_graph_output() for value in member.outputs):
+                edit.model.graph.remove(member, safe=True)
+        changed.append(node)
+    return changed
 
 
 def _pointwise(edit: ModelEdit, pool: ir.Node) -> list[ir.Node]:
     """Return the pointwise convolutions and normalisations between a pooling and the smallest tensor, the last one first."""
-    found: list[ir.Node] = []
+    chain: list[ir.Node] = []
     source = pool.inputs[0]
     sizes = () if source is None else edit.sizes(source) or ()
     if prod(sizes[2:]) < _PIXELS:
@@ -188,11 +190,11 @@ def _pointwise(edit: ModelEdit, pool: ir.Node) -> list[ir.Node]:
     size = 0 if source is None else edit.bytes(source)
     best = 0
     while source is not None and (maker := source.producer()) is not None and _is_pointwise(edit, maker):
-        found.append(maker)
+        chain.append(maker)
         source = maker.inputs[0]
         if source is not None and source not in edit.constants and 0 < edit.bytes(source) < size:
-            best, size = len(found), edit.bytes(source)
-    return found[:best]
+            best, size = len(chain), edit.bytes(source)
+    return chain[:best]
 
 
 def _is_pointwise(edit: ModelEdit, node: ir.Node) -> bool:
@@ -218,7 +220,7 @@ def _move(edit: ModelEdit, pool: ir.Node, chain: list[ir.Node]) -> None:
     assert source is not None
     value = edit.add(chain[-1], "GlobalAveragePool", [source], _mean_of(edit, source))
     for node in reversed(chain):
-        attributes = [one for one in node.attributes.values() if one.name != "auto_pad"]
+        attributes = [attribute for attribute in node.attributes.values() if attribute.name != "auto_pad"]
         inputs = [value, *node.inputs[1:]]
         value = edit.add(pool, node.op_type, inputs, _mean_of(edit, node.outputs[0]), attributes)
     edit.replace(pool.outputs[0], value)
@@ -239,7 +241,7 @@ _LONGEST = 24
 
 @dataclass(frozen=True)
 class SecondPass:
-    """A `reduction`, and the `nodes` that run once more behind it, in their order, for readers of their results that wait for it."""
+    """A `reduction`, and the `nodes` that run once more after it, in their order, for readers of their results that wait for it."""
 
     reduction: ir.Node
     nodes: tuple[ir.Node, ...]
@@ -252,12 +254,12 @@ def _reduces(node: ir.Node) -> bool:
 
 def second_passes(edit: ModelEdit, reductions: Collection[ir.Node]) -> Iterator[SecondPass]:
     """Yield what would run twice so that no operand of these `reductions` exists as a whole."""
-    places = {node: place for place, node in enumerate(edit.model.graph)}
+    places = {node: index for index, node in enumerate(edit.model.graph)}
     taken: set[ir.Node] = set()
     for node in edit.model.graph:
         if node in reductions and _reduces(node):
             cone = _cone(edit, node) or set()
-            wanted = _behind(node, cone, places) if taken.isdisjoint(cone) else []
+            wanted = _after(node, cone, places) if taken.isdisjoint(cone) else []
             if wanted:
                 taken |= cone
                 yield SecondPass(node, tuple(sorted(_makers(wanted, cone), key=places.__getitem__)))
@@ -265,7 +267,7 @@ def second_passes(edit: ModelEdit, reductions: Collection[ir.Node]) -> Iterator[
 
 def run_again(edit: ModelEdit, again: SecondPass) -> None:
     """Add the second pass before the first node that waits for the reduction and reads it."""
-    places = {node: place for place, node in enumerate(edit.model.graph)}
+    places = {node: slot for slot, node in enumerate(edit.model.graph)}
     cone = set(again.nodes)
     readers = [
         (use.node, use.idx, value)
@@ -275,13 +277,17 @@ def run_again(edit: ModelEdit, again: SecondPass) -> None:
         if use.node not in cone and places.get(use.node, -1) > places[again.reduction]
     ]
     first = min((reader for reader, _, _ in readers), key=places.__getitem__)
-    made: dict[ir.Value, ir.Value] = {}
+    copies: dict[ir.Value, ir.Value] = {}
     for node in again.nodes:
-        results = [edit.value(f"{one.name}/again", edit.sizes(one) or (), edit.dtype(one)) for one in node.outputs]
-        edit.again(first, node, [one if one is None else made.get(one, one) for one in node.inputs], results)
-        made.update(zip(node.outputs, results, strict=True))
-    for reader, place, value in readers:
-        reader.replace_input_with(place, made[value])
+        results = [
+            edit.value(f"{result.name}/again", edit.sizes(result) or (), edit.dtype(result)) for result in node.outputs
+        ]
+        edit.again(
+            first, node, [result if result is None else copies.get(result, result) for result in node.inputs], results
+        )
+        copies.update(zip(node.outputs, results, strict=True))
+    for reader, slot, value in readers:
+        reader.replace_input_with(slot, copies[value])
 
 
 def _cone(edit: ModelEdit, reduction: ir.Node) -> set[ir.Node] | None:
@@ -289,19 +295,19 @@ def _cone(edit: ModelEdit, reduction: ir.Node) -> set[ir.Node] | None:
     source = reduction.inputs[0]
     if source is None or sum(map(edit.bytes, reduction.outputs)) * _SMALLER > edit.bytes(source):
         return None
-    wide, found = edit.bytes(source), set[ir.Node]()
+    wide, cone = edit.bytes(source), set[ir.Node]()
     given = {source: wide}
-    while len(found) < _LONGEST:
-        if found and sum(given.values()) * _NARROWER <= wide:
-            return found
+    while len(cone) < _LONGEST:
+        if cone and sum(given.values()) * _NARROWER <= wide:
+            return cone
         widest = max(given, key=lambda value: (given[value], value.name or ""))
         maker = widest.producer()
         if not given[widest] or maker is None or not _may_run_twice(maker):
             return None
-        found.add(maker)
-        read = [value for value in maker.inputs if value is not None and value.producer() not in found]
+        cone.add(maker)
+        read = [value for value in maker.inputs if value is not None and value.producer() not in cone]
         given.update((value, edit.bytes(value)) for value in read)
-        given = {value: size for value, size in given.items() if value.producer() not in found}
+        given = {value: size for value, size in given.items() if value.producer() not in cone}
         if not given:
             return None
     return None
@@ -314,24 +320,24 @@ def _may_run_twice(node: ir.Node) -> bool:
     return not node.outputs[0].is_graph_output()
 
 
-def _behind(reduction: ir.Node, cone: Collection[ir.Node], places: Mapping[ir.Node, int]) -> list[ir.Value]:
-    """Return the results of `cone` that nodes behind the reduction read; none where others outside of it read some."""
-    found: list[ir.Value] = []
+def _after(reduction: ir.Node, cone: Collection[ir.Node], places: Mapping[ir.Node, int]) -> list[ir.Value]:
+    """Return the results of `cone` that nodes after the reduction read; none where others outside of it read some."""
+    later: list[ir.Value] = []
     for value in (value for node in cone for value in node.outputs):
         others = [use.node for use in value.uses() if use.node not in cone and use.node is not reduction]
-        if any(places.get(one, -1) < places[reduction] for one in others):
+        if any(places.get(reader, -1) < places[reduction] for reader in others):
             return []
-        found += [value] if others else []
-    return found
+        later += [value] if others else []
+    return later
 
 
 def _makers(wanted: Collection[ir.Value], cone: Collection[ir.Node]) -> set[ir.Node]:
     """Return the nodes of `cone` that make the values `wanted`."""
-    found: set[ir.Node] = set()
+    makers: set[ir.Node] = set()
     pending = list(wanted)
     while pending:
         maker = pending.pop().producer()
-        if maker is not None and maker in cone and maker not in found:
-            found.add(maker)
+        if maker is not None and maker in cone and maker not in makers:
+            makers.add(maker)
             pending += dependencies(maker)
-    return found
+    return makers

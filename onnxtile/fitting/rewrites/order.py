@@ -31,7 +31,7 @@ def delay_nodes(edit: ModelEdit) -> list[ir.Node]:
 class _LateOrder:
     def __init__(self, edit: ModelEdit) -> None:
         self.edit, self.graph = edit, edit.model.graph
-        self.keys: dict[ir.Node, NodePosition] = {node: (place,) for place, node in enumerate(self.graph)}
+        self.keys: dict[ir.Node, NodePosition] = {node: (index,) for index, node in enumerate(self.graph)}
         self.reads = {node: list(dict.fromkeys(dependencies(node))) for node in self.graph}
         # In the order of the graph, so that the last reader is known without a look at the others.
         self.readers: dict[ir.Value, list[ir.Node]] = {}
@@ -43,17 +43,17 @@ class _LateOrder:
 
     def run(self, only: frozenset[ir.Node] | None = None) -> list[ir.Node]:
         """Move the nodes of the graph, or `only` these; return those that were moved."""
-        behind: ir.Node | None = None
+        previous: ir.Node | None = None
         for node in reversed(list(self.graph)):
             if node in self.moved:
                 continue
             first = self._first_reader(node) if only is None or node in only else None
-            group = [] if first is None or first is behind else self._group(node, first)
+            group = [] if first is None or first is previous else self._group(node, first)
             if first is None or not group:
-                behind = node
+                previous = node
                 continue
-            for one in group:
-                self._move(one, first)
+            for member in group:
+                self._move(member, first)
         return list(self.moved)
 
     def _move(self, node: ir.Node, first: ir.Node) -> None:
@@ -73,30 +73,30 @@ class _LateOrder:
     def _first_reader(self, node: ir.Node) -> ir.Node | None:
         if not self.outputs.isdisjoint(node.outputs) or node in self.edit.random:
             return None
-        found = (one for value in node.outputs for one in self.readers.get(value, ()))
-        return min(found, key=self.keys.__getitem__, default=None)
+        readers = (reader for value in node.outputs for reader in self.readers.get(value, ()))
+        return min(readers, key=self.keys.__getitem__, default=None)
 
     def _group(self, node: ir.Node, first: ir.Node) -> list[ir.Node]:
         """Return `node` with as few nodes before it as raise the bytes alive together, in their order; empty where none do."""
-        group, made = {node}, set(node.outputs)
+        group, results = {node}, set(node.outputs)
         size = sum(map(self.edit.bytes, node.outputs))
         while self.edit.least < size and len(group) <= _LARGEST:
-            given = {value for one in group for value in self.reads[one]} - made
+            given = {value for maker in group for value in self.reads[maker]} - results
             if sum(self.edit.bytes(value) for value in given if self._lives_longer(value, group, first)) < size:
                 return sorted(group, key=self.keys.__getitem__)
             makers = {value.producer() for value in given}
-            alone = [one for one in makers if one is not None and self._is_alone(one, group)]
+            alone = [maker for maker in makers if maker is not None and self._is_alone(maker, group)]
             if not alone:
                 return []
             nearest = max(alone, key=self.keys.__getitem__)
             group.add(nearest)
-            made.update(nearest.outputs)
+            results.update(nearest.outputs)
         return []
 
     def _lives_longer(self, value: ir.Value, group: set[ir.Node], first: ir.Node) -> bool:
         if value in self.outputs:
             return False
-        last = next((one for one in reversed(self.readers[value]) if one not in group), None)
+        last = next((reader for reader in reversed(self.readers[value]) if reader not in group), None)
         return last is None or self.keys[last] < self.keys[first]
 
     def _is_alone(self, node: ir.Node, group: set[ir.Node]) -> bool:
@@ -104,14 +104,14 @@ class _LateOrder:
             return False
         if node in self.edit.random:
             return False
-        return all(one in group for value in node.outputs for one in self.readers.get(value, ()))
+        return all(reader in group for value in node.outputs for reader in self.readers.get(value, ()))
 
 
 # Nodes that make less than they use up run as early as they can, so that less lives at every place in between.
 
 
 def hasten_nodes(edit: ModelEdit) -> list[ir.Node]:
-    """Move each node that lowers the bytes alive to right behind the last node that it waits for; return the nodes that were moved.
+    """Move each node that lowers the bytes alive to right after the last node that it waits for; return the nodes that were moved.
 
     It waits for the nodes that make its operands, and for the other readers of the operands that it is the last to read. One that draws
     random numbers stays.
@@ -124,22 +124,24 @@ def hasten_nodes(edit: ModelEdit) -> list[ir.Node]:
     for node in nodes:
         for value in read[node]:
             readers.setdefault(value, []).append(node)
-    left = {value: len(found) for value, found in readers.items()}
+    left = {value: len(value_readers) for value, value_readers in readers.items()}
     moved: list[ir.Node] = []
     end: ir.Node | None = None
-    for place, node in enumerate(nodes):
-        keys[node] = (place,)
+    for index, node in enumerate(nodes):
+        keys[node] = (index,)
         for value in read[node]:
             left[value] -= 1
         dying = [value for value in read[node] if not left[value] and value not in outputs]
         waits = [value.producer() for value in read[node]]
-        waits += [one for value in dying if edit.bytes(value) for one in readers[value] if one is not node]
-        last = max((one for one in waits if one is not None and one in keys), key=keys.__getitem__, default=None)
+        waits += [reader for value in dying if edit.bytes(value) for reader in readers[value] if reader is not node]
+        last = max(
+            (reader for reader in waits if reader is not None and reader in keys), key=keys.__getitem__, default=None
+        )
         is_smaller = sum(map(edit.bytes, dying)) > sum(map(edit.bytes, node.outputs)) + edit.least
         if last is None or last is end or not is_smaller or node in edit.random:
             end = node
             continue
-        # Of two nodes behind the same one, the one that was moved later stands first.
+        # Of two nodes moved to after the same node, the one that was moved later stands first.
         keys[node] = (*keys[last], -len(moved))
         graph.remove(node)
         graph.insert_after(last, [node])
@@ -163,13 +165,13 @@ def order_as_planned(
     graph = model.graph
     before = list(graph)
     makers = {value.name: node for node in before for value in node.outputs if value.name}
-    earlier = {node: one for one, node in pairwise(node for node in before if node in random)}
+    earlier = {node: previous for previous, node in pairwise(node for node in before if node in random)}
     order: dict[ir.Node, None] = {}
     for node in (makers[name] for step in results for name in step if name in makers):
         _put(order, node, earlier)
     for node in before:
         _put(order, node, earlier)
-    moved = [node for place, node in enumerate(order) if before[place] is not node]
+    moved = [node for index, node in enumerate(order) if before[index] is not node]
     if moved:
         graph.remove(before)
         graph.extend(order)
@@ -183,7 +185,7 @@ def _put(order: dict[ir.Node, None], last: ir.Node, earlier: Mapping[ir.Node, ir
         node = pending[-1]
         makers = [value.producer() for value in dependencies(node) if node not in order]
         makers += [earlier[node]] if node in earlier and node not in order else []
-        waits = [one for one in makers if one is not None and one.graph is last.graph and one not in order]
+        waits = [maker for maker in makers if maker is not None and maker.graph is last.graph and maker not in order]
         if waits:
             pending += reversed(waits)
             continue

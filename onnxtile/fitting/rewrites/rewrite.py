@@ -48,30 +48,35 @@ def unblock(original: ir.Model, shapes: Shapes, *, exact: bool) -> UnblockedMode
     """
     edit = _edit_of_copy(original, shapes)
     model = edit.model
-    found: list[ModelRewrite] = []
+    rewrites: list[ModelRewrite] = []
     sizes = write_known_sizes(edit)
-    _note(found, "rewrite", "sizes that are known are constants", sizes)
+    _note(rewrites, "rewrite", "sizes that are known are constants", sizes)
     edit = ModelEdit(model, known_shapes(model, edit.shapes)) if sizes else edit
-    _note(found, "rewrite", "an optional result that nothing reads is left out", leave_out_unread(edit))
+    _note(rewrites, "rewrite", "an optional result that nothing reads is left out", leave_out_unread(edit))
     if not is_quantised(model):
         if not exact:
-            _note(found, "rewrite", "the mean is taken before the pointwise convolution", pool_before_convolution(edit))
-            _note(found, "rewrite", "the means of its summands are added up", mean_before_sum(edit))
             _note(
-                found, "rewrite", "each part of packed products is a product", split_packed_products(edit, edit.least)
+                rewrites, "rewrite", "the mean is taken before the pointwise convolution", pool_before_convolution(edit)
+            )
+            _note(rewrites, "rewrite", "the means of its summands are added up", mean_before_sum(edit))
+            _note(
+                rewrites,
+                "rewrite",
+                "each part of packed products is a product",
+                split_packed_products(edit, edit.least),
             )
             edit.drop_unread()
             prune(set(all_values(model)), edit.constants)
             edit = ModelEdit(model, known_shapes(model, edit.shapes))
         apart = separate_axes(edit, exact=exact)
-        _note(found, "rewrite", "rows are resized or mirrored before columns", apart)
+        _note(rewrites, "rewrite", "rows are resized or mirrored before columns", apart)
         edit = ModelEdit(model, known_shapes(model, edit.shapes)) if apart else edit
         joins = sink_concats(edit, exact=exact)
-        _note(found, "rewrite", "its parts are joined behind the nodes that follow", joins)
+        _note(rewrites, "rewrite", "its parts are joined after the nodes that follow", joins)
         edit = ModelEdit(model, known_shapes(model, edit.shapes)) if joins else edit
-        _note(found, "order", "runs as late as it can", delay_nodes(edit))
-        _note(found, "order", "runs as early as it can", hasten_nodes(edit))
-    return UnblockedModel(model, known_shapes(model, edit.shapes), tuple(found)) if found else None
+        _note(rewrites, "order", "runs as late as it can", delay_nodes(edit))
+        _note(rewrites, "order", "runs as early as it can", hasten_nodes(edit))
+    return UnblockedModel(model, known_shapes(model, edit.shapes), tuple(rewrites)) if rewrites else None
 
 
 def sizes_written(original: ir.Model, shapes: Shapes) -> UnblockedModel | None:
@@ -121,17 +126,17 @@ def passed_twice(
         return None
     edit = _edit_of_copy(original, shapes)
     copies = dict(zip(original.graph, edit.model.graph, strict=True))
-    kernels = [(copies[one.source.node], one.macs) for one in regions.network.kernels]
+    kernels = [(copies[second.source.node], second.macs) for second in regions.network.kernels]
     wide = {node for (node, _), whole in zip(kernels, regions.whole, strict=True) if whole.peak > capacity}
-    found = list(second_passes(edit, wide))
+    passes = list(second_passes(edit, wide))
     macs = dict(kernels)
-    if sum(macs.get(node, 0) for one in found for node in one.nodes) > most_macs:
+    if sum(macs.get(node, 0) for second in passes for node in second.nodes) > most_macs:
         return None
-    for one in found:
-        run_again(edit, one)
+    for second in passes:
+        run_again(edit, second)
     notes: list[ModelRewrite] = []
-    _note(notes, "rewrite", "its operand is made twice", [one.reduction for one in found])
-    return UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes)) if found else None
+    _note(notes, "rewrite", "its operand is made twice", [second.reduction for second in passes])
+    return UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes)) if passes else None
 
 
 _PIECES = (2, 3, 4, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64)
@@ -163,10 +168,10 @@ def token_cuts(original: ir.Model, shapes: Shapes) -> Iterator[tuple[int, Unbloc
             return
         edit.drop_unread()
         prune(set(all_values(model)), Constants(model))
-        found: list[ModelRewrite] = []
-        _note(found, "heads", "one head after the other", heads)
-        _note(found, "tokens", f"tokens in {count} pieces", nodes)
-        yield count, UnblockedModel(model, known_shapes(model, edit.shapes), tuple(found))
+        rewrites: list[ModelRewrite] = []
+        _note(rewrites, "heads", "one head after the other", heads)
+        _note(rewrites, "tokens", f"tokens in {count} pieces", nodes)
+        yield count, UnblockedModel(model, known_shapes(model, edit.shapes), tuple(rewrites))
 
 
 def _edit_of_copy(original: ir.Model, shapes: Shapes) -> ModelEdit:
@@ -176,6 +181,6 @@ def _edit_of_copy(original: ir.Model, shapes: Shapes) -> ModelEdit:
     return ModelEdit(model, copied)
 
 
-def _note(found: list[ModelRewrite], kind: str, text: str, nodes: list[ir.Node]) -> None:
+def _note(rewrites: list[ModelRewrite], kind: str, text: str, nodes: list[ir.Node]) -> None:
     if nodes:
-        found.append(ModelRewrite(kind, text, tuple(node.name or node.op_type for node in nodes)))
+        rewrites.append(ModelRewrite(kind, text, tuple(node.name or node.op_type for node in nodes)))

@@ -60,7 +60,7 @@ def _take_apart(edit: ModelEdit, facts: NodeView) -> None:
         for axis in axes:
             sizes[axis] = facts.result[axis]
         result = edit.value(f"{node.outputs[0].name}/axis{axes[0]}", sizes, edit.dtype(node.outputs[0]))
-        kept = [one for one in node.attributes.values() if one.name not in _OF_SIZES]
+        kept = [attribute for attribute in node.attributes.values() if attribute.name not in _OF_SIZES]
         operands, pads = (
             edit.pads(_pads(facts, axes)) if node.op_type == "Pad" else (_scaling(edit, facts, axes, sizes), [])
         )
@@ -71,11 +71,11 @@ def _take_apart(edit: ModelEdit, facts: NodeView) -> None:
 
 def _pads(facts: NodeView, axes: Sequence[int]) -> list[int]:
     rank = len(facts.result)
-    return [size if place % rank in axes else 0 for place, size in enumerate(pad_sizes(facts))]
+    return [size if index % rank in axes else 0 for index, size in enumerate(pad_sizes(facts))]
 
 
 def _scaling(edit: ModelEdit, facts: NodeView, axes: Sequence[int], sizes: Sequence[int]) -> list[ir.Value | None]:
-    """Return the operands behind the first of a Resize along `axes` alone: scales or sizes, as the node has them."""
+    """Return the operands after the first of a Resize along `axes` alone: scales or sizes, as the node has them."""
     scales = resize_scales(facts)
     # Before opset 13 operands that are not given are empty tensors.
     none = None if edit.opset > 12 else edit.constant("none", np.zeros(0, np.float32))

@@ -39,7 +39,7 @@ def sink_concats(edit: ModelEdit, *, exact: bool) -> list[ir.Node]:
         tail = None if node.graph is None else _tail(edit, node, exact=exact)
         if tail is not None:
             _TailWriter(edit, node, tail).write()
-            # Nodes that ran behind the join are gone before the next join is looked at.
+            # Nodes that ran after the join are gone before the next join is looked at.
             edit.drop_unread()
             moved.append(node)
     return moved
@@ -64,21 +64,21 @@ class JoinTail:
 
 
 def _tail(edit: ModelEdit, join: ir.Node, *, exact: bool) -> JoinTail | None:
-    """Return the nodes to run before `join`; None where no fewer bytes would be joined behind them."""
+    """Return the nodes to run before `join`; None where no fewer bytes would be joined after them."""
     if join.op_type != "Concat" or join.domain not in STANDARD or len(join.inputs) < 2:
         return None
     whole = join.outputs[0]
     sizes = [edit.sizes(value) if value is not None else None for value in (whole, *join.inputs)]
-    if edit.bytes(whole) <= edit.least or any(one is None for one in sizes):
+    if edit.bytes(whole) <= edit.least or any(size is None for size in sizes):
         return None
     rank = len(sizes[0] or ())
     axis = join.attributes.get_int("axis", 1 if edit.opset < 4 else 0) % max(rank, 1)
-    ends = [*accumulate((one[axis] for one in sizes[1:] if one is not None), initial=0)]
+    ends = [*accumulate((size[axis] for size in sizes[1:] if size is not None), initial=0)]
     return _least(edit, join, _grown(edit, join, JoinTail(ends, {whole: axis}), exact=exact))
 
 
 def _grown(edit: ModelEdit, join: ir.Node, tail: JoinTail, *, exact: bool) -> JoinTail:
-    """Add all nodes behind the join that treat each element of its axis alone."""
+    """Add all nodes after the join that treat each element of its axis alone."""
     has_passed, known = False, set[ir.Value]()
     for node in edit.model.graph:
         if node is join:
@@ -130,11 +130,11 @@ def _is_plain(link: AxisLink) -> bool:
 
 
 def _least(edit: ModelEdit, join: ir.Node, tail: JoinTail) -> JoinTail | None:
-    """Return the first nodes of a tail behind which the fewest bytes are joined; None for none."""
+    """Return the first nodes of a tail after which the fewest bytes are joined; None for none."""
     whole, nodes = join.outputs[0], list(tail.links)
     best, least = 0, edit.bytes(whole)
     for count in range(1, len(nodes) + 1):
-        size = sum(map(edit.bytes, read_behind([join, *nodes[:count]])))
+        size = sum(map(edit.bytes, read_after([join, *nodes[:count]])))
         if size < least:
             best, least = count, size
     if not best:
@@ -143,11 +143,13 @@ def _least(edit: ModelEdit, join: ir.Node, tail: JoinTail) -> JoinTail | None:
     return tail
 
 
-def read_behind(nodes: Sequence[ir.Node]) -> list[ir.Value]:
+def read_after(nodes: Sequence[ir.Node]) -> list[ir.Value]:
     """Return the results of `nodes` that other nodes read, or that are outputs of the graph."""
     inside = set(nodes)
-    made = [value for node in nodes for value in node.outputs]
-    return [value for value in made if value.is_graph_output() or any(use.node not in inside for use in value.uses())]
+    results = [value for node in nodes for value in node.outputs]
+    return [
+        value for value in results if value.is_graph_output() or any(use.node not in inside for use in value.uses())
+    ]
 
 
 def write_part(
@@ -175,11 +177,11 @@ def write_part(
 
 
 class _TailWriter:
-    """Writes the nodes of a tail once for each operand of the join, right behind the node that makes it."""
+    """Writes the nodes of a tail once for each operand of the join, right after the node that makes it."""
 
     def __init__(self, edit: ModelEdit, join: ir.Node, tail: JoinTail) -> None:
         self.edit, self.join, self.tail = edit, join, tail
-        self.places = {node: place for place, node in enumerate(edit.model.graph)}
+        self.places = {node: index for index, node in enumerate(edit.model.graph)}
         self.parts: dict[ir.Value, list[ir.Value]] = {join.outputs[0]: []}
 
     def write(self) -> None:
@@ -188,20 +190,20 @@ class _TailWriter:
         for number, operand in enumerate(self.join.inputs):
             assert operand is not None
             self.parts[self.join.outputs[0]].append(edit.ready(operand))
-            before = self._behind(operand)
+            before = self._after(operand)
             for node in tail.links:
                 write_part(edit, tail, node, number, self.parts, before)
-        for value in read_behind([self.join, *tail.links]):
+        for value in read_after([self.join, *tail.links]):
             edit.replace(value, edit.join(self.join, value, self.parts[value], tail.axes[value], "joined"))
 
-    def _behind(self, operand: ir.Value) -> ir.Node:
-        """Return the node before which the nodes of a part stand: behind all that make its operands."""
+    def _after(self, operand: ir.Value) -> ir.Node:
+        """Return the node before which the nodes of a part stand: after all that make its operands."""
         read = [operand, *(value for node in self.tail.links for value in dependencies(node))]
         makers = [one.producer() for one in read if one not in self.parts and one not in self.edit.constants]
         last = max(
             (self.places[one] for one in makers if one in self.places and one not in self.tail.links), default=-1
         )
-        return next(node for node, place in self.places.items() if place > last)
+        return next(node for node, index in self.places.items() if index > last)
 
 
 # The items of a batch one after the other: each runs through all operators that treat every item alone.
@@ -232,12 +234,12 @@ def run_items_apart(edit: ModelEdit) -> list[ir.Node]:
 
 def _write(edit: ModelEdit, tail: JoinTail, batch: list[ir.Value]) -> None:
     nodes = list(tail.links)
-    before = _first_behind(edit, nodes)
-    joined = read_behind(nodes)
+    before = _first_after(edit, nodes)
+    joined = read_after(nodes)
     parts: dict[ir.Value, list[ir.Value]] = {value: [] for value in batch}
     read = [value for value in batch if any(use.node in tail.links for use in value.uses())]
     for number, (start, stop) in enumerate(pairwise(tail.ends)):
-        bounds = [edit.numbers([one]) for one in (start, stop, 0)]
+        bounds = [edit.numbers([bound]) for bound in (start, stop, 0)]
         for value in read:
             item = edit.resized(value, 0, 1, f"item{number}")
             parts[value].append(edit.add(before, "Slice", [value, *bounds], item))
@@ -248,8 +250,15 @@ def _write(edit: ModelEdit, tail: JoinTail, batch: list[ir.Value]) -> None:
     edit.drop_unread()
 
 
-def _first_behind(edit: ModelEdit, nodes: list[ir.Node]) -> ir.Node | None:
+def _first_after(edit: ModelEdit, nodes: list[ir.Node]) -> ir.Node | None:
     """Return the first other node that depends on `nodes`; None where there is none."""
-    made = {value for node in nodes for value in node.outputs}
+    results = {value for node in nodes for value in node.outputs}
     inside = set(nodes)
-    return next((one for one in edit.model.graph if one not in inside and not made.isdisjoint(dependencies(one))), None)
+    return next(
+        (
+            reader
+            for reader in edit.model.graph
+            if reader not in inside and not results.isdisjoint(dependencies(reader))
+        ),
+        None,
+    )

@@ -85,8 +85,8 @@ class _HeadFinder:
             self._grow(group, product, axis)
         except _NoHeads:
             return None
-        made = [node for node in group.nodes if self._is_product(node) and self._has_weights(node)]
-        return group if len(made) > 1 else None
+        products = [node for node in group.nodes if self._is_product(node) and self._has_weights(node)]
+        return group if len(products) > 1 else None
 
     def _is_product(self, node: ir.Node) -> bool:
         return node.op_type in {"MatMul", "Gemm"}
@@ -97,18 +97,18 @@ class _HeadFinder:
     def _grow(self, group: HeadGroup, product: ir.Node, axis: HeadAxis) -> None:
         pending: list[tuple[ir.Node, HeadAxis]] = [(product, axis)]
         while pending:
-            node, own = pending.pop()
+            node, heads = pending.pop()
             if node in group.nodes:
-                if group.axes[node.outputs[0]] != own:
+                if group.axes[node.outputs[0]] != heads:
                     raise _NoHeads
                 continue
             if len(group.nodes) >= _LARGEST or len(node.outputs) > 1:
                 raise _NoHeads
-            found = self._links(node, own.axis)
-            group.nodes[node] = found
-            group.axes[node.outputs[0]] = own
-            pending += self._makers(node, found, own)
-            pending += self._readers(node.outputs[0], own)
+            links = self._links(node, heads.axis)
+            group.nodes[node] = links
+            group.axes[node.outputs[0]] = heads
+            pending += self._makers(node, links, heads)
+            pending += self._readers(node.outputs[0], heads)
 
     def _links(self, node: ir.Node, axis: int) -> AxisLinks:
         links = None if has_body(node) or node.graph is not self.edit.model.graph else self.edit.links(node, axis)
@@ -116,37 +116,37 @@ class _HeadFinder:
             raise _NoHeads
         return links
 
-    def _makers(self, node: ir.Node, found: AxisLinks, own: HeadAxis) -> list[tuple[ir.Node, HeadAxis]]:
-        made = []
-        for value, link in zip(node.inputs, found, strict=True):
+    def _makers(self, node: ir.Node, links: AxisLinks, heads: HeadAxis) -> list[tuple[ir.Node, HeadAxis]]:
+        makers = []
+        for value, link in zip(node.inputs, links, strict=True):
             if value is None or link is None or value in self.edit.constants:
                 continue
             maker = value.producer()
             if maker is None:
                 raise _NoHeads
-            made.append((maker, HeadAxis(link.axis, _unit(link, own.unit))))
-        return made
+            makers.append((maker, HeadAxis(link.axis, _unit(link, heads.unit))))
+        return makers
 
-    def _readers(self, value: ir.Value, own: HeadAxis) -> list[tuple[ir.Node, HeadAxis]]:
+    def _readers(self, value: ir.Value, heads: HeadAxis) -> list[tuple[ir.Node, HeadAxis]]:
         """Return the readers of a head's part that make a head's part, too. All read parts, or all join them."""
-        found = []
+        readers = []
         for use in value.uses():
-            after = self._after(use.node, use.idx, own)
+            after = self._after(use.node, use.idx, heads)
             if after is not None:
-                found.append((use.node, after))
-        if value.is_graph_output() or 0 < len(found) < len(list(value.uses())):
+                readers.append((use.node, after))
+        if value.is_graph_output() or 0 < len(readers) < len(list(value.uses())):
             raise _NoHeads
-        return found
+        return readers
 
-    def _after(self, node: ir.Node, place: int, own: HeadAxis) -> HeadAxis | None:
+    def _after(self, node: ir.Node, index: int, heads: HeadAxis) -> HeadAxis | None:
         sizes = self.edit.sizes(node.outputs[0]) or ()
         for axis, size in enumerate(sizes):
             try:
-                link = self._links(node, axis)[place]
-                if link is None or link.axis != own.axis:
+                link = self._links(node, axis)[index]
+                if link is None or link.axis != heads.axis:
                     continue
-                unit = own.unit * link.factor if link.window is None else own.unit // link.window.stride
-                if unit and unit * self.count == size and _unit(link, unit) == own.unit:
+                unit = heads.unit * link.factor if link.window is None else heads.unit // link.window.stride
+                if unit and unit * self.count == size and _unit(link, unit) == heads.unit:
                     return HeadAxis(axis, unit)
             except _NoHeads:
                 continue
@@ -162,7 +162,7 @@ def split_heads(edit: ModelEdit) -> list[ir.Node]:
             if group is not None and done.isdisjoint(group.nodes):
                 done.update(group.nodes)
                 groups[node] = group
-    places = {node: place for place, node in enumerate(edit.model.graph)}
+    places = {node: index for index, node in enumerate(edit.model.graph)}
     for group in groups.values():
         _HeadWriter(edit, group, places).write()
     return list(groups)
@@ -182,14 +182,14 @@ class _HeadWriter:
         """Return the nodes that the second operands of products of two tensors come from."""
         products = [node for node in self.group.nodes if node.op_type == "MatMul"]
         pending = [node.inputs[1] for node in products if node.inputs[1] not in edit.constants]
-        found: set[ir.Node] = set()
+        later: set[ir.Node] = set()
         while pending:
             value = pending.pop()
             maker = None if value is None else value.producer()
-            if maker is not None and maker in self.group.nodes and maker not in found:
-                found.add(maker)
+            if maker is not None and maker in self.group.nodes and maker not in later:
+                later.add(maker)
                 pending += maker.inputs
-        return found
+        return later
 
     def write(self) -> None:
         """Write the nodes of each head in the place of the last node of all heads."""
@@ -233,34 +233,34 @@ class _HeadWriter:
     def _again(self, value: ir.Value, before: ir.Node) -> ir.Value:
         """Return an operand that is read whole; one that elementwise nodes make of tensors that live anyway is made again."""
         cone = self._cone(value)
-        made: dict[ir.Value, ir.Value] = {}
+        copies: dict[ir.Value, ir.Value] = {}
         for node in cone:
             result = node.outputs[0]
             copy = self.edit.value(f"{result.name}/again", self.edit.sizes(result) or (), self.edit.dtype(result))
-            inputs = [made.get(one, one) if one is not None else None for one in node.inputs]
-            made[result] = self.edit.add(before, node.op_type, inputs, copy, node.attributes.values())
-        return made.get(value, value)
+            inputs = [copies.get(operand, operand) if operand is not None else None for operand in node.inputs]
+            copies[result] = self.edit.add(before, node.op_type, inputs, copy, node.attributes.values())
+        return copies.get(value, value)
 
     def _cone(self, value: ir.Value) -> list[ir.Node]:
         """Return the nodes that make `value` from tensors that are small or live beside the heads, in their order; empty for none."""
-        found: dict[ir.Node, None] = {}
+        cone: dict[ir.Node, None] = {}
         pending, small = [value], self.edit.bytes(value) // _SMALL
-        if self._is_read_behind(value):
+        if self._is_read_after(value):
             return []
         while pending:
-            one = pending.pop()
-            maker = one.producer()
-            is_there = maker is None or one in self.edit.constants or maker in found
-            if is_there or (one is not value and (self.edit.bytes(one) <= small or self._is_read_behind(one))):
+            node = pending.pop()
+            maker = node.producer()
+            is_there = maker is None or node in self.edit.constants or maker in cone
+            if is_there or (node is not value and (self.edit.bytes(node) <= small or self._is_read_after(node))):
                 continue
             assert maker is not None
-            if maker.op_type not in _AGAIN or maker.domain not in STANDARD or len(found) >= _LONGEST:
+            if maker.op_type not in _AGAIN or maker.domain not in STANDARD or len(cone) >= _LONGEST:
                 return []
-            found[maker] = None
+            cone[maker] = None
             pending += [operand for operand in maker.inputs if operand is not None]
-        return sorted(found, key=self.places.__getitem__)
+        return sorted(cone, key=self.places.__getitem__)
 
-    def _is_read_behind(self, value: ir.Value) -> bool:
-        """Return whether a node behind the heads reads `value`, as a residual connection does."""
+    def _is_read_after(self, value: ir.Value) -> bool:
+        """Return whether a node after the heads reads `value`, as a residual connection does."""
         last = self.places[self.last]
         return any(self.places.get(use.node, -1) > last for use in value.uses())

@@ -54,12 +54,12 @@ def _parts(edit: ModelEdit, node: ir.Node) -> list[ir.Value]:
     chosen = node.inputs[1] if node.op_type == "Gather" else None
     if chosen is None or chosen not in edit.constants or edit.sizes(chosen) != ():
         return []
-    place = int(edit.constants.array(chosen)) % sizes[axis]
+    index = int(edit.constants.array(chosen)) % sizes[axis]
     result = node.outputs[0]
     after = edit.sizes(result)
     if after is None:
         return []
-    part = maker.part(source, axis, place, place + 1)
+    part = maker.part(source, axis, index, index + 1)
     numbers = edit.constant(f"{result.name}/sizes", np.asarray(after, np.int64))
     return [edit.add(node, "Reshape", [part, numbers], edit.value(f"{result.name}/part", after, edit.dtype(result)))]
 

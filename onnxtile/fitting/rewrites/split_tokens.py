@@ -18,7 +18,7 @@ from onnxtile.model.topology import dependencies, has_body
 from onnxtile.operators.reads import AxisLink, AxisLinks
 
 _OLDEST = 10
-"""The opset from which on Slice takes its bounds as operands."""
+"""The first opset in which Slice takes its bounds as operands."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,13 @@ class _TokenAxes:
         """Let the result have the tokens of the first operand from which it has some."""
         if node.outputs[0] in self.axes:
             return
-        for place, value in enumerate(node.inputs):
-            own = None if value is None else self.axes.get(value)
-            if own is None:
+        for index, value in enumerate(node.inputs):
+            token_axis = None if value is None else self.axes.get(value)
+            if token_axis is None:
                 continue
             for axis in range(len(self._sizes(node))):
-                found = self._links(node, axis)
-                if found is not None and found[place] == AxisLink(own):
+                links = self._links(node, axis)
+                if links is not None and links[index] == AxisLink(token_axis):
                     self.axes[node.outputs[0]] = axis
                     return
 
@@ -103,63 +103,63 @@ class _TokenAxes:
             return None
         if node.op_type == "Concat" and node.attributes.get_int("axis", 0) % len(sizes) == axis:
             return TokenCut(axis, None)
-        found = self._links(node, axis)
-        return TokenCut(axis, found) if found is not None and any(one is not None for one in found) else None
+        links = self._links(node, axis)
+        return TokenCut(axis, links) if links is not None and any(link is not None for link in links) else None
 
     def _links(self, node: ir.Node, axis: int) -> AxisLinks | None:
         """Return the links along an axis; None where an element of the result reads several of an operand that is not read whole."""
         links = self.edit.links(node, axis)
-        return links if links and all(one is None or one == AxisLink(one.axis) for one in links) else None
+        return links if links and all(link is None or link == AxisLink(link.axis) for link in links) else None
 
 
 def _whole_reads(cuts: dict[ir.Node, TokenCut], node: ir.Node) -> list[ir.Value]:
     """Return the operands in pieces that a node reads whole, or along another axis than that of their tokens."""
-    own = cuts.get(node)
-    found = []
-    for place, value in enumerate(node.inputs):
+    cut = cuts.get(node)
+    whole = []
+    for index, value in enumerate(node.inputs):
         maker = None if value is None else value.producer()
         if value is None or maker is None or maker not in cuts:
             continue
-        link = None if own is None or own.links is None else own.links[place]
+        link = None if cut is None or cut.links is None else cut.links[index]
         if link != AxisLink(cuts[maker].axis):
-            found.append(value)
-    return found
+            whole.append(value)
+    return whole
 
 
 def _breaks(edit: ModelEdit, cuts: dict[ir.Node, TokenCut]) -> set[ir.Node]:
     """Return the nodes before which all pieces of the nodes before them are done.
 
-    These are the ones behind the last reader of a tensor that is read whole, and those where the fewest bytes live in between.
+    These are the nodes after the last reader of a tensor that is read whole, and those where the fewest bytes live in between.
     """
     nodes = list(edit.model.graph)
     last: dict[ir.Value, int] = {}
     last_whole: dict[ir.Value, int] = {}
-    for place, node in enumerate(nodes):
-        last.update(dict.fromkeys(dependencies(node), place))
-        last_whole.update(dict.fromkeys(_whole_reads(cuts, node), place))
-    found: set[ir.Node] = set()
+    for index, node in enumerate(nodes):
+        last.update(dict.fromkeys(dependencies(node), index))
+        last_whole.update(dict.fromkeys(_whole_reads(cuts, node), index))
+    breaks: set[ir.Node] = set()
     live, stretch = 0, list[tuple[int, int]]()
     held: set[ir.Value] = set()
-    for place, node in enumerate(nodes):
+    for index, node in enumerate(nodes):
         was_held = bool(held)
-        held = {value for value in (*held, *node.outputs) if last_whole.get(value, -1) > place}
+        held = {value for value in (*held, *node.outputs) if last_whole.get(value, -1) > index}
         live += sum(edit.bytes(value) for value in node.outputs)
-        live -= sum(edit.bytes(value) for value in dict.fromkeys(dependencies(node)) if last[value] == place)
-        behind = nodes[place + 1] if place + 1 < len(nodes) else None
-        if held or behind is None:
-            found.update(_least(nodes, stretch))
+        live -= sum(edit.bytes(value) for value in dict.fromkeys(dependencies(node)) if last[value] == index)
+        following = nodes[index + 1] if index + 1 < len(nodes) else None
+        if held or following is None:
+            breaks.update(_least(nodes, stretch))
             stretch = []
         elif was_held:
-            found.add(behind)
+            breaks.add(following)
         else:
-            stretch.append((live, place))
-    return found
+            stretch.append((live, index))
+    return breaks
 
 
 def _least(nodes: Sequence[ir.Node], stretch: list[tuple[int, int]]) -> set[ir.Node]:
-    """Return the nodes behind the places of a stretch where the fewest bytes live."""
+    """Return the nodes after the places of a stretch where the fewest bytes live."""
     least = min((size for size, _ in stretch), default=0)
-    return {nodes[place + 1] for size, place in stretch if size == least}
+    return {nodes[index + 1] for size, index in stretch if size == least}
 
 
 class _PieceWriter:
@@ -194,23 +194,23 @@ class _PieceWriter:
         """Give a node that is not cut its operands as wholes."""
         if not set(self.segment).isdisjoint(value.producer() for value in dependencies(node)):
             self._flush(node)
-        for place, value in enumerate(node.inputs):
+        for index, value in enumerate(node.inputs):
             if value in self.pieces:
-                node.replace_input_with(place, self._whole(value, node))
+                node.replace_input_with(index, self._whole(value, node))
 
     def _flush(self, before: ir.Node | None) -> None:
         for piece in range(self.count):
             for node in self.segment:
-                made = node.outputs[0]
-                self.pieces.setdefault(made, []).append(self._piece(node, piece, before))
+                result = node.outputs[0]
+                self.pieces.setdefault(result, []).append(self._piece(node, piece, before))
         self.segment = []
 
     def _range(self, value: ir.Value, axis: int, piece: int) -> tuple[int, int]:
         sizes = self.edit.sizes(value)
         assert sizes is not None
-        found = shares(sizes[axis], self.count)[piece]
-        assert found is not None
-        return found
+        rows = shares(sizes[axis], self.count)[piece]
+        assert rows is not None
+        return rows
 
     def _whole(self, value: ir.Value, before: ir.Node | None) -> ir.Value:
         """Return a tensor as a whole; its pieces are joined once."""
@@ -223,8 +223,8 @@ class _PieceWriter:
         return self.joined[value]
 
     def _piece(self, node: ir.Node, piece: int, before: ir.Node | None) -> ir.Value:
-        made, cut = node.outputs[0], self.cuts[node]
-        start, stop = self._range(made, cut.axis, piece)
+        output, cut = node.outputs[0], self.cuts[node]
+        start, stop = self._range(output, cut.axis, piece)
         inputs: list[ir.Value | None]
         if cut.links is None:
             inputs = [*self._concatenated(node, cut.axis, start, stop, before)]
@@ -236,9 +236,9 @@ class _PieceWriter:
                 for value, link in zip(node.inputs, cut.links, strict=True)
             ]
         is_reshaped = node.op_type in {"Reshape", "Expand", "Squeeze", "Unsqueeze", "Flatten"}
-        sizes = self.edit.sizes(made) or ()
+        sizes = self.edit.sizes(output) or ()
         numbers = self._numbers([*sizes[: cut.axis], stop - start, *sizes[cut.axis + 1 :]]) if is_reshaped else None
-        result = self.edit.resized(made, cut.axis, stop - start, f"piece{piece}")
+        result = self.edit.resized(output, cut.axis, stop - start, f"piece{piece}")
         self.edit.again(before, node, inputs, [result], numbers)
         return result
 
@@ -253,15 +253,15 @@ class _PieceWriter:
 
     def _concatenated(self, node: ir.Node, axis: int, start: int, stop: int, before: ir.Node | None) -> list[ir.Value]:
         """Return the parts of the operands of a Concat of tokens that lie in a piece of its result."""
-        found, base = [], 0
+        pieces, base = [], 0
         for value in node.inputs:
             assert value is not None
             length = (self.edit.sizes(value) or ())[axis]
             first, last = max(start - base, 0), min(stop - base, length)
             if first < last:
-                found.append(self._slice(self._whole(value, before), axis, first, last, before))
+                pieces.append(self._slice(self._whole(value, before), axis, first, last, before))
             base += length
-        return found
+        return pieces
 
     def _numbers(self, numbers: Sequence[int]) -> ir.Value:
         return self.edit.shared("pieces/sizes", np.asarray(numbers, np.int64))
@@ -274,6 +274,6 @@ class _PieceWriter:
             self.parts[key] = self.edit.part(f"{value.name}/{start}", value, key[1:])
         if key not in self.parts:
             part = self.edit.resized(value, axis, stop - start, str(start))
-            bounds = [self._numbers([one]) for one in (start, stop, axis)]
+            bounds = [self._numbers([number]) for number in (start, stop, axis)]
             self.parts[key] = self.edit.add(before, "Slice", [value, *bounds], part)
         return self.parts[key]

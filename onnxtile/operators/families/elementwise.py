@@ -25,7 +25,7 @@ def several_operations(view: NodeView) -> int:
 
 def clip_operations(view: NodeView) -> int:
     """Count a comparison for each bound; those before opset 11 are attributes."""
-    bounds = sum(view.has(1 + place) or name in view.node.attributes for place, name in enumerate(("min", "max")))
+    bounds = sum(view.has(1 + index) or name in view.node.attributes for index, name in enumerate(("min", "max")))
     return view.elements() * bounds
 
 

@@ -48,10 +48,10 @@ def slice_ranges(view: NodeView) -> Mapping[int, SliceRange]:
         starts, stops = view.numbers(1) or [], view.numbers(2) or []
         axes = view.numbers(3) or [*range(len(starts))]
         steps = view.numbers(4) or [1] * len(starts)
-    found, rank = {}, len(view.result)
+    ranges, rank = {}, len(view.result)
     for axis, start, stop, step in zip(axes, starts, stops, steps, strict=True):
-        found[int(axis) % rank] = SliceRange(int(start), int(stop), int(step))
-    return found
+        ranges[int(axis) % rank] = SliceRange(int(start), int(stop), int(step))
+    return ranges
 
 
 def sliced(view: NodeView, axis: int) -> AxisLinks:
@@ -77,13 +77,13 @@ def pad_sizes(view: NodeView) -> list[int]:
     rank = len(view.result)
     if view.opset < 11:
         return view.ints("pads", view.ints("paddings", ()))
-    given = [int(one) for one in view.numbers(1) or ()]
+    given = [int(axis_number) for axis_number in view.numbers(1) or ()]
     axes = view.numbers(3) or range(rank)
-    found = [0] * 2 * rank
+    pads = [0] * 2 * rank
     for number, axis in enumerate(axes):
-        found[int(axis) % rank] = given[number]
-        found[int(axis) % rank + rank] = given[number + len(given) // 2]
-    return found
+        pads[int(axis) % rank] = given[number]
+        pads[int(axis) % rank + rank] = given[number + len(given) // 2]
+    return pads
 
 
 def is_mirrored(view: NodeView) -> bool:
@@ -102,7 +102,7 @@ def padded(view: NodeView, axis: int) -> AxisLinks:
     if view.node.attributes.get_string("mode", "") == "wrap":
         raise NotApplicable("it pads this axis from its other end")
     if is_mirrored(view):
-        if any(pads[one] or pads[one + rank] for one in range(rank) if one != axis):
+        if any(pads[other] or pads[other + rank] for other in range(rank) if other != axis):
             raise NotApplicable("it pads several axes at once from within")
         size = view.operand(0)[axis]
         places = np.pad(np.arange(size), (before, after), mode="reflect")
@@ -113,8 +113,13 @@ def padded(view: NodeView, axis: int) -> AxisLinks:
 def expanded(view: NodeView, axis: int) -> AxisLinks:
     """Expand: the operand is aligned at its last axis; along an axis of size 1 it is repeated."""
     sizes = view.operand(0)
-    own = axis - len(view.result) + len(sizes)
-    return (AxisLink(own) if own >= 0 and sizes[own] == view.result[axis] and sizes[own] > 1 else None, None)
+    operand_axis = axis - len(view.result) + len(sizes)
+    return (
+        AxisLink(operand_axis)
+        if operand_axis >= 0 and sizes[operand_axis] == view.result[axis] and sizes[operand_axis] > 1
+        else None,
+        None,
+    )
 
 
 def gathered(view: NodeView, axis: int) -> AxisLinks:
@@ -153,16 +158,18 @@ def reshaped(view: NodeView, axis: int) -> AxisLinks:
     before, after = view.operand(0), view.result
     outer, size = prod(after[:axis]), after[axis]
     starts, ends = [1, *accumulate(before, mul)], {*accumulate(after, mul)}
-    own = next((one for one, length in enumerate(before) if length > 1 and starts[one] == outer), None)
-    if own is None or size < 2:
+    operand_axis = next(
+        (number for number, length in enumerate(before) if length > 1 and starts[number] == outer), None
+    )
+    if operand_axis is None or size < 2:
         raise NotApplicable("it mixes this axis with others")
-    length = before[own]
+    length = before[operand_axis]
     if length == size:
-        return links_of(view, AxisLink(own))
+        return links_of(view, AxisLink(operand_axis))
     if outer * size in starts and size % length == 0:
-        return links_of(view, AxisLink(own, factor=size // length))
+        return links_of(view, AxisLink(operand_axis, factor=size // length))
     if outer * length in ends and length % size == 0:
-        return links_of(view, _blocks(own, length // size, size))
+        return links_of(view, _blocks(operand_axis, length // size, size))
     raise NotApplicable("it mixes this axis with others")
 
 
@@ -323,7 +330,7 @@ FAMILY = Family(
             takes={1: takes.always(1)},
         ),
         *_RENAMING.rows("Transpose", reads=transposed, moves="permutes", same=""),
-        *_MOVING.rows("Trilu", over=FIRST, reads=reasons.POSITION, numbers=COMPUTED),
+        *_MOVING.rows("Trilu", over=FIRST, reads=reasons.POSITION, set_by=(1,), numbers=COMPUTED),
         *_NO_KERNEL.rows("BiasDropout", domain=MICROSOFT, work=NO_PRODUCTS, trains_by=4),
         *_NO_KERNEL.rows("BitmaskBiasDropout", domain=MICROSOFT, trains_by=4),
         *_NO_KERNEL.rows("BitmaskDropout", domain=MICROSOFT, trains_by=2),

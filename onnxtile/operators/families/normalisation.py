@@ -20,7 +20,7 @@ def summed_rows(view: NodeView, axis: int) -> AxisLinks:
     """Operators that normalise the last axis of sums or products of operands; scales and biases are read whole."""
     if axis == len(view.result) - 1:
         raise NotApplicable("it normalises along this axis")
-    return tuple(link if len(view.sizes(place) or ()) > 1 else None for place, link in enumerate(broadcast(view, axis)))
+    return tuple(link if len(view.sizes(index) or ()) > 1 else None for index, link in enumerate(broadcast(view, axis)))
 
 
 def normalised_channels(view: NodeView, axis: int) -> AxisLinks:
@@ -72,7 +72,7 @@ def instances(view: NodeView, axis: int) -> AxisLinks:
 def along_axes(view: NodeView, axis: int) -> AxisLinks:
     """MeanVarianceNormalization: the axes over which no mean is taken."""
     rank = len(view.result)
-    if axis in {one % rank for one in view.ints("axes", (0, 2, 3))}:
+    if axis in {number % rank for number in view.ints("axes", (0, 2, 3))}:
         raise NotApplicable("it normalises along this axis")
     return (AxisLink(axis),)
 
@@ -97,10 +97,10 @@ def batch_operations(view: NodeView) -> int:
 
 def layer_operations(view: NodeView) -> int:
     """Count layer normalisations and those by the root of mean squares."""
-    sizes, own = view.operand(0), _ROOT_MEAN if view.operator in _SQUARES else _NORM
+    sizes, operations = view.operand(0), _ROOT_MEAN if view.operator in _SQUARES else _NORM
     scaled = view.has(1) + (view.has(2) and view.operator not in _SQUARES)
     rows = math.prod(sizes[: _axis(view, len(sizes))])
-    return math.prod(sizes) * (own + scaled) + rows * _ROW
+    return math.prod(sizes) * (operations + scaled) + rows * _ROW
 
 
 def skip_operations(view: NodeView) -> int:

@@ -51,24 +51,24 @@ def multiplied(view: NodeView, axis: int) -> AxisLinks:
         return (None, AxisLink(len(right) - 1))
     if axis == rank - 2:
         return (AxisLink(len(left) - 2), None)
-    found = []
+    links = []
     for sizes in (left, right):
-        own = axis - rank + len(sizes)
-        found.append(AxisLink(own) if own >= 0 and sizes[own] > 1 else None)
-    return tuple(found)
+        operand_axis = axis - rank + len(sizes)
+        links.append(AxisLink(operand_axis) if operand_axis >= 0 and sizes[operand_axis] > 1 else None)
+    return tuple(links)
 
 
 def gemm_links(view: NodeView, axis: int) -> AxisLinks:
     """Gemm: rows come from A, columns from B."""
-    place = axis  # rows come from A, columns from B
-    turned = view.integer("transA" if place == 0 else "transB", 0)
+    index = axis  # rows come from A, columns from B
+    turned = view.integer("transA" if index == 0 else "transB", 0)
     factors: list[AxisLink | None] = [None, None]
-    factors[place] = AxisLink(1 - axis if turned else axis)
+    factors[index] = AxisLink(1 - axis if turned else axis)
     sizes = view.sizes(2)
     if sizes is None:
         return links_of(view, *factors)
-    own = axis - 2 + len(sizes)
-    return (*factors, AxisLink(own) if own >= 0 and sizes[own] > 1 else None)
+    operand_axis = axis - 2 + len(sizes)
+    return (*factors, AxisLink(operand_axis) if operand_axis >= 0 and sizes[operand_axis] > 1 else None)
 
 
 _WEIGHTS_AT = {"QLinearConv": 3, "NhwcConv": 1}
@@ -177,7 +177,7 @@ def _bind(term: str, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
     hidden = len(shape) - len(before) - len(after)
     if hidden < 0 or (hidden > 0 and not dots):
         raise NotApplicable(f"the Einsum term {term!r} does not fit its operand of rank {len(shape)}")
-    indices = [*before, *(str(place) for place in range(hidden, 0, -1)), *after]
+    indices = [*before, *(str(distance) for distance in range(hidden, 0, -1)), *after]
     for index, size in zip(indices, shape, strict=True):
         sizes[index] = max(size, sizes.get(index, 1))
 
@@ -365,6 +365,7 @@ FAMILY = Family(
             domain=MICROSOFT,
             work=Products(packed_work),
             ports=(QuantisedPort(1, 2, 3, axis=1),),
+            set_by=(4,),
             bits="bits",
         ),
         *_OF_RUNTIME.rows(

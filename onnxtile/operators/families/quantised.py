@@ -34,7 +34,7 @@ class QuantisedView(NodeView):
     @property
     def inputs(self) -> Sequence[ir.Value | None]:
         """The operands of the float operator."""
-        return [self.node.inputs[place] for place in self.places]
+        return [self.node.inputs[index] for index in self.places]
 
 
 def as_float(view: NodeView, axis: int) -> AxisLinks:
@@ -43,7 +43,7 @@ def as_float(view: NodeView, axis: int) -> AxisLinks:
     assert row is not None and isinstance(row.quantised, FloatMeaning)
     if view.integer("channels_last", 0):
         raise NotApplicable("its channels are behind its columns")
-    places = tuple(place for place in row.quantised.places(view.node) if place < len(view.node.inputs))
+    places = tuple(index for index in row.quantised.places(view.node) if index < len(view.node.inputs))
     opset = view.integer("opset", view.opset)
     plain = QuantisedView(view.node, view.shapes, view.constants, opset, places)
     rule = operators()[row.quantised.op_type].reads
@@ -53,20 +53,20 @@ def as_float(view: NodeView, axis: int) -> AxisLinks:
 
 def _with_scales(view: QuantisedView, plain: AxisLinks) -> AxisLinks:
     """Return the links of all operands of the node. Raises NotApplicable for scales that do not follow."""
-    found: list[AxisLink | None] = [None] * len(view.node.inputs)
-    for place, link in zip(view.places, plain, strict=True):
-        found[place] = link
-    for place, value in enumerate(view.node.inputs):
-        sizes = () if value is None or place in view.places else view.shapes.sizes(value)
+    links: list[AxisLink | None] = [None] * len(view.node.inputs)
+    for index, link in zip(view.places, plain, strict=True):
+        links[index] = link
+    for index, value in enumerate(view.node.inputs):
+        sizes = () if value is None or index in view.places else view.shapes.sizes(value)
         if sizes is not None and prod(sizes) == 1:
             continue
-        owner = max((one for one in view.places if one < place), default=place)
-        if found[owner] is None:
+        owner = max((other for other in view.places if other < index), default=index)
+        if links[owner] is None:
             continue
         if view.node.op_type != "QLinearConv" or owner != view.places[1]:
             raise NotApplicable("it has several scales for an operand that is cut")
-        found[place] = AxisLink(0)
-    return tuple(found)
+        links[index] = AxisLink(0)
+    return tuple(links)
 
 
 def along_scales(view: NodeView, axis: int) -> AxisLinks:
@@ -80,8 +80,8 @@ def along_scales(view: NodeView, axis: int) -> AxisLinks:
 
 def quantisation_operations(view: NodeView) -> int:
     """Count scale, rounding and two bounds to quantise, the scale alone to undo it, and in both the zero point where there is one."""
-    own = 1 if view.node.op_type == "DequantizeLinear" else 4
-    return view.elements() * (own + view.has(2))
+    operations = 1 if view.node.op_type == "DequantizeLinear" else 4
+    return view.elements() * (operations + view.has(2))
 
 
 def _unary(op_type: str, *dropped: str) -> FloatMeaning:

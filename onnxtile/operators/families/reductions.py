@@ -46,8 +46,8 @@ def reduced(view: NodeView, axis: int) -> AxisLinks:
     axes = view.numbers(1) if len(view.inputs) > 1 else view.ints("axes", ())
     if not axes and view.integer("noop_with_empty_axes", 0):
         return links_of(view, AxisLink(axis))
-    reduced = {int(one) % rank for one in axes} if axes else set(range(rank))
-    left = range(rank) if view.integer("keepdims", 1) else [one for one in range(rank) if one not in reduced]
+    reduced = {int(number) % rank for number in axes} if axes else set(range(rank))
+    left = range(rank) if view.integer("keepdims", 1) else [number for number in range(rank) if number not in reduced]
     if left[axis] in reduced:
         raise NotApplicable("it reduces this axis")
     return links_of(view, AxisLink(left[axis]))
@@ -56,17 +56,17 @@ def reduced(view: NodeView, axis: int) -> AxisLinks:
 def chosen_places(view: NodeView, axis: int) -> AxisLinks:
     """ArgMax and its kin: one axis is reduced to the place of an element."""
     rank = len(view.operand(0))
-    own = view.integer("axis", 0) % rank
-    left = [one for one in range(rank) if view.integer("keepdims", 1) or one != own]
-    if left[axis] == own:
+    chosen = view.integer("axis", 0) % rank
+    left = [other for other in range(rank) if view.integer("keepdims", 1) or other != chosen]
+    if left[axis] == chosen:
         raise NotApplicable("it reduces this axis")
     return (AxisLink(left[axis]),)
 
 
 def accumulated(view: NodeView, axis: int) -> AxisLinks:
     """CumSum and its kin: each element is made of those before it along one axis."""
-    own = view.numbers(1)
-    if own is None or axis == int(own[0]) % len(view.result):
+    axes = view.numbers(1)
+    if axes is None or axis == int(axes[0]) % len(view.result):
         raise NotApplicable("it accumulates along this axis")
     return links_of(view, AxisLink(axis))
 
@@ -116,8 +116,8 @@ FAMILY = Family(
     (
         *_OVER_IMAGES.rows("ArgMax ArgMin", over=reasons.OTHER_SIZE, reads=chosen_places, saves=saves.stops),
         *_POOLING.rows("AveragePool"),
-        *_ACCUMULATING.rows("CumProd", saves=saves.first_and_result),
-        *_ACCUMULATING.rows("CumSum", numbers=COMPUTED),
+        *_ACCUMULATING.rows("CumProd", set_by=(1,), saves=saves.first_and_result),
+        *_ACCUMULATING.rows("CumSum", set_by=(1,), numbers=COMPUTED),
         *_OVER_IMAGES.rows("GlobalAveragePool"),
         *_OVER_IMAGES.rows("GlobalLpPool", work=reduction(2, 1), saves=saves.everything),
         *_OVER_IMAGES.rows("GlobalMaxPool", saves=saves.first),

@@ -59,10 +59,10 @@ def resize_scales(view: NodeView) -> list[float] | None:
     given = view.numbers(1 if is_old else 2) if view.opset > 8 else view.node.attributes.get_floats("scales", [])
     if not given:
         return None
-    found = [1.0] * len(view.result)
-    for axis, scale in zip(view.ints("axes", range(len(found))), given, strict=True):
-        found[axis] = scale
-    return found
+    scales = [1.0] * len(view.result)
+    for axis, scale in zip(view.ints("axes", range(len(scales))), given, strict=True):
+        scales[axis] = scale
+    return scales
 
 
 def resized(view: NodeView, axis: int) -> AxisLinks:
@@ -111,8 +111,11 @@ def _is_repeated(view: NodeView, size: int, out: int) -> bool:
 def _sources(view: NodeView, axis: int, scale: float | None) -> SourceRows:
     """Return the elements that each element reads, of a node that resizes one axis alone."""
     before, after = view.operand(0), view.result
-    scales = resize_scales(view) or [after[one] / before[one] for one in range(len(after))]
-    if any(one != axis and (before[one] != after[one] or scales[one] != 1) for one in range(len(after))):
+    scales = resize_scales(view) or [after[attribute] / before[attribute] for attribute in range(len(after))]
+    if any(
+        attribute != axis and (before[attribute] != after[attribute] or scales[attribute] != 1)
+        for attribute in range(len(after))
+    ):
         raise NotApplicable("it resizes several axes at once")
     if view.node.op_type == "Upsample" or view.opset < 11:
         raise NotApplicable("its old form interpolates")
@@ -122,7 +125,9 @@ def _sources(view: NodeView, axis: int, scale: float | None) -> SourceRows:
         raise NotApplicable("it interpolates neither rows nor columns")
     if before[axis] * after[axis] > _LARGEST:
         raise NotApplicable("it interpolates too many elements")
-    attributes = ((one.name, one.value) for one in view.node.attributes.values() if one.name in _MODES)
+    attributes = (
+        (attribute.name, attribute.value) for attribute in view.node.attributes.values() if attribute.name in _MODES
+    )
     return _measured(view.opset, tuple(sorted(attributes)), before[axis], after[axis], scale)
 
 
@@ -145,15 +150,15 @@ def _run(opset: int, mode: ResizeMode, rows: Array, out: int, scale: float | Non
     constants = [none, by_size if scale is None else by_scale]
     inputs = ["x", empty, *([empty, "sizes"] if scale is None else ["scales"])]
     node = helper.make_node("Resize", inputs, ["y"])
-    node.attribute.extend(helper.make_attribute(*one) for one in mode)
+    node.attribute.extend(helper.make_attribute(*pair) for pair in mode)
     dims = (1, 1, *rows.shape)
-    given, made = (
+    given, result_type = (
         helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes) for name, sizes in (("x", dims), ("y", None))
     )
-    graph = helper.make_graph([node], "resize", [given], [made], constants)
+    graph = helper.make_graph([node], "resize", [given], [result_type], constants)
     model = helper.make_model(graph, ir_version=_IR_VERSION, opset_imports=[helper.make_opsetid("", opset)])
-    found: Array = Session(model.SerializeToString()).run({"x": rows.reshape(dims)})["y"][0, 0]
-    return found
+    result: Array = Session(model.SerializeToString()).run({"x": rows.reshape(dims)})["y"][0, 0]
+    return result
 
 
 _POINTS = {"nearest": 1, "linear": 2, "bilinear": 2, "cubic": 4}
@@ -184,7 +189,9 @@ _RESIZING = Operator(
 FAMILY = Family(
     "resizing",
     (
-        *_RESIZING.rows("Resize", shaped_by=(2, 3), takes={2: takes.doubled_axes, 3: takes.sizes_of_first}),
+        *_RESIZING.rows(
+            "Resize", shaped_by=(2, 3), set_by=(1,), takes={2: takes.doubled_axes, 3: takes.sizes_of_first}
+        ),
         *_RESIZING.rows("Upsample", shaped_by=(1,), takes={1: takes.doubled_axes}),
     ),
 )

@@ -104,10 +104,10 @@ def rotated(view: NodeView, axis: int) -> AxisLinks:
     if axis == rank - 1:
         raise NotApplicable("it reads the whole of this axis")
     # [batch, heads, tokens, head] or [batch, tokens, heads of a row].
-    own = {0: 0, rank - 2: 1}.get(axis)
+    operand_axis = {0: 0, rank - 2: 1}.get(axis)
     has_places = len(view.inputs) > 3 and view.inputs[3] is not None
-    table = None if own is None or has_places else AxisLink(own)
-    places = (AxisLink(own) if own is not None else None,) if has_places else ()
+    table = None if operand_axis is None or has_places else AxisLink(operand_axis)
+    places = (AxisLink(operand_axis) if operand_axis is not None else None,) if has_places else ()
     return links_of(view, AxisLink(axis), table, table, *places)
 
 

@@ -12,7 +12,8 @@ from dataclasses import replace
 from operator import ge
 from typing import TYPE_CHECKING
 
-from onnxtile.planning.offsets.problem import Buffer, LivePart, Problem, union
+from onnxtile.kernels.liveness import LivePart, union
+from onnxtile.planning.offsets.problem import Buffer, Problem
 from onnxtile.system.errors import UsageError
 from onnxtile.system.text import text_of, whole
 

@@ -16,9 +16,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from onnxtile.kernels.liveness import Ints
 from onnxtile.planning.offsets.effort import SearchBudget
 from onnxtile.planning.offsets.gaps import Fitter, LiveIndex, by_breadth, by_size, tightest
-from onnxtile.planning.offsets.problem import Ints, Problem, size_of
+from onnxtile.planning.offsets.problem import Problem, size_of
 
 STEPS_OF_A_MOVE = 20
 """The steps of an effort that moving one buffer takes; each part in conflict takes a twentieth of one more."""

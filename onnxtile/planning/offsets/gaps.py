@@ -11,8 +11,9 @@ from itertools import cycle
 import numpy as np
 import numpy.typing as npt
 
+from onnxtile.kernels.liveness import Ints
 from onnxtile.planning.offsets.effort import SearchBudget
-from onnxtile.planning.offsets.problem import Ints, Problem
+from onnxtile.planning.offsets.problem import Problem
 
 # Conflicts between buffers: pairs that must share no byte, because both are live in a step or the problem says so.
 

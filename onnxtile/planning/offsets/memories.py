@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from onnxtile.declare.plan_document import Arena
 from onnxtile.planning.offsets.effort import Effort
 from onnxtile.planning.offsets.problem import (
     Buffer,
@@ -22,7 +23,6 @@ from onnxtile.planning.offsets.problem import (
     require_capacity,
 )
 from onnxtile.planning.planner import Planner
-from onnxtile.planning.result import Arena
 from onnxtile.system.errors import UsageError
 
 ARENA = "arena"
@@ -78,7 +78,7 @@ class Allocation:
     def summary(self) -> tuple[Arena, ...]:
         """The arenas of a result."""
         return tuple(
-            Arena(arena.memory.name, arena.memory.capacity, arena.plan.size, arena.problem.peak[0])
+            Arena(arena.memory.name, arena.plan.size, arena.problem.peak[0], capacity=arena.memory.capacity)
             for arena in self.arenas
         )
 

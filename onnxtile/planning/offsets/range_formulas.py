@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from onnxtile.kernels.liveness import Ints
 from onnxtile.model.formula import SizeFormula, SizePieces, SizeProduct, SizeRanges, is_at_least
 from onnxtile.planning.offsets.ejection import Stacking
-from onnxtile.planning.offsets.problem import Buffer, Ints, Problem
+from onnxtile.planning.offsets.problem import Buffer, Problem
 from onnxtile.planning.offsets.skyline import Floats
 
 _MOST_PIECES = 16

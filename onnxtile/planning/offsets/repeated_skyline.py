@@ -11,9 +11,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from onnxtile.kernels.liveness import Ints
 from onnxtile.planning.offsets import effort as compiled
 from onnxtile.planning.offsets import skyline
-from onnxtile.planning.offsets.problem import Ints, Problem
+from onnxtile.planning.offsets.problem import Problem
 from onnxtile.planning.offsets.skyline import Floats, Strip
 
 STEPS_OF_A_PLACING = 12

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from onnxtile.planning.offsets.problem import Ints, Problem
+from onnxtile.kernels.liveness import Ints
+from onnxtile.planning.offsets.problem import Problem
 
 Floats = npt.NDArray[np.float64]
 

@@ -9,20 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+from onnxtile.kernels.liveness import LivePart, by_steps, rounded
 from onnxtile.planning.offsets.effort import Effort
 from onnxtile.planning.offsets.ejection import EjectionSearch
 from onnxtile.planning.offsets.exact.search import How, solve
 from onnxtile.planning.offsets.gaps import Fitter, by_breadth, by_size, placings, tightest
-from onnxtile.planning.offsets.problem import (
-    Buffer,
-    Ended,
-    LivePart,
-    OptimalityProof,
-    Problem,
-    by_steps,
-    rounded,
-    size_of,
-)
+from onnxtile.planning.offsets.problem import Buffer, Ended, OptimalityProof, Problem, size_of
 from onnxtile.planning.offsets.repeated_skyline import fillings
 from onnxtile.planning.planner import Placement, Planner
 from onnxtile.planning.planners.heuristics import GREEDY_BY_SIZE

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from onnxtile.kernels.liveness import Ints
 from onnxtile.planning.offsets.gaps import ConflictIndex, Fitter, by_birth, by_size, tightest
-from onnxtile.planning.offsets.problem import Ints, Problem, align, size_of
+from onnxtile.planning.offsets.problem import Problem, align, size_of
 from onnxtile.planning.planner import Planner, heuristic
 
 # Every buffer in bytes of its own: the baseline of all other planners.

@@ -26,12 +26,12 @@ _PART = re.compile(r"@([a-z.]+)@")
 def render(plan: PlanJson, options: RenderOptions) -> bytes:
     """Return the page."""
     files = resources.files("onnxtile.report") / "web"
-    told = headline(plan, options.title, "" if options.before is None else "after")
+    heading = headline(plan, options.title, "" if options.before is None else "after")
     given = {
-        "title": _text(told.title),
-        "inputs": _text(told.inputs),
+        "title": _text(heading.title),
+        "inputs": _text(heading.inputs),
         "figures": "\n".join(
-            f"<div><dt>{_text(label)}</dt><dd>{_text(text)}</dd></div>" for label, text in told.figures
+            f"<div><dt>{_text(label)}</dt><dd>{_text(text)}</dd></div>" for label, text in heading.figures
         ),
         "data": _in_script(content(plan, options)),
     }
@@ -50,13 +50,13 @@ def _text(text: str) -> str:
 def content(plan: PlanJson, options: RenderOptions) -> dict[str, Any]:
     """Return the data that the page shows."""
     columns = sides(plan, options)
-    ways = colorings([one.plan for one in columns], options.color_by)
+    ways = colorings([side.plan for side in columns], options.color_by)
     return {
         "names": options.names is not False,
         "colorings": [
             {"name": way.name, "ramp": way.is_ramp, "groups": [vars(group) for group in way.groups]} for way in ways
         ],
-        "plans": [_plan(one, ways) for one in columns],
+        "plans": [_plan(side, ways) for side in columns],
     }
 
 

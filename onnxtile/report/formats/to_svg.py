@@ -103,9 +103,9 @@ def shortened(name: str, more: str, room: int) -> str:
     The end is of whole parts of the path, if one fits.
     """
     short = _PLAIN.sub("", name)
-    for one in (name + more, short + more, short):
-        if len(one) <= room:
-            return one
+    for candidate in (name + more, short + more, short):
+        if len(candidate) <= room:
+            return candidate
     if room < _LEAST:
         return ""
     at = short.find("/", max(1, len(short) - room + 1))
@@ -232,8 +232,8 @@ def _tensors(panel: Panel) -> Iterator[str]:
         edge: Style = (
             {"stroke": "#fff", "stroke_width": 0.6 * line} if is_lined else {"stroke": face, "stroke_width": _HAIR}
         )
-        told = [] if panel.names is False else [element("title", written(_told(row)))]
-        yield element("rect", *told, x=left, y=upper, width=width, height=height, fill=face, **edge)
+        titles = [] if panel.names is False else [element("title", written(_told(row)))]
+        yield element("rect", *titles, x=left, y=upper, width=width, height=height, fill=face, **edge)
         if is_lined and row.get("alias") is None:
             outlines.append(rectangle(left, upper, width, height))
     if outlines:
@@ -288,8 +288,8 @@ def _names(panel: Panel) -> Iterator[str]:
         if row.get("alias") is None
     )
     labels = [
-        text(one.x, one.y, one.text, upright=one.upright, middle=one.size, font_size=one.size)
-        for one in fitting(boxes, _SMALLEST if panel.names else _SMALL, _LARGEST, panel.peak)
+        text(label.x, label.y, label.text, upright=label.upright, middle=label.size, font_size=label.size)
+        for label in fitting(boxes, _SMALLEST if panel.names else _SMALL, _LARGEST, panel.peak)
     ]
     if labels:
         yield element("g", *labels, text_anchor="middle", **_BRIGHT)
@@ -322,9 +322,9 @@ def _live(panel: Panel) -> Iterator[str]:
     if arena.peak:
         yield element("line", x1=panel.peak, y1=upper, x2=panel.peak, y2=bottom, **_DASHED)
         node = step_names(panel.plan).get(arena.peak_step)
-        said = f"peak {readable(arena.peak)}, step {arena.peak_step:,}" + (f": {node}" if node else "")
+        description = f"peak {readable(arena.peak)}, step {arena.peak_step:,}" + (f": {node}" if node else "")
         side = ("end", -4) if arena.peak_step > (low + high) / 2 else ("start", 4)
-        yield text(panel.peak + side[1], upper - 3, said, text_anchor=side[0], font_size=7, fill=PEAK)
+        yield text(panel.peak + side[1], upper - 3, description, text_anchor=side[0], font_size=7, fill=PEAK)
 
 
 # The whole picture: title, one panel for each arena, legend.
@@ -338,26 +338,26 @@ _MOST_ENTRIES = 13
 
 def _svg(plan: PlanJson, options: RenderOptions) -> bytes:
     columns = sides(plan, options)
-    plans = [one.plan for one in columns]
+    plans = [side.plan for side in columns]
     coloring = colorings(plans, options.color_by)[0]
-    rows = max(len(one.arenas) for one in columns) or 1
+    rows = max(len(side.arenas) for side in columns) or 1
     growth = _growth(plans)
     width, height = _WIDTH * growth, _MAP * growth * (1.0 if rows == 1 else 0.7)
     title, upper = _title(headline(plan, options.title, columns[-1].said), width)
     parts = [element("defs", _HATCH), *title]
     across = width / len(columns)
     for at in range(rows):
-        top = max((_top(one.arenas[at]) for one in columns if at < len(one.arenas)), default=1)
-        for column, one in enumerate(columns):
+        top = max((_top(side.arenas[at]) for side in columns if at < len(side.arenas)), default=1)
+        for column, side in enumerate(columns):
             left, wide = column * across + _LEFT, across - _LEFT - _RIGHT
             place = (left, upper + _ABOVE, wide, height)
-            if at < len(one.arenas):
+            if at < len(side.arenas):
                 is_single = rows == len(columns) == 1
                 parts += draw(
-                    Panel(one.plan, one.arenas[at], coloring, one.said, top, *place, options.names, is_single)
+                    Panel(side.plan, side.arenas[at], coloring, side.said, top, *place, options.names, is_single)
                 )
         upper += _ABOVE + height + _BETWEEN + _STRIP + _BELOW
-    gaps = any(arena.gap for one in columns for arena in one.arenas)
+    gaps = any(arena.gap for side in columns for arena in side.arenas)
     legend, end = _legend(coloring, gaps, width, upper)
     return picture(width, end, [*parts, *legend])
 
@@ -366,13 +366,13 @@ def _png(plan: PlanJson, options: RenderOptions) -> bytes:
     return png(_svg(plan, options))
 
 
-def _title(said: Headline, width: float) -> tuple[list[str], float]:
+def _title(heading: Headline, width: float) -> tuple[list[str], float]:
     """Return the model's name, and below it the inputs and the figures of the plan; and where they end."""
     parts = [
-        text(_MARGIN, 23, said.title, font_size=14, font_weight="bold"),
-        text(_MARGIN, 40, said.inputs, font_size=8.5),
+        text(_MARGIN, 23, heading.title, font_size=14, font_weight="bold"),
+        text(_MARGIN, 40, heading.inputs, font_size=8.5),
     ]
-    figures = [one if label == "proof" else f"{label} {one}" for label, one in said.figures]
+    figures = [figure if label == "proof" else f"{label} {figure}" for label, figure in heading.figures]
     y = 42.0
     for line in lines_of(figures, width - 2 * _MARGIN, 8.5, width_of(" · ", 8.5)):
         y += 14
@@ -382,7 +382,7 @@ def _title(said: Headline, width: float) -> tuple[list[str], float]:
 
 def _growth(plans: Sequence[PlanJson]) -> float:
     """Return how much larger a picture of so many tensors is: at 6,400, names have four times the room."""
-    many = max(len(one["buffers"]) for one in plans)
+    many = max(len(plan["buffers"]) for plan in plans)
     return min(max(1.0, math.sqrt(math.sqrt(many / 400))), 2.0)
 
 

@@ -44,12 +44,12 @@ def _listed(
 
 
 def _plan(content: Mapping[str, Any]) -> str:
-    found = as_html(tables.for_plan(content))
+    html = as_html(tables.for_plan(content))
     if len(content["buffers"]) > _MOST_BUFFERS:
-        return found
+        return html
     from onnxtile.report.formats.to_svg import SVG
 
-    return f"{found}{embedded(SVG.render(content, RenderOptions(names=False)))}"
+    return f"{html}{embedded(SVG.render(content, RenderOptions(names=False)))}"
 
 
 MATCH = _listed("match", tables.for_match)

@@ -144,12 +144,12 @@ class Conv(Tileable):
         x, w = required_input(node, 0), required_input(node, 1)
         dtype = facts.dtype(x, node.op_type, FLOATS)
         facts.require_dtype(w, dtype)
-        found = sliding_product(
+        product = sliding_product(
             node, facts, (x, w), (dtype, dtype, dtype), transposed=node.op_type == CONV_TRANSPOSE.name
         )
-        bias = channel_bias(given_input(node, 2), found, dtype, facts)
+        bias = channel_bias(given_input(node, 2), product, dtype, facts)
         operand = None if bias is None else facts.operand(bias.value, dtype, (None, 0))
-        return replace(found, tile_bias=operand)
+        return replace(product, tile_bias=operand)
 
 
 CONV = Conv("Conv")
@@ -223,12 +223,12 @@ def _outputs(node: ir.Node, facts: TilingFacts, sliding: tuple[SlidingAxis, ...]
     return tuple(slide.out if isinstance(slide.out, int) else dim for slide, dim in zip(sliding, known, strict=True))
 
 
-def channel_bias(value: ir.Value | None, found: Contraction, dtype: ir.DataType, facts: TilingFacts) -> Bias | None:
+def channel_bias(value: ir.Value | None, product: Contraction, dtype: ir.DataType, facts: TilingFacts) -> Bias | None:
     """Return the bias of a convolution, None where it is missing. Raises NotApplicable unless it has one number for each channel."""
     if value is None:
         return None
     facts.require_dtype(value, dtype)
-    dims, filters = facts.known_dims(value), found.dims[1]
+    dims, filters = facts.known_dims(value), product.dims[1]
     if dims != (filters,):
         raise NotApplicable(
             f"its bias of shape {times_sign(dims)} is not one number for each of {filters} output channels"

@@ -79,7 +79,7 @@ class QuantisedProduct(Tileable):
         first, second, *bias = meaning.operands
         if meaning.result is None:
             factors = (
-                StoredFactor(required_input(node, place), given_input(node, place + 2)) for place in (first, second)
+                StoredFactor(required_input(node, slot), given_input(node, slot + 2)) for slot in (first, second)
             )
             left, right = factors
             return integer_product(node, meaning.op_type, facts, (left, right), None)
@@ -111,12 +111,12 @@ QLINEAR_CONV = QuantisedProduct("QLinearConv", windows=True)
 QGEMM = QuantisedProduct("QGemm", domain=MICROSOFT)
 
 
-def _result(node: ir.Node, places: tuple[int, int]) -> list[ir.Value]:
+def _result(node: ir.Node, positions: tuple[int, int]) -> list[ir.Value]:
     """Return scale and zero point of the result of `node`; nothing where it leaves them out, and is a float."""
-    found = [value for value in (given_input(node, place) for place in places) if value is not None]
-    if len(found) == 1:
+    values = [value for value in (given_input(node, position) for position in positions) if value is not None]
+    if len(values) == 1:
         raise NotApplicable("it has only one of the scale and the zero point of its result")
-    return found
+    return values
 
 
 def integer_product(
@@ -129,9 +129,9 @@ def integer_product(
     left, right = (factor.value for factor in factors)
     if op_type == "Conv":
         types = [facts.dtype(value, node.op_type, BYTES) for value in (left, right)]
-        found = sliding_product(node, facts, (left, right), (types[0], types[1], ir.DataType.INT32))
-        found = replace(found, tile="ConvInteger", bias=channel_bias(added, found, ir.DataType.INT32, facts))
-        return _with_convolution_zeros(found, factors, facts)
+        product = sliding_product(node, facts, (left, right), (types[0], types[1], ir.DataType.INT32))
+        product = replace(product, tile="ConvInteger", bias=channel_bias(added, product, ir.DataType.INT32, facts))
+        return _with_convolution_zeros(product, factors, facts)
     if op_type == "Gemm":
         a, b = (gemm_factor(node, value, side, facts, BYTES) for side, value in enumerate((left, right)))
     else:
@@ -158,17 +158,17 @@ def _zero_point(operand: TensorOperand, side: int, value: ir.Value | None, facts
     return facts.operand(value, operand.dtype, (None, None))
 
 
-def _with_convolution_zeros(found: Contraction, factors: Factors, facts: TilingFacts) -> Contraction:
+def _with_convolution_zeros(product: Contraction, factors: Factors, facts: TilingFacts) -> Contraction:
     """Return a convolution with the zero points of its factors.
 
     Raises NotApplicable where one is not a single number: onnxruntime has no kernel for others.
     """
-    left = replace(found.left, zero=_zero_point(found.left, 0, factors[0].zero, facts))
-    value, w = factors[1].zero, found.right
+    left = replace(product.left, zero=_zero_point(product.left, 0, factors[0].zero, facts))
+    value, w = factors[1].zero, product.right
     array = facts.constants.array(value) if value is not None and value in facts.constants else None
     if value is not None and array is not None and not array.any():
         # The node reads a zero point of 0, its tiles do not.
-        return replace(found, left=left, read=(facts.operand(value, w.dtype, (None, None)),))
+        return replace(product, left=left, read=(facts.operand(value, w.dtype, (None, None)),))
     if value is not None and array is not None and (array == array.flat[0]).all():
         # Of many equal ones the first is the one that counts.
         zero: TensorOperand | None = facts.operand(value, w.dtype, (None, None))
@@ -176,7 +176,7 @@ def _with_convolution_zeros(found: Contraction, factors: Factors, facts: TilingF
         zero = _zero_point(w, 1, value, facts)
     if zero is not None and not zero.is_single:
         raise NotApplicable(f"its weights have a zero point for each output channel, {zero.value.name!r}")
-    return replace(found, left=left, right=replace(w, zero=zero))
+    return replace(product, left=left, right=replace(w, zero=zero))
 
 
 def parameter(
@@ -206,7 +206,7 @@ def island_of(node: ir.Node, facts: TilingFacts) -> Contraction | None:
     """Return the integer contraction of the island around `node`; None where there is none that tiles can make."""
     if node.domain or node.op_type not in {"Conv", "Gemm", "MatMul"}:
         return None
-    left, right = (_stored(given_input(node, place), facts, BYTES) for place in (0, 1))
+    left, right = (_stored(given_input(node, slot), facts, BYTES) for slot in (0, 1))
     if left is None or right is None:
         return None
     try:
@@ -234,21 +234,21 @@ def _restated(node: ir.Node, facts: TilingFacts, left: StoredFactor, right: Stor
         raise NotApplicable("its bias is not stored in int32")
     if {node.attributes.get_float(name, 1.0) for name in ("alpha", "beta")} != {1.0}:
         raise NotApplicable("it multiplies by alpha or beta")
-    found = integer_product(node, node.op_type, facts, (left, right), None if stored is None else stored.value)
+    product = integer_product(node, node.op_type, facts, (left, right), None if stored is None else stored.value)
     assert left.scale is not None and right.scale is not None
     scales = (
-        parameter(node, left.scale, None, found, facts),
-        parameter(node, right.scale, _along_columns(right, found.right, facts), found, facts),
+        parameter(node, left.scale, None, product, facts),
+        parameter(node, right.scale, _along_columns(right, product.right, facts), product, facts),
     )
-    read = () if stored is None else _bias_scale(node, stored, scales, found, facts)
-    made = _quantizing(node.outputs[0], facts)
+    read = () if stored is None else _bias_scale(node, stored, scales, product, facts)
+    quantizing = _quantizing(node.outputs[0], facts)
     requantize = Requantize(*scales, None, None, ir.DataType.FLOAT)
-    if made is not None:
-        y_scale, y_zero = (parameter(node, required_input(made, place), None, found, facts) for place in (1, 2))
+    if quantizing is not None:
+        y_scale, y_zero = (parameter(node, required_input(quantizing, slot), None, product, facts) for slot in (1, 2))
         requantize = replace(requantize, y_scale=y_scale, y_zero=y_zero, dtype=y_zero.dtype)
     before = [factor.node for factor in (left, right, stored) if factor is not None and factor.node is not None]
-    island = (*dict.fromkeys(before), node, *([] if made is None else [made]))
-    return replace(found, requantize=requantize, island=island, read=(*found.read, *read))
+    island = (*dict.fromkeys(before), node, *([] if quantizing is None else [quantizing]))
+    return replace(product, requantize=requantize, island=island, read=(*product.read, *read))
 
 
 def _along_columns(factor: StoredFactor, operand: TensorOperand, facts: TilingFacts) -> TensorOperand | None:
@@ -263,16 +263,16 @@ def _along_columns(factor: StoredFactor, operand: TensorOperand, facts: TilingFa
 
 
 def _bias_scale(
-    node: ir.Node, bias: StoredFactor, scales: Sequence[ReadTensor], found: Contraction, facts: TilingFacts
+    node: ir.Node, bias: StoredFactor, scales: Sequence[ReadTensor], product: Contraction, facts: TilingFacts
 ) -> tuple[ReadTensor, ...]:
     """Return the parameters of the bias. Raises NotApplicable where its scale is not known to be the product of the other two."""
     assert bias.scale is not None
-    scale = parameter(node, bias.scale, found.right, found, facts)
+    scale = parameter(node, bias.scale, product.right, product, facts)
     zero = None if bias.zero is None else ReadTensor(bias.zero, facts.dims(bias.zero), ir.DataType.INT32, True)
     read = (scale,) if zero is None else (scale, zero)
-    if not all(one.value in facts.constants for one in (*scales, *read)):
+    if not all(tensor.value in facts.constants for tensor in (*scales, *read)):
         raise NotApplicable("the scale of its bias is not a constant")
-    a, b, c = (facts.constants.array(one.value).astype(np.float64) for one in (*scales, scale))
+    a, b, c = (facts.constants.array(tensor.value).astype(np.float64) for tensor in (*scales, scale))
     if not np.allclose(a * b, c, rtol=_ROUNDING, atol=0):
         raise NotApplicable("the scale of its bias is not the product of the other two")
     if zero is not None and facts.constants.array(zero.value).any():
@@ -293,7 +293,7 @@ def _quantizing(value: ir.Value, facts: TilingFacts) -> ir.Node | None:
     if scale is None or zero is None or facts.shapes.dtype(zero) not in BYTES:
         return None
     # The tiles stand where the product stood, before any node that could compute these.
-    there = all(one in facts.constants or one.producer() is None for one in (scale, zero))
+    there = all(value in facts.constants or value.producer() is None for value in (scale, zero))
     single = facts.dims(scale) in _SINGLE and facts.shapes.dtype(scale) is ir.DataType.FLOAT
     return node if there and single else None
 

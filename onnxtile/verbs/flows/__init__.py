@@ -1,1 +1,1 @@
-"""The work of the verbs: what each does with a model, from reading it to the verdict of the runs."""
+"""What each verb does: its Python function, and the run of its command."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from onnxtile.check.audit import require
+from onnxtile.declare.plan_document import KernelCount
 from onnxtile.fitting.channels import HiddenGroups
 from onnxtile.fitting.editing import copy_of, known_shapes
 from onnxtile.fitting.live_bytes import ALIGNMENT, uncut_peak
@@ -22,6 +23,7 @@ from onnxtile.fitting.search import FitTarget, attempts, search_soon, search_wit
 from onnxtile.fitting.strips import FitSchedule
 from onnxtile.fitting.write import wrap, write
 from onnxtile.fusion.fuse import fuse
+from onnxtile.fusion.pattern import chosen_patterns
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.opset import opset_of
@@ -35,15 +37,14 @@ from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.tiling.contraction import none_known
 from onnxtile.tiling.limits import TilingPolicy
 from onnxtile.tiling.tile import tile
-from onnxtile.verbs.flows.fitted_model import ModelPlan
-from onnxtile.verbs.flows.fusing import chosen_patterns
+from onnxtile.verbs.fit import CurveOptions
 from onnxtile.verbs.flows.kernels import choose_kernels
-from onnxtile.verbs.flows.tiling import raised_to_join
-from onnxtile.verbs.options.plan import PlanOptions
+from onnxtile.verbs.flows.results import ModelPlan
+from onnxtile.verbs.flows.tile import raised_to_join
+from onnxtile.verbs.plan import PlanOptions
 
 if TYPE_CHECKING:
     from onnxtile.tiling.result import TileResult
-    from onnxtile.verbs.options.fit import CurveOptions
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,7 @@ class OpenedModel:
     """A model as it is planned: calls of functions are open, quantised islands are kernels, which are counted."""
 
     unfolded: Unfolded
-    kernels: Mapping[str, int] | None
+    kernels: KernelCount | None
 
 
 def opened_model(model: ir.Model, known: Shapes) -> OpenedModel:
@@ -206,13 +207,12 @@ def opened_model(model: ir.Model, known: Shapes) -> OpenedModel:
     return OpenedModel(unfold(islands, known, Constants(islands)), counted)
 
 
-def with_islands(model: ir.Model) -> tuple[ir.Model, dict[str, int] | None]:
+def with_islands(model: ir.Model) -> tuple[ir.Model, KernelCount | None]:
     """Return a copy of a quantised model whose islands are kernels, and their counts; any other model is returned itself."""
     if not is_quantised(model):
         return model, None
     model = model.clone()
-    counted = choose_kernels(model, PlanOptions(model).kernels)
-    return model, None if counted is None else counted.to_dict()
+    return model, choose_kernels(model, PlanOptions(model).kernels)
 
 
 def planned_model(about: OpenedModel, settings: PlanSettings) -> ModelPlan:
@@ -238,8 +238,8 @@ def regions_of(model: ir.Model, shapes: Shapes, constants: Constants, *, exact: 
 
 def running_nodes(model: ir.Model, constants: Constants) -> int:
     """Return the number of nodes that run, in the functions of regions too; nodes that make constants do not."""
-    made = {node for node in model.graph if all(value in constants for value in node.outputs)}
-    inside = (model.functions.get(node.op_identifier()) for node in model.graph if node not in made)
+    constant_nodes = {node for node in model.graph if all(value in constants for value in node.outputs)}
+    inside = (model.functions.get(node.op_identifier()) for node in model.graph if node not in constant_nodes)
     bodies = [
         0 if body is None or is_kernel(body) else sum(node.op_type != "Constant" for node in body) - 1
         for body in inside

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from onnxtile.declare import values
+from onnxtile.declare.plan_document import KernelCount
 from onnxtile.fusion.float_view import float_meaning
+from onnxtile.model.binding import bind, bind_shapes, rename_symbols, require_symbols
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted
 from onnxtile.model.formula import SizeFormula, SizeRanges
@@ -23,10 +25,12 @@ from onnxtile.system.errors import UsageError
 
 if TYPE_CHECKING:
     from onnxtile.arena.state_run import StateVerdict
+    from onnxtile.common_options import SizeOptions
+    from onnxtile.declare.plan_document import PlannedState
+    from onnxtile.kernels.states import StateChoice
     from onnxtile.planning.model_plan import PlanSettings
-    from onnxtile.planning.result import PlannedState, PlanResult
-    from onnxtile.planning.states import StateChoice
-    from onnxtile.verbs.options.plan import PlanOptions
+    from onnxtile.planning.result import KeptState, ListedState, PlanResult
+    from onnxtile.verbs.plan import PlanOptions
 
 
 class KernelChoice(StrEnum):
@@ -34,22 +38,6 @@ class KernelChoice(StrEnum):
 
     ISLANDS = "islands"
     NODES = "nodes"
-
-
-KERNELS = tuple(KernelChoice)
-"""The values of the option `kernels` of `plan`."""
-
-
-@dataclass(frozen=True)
-class KernelCount:
-    """How many islands became kernels, and how many float tensors are inside of them: these are never stored."""
-
-    islands: int = 0
-    float_tensors: int = 0
-
-    def to_dict(self) -> dict[str, int]:
-        """Return the JSON of the counts."""
-        return dict(vars(self))
 
 
 def choose_kernels(model: ir.Model, kernels: str) -> KernelCount | None:
@@ -61,8 +49,8 @@ def choose_kernels(model: ir.Model, kernels: str) -> KernelCount | None:
 
     before = _made(model)
     results = fuse(model, select(["quantised"]))
-    found = sum(len(result.calls) for result in results)
-    return KernelCount(found, len(before - _made(model))) if found else None
+    islands = sum(len(result.calls) for result in results)
+    return KernelCount(islands, len(before - _made(model))) if islands else None
 
 
 def _made(model: ir.Model) -> set[str]:
@@ -88,12 +76,29 @@ def _is_float(node: ir.Node, value: ir.Value) -> bool:
     return not quantises_at_run(node) or value is node.outputs[1]
 
 
+# The sizes that the options bind.
+
+
+def bind_ranges(model: ir.Model, options: SizeOptions) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
+    """Give dimensions of `model` (in place) the sizes of `options`; return those that have one size, and the ranges of the others."""
+    fixed, ranges = bind_shapes(model, options.shape_ranges)
+    for given, sizes in ((fixed, options.fixed_dims), (ranges, options.dim_ranges)):
+        for name in given.keys() & (options.fixed_dims.keys() | options.dim_ranges.keys()):
+            if name not in sizes or given[name] != sizes[name]:
+                raise UsageError(f"the dimension {name!r} has two sizes", hint="leave one of the two options out")
+    ranges = {**options.dim_ranges, **ranges}
+    bound = bind(model, {**options.fixed_dims, **fixed}, options.fixed_shapes)
+    require_symbols(model, (*ranges, *options.dim_sums))
+    rename_symbols(model, options.dim_sums)
+    return bound, ranges
+
+
 # The states that the options of `plan` choose, and the runs that prove them.
 
 
 def state_choice(option: Mapping[str, str] | str | None) -> StateChoice:
     """Return the choice that the option `state` names: pairs, "found", "none", or None for a search that only lists states."""
-    from onnxtile.planning.states import StateChoice
+    from onnxtile.kernels.states import StateChoice
 
     if isinstance(option, Mapping):
         return StateChoice(option, finds=True)
@@ -104,7 +109,7 @@ def state_verdict(opened: Unfolded, result: PlanResult, wanted: Wanted, options:
     """Return the verdict of runs that follow each other at one size; of one run where a state grows, and the next needs a larger size."""
     from onnxtile.arena.state_run import same_plan, state_run
 
-    runs = 1 if any(state.axis is not None for state in result.kept_states) else options.state_steps
+    runs = 1 if any(state.axis is not None for state in result.states) else options.state_steps
     return state_run(same_plan(opened, result, runs), wanted, progress=options.progress)
 
 
@@ -114,7 +119,7 @@ def sizes_of_runs(plan: PlanResult, opened: Unfolded, runs: int) -> list[dict[st
     A length begins with the least of its range. What a run appends is as short as its range allows; other dimensions are at their largest.
     Raises UsageError for a growing state whose length is not one dimension with a range.
     """
-    lengths = {name: step for state in plan.kept_states for name, step in _growth(plan, state, opened)}
+    lengths = {name: step for state in plan.states for name, step in _growth(plan, state, opened)}
     appended = {name for step in lengths.values() for name in step.symbols}
     sizes = {name: low if name in lengths or name in appended else high for name, (low, high) in plan.ranges.items()}
     return list(islice(_following(sizes, lengths, plan), runs))
@@ -151,7 +156,8 @@ def _growth(plan: PlanResult, state: PlannedState, opened: Unfolded) -> Iterator
 
 def require_lengths(plan: PlanResult, opened: Unfolded) -> None:
     """Raise UsageError for a range that begins with 0, unless it is that of the length of a state that grows."""
-    grown = {state.input: state.axis for state in plan.states if state.axis is not None}
+    states: list[KeptState | ListedState] = [*plan.states, *plan.listed]
+    grown = {state.input: state.axis for state in states if state.axis is not None}
     lengths = {
         name
         for value in opened.model.graph.inputs

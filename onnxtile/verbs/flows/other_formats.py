@@ -6,21 +6,22 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from onnxtile.declare.verb import VerbResult
+from onnxtile.declare.option import declared, narrowed
+from onnxtile.declare.verb import Outcome, VerbResult
 from onnxtile.deployment.micro_run import is_installed, micro_runs, scratch_bytes
 from onnxtile.deployment.tflite_model import ONLINE, MicroGraph, read_tflite, with_offsets
 from onnxtile.deployment.tflite_plan import UNIT, MicroProblem, plan_rows, problem_of
 from onnxtile.deployment.tflite_replay import require_sound
+from onnxtile.planning.offsets.csv_problem import read_problem
+from onnxtile.planning.offsets.problem import require_alignment
 from onnxtile.planning.problem_plan import plan_buffers
 from onnxtile.planning.result import PlanResult
 from onnxtile.system.errors import Mismatch, ModelError, UsageError
 from onnxtile.system.files import require_readable, require_writable, write_whole
-
-if TYPE_CHECKING:
-    from onnxtile.verbs.options.plan import ProblemOptions, TfliteOptions
-
+from onnxtile.system.process import collector_paused
+from onnxtile.verbs.plan import PlanStep, ProblemOptions, TfliteOptions
 
 _LARGEST = 2**31 - 1
 _SPARE = 2**20
@@ -65,8 +66,14 @@ class PlannedTflite(VerbResult):
         return {**self.plan.to_dict(), "verdict": self.verdict and dict(vars(self.verdict))}
 
 
+@declared(TfliteOptions)
 def plan_tflite(options: TfliteOptions) -> PlannedTflite:
-    """Plan the model in a TensorFlow Lite file as `onnxtile.plan_tflite` says."""
+    """Give every tensor of the TensorFlow Lite model `file` an offset in an arena, for TensorFlow Lite Micro.
+
+    The result holds the model with the plan as its metadata. A replay of the written file checks it. With `verify`, and the extra
+    tflite-micro installed, TensorFlow Lite Micro runs the model with and without the plan. Raises ModelError, UsageError; Infeasible over
+    `capacity`; CheckFailed where the check says no; Mismatch where the runs differ.
+    """
     file, progress = Path(options.file), options.progress
     unit = UNIT if options.alignment is None else options.alignment
     if unit < UNIT:
@@ -83,12 +90,12 @@ def plan_tflite(options: TfliteOptions) -> PlannedTflite:
     progress("planning")
     problem = problem_of(graphs, unit, _scratch(data, graphs))
     effort = replace(options.search, progress=progress)
-    placed = plan_buffers(problem.problem, planner=options.planner, effort=effort, capacity=capacity)
-    if placed.arena_size > _LARGEST:
+    planned = plan_buffers(problem.problem, planner=options.planner, effort=effort, capacity=capacity)
+    if planned.arena_size > _LARGEST:
         raise UsageError("TensorFlow Lite Micro takes offsets below 2 GiB, and the plan has larger ones")
-    result = plan_rows(graphs, problem, placed)
-    written = with_offsets(data, _offsets(graphs, problem, placed))
-    require_sound(written, placed.arena_size)
+    result = plan_rows(graphs, problem, planned)
+    written = with_offsets(data, _offsets(graphs, problem, planned))
+    require_sound(written, planned.arena_size)
     verdict = None
     if options.verify and is_installed():
         progress("running in TensorFlow Lite Micro")
@@ -106,8 +113,8 @@ def _scratch(data: bytes, graphs: Sequence[MicroGraph]) -> Mapping[int, int]:
         return {}
 
 
-def _offsets(graphs: Sequence[MicroGraph], problem: MicroProblem, placed: PlanResult) -> list[int]:
-    at = {row.name: row.offset for row in placed.buffers}
+def _offsets(graphs: Sequence[MicroGraph], problem: MicroProblem, planned: PlanResult) -> list[int]:
+    at = {row.name: row.offset for row in planned.buffers}
     keys = ((number, index) for number, graph in enumerate(graphs) for index in range(len(graph.tensors)))
     return [at[problem.name(problem.owners[key])] if key in problem.owners else ONLINE for key in keys]
 
@@ -119,27 +126,27 @@ def _verdict(data: bytes, written: bytes, activations: int) -> MicroVerdict | No
     """
     arena = 2 * activations + len(data) + _SPARE
     try:
-        (own,) = micro_runs([data], arena)
+        (without_plan,) = micro_runs([data], arena)
     except ModelError:
         return None
     try:
         (ours,) = micro_runs([written], arena)
     except ModelError as error:
         raise Mismatch(f"with the plan, {error}", hint="please report it with the model") from error
-    if ours.outputs != own.outputs:
+    if ours.outputs != without_plan.outputs:
         raise Mismatch("the run with the plan differs from the one without", hint="please report it with the model")
-    return MicroVerdict(True, len(own.outputs), ours.head, own.head)
+    return MicroVerdict(True, len(without_plan.outputs), ours.head, without_plan.head)
 
 
 # Plan a problem without a model, such as MiniMalloc's.
 
 
+@declared(ProblemOptions)
 def plan_problem(options: ProblemOptions) -> PlanResult:
-    """Plan a bare problem as `onnxtile.api.plan_problem` says."""
-    from onnxtile.planning.offsets.csv_problem import read_problem
-    from onnxtile.planning.offsets.problem import require_alignment
-    from onnxtile.planning.problem_plan import plan_buffers
+    """Give every buffer of the problem in the CSV `file` (columns id, lower, upper, size) an offset in an arena.
 
+    Raises UsageError for a file that holds no problem, Infeasible over `capacity`.
+    """
     file, progress = options.file, options.progress
     alignment = 1 if options.alignment is None else options.alignment
     require_alignment(alignment)
@@ -164,3 +171,13 @@ def plan_problem(options: ProblemOptions) -> PlanResult:
         capacity=options.capacities,
         digest=hashlib.sha256(data).hexdigest(),
     )
+
+
+def run(options: PlanStep) -> Outcome:
+    """Do what the command `plan` asks for of a problem, or of a TensorFlow Lite model."""
+    if options.is_bare:
+        with collector_paused():
+            problem = narrowed(ProblemOptions, options, file=options.model)
+            return Outcome(plan_problem.from_options(problem), "plan")
+    written = plan_tflite.from_options(narrowed(TfliteOptions, options, file=options.model))
+    return Outcome(written, "plan", save=written.save, emitted=written.plan.to_dict())

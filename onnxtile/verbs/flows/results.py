@@ -1,43 +1,119 @@
-"""Results that hold a model: the model is saved, or the next verb takes it, without a file between."""
+"""Results that hold a model, which is saved, or taken by the next verb without a file between; and the verdicts that they need."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import onnx_ir as ir
 
 from onnxtile.declare.verb import VerbResult, write_result
+from onnxtile.model import save as files
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import Source
 from onnxtile.model.stream import Draft
-from onnxtile.system.files import require_writable, write_whole
+from onnxtile.shapes.opened_calls import Unfolded
+from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.errors import Mismatch, UsageError, about_options
+from onnxtile.system.files import require_writable, staged
+from onnxtile.system.progress import Progress
+from onnxtile.verification.rounding import resolved
+from onnxtile.verification.trials import Verdict
 
 if TYPE_CHECKING:
     from onnxtile.arena.run import ArenaVerdict
     from onnxtile.arena.state_run import StateVerdict
     from onnxtile.firmware.build import Firmware
+    from onnxtile.fitting.result import FitStep, ModelCost, Obstacle
     from onnxtile.fusion.fuse import PatternResult
     from onnxtile.fusion.lower.driver import LoweredSite
+    from onnxtile.fusion.pattern import Patterns
     from onnxtile.fusion.site_check import SiteVerdict
     from onnxtile.fusion.unfuse import Unfused
     from onnxtile.inspection.summary import Inspection
     from onnxtile.planning.result import PlanResult
-    from onnxtile.report.format import PlanDocument
+    from onnxtile.report.format import PlanExport
     from onnxtile.tiling.result import TileResult
     from onnxtile.tiling.site_check import TileVerdict
-    from onnxtile.verbs.flows.patterns import MatchResult
-    from onnxtile.verbs.options.fuse import Patterns
-    from onnxtile.verification.trials import Verdict
+    from onnxtile.verbs.flows.match import MatchResult
+
+
+BoundDims: TypeAlias = Mapping[str, int]
+"""Sizes of symbolic dimensions, by name."""
+InputShapes: TypeAlias = Mapping[str, tuple[int, ...]]
+"""Whole shapes of inputs, by name."""
 
 
 def file_of(model: Source) -> Path | None:
     """Return the file of `model`; None for a model in memory."""
     return Path(model) if isinstance(model, str | Path) else None
+
+
+def save(model: ir.Model | Draft, path: str | Path, *, source: Source | None = None, force: bool = False) -> None:
+    """Write `model`, whole or not at all. Raises UsageError where `path` is the `source` file and `force` is off."""
+    origin = Path(source) if isinstance(source, str | Path) else None
+    files.save(model, Path(path), source=origin, force=force)
+
+
+# The verdict of the runs that a verb needs; what differs is an error.
+
+
+def agreeing(verdict: Verdict, what: str) -> Verdict:
+    """Return `verdict`, or raise Mismatch that names the worst output, or the first where none could be compared."""
+    if verdict.equal:
+        return verdict
+    if verdict.is_empty:
+        raise Mismatch(
+            f"no output of {what} could be compared: {nothing_compared(verdict)}",
+            hint="nothing was written; --no-verify writes the model without comparing",
+        )
+    worst = max((output for output in verdict.outputs if not output.equal), key=lambda output: output.max_abs)
+    raise Mismatch(
+        f"{what} does not compute what the original does: {worst.name!r} is off by {worst.max_abs:.3g}"
+        + (f" ({worst.reason})" if worst.reason else ""),
+        hint="nothing was written; please report it with the model",
+    )
+
+
+def nothing_compared(verdict: Verdict) -> str:
+    """Return why the first output was not compared."""
+    name, reason = next(iter(verdict.not_compared.items()))
+    return f"{name!r}: {reason}"
+
+
+def not_both() -> UsageError:
+    """Return the error for inputs that are given, and ranges of random ones besides."""
+    message = "{inputs} are given, so nothing is drawn from {ranges}"
+    return about_options(message, hint="leave out one of the two")
+
+
+def require_sites(failed: Iterable[str], hints: Mapping[str, str] | None = None) -> None:
+    """Raise Mismatch where any site `failed` when it ran alone; `hints` has what helps, by the name of the site."""
+    names = list(failed)
+    if names:
+        hint = (hints or {}).get(names[0], "please report it")
+        raise Mismatch(f"{names[0]!r} run alone does not compute what it replaces", hint=f"nothing was written; {hint}")
+
+
+def require_equal(verdict: ArenaVerdict | StateVerdict) -> None:
+    """Raise Mismatch where a run inside the arena differs from the plain run."""
+    if not verdict.equal:
+        where = f": {verdict.differing!r} at step {verdict.step}" if verdict.differing else ""
+        raise Mismatch(
+            f"the run inside the arena differs from the plain run{where}", hint="please report it with the model"
+        )
+
+
+def bound_shapes(model: ir.Model, shapes: Callable[[], Shapes], bound: ir.Model) -> Shapes:
+    """Return the shapes of `bound`, the form of `model` with all inputs bound: the `shapes` of `model` where it has no open dimensions."""
+    return shapes() if bound is model else resolved(bound)
+
+
+# The results.
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,8 +130,6 @@ class ModelResult(VerbResult):
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the model to `path`, whole or not at all. Raises UsageError where `path` is the file that was read and `force` is off."""
-        from onnxtile.verbs.flows.stage import save
-
         save(self._written(), path, source=self.source, force=force)
 
     def _written(self) -> ir.Model | Draft:
@@ -108,8 +182,8 @@ class RewrittenModel(ModelResult):
 
 
 def _verb(name: str) -> Callable[..., Any]:
-    """Return the function of a verb. It is found by its name, as `onnxtile` finds it, since verbs import their results."""
-    function: Callable[..., Any] = getattr(import_module(f"onnxtile.verbs.{name}"), name)
+    """Return the function of a verb. The library finds it by its name, since verbs import their results."""
+    function: Callable[..., Any] = getattr(import_module("onnxtile"), name)
     return function
 
 
@@ -340,40 +414,45 @@ class PlannedModel(ModelResult):
         state = proved if self.not_run is None else f"checked, not run: {self.not_run}"
         return f"{self.plan.summary}, {state}"
 
-    def write(self, path: str | Path) -> None:
+    def write(self, path: str | Path, *, weights: str = "code") -> None:
         """Write the plan to `path` in the format that the ending selects: .json, .html, .c, .h, .csv, .svg ... Raises UsageError.
 
-        A .c has its header beside it, and is proved as `plan` proves one, where the plan was verified.
+        A .c has its header beside it, and is proved as `plan` proves one, where the plan was verified. With `weights` "file" it has a
+        .weights.bin, too.
         """
-        from onnxtile.report.format import format_of
+        from onnxtile.report.format import RenderOptions, format_of
 
-        second = format_of(Path(path)).path_beside(Path(path))
-        document = self.document
-        write_result(document, self.verb, path)
-        if second is not None and document.firmware is not None:
-            require_writable(second)
-            write_whole(second, document.firmware(second.stem)[second.suffix])
+        whole = Path(path)
+        form = format_of(whole)
+        if not form.beside:
+            write_result(self.document, self.verb, path)
+            return
+        for file in (whole, *form.paths_beside(whole)):
+            require_writable(file)
+        with staged(form.contents(self._document(weights), whole, RenderOptions(form.title(whole)))):
+            pass
 
     @property
-    def document(self) -> PlanDocument:
+    def document(self) -> PlanExport:
         """The JSON of the plan, from which every format can be written."""
-        from onnxtile.report.format import PlanDocument
+        return self._document("code")
 
-        return PlanDocument(self.plan.to_dict(), self.constant_block, self.certificate, self._in_c)
+    def _document(self, weights: str) -> PlanExport:
+        from onnxtile.report.format import PlanExport
 
-    def _in_c(self, title: str) -> Mapping[str, bytes]:
-        """Return the files of the program in C. Raises UsageError for a node for which none can be written, Mismatch."""
-        made = self.firmware or self._built
-        return made.files(title)
+        program = cache(lambda: self.firmware or self._built(weights))
+        return PlanExport(
+            self.plan.to_dict(), self.constant_block, self.certificate, lambda title: program().files(title)
+        )
 
-    @cached_property
-    def _built(self) -> Firmware:
+    def _built(self, weights: str) -> Firmware:
+        """Return the program in C. Raises UsageError for a node for which none can be written, Mismatch."""
         from onnxtile.firmware.build import build
         from onnxtile.shapes.opened_calls import unfold
         from onnxtile.shapes.resolve import resolve
 
         opened = unfold(self.model, resolve(self.model, run=True), Constants(self.model))
-        return build(opened, self.plan, verify=self.verdict is not None)
+        return build(opened, self.plan, verify=self.verdict is not None, weights=weights)
 
     def certificate(self) -> dict[str, Any]:
         """Return the certificate of the plan, which `check/check_account.py` and `check_bound.py` accept. Raises ModelError."""
@@ -393,3 +472,147 @@ class PlannedModel(ModelResult):
         if self.firmware is not None:
             missing["firmware"] = self.firmware.to_dict()
         return {**self.plan.to_dict(), "verdict": self.verdict and self.verdict.to_dict(), **missing}
+
+
+# The result of fit.
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """The plan of a model, and the model as it was planned: quantised islands are kernels, and calls of functions are open."""
+
+    opened: Unfolded
+    plan: PlanResult
+    firmware: Firmware | None = None
+
+    @property
+    def document(self) -> PlanExport:
+        """The JSON of the plan, from which every format can be written."""
+        from onnxtile.planning.annotate import constant_block
+        from onnxtile.report.format import PlanExport
+
+        firmware = None if self.firmware is None else self.firmware.files
+        return PlanExport(self.plan.to_dict(), lambda: constant_block(self.opened.model, self.plan), firmware=firmware)
+
+    def run(self, progress: Progress) -> ArenaVerdict:
+        """Run the model inside its arena and outside it, and compare every tensor bit for bit."""
+        from onnxtile.arena.run import arena_run
+
+        opened = self.opened
+        return arena_run(opened.model, self.plan, opened.shapes, opened.constants, progress=progress)
+
+
+@dataclass(frozen=True, repr=False)
+class FittedModel(RewrittenModel):
+    """The model that fits, its plan, its costs before and after, and the steps that were taken.
+
+    The model holds the plan as metadata, as `plan` writes it; a model with quantised islands does not. Where nothing fits, `model` and
+    `after` are those of the smallest arena that was reached, and `blocked_by` says what is in the way. `verdict` is that of the runs of
+    both models, `arena_verdict` that of the run inside the arena; both are None where verification was off, or nothing fits.
+    `tiled` is the result of tiling the pieces within limits; None where none were given. `curve`
+    is the trade of which this model is one point; None where it was not asked for.
+    """
+
+    verb: ClassVar[str] = "fit"
+
+    model: ir.Model
+    planned_before: ModelPlan
+    planned: ModelPlan
+    memory: tuple[str, int] | None
+    before: ModelCost
+    after: ModelCost
+    steps: tuple[FitStep, ...]
+    blocked_by: Obstacle | None
+    verdict: Verdict | None
+    arena_verdict: ArenaVerdict | None
+    tiled: TileResult | None = None
+    curve: FitCurve | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the arena is within the capacity, if one was given."""
+        return self.memory is None or self.after.arena <= self.memory[1]
+
+    @property
+    def reason(self) -> str | None:
+        """The reason why nothing fits, in a line; None where it fits."""
+        if self.fits or self.memory is None:
+            return None
+        name, size = self.memory
+        blocked = self.blocked_by
+        more = " ..." if blocked and len(blocked.tensors) > 3 else ""
+        where = f"; while {blocked.kernel} runs, {', '.join(blocked.tensors[:3])}{more} live" if blocked else ""
+        ended = "; the bound of the search ended it" if blocked and blocked.search == "bound" else ""
+        gaps = self.after.arena - blocked.peak if blocked else 0
+        beside = f", beside gaps of {gaps:,} bytes" if gaps else ""
+        reached = f"the smallest arena reached is {self.after.arena:,} bytes{where}{beside}{ended}"
+        return f"nothing fits {name} of {size:,} bytes: {reached}"
+
+    @property
+    def summary(self) -> str:
+        """The arena before and after, and what that cost."""
+        extra = (self.after.macs - self.before.macs) / max(self.before.macs, 1)
+        sizes = f"arena {self.before.arena:,} to {self.after.arena:,} bytes"
+        return f"{sizes}, {extra:+.1%} MACs, {self.after.nodes:,} nodes, {verified(self.verdict)}"
+
+    @property
+    def _movement(self) -> dict[str, Any]:
+        """The bytes copied between two memories, without the single copies; nothing for one memory."""
+        movement = self.planned.plan.movement
+        if movement is None:
+            return {}
+        keys = ("fast", "slow", "bytes", "forced", "lower_bound", "bound")
+        return {"movement": {**{key: getattr(movement, key) for key in keys}, "copies": len(movement.copies)}}
+
+    @property
+    def documents(self) -> dict[str, PlanExport]:
+        """The JSON of the plans `before` and `after`, from which every format can be written."""
+        return {"before": self.planned_before.document, "after": self.planned.document}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of `fit`."""
+        return {
+            "capacity": self.memory and {"name": self.memory[0], "bytes": self.memory[1]},
+            "fits": self.fits,
+            "before": self.before.to_dict(),
+            "after": self.after.to_dict(),
+            **self._movement,
+            "steps": [step.to_dict() for step in self.steps],
+            "tiled": self.tiled and self.tiled.to_dict(),
+            "curve": self.curve and self.curve.to_dict()["curve"],
+            **({} if self.planned.firmware is None else {"firmware": self.planned.firmware.to_dict()}),
+            "blocked_by": self.blocked_by and self.blocked_by.to_dict(),
+            "verdict": self.verdict
+            and {**self.verdict.to_dict(), "arena": self.arena_verdict and self.arena_verdict.to_dict()},
+        }
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """The costs of the model as it is within one arena. `estimated`: the arena is the peak of the search, and no plan was made."""
+
+    cost: ModelCost
+    estimated: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return {**self.cost.to_dict(), "estimated": self.estimated}
+
+
+@dataclass(frozen=True, repr=False)
+class FitCurve(VerbResult):
+    """The points of the trade, from the model as it is to the smallest arena within the budget; `write` draws them."""
+
+    verb: ClassVar[str] = "curve"
+
+    points: tuple[CurvePoint, ...]
+
+    @property
+    def summary(self) -> str:
+        """The arenas of the first and the last point."""
+        first, last = self.points[0].cost, self.points[-1].cost
+        return f"{len(self.points):,} points, arena {first.arena:,} to {last.arena:,} bytes"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of the curve."""
+        return {"curve": [point.to_dict() for point in self.points]}

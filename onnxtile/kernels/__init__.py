@@ -1,0 +1,1 @@
+"""Memory planning: schedule, live ranges, aliases, offsets, and the proof of a plan."""

@@ -1,0 +1,434 @@
+"""Rewrite a model so that its activations fit a memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from onnxtile.declare.option import declared
+from onnxtile.declare.verb import Outcome
+from onnxtile.fitting.editing import copy_of
+from onnxtile.fitting.read_network import separate
+from onnxtile.fitting.result import ModelCost, obstacle_of, steps_before, steps_of
+from onnxtile.fitting.rewrites.rewrite import (
+    ModelRewrite,
+    batch_apart,
+    in_order_of_plan,
+    passed_twice,
+    sizes_written,
+    unblock,
+)
+from onnxtile.fitting.search import FitTarget, is_too_large, search
+from onnxtile.fitting.strips import Prices
+from onnxtile.fitting.write import inline
+from onnxtile.kernels.aliases import containers, kind_name
+from onnxtile.model.binding import bind, free_inputs, missing_sizes
+from onnxtile.model.constants import Constants
+from onnxtile.model.load import file_name, load
+from onnxtile.model.validity import check
+from onnxtile.planning.annotate import annotate, clear_plan
+from onnxtile.planning.model_plan import PlanSettings
+from onnxtile.planning.result import MovementResult
+from onnxtile.shapes.infer import values
+from onnxtile.shapes.opened_calls import is_kernel
+from onnxtile.shapes.resolve import Shapes, resolve
+from onnxtile.system.errors import Infeasible, Mismatch, ModelError
+from onnxtile.verbs.fit import CurveOptions, FitCommand, FitOptions, FitStepOptions, require_memory
+from onnxtile.verbs.flows.fit_drafts import (
+    FitAttempts,
+    FitSubject,
+    WrittenSchedule,
+    cost,
+    fuse_pieces,
+    opened_model,
+    planned_model,
+    regions_of,
+    running_nodes,
+    tokens_cut,
+    written,
+)
+from onnxtile.verbs.flows.kernels import settings_of
+from onnxtile.verbs.flows.results import CurvePoint, FitCurve, FittedModel, agreeing, file_of, require_equal
+from onnxtile.verbs.plan import PlanOptions
+from onnxtile.verification.rounding import judge, within_one_step
+from onnxtile.verification.trials import Verdict
+
+if TYPE_CHECKING:
+    from onnxtile.arena.run import ArenaVerdict
+
+
+_NEGLIGIBLE = 1e-4
+"""The share of its MACs by which rewrites of a model may exceed the budget: the product with one pixel more."""
+
+
+@declared(FitOptions)
+def fit(options: FitOptions) -> FittedModel:
+    """Return a model that computes what `model` computes, and whose arena is at most `capacity` bytes large.
+
+    Runs of operators are cut into strips of rows; rows that the next strip reads again are kept. With `smallest`, the smallest arena within
+    the budget is looked for. The arena is that of `onnxtile.plan` with its defaults; with `verify`, both models are run and compared. With
+    a fast and a slow memory in `capacity`, the operands of each kernel are in the fast one while it runs. Of the cuts that are tried, the
+    one with the fewest copied bytes is taken.
+
+    Raises ModelError, UsageError; Infeasible where nothing fits; Mismatch where an output differs.
+    """
+    require_memory(options)
+    fitted = attempt(options, read_subject(options))
+    if fitted.reason is not None:
+        raise Infeasible(
+            fitted.reason,
+            hint="raise the capacity, or the budget of extra MACs; --smallest looks for the smallest arena",
+        )
+    return fitted
+
+
+def run(options: FitStepOptions) -> Outcome:
+    """Do what the command and the step `fit` ask for."""
+    subject = read_subject(options)
+    curve = None
+    if isinstance(options, FitCommand) and options.curve:
+        curve = curve_of(subject)
+        if not options.fits_one:
+            return Outcome(curve, "curve", emitted={"curve": curve.to_dict()})
+    result = replace(attempt(options, subject), curve=curve)
+    if options.wants_c and result.fits:
+        result = _with_firmware(result, options)
+    note = "" if result.reason is None else f"error: {result.reason}"
+    model = result.model if result.fits else None
+    emitted = {**result.documents, "curve": curve and curve.to_dict()}
+    return Outcome(result, "fit", model, reason=result.reason, note=note, emitted=emitted)
+
+
+def _with_firmware(result: FittedModel, options: FitStepOptions) -> FittedModel:
+    """Return `result` with its program in C. Raises UsageError, Mismatch."""
+    from onnxtile.firmware.build import ProgramTarget, build
+
+    target = ProgramTarget(options.target_cc, options.runner)
+    planned = result.planned
+    how: dict[str, Any] = {"verify": options.verify, "weights": options.weights, "progress": options.progress}
+    program = build(planned.opened, planned.plan, target=target, **how)
+    return replace(result, planned=replace(planned, firmware=program))
+
+
+# The model to fit: its sizes are bound, its calls are written out, and it is planned as it is.
+
+
+def read_subject(options: CurveOptions) -> FitSubject:
+    """Return the model that the options name, planned as it is. Raises ModelError, UsageError."""
+    options.progress("reading the model")
+    model = load(options.model)
+    clear_plan(model)
+    dims = bind(model, options.single_dims, options.whole_shapes)
+    settings = replace(settings_of(PlanOptions(model)), name=file_name(options.model), dims=dims)
+    original = model.clone()
+    inline(model)
+    separate(model)
+    options.progress("inferring shapes")
+    shapes = resolve(model, run=True)
+    _require_sizes(model, shapes)
+    return _planned_subject(options, settings, original, model, shapes)
+
+
+def _planned_subject(
+    options: CurveOptions, settings: PlanSettings, original: ir.Model, model: ir.Model, shapes: Shapes
+) -> FitSubject:
+    """Return a model that computes what the `original` does, planned as it is."""
+    constants = Constants(model)
+    options.progress("planning")
+    planned = planned_model(opened_model(model, shapes), settings)
+    regions = regions_of(model, shapes, constants, exact=options.exact)
+    subject = FitSubject(options, settings, original, model, shapes, regions, planned, ModelCost(0, 0, 0, 0))
+    return replace(subject, before=cost(subject.whole, planned.plan, running_nodes(model, constants)))
+
+
+def _require_sizes(model: ir.Model, shapes: Shapes) -> None:
+    """Raise ModelError where the size of an input or a tensor is not known."""
+    tensors = (value for value in free_inputs(model) if isinstance(value.type, ir.TensorType))
+    left = [value for value in tensors if shapes.sizes(value) is None]
+    if left:
+        raise missing_sizes(left)
+    open_ = next((value for value in values(model) if value.name and shapes.sizes(value) is None), None)
+    held = containers(model, shapes).get(open_) if open_ is not None else None
+    if open_ is not None and held is not None:
+        raise ModelError(
+            f"{open_.name!r} is a {kind_name(held)}, and fit takes models of tensors only",
+            hint="use onnxtile plan, which keeps such values outside the arena",
+        )
+    if open_ is not None:
+        raise ModelError(f"the size of {open_.name!r} is not known: {shapes.reason(open_)}")
+
+
+# The flow: the best of several schedules is written into the model, planned, and proved by runs.
+
+
+def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
+    """Return the model that fits, or the smallest that was reached. Raises Infeasible where nothing fits two memories."""
+    if options.memories is not None:
+        best = _fewest_copied(options, subject)
+    else:
+        best = candidate(options, subject)
+        if options.fuse:
+            # The first of equals is written: plain, fused before it is cut, fused after that.
+            others = (fused_subject(subject), replace(subject, fuses=True))
+            drafts = (best, *(candidate(options, other) for other in others))
+            best = min(drafts, key=lambda draft: _worth(draft, options, subject))
+    after = replace(best.cost, macs=subject.before.macs + best.extra_macs)
+    fits = options.memory is None or after.arena <= options.memory[1]
+    # A model with quantised islands is annotated only where its copies between memories are in the file.
+    if fits and (best.plan.kernels is None or best.plan.movement is not None):
+        annotate(best.model, best.plan)
+    verdict, inside = judged(subject.original, best, options) if options.verify and fits else (None, None)
+    rewrites, regions, chosen = best.subject.rewrites, best.subject.regions, best.schedule.regions
+    fused_after = _fusing("fused after the model was cut", best.model) if best.subject.fuses else ()
+    return FittedModel(
+        best.model,
+        subject.planned,
+        best.planned,
+        options.memory,
+        subject.before,
+        after,
+        steps_before(rewrites) + steps_of(regions, chosen) + steps_before(fused_after),
+        None if fits else obstacle_of(best.plan, regions, chosen, is_cut_short=best.is_cut_short),
+        verdict,
+        inside,
+        tiled=best.tiled,
+        source=file_of(options.model),
+    )
+
+
+def candidate(options: FitOptions, subject: FitSubject) -> WrittenSchedule:
+    """Return the cheapest way to cut a model that fits one memory, or the smallest that was reached."""
+    whole, capacity = subject.as_it_is(), None if options.memory is None else options.memory[1]
+    if capacity is not None and whole.plan.arena_size <= capacity:
+        return whole
+    if capacity is None and is_too_large(subject.kernels):
+        raise Infeasible(
+            f"the smallest arena is not looked for: the model has {subject.kernels:,} operators, too many for a search",
+            hint="fuse the model first, or give a capacity that it fits as it is",
+        )
+    best, is_cut_short = cut(subject, _target(options, capacity))
+    if best is None or best.plan.arena_size >= whole.plan.arena_size:
+        best = whole
+    return replace(best, plan_known=best.planned, is_cut_short=is_cut_short)
+
+
+def _target(options: CurveOptions, capacity: int | None) -> FitTarget:
+    return FitTarget(capacity, float(options.max_extra_macs), options.max_nodes)
+
+
+def judged(original: ir.Model, best: WrittenSchedule, options: FitOptions) -> tuple[Verdict, ArenaVerdict]:
+    """Return the verdict of the runs of both models, and of the run inside the arena. Raises Mismatch where a result differs."""
+    progress = options.progress
+    progress("verifying")
+    check(best.model)
+    compared = None if options.tolerance is None else within_one_step(original)
+    verdict = agreeing(judge(original, best.model, progress, compared), "the fitted model")
+    if options.exact and any(output.max_abs for output in verdict.outputs):
+        worst = max(verdict.outputs, key=lambda output: output.max_abs)
+        raise Mismatch(
+            f"{worst.name!r} of the fitted model is not equal to the last bit: it is off by {worst.max_abs:.3g}",
+            hint="nothing was written; onnxruntime adds up strips in another order, or rounds 16-bit floats elsewhere: leave out --exact",
+        )
+    inside = best.planned.run(progress)
+    require_equal(inside)
+    return verdict, inside
+
+
+# The ways to cut a model: items of a batch, tokens in pieces, or regions, after the rewrites that let more of it be cut.
+
+
+def cut(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSchedule | None, bool]:
+    """Return the model with a schedule written into it, and whether the bound of its work ended the search for it.
+
+    Where that alone may do, items of a batch run one by one, or tokens in pieces; else regions are cut, or tokens where these take fewer
+    bytes. Nothing is written into a model of too many kernels.
+    """
+    if is_too_large(subject.kernels):
+        return None, True
+    subject = _in_order(subject)
+    exact = subject.options.exact
+    items = None if exact else batch_apart(subject.model, subject.shapes)
+    if items is not None:
+        apart = subject.rewritten(items, exact=False)
+        if apart.whole.peak < subject.whole.peak:
+            subject, too_large = apart, is_too_large(apart.kernels)
+            too_many = wanted.nodes is not None and apart.whole.nodes > wanted.nodes
+            if (too_large or _is_within(apart.whole.peak, wanted)) and not too_many:
+                return written(apart, apart.whole), too_large
+    tokens = None if exact else tokens_cut(subject, wanted)
+    if tokens is None:
+        return _cut_into_regions(subject, wanted)
+    of_tokens = None
+    if wanted.capacity is None or tokens.whole.peak <= wanted.capacity:
+        of_tokens = written(tokens, tokens.whole)
+    if of_tokens is None or not _is_within(of_tokens.plan.arena_size, wanted):
+        of_regions, is_cut_short = _cut_into_regions(subject, wanted)
+        if of_regions is not None:
+            fits = _is_within(of_regions.plan.arena_size, wanted)
+            if fits or of_regions.plan.peak <= tokens.whole.peak:
+                return of_regions, is_cut_short
+    return of_tokens or written(tokens, tokens.whole), False
+
+
+def _is_within(size: int, wanted: FitTarget) -> bool:
+    return wanted.capacity is not None and size <= wanted.capacity
+
+
+def _in_order(subject: FitSubject) -> FitSubject:
+    """Return the model with sizes written, a quantised one in the order of its plan where that takes no more bytes."""
+    sizes = sizes_written(subject.model, subject.shapes)
+    if sizes is not None:
+        subject = subject.rewritten(sizes, exact=subject.options.exact)
+    ordered = in_order_of_plan(subject.model, subject.shapes, subject.planned.plan.results)
+    if ordered is not None:
+        moved = subject.rewritten(ordered, exact=subject.options.exact)
+        if moved.whole.peak <= subject.whole.peak:
+            return moved
+    return subject
+
+
+def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSchedule | None, bool]:
+    """Return the model after rewrites with the schedule of regions written into it, and whether the bound ended the search."""
+    edited = unblocked_subject(subject)
+    if wanted.capacity is not None and not subject.options.exact:
+        # Operands of reductions that exceed the capacity are made twice, where the budget allows it.
+        most = edited.extra_left * edited.regions.network.macs
+        twice = passed_twice(edited.model, edited.shapes, edited.regions, wanted.capacity, most)
+        edited = edited if twice is None else edited.rewritten(twice, exact=False)
+    best = FitAttempts(edited, replace(wanted, extra_macs=max(edited.extra_left, 0.0))).result()
+    return best, edited.regions.is_cut_short
+
+
+def unblocked_subject(subject: FitSubject) -> FitSubject:
+    """Return the model after the rewrites that let more of it be cut; without those that take more MACs than the budget."""
+    for exact in dict.fromkeys((subject.options.exact, True)):
+        edit = unblock(subject.model, subject.shapes, exact=exact)
+        if edit is None:
+            continue
+        edited = subject.rewritten(edit, exact=subject.options.exact)
+        if edited.extra_left >= -_NEGLIGIBLE:
+            return edited
+    return subject
+
+
+# Fused models, of which the cheapest that fits is written.
+
+
+def fused_subject(subject: FitSubject) -> FitSubject:
+    """Return the fused model, planned as it is; meta-ops are not cut."""
+    model, shapes = copy_of(subject.model, subject.shapes)
+    shapes = fuse_pieces(model, shapes)
+    fused = _planned_subject(subject.options, subject.settings, subject.original, model, shapes)
+    return replace(fused, rewrites=_fusing("fused before the model is cut", model))
+
+
+def _fusing(text: str, model: ir.Model) -> tuple[ModelRewrite, ...]:
+    """Return the rewrite that made the meta-ops of a model; none where there are none."""
+    functions = model.functions
+    calls = (node for node in model.graph if node.op_identifier() in functions)
+    nodes = tuple(node.name or "" for node in calls if is_kernel(functions[node.op_identifier()]))
+    return (ModelRewrite("fuse", text, nodes),) if nodes else ()
+
+
+def _worth(result: WrittenSchedule, options: FitOptions, subject: FitSubject) -> tuple[int, float, int]:
+    """Return a key that is least for the best result: one that fits for the lowest price, and else the smallest arena."""
+    arena = result.plan.arena_size
+    over = arena if options.memory is None else max(arena - options.memory[1], 0)
+    prices, macs = Prices(), max(subject.before.macs, 1)
+    price = prices.macs * result.extra_macs / macs + prices.node * result.nodes + prices.copied * result.schedule.copied
+    return over, price, arena
+
+
+# Two memories: a model is cut for several shares of the fast one, and the one that copies the fewest bytes is written.
+
+_LESS = (1.0, 0.8, 0.6)
+"""Shares of the fast memory for which a model is cut, until one can be planned: copies of parts of inputs need bytes, too."""
+_MORE = (1.5, 2.0, 3.0)
+"""Shares for which it is cut then, with fewer MACs done again and more tensors that leave the fast memory."""
+
+
+def _fewest_copied(options: FitOptions, subject: FitSubject) -> WrittenSchedule:
+    """Return the candidate with the fewest copied bytes, then MACs and nodes. Raises Infeasible where none can be planned.
+
+    One that is cut as little as possible is enough where only parts of inputs, and outputs, are copied.
+    """
+    assert options.memory is not None
+    settings = replace(subject.settings, capacity=options.memories)
+    planned: list[WrittenSchedule] = []
+    error: Infeasible | None = None
+    has_fit = False
+    for share in (0.0, *_LESS, *_MORE):
+        if share and has_fit is (share in _LESS):
+            continue
+        capacity = int(share * options.memory[1])
+        drafted = cut(subject, _target(options, capacity))[0] if share else subject.as_it_is()
+        if drafted is None:
+            continue
+        try:
+            planned.append(drafted.moved(settings))
+        except Infeasible as reason:
+            error = error or reason
+            if share and not has_fit and drafted.plan.arena_size > capacity:
+                break  # smaller pieces were not found
+            continue
+        has_fit = has_fit or share > 0
+        movement = _movement(planned[-1])
+        if movement.bytes == movement.forced:
+            break
+    if not planned:
+        assert error is not None
+        raise error
+    return min(planned, key=lambda draft: (_movement(draft).bytes, draft.schedule.macs, draft.nodes))
+
+
+def _movement(draft: WrittenSchedule) -> MovementResult:
+    assert draft.plan.movement is not None
+    return draft.plan.movement
+
+
+# The trade of a model's arena against multiply-accumulates, nodes and copied bytes.
+
+_RATIO = 0.75
+"""The capacity of a point as a share of the peak of the point before."""
+_PLANNED = 3_000
+"""Kernels of the largest schedule that is written and planned; the arena of a larger one is an estimate."""
+
+
+@declared(CurveOptions)
+def fit_curve(options: CurveOptions) -> FitCurve:
+    """Return the trade of the arena of `model` against multiply-accumulates, nodes and copied bytes.
+
+    Each point is the cheapest way that was found to fit three quarters of the bytes of the point before, within the budgets. It was
+    written and planned, or says that it is an estimate; the models are not run. Raises ModelError, UsageError.
+    """
+    return curve_of(read_subject(options))
+
+
+def curve_of(subject: FitSubject) -> FitCurve:
+    """Return the trade of a model that was read."""
+    points = [CurvePoint(subject.before, False)]
+    for point in _points(unblocked_subject(subject)):
+        # Gaps between buffers may make an arena larger than its peak.
+        if point.cost.arena < points[-1].cost.arena:
+            points.append(point)
+    return FitCurve(tuple(points))
+
+
+def _points(subject: FitSubject) -> Iterator[CurvePoint]:
+    """Yield the cheapest schedule within each capacity; the last is the one with the least peak."""
+    peak, options = subject.before.arena, subject.options
+    while peak:
+        capacity = int(_RATIO * peak)
+        target = FitTarget(capacity, max(subject.extra_left, 0.0), options.max_nodes)
+        schedule = search(subject.regions, target, options.progress)
+        if schedule.peak >= peak:
+            return
+        peak = schedule.peak if schedule.peak <= capacity else 0
+        if schedule.nodes > _PLANNED:
+            estimate = ModelCost(schedule.peak, schedule.peak, schedule.macs, schedule.nodes, schedule.copied)
+            yield CurvePoint(estimate, True)
+        else:
+            yield CurvePoint(written(subject, schedule).cost, False)

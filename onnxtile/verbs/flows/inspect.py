@@ -1,0 +1,76 @@
+"""inspect: the operators, parameters, work and traffic of a model; or the activations of chosen nodes."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+import onnx_ir as ir
+
+from onnxtile.declare.option import declared, narrowed
+from onnxtile.declare.verb import Outcome
+from onnxtile.inspection.summary import Inspection, summarise
+from onnxtile.inspection.trace import Trace, choose_anywhere
+from onnxtile.inspection.trace import trace as trace_nodes
+from onnxtile.model.binding import bind
+from onnxtile.model.load import load
+from onnxtile.model.npz_inputs import read_inputs, write_arrays
+from onnxtile.system.progress import Progress
+from onnxtile.verbs.flows.kernels import bind_ranges, require_sizes_from_1
+from onnxtile.verbs.flows.results import not_both
+from onnxtile.verbs.inspect import InspectCommand, InspectOptions, InspectStep, TraceOptions
+
+
+@declared(InspectOptions)
+def inspect(options: InspectOptions) -> Inspection:
+    """Return operators, parameters, work and traffic of `model`, layer by layer, without running it, at any size.
+
+    With `training`, also the bytes of activations that a backward pass would keep; with `tree`, sums over the modules that the names of
+    nodes say. Raises ModelError, UsageError.
+    """
+    progress = options.progress
+    progress("reading the model")
+    graph = load(options.model)
+    _, ranges = bind_ranges(graph, options)
+    require_sizes_from_1(ranges)
+    trained = _as_trained(graph, progress) if options.training else None
+    progress("resolving shapes")
+    return summarise(graph, training=trained, tree=options.tree, ranges=ranges)
+
+
+def _as_trained(graph: ir.Model, progress: Progress) -> ir.Model:
+    """Return `graph` with those meta-ops that frameworks have as one operator: exporters take them apart, and their parts keep more."""
+    # The patterns take a second to read.
+    from onnxtile.fusion.fuse import fuse
+    from onnxtile.fusion.pattern import in_order, select
+    from onnxtile.inspection.training import ONE_OPERATOR
+
+    trained = graph.clone()
+    fuse(trained, in_order(select(sorted(ONE_OPERATOR))), progress)
+    return trained
+
+
+# Real activations of chosen nodes.
+
+
+@declared(TraceOptions)
+def trace(options: TraceOptions) -> Trace:
+    """Run `model` and return the outputs of `nodes`: names of nodes, operators, or queries. Raises ModelError, UsageError, QueryError."""
+    inputs, ranges, progress = options.inputs, options.ranges, options.progress
+    if inputs is not None and ranges:
+        raise not_both()
+    progress("reading the model")
+    graph = load(options.model)
+    bind(graph, options.single_dims, options.whole_shapes)
+    graph, chosen = choose_anywhere(graph, options.nodes)
+    given = None if inputs is None else read_inputs(os.fspath(inputs), graph)
+    progress("running")
+    return trace_nodes(graph, chosen, given=given, ranges=ranges, seed=options.seed)
+
+
+def run(options: InspectStep) -> Outcome:
+    """Do what the command and the step `inspect` ask for."""
+    if isinstance(options, InspectCommand) and options.trace:
+        traced = trace.from_options(narrowed(TraceOptions, options, nodes=options.trace))
+        return Outcome(traced, "trace", save=partial(write_arrays, arrays=traced.arrays))
+    return Outcome(inspect.from_options(options), "inspect")

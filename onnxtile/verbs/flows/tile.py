@@ -1,0 +1,333 @@
+"""Splits matrix products within limits, and compares the bytes that live at once for each way to add up."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from onnxtile.declare.option import declared
+from onnxtile.declare.verb import Outcome
+from onnxtile.fitting.editing import known_shapes
+from onnxtile.model import keys
+from onnxtile.model.binding import bind
+from onnxtile.model.constants import Constants
+from onnxtile.model.load import Source, load
+from onnxtile.model.opset import opset_of, raised
+from onnxtile.model.stream import Draft
+from onnxtile.model.topology import all_nodes, node_id
+from onnxtile.model.validity import check
+from onnxtile.planning.annotate import clear_plan
+from onnxtile.shapes.infer import values
+from onnxtile.shapes.resolve import Shapes, resolve, shapes_of_raised
+from onnxtile.system.errors import ModelError, ModelWarning, OnnxtileError
+from onnxtile.system.progress import Progress
+from onnxtile.tiling.contraction import HALVES, FreeAt
+from onnxtile.tiling.limits import Accumulation, Limits, TilingPolicy
+from onnxtile.tiling.result import TileResult
+from onnxtile.tiling.site_check import TileVerdict, check_tiles
+from onnxtile.tiling.tile import opset_to_join
+from onnxtile.tiling.tile import tile as tile_graph
+from onnxtile.verbs.flows.results import (
+    ArenaChange,
+    BoundDims,
+    InputShapes,
+    OpsetChange,
+    TiledModel,
+    agreeing,
+    file_of,
+    require_sites,
+)
+from onnxtile.verbs.tile import TileOptions
+from onnxtile.verification.rounding import judge
+from onnxtile.verification.trials import Verdict
+
+if TYPE_CHECKING:
+    from onnxtile.planning.result import PlanResult
+
+
+# The bytes that live at once in a tiled model, for each way to accumulate, and its arena before and after.
+
+_MOST_NODES = 5_000
+"""Nodes of the largest model whose arena is planned beside the tiling; that takes a few seconds."""
+
+
+def plan_peaks(
+    original: ir.Model, limits: Limits, options: TilingPolicy, free: FreeAt, *, run: bool, progress: Progress
+) -> dict[str, dict[str, int]]:
+    """Return for each way to accumulate the peak in bytes: of the whole `model`, and inside tiled `layers`.
+
+    `original` is the model before it is tiled, with all its dimensions bound. Raises Infeasible where a way needs more nodes than allowed.
+    """
+    peaks: dict[str, dict[str, int]] = {}
+    for way in Accumulation:
+        progress(f"planning with {way}")
+        peaks[str(way)] = _peak(original.clone(), limits, replace(options, accumulate=way, wrap=False), free, run)
+    return peaks
+
+
+@dataclass(frozen=True)
+class ArenaPlan:
+    """The plan of a model, before or after it is tiled, made when it is first asked for. `known` are its shapes before it is tiled."""
+
+    model: ir.Model
+    known: Shapes
+
+    @cached_property
+    def arena(self) -> int | str:
+        """The bytes of all arenas, or why the model was not planned."""
+        if isinstance(self._plan, str):
+            return self._plan
+        if self._plan.unplanned:
+            first = self._plan.unplanned[0]
+            return f"the size of {first.name!r} is not known: {first.reason}"
+        return self._plan.arena_size
+
+    def free(self, node: ir.Node) -> int:
+        """Return the bytes of the arena that no tensor takes while `node` runs, of this model or of a copy; 0 where they are not known."""
+        return self._free.get(node.outputs[0].name, 0)
+
+    @cached_property
+    def _plan(self) -> PlanResult | str:
+        """The plan, or why the model was not planned."""
+        from onnxtile.planning.model_plan import PlanSettings, plan_model
+
+        nodes = self.model.graph.num_nodes()
+        if nodes > _MOST_NODES:
+            return f"planned only up to {_MOST_NODES:,} nodes, and the model has {nodes:,}"
+        shapes = known_shapes(self.model, self.known)
+        try:
+            return plan_model(self.model, shapes, Constants(self.model), PlanSettings(order="auto"))
+        except OnnxtileError as error:
+            return str(error)
+
+    @cached_property
+    def _free(self) -> Mapping[str | None, int]:
+        """The free bytes while the node runs that makes a value, by the name of the value."""
+        if isinstance(self._plan, str) or self._plan.unplanned:
+            return {}
+        live, steps = _live(self._plan), dict(zip(self._plan.schedule, self._plan.steps, strict=True))
+        nodes_with_step = [node for node in self.model.graph if node_id(node) in steps]
+        arena = self._plan.arena_size
+        return {value.name: arena - live[steps[node_id(node)]] for node in nodes_with_step for value in node.outputs}
+
+
+def _arena_change(before: ArenaPlan, after: ArenaPlan) -> ArenaChange:
+    """Return the two sizes, or the reason why either is missing; `after` is planned only where `before` could be."""
+    if isinstance(before.arena, str):
+        return ArenaChange(reason=before.arena)
+    return ArenaChange(before.arena, after.arena) if isinstance(after.arena, int) else ArenaChange(reason=after.arena)
+
+
+def _peak(model: ir.Model, limits: Limits, options: TilingPolicy, free: FreeAt, run: bool) -> dict[str, int]:
+    from onnxtile.check.audit import require
+    from onnxtile.planning.model_plan import PlanSettings, plan_model
+
+    known = resolve(model, run=run)
+    tile_graph(model, limits, known, Constants(model), options, free=free)
+    inside = {node.name for node in model.graph if keys.TILE in node.metadata_props}
+    shapes, constants = known_shapes(model, known), Constants(model)
+    planned = plan_model(model, shapes, constants, PlanSettings(planner="greedy-by-size"))
+    require(model, planned, shapes, constants)
+    total = _live(planned)
+    at_tiles = (total[step] for name, step in zip(planned.schedule, planned.steps, strict=True) if name in inside)
+    return {"model": max(total, default=0), "layers": max(at_tiles, default=0)}
+
+
+def _live(planned: PlanResult) -> list[int]:
+    """Return the bytes of the buffers that are live at each step."""
+    live = [0] * (max(planned.steps, default=0) + 2)
+    for buffer in planned.buffers:
+        if buffer.alias is None:
+            taken = -(-buffer.size // planned.alignment) * planned.alignment
+            live[buffer.first] += taken
+            live[buffer.last + 1] -= taken
+    return list(accumulate(live))
+
+
+# Raises an old model to the opset in which its tiles can be joined in place.
+
+
+@dataclass(frozen=True)
+class ModelToTile:
+    """A model with its shapes and constants, in the opset in which it is tiled."""
+
+    model: ir.Model
+    known: Shapes
+    constants: Constants
+    opset: OpsetChange
+
+
+def raised_to_join(
+    model: ir.Model, known: Shapes, limits: Limits, options: TilingPolicy, free: FreeAt, *, run: bool
+) -> ModelToTile:
+    """Return `model` in the opset in which its tiles can be joined in place: a copy where that is newer than its own.
+
+    `known` are its shapes. With `run`, new values get theirs from a run, too. Where onnx's converter refuses, the model keeps its opset.
+    """
+    constants, before = Constants(model), opset_of(model)
+    version = opset_to_join(model, limits, known, constants, options, free=free)
+    if version <= before:
+        return ModelToTile(model, known, constants, OpsetChange(before, before))
+    try:
+        copy = raised(model, version)
+    except ModelError as error:
+        return ModelToTile(model, known, constants, OpsetChange(before, before, str(error)))
+    shapes = shapes_of_raised(model, known, copy) or resolve(copy, run=run)
+    return ModelToTile(copy, shapes, Constants(copy), OpsetChange(before, version))
+
+
+_ValuePlace = tuple[ir.Graph | None, str | None]
+"""The graph and the name of a value."""
+_UNVERIFIED = "planned only with verification"
+"""Without it, tiles are made when they are written."""
+_UNPLANNED = "not planned, since nothing was tiled"
+_PLANNED = 1_000
+"""Nodes of the largest tiled model whose lives are planned for every way to accumulate without being asked for."""
+
+
+@declared(TileOptions)
+def tile(settings: TileOptions) -> TiledModel:
+    """Split every matrix product of `model` into MatMul, Sum and Concat nodes within the limits; convolutions where these ask for it.
+
+    `limits` are those of a limits file, and the other bounds count more than they do. With a memory, the tile is chosen that moves the
+    fewest bytes. With `peaks`, the model is tiled once for each way to add partial sums, to show the bytes that live at once; None asks
+    for that where it takes little time. With `verify`, each different product is judged against a float64 run, and the whole model is run
+    beside the original. Raises ModelError, UsageError; Infeasible where no tile meets the limits; Mismatch where a result is further off
+    than rounding explains.
+    """
+    limits, options, progress = settings.bounds, settings.manner, settings.progress
+    dims, shapes, peaks, verify = settings.single_dims, settings.whole_shapes, settings.peaks, settings.verify
+    progress("reading the model")
+    original = _read(settings.model, dims, shapes)
+    tiled, nodes_before = original.clone() if verify else original, original.graph.num_nodes()
+    progress("inferring shapes")
+    known = resolve(tiled, run=verify)
+    plan = ArenaPlan(original, _of_clone(known, tiled, original) if verify else known)
+    progress("tiling")
+    ready = raised_to_join(tiled, known, limits, options, plan.free, run=verify)
+    tiled, known, constants, opset = ready.model, ready.known, ready.constants, ready.opset
+    declared, on_devices = _declared(tiled), {node_id(node) for node in all_nodes(tiled) if node.device_configurations}
+    result = tile_graph(tiled, limits, known, constants, options, progress, late=not verify, free=plan.free)
+    for name in [site.node for site in result.tiled if site.node in on_devices]:
+        warnings.warn(f"the tiles of {name!r} have no device configuration; it had one", ModelWarning, stacklevel=2)
+    if any(node.op_type == "If" for node in tiled.graph.all_nodes()):
+        _keep_to(declared, result)
+    verdict, sites = _judged(original, tiled, result, constants, options, progress) if verify else (None, ())
+    wanted = verify and tiled.graph.num_nodes() <= _PLANNED if peaks is None else peaks
+    planned = None
+    if wanted and result.is_changed:
+        source = original if verify else _read(settings.model, dims, shapes)
+        # A plan that was not requested is left out where it fails.
+        with suppress(OnnxtileError) if peaks is None else nullcontext():
+            source = raised(source, opset.after)
+            planned = plan_peaks(source, limits, options, plan.free, run=verify, progress=progress)
+    nodes = tiled.graph.num_nodes() + sum(site.nodes - 1 for site in result.tiled if not site.emitted)
+    draft, arena = Draft(tiled, result.late), ArenaChange(reason=_UNPLANNED if verify else _UNVERIFIED)
+    if verify and result.is_changed:
+        progress("planning the arena")
+        arena = _arena_change(plan, ArenaPlan(tiled, known))
+    return TiledModel(
+        draft,
+        result,
+        nodes_before,
+        nodes,
+        verdict,
+        sites,
+        planned,
+        arena,
+        opset,
+        _warnings(result, arena, opset),
+        source=file_of(settings.model),
+    )
+
+
+def run(options: TileOptions) -> Outcome:
+    """Do what the command and the step `tile` ask for."""
+    result = tile.from_options(options)
+    return Outcome(result, "tile", result.draft)
+
+
+def _of_clone(known: Shapes, model: ir.Model, clone: ir.Model) -> Shapes:
+    """Return the shapes of `model` for the values of its clone."""
+    return known.of_copies(dict(zip(values(model), values(clone), strict=True)))
+
+
+def _judged(
+    original: ir.Model,
+    tiled: ir.Model,
+    result: TileResult,
+    constants: Constants,
+    options: TilingPolicy,
+    progress: Progress,
+) -> tuple[Verdict, tuple[TileVerdict, ...]]:
+    """Run each different product and the whole model; return the verdicts. Raises Mismatch where a result is too far off."""
+    progress("verifying")
+    opset = tiled.graph.opset_imports.get("", 0)
+    sites = check_tiles(result.tiled, constants, opset, runs=options.runs, progress=progress)
+    require_sites((site.node for site in sites if not site.passed), _hints(result))
+    check(tiled)
+    return agreeing(judge(original, tiled, progress), "the tiled model"), sites
+
+
+def _warnings(result: TileResult, arena: ArenaChange, opset: OpsetChange) -> tuple[str, ...]:
+    """Return the warnings that a user should see, one line each."""
+    texts = []
+    if not result.is_changed:
+        reasons = Counter(node.reason for node in result.skipped).most_common(1)
+        most = f"; the most common reason: {reasons[0][0]}" if reasons else "; the model has no node that tile cuts"
+        texts.append(f"nothing was tiled{most}")
+    over = len(result.over_limits)
+    if over:
+        texts.append(
+            f"{over} node{'s' * (over > 1)} over the limits, left as in the model (strict makes this an error)"
+        )
+    if opset.reason is not None:
+        texts.append(f"the model keeps opset {opset.before}, in which tiles are joined by Concat: {opset.reason}")
+    if arena.grown:
+        # Two partial sums live together in any case.
+        sums = any(site.accumulate is Accumulation.SUM and site.grid.shape[1] > 2 for site in result.tiled)
+        hint = "; accumulate = chain or gemm keeps fewer partial sums" if sums else ""
+        texts.append(f"the arena grew from {arena.before:,} to {arena.after:,} bytes{hint}")
+    return tuple(texts)
+
+
+def _hints(result: TileResult) -> dict[str, str]:
+    """Return hints for partial sums of 16 bits that overflow or lose digits."""
+    halves = [site for site in result.tiled if site.contraction.dtype in HALVES and site.grid.shape[1] > 1]
+    return {
+        site.node: "its partial sums leave the range or the digits of "
+        f"{site.contraction.dtype.name.lower()}: "
+        + ("--accumulate-type float32 adds them in float32" if site.contraction.sums is None else "raise --max-k")
+        for site in halves
+    }
+
+
+def _declared(model: ir.Model) -> dict[_ValuePlace, ir.Shape | None]:
+    """Return the shapes that the model declares for the outputs of its nodes; functions may repeat names of others."""
+    return {(value.graph, value.name): value.shape for node in all_nodes(model) for value in node.outputs}
+
+
+def _keep_to(declared: Mapping[_ValuePlace, ir.Shape | None], result: TileResult) -> None:
+    """Keep of the shapes of new values only the shapes that the model declared.
+
+    onnxruntime infers shapes in every branch, also in one that is never taken at these sizes, and refuses the model where they do not
+    fit there; so shapes that it cannot infer itself must be left out.
+    """
+    for value in (value for site in result.tiled for node in site.emitted for value in node.outputs):
+        value.shape = declared.get((value.graph, value.name))
+
+
+def _read(model: Source, dims: BoundDims | None, shapes: InputShapes | None) -> ir.Model:
+    """Return `model`, its dimensions bound, and without the marks of a plan."""
+    read = load(model)
+    clear_plan(read)
+    bind(read, dims or {}, shapes or {})
+    return read
