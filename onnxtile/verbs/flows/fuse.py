@@ -72,7 +72,7 @@ def fuse(options: FuseOptions) -> FuseResult:
         from onnxtile.verbs.flows.lower import lower_patterns  # fuse without lowering has no use for it
 
         return replace(lower_patterns(original, chosen, lower, EdgeRule(options.edge), verify, progress), source=source)
-    shapes = cache(lambda: resolved(original, proved=verify))
+    shapes = cache(lambda: resolved(original))
     arena: ArenaChange | None = None
 
     def fuse_copy(left_out: Container[Site]) -> tuple[ir.Model, list[PatternResult]]:

@@ -89,7 +89,7 @@ def _planned(options: PlanOptions) -> PlannedModel:
         require_orderable(planned.graph)
     progress("inferring shapes")
     wanted = Wanted(given, ranges)
-    known = resolve(planned, run=True, wanted=wanted, bounds=bounds, proved=options.verify)
+    known = resolve(planned, run=True, wanted=wanted, bounds=bounds)
     progress("planning")
     settings = replace(settings, digest=digest(options.model), name=file_name(options.model), dims=bound)
     if options.movement == "none":
@@ -316,7 +316,7 @@ def _at(
         bound = model.clone()
         bind(bound, bound_sizes, {}, least=0)
         wanted = Wanted(None, options.ranges)
-        known = resolve(bound, run=True, wanted=wanted, bounds=options.bounds, proved=options.verify)
+        known = resolve(bound, run=True, wanted=wanted, bounds=options.bounds)
         yield bound_sizes, unfold(bound, known, Constants(bound))
 
 
