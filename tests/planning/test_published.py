@@ -369,6 +369,7 @@ def test_no_rows_at_all_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 PACKAGE = Path(onnxtile.__file__).parent
 SHARED = {
     "onnxtile.system.errors",
+    "onnxtile.system.process",
     "onnxtile.model.keys",
     "onnxtile.declare.plan_document",
     "onnxtile.declare.verb",
