@@ -62,7 +62,7 @@ def plan(options: PlanOptions) -> PlannedModel:
 
     The result is checked against the model by code that shares nothing with what plans (see `check_plan`); with `verify`, the model is also
     run with every tensor at its planned address. Raises ModelError, UsageError; Infeasible over `capacity`; CheckFailed where the check
-    says no; Mismatch where the run inside the arena differs.
+    fails; Mismatch where the run inside the arena differs.
     """
     try:
         return _planned(options)
@@ -219,7 +219,7 @@ def _fitting(
     try:
         return plan_model(*opened, settings)
     except OverCapacity as error:
-        # Which memory a buffer is in depends on the capacities, so that the formulas of a plan without them say nothing.
+        # The memory of a buffer depends on the capacities, so the formulas of a plan without capacities do not apply.
         if isinstance(settings.capacity, Mapping) and len(settings.capacity) > 1:
             raise none_fits(settings.ranges, refusal, error) from None
         # A place names the memory, which is then as large as any plan.
@@ -247,7 +247,7 @@ def _proof(model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOpti
 
     Runs of a plan that keeps states follow each other, from the least length to the largest, instead.
 
-    Raises CheckFailed where the check says no, and Mismatch where a run differs.
+    Raises CheckFailed where the check fails, and Mismatch where a run differs.
     """
     sizes = proved_sizes(plan.ranges)
     wanted = Wanted(None, options.ranges)
