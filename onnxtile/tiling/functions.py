@@ -15,6 +15,7 @@ from onnxtile.model.constants import constant_array
 from onnxtile.model.topology import all_nodes, called_functions, nodes_in
 from onnxtile.operators.node_view import KnownConstants, NotApplicable
 from onnxtile.operators.reads import TensorDims
+from onnxtile.shapes.infer import values
 from onnxtile.shapes.propagation import Propagation
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import ModelError
@@ -143,7 +144,11 @@ class FunctionTable:
     @cached_property
     def _computed(self) -> Propagation:
         """The few numbers that the main graph computes from shapes."""
-        return self._shapes.carried_on(self._model)
+        known = [(value, self._shapes.dtype(value), self._shapes.dims(value)) for value in values(self._model)]
+        dtypes = {value: dtype for value, dtype, _ in known if dtype is not None}
+        numbers = Propagation(self._model, dtypes, {value: dims for value, _, dims in known if dims is not None})
+        numbers.run()
+        return numbers
 
 
 def _inferred(
