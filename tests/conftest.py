@@ -1,6 +1,7 @@
-"""What all tests share: where the models are, and the switch for slow checks."""
+"""What all tests share: where the models are, how commands start, and the switch for slow checks."""
 
 import importlib.util
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +36,9 @@ LIGHT = (
 )
 """The light models of the onnx wheel: convolutions, and no attention."""
 
+
+# Commands that tests start keep the bytecode of the package, as an installed one has it: compiling it takes each of them 0.4 s.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # A shell that starts the tests in the background, or nohup, leaves signals ignored, and every process that a test starts inherits that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

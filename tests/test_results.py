@@ -1,9 +1,12 @@
-"""Results: one line of text, a table in a notebook, files by their endings, and the next verb without a file between."""
+"""Every verb takes a path, a ModelProto or an onnx_ir model, changes none of them, and returns a typed result."""
 
 from __future__ import annotations
 
 import json
 import pickle
+import pkgutil
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -12,16 +15,23 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 
 import onnxtile
 from onnxtile.declare.plan_document import document_of
 from onnxtile.declare.verb import VerbResult
+from onnxtile.model.save import to_bytes
 from onnxtile.report.format import Format
+from onnxtile.system.errors import CheckFailed, ModelError, OnnxtileError, QueryError, UsageError
 from onnxtile.system.registry import discover
 
-TEXT = """<ir_version: 10, opset_import: ["": 17]>
+# The library's face: every verb takes a path, a ModelProto or an onnx_ir model, changes none of them, and returns a
+# typed result.
+
+
+TEXT = """<ir_version: 8, opset_import: ["": 17]>
 g (float[4,64] x) => (float[4,8] y) { [product] h = MatMul(x, w)  [sum] i = Add(h, b)  [end] y = Relu(i) }"""
 
 
@@ -31,6 +41,170 @@ def proto() -> onnx.ModelProto:
     for name, shape in (("w", (64, 8)), ("b", (8,))):
         model.graph.initializer.append(numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), name))
     return model
+
+
+VERBS: dict[str, Callable[..., Any]] = {
+    "match": lambda model, **how: onnxtile.match(model, "MatMul-*>Add", **how),
+    "fuse": lambda model, **how: onnxtile.fuse(model, ["MatMul-*>Add"], **how),
+    "tile": lambda model, **how: onnxtile.tile(model, onnxtile.Limits.of(max=32), **how),
+    "plan": lambda model, **how: onnxtile.plan(model, alignment=64, **how),
+    "inspect": onnxtile.inspect,
+    "verify": lambda model, **how: onnxtile.verify(model, model, **how),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_form_of_a_model_gives_the_same(tmp_path: Path, verb: str) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(proto(), path)
+    results = [VERBS[verb](source) for source in (path, str(path), proto(), ir.from_proto(proto()))]
+    contents = [result.to_dict() for result in results]
+    for content in contents:  # a model in memory has no file to take the digest of
+        content.pop("model", None)
+        content.pop("digest", None)
+        content.pop("model_digest", None)
+    assert all(content == contents[0] for content in contents)
+    models = [to_bytes(result.model) for result in results if hasattr(result, "model")]
+    assert len(set(models)) <= 1
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_results_are_json(verb: str) -> None:
+    content = VERBS[verb](proto()).to_dict()
+    assert json.loads(json.dumps(content, allow_nan=False)) == json.loads(json.dumps(content))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_model_of_the_caller_stays_as_it_is(verb: str) -> None:
+    source = proto()
+    VERBS[verb](source)
+    assert source == proto()
+    model = ir.from_proto(proto())
+    before = to_bytes(model)
+    VERBS[verb](model)
+    assert to_bytes(model) == before
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_missing_file_is_a_model_error(tmp_path: Path, verb: str) -> None:
+    with pytest.raises(ModelError, match="no such file"):
+        VERBS[verb](tmp_path / "absent.onnx")
+
+
+def test_fuse_and_unfuse_say_what_they_did() -> None:
+    fused = onnxtile.fuse(proto(), ["MatMul-*>Add"])
+    assert (fused.fused, fused.nodes_before, fused.nodes_after) == (1, 3, 2)
+    assert fused.verdict is not None and fused.verdict.equal
+    assert [site.equal for site in fused.sites] == [True]
+    restored = onnxtile.unfuse(fused.model)
+    assert restored.to_dict()["unfused"] == {"MetaOp": 1}
+    assert [node.name for node in restored.model.graph] == ["product", "sum", "end"]
+
+
+def test_without_verification_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnxtile.verbs.flows import fuse as fusing
+
+    monkeypatch.setattr(fusing, "run_original", pytest.fail)
+    result = onnxtile.fuse(proto(), ["MatMul-*>Add"], verify=False)
+    assert result.verdict is None
+    assert result.sites == ()
+
+
+STAGES = {
+    "match": ["reading the model", "matching"],
+    "fuse": ["reading the model", "matching", "verifying", "running the original", "comparing", "verifying each different site"],
+    "tile": [
+        *("reading the model", "inferring shapes", "tiling", "verifying"),
+        *("verifying each different product", "running the original", "comparing", "planning the arena"),
+    ],
+    "plan": ["reading the model", "inferring shapes", "planning", "running the model", "running inside the arena"],
+    "verify": ["reading the models", "running the first model", "running the original", "running the second model", "comparing"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", STAGES)
+def test_progress_hears_the_stages_and_counts_their_parts(verb: str) -> None:
+    heard: list[tuple[str, int, int]] = []
+
+    def progress(stage: str, done: int = 0, total: int = 0, /) -> None:
+        heard.append((stage, done, total))
+
+    VERBS[verb](proto(), progress=progress)
+    assert list(dict.fromkeys(stage for stage, _, _ in heard if stage != "searching")) == STAGES[verb]
+    assert all(0 <= done < total for _, done, total in heard if total)
+    assert any(total for _, _, total in heard) == (verb != "match")
+
+
+def test_without_patterns_the_whole_library_is_used(transformer: Path) -> None:
+    names = {pattern.name for pattern in onnxtile.fuse(transformer, verify=False).patterns}
+    assert {"LayerNorm", "GeLU"} <= names
+
+
+def test_save_asks_before_it_overwrites_the_source(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(proto(), path)
+    result = onnxtile.fuse(path, ["MatMul-*>Add"])
+    with pytest.raises(UsageError, match="overwritten"):
+        onnxtile.save(result.model, path, source=path)
+    onnxtile.save(result.model, path, source=path, force=True)
+    assert len(onnx.load(path).graph.node) == 2
+
+
+def test_errors_have_one_root_and_an_exit_code() -> None:
+    with pytest.raises(QueryError) as caught:
+        onnxtile.match(proto(), "MatMul->")
+    assert isinstance(caught.value, OnnxtileError)
+    assert (caught.value.exit_code, CheckFailed.exit_code) == (2, 1)
+
+
+def test_only_the_verbs_are_public() -> None:
+    assert {"Limits", "fuse", "match", "plan", "save", "tile", "unfuse", "verify"} <= set(onnxtile.__all__)
+    assert all(getattr(onnxtile, name) is not None for name in onnxtile.__all__)
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        onnxtile.nothing_like_it  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_a_verb_does_not_wait_for_what_another_needs() -> None:
+    others = {"networkx", "onnxruntime", "onnxtile.fusion.pattern", "onnxtile.planning.model_plan"}
+    script = f"import sys, onnxtile.api as api; api.tile; print(*({others!r} & sys.modules.keys()))"
+    out = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    assert out.split() == []
+
+
+def test_a_bare_problem_is_planned_without_what_models_need(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("id,lower,upper,size\na,0,3,4\n")
+    script = (
+        "import sys, onnxtile.cli as cli; sys.argv = ['onnxtile', 'plan', 'p.csv', '-q', '--emit', 'p.json', '--json', 'q.json']\n"
+        "try: cli.main()\nexcept SystemExit as end: print(end.code, *({'onnx', 'onnx_ir', 'sympy'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.split() == ["0"]
+    plan, result = (json.loads((tmp_path / name).read_text()) for name in ("p.json", "q.json"))
+    assert plan["buffers"] == result["buffers"]
+    assert plan.keys() <= result.keys()
+
+
+def test_every_name_of_the_library_stands_for_something() -> None:
+    from onnxtile import api
+
+    assert all(getattr(api, name) is not None for name in api.__all__)
+    assert set(api._HOME_OF) == set(api.__all__)
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        api.nothing_like_it  # noqa: B018
+
+
+@pytest.mark.parametrize("verb", [name for name in onnxtile.__all__ if name not in {"Source", "__version__"}])
+def test_a_name_means_one_thing_and_can_be_pickled(verb: str) -> None:
+    found = getattr(onnxtile, verb)
+    assert getattr(onnxtile, verb) is found and verb in dir(onnxtile)
+    assert pickle.loads(pickle.dumps(found)) is found
+
+
+def test_no_package_has_the_name_of_a_verb() -> None:
+    assert not {module.name for module in pkgutil.iter_modules(onnxtile.__path__)} & set(onnxtile.__all__)
+
+
+# Results: one line of text, a table in a notebook, files by their endings, and the next verb without a file between.
 
 
 def _check() -> VerbResult:

@@ -16,6 +16,7 @@ from onnxtile.pipeline.run import run_one
 from onnxtile.system.errors import ModelError, OnnxtileError, OverLimit, UsageError
 from onnxtile.system.limits import LOOP_SECONDS, SECONDS, Clock, RunLimits, Watch, seconds_of_a_run
 from onnxtile.system.runtime import Session
+from tests import build
 
 Text = Callable[..., onnx.ModelProto]
 ENDLESS = 2**62
@@ -32,30 +33,28 @@ def looping(turns: int, *, nodes: bool = True) -> onnx.ModelProto:
             scalar("w" if nodes else "v", TensorProto.FLOAT, [2]),
         ],
     )
-    graph = helper.make_graph(
+    return build.model(
         [helper.make_node("Loop", ["n", "", "x"], ["y"], body=body)],
-        "g",
         [scalar("x", TensorProto.FLOAT, [2])],
         [scalar("y", TensorProto.FLOAT, [2])],
         [helper.make_tensor("n", TensorProto.INT64, [], [turns])],
+        ir_version=9,
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
 def filling(*shape: int) -> onnx.ModelProto:
     """Return a model of a few hundred bytes that fills a tensor of `shape`."""
-    graph = helper.make_graph(
+    return build.model(
         [
             helper.make_node("ConstantOfShape", ["shape"], ["filled"]),
             helper.make_node("ReduceSum", ["filled"], ["sum"], keepdims=0),
             helper.make_node("Add", ["x", "sum"], ["y"]),
         ],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
+        {"x": [2]},
+        {"y": [2]},
         [helper.make_tensor("shape", TensorProto.INT64, [len(shape)], shape)],
+        ir_version=9,
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
 VERBS: dict[str, Callable[[onnx.ModelProto], object]] = {

@@ -16,6 +16,7 @@ from onnx import helper
 
 from onnxtile.system.errors import ModelError
 from onnxtile.system.runtime import Array, Binding, Session, boxed
+from tests import build
 
 
 def model(body: str, *, opset: int = 21) -> bytes:
@@ -137,8 +138,7 @@ def test_elements_of_two_bits_go_in_and_out(code: str, dtype: type, low: int, co
         helper.make_tensor_value_info(name, kind, ["N"]) for name, kind in (("x", number), ("f", 1), ("y", number))
     ]
     one = helper.make_tensor("one", onnx.TensorProto.FLOAT, [], [1.0])
-    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], [one])
-    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=11).SerializeToString()
+    data = build.model(nodes, infos[:1], infos[1:], [one], opset=25, ir_version=11).SerializeToString()
     x: Array = (np.array([0, 3, 1, 2, 3, 0, 2][:count]) + low).astype(dtype)
     found = Session(data).run({"x": x})
     np.testing.assert_array_equal(found["f"], x.astype(np.float32))
@@ -185,9 +185,7 @@ def _sum(count: int) -> tuple[Session, dict[str, object]]:
     """Return a session that adds up so many numbers, and its inputs, each of them 1."""
     names = [f"x{i}" for i in range(count)]
     *inputs, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in (*names, "y"))
-    graph = onnx.helper.make_graph([onnx.helper.make_node("Sum", names, ["y"])], "sum", inputs, [y])
-    opsets = [onnx.helper.make_opsetid("", 17)]
-    made = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    made = build.model([onnx.helper.make_node("Sum", names, ["y"])], inputs, [y], ir_version=8)
     return Session(made.SerializeToString()), {name: boxed(np.ones(1, np.float32)) for name in names}
 
 
@@ -214,9 +212,7 @@ def _with_weights(count: int) -> bytes:
     names = ["x", *(f"h{i}" for i in range(count))]
     nodes = [onnx.helper.make_node("MatMul", [names[i], f"w{i}"], [names[i + 1]]) for i in range(count)]
     x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4, 4]) for name in (names[0], names[-1]))
-    graph = onnx.helper.make_graph(nodes, "weights", [x], [y], weights)
-    opsets = [onnx.helper.make_opsetid("", 17)]
-    return bytes(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
+    return bytes(build.model(nodes, [x], [y], weights, ir_version=8).SerializeToString())
 
 
 def _seconds_to_load(data: bytes) -> float:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import onnx_ir as ir
 import pydantic
 
-from onnxtile.check.graph import entered_bodies, names_of
+from onnxtile.check.graph import Graph, GraphModel, Value
 from onnxtile.declare.plan_document import (
     FIXED,
     HINT,
@@ -26,7 +25,11 @@ from onnxtile.declare.plan_document import (
     from_fields,
 )
 from onnxtile.model import keys
+from onnxtile.model.validity import without_weights
 from onnxtile.system.errors import UsageError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 
 def from_marks(model: ir.Model, where: str) -> PlanDocument:
@@ -34,12 +37,13 @@ def from_marks(model: ir.Model, where: str) -> PlanDocument:
 
     It has addresses, aliases, steps and arenas; other claims are missing. Raises UsageError for a model without a plan.
     """
-    text = model.graph.metadata_props.get(keys.PLAN)
+    read = GraphModel(without_weights(model))
+    text = read.marks.get(keys.PLAN)
     if text is None:
         raise UsageError(f"{where} is not a planned model: its graph has no {keys.PLAN!r}", hint=HINT)
     try:
         summary = dict(json.loads(text, parse_int=exact))
-        main = _marked(model, model.graph, "", None)
+        main = _marked(read.graph, "", None)
         rows = (*main.buffers, *(_workspace_row(SHARED, workspace) for workspace in summary.get("workspaces", ())))
         whole = {
             **{name: summary[name] for name in ("alignment", "arenas", "io", "overwrite_inputs")},
@@ -56,23 +60,21 @@ def from_marks(model: ir.Model, where: str) -> PlanDocument:
         raise UsageError(f"{where} is not a planned model: its metadata is not a plan ({reason})") from None
 
 
-def _marked(model: ir.Model, graph: ir.Graph, name: str, attribute: str | None) -> PlannedBody:
+def _marked(graph: Graph, name: str, attribute: str | None) -> PlannedBody:
     """Return the claims in the metadata of `graph` and of its bodies."""
     rows = [row for value in graph.inputs if (row := _row_of_marks(value)) is not None]
-    rows += [row for node in graph for value in node.outputs if (row := _row_of_marks(value)) is not None]
-    order = sorted(graph, key=lambda node: int(node.metadata_props[keys.STEP]))
-    bodies, names = [], names_of(graph)
+    rows += [row for node in graph.nodes for value in node.outputs if (row := _row_of_marks(value)) is not None]
+    order = sorted(graph.nodes, key=lambda node: int(node.marks[keys.STEP]))
+    bodies, names = [], graph.names
     for node in order:
-        if keys.WORKSPACE_AT in node.metadata_props:
-            workspace = json.loads(node.metadata_props[keys.WORKSPACE_AT], parse_int=exact)
+        if keys.WORKSPACE_AT in node.marks:
+            workspace = json.loads(node.marks[keys.WORKSPACE_AT], parse_int=exact)
             rows.append(_workspace_row(f"{names[node]} {SHARED}", workspace))
-        if keys.UNIQUE_WORKSPACE_AT in node.metadata_props:
-            workspace = json.loads(node.metadata_props[keys.UNIQUE_WORKSPACE_AT], parse_int=exact)
+        if keys.UNIQUE_WORKSPACE_AT in node.marks:
+            workspace = json.loads(node.marks[keys.UNIQUE_WORKSPACE_AT], parse_int=exact)
             rows.append(_workspace_row(f"{names[node]} {UNIQUE}", workspace))
-        bodies += [
-            _marked(model, body, names[node], at) for at, body in entered_bodies(node, model).items() if at is not None
-        ]
-    steps = tuple(int(node.metadata_props[keys.STEP]) for node in order)
+        bodies += [_marked(body, names[node], at) for at, body in node.entered().items() if at is not None]
+    steps = tuple(int(node.marks[keys.STEP]) for node in order)
     return PlannedBody(
         node=name,
         attribute=attribute,
@@ -83,13 +85,13 @@ def _marked(model: ir.Model, graph: ir.Graph, name: str, attribute: str | None) 
     )
 
 
-def _row_of_marks(value: ir.Value) -> PlannedBuffer | None:
-    marks = value.metadata_props
+def _row_of_marks(value: Value) -> PlannedBuffer | None:
+    marks = value.marks
     if keys.ARENA not in marks:
         return None
     place = (marks[keys.ARENA], int(marks[keys.OFFSET]), int(marks[keys.SIZE]))
     parts = tuple(PlannedPart(**part) for part in json.loads(marks.get(keys.PARTS, "[]"), parse_int=exact))
-    return PlannedBuffer(value.name or "", *place, alias=marks.get(keys.ALIAS_OF), parts=parts, strides=NO_SHAPE)
+    return PlannedBuffer(value.name, *place, alias=marks.get(keys.ALIAS_OF), parts=parts, strides=NO_SHAPE)
 
 
 def _workspace_row(name: str, workspace: dict[str, Any]) -> PlannedBuffer:

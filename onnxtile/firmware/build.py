@@ -16,6 +16,7 @@ from onnxtile.firmware import in_place
 from onnxtile.firmware.own_kernels import OwnKernels, compiled_objects
 from onnxtile.firmware.prove import (
     RUNS,
+    STATE_RUNS,
     CheckedRun,
     Proof,
     Tools,
@@ -105,10 +106,14 @@ class Firmware:
 
 @dataclass(frozen=True)
 class ProgramTarget:
-    """The commands of a compiler for a target, and of what runs its programs; an empty one is that of this machine, or nothing."""
+    """The commands of a compiler for a target, and of what runs its programs; an empty one is that of this machine, or nothing.
+
+    `own` has the user's functions for kernels.
+    """
 
     compiler: str = ""
     runner: str = ""
+    own: OwnKernels | None = None
 
     def tools(self) -> Tools | None:
         """Return the commands; None where there is no compiler. Raises UsageError for one that is not there."""
@@ -141,23 +146,24 @@ def build(
     verify: bool = True,
     target: ProgramTarget = HERE,
     weights: str = "code",
-    own: OwnKernels | None = None,
+    state_runs: int = STATE_RUNS,
     progress: Progress = silent,
 ) -> Firmware:
     """Return the firmware of `plan`, a plan of `opened`; with `verify` it is compiled and run beside onnxruntime.
 
-    `weights` says where these are: in the "code", or in a "file" of their own. `own` has the user's functions for kernels.
+    `weights` says where these are: in the "code", or in a "file" of their own. A program with states has `state_runs` runs, one after the
+    other.
 
     Raises UsageError that names the node for which no C can be written, or where a tool fails; Mismatch where the program differs.
     """
     progress("writing C")
-    program, here = program_of(opened, plan, own), HERE.tools()
+    program, here = program_of(opened, plan, target.own), HERE.tools()
     copied: Mapping[str, int] = {}
     if here is not None:
         progress("running kernels of C in place")
         program, copied = in_place.checked(program, here)
     source = written(program, _NAME, weights)
-    with _with_objects(target.tools(), own) as tools:
+    with _with_objects(target.tools(), target.own) as tools:
         if tools is None:
             return Firmware(source, not_proved("no C compiler is here"), None, copied)
         footprint = footprint_of(source, tools)
@@ -166,7 +172,7 @@ def build(
         if target.compiler and not tools.runner:
             return Firmware(source, not_proved("no runner is given for the target"), footprint, copied)
         progress("running C")
-        runs = list(runs_of(opened, plan, wanted))
+        runs = list(runs_of(opened, plan, wanted, max(RUNS, state_runs) if plan.states else RUNS))
         proof = _proof(program, source, opened, runs, tools, progress)
     require_proved(proof)
     return Firmware(source, proof, footprint, copied)
@@ -189,7 +195,8 @@ def _proof(
     if not program.is_rounded and proof.equal:
         return proof
     progress("running C, node by node")
-    return replace(proof, results=compared_results(program, _NAME, opened, runs, tools, output, coarsest))
+    few = runs[:1] if tools.runner else runs  # an emulator is slow
+    return replace(proof, results=compared_results(program, _NAME, opened, few, tools, output, coarsest))
 
 
 @contextmanager

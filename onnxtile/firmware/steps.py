@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import TypeAlias
 
 import numpy as np
@@ -17,6 +18,7 @@ import onnx_ir as ir
 from onnx import helper
 
 from onnxtile.declare.plan_document import PlannedBody, PlannedBuffer
+from onnxtile.firmware.four_bits import PackedWeights, packed_weights
 from onnxtile.firmware.own_kernels import WORKING, OwnCall, OwnKernels, own_call
 from onnxtile.firmware.rows import row_model
 from onnxtile.firmware.transfers import TransferSchedule
@@ -24,6 +26,7 @@ from onnxtile.fusion.lower.driver import lower
 from onnxtile.fusion.lower.lowering import Target
 from onnxtile.fusion.pattern import select
 from onnxtile.kernels.aliases import Alias, LayoutFacts, overwritable, parts, views
+from onnxtile.kernels.from_onnx import no_fixed_bytes
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.save import MAX_IR_VERSION
@@ -36,7 +39,7 @@ from onnxtile.planning.result import PlanResult
 from onnxtile.planning.schedule import named
 from onnxtile.shapes.opened_calls import Unfolded, inside_of, unfold, written_out
 from onnxtile.shapes.resolve import resolve, tensor_bytes
-from onnxtile.system.errors import ModelError, UsageError
+from onnxtile.system.errors import ModelError, UsageError, about_options
 from onnxtile.system.runtime import Array
 from onnxtile.verification.rounding import makes_quantised
 
@@ -315,15 +318,24 @@ def program_of(opened: Unfolded, plan: PlanResult, own: OwnKernels | None = None
 def _require_fixed(plan: PlanResult) -> None:
     """Raise UsageError for plans that C without allocation cannot run."""
     if plan.ranges:
+        ends = ", ".join(f"{name} from {low} to {high}" for name, (low, high) in plan.ranges.items())
         raise UsageError(
-            "C is written for one size of each dimension, and the plan has ranges", hint="bind them: --dim NAME=N"
+            f"C is written for one size of each dimension, and the plan is for {ends}",
+            hint="bind each to one size: "
+            + " ".join(f"--dim {name}={high}" for name, (_, high) in plan.ranges.items()),
         )
     if plan.unplanned or plan.bounds:
-        left = f"{plan.unplanned[0].name!r}: {plan.unplanned[0].reason}" if plan.unplanned else "sizes are only bounds"
-        raise UsageError(f"C needs the size of every tensor: {left}", hint="bind sizes by --dim or --shape")
+        bounds = ", ".join(f"{name}={most}" for name, most in plan.bounds.items())
+        left = (
+            f"{plan.unplanned[0].name!r}: {plan.unplanned[0].reason}" if plan.unplanned else f"{bounds} is only a bound"
+        )
+        raise UsageError(f"C needs the size of every tensor, and does not have that of {left}")
     for state in plan.states:
         if state.axis is not None:
-            raise UsageError(f"C is not written for a state that grows: {state.input!r}", hint="leave --state out")
+            raise about_options(
+                f"C is not written for a state that grows: {state.input!r}",
+                hint="export a cache of a fixed size, into which ScatterElements or TensorScatter writes, or leave {state} out",
+            )
 
 
 @dataclass
@@ -339,7 +351,7 @@ class _ProgramParts:
     def constant(self, array: Array, tensor: TensorForm) -> BytePlace:
         """Return the place of a constant; equal ones are one."""
         plain = np.ascontiguousarray(array)
-        key = (tensor.dtype, tensor.sizes, plain.tobytes())
+        key = (tensor.dtype, tensor.sizes, blake2b(plain.data).digest())
         if key not in self.constants:
             self.constants[key] = len(self.arrays)
             self.arrays.append(plain)
@@ -425,7 +437,7 @@ class _Planned:
     def write(self) -> list[Port]:
         """Make the calls of all nodes, and return the outputs."""
         plan, graph = self._plan, self._model.graph
-        self._graph(graph, plan.schedule, plan.steps, plan.bodies)
+        self._graph(graph, plan.schedule, plan.bodies)
         ports = []
         for number, value in enumerate(graph.outputs):
             place = self._place(value)
@@ -443,13 +455,11 @@ class _Planned:
     def _ports(self, values: Iterable[ir.Value]) -> list[Port]:
         return [Port(value.name or "", self._tensor(value), self._place(value)) for value in values]
 
-    def _graph(
-        self, graph: ir.Graph, schedule: Sequence[str], steps: Sequence[int], bodies: Iterable[PlannedBody]
-    ) -> None:
+    def _graph(self, graph: ir.Graph, schedule: Sequence[str], bodies: Iterable[PlannedBody]) -> None:
         inside: dict[str, list[PlannedBody]] = {}
         for body in bodies:
             inside.setdefault(body.node, []).append(body)
-        nodes = named(graph, schedule, steps).nodes
+        nodes = named(graph, schedule)
         movement = self._plan.movement if graph is self._model.graph else None
         transfers = TransferSchedule(() if movement is None else movement.copies, nodes)
         for step, (name, node) in enumerate(zip(schedule, nodes, strict=True)):
@@ -538,7 +548,7 @@ class _Planned:
         if body is None:
             raise ModelError(f"the plan has no body of {node.name!r}")
         self._place_buffers(graph, body.buffers)
-        self._graph(graph, body.schedule, body.steps, body.bodies)
+        self._graph(graph, body.schedule, body.bodies)
         copies = []
         for inner, outer in zip(graph.outputs, node.outputs, strict=False):
             source = self._place(inner)
@@ -573,7 +583,7 @@ class _Planned:
         if turns.go in self._places:
             self._calls.append(CopyCall(self._places[turns.go], always, 1))
         self._calls += [copy for one in turns.read for copy in self._row_copies(one)]
-        self._graph(turns.graph, body.schedule, body.steps, body.bodies)
+        self._graph(turns.graph, body.schedule, body.bodies)
         self._calls += [copy.turned for one in turns.made for copy in self._row_copies(one)]
         moved = [*map(CopyCall, carried, (self._place(one.after) for one in turns.carried), sizes)]
         moved += [] if turns.again is None else [CopyCall(goes_on, self._place(turns.again), 1)]
@@ -713,14 +723,19 @@ class _Planned:
         self._calls += moved
 
     def _operand_key(self, value: ir.Value) -> object:
-        tensor = self._tensor(value)
-        is_constant = _is_written_as_constant(value, self._constants)
-        return tensor, self._constants.array(value).tobytes() if is_constant else None
+        if not _is_written_as_constant(value, self._constants):
+            return self._tensor(value)
+        array = self._constants.array(value)
+        return array.dtype, array.shape, array.tobytes()
 
     def _kernel(self, name: str, node: ir.Node) -> None:
         """Call the kernel of a node."""
         if node in self._own:
             self._own_kernel(name, node)
+            return
+        packed = packed_weights(node, self._constants)
+        if packed is not None:
+            self._packed_product(name, node, packed)
             return
         names: dict[ir.Value, str] = {}
         for value in node.inputs:
@@ -772,6 +787,30 @@ class _Planned:
         kernel = DistinctKernel(b"", tuple(tensors), (), (), name, node.op_type, call)
         self._calls.append(KernelCall(kernel, {one: place for one, place in places.items() if one in used}))
 
+    def _packed_product(self, name: str, node: ir.Node, packed: PackedWeights) -> None:
+        """Call the kernel of a product with weights of 4 bits, which it unpacks."""
+        operand, result = node.inputs[0], node.outputs[0]
+        assert operand is not None
+        arrays = {"i1": packed.weights, "i2": packed.scales}
+        if packed.zero_points is not None:
+            arrays["i3"] = packed.zero_points
+        forms = {own: TensorForm(int(ir.DataType.from_numpy(one.dtype)), one.shape) for own, one in arrays.items()}
+        proto = helper.make_node("MatMulNBits", ["i0", *arrays], ["o0"], domain="com.microsoft")
+        sizes = {"K": packed.rows, "N": packed.columns, "bits": 4, "block_size": packed.block}
+        proto.attribute.extend(helper.make_attribute(key, size) for key, size in sizes.items())
+        opsets = {**self._model.graph.opset_imports, "com.microsoft": 1}
+        tensors = {"i0": self._tensor(operand), **forms, "o0": self._tensor(result)}
+        kernel = DistinctKernel(
+            proto.SerializeToString(deterministic=True),
+            tuple(tensors.items()),
+            (),
+            tuple(sorted(opsets.items())),
+            name,
+            proto.op_type,
+        )
+        places = {own: self._shared.constant(one, forms[own]) for own, one in arrays.items()}
+        self._calls.append(KernelCall(kernel, {"i0": self._place(operand), **places, "o0": self._place(result)}))
+
     def _is_fixed(self, node: ir.Node, value: ir.Value) -> bool:
         """Return whether the numbers of an operand decide what the kernel is: sizes, axes, bounds, scales of a Resize."""
         row = operator_of(node)
@@ -793,6 +832,9 @@ class _Planned:
 
     def _tensor(self, value: ir.Value) -> TensorForm:
         """Return the type of `value`. Raises UsageError where it has no fixed bytes, or elements of less than a byte."""
+        never = no_fixed_bytes(value, self._facts)
+        if never is not None:
+            raise UsageError(f"no C is written for {value.name!r}: {never}")
         dtype, sizes = self._shapes.dtype(value), self._shapes.sizes(value)
         if dtype is None or sizes is None or tensor_bytes(value, self._shapes) is None or self._shapes.is_bound(value):
             raise UsageError(f"C needs fixed bytes, and {value.name!r} has none: {self._shapes.reason(value)}")
@@ -904,7 +946,7 @@ def _over(opened: Unfolded, plan: PlanResult) -> frozenset[int]:
 
     output = graph.outputs[0]
     last = output.producer()
-    order = named(graph, plan.schedule, plan.steps).nodes
+    order = named(graph, plan.schedule)
     is_last = last is not None and order[-1] is last
     if last is None or not is_last or len(graph.outputs) > 1 or output in roots or any(parts(last, facts)):
         return frozenset()  # kernels before the last write the output, or there are several

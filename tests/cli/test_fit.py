@@ -1,4 +1,4 @@
-"""fit, bad input: one line, the right exit code, and nothing is written."""
+"""fit on the command line, and its curve: one line for bad input, the right exit code, and files that are all written or none."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from xml.etree import ElementTree
 
 import onnx
 import pytest
 
 import onnxtile
+from onnxtile.verbs.flows import fit as fit_curve
 from tests.cli.conftest import Done
 from tests.fitting.networks import inverted_residuals, model
+
+# fit, bad input: one line, the right exit code, and nothing is written.
+
 
 Run = Callable[..., Done]
 
@@ -24,26 +30,26 @@ Run = Callable[..., Done]
     ("arguments", "code", "said"),
     [
         ((), 2, "neither --capacity nor --smallest"),
-        (("--capacity", "9KiB", "--smallest"), 2, "exclude each other"),
-        (("--capacity", "a=9KiB", "--capacity", "b=9KiB", "--capacity", "c=9KiB"), 2, "more than two memories"),
-        (("--capacity", "9KiB", "--max-extra-macs", "-1%"), 2, "at least 0%"),
-        (("--capacity", "9KiB", "--max-extra-macs", "many"), 2, "not a share"),
+        (("--capacity", "4KiB", "--smallest"), 2, "exclude each other"),
+        (("--capacity", "a=4KiB", "--capacity", "b=4KiB", "--capacity", "c=4KiB"), 2, "more than two memories"),
+        (("--capacity", "4KiB", "--max-extra-macs", "-1%"), 2, "at least 0%"),
+        (("--capacity", "4KiB", "--max-extra-macs", "many"), 2, "not a share"),
         (("--capacity", "0"), 2, "at least 1"),
         (("--capacity", "64"), 1, "nothing fits"),
         (("--capacity", "sram=64"), 1, "nothing fits sram of 64 bytes"),
         (("--capacity", "1.0001KiB"), 2, "not a size in bytes"),
         (("--capacity", "-1"), 2, "not a size in bytes"),
-        (("--capacity", "9KiB", "--max-extra-macs", "nan%"), 2, "not a share"),
-        (("--capacity", "9KiB", "--max-nodes", "0"), 2, "at least 1"),
-        (("--capacity", "9KiB", "--max-nodes", "-3"), 2, "at least 1"),
-        (("--capacity", "9KiB", "--max-nodes", "14"), 1, "nothing fits"),
-        (("--capacity", "9KiB", "--target", "nowhere.toml"), 2, "nowhere.toml"),
-        (("--capacity", "9KiB", "--tolerance", "2step"), 2, "invalid --tolerance '2step'"),
-        (("--capacity", "9KiB", "-o", "m.onnx"), 2, "--force"),
-        (("--capacity", "9KiB", "-o", "nowhere/m.onnx"), 2, "nowhere"),
-        (("--capacity", "9KiB", "--emit", "m.onnx"), 2, "would be written over"),
-        (("--capacity", "9KiB", "--emit", "p.json", "--json", "p.json"), 2, "both name"),
-        (("--capacity", "9KiB", "--color-by", "kind"), 2, "is about pictures"),
+        (("--capacity", "4KiB", "--max-extra-macs", "nan%"), 2, "not a share"),
+        (("--capacity", "4KiB", "--max-nodes", "0"), 2, "at least 1"),
+        (("--capacity", "4KiB", "--max-nodes", "-3"), 2, "at least 1"),
+        (("--capacity", "4KiB", "--max-nodes", "14"), 1, "nothing fits"),
+        (("--capacity", "4KiB", "--target", "nowhere.toml"), 2, "nowhere.toml"),
+        (("--capacity", "4KiB", "--tolerance", "2step"), 2, "invalid --tolerance '2step'"),
+        (("--capacity", "4KiB", "-o", "m.onnx"), 2, "--force"),
+        (("--capacity", "4KiB", "-o", "nowhere/m.onnx"), 2, "nowhere"),
+        (("--capacity", "4KiB", "--emit", "m.onnx"), 2, "would be written over"),
+        (("--capacity", "4KiB", "--emit", "p.json", "--json", "p.json"), 2, "both name"),
+        (("--capacity", "4KiB", "--color-by", "kind"), 2, "is about pictures"),
         (("--smallest", "--dim", "batch=1"), 2, "batch"),
     ],
 )
@@ -54,7 +60,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     run: Run,
     tmp_path: Path,
 ) -> None:
-    onnx.save(inverted_residuals(), tmp_path / "m.onnx")
+    onnx.save(inverted_residuals(9), tmp_path / "m.onnx")
     done = run("fit", "m.onnx", *arguments)
     assert done.code == code
     assert said in done.err
@@ -95,20 +101,20 @@ def test_a_model_with_nothing_to_cut_says_so(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_pipeline_fits_and_then_plans(run: Run, tmp_path: Path) -> None:
-    onnx.save(inverted_residuals(), tmp_path / "m.onnx")
-    (tmp_path / "p.toml").write_text('[[steps]]\ndo = "fit"\ncapacity = "10KiB"\n[[steps]]\ndo = "plan"\n')
+    onnx.save(inverted_residuals(9), tmp_path / "m.onnx")
+    (tmp_path / "p.toml").write_text('[[steps]]\ndo = "fit"\ncapacity = "4KiB"\n[[steps]]\ndo = "plan"\n')
     done = run("run", "p.toml", "m.onnx", "--json", "r.json")
     assert done.code == 0, done.err
     (tmp_path / "small.toml").write_text('[[steps]]\ndo = "fit"\ncapacity = "64"\n')
     assert run("run", "small.toml", "m.onnx").code == 1
-    assert run("fit", "m.onnx", "--capacity", "10KiB").code == 0
-    assert run("plan", "m.fitted.onnx", "--capacity", "10KiB").code == 0
+    assert run("fit", "m.onnx", "--capacity", "4KiB").code == 0
+    assert run("plan", "m.fitted.onnx", "--capacity", "4KiB").code == 0
 
 
 def test_the_plan_is_written_beside_the_model_and_pictures_show_both(run: Run, tmp_path: Path) -> None:
-    onnx.save(inverted_residuals(), tmp_path / "m.onnx")
+    onnx.save(inverted_residuals(9), tmp_path / "m.onnx")
     emitted = [part for ending in ("html", "json", "csv", "bin") for part in ("--emit", f"p.{ending}")]
-    done = run("fit", "m.onnx", "--capacity", "10KiB", *emitted)
+    done = run("fit", "m.onnx", "--capacity", "4KiB", *emitted)
     assert done.code == 0, done.err
     assert "run inside the arena: equal bit for bit" in done.out
     plan = json.loads((tmp_path / "p.json").read_text())
@@ -120,7 +126,7 @@ def test_the_plan_is_written_beside_the_model_and_pictures_show_both(run: Run, t
 
 
 def test_a_model_that_does_not_fit_emits_the_smallest_plan(run: Run, tmp_path: Path) -> None:
-    onnx.save(inverted_residuals(), tmp_path / "m.onnx")
+    onnx.save(inverted_residuals(9), tmp_path / "m.onnx")
     done = run("fit", "m.onnx", "--capacity", "64", "--emit", "p.json")
     assert done.code == 1
     smallest = json.loads((tmp_path / "p.json").read_text())["arenas"][0]["size"]
@@ -129,8 +135,8 @@ def test_a_model_that_does_not_fit_emits_the_smallest_plan(run: Run, tmp_path: P
 
 @pytest.mark.parametrize("emit", ["p.onnx", "p", "p.txt"])
 def test_an_ending_that_no_format_has_is_refused_before_any_work(run: Run, tmp_path: Path, emit: str) -> None:
-    onnx.save(inverted_residuals(), tmp_path / "m.onnx")
-    done = run("fit", "m.onnx", "--capacity", "10KiB", "--emit", emit)
+    onnx.save(inverted_residuals(9), tmp_path / "m.onnx")
+    done = run("fit", "m.onnx", "--capacity", "4KiB", "--emit", emit)
     assert done.code == 2 and "no format has this ending" in done.err
     assert [file.name for file in tmp_path.iterdir()] == ["m.onnx"]
 
@@ -146,7 +152,7 @@ def test_an_operand_that_cannot_be_cut_is_named(run: Run, tmp_path: Path) -> Non
 
 def test_each_phase_is_a_line_of_progress() -> None:
     phases: dict[str, None] = {}
-    onnxtile.fit(inverted_residuals(), capacity="10KiB", progress=lambda phase, *_: phases.setdefault(phase))
+    onnxtile.fit(inverted_residuals(9), capacity="4KiB", progress=lambda phase, *_: phases.setdefault(phase))
     wanted = ["reading the model", "inferring shapes", "planning", "searching", "writing", "verifying"]
     assert [phase for phase in phases if phase in wanted] == wanted
     assert "running inside the arena" in phases
@@ -154,14 +160,14 @@ def test_each_phase_is_a_line_of_progress() -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such signal")
 def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
-    onnx.save(inverted_residuals(129, 80), tmp_path / "m.onnx")
+    onnx.save(inverted_residuals(9), tmp_path / "m.onnx")
     script = (
         "import os, signal, sys\n"
         "from onnxtile import cli\n"
         "from onnxtile.verbs.flows import fit_drafts\n"
         "def interrupted(*_):\n    os.kill(os.getpid(), signal.SIGINT)\n    raise AssertionError('went on')\n"
         "fit_drafts.write = interrupted\n"
-        "sys.argv = ['onnxtile', 'fit', 'm.onnx', '--capacity', '100KiB', '--emit', 'p.json', '--json', 'r.json']\n"
+        "sys.argv = ['onnxtile', 'fit', 'm.onnx', '--capacity', '4KiB', '--emit', 'p.json', '--json', 'r.json']\n"
         "cli.main()\n"
     )
     done = subprocess.run(
@@ -170,3 +176,116 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     assert done.returncode == 130
     assert "Traceback" not in done.stderr
     assert [file.name for file in tmp_path.iterdir()] == ["m.onnx"]
+
+
+# The curve of fit: the arena against multiply-accumulates, nodes and copied bytes, each point written and planned.
+
+
+BUDGETS = ("--max-nodes", "100", "--max-extra-macs", "0%")
+
+
+@pytest.fixture(name="there")
+def fixture_there(tmp_path: Path) -> Path:
+    """A folder with a small model, m.onnx."""
+    onnx.save(inverted_residuals(9), tmp_path / "m.onnx")
+    return tmp_path
+
+
+@pytest.fixture(name="curve", scope="module")
+def fixture_curve() -> onnxtile.FitCurve:
+    return onnxtile.fit_curve(inverted_residuals(), max_nodes=100, max_extra_macs="0%")
+
+
+def test_each_point_takes_fewer_bytes_and_the_first_is_the_model_as_it_is(curve: onnxtile.FitCurve) -> None:
+    assert len(curve.points) > 2
+    assert curve.points[0].cost.arena == onnxtile.plan(inverted_residuals()).plan.arena_size
+    assert all(after.cost.arena < before.cost.arena for before, after in pairwise(curve.points))
+    assert all(point.cost.nodes <= 100 and point.cost.macs == curve.points[0].cost.macs for point in curve.points)
+
+
+def test_a_point_is_what_fit_reaches_within_that_arena(curve: onnxtile.FitCurve) -> None:
+    for point in curve.points[1:]:
+        fitted = onnxtile.fit(
+            inverted_residuals(), capacity=point.cost.arena, max_nodes=100, max_extra_macs="0%", verify=False
+        )
+        assert not point.estimated and fitted.after.arena <= point.cost.arena
+
+
+def test_a_point_that_is_not_planned_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit_curve, "_PLANNED", 20)
+    curve = onnxtile.fit_curve(inverted_residuals(9), max_nodes=100, max_extra_macs="0%")
+    assert [point.estimated for point in curve.points] == [point.cost.nodes > 20 for point in curve.points]
+    assert [row["estimated"] for row in curve.to_dict()["curve"]][-1] is True
+
+
+def test_a_model_with_nothing_to_cut_has_one_point() -> None:
+    curve = onnxtile.fit_curve(
+        model("g (float[4,64] x) => (float[64,4] y) { h = Softmax<axis=0>(x) y = Transpose(h) }")
+    )
+    assert len(curve.points) == 1
+
+
+def test_the_curve_alone_writes_the_file_and_no_model(run: Run, there: Path) -> None:
+    done = run("fit", "m.onnx", "--curve", "c.html", *BUDGETS, "--no-verify")
+    assert done.code == 0, done.err
+    assert "6,272" in done.out and "planned" in done.out
+    assert sorted(file.name for file in there.iterdir()) == ["c.html", "m.onnx"]
+    content = (there / "c.html").read_bytes()
+    assert run("fit", "m.onnx", "--curve", "c.html", *BUDGETS, "--no-verify", "-q").code == 0
+    assert (there / "c.html").read_bytes() == content
+
+
+def test_the_curve_goes_to_every_file_that_is_named(run: Run, there: Path) -> None:
+    done = run("fit", "m.onnx", "--curve", "a.csv", "--curve", "b.svg", "--curve", "-", *BUDGETS, "--no-verify")
+    assert done.code == 0, done.err
+    assert sorted(file.name for file in there.iterdir()) == ["a.csv", "b.svg", "m.onnx"]
+    picture = ElementTree.parse(there / "b.svg").getroot()
+    points = len((there / "a.csv").read_text().splitlines()) - 1
+    marks = [one for one in picture.iter() if one.tag.endswith("circle")]
+    assert len(marks) == 3 * points
+    assert "arena 6,272 bytes" in (marks[0][0].text or "")
+
+
+@pytest.mark.usefixtures("there")
+def test_a_picture_that_cannot_be_drawn_is_refused_before_any_work(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    monkeypatch.setattr(fit_curve, "curve_of", None)
+    for arguments in (("--curve", "c.png"), ("--smallest", "--emit", "p.png")):
+        done = run("fit", "m.onnx", *arguments)
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert "needs resvg_py" in done.err and "onnxtile[pictures]" in done.err
+
+
+def test_a_page_needs_no_further_package(run: Run, there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    assert run("fit", "m.onnx", "--curve", "c.html", *BUDGETS, "--no-verify").code == 0
+    assert "<circle" in (there / "c.html").read_text()
+
+
+def test_the_curve_beside_a_model_that_fits_is_in_the_json(run: Run, there: Path) -> None:
+    done = run("fit", "m.onnx", "--curve", "-", "--capacity", "4KiB", *BUDGETS, "--json", "r.json")
+    assert done.code == 0, done.err
+    assert "arena against its price" in done.out
+    assert len(json.loads((there / "r.json").read_text())["curve"]) > 2
+    assert (there / "m.fitted.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--curve", "c.txt"), "no format of curve has this ending"),
+        (("--curve", "c.html", "-o", "x.onnx"), "--output is for one model that fits"),
+        (("--curve", "c.html", "--emit", "p.html"), "--emit is for one model that fits"),
+        (("--curve", "m.onnx"), "would be written over"),
+        (("--curve", "c.json", "--json", "c.json"), "both name"),
+        (("--curve", "nowhere/c.json"), "nowhere"),
+        (("--curve", "m.fitted.onnx", "--smallest"), "m.fitted.onnx"),
+    ],
+)
+def test_a_bad_curve_is_one_line_and_nothing_is_written(
+    run: Run, there: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    done = run("fit", "m.onnx", *arguments)
+    assert done.code == 2
+    assert said in done.err and done.err.count("\n") == 1
+    assert [file.name for file in there.iterdir()] == ["m.onnx"]

@@ -1,16 +1,25 @@
-"""Help is short, quick, and has examples that work."""
+"""Help is short, quick, and has examples that work; names that are listed and completed are those that options take."""
 
+from __future__ import annotations
+
+import json
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
 
 from onnxtile.cli.app import build, verbs
+from onnxtile.cli.command import endings
 from onnxtile.declare.option import parameters
+from onnxtile.verbs.list import KINDS, option_names
+
+# Help is short, quick, and has examples that work.
+
 
 COLUMNS = 80
 CLAUSE = 16
@@ -138,3 +147,114 @@ def test_a_slip_of_the_pen_gets_what_was_meant(
     done = run(*arguments)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("error: ") and message in done.err and done.err.count("\n") == 1
+
+
+# Every name that `list` shows is one that its option takes.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_name_stands_once_and_has_a_summary(run: Callable[..., Any], kind: str) -> None:
+    listed = json.loads(run("list", kind, "--json", "-").out)
+    names = [choice["name"] for choice in listed["names"]]
+    assert names and len(set(names)) == len(names)
+    assert all(choice["summary"].strip() for choice in listed["names"])
+    shown = run("list", kind).out
+    assert all(name in shown for name in names)
+
+
+def test_the_names_are_those_of_the_plug_ins() -> None:
+    from onnxtile.fusion.pattern import select
+    from onnxtile.planning.planner import planners
+    from onnxtile.planning.schedule import orders
+    from onnxtile.tiling.limits import find
+
+    assert {choice.name for choice in option_names("planners").names} == planners().keys()
+    assert {choice.name for choice in option_names("orders").names} == orders().keys()
+    for choice in option_names("patterns").names:
+        assert select([choice.name])[0].doc == choice.summary
+    for choice in option_names("targets").names:
+        find(choice.name)
+
+
+def test_an_unknown_kind_or_pattern_gets_the_nearest_name(run: Callable[..., Any], folder: Path) -> None:
+    done = run("list", "plannrs")
+    assert (done.code, done.err) == (2, "error: invalid kind 'plannrs' (did you mean 'planners'?)\n")
+    assert (folder / "m.onnx").exists()
+    done = run("fuse", "m.onnx", "-p", "layernrm")
+    assert (done.code, done.err) == (2, "error: unknown pattern 'layernrm' (did you mean 'LayerNorm'?)\n")
+
+
+# Shell completion: the names that options take, as a shell asks for them.
+
+
+def complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str) -> list[str]:
+    """Return what bash is given where `line` ends."""
+    from onnxtile import cli
+
+    words = line.split(" ")
+    monkeypatch.setenv("_ONNXTILE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    monkeypatch.setattr(sys, "argv", ["onnxtile"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 0
+    return capsys.readouterr().out.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("onnxtile in", {"inspect"}),
+        ("onnxtile plan --al", {"--alignment"}),
+        ("onnxtile plan m.onnx --planner ", {"best", "exact", "greedy-by-size"}),
+        ("onnxtile plan m.onnx --order m", {"model", "min-peak"}),
+        ("onnxtile plan m.onnx --effort n", {"normal"}),
+        ("onnxtile plan m.onnx --io in", {"inside"}),
+        ("onnxtile plan m.onnx --emit plan.h", {"plan.h", "plan.html"}),
+        ("onnxtile fuse m.onnx -p La", {"LayerNorm"}),
+        ("onnxtile fuse m.onnx -p a", {"aidge"}),
+        ("onnxtile fuse m.onnx --explain Lay", {"LayerNorm"}),
+        ("onnxtile fuse m.onnx --lower o", {"onnx", "ort"}),
+        ("onnxtile tile m.onnx --accumulate ", {"sum", "chain", "tree", "gemm"}),
+        ("onnxtile tile m.onnx --target 64", {"64x64x64"}),
+        ("onnxtile run p.toml --backend d", {"dask"}),
+        ("onnxtile inspect m.onnx --emit nodes.", {"nodes.csv", "nodes.json"}),
+    ],
+)
+def test_names_are_completed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, found: set[str]
+) -> None:
+    assert found <= set(complete(monkeypatch, capsys, line))
+
+
+def test_where_a_file_is_meant_the_shell_completes_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for line in ("onnxtile fuse m", "onnxtile plan m.onnx -o ", "onnxtile plan m.onnx --emit out/pl"):
+        assert complete(monkeypatch, capsys, line) == []
+
+
+def test_endings_go_on_from_what_is_typed() -> None:
+    known = [".json", ".trace.json", ".h"]
+    assert endings("out/plan.", known) == ["out/plan.json", "out/plan.trace.json", "out/plan.h"]
+    assert endings("plan.trace.j", known) == ["plan.trace.json"]
+    assert endings("plan", known) == endings(".", known) == endings("", known) == []
+
+
+def test_bash_takes_the_script_that_is_shown(tmp_path: Path) -> None:
+    """As after `--install-completion`: the function is defined, and fills what bash asks it to."""
+    (tmp_path / "onnxtile").write_text(f'#!/bin/sh\nexec {sys.executable} -m onnxtile "$@"\n')
+    (tmp_path / "onnxtile").chmod(0o755)
+    script = """
+eval "$(onnxtile --show-completion)"
+complete -p onnxtile
+COMP_WORDS=(onnxtile plan --planner gr); COMP_CWORD=3
+_onnxtile_completion onnxtile
+echo "${COMPREPLY[*]}"
+"""
+    done = subprocess.run(
+        ["bash", "-c", script], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, text=True, check=False
+    )
+    assert "-F _onnxtile_completion onnxtile" in done.stdout, done.stderr
+    assert done.stdout.split()[-1] == "greedy-by-size"

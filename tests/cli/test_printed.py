@@ -1,14 +1,18 @@
-"""Names that a model brings reach a terminal, a spreadsheet, a page, a picture, a header and a trace as text and as nothing else."""
+"""What is printed: names as text and as nothing else, warnings once, and progress on a terminal alone."""
+
+from __future__ import annotations
 
 import csv
 import io
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,8 +22,15 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from onnxtile.cli.command import Job, bar
 from onnxtile.report.format import Format
+from onnxtile.system.progress import counted, silent
 from onnxtile.system.registry import discover
+from tests import build
+
+# Names that a model brings reach a terminal, a spreadsheet, a page, a picture, a header and a trace as text and as
+# nothing else.
+
 
 Run = Callable[..., Any]
 
@@ -107,11 +118,7 @@ def test_libraries_say_nothing_before_an_error(run: Run, hostile: Path) -> None:
     value = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in ("x", "y")]
     index = numpy_helper.from_array(np.array([9, 9]), "i")
     onnx.save(
-        helper.make_model(
-            helper.make_graph([gather], "g", value[:1], value[1:], [index]),
-            ir_version=10,
-            opset_imports=[helper.make_opsetid("", 17)],
-        ),
+        build.model([gather], value[:1], value[1:], [index]),
         hostile,
     )
     done = run("verify", "h.onnx", "h.onnx")
@@ -191,3 +198,150 @@ def test_what_a_library_logs_or_warns_is_for_programmers(silent: bool) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert "logged" not in done.stderr
     assert ("warned" in done.stderr) == (not silent)
+
+
+# What a model has that is odd, and goes: one line on stderr, once, in every command that reads it.
+
+
+READERS = (
+    ("inspect",), ("plan", "--dry-run"), ("tile", "--max", "2", "--dry-run"), ("fuse", "--dry-run"), ("match", "MatMul"),
+)  # fmt: skip
+
+WRONG_RANK = """
+<ir_version: 8, opset_import: ["": 17]>
+g (float[4,3] x) => (float[rows,columns] y) <float[3,5] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6}, int64[3] s = {4,1,5}> {
+  a = MatMul(x, w)
+  b = Reshape(a, s)
+  y = Relu(b)
+}
+"""
+
+NOT_OF_THE_OPSET = """
+<ir_version: 8, opset_import: ["": 14]>
+g (float[4,3] x) => (float[rows,columns] y) <float[3,5] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6}, float[5] s = {1,2,3,4,5}> {
+  a = MatMul(x, w)
+  y = LayerNormalization <axis = -1> (a, s)
+}
+"""
+
+NO_SUCH_ATTRIBUTE = """
+<ir_version: 8, opset_import: ["": 14]>
+g (float[4,3] x) => (float[rows,columns] y) { y = Relu <axis = -1> (x) }
+"""
+
+
+@pytest.mark.parametrize("arguments", [("inspect",), ("plan", "--dry-run")])
+def test_a_shape_that_is_declared_wrongly(run: Run, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    onnx.save(onnx.parser.parse_model(WRONG_RANK), tmp_path / "m.onnx")
+    done = run(arguments[0], "m.onnx", *arguments[1:])
+    assert done.code == 0
+    assert done.err == "warning: the model declares the output 'y' as [rows, columns], and it is [4, 1, 5]\n"
+    assert run(arguments[0], "m.onnx", *arguments[1:], "--quiet").err == ""
+
+
+@pytest.mark.parametrize("arguments", READERS, ids=lambda arguments: arguments[0])
+def test_an_operator_that_the_opset_lacks_and_the_runtime_has(
+    run: Run, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    onnx.save(onnx.parser.parse_model(NOT_OF_THE_OPSET), tmp_path / "m.onnx")
+    done = run(arguments[0], "m.onnx", *arguments[1:])
+    assert done.code == 0
+    assert done.err == "warning: ONNX has no operator LayerNormalization in opset 14; onnxruntime takes it\n"
+
+
+def test_initializers_of_an_old_model_that_are_no_inputs(run: Run, tmp_path: Path) -> None:
+    old = onnx.parser.parse_model(WRONG_RANK.replace("rows,columns", "rows,one,columns"))
+    old.ir_version = 3
+    onnx.save(old, tmp_path / "m.onnx")
+    done = run("plan", "m.onnx", "--dry-run")
+    assert done.code == 0
+    assert done.err == "warning: IR version 3 wants every initializer among the inputs; onnxruntime does not\n"
+
+
+def test_what_the_runtime_refuses_too_is_an_error(run: Run, tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(NO_SUCH_ATTRIBUTE), tmp_path / "m.onnx")
+    done = run("inspect", "m.onnx")
+    assert done.code == 2
+    assert done.err == "error: m.onnx: the model is not valid ONNX: Unrecognized attribute: axis for operator Relu\n"
+
+
+# Progress shows on a terminal, and nowhere else.
+
+
+def _shown(file: io.StringIO) -> str:
+    return file.getvalue()
+
+
+def test_a_stage_that_counts_has_a_bar_and_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.StringIO()
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "100"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stderr", file)
+    with bar() as show:
+        show("planning")
+        for _ in counted(range(1234), "verifying", show):
+            pass
+        show("verifying", 1234, 1234)
+    text = _shown(file)
+    assert "verifying" in text and "1,234 of 1,234" in text and "━" in text
+    assert text.endswith("\x1b[2K"), "the line is gone at the end"
+
+
+def test_parts_are_counted_before_they_are_done() -> None:
+    heard: list[tuple[str, int, int]] = []
+
+    def hear(stage: str, done: int = 0, total: int = 0, /) -> None:
+        heard.append((stage, done, total))
+
+    assert list(counted("ab", "reading", hear)) == ["a", "b"]
+    assert heard == [("reading", 0, 2), ("reading", 1, 2)]
+
+
+def _on_a_terminal(folder: Path, *arguments: str) -> tuple[str, str]:
+    """Run the command with a terminal for stderr; return stdout, which is a pipe, and what the terminal got."""
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "onnxtile", *arguments]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    # Its buffer holds a few kilobytes: the child blocks unless the terminal is read while the child runs.
+    with os.fdopen(leader, "rb") as terminal, ThreadPoolExecutor(1) as pool:
+        shown = pool.submit(_read_all, terminal.fileno())
+        try:
+            done = subprocess.run(
+                command, cwd=folder, stdout=subprocess.PIPE, stderr=follower, text=True, env=environment, check=True
+            )
+        finally:
+            os.close(follower)
+        return done.stdout, shown.result().decode(errors="replace")
+
+
+def _read_all(descriptor: int) -> bytes:
+    shown = b""
+    while chunk := _read(descriptor):
+        shown += chunk
+    return shown
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # how Linux says that the other end is closed
+        return b""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no pty")
+def test_a_terminal_sees_bars_and_a_script_does_not(folder: Path) -> None:
+    arguments = ("fuse", "m.onnx", "-p", "LayerNorm", "--dry-run")
+    out, shown = _on_a_terminal(folder, *arguments)
+    assert "LayerNorm" in out and "\x1b" not in out
+    assert " of " in shown and "━" in shown
+    out, shown = _on_a_terminal(folder, *arguments, "--json", "-")
+    assert out.startswith("{") and shown == ""
+
+
+def test_a_pipe_sees_nothing(run: Callable[..., Any], folder: Path) -> None:
+    assert (folder / "m.onnx").exists()
+    done = run("fuse", "m.onnx", "-p", "LayerNorm", "--no-verify", "--dry-run")
+    assert (done.code, done.err) == (0, "")
+    for job in (Job(), Job(quiet=True), Job(as_json="-")):
+        with job.progress() as progress:
+            assert progress is silent

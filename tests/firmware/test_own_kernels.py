@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 import onnxtile
-from onnxtile.firmware.build import Firmware, build
+from onnxtile.firmware.build import Firmware, ProgramTarget, build
 from onnxtile.firmware.own_kernels import read_own_kernels
 from onnxtile.system.errors import Mismatch, UsageError
 from tests.firmware.test_program import needs_cc, network, opened_of
@@ -70,7 +70,7 @@ def table(folder: Path, entries: str, source: str = SOURCE) -> Path:
 
 def built(model: onnx.ModelProto, own: Path) -> Firmware:
     planned = onnxtile.plan(model, verify=False)
-    return build(opened_of(planned), planned.plan, own=read_own_kernels(own))
+    return build(opened_of(planned), planned.plan, target=ProgramTarget(own=read_own_kernels(own)))
 
 
 @needs_cc

@@ -1,15 +1,22 @@
-"""fit: the arena of the result is what plan says of it, and the outputs are those of the model."""
+"""fit: the arena of the result is what plan says of it, within the limits that are given, and the outputs are those of the model."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir
+import onnx_ir as ir
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
 
 import onnxtile
 from onnxtile.arena.run import ArenaVerdict
@@ -17,18 +24,24 @@ from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.search import FitTarget, search
 from onnxtile.fitting.strips import Cut, FitSchedule
+from onnxtile.fitting.write import wrap
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
+from onnxtile.system.errors import Infeasible
 from onnxtile.system.progress import Progress, silent
 from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows import fit_drafts as fit_attempts
-from onnxtile.verbs.flows.fit import attempt, read_subject
+from onnxtile.verbs.flows.fit import attempt, candidate, fused_subject, read_subject, unblocked_subject
 from onnxtile.verbs.flows.fit_drafts import WrittenSchedule, written
 from onnxtile.verbs.flows.results import ModelPlan
 from onnxtile.verification.rounding import judge
+from tests.conftest import ROOT
 from tests.fitting.networks import branches, inverted_residuals, model
 from tests.fitting.test_quantised import quantised
+from tests.fitting.test_search import regions
+
+# fit: the arena of the result is what plan says of it, and the outputs are those of the model.
 
 
 def test_the_arena_is_what_plan_says_and_the_outputs_are_equal(tmp_path: Path) -> None:
@@ -323,3 +336,317 @@ def test_a_scalar_constant_stays_one_in_a_model_cut_by_items() -> None:
     made = onnx_ir.to_proto(fitted.model)
     onnx.checker.check_model(made, full_check=True)
     assert [list(one.dims) for one in made.graph.initializer if one.data_type == onnx.TensorProto.FLOAT] == [[]]
+
+
+# The arena of fit is what plan says of the file that it wrote, to the byte, on real models and within their budgets.
+
+
+LINES = [
+    ("squeezenet", "2MiB", "0%"),
+    *(
+        pytest.param(*line, marks=pytest.mark.slow)
+        for line in (
+            ("resnet50", "3MiB", "0%"),
+            ("resnet50", "2MiB", "0%"),
+            ("squeezenet", "512KiB", "1%"),
+            ("shufflenet", "640KiB", "0%"),
+            ("shufflenet", "512KiB", "7%"),
+            ("densenet121", "2MiB", "0%"),
+            ("inception_v1", "1.25MiB", "0%"),
+            ("mobilenet 1.0 224", "1MiB", "0%"),
+            ("mobilenet 1.0 224", "512KiB", "2%"),
+            ("mobilenet 1.0 224", "256KiB", "5%"),
+            ("mobilenet 0.35 144", "96KiB", "3%"),
+        )
+    ),
+]
+
+
+ESTIMATES = [
+    ("squeezenet", "512KiB", "1%"),
+    *(
+        pytest.param(*line, marks=pytest.mark.slow)
+        for line in (
+            ("resnet50", "2MiB", "0%"),
+            ("shufflenet", "512KiB", "7%"),
+            ("densenet121", "2MiB", "0%"),
+            ("inception_v1", "1.25MiB", "0%"),
+            ("mobilenet 0.35 144", "96KiB", "3%"),
+        )
+    ),
+]
+
+
+def _mobilenet(width: float, size: int) -> onnx.ModelProto:
+    """Return MobileNetV2 with random weights and a batch of 1."""
+    spec = importlib.util.spec_from_file_location("make_mobilenet_v2", ROOT / "models" / "make_mobilenet_v2.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    model: onnx.ModelProto = module.mobilenet_v2(size, width=width, seed=0)
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:.*constants alone in the new model")
+@pytest.mark.parametrize(("name", "capacity", "budget"), LINES)
+def test_the_arena_is_what_plan_says_of_the_file(
+    name: str, capacity: str, budget: str, light: Callable[[str], Path], tmp_path: Path
+) -> None:
+    kind, *sizes = name.split()
+    made = _mobilenet(float(sizes[0]), int(sizes[1])) if sizes else light(kind)
+    dims = {"batch": 1} if sizes else None
+    fitted = onnxtile.fit(made, capacity=capacity, max_extra_macs=budget, dims=dims, verify=False)
+    fitted.save(tmp_path / "out.onnx")
+    assert onnxtile.plan(tmp_path / "out.onnx", verify=False).plan.arena_size == fitted.after.arena
+    assert fitted.after.macs <= fitted.before.macs * (1 + float(budget.rstrip("%")) / 100)
+    assert fitted.after.macs == onnxtile.inspect(tmp_path / "out.onnx").to_dict()["macs"]["total"]
+
+
+@pytest.mark.parametrize(("name", "capacity", "budget"), ESTIMATES)
+def test_the_peak_of_the_search_is_that_of_the_plan_within_a_hundredth(
+    name: str, capacity: str, budget: str, light: Callable[[str], Path]
+) -> None:
+    kind, *sizes = name.split()
+    made = _mobilenet(float(sizes[0]), int(sizes[1])) if sizes else light(kind)
+    dims = {"batch": 1} if sizes else {}
+    options = FitOptions(made, capacity=capacity, max_extra_macs=float(budget.rstrip("%")) / 100, dims=dims)
+    subject = unblocked_subject(read_subject(options))
+    assert options.memory is not None
+    schedule = search(subject.regions, FitTarget(options.memory[1], float(options.max_extra_macs)))
+    assert not schedule.is_whole and schedule.peak <= options.memory[1]
+    peak = written(subject, schedule).peak
+    assert abs(schedule.peak - peak) <= peak / 100
+
+
+# More memory never gives a result with more multiply-accumulates, or none.
+
+
+_BUDGET = 0.6
+
+
+@cache
+def _found(rows: int, capacity: int, in_chunks: bool) -> FitSchedule:
+    about = regions(rows)
+    return search(about if in_chunks else Regions(about.network), FitTarget(capacity, _BUDGET))
+
+
+@settings(max_examples=6, deadline=None, derandomize=True)
+@given(
+    rows=some.sampled_from([17, 25]),
+    in_chunks=some.booleans(),
+    capacities=some.tuples(some.integers(20, 110), some.integers(1, 40)),
+)
+def test_more_memory_gives_no_more_products(rows: int, in_chunks: bool, capacities: tuple[int, int]) -> None:
+    less, more = 64 * capacities[0], 64 * sum(capacities)
+    small, large = _found(rows, less, in_chunks), _found(rows, more, in_chunks)
+    if small.peak <= less:
+        assert large.peak <= more
+        assert large.macs <= small.macs
+
+
+# fit --fuse: the model is fused before it is cut, or its pieces are; the best result is written.
+
+
+def gated() -> onnx.ModelProto:
+    """Return convolutions whose results are multiplied by their sigmoids: fused, these are inside of one kernel."""
+    return model(
+        """
+g (float[1,4,16,16] x) => (float[1,4,1,1] y) {
+    [first] a = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(x, w)
+    [gate] b = Sigmoid(a)
+    [gated] c = Mul(a, b)
+    [pool] y = GlobalAveragePool(c)
+}""",
+        w=(4, 4, 3, 3),
+    )
+
+
+@pytest.mark.parametrize("wrap", [False, True])
+def test_the_result_is_planned_as_it_was_written_and_computes_the_same(wrap: bool, tmp_path: Path) -> None:
+    fitted = onnxtile.fit(inverted_residuals(), capacity="9KiB", fuse=True, wrap=wrap)
+    assert fitted.arena_verdict is not None and fitted.arena_verdict.equal
+    fitted.save(tmp_path / "out.onnx")
+    assert onnxtile.plan(tmp_path / "out.onnx").plan.arena_size == fitted.after.arena <= 9 * 1024
+    assert onnxtile.verify(inverted_residuals(), tmp_path / "out.onnx").equal
+    assert fitted.after.macs == onnxtile.inspect(tmp_path / "out.onnx").to_dict()["macs"]["total"]
+
+
+def test_where_the_fused_model_fits_it_is_not_cut() -> None:
+    plain = onnxtile.plan(gated()).plan.arena_size
+    fused = onnxtile.plan(onnxtile.fuse(gated()).model).plan.arena_size
+    assert fused < plain
+    fitted = onnxtile.fit(gated(), capacity=fused, fuse=True)
+    assert fitted.after.arena <= fused and fitted.after.nodes < fitted.before.nodes
+    assert [step.kind for step in fitted.steps] == ["fuse"]
+    assert fitted.steps[0].text.endswith("fused before the model is cut")
+    assert fitted.after.macs == fitted.before.macs
+
+
+def test_pieces_are_fused_where_the_fused_model_does_not_fit() -> None:
+    fitted = onnxtile.fit(inverted_residuals(), capacity="9KiB", fuse=True)
+    plain = onnxtile.fit(inverted_residuals(), capacity="9KiB")
+    assert fitted.steps[-1].kind == "fuse" and "after" in fitted.steps[-1].text
+    assert fitted.after.nodes < plain.after.nodes
+
+
+@pytest.mark.parametrize("made", [inverted_residuals, quantised, gated])
+def test_the_smallest_of_three_is_written(made: object) -> None:
+    assert callable(made)
+    options = FitOptions(made(), smallest=True, fuse=True, verify=False)
+    subject = read_subject(options)
+    arenas = [candidate(options, one).plan.arena_size for one in (subject, fused_subject(subject))]
+    assert onnxtile.fit(made(), smallest=True, fuse=True).after.arena <= min(arenas)
+
+
+def test_two_memories_are_not_fused() -> None:
+    with pytest.raises(onnxtile.UsageError, match="fuse is for one memory"):
+        onnxtile.fit(gated(), capacity={"sram": 4096, "dram": 65536}, fuse=True)
+
+
+# fit with a fast and a slow memory: kernels work in the fast one, and the fewest bytes are copied.
+
+
+MODEL = inverted_residuals()
+SLOW = 1 << 20
+
+
+def fitted(fast: int, **options: Any) -> onnxtile.FittedModel:
+    return onnxtile.fit(MODEL, capacity={"sram": fast, "dram": SLOW}, **options)
+
+
+def largest_operator() -> int:
+    """Return the bytes of the operator that needs the most."""
+    with pytest.raises(onnxtile.OnnxtileError) as error:
+        onnxtile.plan(MODEL, movement="activations", capacity={"sram": 64, "dram": SLOW})
+    return int(str(error.value).split(" needs ")[1].split(" bytes")[0].replace(",", ""))
+
+
+def test_a_model_that_is_cut_has_its_kernels_in_the_fast_memory() -> None:
+    """Not one of its operators is left that needs as many bytes as before."""
+    fast = largest_operator() * 3 // 4
+    result = fitted(fast, max_extra_macs="20%")
+    plan = result.planned.plan
+    assert plan.movement is not None
+    assert result.steps
+    assert result.fits and result.after.arena == plan.arenas[0].size <= fast
+    assert result.verdict is not None and result.verdict.equal
+    assert result.arena_verdict is not None and result.arena_verdict.equal
+    assert plan.movement.lower_bound <= plan.movement.bytes
+    assert result.to_dict()["movement"]["bytes"] == plan.movement.bytes
+
+
+def test_a_model_that_needs_no_cut_copies_only_inputs_and_outputs() -> None:
+    result = fitted(1 << 20)
+    movement = result.planned.plan.movement
+    assert movement is not None
+    assert not result.steps
+    assert movement.bytes == movement.forced == 4 * (3 * 33 * 20 + 8)
+
+
+def test_the_written_model_is_what_was_planned(tmp_path: Path) -> None:
+    fitted(largest_operator(), max_extra_macs="20%").save(tmp_path / "fitted.onnx")
+    audit = onnxtile.check_plan(tmp_path / "fitted.onnx", tmp_path / "fitted.onnx")
+    assert audit.sound, audit.failures
+
+
+def test_an_operator_that_cannot_be_cut_is_named() -> None:
+    whole = model("g (float[4,64] x) => (float[64,4] y) { h = Softmax<axis=0>(x) y = Transpose(h) }")
+    with pytest.raises(Infeasible, match=r"\(Transpose\) needs 2,048 bytes for its operands and results"):
+        onnxtile.fit(whole, capacity={"sram": 1024, "dram": SLOW})
+
+
+# fit --target: the limits of the hardware hold for the pieces, and the arena is that of the tiled pieces.
+
+
+LIMITS = "k = 16\nn = 16\nrows = 8\nchannels = 8\nfilters = 16\n"
+
+
+@pytest.fixture(name="limits")
+def fixture_limits(tmp_path: Path) -> str:
+    """A limits file that cuts convolutions."""
+    (tmp_path / "limits.toml").write_text(LIMITS)
+    return str(tmp_path / "limits.toml")
+
+
+@pytest.mark.parametrize("wrap", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_limits_hold_for_the_pieces(limits: str, tmp_path: Path, wrap: bool) -> None:
+    fitted = onnxtile.fit(inverted_residuals(), capacity="12KiB", target=limits, wrap=wrap)
+    assert fitted.after.arena <= 12 * 1024 and fitted.steps
+    assert fitted.tiled is not None and not fitted.tiled.over_limits
+    fitted.save(tmp_path / "out.onnx")
+    assert not onnxtile.tile(tmp_path / "out.onnx", target=limits).result.tiled
+    assert onnxtile.plan(tmp_path / "out.onnx").plan.arena_size == fitted.after.arena
+    assert onnxtile.verify(inverted_residuals(), tmp_path / "out.onnx").equal
+
+
+def test_a_model_that_fits_is_tiled_too(limits: str) -> None:
+    fitted = onnxtile.fit(inverted_residuals(), capacity="1MiB", target=limits)
+    assert not fitted.steps and fitted.tiled is not None and fitted.tiled.tiled
+    assert not onnxtile.tile(fitted.model, target=limits).result.tiled
+
+
+@pytest.mark.slow
+def test_tiles_that_take_more_bytes_make_the_search_look_for_fewer(tmp_path: Path) -> None:
+    net = model(
+        "g (float[32,64] x) => (float[32,16] y) { h = MatMul(x, w0) r = Relu(h) y = MatMul(r, w1) }",
+        w0=(64, 256),
+        w1=(256, 16),
+    )
+    (tmp_path / "k.toml").write_text("k = 32\n")
+    fitted = onnxtile.fit(net, capacity="20KiB", target=str(tmp_path / "k.toml"))
+    assert onnxtile.plan(fitted.model).plan.arena_size == fitted.after.arena <= 20 * 1024
+    assert fitted.tiled is not None and fitted.tiled.tiled
+    assert not onnxtile.tile(fitted.model, target=str(tmp_path / "k.toml")).result.tiled
+
+
+def test_limits_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(onnxtile.UsageError, match=r"nowhere\.toml"):
+        onnxtile.fit(inverted_residuals(), capacity="12KiB", target="nowhere.toml")
+
+
+# fit --wrap: each region is a local function, whose body is planned.
+
+
+@pytest.mark.parametrize(("made", "capacity"), [(inverted_residuals, "10KiB"), (quantised, "11.5KiB")])
+def test_the_arena_of_regions_in_functions_is_what_plan_says(
+    made: Callable[[], onnx.ModelProto], capacity: str, tmp_path: Path
+) -> None:
+    fitted = onnxtile.fit(made(), capacity=capacity, wrap=True)
+    assert fitted.arena_verdict is not None and fitted.arena_verdict.equal
+    assert fitted.after.arena < fitted.before.arena
+    fitted.save(tmp_path / "out.onnx")
+    assert onnxtile.plan(tmp_path / "out.onnx").plan.arena_size == fitted.after.arena
+    assert onnxtile.verify(made(), tmp_path / "out.onnx").equal
+
+
+def test_there_is_one_function_for_each_region_and_its_sizes_are_inside(tmp_path: Path) -> None:
+    fitted = onnxtile.fit(inverted_residuals(), capacity=10240, wrap=True, exact=True)
+    fitted.save(tmp_path / "out.onnx")
+    written = onnx.load(tmp_path / "out.onnx")
+    onnx.checker.check_model(written, full_check=True)
+    assert [function.name for function in written.functions] == [f"Region{i}" for i in range(len(fitted.steps))]
+    assert [node.op_type for node in written.graph.node if node.domain] == [one.name for one in written.functions]
+    inside = [node for function in written.functions for node in function.node]
+    sizes = {name for node in inside if node.op_type == "Slice" for name in node.input[1:]}
+    assert sizes and sizes <= {name for node in inside if node.op_type == "Constant" for name in node.output}
+    assert fitted.after.nodes == len(
+        [n for n in (*inside, *written.graph.node) if not n.domain and n.op_type != "Constant"]
+    )
+
+
+def test_bodies_read_the_values_of_their_function() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 17]>
+        g (float[4] x, float[4] s, bool c) => (float[4] y, float[4] z) {
+            a = Abs(x)  b = Exp(a)
+            f = If (c) <then_branch = t () => (float[4] p) { q = Add(a, s)  p = Mul(q, x) },
+                        else_branch = n () => (float[4] r) { r = Neg(b) }>
+            y = Add(f, b)  z = Neg(b)
+        }"""
+    )
+    wrapped = ir.from_proto(model)
+    wrap(wrapped, [list(wrapped.graph)[:4]])
+    (function,) = wrapped.functions.values()
+    assert [value.name for value in function.inputs] == ["x", "c", "s"]
+    assert [value.name for value in function.outputs] == ["b", "y"]
+    assert onnxtile.verify(model, ir.to_proto(wrapped)).equal

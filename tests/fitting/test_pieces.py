@@ -1,26 +1,35 @@
-"""Results of regions that are handed over in pieces: their costs are those of the operations written, and the model stays the same."""
+"""Regions in pieces and in chunks of channels, with joins and bodies: costs are those of what is written, and the model stays the same."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import numpy_helper
 
 import onnxtile
 from onnxtile.fitting.live_bytes import live_bytes
+from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.search import FitTarget, PathSearch, PiecesSearch, RegionCuts, search
 from onnxtile.fitting.strips import Cut, FitSchedule, PiecesOfTensors, Prices, RegionCost, overlapped, row_pieces
+from onnxtile.model.constants import Constants
+from onnxtile.model.load import load
+from onnxtile.shapes.resolve import resolve
 from onnxtile.system.progress import silent
 from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows.fit import read_subject
 from onnxtile.verbs.flows.fit_drafts import FitSubject, written
 from onnxtile.verification.rounding import judge
 from tests.fitting.networks import copied_bytes, inverted_residuals, model
+
+# Results of regions that are handed over in pieces: their costs are those of the operations written, and the model
+# stays the same.
 
 
 def wide_chain(rows: int = 32) -> onnx.ModelProto:
@@ -173,3 +182,184 @@ def test_pieces_that_hold_rows_are_found_by_their_ends() -> None:
             held = [n for n, (start, end) in enumerate(pieces) if start < stop and first < end]
             assert list(overlapped(pieces, (first, stop))) == held
     assert list(overlapped(pieces, None)) == []
+
+
+# Hidden channels in chunks: partial sums and joins give what the whole gives, with no product twice.
+
+
+HIDDEN: dict[str, tuple[str, str, dict[str, tuple[int, ...]]]] = {
+    "expand and reduce": (
+        "float[1,4,6,6]",
+        "[e] h = Conv(x, w0, b0) [r] i = Relu(h) [d] j = Conv<group=48, pads=[1,1,1,1]>(i, w1, b0) [p] y = Conv(j, w2, b2)",
+        {"w0": (48, 4, 1, 1), "b0": (48,), "w1": (48, 1, 3, 3), "w2": (4, 48, 1, 1), "b2": (4,)},
+    ),
+    "two readers of one tensor": (
+        "float[1,4,6,6]",
+        "[e] h = Conv(x, w0) [s] i = Sigmoid(h) [m] j = Mul(h, i) [p] y = Conv(j, w2)",
+        {"w0": (48, 4, 1, 1), "w2": (4, 48, 1, 1)},
+    ),
+    "products of matrices": (
+        "float[7,8]",
+        "[e] h = MatMul(x, w0) [a] i = Add(h, b0) [r] j = Relu(i) [p] k = MatMul(j, w2) [b] y = Add(k, b2)",
+        {"w0": (8, 64), "b0": (64,), "w2": (64, 8), "b2": (8,)},
+    ),
+    "Gemm, turned": (
+        "float[7,8]",
+        "[e] h = Gemm<transB=1>(x, w0, b0) [r] j = Relu(h) [p] y = Gemm<transB=1, beta=0.5>(j, w2, b2)",
+        {"w0": (64, 8), "b0": (64,), "w2": (8, 64), "b2": (8,)},
+    ),
+    "products whose columns are hidden": (
+        "float[1,3,6,8]",
+        "[e] h = MatMul(x, w0) [a] i = Add(h, b0) [r] j = Relu(i) [p] y = MatMul(j, w2)",
+        {"w0": (8, 64), "b0": (64,), "w2": (64, 8)},
+    ),
+    "joined behind a pooling": (
+        "float[1,4,6,6]",
+        "[e] h = Conv(x, w0, b0) [r] i = Relu(h) [g] y = GlobalAveragePool(i)",
+        {"w0": (48, 4, 1, 1), "b0": (48,)},
+    ),
+}
+
+
+def hidden(name: str) -> onnx.ModelProto:
+    """Return the model of a case."""
+    given, text, weights = HIDDEN[name]
+    rank = given.count(",") + 1
+    result = ",".join("abcd"[:rank])
+    return model(f"g ({given} x) => (float[{result}] y) {{ {text} }}", **weights)
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_hidden_channels_in_chunks(name: str) -> None:
+    """The outputs are compared by fit itself; the arena is at most half, and no product is computed twice."""
+    fitted = onnxtile.fit(hidden(name), smallest=True, max_extra_macs="0%")
+    assert any(step.chunks > 1 for step in fitted.steps)
+    assert fitted.after.arena * 2 <= fitted.before.arena
+    assert fitted.after.macs <= fitted.before.macs
+    assert fitted.verdict is not None and fitted.verdict.equal
+
+
+def test_exact_adds_nothing_up_in_another_order() -> None:
+    fitted = onnxtile.fit(hidden("expand and reduce"), smallest=True, exact=True)
+    assert all(step.chunks == 1 for step in fitted.steps)
+
+
+def test_a_hidden_result_that_nobody_reads_is_computed_in_chunks_too() -> None:
+    text = "[e] h = Conv(x, w0) [d] dead = Sigmoid(h) [r] i = Relu(h) [p] y = Conv(i, w2)"
+    source = model(f"g (float[1,4,6,6] x) => (float[a,b,c,d] y) {{ {text} }}", w0=(48, 4, 1, 1), w2=(4, 48, 1, 1))
+    fitted = onnxtile.fit(source, smallest=True)
+    assert fitted.after.arena < fitted.before.arena
+    assert fitted.verdict is not None and fitted.verdict.equal
+
+
+# Splits, slices and joins of consecutive bytes take none of their own, and flattened pixels stay the rows.
+
+
+def network(text: str, **numbers: list[int]) -> Regions:
+    """Return the regions of a small network with constants of whole numbers, checked to have the peak that the plan has."""
+    made = model(text)
+    made.graph.initializer.extend(numpy_helper.from_array(np.asarray(n, np.int64), name) for name, n in numbers.items())
+    read = load(made)
+    about = Regions(read_network(read, resolve(read), Constants(read)))
+    planned = onnxtile.plan(made, order="model", verify=False).plan
+    assert max(one.peak for one in about.whole) == planned.peak
+    return about
+
+
+HEAD = "[a] a = Exp(x)\n"
+
+
+@pytest.mark.parametrize(
+    ("cut", "peak"),
+    [
+        ("[cut] b, c = Split<axis=1>(a, sizes)\n [d] d = Relu(c)\n", 32 * 256),
+        ("[cut] b, c = Split<axis=1>(a, sizes)\n [d] d = Relu(c)\n [e] e = Neg(a)\n [f] f = ReduceMax(e)\n", 32 * 256),
+        ("[cut] b, c = Split<axis=2>(a, halves)\n [d] d = Relu(c)\n", 64 * 256),
+    ],
+)
+def test_parts_of_consecutive_bytes_are_those_of_their_operand(cut: str, peak: int) -> None:
+    text = "g (float[1,32,8,8] x) => (float b2, float d2) {\n" + HEAD + cut
+    text += "[b2] b2 = ReduceMax(b)\n [d2] d2 = ReduceMin(d)\n" + ("[g] g = Add(f, b2)\n" if "[f]" in cut else "") + "}"
+    about = network(text.replace("=> (", "=> (float g, ") if "[f]" in cut else text, sizes=[8, 24], halves=[4, 4])
+    place = next(n for n, kernel in enumerate(about.network.kernels) if kernel.name == "cut")
+    assert about.whole[place].peak == peak
+
+
+def test_a_slice_of_an_operand_that_ends_lets_the_rest_end() -> None:
+    text = """
+g (float[1,32,8,8] x) => (float y) {
+    [a] a = Exp(x)
+    [cut] b = Slice(a, first, last, axis)
+    [c] c = Relu(b)
+    [y] y = ReduceMax(c)
+}"""
+    about = network(text, first=[8], last=[32], axis=[1])
+    assert [one.peak for one in about.whole[:3]] == [32 * 256, 32 * 256, 24 * 256]
+
+
+def test_pixels_that_are_flattened_stay_the_rows() -> None:
+    text = """
+g (float[1,4,8,8] x) => (float[1,16,96] y) {
+    [a] a = Conv(x, w)
+    [b] b = MaxPool<kernel_shape=[2,2], strides=[2,2]>(a)
+    [c] c = Reshape(a, s1)
+    [d] d = Reshape(b, s2)
+    [e] e = Concat<axis=2>(c, d, d)
+    [f] f, h = Split<axis=1>(e, sizes)
+    [i] i = Sigmoid(f)
+    [y] y = Concat<axis=1>(i, h)
+}"""
+    made = model(text, w=(16, 4, 1, 1))
+    numbers = {"s1": [1, 16, 64], "s2": [1, 16, 16], "sizes": [4, 12]}
+    made.graph.initializer.extend(numpy_helper.from_array(np.asarray(n, np.int64), name) for name, n in numbers.items())
+    onnx.checker.check_model(made, full_check=True)
+    read = load(made)
+    found = read_network(read, resolve(read), Constants(read))
+    assert all(one.axis == 2 for one in found.tensors if len(one.dims) == 3)
+    assert [kernel.name for kernel in found.kernels if kernel.links is None] == ["e"]
+
+
+def test_a_slice_to_the_largest_whole_number_is_cut_into_strips() -> None:
+    text = """
+g (float[1,4,32,32] x) => (float[1,4,32,32] y) {
+    [wide] a = Conv(x, w0)
+    [cut] b = Slice(a, first, last, axis)
+    [y] y = Conv(b, w1)
+}"""
+    made = model(text, w0=(32, 4, 1, 1), w1=(4, 24, 1, 1))
+    numbers = {"first": 8, "last": np.iinfo(np.int64).max, "axis": 1}
+    made.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray([n], np.int64), name) for name, n in numbers.items()
+    )
+    fitted = onnxtile.fit(made, capacity="80KiB", exact=True)
+    assert fitted.before.arena >= 128 * 1024
+    assert fitted.after.arena <= 80 * 1024
+
+
+# Regions that hold a node with bodies: these read values of the region.
+
+
+NETWORK = """<ir_version: 10, opset_import: ["": 17]>
+  g (float[1, 4, 16, 16] x, bool c) => (float[1, 4, 16, 16] y) <float[16, 4, 1, 1] w = {1}, float[4, 16, 1, 1] v = {1}> {
+    a = Conv(x, w)  b = Relu(a)  d = Conv(b, v)  e = Sigmoid(d)
+    f = If (c) <then_branch = t () => (float[1, 4, 16, 16] p) { q = Abs(e)  p = Add(q, d) },
+                else_branch = n () => (float[1, 4, 16, 16] r) { r = Neg(d) }>
+    h = Conv(f, w)  i = Relu(h)  y = Conv(i, v)
+  }"""
+
+
+def _network() -> onnx.ModelProto:
+    model = onnx.parser.parse_model(NETWORK)
+    generator = np.random.default_rng(0)
+    for tensor in model.graph.initializer:
+        array = generator.standard_normal(tuple(tensor.dims)).astype(np.float32)
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    return model
+
+
+def test_bodies_read_the_values_of_their_region() -> None:
+    model = _network()
+    arena = onnxtile.plan(model, verify=False).plan.arena_size
+    fitted = onnxtile.fit(model, capacity=int(arena * 0.9))
+    assert fitted.verdict is not None and fitted.verdict.equal
+    assert fitted.fits

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxtile import api
+from tests import build
 from tests.conftest import MODELS
 
 
@@ -138,8 +139,7 @@ def _residuals(file: Path) -> Path:
         ]
     given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 16, 16])]
     made = [helper.make_tensor_value_info("r3", TensorProto.FLOAT, [1, 16, 16, 16])]
-    graph = helper.make_graph(nodes, "g", given, made, weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), file)
+    onnx.save(build.model(nodes, given, made, weights, opset=13, ir_version=8), file)
     return file
 
 

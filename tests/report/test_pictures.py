@@ -1,4 +1,4 @@
-"""PNG and SVG: the same bytes for the same plan, a rectangle for each tensor, names on or off, peak and gap marked."""
+"""Pictures of plans: the same bytes for the same plan, a rectangle for each tensor, colours and headline as the plan says."""
 
 from __future__ import annotations
 
@@ -6,16 +6,23 @@ import io
 import re
 import sys
 import xml.etree.ElementTree as ET
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from onnxtile.report.colors import CATEGORIES, OTHER, colorings, ramp
 from onnxtile.report.format import Format, RenderOptions
 from onnxtile.report.formats.to_svg import PNG, SVG, Box, fitting, shortened
-from onnxtile.report.words import readable
+from onnxtile.report.layout import arenas, arenas_in_use, layer_names, live_line, live_sizes, shown, step_names, steps
+from onnxtile.report.words import headline, proved, readable, tensor_type
 from onnxtile.system.errors import UsageError
 from tests.report.conftest import Plan, bare, row, stacked
+
+# PNG and SVG: the same bytes for the same plan, a rectangle for each tensor, names on or off, peak and gap marked.
+
 
 SPACE = "{http://www.w3.org/2000/svg}"
 BOTH = pytest.mark.parametrize("form", [PNG, SVG], ids=lambda form: form.name)
@@ -190,3 +197,182 @@ def test_a_name_is_shortened_from_its_start() -> None:
 )
 def test_bytes_for_people(size: int, text: str) -> None:
     assert readable(size) == text
+
+
+# Colours: by operator, by layer, and by kind, the same in plans that are compared.
+
+
+def made(*operators: str) -> Plan:
+    rows = [row(f"t{i}", 0, 100 - i, i, i, node=f"n{i}") for i in range(len(operators))]
+    return dict(shown(bare(rows, schedule=[f"n{i}" for i in range(len(operators))], operators=list(operators))))
+
+
+def test_operators_with_the_most_bytes_come_first_and_the_rest_together() -> None:
+    plan = made(*(f"Op{i:02}" for i in range(20)))
+    by_operator, _ = colorings([plan])
+    labels = [group.label for group in by_operator.groups]
+    assert labels[0] == "Op00" and labels[-1] == f"{20 - len(CATEGORIES) + 1} other operators"
+    assert by_operator.color(plan["buffers"][19]) == OTHER
+    assert len({group.color for group in by_operator.groups}) == len(labels)
+
+
+def test_two_plans_have_the_same_colours() -> None:
+    one, two = made("Conv", "Relu"), made("Relu")
+    by_operator = colorings([one, two])[0]
+    assert by_operator.color(one["buffers"][1]) == by_operator.color(two["buffers"][0])
+
+
+def test_without_operators_and_layers_there_are_kinds() -> None:
+    assert [way.name for way in colorings([shown(bare([row("a", 0, 8, 0, 1)]))])] == ["kind"]
+
+
+def test_a_graph_input_is_a_group_of_its_own() -> None:
+    plan = shown(
+        bare([row("x", 0, 8, 0, 1, kind="input"), row("y", 8, 8, 0, 1, node="n")], schedule=["n"], operators=["Relu"])
+    )
+    assert [group.label for group in colorings([plan])[0].groups] == ["Relu", "graph input"]
+
+
+def test_layers_are_read_from_names() -> None:
+    names = {
+        "/m/encoder/layers.0/blocks.1/attention/MatMul": "layers.0/blocks.1",
+        "/m/encoder/layers.0/blocks.1/norm_1/Add": "layers.0/blocks.1",
+        "/m/blocks/blocks.3/blocks.3.0/se/Mul": "blocks.3.0",
+        "/m/layer1/layer1.0/conv1/Conv": "layer1.0",
+        "/m/h/5/attn/Softmax": "5",
+        "/m/embeddings/patch/Conv": "embeddings",
+        "Softmax_12": "model",
+    }
+    assert layer_names(names) == names
+    assert layer_names(["Conv_1", "Relu_2"]) == {}
+    assert layer_names([]) == {}
+    assert layer_names(["/m/a/Conv", "/m/a/Relu"]) == {}
+
+
+def test_a_ramp_has_colours_of_its_own_for_each() -> None:
+    assert len(set(ramp(48))) == 48
+    assert all(re.fullmatch("#[0-9a-f]{6}", shade) for shade in ramp(48))
+    assert len(ramp(1)) == 1 and ramp(0) == []
+
+
+def test_meta_ops_of_one_name_are_one_group() -> None:
+    by_operator = colorings([made("onnxtile::Linear", "onnxtile::Linear.2", "my::Linear.2")])[0]
+    assert sorted(group.label for group in by_operator.groups) == ["Linear", "Linear.2"]
+
+
+# The headline of a picture says what the plan says, and no more.
+
+
+MODEL = {"schedule": ["n"], "operators": ["Conv"], "unplanned": [], "order": "model"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "text"),
+    [
+        ({"optimal": True, "optimal_over": "any order"}, "smallest of any order"),
+        ({"optimal": True, "optimal_over": "order"}, "smallest of this order, with these aliases"),
+        (
+            {"optimal": True, "optimal_over": "order", "order": "any"},
+            "smallest that holds in every order, with these aliases",
+        ),
+        ({"optimal": True, "optimal_over": "order", "schedule": []}, "smallest for these live ranges"),
+        ({"optimal": False, "lower_bound": 1000, "gap": 30}, "within 3.0% of the lower bound"),
+        ({"optimal": False, "lower_bound": 1000, "gap": 31}, "within 3.1% of the lower bound"),
+        ({"optimal": False, "lower_bound": 100_000, "gap": 1}, "within 0.1% of the lower bound"),
+        ({"optimal": True, "unplanned": [{"name": "u"}]}, "none: 1 tensor unplanned"),
+        ({"optimal": None, "lower_bound": None}, None),
+    ],
+)
+def test_the_proof_is_that_of_the_plan(facts: dict[str, Any], text: str | None) -> None:
+    assert proved({**bare([row("a", 0, 64, 0, 1)]), **MODEL, **facts}) == text
+
+
+def test_figures_have_units_and_are_left_out_where_a_plan_has_none() -> None:
+    plan = bare([row("a", 0, 1 << 20, 0, 1)], activation_bytes=4 << 20, model="net", **MODEL)
+    said = headline(plan, "file")
+    assert said.title == "net"
+    assert dict(said.figures)["arena"] == "1 MiB"
+    assert dict(said.figures)["activations without sharing"] == "4 MiB"
+    assert dict(said.figures)["saved by sharing"] == "75.0%"
+    larger = dict(headline({**plan, "activation_bytes": 100}, "file").figures)
+    assert "saved by sharing" not in larger
+    other = {"arenas": [{"name": "a", "size": 8}], "buffers": []}
+    assert headline(other, "file").figures == (("arena", "8 bytes"),)
+    assert headline(other, "file").title == "file"
+    limited = {**other, "arenas": [{"name": "a", "size": 8, "capacity": 2048}]}
+    assert headline(limited, "").figures == (("arena", "8 bytes of 2 KiB"),)
+
+
+def test_inputs_are_named_with_type_and_shape() -> None:
+    inputs = [{"name": f"i{n}", "dtype": "INT64", "shape": [1, n]} for n in range(5)]
+    assert headline({**bare([]), "inputs": inputs}, "").inputs == "i0 int64 1×0, i1 int64 1×1, i2 int64 1×2, 2 more"
+    assert tensor_type({"dtype": "FLOAT", "shape": []}) == "float32 scalar"
+    assert not tensor_type({"dtype": None, "shape": None})
+
+
+def test_beside_another_plan_the_figures_say_whose_they_are() -> None:
+    assert headline(bare([row("a", 0, 8, 0, 1)]), "", "after").figures[0] == ("after: arena", "8 bytes")
+
+
+# What lies where and when: arenas apart, aliases in nobody's sum, steps of several nodes.
+
+
+def test_live_bytes_are_rounded_up_and_aliases_count_nothing() -> None:
+    rows = [row("a", 0, 100, 0, 2), row("v", 0, 100, 1, 2, alias="a"), row("b", 128, 10, 1, 3)]
+    (arena,) = arenas(bare(rows, alignment=64))
+    assert arena.live == ((0, 128), (1, 192), (3, 64), (4, 0))
+    assert (arena.peak, arena.peak_step, arena.gap) == (192, 1, 0)
+
+
+def test_the_layout_agrees_with_the_plan(plan: Plan) -> None:
+    (arena,) = arenas(plan)
+    assert (arena.peak, arena.peak_step, arena.size) == (plan["peak"], plan["peak_step"], plan["arenas"][0]["size"])
+
+
+def test_arenas_are_told_apart(odd: Plan) -> None:
+    sram, dram = arenas(odd)
+    assert {r["arena"] for r in sram.rows} == {"sram"} and {r["arena"] for r in dram.rows} == {"dram"}
+    assert len(sram.rows) + len(dram.rows) == len(odd["buffers"])
+    assert (sram.capacity, dram.capacity) == (1024, None)
+
+
+def test_several_nodes_may_share_a_step() -> None:
+    plan = bare([row("a", 0, 4, 0, 3)], schedule=["x", "y", "z"], steps=[0, 0, 2])
+    assert steps(plan) == 4
+    assert step_names(plan) == {0: "x, y", 2: "z"}
+
+
+def test_an_arena_without_buffers_is_not_drawn_unless_another_plan_uses_it() -> None:
+    names = ["a", "b", "c"]
+    facts = [{"name": name, "size": 8, "capacity": None} for name in names]
+    one = {**bare([{**row("x", 0, 8, 0, 1), "arena": "b"}]), "arenas": facts}
+    two = {**bare([{**row("x", 0, 8, 0, 1), "arena": "c"}]), "arenas": facts}
+    assert [[arena.name for arena in found] for found in arenas_in_use([one])] == [["b"]]
+    assert [[arena.name for arena in found] for found in arenas_in_use([one, two])] == [["b", "c"], ["b", "c"]]
+    assert [len(found) for found in arenas_in_use([bare([])])] == [1]
+
+
+# Live bytes in a line of text.
+
+
+def test_bars_are_at_one_scale_and_none_is_for_nothing_only() -> None:
+    assert live_line([0, 1, 50, 100], 100) == " ▁▄█"
+    assert live_line([0], 0) == " "
+
+
+@pytest.mark.parametrize("count", [1, 7, 48, 1000])
+def test_each_span_has_the_most_of_its_steps(count: int) -> None:
+    plan = stacked(60, depth=6)
+    end = max(len(plan["schedule"]), 1 + max(b["last"] for b in plan["buffers"]))
+    live = [
+        sum(-(-b["size"] // 64) * 64 for b in plan["buffers"] if b["first"] <= step <= b["last"]) for step in range(end)
+    ]
+    edges = [len(live) * i // count for i in range(count + 1)]
+    wanted = [max(live[first : max(last, first + 1)]) for first, last in pairwise(edges)]
+    assert live_sizes(plan, count) == wanted
+
+
+def test_arenas_are_summed(odd: Plan) -> None:
+    assert max(live_sizes(odd, 10)) > 1 << 32
+    assert live_sizes(bare([]), 3) == [0, 0, 0]
+    assert live_sizes(bare([row("a", 0, 8, 0, 0)]), 2) == [8, 8]

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
@@ -26,6 +26,7 @@ from onnxtile.tiling.result import TiledNode, TileResult
 from onnxtile.tiling.site_check import TileVerdict, check_tiles
 from onnxtile.tiling.tile import tile
 from onnxtile.tiling.write import most_nodes
+from tests import build
 
 NAMES = ("a", "b", "c")
 TILES = {"MatMul", "MatMulInteger", "MatMulNBits", "Gemm"}
@@ -91,14 +92,14 @@ class Case:
             }
         node = helper.make_node(self.op, list(arrays), ["y"], name=self.name, **attributes)
         element = helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype))
-        graph = helper.make_graph(
+        return build.model(
             [node],
-            "case",
-            [helper.make_tensor_value_info(n, element, x.shape) for n, x in arrays.items() if n not in self.constants],
-            [helper.make_tensor_value_info("y", element, [self.m, self.n])],
-            [numpy_helper.from_array(x, n) for n, x in arrays.items() if n in self.constants],
+            {n: (element, x.shape) for n, x in arrays.items() if n not in self.constants},
+            {"y": (element, [self.m, self.n])},
+            {n: x for n, x in arrays.items() if n in self.constants},
+            opset=self.opset,
+            ir_version=8,
         )
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8)
 
 
 @dataclass(frozen=True)

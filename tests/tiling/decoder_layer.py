@@ -15,6 +15,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from tests import build
+
 TOKENS = 8
 _ROWS = 4
 
@@ -27,11 +29,8 @@ def make(folder: Path, hidden: int, ffn: int, layers: int = 1, element: int = on
     initializers = _weights(folder / "weights.bin", wanted, element)
     nodes = [node for layer in range(layers) for node in _layer(layer, layers)]
     inputs, outputs = (helper.make_tensor_value_info(name, element, [1, TOKENS, hidden]) for name in "xy")
-    graph = helper.make_graph(nodes, "layer", [inputs], [outputs], initializers)
     path = folder / "layer.onnx"
-    path.write_bytes(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
-    )
+    path.write_bytes(build.model(nodes, [inputs], [outputs], initializers, ir_version=8).SerializeToString())
     return path
 
 

@@ -1,24 +1,36 @@
-"""The choice of a tile: as good as trying everything, and near the bound that nothing beats."""
+"""The choice of a tile, of products and of convolutions: as good as trying everything, near the bound that nothing beats."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
-from itertools import product
+from itertools import groupby, pairwise, product
+from math import prod
 from typing import Any
 
+import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import helper
 
 from onnxtile import api
+from onnxtile.model.known import declared
 from onnxtile.operators.reads import SlidingAxis
-from onnxtile.system.errors import Infeasible
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.errors import Infeasible, UsageError
+from onnxtile.system.runtime import Array
 from onnxtile.tiling import choose as search
-from onnxtile.tiling.grid import ORDERS, Workload
-from onnxtile.tiling.limits import AxisBounds, Limits
+from onnxtile.tiling.contraction import TensorOperand, matrix_product
+from onnxtile.tiling.grid import ORDERS, Axis, TileGrid, Workload
+from onnxtile.tiling.limits import LARGEST, AxisBounds, Limits, WindowBounds, bounds_of
 from onnxtile.tiling.result import Counts, TileChoice, share, trade, within_slack
+from tests import build
+from tests.tiling.conftest import CONVOLUTIONS, TILES, Bench, Case, Tiled
+
+# The choice of a tile: as good as trying everything, and near the bound that nothing beats.
 
 
 def tiles(groups: Counts, m: Counts, k: Counts, n: Counts, order: str) -> Counts:  # noqa: ARG001 - any order has as many
@@ -308,3 +320,266 @@ def test_a_product_of_a_size_that_no_search_ends_on_is_left_as_it_is() -> None:
     result = api.tile(model, memory="1KiB", verify=False)
     reasons = [one["reason"] for one in result.to_dict()["skipped"]]
     assert reasons == ["its sizes leave more than 4,194,304 tiles to compare"]
+
+
+# The choice of a convolution's tile: as good as trying everything.
+
+
+PIXELS = st.integers(1, 5)
+BOUND = st.one_of(st.none(), st.integers(1, 5))
+
+
+def conv_tiles(*counts: Any) -> Any:
+    return np.prod(np.broadcast_arrays(*counts[:-1]), axis=0)
+
+
+def conv_simulated(work: Workload, tile: tuple[int, ...], order: str) -> int:
+    """Run all tiles and count what moves, block by block; shares no formula with the other."""
+    groups, rows, columns, channels, filters = tile
+    pixels = list(product(pieces(work.outs[0], rows), pieces(work.outs[1], columns)))
+    axes: dict[str, Any] = {"m": pixels, "k": pieces(work.channels, channels), "n": pieces(work.filters, filters)}
+    moved = 0
+    for together in pieces(work.groups, groups):
+        resident: dict[str, Any] = {}
+        begun: set[Any] = set()
+        for at in serpentine([len(axes[axis]) for axis in order]):
+            place = dict(zip(order, at, strict=True))
+            high, wide = pixels[place["m"]]
+            k, n = axes["k"][place["k"]], axes["n"][place["n"]]
+            window = ((high - 1) * work.sliding[0].stride + work.sliding[0].reach) * (
+                (wide - 1) * work.sliding[1].stride + work.sliding[1].reach
+            )
+            sizes = {"mk": work.batch[0] * k * window, "kn": k * n * work.kernel, "mn": work.batch[0] * n * high * wide}
+            for operand, size, element in zip(sizes, sizes.values(), work.bytes, strict=True):
+                block = tuple(place[axis] for axis in operand)
+                if resident.get(operand) == block:
+                    continue
+                resident[operand] = block
+                moved += together * size * element * (1 + (operand == "mn" and block in begun))
+                begun.add(block) if operand == "mn" else None
+    return moved
+
+
+def held(work: Workload, tile: tuple[int, ...]) -> float:
+    groups, rows, columns, channels, filters = tile
+    high, wide = (s.stride * (n - 1) + s.reach for s, n in zip(work.sliding, (rows, columns), strict=True))
+    a, b, c = work.bytes
+    return groups * (
+        work.batch[0] * (channels * high * wide * a + filters * rows * columns * c)
+        + filters * channels * work.kernel * b
+        + filters * work.column
+    )
+
+
+def conv_allowed(work: Workload, limits: Limits, tile: tuple[int, ...]) -> bool:
+    groups, rows, columns, channels, filters = tile
+    window = limits.window or WindowBounds()
+    cut = channels < work.channels or filters < work.filters
+    bounds = (
+        (rows * columns, limits.m),
+        (channels * work.kernel, limits.k),
+        (filters, limits.n),
+        (rows, window.rows),
+        (columns, window.columns),
+        (groups * channels, window.channels),
+        (groups * filters, window.filters),
+        (held(work, tile), limits.memory),
+    )
+    return (groups == 1 or not cut) and all(bound is None or size <= bound for size, bound in bounds)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    outs=st.tuples(PIXELS, PIXELS), channels=PIXELS, filters=PIXELS, groups=st.integers(1, 4), batch=st.integers(1, 2),
+    kernels=st.tuples(st.integers(1, 3), st.integers(1, 3)), strides=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    memory=st.one_of(st.none(), st.integers(20, 800)), m=st.one_of(st.none(), st.integers(1, 12)), n=BOUND,
+    window=st.builds(WindowBounds, BOUND, BOUND, BOUND, BOUND),
+    kinds=st.sampled_from([(4, 4, 4), (1, 1, 4)]), bias=st.sampled_from([0, 4]),
+)  # fmt: skip
+def test_a_convolution_is_as_good_as_trying_everything(
+    outs: Any, channels: int, filters: int, groups: int, batch: int, kernels: Any, strides: Any, memory: int | None,
+    m: int | None, n: int | None, window: WindowBounds, kinds: Any, bias: int,
+) -> None:  # fmt: skip
+    slides = tuple(
+        SlidingAxis(kernel, stride, size=(out - 1) * stride + kernel, out=out)
+        for out, kernel, stride in zip(outs, kernels, strides, strict=True)
+    )
+    work = Workload(channels, filters, slides, groups, kinds, (batch, 1, batch), bias)
+    limits = Limits(m, None, n, memory=memory, window=window)
+    best: dict[int, int] = {}
+    for tile in product(*(range(1, size + 1) for size in (groups, *outs, channels, filters))):
+        if not conv_allowed(work, limits, tile):
+            continue
+        number = int(np.prod([-(-s // t) for s, t in zip((groups, *outs, channels, filters), tile, strict=True)]))
+        moved = min(conv_simulated(work, tile, order) for order in ORDERS)
+        best[number] = min(moved, best.get(number, moved))
+    expected = {n: b for n, b in best.items() if all(b < other for number, other in best.items() if number < n)}
+    bounds = AxisBounds.of(limits, kernel=work.kernel, rank=2, windows=True)
+    choices = search.front(work, limits, bounds, conv_tiles)
+    assert {choice.nodes: choice.bytes_moved for choice in choices} == expected
+    for choice in choices:
+        assert conv_allowed(work, limits, choice.tile)
+        assert choice.held == held(work, choice.tile)
+        assert choice.bytes_moved >= work.lower_bound(memory or 2**40)
+
+
+SIZES = st.integers(1, 300)
+BOUNDS = st.one_of(st.none(), st.integers(1, 400))
+
+
+def grid_of(m: int, k: int, n: int, limits: Limits) -> TileGrid:
+    """Return the grid of an (m × k) times (k × n) product."""
+    a, b = (
+        TensorOperand(ir.Value(name=name), dims, ir.DataType.FLOAT, False, (0, 1))
+        for name, dims in (("a", (m, k)), ("b", (k, n)))
+    )
+    product = matrix_product(a, b, (m, n), (0, 1), ir.DataType.FLOAT)
+    return TileGrid.fullest(product, bounds_of(product, limits))
+
+
+@given(SIZES, BOUNDS)
+def test_stretches_cover_an_axis_once_in_order_and_keep_the_bound(size: int, bound: int | None) -> None:
+    axis = Axis.of(size, bound)
+    elements = [e for i in range(axis.count) for e in range(size)[axis.stretch(i)]]
+    assert elements == list(range(size))
+    assert axis.widths == [len(range(size)[axis.stretch(i)]) for i in range(axis.count)]
+    assert bound is None or max(axis.widths) <= bound
+    assert min(axis.widths) >= 1
+
+
+@given(SIZES, st.integers(1, 400))
+def test_all_stretches_but_the_last_are_full(size: int, bound: int) -> None:
+    *full, last = Axis.of(size, bound).widths
+    assert all(width == bound for width in full)
+    assert last <= bound
+    assert Axis.of(size, bound).count == -(-size // bound), "no more stretches than needed"
+
+
+@given(st.tuples(*[st.integers(1, 40)] * 3), st.tuples(*[st.one_of(st.none(), st.integers(1, 50))] * 3))
+def test_places_visit_each_tile_once_with_k_innermost(
+    sizes: tuple[int, int, int], bounds: tuple[int | None, int | None, int | None]
+) -> None:
+    grid = grid_of(*sizes, Limits(*bounds))
+    places = list(grid.positions())
+    assert len(places) == len(set(places)) == grid.matmuls
+    steps = [[abs(a - b) for a, b in zip(*pair, strict=True)] for pair in pairwise(places)]
+    assert all(sum(step) == 1 for step in steps), "each loop turns back where it ended"
+    blocks = [block for block, _ in groupby((m, n) for _, m, _, n in places)]
+    assert len(blocks) == len(set(blocks)), "the partial sums of a block follow one another"
+    assert grid.is_cut == (grid.shape != (1, 1, 1))
+
+
+def test_alexnet() -> None:
+    limits = Limits.of(max=64)
+    assert [grid_of(1, k, n, limits).matmuls for k, n in ((9216, 4096), (4096, 4096), (4096, 1000))] == [
+        9216,
+        4096,
+        1024,
+    ]
+    assert grid_of(1, 4096, 1000, limits).n.widths[-1] == 40
+
+
+def test_max_bounds_every_axis_that_has_no_bound_of_its_own() -> None:
+    assert Limits.of(max=64) == Limits(64, 64, 64)
+    assert Limits.of(max=64, k=16) == Limits(64, 16, 64)
+    assert Limits.of(n=8) == Limits(None, None, 8)
+    assert Limits.of(max=LARGEST).m == LARGEST
+
+
+@pytest.mark.parametrize("bound", [0, -1, -64, LARGEST + 1, 10**30])
+@pytest.mark.parametrize("option", ["max", "m", "k", "n"])
+def test_a_bound_that_makes_no_sense_is_refused_by_its_option(option: str, bound: Any) -> None:
+    shown = "--max " if option == "max" else f"--max-{option} "
+    with pytest.raises(UsageError, match=f"^{shown}{bound}\\b"):
+        Limits.of(**dict[str, Any]({option: bound}))
+
+
+@pytest.mark.parametrize("bound", [True, 64.0, "64"])
+def test_a_bound_is_a_whole_number(bound: int) -> None:
+    with pytest.raises(UsageError, match="not a whole number"):
+        Limits.of(max=bound)
+
+
+def test_no_limit_at_all_is_refused() -> None:
+    with pytest.raises(UsageError, match="no limit"):
+        Limits.of()
+
+
+# What a tile is said to hold is what its node reads and makes in the model that is written.
+
+
+def largest(tiled: Tiled) -> int:
+    """Return the bytes of all that one tile reads and makes, at most."""
+    shapes = resolve(tiled.model)
+
+    def size(value: ir.Value) -> int:
+        dims, dtype = shapes.dims(value) or declared(value).dims, shapes.dtype(value) or value.dtype
+        assert dims is not None
+        assert dtype is not None
+        return int(prod(int(str(dim)) for dim in dims) * dtype.itemsize)
+
+    return max(
+        sum(size(value) for value in {*node.inputs, *node.outputs} if value is not None)
+        for node in tiled.nodes
+        if node.op_type in TILES | CONVOLUTIONS
+    )
+
+
+def convolution(x: tuple[int, ...], w: Array, op: str = "Conv", **attributes: Any) -> onnx.ModelProto:
+    node = helper.make_node(op, ["x", "w"], ["y"], name="conv", **attributes)
+    model = build.model([node], {"x": x}, {"y": None}, {"w": w}, ir_version=8)
+    return onnx.shape_inference.infer_shapes(model)
+
+
+def ones(*dims: int) -> Array:
+    import numpy as np
+
+    return np.ones(dims, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "attributes", "op", "exact"),
+    [
+        ((1, 16, 14, 14), (32, 16, 1, 1), {"strides": [2, 2]}, "Conv", True),
+        ((1, 16, 15, 15), (32, 16, 3, 3), {"strides": [2, 2]}, "Conv", True),
+        ((2, 12, 16, 13), (8, 12, 3, 2), {"strides": [3, 2]}, "Conv", True),
+        ((1, 8, 12, 12), (8, 2, 3, 3), {"group": 4}, "Conv", True),
+        ((1, 8, 12, 12), (16, 8, 3, 3), {"dilations": [2, 2]}, "Conv", True),
+        ((1, 8, 12, 12), (16, 8, 3, 3), {"pads": [1, 1, 1, 1]}, "Conv", False),
+        ((1, 8, 12, 12), (8, 12, 3, 3), {"strides": [2, 2]}, "ConvTranspose", False),
+        ((1, 8, 12, 12), (8, 12, 1, 1), {"strides": [3, 3]}, "ConvTranspose", False),
+    ],
+)
+@pytest.mark.parametrize("share", [8, 5, 3, 2, 1.2])
+def test_convolutions(
+    bench: Bench, x: tuple[int, ...], w: tuple[int, ...], attributes: Any, op: str, exact: bool, share: float
+) -> None:
+    model = convolution(x, ones(*w), op, **attributes)
+    whole = 4 * (prod(x) + prod(w) + prod(d.dim_value for d in model.graph.output[0].type.tensor_type.shape.dim))
+    tiled = bench.tile(model, Limits.of(memory=int(whole / share), window=WindowBounds()))
+    (site,) = tiled.result.tiled
+    assert site.chosen is not None
+    claimed = site.chosen.choice.held
+    assert largest(tiled) <= claimed <= whole / share
+    assert site.chosen.lower_bound is not None
+    assert site.chosen.lower_bound <= whole
+    assert largest(tiled) == claimed or not exact
+
+
+def test_a_stride_beyond_the_kernel_reads_what_it_steps_over(bench: Bench) -> None:
+    model = convolution((1, 64, 28, 28), ones(128, 64, 1, 1), strides=[2, 2])
+    tiled = bench.tile(model, Limits.of(memory=256 * 1024, window=WindowBounds()))
+    (site,) = tiled.result.tiled
+    assert site.chosen is not None
+    assert largest(tiled) == site.chosen.choice.held <= 256 * 1024
+
+
+@pytest.mark.parametrize("op", ["MatMul", "Gemm"])
+@pytest.mark.parametrize("constants", ["", "b"])
+@pytest.mark.parametrize("memory", [300, 700, 1500, 3000])
+def test_products(bench: Bench, op: str, constants: str, memory: int) -> None:
+    case = Case(m=20, k=24, n=18, op=op, constants=constants, trans_b=op == "Gemm")
+    tiled = bench.tile(case.model(), Limits.of(memory=memory, m=20))
+    (site,) = tiled.result.tiled
+    assert site.chosen is not None
+    assert largest(tiled) == site.chosen.choice.held <= memory

@@ -1,13 +1,17 @@
-"""Whole transformers: the demo model, and files as exporters wrote them where they are at hand."""
+"""Whole models: transformers, AlexNet, and files before and after as ONNX text."""
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
+from onnx import numpy_helper, parser, printer
 
 from onnxtile import api
 from onnxtile.model.binding import bind
@@ -16,6 +20,10 @@ from onnxtile.model.save import to_bytes
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.runtime import Array, Feed, Session
 from onnxtile.tiling.limits import Limits
+from tests.bench.alexnet import make
+
+# Whole transformers: the demo model, and files as exporters wrote them where they are at hand.
+
 
 if TYPE_CHECKING:
     from tests.tiling.conftest import Bench, Tiled
@@ -118,3 +126,147 @@ def test_meta_ops_are_tiled_inside(bench: Bench) -> None:
     reasons = {skip.reason for skip in tiled.result.skipped}
     assert all("within the limits" in reason or "--conv" in reason for reason in reasons), reasons
     require_equal(DEMO, tiled, {})
+
+
+# AlexNet as it comes with onnx: its three large layers at the size of a 64 × 64 unit.
+
+
+if TYPE_CHECKING:
+    from tests.tiling.conftest import Bench, Tiled
+
+FILE = Path(onnx.__file__).parent / "backend/test/data/light/light_bvlc_alexnet.onnx"
+
+
+@pytest.fixture(scope="module")
+def tiled(bench: Bench) -> Tiled:
+    """Return AlexNet at 64; that nothing is above 64 is asserted by the bench."""
+    return bench.tile(onnx.load(FILE), Limits.of(max=64))
+
+
+def test_its_layers_become_so_many_matmuls(tiled: Tiled) -> None:
+    assert [site["matmuls"] for site in tiled.result.to_dict()["tiled"]] == [9216, 4096, 1024]
+    assert tiled.count("MatMul") == 9216 + 4096 + 1024 and tiled.count("Gemm") == 0
+    assert [skip.node for skip in tiled.result.skipped] == ["n0", "n4", "n8", "n10", "n12"]
+    assert all("--conv" in skip.reason for skip in tiled.result.skipped), "its convolutions, which nobody asked to cut"
+    blocks = 64 + 64 + 16
+    assert tiled.count("Add") == 9216 + 4096 + 1024 - blocks + 3, "a chain for each block, and the bias of each layer"
+    assert len(tiled.nodes) == 28_571
+
+
+def test_the_weights_that_operators_made_are_folded_and_gone(tiled: Tiled) -> None:
+    left = {node.outputs[0].name for node in tiled.nodes if node.op_type == "ConstantOfShape"}
+    assert {"fc6_w_0", "fc7_w_0", "fc8_w_0"}.isdisjoint(left) and "conv1_w_0" in left
+
+
+@pytest.mark.slow
+def test_its_outputs_are_the_same(tiled: Tiled) -> None:
+    image = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)
+    expected = Session(FILE.read_bytes()).run({"data_0": image})["prob_1"]
+    np.testing.assert_allclose(tiled.run({"data_0": image})["prob_1"], expected, rtol=1e-4, atol=1e-7)
+
+
+def test_a_layer_of_its_shape_with_weights_that_differ(bench: Bench) -> None:
+    # All of AlexNet's weights are 0.02 in that file, which would hide two blocks in each other's place.
+    case = bench.case(m=1, k=4096, n=1000, trans_b=True, bias=(1000,), constants="bc")
+    tiled = bench.judge(case, Limits.of(max=64))
+    assert tiled.result.matmuls == 1024
+    (verdict,) = tiled.verdicts()
+    assert verdict.passed, verdict
+    image: Array = case.feeds()["a"]
+    expected = Session(case.model().SerializeToString()).run({"a": image})["y"]
+    np.testing.assert_allclose(tiled.run({"a": image})["y"], expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.slow
+def test_each_of_its_layers_passes_its_trials_with_weights_of_its_own(bench: Bench, tmp_path: Path) -> None:
+    make(tmp_path / "alexnet.onnx")
+    tiled = bench.tile(onnx.load(tmp_path / "alexnet.onnx"), Limits.of(max=64))
+    verdicts = tiled.verdicts(runs=100)
+    assert [verdict.node for verdict in verdicts] == [site.node for site in tiled.result.tiled] == ["n16", "n19", "n22"]
+    assert all(verdict.passed and verdict.runs == 100 for verdict in verdicts), verdicts
+
+
+# Before and after, as ONNX text. Weights stand in it with their type only; the test fills them in.
+
+
+if TYPE_CHECKING:
+    from tests.tiling.conftest import Bench
+
+FOLDER = Path(__file__).parent.parent / "golden" / "tile"
+CASES = sorted(path.name.removesuffix(".before.txt") for path in FOLDER.glob("*.before.txt"))
+SMALL = 16
+
+
+def before(name: str) -> onnx.ModelProto:
+    """Return the model of a golden file, each value that no node makes given a weight of distinct numbers."""
+    model = parser.parse_model((FOLDER / f"{name}.before.txt").read_text())
+    for info in model.graph.value_info:
+        dims = [d.dim_value for d in info.type.tensor_type.shape.dim]
+        weight = np.arange(np.prod(dims), dtype=np.float32).reshape(dims) / np.float32(np.prod(dims))
+        model.graph.initializer.append(numpy_helper.from_array(weight, info.name))
+    return model
+
+
+def without_weights(model: ir.Model) -> onnx.ModelProto:
+    """Return the model with larger initializers as typed values only, and no marks, which ONNX text does not know."""
+    proto: onnx.ModelProto = ir.to_proto(model)
+    weights = [tensor for tensor in proto.graph.initializer if np.prod(tensor.dims) > SMALL]
+    for tensor in weights:
+        proto.graph.initializer.remove(tensor)
+        if tensor.name not in {info.name for info in proto.graph.value_info}:
+            info = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            proto.graph.value_info.append(info)
+    return proto
+
+
+def meaning(model: onnx.ModelProto) -> dict[str, Any]:
+    """Return what a golden graph says."""
+    graph = model.graph
+    return {
+        "nodes": [
+            (
+                node.name,
+                node.op_type,
+                list(node.input),
+                list(node.output),
+                {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute},
+            )
+            for node in graph.node
+        ],
+        "constants": {tensor.name: numpy_helper.to_array(tensor).tolist() for tensor in graph.initializer},
+        "types": {i.name: str(i.type) for i in (*graph.value_info, *graph.input, *graph.output)},
+        "inputs": [i.name for i in graph.input],
+        "outputs": [i.name for i in graph.output],
+        "opset": {o.domain: o.version for o in model.opset_import},
+    }
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_tiled_graph_is_the_golden_one(bench: Bench, name: str) -> None:
+    tiled = bench.tile(before(name), Limits.of(max=64))
+    after = without_weights(tiled.model)
+    file = FOLDER / f"{name}.after.txt"
+    if os.environ.get("REGENERATE_GOLDEN") == "1":
+        file.write_text(printer.to_text(after) + "\n")
+    assert meaning(after) == meaning(parser.parse_model(file.read_text()))
+    assert after.ir_version == 10
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_block_holds_its_part_of_the_weight(bench: Bench, name: str) -> None:
+    source = before(name)
+    weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in source.graph.initializer}
+    tiled = bench.tile(source, Limits.of(max=64))
+    left = {n: v for n, v in tiled.model.graph.initializers.items() if "/b_k" in n and not n.endswith("_sizes")}
+    assert bool(left) == ("w" in weights)
+    for block_name, value in left.items():
+        weight = weights["w"].T if "transB" in (FOLDER / f"{name}.before.txt").read_text() else weights["w"]
+        k, n = (int(index) for index in re.findall(r"[kn](\d+)", block_name.split("/")[-1]))
+        assert value.const_value is not None
+        expected = weight[64 * k : 64 * k + 64, 64 * n : 64 * n + 64]
+        np.testing.assert_array_equal(value.const_value.numpy(), expected)
+    assert "w" not in tiled.model.graph.initializers
+
+
+def test_the_sizes_of_the_milestone_are_there() -> None:
+    assert {"gemm_32x64x128", "gemm_128x128x128", "matmul_128x128x128"} <= set(CASES)

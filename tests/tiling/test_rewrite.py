@@ -12,15 +12,17 @@ import onnx_ir as ir
 import pytest
 from onnx import parser
 
+from onnxtile import api
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
+from onnxtile.model.graph_writer import Names
 from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import UsageError
 from onnxtile.system.runtime import Array, Session
 from onnxtile.tiling.choose import MOST_NODES
-from onnxtile.tiling.limits import Limits, TilingPolicy
+from onnxtile.tiling.limits import Limits, TilingPolicy, WindowBounds
 from onnxtile.tiling.tile import tile
 
 if TYPE_CHECKING:
@@ -423,3 +425,83 @@ def test_the_number_of_nodes_is_foreseen(bench: Bench) -> None:
                     (site,) = tiled.result.tiled
                     folded = alpha != 1.0 and ("a" in constants or "b" in constants)
                     assert len(tiled.nodes) == most_nodes(site.contraction, site.grid) - folded
+
+
+# Names for what tile writes: free ones, found without a search from the start.
+
+
+_MODEL = "g (float[2] x) => (float[2] y) { a = Exp(x) a_2 = Exp(a) y = Exp(a_2) }"
+
+
+def _names() -> Names:
+    text = f'<ir_version: 8, opset_import: ["": 17]> {_MODEL}'
+    return Names(ir.from_proto(onnx.parser.parse_model(text)))
+
+
+def test_a_name_gets_the_first_free_number() -> None:
+    names = _names()
+    assert [names.fresh(wanted) for wanted in ("a", "a", "b", "b", "a_1")] == ["a_1", "a_3", "b", "b_1", "a_1_1"]
+    assert names.apart().fresh("b") == "b"
+
+
+def test_each_further_name_takes_a_few_looks() -> None:
+    class CountedSet(set[str]):
+        looks = 0
+
+        def __contains__(self, name: object) -> bool:
+            CountedSet.looks += 1
+            return super().__contains__(name)
+
+    names = _names()
+    names._taken = CountedSet()
+    assert len({names.fresh("tile") for _ in range(1_000)}) == 1_000
+    assert CountedSet.looks <= 2_000
+
+
+# What tile has no rule for is named.
+
+
+if TYPE_CHECKING:
+    from tests.tiling.conftest import Bench
+
+
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        ('[one] y = Einsum<equation = "ij,jk->ik">(a, b)', "tile does not cut Einsum"),
+        ("[one] y = com.microsoft.FusedMatMul(a, b)", "tile does not cut FusedMatMul"),
+    ],
+)
+def test_it_is_listed_with_the_reason(bench: Bench, node: str, reason: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[8,8] a, float[8,8] b) => (float[8,8] y) {{ {node} }}"""
+    model: onnx.ModelProto = parser.parse_model(text)
+    (skip,) = bench.tile(model, Limits.of(max=4)).result.skipped
+    assert (skip.node, skip.reason) == ("one", reason)
+
+
+@pytest.mark.parametrize(
+    ("node", "ends"),
+    [
+        ("MatMul(a, w)", "float[8,8] a"),
+        ("Gemm(a, a, w)", "float[8,8] a"),
+        ("Conv(a, w)", "float[1,8,4,4] a"),
+    ],
+)
+def test_operands_of_different_element_types_are_not_cut(node: str, ends: str) -> None:
+    shape = "8,8,1,1" if "Conv" in node else "8,8"
+    text = f"""<ir_version: 8, opset_import: ["" : 17]> g ({ends}, string[{shape}] w) => (float y) {{ [one] y = {node} }}"""
+    result = api.tile(parser.parse_model(text), Limits.of(max=4, window=WindowBounds()), verify=False)
+    assert [skip["reason"] for skip in result.to_dict()["skipped"]] == ["'w' has another element type than float"]
+
+
+@pytest.mark.parametrize(("rows", "reason"), [(2**63 - 1, "more than any machine"), (2**50, "would write")])
+def test_a_product_of_enormous_size_is_refused_at_once(rows: int, reason: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 17]> g (float[{rows},4] a, float[4,3] b) => (float[{rows},3] y) {{ y = MatMul(a, b) }}"""
+    try:
+        said = str(
+            [skip["reason"] for skip in api.tile(parser.parse_model(text), max=3, verify=False).to_dict()["skipped"]]
+        )
+    except UsageError as error:
+        said = str(error)
+    assert reason in said

@@ -107,15 +107,10 @@ def _with_firmware(result: FittedModel, options: FitStepOptions) -> FittedModel:
     from onnxtile.firmware.build import ProgramTarget, build
     from onnxtile.firmware.own_kernels import read_own_kernels
 
-    target = ProgramTarget(options.target_cc, options.runner)
-    planned = result.planned
     own = None if options.c_kernels is None else read_own_kernels(options.c_kernels)
-    how: dict[str, Any] = {
-        "verify": options.verify,
-        "weights": options.weights,
-        "own": own,
-        "progress": options.progress,
-    }
+    target = ProgramTarget(options.target_cc, options.runner, own)
+    planned = result.planned
+    how: dict[str, Any] = {"verify": options.verify, "weights": options.weights, "progress": options.progress}
     program = build(planned.opened, planned.plan, target=target, **how)
     return replace(result, planned=replace(planned, firmware=program))
 

@@ -128,14 +128,10 @@ def with_firmware(planned: PlannedModel, options: PlanStep) -> PlannedModel:
     inputs = None if options.inputs is None else read_inputs(options.inputs, planned.model)
     wanted, model = Wanted(inputs, options.ranges), planned.model
     opened = unfold(model, resolve(model, run=True, wanted=wanted), Constants(model))
-    target = ProgramTarget(options.target_cc, options.runner)
     own = None if options.c_kernels is None else read_own_kernels(options.c_kernels)
-    how: dict[str, Any] = {
-        "verify": options.verify,
-        "weights": options.weights,
-        "own": own,
-        "progress": options.progress,
-    }
+    target = ProgramTarget(options.target_cc, options.runner, own)
+    how: dict[str, Any] = {"verify": options.verify, "weights": options.weights, "progress": options.progress}
+    how["state_runs"] = options.state_steps
     return replace(planned, firmware=build(opened, planned.plan, wanted=wanted, target=target, **how))
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from onnxtile.fusion.unfuse import Unfused
     from onnxtile.inspection.summary import Inspection
     from onnxtile.planning.result import PlanResult
-    from onnxtile.report.format import PlanDocument
+    from onnxtile.report.format import PlanExport
     from onnxtile.tiling.result import TileResult
     from onnxtile.tiling.site_check import TileVerdict
     from onnxtile.verbs.flows.match import MatchResult
@@ -433,28 +433,28 @@ class PlannedModel(ModelResult):
             pass
 
     @property
-    def document(self) -> PlanDocument:
+    def document(self) -> PlanExport:
         """The JSON of the plan, from which every format can be written."""
         return self._document("code")
 
-    def _document(self, weights: str, c_kernels: str | Path | None = None) -> PlanDocument:
-        from onnxtile.report.format import PlanDocument
+    def _document(self, weights: str, c_kernels: str | Path | None = None) -> PlanExport:
+        from onnxtile.report.format import PlanExport
 
         program = cache(lambda: self.firmware or self._built(weights, c_kernels))
-        return PlanDocument(
+        return PlanExport(
             self.plan.to_dict(), self.constant_block, self.certificate, lambda title: program().files(title)
         )
 
     def _built(self, weights: str, c_kernels: str | Path | None) -> Firmware:
         """Return the program in C. Raises UsageError for a node for which none can be written, Mismatch."""
-        from onnxtile.firmware.build import build
+        from onnxtile.firmware.build import ProgramTarget, build
         from onnxtile.firmware.own_kernels import read_own_kernels
         from onnxtile.shapes.opened_calls import unfold
         from onnxtile.shapes.resolve import resolve
 
         own = None if c_kernels is None else read_own_kernels(Path(c_kernels))
         opened = unfold(self.model, resolve(self.model, run=True), Constants(self.model))
-        return build(opened, self.plan, verify=self.verdict is not None, weights=weights, own=own)
+        return build(opened, self.plan, verify=self.verdict is not None, weights=weights, target=ProgramTarget(own=own))
 
     def certificate(self) -> dict[str, Any]:
         """Return the certificate of the plan, which `check/check_account.py` and `check_bound.py` accept. Raises ModelError."""
@@ -488,15 +488,13 @@ class ModelPlan:
     firmware: Firmware | None = None
 
     @property
-    def document(self) -> PlanDocument:
+    def document(self) -> PlanExport:
         """The JSON of the plan, from which every format can be written."""
         from onnxtile.planning.annotate import constant_block
-        from onnxtile.report.format import PlanDocument
+        from onnxtile.report.format import PlanExport
 
         firmware = None if self.firmware is None else self.firmware.files
-        return PlanDocument(
-            self.plan.to_dict(), lambda: constant_block(self.opened.model, self.plan), firmware=firmware
-        )
+        return PlanExport(self.plan.to_dict(), lambda: constant_block(self.opened.model, self.plan), firmware=firmware)
 
     def run(self, progress: Progress) -> ArenaVerdict:
         """Run the model inside its arena and outside it, and compare every tensor bit for bit."""
@@ -569,7 +567,7 @@ class FittedModel(RewrittenModel):
         return {"movement": {**{key: getattr(movement, key) for key in keys}, "copies": len(movement.copies)}}
 
     @property
-    def documents(self) -> dict[str, PlanDocument]:
+    def documents(self) -> dict[str, PlanExport]:
         """The JSON of the plans `before` and `after`, from which every format can be written."""
         return {"before": self.planned_before.document, "after": self.planned.document}
 

@@ -1,0 +1,53 @@
+"""Small models for tests: from ONNX text, and from nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+Dims: TypeAlias = Sequence[int | str | None] | None
+Values: TypeAlias = Iterable[onnx.ValueInfoProto] | Mapping[str, Dims | tuple[int, Dims]]
+"""Inputs or outputs of a graph, by name: their dimensions where they are floats, else the element type and the dimensions."""
+
+
+def parsed(text: str, *functions: str, opset: int = 17, ir_version: int = 10, **domains: int) -> onnx.ModelProto:
+    """Return the model of ONNX text: a graph, and functions that it calls. `domains` have the versions of other operator sets."""
+    versions = ", ".join(f'"{name.replace("_", ".")}" : {version}' for name, version in {"": opset, **domains}.items())
+    return onnx.parser.parse_model(
+        f"<ir_version: {ir_version}, opset_import: [{versions}]> {text} {' '.join(functions)}"
+    )
+
+
+def model(
+    nodes: Iterable[onnx.NodeProto],
+    inputs: Values,
+    outputs: Values,
+    constants: Iterable[onnx.TensorProto] | Mapping[str, Any] = (),
+    *,
+    functions: Sequence[onnx.FunctionProto] = (),
+    opset: int = 17,
+    ir_version: int = 10,
+    **domains: int,
+) -> onnx.ModelProto:
+    """Return the model of nodes; `constants` by name are arrays, or what numpy makes of them."""
+    arrays = constants.items() if isinstance(constants, Mapping) else ()
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays] if arrays else [*constants]
+    graph = helper.make_graph(list(nodes), "g", _values(inputs), _values(outputs), tensors)
+    opsets = [helper.make_opsetid(name.replace("_", "."), version) for name, version in {"": opset, **domains}.items()]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version, functions=functions)
+
+
+def _values(values: Values) -> list[onnx.ValueInfoProto]:
+    if not isinstance(values, Mapping):
+        return list(values)
+    return [helper.make_tensor_value_info(name, *_typed(of)) for name, of in values.items()]
+
+
+def _typed(of: Any) -> tuple[int, Dims]:
+    """Return the element type and the dimensions: a pair with dimensions behind is both."""
+    is_pair = isinstance(of, tuple) and len(of) == 2 and isinstance(of[1], list | tuple)
+    return of if is_pair else (onnx.TensorProto.FLOAT, of)

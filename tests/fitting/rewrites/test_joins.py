@@ -1,0 +1,192 @@
+"""Axes that are taken apart: operands of a Concat, items of a batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import onnxtile
+from onnxtile.fitting.editing import ModelEdit
+from onnxtile.fitting.rewrites.sink_concats import run_items_apart, sink_concats
+from onnxtile.model.load import load
+from onnxtile.shapes.resolve import resolve
+from tests.fitting.networks import model
+
+# Nodes behind a Concat that treat each element of its axis alone run on its operands; their results are joined.
+
+
+def detector() -> onnx.ModelProto:
+    """Return three levels whose boxes and classes are joined along their pixels, with 16 bins for each side of a box."""
+    text = """
+g (float[1,4,32,32] x) => (float[1,14,1344] y) {
+    [down] l2 = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)
+    [downer] l3 = MaxPool<kernel_shape=[2,2], strides=[2,2]>(l2)
+    [head1] h1 = Conv(x, w1)
+    [head2] h2 = Conv(l2, w2)
+    [head3] h3 = Conv(l3, w3)
+    [flat1] f1 = Reshape(h1, s1)
+    [flat2] f2 = Reshape(h2, s2)
+    [flat3] f3 = Reshape(h3, s3)
+    [joined] j = Concat<axis=2>(f1, f2, f3)
+    sizes = Constant<value_ints=[64,10]>()
+    [parts] box, classes = Split<axis=1>(j, sizes)
+    [sides] b = Reshape(box, s4)
+    [turned] t = Transpose<perm=[0,2,1,3]>(b)
+    [bins] p = Softmax<axis=1>(t)
+    [mean] m = Conv(p, dfl)
+    [flat] n = Reshape(m, s5)
+    [corners] lt, rb = Split<axis=1>(n, halves)
+    [first] lo = Sub(anchors, lt)
+    [last] hi = Add(anchors, rb)
+    [corner] o = Concat<axis=1>(lo, hi)
+    [sure] q = Sigmoid(classes)
+    [all] y = Concat<axis=1>(o, q)
+}"""
+    made = model(text, w1=(74, 4, 1, 1), w2=(74, 4, 1, 1), w3=(74, 4, 1, 1), dfl=(1, 16, 1, 1), anchors=(2, 1344))
+    numbers = {
+        "s1": [1, 74, 1024],
+        "s2": [1, 74, 256],
+        "s3": [1, 74, 64],
+        "halves": [2, 2],
+        "s4": [1, 4, 16, -1],
+        "s5": [1, 4, -1],
+    }
+    for name, values in numbers.items():
+        made.graph.initializer.append(numpy_helper.from_array(np.asarray(values, np.int64), name))
+    return made
+
+
+def test_the_join_of_a_detection_head_stands_behind_its_tail() -> None:
+    fitted = onnxtile.fit(detector(), capacity="200KiB", max_extra_macs="0%")
+    assert "joined" in {name for step in fitted.steps if step.kind == "rewrite" for name in step.nodes}
+    assert fitted.before.arena > 700 * 1024
+    assert fitted.after.arena <= 200 * 1024
+    assert fitted.after.macs <= fitted.before.macs
+    assert fitted.verdict is not None and fitted.verdict.equal
+
+
+def test_with_exact_no_join_moves_below_a_product() -> None:
+    read = load(detector())
+    known = resolve(read)
+    assert not sink_concats(ModelEdit(read, known), exact=True)
+    assert [node.name for node in sink_concats(ModelEdit(read, known), exact=False)] == ["joined"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "behind"),
+    [pytest.param(16, "Tanh(j)", id="as many bytes"), pytest.param(1, "ReduceMax<axes=[3]>(j)", id="mixed parts")],
+)
+def test_a_join_stays_where_no_fewer_bytes_are_joined_or_parts_are_mixed(columns: int, behind: str) -> None:
+    text = f"""
+g (float[1,4,8,8] x) => (float[1,4,8,{columns}] y) {{
+    [a] a = Relu(x)
+    [b] b = Sigmoid(x)
+    [joined] j = Concat<axis=3>(a, b)
+    [end] y = {behind}
+}}"""
+    read = load(model(text))
+    assert not sink_concats(ModelEdit(read, resolve(read)), exact=False)
+
+
+def test_a_depthwise_convolution_of_joined_channels_has_a_group_for_each_channel_of_a_part() -> None:
+    text = """
+g (float[1,2,32,32] x) => (float[1,4,1,1] y) {
+    [primary] a = Conv(x, w0)
+    [cheap] b = Conv<group=8, kernel_shape=[3,3], pads=[1,1,1,1]>(a, w1)
+    [ghost] c = Concat<axis=1>(a, b)
+    [depthwise] d = Conv<group=16, kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(c, w2, b2)
+    [project] e = Conv(d, w3)
+    [pool] y = GlobalAveragePool(e)
+}"""
+    made = model(text, w0=(8, 2, 1, 1), w1=(8, 1, 3, 3), w2=(16, 1, 3, 3), b2=(16,), w3=(4, 16, 1, 1))
+    fitted = onnxtile.fit(made, capacity="60KiB", max_extra_macs="0%")
+    assert [step.nodes for step in fitted.steps if step.kind == "rewrite"] == [("ghost",)]
+    assert fitted.verdict is not None and fitted.verdict.equal
+
+
+# The items of a batch run one after the other.
+
+
+def batched(items: int) -> onnx.ModelProto:
+    """Return a network over a batch, with a Split, a Reshape to fixed sizes, a product, and a second input for each item."""
+    text = f"""
+g (float[{items},4,16,16] x, float[{items},8,1,1] scale) => (float[{items},6] y, float[{items},8,8,8] z) {{
+    [wide] a = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(x, w0)
+    [relu] b = Relu(a)
+    sizes = Constant<value_ints=[8,8]>()
+    [parts] c, d = Split<axis=1>(b, sizes)
+    [gated] e = Mul(c, scale)
+    [less] f = MaxPool<kernel_shape=[2,2], strides=[2,2]>(e)
+    [more] g = AveragePool<kernel_shape=[2,2], strides=[2,2]>(d)
+    [sum] z = Add(f, g)
+    [flat] h = Reshape(z, flatten)
+    [last] y = MatMul(h, w1)
+}}"""
+    made = model(text, w0=(16, 4, 3, 3), w1=(512, 6))
+    made.graph.initializer.append(numpy_helper.from_array(np.asarray([items, 512], np.int64), "flatten"))
+    return made
+
+
+def test_items_of_a_batch_take_the_bytes_of_one_and_the_results() -> None:
+    one, batch = onnxtile.plan(batched(1)).plan.arena_size, 4
+    results = batch * (6 + 8 * 8 * 8) * 4
+    fitted = onnxtile.fit(batched(batch), capacity=one + results, max_extra_macs="0%")
+    assert fitted.steps[0].kind == "batch"
+    assert {step.kind for step in fitted.steps} <= {"batch", "order"}
+    assert fitted.before.arena > 3 * one
+    assert fitted.after.arena <= one + results
+    assert fitted.after.macs == fitted.before.macs
+    assert fitted.verdict is not None and fitted.verdict.equal
+
+
+def test_one_item_is_cut_further_where_that_is_not_enough() -> None:
+    one, batch = onnxtile.plan(batched(1)).plan.arena_size, 4
+    fitted = onnxtile.fit(batched(batch), capacity=one * 3 // 4 + batch * (6 + 512) * 4, max_extra_macs="0%")
+    assert {"strip", "channels"} & {step.kind for step in fitted.steps}
+    assert fitted.steps[0].kind == "batch"
+    assert fitted.verdict is not None and fitted.verdict.equal
+
+
+def test_operators_that_mix_items_stay() -> None:
+    text = """
+g (float[4,4,8,8] x) => (float[4,4,8,8] y) {
+    [relu] a = Relu(x)
+    [mean] b = ReduceMean<axes=[0]>(a)
+    [end] y = Sub(a, b)
+}"""
+    read = load(model(text))
+    assert [node.name for node in run_items_apart(ModelEdit(read, resolve(read)))] == ["relu"]
+    alone = load(batched(1))
+    assert not run_items_apart(ModelEdit(alone, resolve(alone)))
+
+
+# Bounds that are computed from the shapes of tensors do not end a run of operators.
+
+
+HALVES = """
+g (float[1,3,32,32] x) => (float[1,4,32,32] y)
+    <int64[1] zero = {0}, int64[1] two = {2}, int64[1] axis = {1}> {
+    [wide] a = Conv(x, w0)
+    [relu] b = Relu(a)
+    sizes = Shape(b)
+    channels = Gather(sizes, axis)
+    half = Div(channels, two)
+    end = Mul(half, two)
+    [first] c = Slice(b, zero, half, axis)
+    [second] d = Slice(b, half, end, axis)
+    [conv] e = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(d, w1)
+    [joined] f = Concat<axis=1>(c, d, e)
+    [narrow] y = Conv(f, w2)
+}"""
+
+
+def test_slices_with_bounds_from_shapes_are_cut() -> None:
+    """torch exports `chunk` so, as in the blocks of detectors."""
+    made = model(HALVES, w0=(32, 3, 1, 1), w1=(16, 16, 3, 3), w2=(4, 48, 1, 1))
+    fitted = onnxtile.fit(made, capacity="64KiB", max_extra_macs="0%")
+    assert fitted.before.arena > 3 * 64 * 1024
+    assert fitted.after.arena <= 64 * 1024
+    assert any(step.text.endswith("sizes that are known are constants") for step in fitted.steps)
+    assert fitted.verdict is not None and fitted.verdict.equal
