@@ -64,13 +64,13 @@ def _run() -> int:
     except Exception as error:
         if "--debug" in sys.argv:
             raise
-        return _failed(*_said(error))
+        return _failed(*_message_of(error))
     if code == INTERRUPTED:  # typer has caught it first
         return _failed("interrupted", None, INTERRUPTED)
     return code if isinstance(code, int) else 0
 
 
-def _said(error: Exception) -> tuple[str, str | None, int]:
+def _message_of(error: Exception) -> tuple[str, str | None, int]:
     """Return the message, the hint and the exit code. Any other exception is caught here, since a traceback is not a message for a user."""
     if isinstance(error, OnnxtileError):
         message, hint = error.worded(worded(lambda: (verb.command for verb in verbs().values())))

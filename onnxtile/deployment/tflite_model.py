@@ -239,10 +239,12 @@ def with_one_operator(
     `inputs` and `outputs` are the indices of the tensors that become inputs and outputs of the model.
     """
     with _reading():
-        return _alone(data, position, (inputs, outputs), offsets)
+        return _file_of_operator(data, position, (inputs, outputs), offsets)
 
 
-def _alone(data: bytes, position: int, ends: tuple[Sequence[int], Sequence[int]], offsets: Sequence[int]) -> bytes:
+def _file_of_operator(
+    data: bytes, position: int, ends: tuple[Sequence[int], Sequence[int]], offsets: Sequence[int]
+) -> bytes:
     graphs = _vector(data, _field(data, _uoffset(data, 0), _SUBGRAPHS))
     front = _Front()
     inputs, outputs = (front.add(4, struct.pack(f"<I{len(end)}i", len(end), *end)) for end in ends)

@@ -129,7 +129,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     """Return a table in which columns of numbers are aligned to the right, all others to the left."""
     result = FittedTable(title=line(title, "bold"), title_justify="left", header_style="bold")
     kept: dict[str, _Cell] = {}  # most cells of a long table are equal to others
-    shown = [[kept.setdefault(text, _Cell(text)) for text in map(_shown, row)] for row in rows]
+    shown = [[kept.setdefault(text, _Cell(text)) for text in map(_cell_text, row)] for row in rows]
     for i, column in enumerate(columns):
         numbers = _are_numbers([row[i].text for row in shown])
         result.add_column(column, justify="right" if numbers else "left", overflow="fold")
@@ -235,7 +235,7 @@ def plain(part: Table | Text) -> Table | Text:
     return part
 
 
-def _shown(cell: object) -> str:
+def _cell_text(cell: object) -> str:
     if cell is None:
         return "?"
     return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else escaped(str(cell))

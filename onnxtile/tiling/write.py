@@ -200,7 +200,7 @@ class _ScatterResult(TiledResult):
         shape = (*shape[:-1], 1)
         along = self._terms_of(at)
         terms = [
-            self._held(
+            self._shared_constant(
                 numbers, label(f"{name}_places", {axis: position[axis] for axis in (letter,) if axis in position})
             )
             for numbers, name, letter in zip(along, ("row", "column"), "mn", strict=True)
@@ -225,7 +225,7 @@ class _ScatterResult(TiledResult):
             terms = [term + offset if index == to else term - offset for index, term in enumerate(terms)]
         return terms
 
-    def _held(self, numbers: Numbers, stem: str) -> ir.Value:
+    def _shared_constant(self, numbers: Numbers, stem: str) -> ir.Value:
         """Return the initializer of these numbers; equal ones share it."""
         key = (numbers.shape, numbers.tobytes())
         if key not in self._terms:

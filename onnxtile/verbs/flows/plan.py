@@ -103,7 +103,7 @@ def _planned(options: PlanOptions) -> PlannedModel:
     not_run = None
     if options.verify:
         try:
-            verdict = _ran(opened, result, wanted, options)
+            verdict = _run_in_arena(opened, result, wanted, options)
         except NoKernel as error:
             not_run = str(error).partition(":")[0]
         else:
@@ -135,7 +135,9 @@ def with_firmware(planned: PlannedModel, options: PlanStep) -> PlannedModel:
     return replace(planned, firmware=build(opened, planned.plan, wanted=wanted, target=target, **how))
 
 
-def _ran(opened: Unfolded, result: PlanResult, wanted: Wanted, options: PlanOptions) -> ArenaVerdict | StateVerdict:
+def _run_in_arena(
+    opened: Unfolded, result: PlanResult, wanted: Wanted, options: PlanOptions
+) -> ArenaVerdict | StateVerdict:
     """Run `opened` inside its arena: many times where the plan keeps states, else once."""
     if result.states:
         return state_verdict(opened, result, wanted, options)
@@ -175,7 +177,7 @@ def _planned_over_ranges(options: PlanOptions) -> PlannedModel:
     result = _fitting(opened, settings, lambda ranges: _refusal(planned, ranges, settings, options))
     result = replace(result, kernels=counted, sums=options.dim_sums)
     require_lengths(result, opened)
-    verdict, not_run = _proved_or_checked(planned, result, opened, options)
+    verdict, not_run = _proof_or_check(planned, result, opened, options)
     rename_symbols(planned, {word: name for name, word in names.items()})
     annotate(planned, result)
     return PlannedModel(planned, result, verdict, not_run, source=file_of(options.model))
@@ -232,17 +234,17 @@ def _fitting(
         raise does_not_fit(free, settings.capacity, refusal, error) from None
 
 
-def _proved_or_checked(
+def _proof_or_check(
     model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOptions
 ) -> tuple[RangeVerdict | None, str | None]:
-    """Return the verdict of `_proved`; where onnxruntime has no kernel for an operator the plan is only checked, with the reason."""
+    """Return the verdict of `_proof`; where onnxruntime has no kernel for an operator the plan is only checked, with the reason."""
     try:
-        return _proved(model, plan, known, options), None
+        return _proof(model, plan, known, options), None
     except NoKernel as error:
-        return _proved(model, plan, known, replace(options, verify=False)), str(error).partition(":")[0]
+        return _proof(model, plan, known, replace(options, verify=False)), str(error).partition(":")[0]
 
 
-def _proved(model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOptions) -> RangeVerdict | None:
+def _proof(model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOptions) -> RangeVerdict | None:
     """Check `plan` at the corners of its ranges and between, and run it there; None where it is not run.
 
     Runs of a plan that keeps states follow each other, from the least length to the largest, instead.

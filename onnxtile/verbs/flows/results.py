@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import onnx_ir as ir
 
-from onnxtile.declare.verb import VerbResult, write_result
+from onnxtile.declare.verb import JsonFields, VerbResult, write_result
 from onnxtile.model import save as files
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import Source
@@ -130,9 +130,9 @@ class ModelResult(VerbResult):
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the model to `path`, whole or not at all. Raises UsageError where `path` is the file that was read and `force` is off."""
-        save(self._written(), path, source=self.source, force=force)
+        save(self._model_to_write(), path, source=self.source, force=force)
 
-    def _written(self) -> ir.Model | Draft:
+    def _model_to_write(self) -> ir.Model | Draft:
         """Return the model that `save` writes."""
         return self.model
 
@@ -261,7 +261,7 @@ class UnfuseResult(RewrittenModel):
 
 
 @dataclass(frozen=True)
-class ArenaChange:
+class ArenaChange(JsonFields):
     """The bytes of the arena, as `plan` finds them, before and after tiling; None for both, with the reason, where not planned."""
 
     before: int | None = None
@@ -273,22 +273,14 @@ class ArenaChange:
         """Whether the tiled model needs a larger arena."""
         return self.before is not None and self.after is not None and self.after > self.before
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
-        return dict(vars(self))
-
 
 @dataclass(frozen=True)
-class OpsetChange:
+class OpsetChange(JsonFields):
     """The opset of a model before and after tiling, and why it could not be raised where that was needed."""
 
     before: int = 0
     after: int = 0
     reason: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
-        return dict(vars(self))
 
 
 @dataclass(frozen=True, repr=False)
@@ -328,7 +320,7 @@ class TiledModel(RewrittenModel):
             late.rewrite()
         return self.draft.model
 
-    def _written(self) -> ir.Model | Draft:
+    def _model_to_write(self) -> ir.Model | Draft:
         return self.model if "model" in vars(self) else self.draft
 
     def to_dict(self) -> dict[str, Any]:
