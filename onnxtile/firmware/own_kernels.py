@@ -34,22 +34,22 @@ WORKING = "workspace"
 # The table.
 
 
-class _Strict(pydantic.BaseModel):
+class _StrictTable(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
 
-class _Entry(_Strict):
+class _KernelEntry(_StrictTable):
     node: str
     call: str
     workspace: str = "0"
     axes: dict[Annotated[str, pydantic.Field(pattern=r"^inputs\[\d+\]$")], tuple[int, ...]] = {}
 
 
-class _Table(_Strict):
+class _KernelTable(_StrictTable):
     include: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
-    kernels: Annotated[tuple[_Entry, ...], pydantic.Field(min_length=1)]
+    kernels: Annotated[tuple[_KernelEntry, ...], pydantic.Field(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class OwnKernels:
 def read_own_kernels(path: Path) -> OwnKernels:
     """Return the table at `path`. Raises UsageError, with file and line, for one that cannot be read."""
     file = read(path, UsageError, hint="name a table of kernels in TOML")
-    table = file.validated(_Table)
+    table = file.validated(_KernelTable)
     folder = path.parent
     kernels = tuple(_entry(entry, file, number) for number, entry in enumerate(table.kernels))
     sources = tuple((folder / source).resolve() for source in table.sources)
@@ -106,7 +106,7 @@ def read_own_kernels(path: Path) -> OwnKernels:
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\((.*)\)\s*;?\s*$", re.DOTALL)
 
 
-def _entry(entry: _Entry, file: TomlFile, number: int) -> OwnKernel:
+def _entry(entry: _KernelEntry, file: TomlFile, number: int) -> OwnKernel:
     where = ("kernels", number)
     try:
         program = compiled(entry.node)
