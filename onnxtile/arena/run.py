@@ -17,8 +17,7 @@ import onnx_ir as ir
 from onnxtile.arena.graph_run import GraphRun, RunContext, Unsure
 from onnxtile.arena.kernel import Corruption, Draws, Kernel, Kernels, Moves, PairedValues, ValueTable, View, contradicts
 from onnxtile.arena.memory import ArenaMemory, TensorMemory, same
-from onnxtile.check.graph import entered_bodies, names_of
-from onnxtile.check.ranges import SizedPlan, SizeOfSymbols, WrongFormula, claimed_at, listed
+from onnxtile.check.ranges import DocumentAtSizes, SizeOfSymbols, WrongFormula, claimed_at, listed
 from onnxtile.declare.plan_document import (
     NO_SHAPE,
     UNSAID,
@@ -35,7 +34,7 @@ from onnxtile.model.session import session_of
 from onnxtile.model.topology import dependencies, has_body
 from onnxtile.planning.result import PlanResult
 from onnxtile.planning.schedule import find_order, named, shuffled, shuffled_steps
-from onnxtile.shapes.opened_calls import fold, unfold
+from onnxtile.shapes.opened_calls import fold, inside_of, unfold
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
 from onnxtile.system.errors import CheckFailed
 from onnxtile.system.posix import return_free_memory
@@ -417,7 +416,7 @@ class PlanAtSizes:
     """A plan at one size of each dimension: `result` for the run, `claims` for the check."""
 
     result: PlanResult
-    claims: SizedPlan
+    claims: DocumentAtSizes
 
 
 def at_sizes(plan: PlanResult, sizes: SizeOfSymbols, model: ir.Model, shapes: Shapes, *, scaled: bool) -> PlanAtSizes:
@@ -430,7 +429,7 @@ def at_sizes(plan: PlanResult, sizes: SizeOfSymbols, model: ir.Model, shapes: Sh
         claims = claimed_at(plan, sizes, scaled=scaled)
     except WrongFormula as error:
         raise CheckFailed(f"the plan is not sound: {error}", hint="please report it with the model") from None
-    terms = _RowsAtSizes(sizes, model, model.graph, shapes)
+    terms = _RowsAtSizes(sizes, model.graph, shapes)
     result = replace(
         plan,
         dims=claims.dims,
@@ -450,7 +449,6 @@ class _RowsAtSizes:
     """The rows of one `graph` of a model at the sizes. Names of values return in sibling bodies, with other sizes."""
 
     sizes: SizeOfSymbols
-    model: ir.Model
     graph: ir.Graph
     shapes: Shapes
 
@@ -459,11 +457,6 @@ class _RowsAtSizes:
         """The values of the graph by name."""
         made = (value for node in self.graph for value in node.outputs)
         return {value.name or "": value for value in (*self.graph.inputs, *made)}
-
-    @cached_property
-    def nodes(self) -> dict[str, ir.Node]:
-        """The nodes of the graph by their names in a plan."""
-        return {name: node for node, name in names_of(self.graph).items()}
 
     def rows(self, plan: PlannedGraph, claims: PlannedGraph) -> tuple[PlannedBuffer, ...]:
         """Return the rows of `plan` at the sizes, where `claims` has what it says of them."""
@@ -486,9 +479,12 @@ class _RowsAtSizes:
 
     def bodies(self, plan: PlannedGraph, claims: PlannedGraph) -> tuple[PlannedBody, ...]:
         """Return the plans of the bodies of `plan` at the sizes."""
-        return tuple(map(self._body, plan.bodies, claims.bodies))
+        nodes = dict(zip(plan.schedule, named(self.graph, plan.schedule), strict=True))
+        pairs = zip(plan.bodies, claims.bodies, strict=True)
+        return tuple(self._body(body, claim, nodes[body.node]) for body, claim in pairs)
 
-    def _body(self, body: PlannedBody, claim: PlannedBody) -> PlannedBody:
-        graph = entered_bodies(self.nodes[body.node], self.model)[body.attribute]
+    def _body(self, body: PlannedBody, claim: PlannedBody, node: ir.Node) -> PlannedBody:
+        graph = inside_of(node) if body.attribute is None else node.attributes[body.attribute].as_graph()
+        assert graph is not None
         inside = replace(self, graph=graph)
         return replace(body, buffers=inside.rows(body, claim), bodies=inside.bodies(body, claim), size=UNSAID)

@@ -14,6 +14,7 @@ from typing import Any
 from onnxtile.firmware import in_place
 from onnxtile.firmware.prove import (
     RUNS,
+    STATE_RUNS,
     Proof,
     Tools,
     command_done,
@@ -137,11 +138,13 @@ def build(
     verify: bool = True,
     target: ProgramTarget = HERE,
     weights: str = "code",
+    state_runs: int = STATE_RUNS,
     progress: Progress = silent,
 ) -> Firmware:
     """Return the firmware of `plan`, a plan of `opened`; with `verify` it is compiled and run beside onnxruntime.
 
-    `weights` says where these are: in the "code", or in a "file" of their own.
+    `weights` says where these are: in the "code", or in a "file" of their own. A program with states has `state_runs` runs, one after the
+    other.
 
     Raises UsageError that names the node for which no C can be written, or where a tool fails; Mismatch where the program differs.
     """
@@ -161,7 +164,7 @@ def build(
     if target.compiler and not tools.runner:
         return Firmware(source, not_proved("no runner is given for the target"), footprint, copied)
     progress("running C")
-    runs = list(runs_of(opened, plan, wanted))
+    runs = list(runs_of(opened, plan, wanted, max(RUNS, state_runs) if plan.states else RUNS))
     if source.transfers and len(runs) == 1:
         runs *= RUNS  # the copies are made early in one run, and late in another
     coarsest = max((precision_of(dtype.numpy()) for dtype in halves(opened.model)), default=0.0)
@@ -169,7 +172,8 @@ def build(
     proof = compared(source, runs, output, tools, coarsest)
     if program.is_rounded or not proof.equal:
         progress("running C, node by node")
-        results = compared_results(program, _NAME, opened, runs, tools, output, coarsest)
+        few = runs[:1] if tools.runner else runs  # an emulator is slow
+        results = compared_results(program, _NAME, opened, few, tools, output, coarsest)
         proof = replace(proof, results=results)
     require_proved(proof)
     return Firmware(source, proof, footprint, copied)

@@ -89,7 +89,7 @@ def compiled(kernels: Sequence[DistinctKernel]) -> EmxText:
         return _parsed(_text(kernels), kernels)
     except (CompilerError, _UnknownText) as error:
         if len(kernels) == 1:
-            raise _lacking(kernels[0], " ".join(str(error).split())) from error
+            raise _lacking(kernels[0], " ".join(str(error).partition(" (while lowering")[0].split())) from error
     half = len(kernels) // 2
     for some in (kernels[:half], kernels[half:]):
         compiled(some)

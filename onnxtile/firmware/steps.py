@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import TypeAlias
 
 import numpy as np
@@ -17,12 +18,14 @@ import onnx_ir as ir
 from onnx import helper
 
 from onnxtile.declare.plan_document import PlannedBody, PlannedBuffer
+from onnxtile.firmware.four_bits import PackedWeights, packed_weights
 from onnxtile.firmware.rows import row_model
 from onnxtile.firmware.transfers import TransferSchedule
 from onnxtile.fusion.lower.driver import lower
 from onnxtile.fusion.lower.lowering import Target
 from onnxtile.fusion.pattern import select
 from onnxtile.kernels.aliases import Alias, LayoutFacts, overwritable, parts, views
+from onnxtile.kernels.from_onnx import no_fixed_bytes
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.save import MAX_IR_VERSION
@@ -35,7 +38,7 @@ from onnxtile.planning.result import PlanResult
 from onnxtile.planning.schedule import named
 from onnxtile.shapes.opened_calls import Unfolded, inside_of, unfold, written_out
 from onnxtile.shapes.resolve import resolve, tensor_bytes
-from onnxtile.system.errors import ModelError, UsageError
+from onnxtile.system.errors import ModelError, UsageError, about_options
 from onnxtile.system.runtime import Array
 from onnxtile.verification.rounding import makes_quantised
 
@@ -309,15 +312,24 @@ def program_of(opened: Unfolded, plan: PlanResult) -> CProgram:
 def _require_fixed(plan: PlanResult) -> None:
     """Raise UsageError for plans that C without allocation cannot run."""
     if plan.ranges:
+        ends = ", ".join(f"{name} from {low} to {high}" for name, (low, high) in plan.ranges.items())
         raise UsageError(
-            "C is written for one size of each dimension, and the plan has ranges", hint="bind them: --dim NAME=N"
+            f"C is written for one size of each dimension, and the plan is for {ends}",
+            hint="bind each to one size: "
+            + " ".join(f"--dim {name}={high}" for name, (_, high) in plan.ranges.items()),
         )
     if plan.unplanned or plan.bounds:
-        left = f"{plan.unplanned[0].name!r}: {plan.unplanned[0].reason}" if plan.unplanned else "sizes are only bounds"
-        raise UsageError(f"C needs the size of every tensor: {left}", hint="bind sizes by --dim or --shape")
+        bounds = ", ".join(f"{name}={most}" for name, most in plan.bounds.items())
+        left = (
+            f"{plan.unplanned[0].name!r}: {plan.unplanned[0].reason}" if plan.unplanned else f"{bounds} is only a bound"
+        )
+        raise UsageError(f"C needs the size of every tensor, and does not have that of {left}")
     for state in plan.states:
         if state.axis is not None:
-            raise UsageError(f"C is not written for a state that grows: {state.input!r}", hint="leave --state out")
+            raise about_options(
+                f"C is not written for a state that grows: {state.input!r}",
+                hint="export a cache of a fixed size, into which ScatterElements or TensorScatter writes, or leave {state} out",
+            )
 
 
 @dataclass
@@ -332,7 +344,7 @@ class _ProgramParts:
     def constant(self, array: Array, tensor: TensorForm) -> BytePlace:
         """Return the place of a constant; equal ones are one."""
         plain = np.ascontiguousarray(array)
-        key = (tensor.dtype, tensor.sizes, plain.tobytes())
+        key = (tensor.dtype, tensor.sizes, blake2b(plain.data).digest())
         if key not in self.constants:
             self.constants[key] = len(self.arrays)
             self.arrays.append(plain)
@@ -703,12 +715,17 @@ class _Planned:
         self._calls += moved
 
     def _operand_key(self, value: ir.Value) -> object:
-        tensor = self._tensor(value)
-        is_constant = _is_written_as_constant(value, self._constants)
-        return tensor, self._constants.array(value).tobytes() if is_constant else None
+        if not _is_written_as_constant(value, self._constants):
+            return self._tensor(value)
+        array = self._constants.array(value)
+        return array.dtype, array.shape, array.tobytes()
 
     def _kernel(self, name: str, node: ir.Node) -> None:
         """Call the kernel of a node."""
+        packed = packed_weights(node, self._constants)
+        if packed is not None:
+            self._packed_product(name, node, packed)
+            return
         names: dict[ir.Value, str] = {}
         for value in node.inputs:
             if value is not None:
@@ -727,6 +744,30 @@ class _Planned:
         )
         places = {own: self._place(value) for value, own in (*names.items(), *made.items())}
         self._calls.append(KernelCall(kernel, places))
+
+    def _packed_product(self, name: str, node: ir.Node, packed: PackedWeights) -> None:
+        """Call the kernel of a product with weights of 4 bits, which it unpacks."""
+        operand, result = node.inputs[0], node.outputs[0]
+        assert operand is not None
+        arrays = {"i1": packed.weights, "i2": packed.scales}
+        if packed.zero_points is not None:
+            arrays["i3"] = packed.zero_points
+        forms = {own: TensorForm(int(ir.DataType.from_numpy(one.dtype)), one.shape) for own, one in arrays.items()}
+        proto = helper.make_node("MatMulNBits", ["i0", *arrays], ["o0"], domain="com.microsoft")
+        sizes = {"K": packed.rows, "N": packed.columns, "bits": 4, "block_size": packed.block}
+        proto.attribute.extend(helper.make_attribute(key, size) for key, size in sizes.items())
+        opsets = {**self._model.graph.opset_imports, "com.microsoft": 1}
+        tensors = {"i0": self._tensor(operand), **forms, "o0": self._tensor(result)}
+        kernel = DistinctKernel(
+            proto.SerializeToString(deterministic=True),
+            tuple(tensors.items()),
+            (),
+            tuple(sorted(opsets.items())),
+            name,
+            proto.op_type,
+        )
+        places = {own: self._shared.constant(one, forms[own]) for own, one in arrays.items()}
+        self._calls.append(KernelCall(kernel, {"i0": self._place(operand), **places, "o0": self._place(result)}))
 
     def _is_fixed(self, node: ir.Node, value: ir.Value) -> bool:
         """Return whether the numbers of an operand decide what the kernel is: sizes, axes, bounds, scales of a Resize."""
@@ -749,6 +790,9 @@ class _Planned:
 
     def _tensor(self, value: ir.Value) -> TensorForm:
         """Return the type of `value`. Raises UsageError where it has no fixed bytes, or elements of less than a byte."""
+        never = no_fixed_bytes(value, self._facts)
+        if never is not None:
+            raise UsageError(f"no C is written for {value.name!r}: {never}")
         dtype, sizes = self._shapes.dtype(value), self._shapes.sizes(value)
         if dtype is None or sizes is None or tensor_bytes(value, self._shapes) is None or self._shapes.is_bound(value):
             raise UsageError(f"C needs fixed bytes, and {value.name!r} has none: {self._shapes.reason(value)}")

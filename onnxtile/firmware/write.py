@@ -43,7 +43,10 @@ from onnxtile.firmware.steps import (
 from onnxtile.firmware.transfers import DECLARED, DEFINED
 from onnxtile.firmware.weights import FlashWeights, placed
 from onnxtile.report.c_header import comment, filled, identifier, identifiers
+from onnxtile.system.errors import about_options
 
+_MOST_IN_CODE = 1 << 29
+"""Bytes of weights in the text of C: each takes three of text, and a compiler many more."""
 CTYPES: dict[int, str] = {
     onnx.TensorProto.FLOAT: "float",
     onnx.TensorProto.DOUBLE: "double",
@@ -125,6 +128,11 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
     operands = _constants(program, in_c.kernels, numbers)
     weights = placed({number: program.constants[number] for number in operands})
     in_file = weights.size if weights_in == "file" else 0
+    if not in_file and weights.size > _MOST_IN_CODE:
+        raise about_options(
+            f"a compiler takes no text with {weights.size:,} bytes of weights",
+            hint="keep them in a file: {weights} file",
+        )
     spaces = _Spaces(program, weights)
     table = _CallTable(in_c.kernels, numbers, spaces)
     entries = [table.entry(call) for call in program.calls]
@@ -599,7 +607,8 @@ def _header(
     more: str,
 ) -> str:
     upper = name.upper()
-    lines = [filled(_HEADER, upper, title=comment(title), alignment=str(program.alignment))]
+    alignment = max(program.alignment, 8)  # that of the largest element
+    lines = [filled(_HEADER, upper, title=comment(title), alignment=str(alignment))]
     for arena, variable, size in arenas:
         lines += [f"#define {variable.upper()}_SIZE {size}u /* bytes of the memory {comment(arena)} */"]
         lines += [f"#ifndef {variable.upper()}_SECTION", f"#define {variable.upper()}_SECTION", "#endif"]
@@ -610,7 +619,7 @@ def _header(
     for _, variable, _ in arenas:
         lines += [f"#ifdef {variable.upper()}_EXTERN"]
         lines += [
-            f"extern uint8_t *{variable}; /* give it {variable.upper()}_SIZE bytes, aligned to {program.alignment}, before a run */"
+            f"extern uint8_t *{variable}; /* give it {variable.upper()}_SIZE bytes, aligned to {alignment}, before a run */"
         ]
         lines += ["#else", f"extern uint8_t {variable}[];", "#endif"]
     if in_file:

@@ -19,7 +19,7 @@ PlanJson: TypeAlias = Mapping[str, Any]
 """A plan as docs/plan.schema.json describes it."""
 
 
-class PlanDocument(dict[str, Any]):
+class PlanExport(dict[str, Any]):
     """A plan as JSON that was just made of a model: `constants` returns the bytes of the block of constants.
 
     `certificate` returns the certificate of the plan, `firmware` the files of the program in C by their ending, from a title.

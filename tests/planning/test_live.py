@@ -3,10 +3,13 @@
 import onnx_ir as ir
 import pytest
 
-from onnxtile.check.graph import RunOrder, timeline
+from onnxtile.check.addresses import timeline
+from onnxtile.check.graph import GraphModel
+from onnxtile.check.sharing import RunOrder
 from onnxtile.kernels.liveness import live_ranges
 from onnxtile.model.constants import Constants
 from onnxtile.model.topology import node_ids
+from onnxtile.model.validity import without_weights
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.errors import ModelError
 from tests.planning.conftest import Case, lives, outside, rows
@@ -147,10 +150,10 @@ def lives_of_the_kernels(case: Case) -> dict[str | None, tuple[int, int]]:
 
 
 def lives_of_the_check(model: ir.Model) -> dict[str | None, tuple[int, int]]:
-    ids = tuple(node_ids(model.graph).values())
-    line = timeline(model.graph, ids, tuple(range(len(ids))), frozenset(model.graph.outputs), ())
+    ids, graph = tuple(node_ids(model.graph).values()), GraphModel(without_weights(model)).graph
+    line = timeline(graph, ids, tuple(range(len(ids))), graph.results, ())
     assert isinstance(line, RunOrder)
-    made = [value for node in model.graph for value in node.outputs if value.name]
+    made = [value for node in graph.nodes for value in node.outputs if value.name]
     return {value.name: (line.first(value), line.last(value) + 1) for value in made}
 
 
