@@ -86,7 +86,7 @@ def nothing_compared(verdict: Verdict) -> str:
 
 
 def not_both() -> UsageError:
-    """Return the error for inputs that are given, and ranges of random ones besides."""
+    """Return the error for given inputs together with ranges of random inputs."""
     message = "{inputs} are given, so nothing is drawn from {ranges}"
     return about_options(message, hint="leave out one of the two")
 
@@ -110,7 +110,7 @@ def require_equal(verdict: ArenaVerdict | StateVerdict) -> None:
 
 def bound_shapes(model: ir.Model, shapes: Callable[[], Shapes], bound: ir.Model) -> Shapes:
     """Return the shapes of `bound`, the form of `model` with all inputs bound: the `shapes` of `model` where it has no open dimensions."""
-    return shapes() if bound is model else resolved(bound, proved=True)
+    return shapes() if bound is model else resolved(bound)
 
 
 # The results.
@@ -118,7 +118,7 @@ def bound_shapes(model: ir.Model, shapes: Callable[[], Shapes], bound: ir.Model)
 
 @dataclass(frozen=True, repr=False)
 class ModelResult(VerbResult):
-    """A result with a `model`. `source` is the file that the first verb read; `save` does not overwrite it unless told to."""
+    """A result with a `model`. `source` is the file that the first verb read; `save` overwrites it only with `force`."""
 
     source: Path | None = field(default=None, kw_only=True, compare=False)
 
@@ -370,7 +370,7 @@ class RangeVerdict:
         return {name: reason for verdict in self._all for name, reason in verdict.excused.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the sizes, the sums over all runs, and the reasons for outputs that need not be equal."""
+        """Return the sizes, the sums over all runs, and the reasons for outputs that may differ."""
         return {
             "equal": self.equal,
             "sizes": [dict(sizes) for sizes in (self.sizes if self.state is None else self.state.sizes)],
