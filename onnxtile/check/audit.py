@@ -1,7 +1,7 @@
 """The check of a published plan against its model: every value, every row, every body and every figure.
 
-It uses the graph and the published plan. It shares no code with the planner, except reading models and their shapes, and the type of a
-result. It takes about as many steps as the graph has nodes and values.
+It uses the graph, read from its protobuf, and the document of the plan. It shares no code with the planner: what shape inference knows
+comes to it as plain data. It takes about as many steps as the graph has nodes and values.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from onnxtile.declare.verb import VerbResult
 from onnxtile.model.constants import Constants
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.errors import CheckFailed
+from onnxtile.system.process import collector_paused
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -101,6 +102,7 @@ class Audit(VerbResult):
         }
 
 
+@collector_paused()
 def check(
     model: ir.Model, claims: PlanDocument, shapes: Shapes, constants: Constants, digest: str | None = None
 ) -> Audit:
