@@ -172,7 +172,7 @@ def build(
     proof = compared(source, runs, output, tools, coarsest)
     if program.is_rounded or not proof.equal:
         progress("running C, node by node")
-        few = runs[:1] if tools.runner else runs  # an emulator is slow
+        few = runs[: 1 if tools.runner else RUNS]  # an emulator is slow
         results = compared_results(program, _NAME, opened, few, tools, output, coarsest)
         proof = replace(proof, results=results)
     require_proved(proof)
