@@ -30,7 +30,7 @@ _NEW_OBJECTS = 50_000
 
 
 def main() -> None:
-    """Run the command; end with 0 (done), 1 (a check said no), 2 (bad input or usage), or 128 and the number of a signal."""
+    """Run the command; end with 0 (done), 1 (a check failed), 2 (bad input or usage), or 128 and the number of a signal."""
     open_streams()
     silence_libraries()
     show_warnings()
@@ -40,7 +40,7 @@ def main() -> None:
     signals = Signals()
     signals.heed()
     code = _run()
-    if signals.code is not None:  # workers see that this process has gone, and need not be waited for
+    if signals.code is not None:  # workers end by themselves when this process ends
         remove_temporary()
         os._exit(signals.code)
     signals.finish()

@@ -1,4 +1,4 @@
-"""Runs TensorFlow Lite models in TensorFlow Lite Micro, in a process of its own: it is compiled code that a wrong model may end.
+"""Runs TensorFlow Lite models in TensorFlow Lite Micro, in a separate process: a wrong model may end the compiled code.
 
 As a program it reads the names of models and of a file of results from its arguments.
 """

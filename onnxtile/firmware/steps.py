@@ -19,6 +19,7 @@ from onnx import helper
 
 from onnxtile.declare.plan_document import PlannedBody, PlannedBuffer
 from onnxtile.firmware.four_bits import PackedWeights, packed_weights
+from onnxtile.firmware.own_kernels import WORKING, OwnCall, OwnKernels, own_call
 from onnxtile.firmware.rows import row_model
 from onnxtile.firmware.transfers import TransferSchedule
 from onnxtile.fusion.lower.driver import lower
@@ -79,7 +80,8 @@ class DistinctKernel:
     """One different kernel: a node whose operands are called i0, i1 ... and its results o0, o1 ...
 
     `tensors` has the types by these names. `fixed` has the constants, as serialised tensors, whose numbers decide what the kernel is.
-    `opsets` are the versions of operators. `label` is the first node that runs it, for messages.
+    `opsets` are the versions of operators. `label` is the first node that runs it, for messages. `own` is the call of the user's function
+    that runs it, where there is one.
     """
 
     node: bytes
@@ -88,6 +90,7 @@ class DistinctKernel:
     opsets: tuple[tuple[str, int], ...]
     label: str = field(compare=False)
     op_type: str = field(compare=False)
+    own: OwnCall | None = None
 
 
 @dataclass(frozen=True)
@@ -303,10 +306,13 @@ class CProgram:
         return replace(self, calls=(*calls, *self.calls[done:]))
 
 
-def program_of(opened: Unfolded, plan: PlanResult) -> CProgram:
-    """Return the calls of `plan`, a plan of `opened`. Raises UsageError for what has no fixed bytes, ModelError."""
+def program_of(opened: Unfolded, plan: PlanResult, own: OwnKernels | None = None) -> CProgram:
+    """Return the calls of `plan`, a plan of `opened`, with the user's `own` kernels.
+
+    Raises UsageError for what has no fixed bytes, or no such arguments, and ModelError.
+    """
     _require_fixed(plan)
-    return _Planned(opened, plan, _ProgramParts()).program()
+    return _Planned(opened, plan, _ProgramParts(own)).program()
 
 
 def _require_fixed(plan: PlanResult) -> None:
@@ -334,8 +340,9 @@ def _require_fixed(plan: PlanResult) -> None:
 
 @dataclass
 class _ProgramParts:
-    """What all graphs of a program have in common: constants by value, and different islands."""
+    """What all graphs of a program have in common: the user's kernels, constants by value, and different islands."""
 
+    own: OwnKernels | None = None
     constants: dict[tuple[int, tuple[int, ...], bytes], int] = field(default_factory=dict)
     arrays: list[Array] = field(default_factory=list)
     islands: dict[object, Island] = field(default_factory=dict)
@@ -382,6 +389,7 @@ class _Planned:
         self._arenas = {arena.name: number for number, arena in enumerate(plan.arenas)}
         self._in_workspace = ends is not None
         self._base, self._end = workspace
+        self._own = {} if shared.own is None else shared.own.of(self._model, self._constants, lambda: self._shapes)
         graph = self._model.graph
         self._inputs = [value for value in graph.inputs if value not in self._constants]
         self._place_buffers(graph, plan.buffers)
@@ -722,6 +730,9 @@ class _Planned:
 
     def _kernel(self, name: str, node: ir.Node) -> None:
         """Call the kernel of a node."""
+        if node in self._own:
+            self._own_kernel(name, node)
+            return
         packed = packed_weights(node, self._constants)
         if packed is not None:
             self._packed_product(name, node, packed)
@@ -744,6 +755,37 @@ class _Planned:
         )
         places = {own: self._place(value) for value, own in (*names.items(), *made.items())}
         self._calls.append(KernelCall(kernel, places))
+
+    def _own_kernel(self, name: str, node: ir.Node) -> None:
+        """Call the user's function for a node, with a workspace after those of the meta-ops around it."""
+        own, facts = self._own[node]
+        assert self._shared.own is not None
+        names: dict[ir.Value, str] = {}
+        places, tensors = dict[str, BytePlace](), list[tuple[str, TensorForm]]()
+        for place, value in enumerate((*node.inputs, *node.outputs)):
+            if value is None or not value.name or value in names:
+                continue
+            names[value] = f"i{len(names)}" if place < len(node.inputs) else f"o{place - len(node.inputs)}"
+            tensor, order = self._tensor(value), own.axes.get(place)
+            if order is not None and place < len(node.inputs):
+                if value not in self._constants or len(order) != len(tensor.sizes):
+                    raise UsageError(f"the axes of inputs[{place}] of {name!r} are not those of a constant")
+                tensor = replace(tensor, sizes=tuple(tensor.sizes[axis] for axis in order))
+                places[names[value]] = self._shared.constant(self._constants.array(value).transpose(order), tensor)
+            else:
+                places[names[value]] = self._place(value)
+            tensors.append((names[value], tensor))
+        size = own.workspace.bytes(node, self._shapes)
+        if size:
+            at = align(self._end, self._plan.alignment)
+            places[WORKING] = BytePlace(WORKSPACE, 0, at)
+            self._shared.workspace = max(self._shared.workspace, at + size)
+        call = own_call(own, self._shared.own.include, node, facts, names)
+        used = {argument for argument in call.arguments if isinstance(argument, str)}
+        if WORKING in used and not size:
+            raise UsageError(f"the call of {own.function!r} has a workspace of no bytes", hint='add workspace = "..."')
+        kernel = DistinctKernel(b"", tuple(tensors), (), (), name, node.op_type, call)
+        self._calls.append(KernelCall(kernel, {one: place for one, place in places.items() if one in used}))
 
     def _packed_product(self, name: str, node: ir.Node, packed: PackedWeights) -> None:
         """Call the kernel of a product with weights of 4 bits, which it unpacks."""

@@ -169,7 +169,7 @@ class Destination:
 def apart(
     destination: Destination, pipeline: Pipeline, models: Sequence[Path], reserved: Iterable[Path] = ()
 ) -> Destination:
-    """Return `destination` such that each of `models` is written to files of its own.
+    """Return `destination` such that no two of `models` are written to one file.
 
     Models of one name from several folders keep these folders. Raises UsageError where that does not help, and where a file is written over
     another model that is to be read, over a file that a step reads, or over one that is `reserved`.

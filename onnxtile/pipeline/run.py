@@ -26,7 +26,7 @@ from onnxtile.system.text import as_json
 class Report:
     """What became of one model.
 
-    `steps` are the results of the steps that ran, each with its name; `error` says in a line what stopped it, or which check said no.
+    `steps` are the results of the steps that ran, each with its name; `error` says in a line what stopped it, or which check failed.
     `written` are its files.
     """
 
@@ -148,7 +148,7 @@ class RunResult:
         return all(report.passed for report in self.reports)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of `run`: a summary of each model, whose own report stands in a file of its own."""
+        """Return the JSON of `run`: a summary of each model, whose whole report is in another file."""
         return {
             "pipeline": self.pipeline,
             "passed": sum(report.passed for report in self.reports),
@@ -203,7 +203,7 @@ def _progress_of(progress: Progress, position: int, models: Sequence[Path]) -> P
 def _side_by_side(
     pipeline: Pipeline, models: Sequence[Path], destination: Destination, workers: Workers
 ) -> Iterator[Report]:
-    """Yield the reports as they come; models that were lost with a worker are tried again, each in a process of its own."""
+    """Yield the reports as they come; models that were lost with a worker are tried again, each in a separate process."""
     left = dict.fromkeys(models)
     try:
         for report in workers.each(partial(_report_of, pipeline, destination), models):
@@ -211,7 +211,7 @@ def _side_by_side(
             yield report
     except OnnxtileError:
         raise
-    except Exception as error:  # for a worker that died, each backend has an error of its own
+    except Exception as error:  # each backend has another error for a worker that died
         if not left:
             raise
         lost = type(error).__name__

@@ -23,7 +23,7 @@ from onnxtile.system.toml_file import Location, TomlFile
 def formats_by_ending(emit: Iterable[str], step: str, known: Collection[str]) -> dict[str, str]:
     """Return the ending of each file, with the format of `known` (".json" ...) that it is in.
 
-    "json" stands for ".plan.json" where the `step` is plan; what has a name of its own, as "before.json" has, keeps it. Raises UsageError.
+    "json" stands for ".plan.json" where the `step` is plan; another name, as in "before.json", is kept. Raises UsageError.
     """
     form_of = {}
     for entry in emit:
@@ -54,7 +54,7 @@ class ModelSoFar:
 class StepResult:
     """A step's result as JSON, the model it made (None: the one it was given), and files to write beside it, by their ending.
 
-    Where the step is a check that said no, `reason` says so in a line.
+    `reason` says in a line why the step, a check, failed.
     """
 
     content: Mapping[str, Any]

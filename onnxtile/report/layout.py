@@ -171,7 +171,7 @@ def rows_with_bodies(plan: PlanJson) -> list[BufferJson]:
 
 
 def unrolled(plan: PlanOrBodyJson) -> PlanJson:
-    """Return `plan` on one line of time: a step whose node has bodies is as long as these, one behind the other, each run once.
+    """Return `plan` on one line of time: a step whose node has bodies is as long as these, one after the other, each run once.
 
     A plan without bodies stays as it is.
     """
@@ -238,7 +238,7 @@ def _without(workspaces: set[str], rows: list[BufferJson], unit: int) -> Iterato
         rest = row["offset"] + row["size"] - ends.get(row["name"], 0)
         if row["name"] not in workspaces:
             yield owner
-        elif rest > 0:  # what the kernel needs besides lies behind its bodies
+        elif rest > 0:  # further bytes of the kernel come after its bodies
             yield {**owner, "offset": ends[row["name"]], "size": rest}
 
 
@@ -310,7 +310,7 @@ def _layer(path: Sequence[str]) -> str:
 def shown(plan: PlanJson) -> PlanJson:
     """Return `plan` with bodies unrolled, without steps that only make constants, and with `operator` and `layer` in each row.
 
-    Either is None for a row that no node makes. Steps are counted anew: they are those of the picture.
+    Either is None for a row that no node makes. Steps are numbered again, as the picture shows them.
     """
     whole = _without_constant_steps(unrolled(plan))
     nodes = [node for _, node in runs(whole)]

@@ -55,7 +55,7 @@ def _plain_lines(table: Table) -> Iterator[str]:
 
 
 def _padded(cells: Sequence[str], justify: str) -> Iterator[str]:
-    """Yield `cells` of one width, with blanks before them where `justify` is "right", else behind them."""
+    """Yield `cells` of one width, with blanks before them where `justify` is "right", else after them."""
     widths = list(map(cell_len, cells))
     widest = max(widths)
     for cell, width in zip(cells, widths, strict=True):
@@ -248,7 +248,7 @@ _NOTEBOOK_ROWS = 12
 
 
 def as_html(parts: Iterable[Table | Text]) -> str:
-    """Return `parts` as one block of HTML without scripts and styles of its own; long tables end after twelve rows."""
+    """Return `parts` as one block of HTML without scripts and styles; long tables end after twelve rows."""
     return f"<div>{''.join(_table_html(part) if isinstance(part, Table) else _line_html(part) for part in parts)}</div>"
 
 

@@ -136,7 +136,7 @@ _MOST_PRODUCTS = 2**60
 
 
 def require_cuttable(contraction: Contraction, limits: Limits, facts: TilingFacts, operator: str) -> None:
-    """Raise NotApplicable, with the reason, where `contraction`, of an `operator`, cannot be cut within `limits`, whatever the tile."""
+    """Raise NotApplicable, with the reason, where `contraction`, of an `operator`, cannot be cut within `limits` by any tile."""
     if contraction.windows:
         _require_asked(contraction, limits, operator)
     _require_countable(contraction)

@@ -16,8 +16,8 @@ from onnxtile.model.topology import all_nodes, called_functions, nodes_in
 from onnxtile.operators.node_view import KnownConstants, NotApplicable
 from onnxtile.operators.reads import TensorDims
 from onnxtile.shapes.infer import values
+from onnxtile.shapes.propagation import Propagation
 from onnxtile.shapes.resolve import Shapes, resolve
-from onnxtile.shapes.value import Propagation
 from onnxtile.system.errors import ModelError
 from onnxtile.system.runtime import Array
 from onnxtile.tiling.contraction import ShapeTable

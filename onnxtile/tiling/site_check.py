@@ -207,7 +207,7 @@ def _window_sizes(contraction: Contraction) -> dict[int | None, int]:
 
 
 def _free_size(contraction: Contraction) -> int:
-    """Return the size for any other axis that is known only when the model runs: that which it meets in the other batch, else 3.
+    """Return the size for any other axis that only a run decides: that of the axis of the other batch that it meets, else 3.
 
     It is the same for all symbols, so that those which must be equal are; 1, which broadcasts to any, where it meets several.
     """

@@ -252,7 +252,7 @@ def _what_to_raise(worst: TileSite) -> str:
     return f"raise --max-{axis} (now {cuts.step}), which cuts {cuts.size} into {cuts.count} there"
 
 
-# A tiled layer in a local function of its own, so that no converter merges its tiles.
+# A tiled layer in a local function, so that no converter merges its tiles.
 #
 # The function has the inputs of the tiles: operands, blocks of constants, bias. The sizes for Split, Pad and Slice are Constants inside it,
 # since hardware compilers need them inline.

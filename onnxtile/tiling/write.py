@@ -504,7 +504,7 @@ def _cuts(operand: TensorOperand, counts: tuple[Any, Any], reads: Any, *, window
     """
     blocks = counts[0] * counts[1]
     if operand.constant and not windows:
-        # Each block of a quantized constant has a DequantizeLinear of its own.
+        # Each block of a quantized constant has its DequantizeLinear.
         return 0 if operand.dequantize is None else ((blocks > 1) | operand.transposed) * blocks
     cut = [count > 1 for count in counts]
     split = [

@@ -37,7 +37,7 @@ from onnxtile.report.words import Headline, headline, readable, unit_of
 # Names inside rectangles: which fit, how large, and how shortened.
 
 _LEAST = 6
-"""Characters without which a shortened name says nothing."""
+"""The least characters of a shortened name."""
 
 _PLAIN = re.compile(r"_output_0$")
 """The end of all names that PyTorch's exporter writes."""

@@ -170,7 +170,7 @@ def _with_convolution_zeros(product: Contraction, factors: Factors, facts: Tilin
         # The node reads a zero point of 0, its tiles do not.
         return replace(product, left=left, read=(facts.operand(value, w.dtype, (None, None)),))
     if value is not None and array is not None and (array == array.flat[0]).all():
-        # Of many equal ones the first is the one that counts.
+        # All zero points are equal: tiles read the first.
         zero: TensorOperand | None = facts.operand(value, w.dtype, (None, None))
     else:
         zero = _zero_point(w, 1, value, facts)

@@ -72,7 +72,7 @@ def fuse(options: FuseOptions) -> FuseResult:
         from onnxtile.verbs.flows.lower import lower_patterns  # fuse without lowering has no use for it
 
         return replace(lower_patterns(original, chosen, lower, EdgeRule(options.edge), verify, progress), source=source)
-    shapes = cache(lambda: resolved(original, proved=verify))
+    shapes = cache(lambda: resolved(original))
     arena: ArenaChange | None = None
 
     def fuse_copy(left_out: Container[Site]) -> tuple[ir.Model, list[PatternResult]]:
@@ -141,7 +141,7 @@ def _sizes(model: ir.Model, progress: Progress) -> BoundDims:
 def run(options: FuseOptions) -> Outcome:
     """Do what the command and the step `fuse` ask for."""
     result = fuse.from_options(options)
-    # The whole library is an offer; patterns that are named are a wish.
+    # Patterns that are named must match; those of the library need not.
     if not options.patterns or result.lowered or any(pattern.matches for pattern in result.patterns):
         return Outcome(result, "fuse", result.model)
     note = "error: no pattern that was named matches (--explain NAME says why)"
