@@ -306,7 +306,13 @@ class Propagation:
 
     def _operands(self, node: ir.Node) -> SizeOperands:
         shapes = [None if value is None else self.sizes(value) for value in node.inputs]
-        return SizeOperands(node, shapes, lambda place: self._list(node, place), self._unknown, self._ranges)
+
+        def reals(place: int) -> list[float] | None:
+            value = node.inputs[place] if place < len(node.inputs) else None
+            array = None if value is None or value in self._least else self._numbers.get(value)
+            return array.ravel().tolist() if array is not None and array.dtype.kind == "f" else None
+
+        return SizeOperands(node, shapes, lambda place: self._list(node, place), reals, self._unknown, self._ranges)
 
     def _unknown(self) -> SizeFormula:
         """Return a symbol for a whole number of which nothing is known."""
