@@ -79,10 +79,12 @@ class SizeOperands:
         columns = zip(*((ONE,) * (rank - len(shape)) + shape for shape in shapes), strict=True)
         return [self._joined(column) for column in columns]
 
-    def _joined(self, sizes: Sequence[SizeFormula]) -> SizeFormula:
+    def _joined(self, sizes: Sequence[SizeFormula]) -> SizeFormula | None:
         different = [size for size in dict.fromkeys(sizes) if size != ONE]
         numbers = [size for size in different if size.constant is not None]
-        return (numbers or [ONE])[0] if numbers or not different else self.larger(different)
+        if len(numbers) > 1:
+            return None  # no run has such sizes
+        return numbers[0] if numbers else self.larger(different) if different else ONE
 
 
 ResultRule: TypeAlias = Callable[[SizeOperands], Sequence[OpenFormulas | None] | None]

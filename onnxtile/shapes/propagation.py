@@ -134,6 +134,7 @@ class Propagation:
         self._open = dict(upper or {})
         self._least: dict[ir.Value, Array] = {}
         self._numbers: dict[ir.Value, Array] = {}
+        self._computed: set[ir.Value] = set()
         self._lists: dict[ir.Value, SizeFormulas] = {}
         self._news: set[ir.Value] = set(news)
         self._ranges: dict[str, SizeRange] = {**named_sizes(model), **(ranges or {})}
@@ -384,6 +385,7 @@ class Propagation:
 
     def _learn(self, value: ir.Value, array: Array) -> None:
         self._numbers[value] = array
+        self._computed.add(value)
         self.dims[value] = array.shape
         self._news.add(value)
 
@@ -469,6 +471,9 @@ class Propagation:
             return
         failure = self._failure(node, model)
         if failure is not None:
+            # At sizes that a model cannot run with, the numbers that it computes are wrong: then the result stays open.
+            if not self._bodies and not self._computed.isdisjoint(value for value in node.inputs if value is not None):
+                return
             if not self._bodies:
                 raise ModelError(f"the shapes contradict each other: {failure}")
             reason = f"never made: {node.op_type} {node.name or ''}".rstrip() + " cannot run on tensors of these shapes"
