@@ -289,7 +289,7 @@ def test_a_plan_of_another_file(run: Run, plan: dict[str, Any], tmp_path: Path) 
         (("--check", "nope.json"), "nope.json: No such file"),
         (("--check", "small.onnx"), "small.onnx is not a planned model"),
         (("--check", "text.json"), "text.json is not JSON"),
-        (("--check", "empty.json"), "empty.json is not a plan: alignment: Field required"),
+        (("--check", "empty.json"), "empty.json is not a plan: "),
         (("--check", "plan.json", "--emit", "x.csv"), "--emit is for planning, and --check plans nothing"),
         (("--check", "plan.json", "--order", "any"), "--order is for planning"),
         (("--check", "plan.json", "-o", "x.onnx"), "--output is for planning"),
