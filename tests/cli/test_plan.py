@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,11 @@ from onnx import helper
 
 import onnxtile
 from tests import build
+from tests.cli.conftest import Run
 from tests.contributed_models import packed_heads
 
 # Bare problems on the command line: what comes out, and that a bad one is a line with the right exit code.
 
-
-Run = Callable[..., Any]
 
 GOOD = "id,lower,upper,size\na,0,3,100\nb,1,2,300\nc,2,4,100\n"
 
@@ -527,7 +525,7 @@ def test_a_model_with_copies_is_not_given_copies_again(run: Run, model: str) -> 
 # A model that onnxruntime's CPU cannot run: `plan` plans and checks it, `fuse` names the option without a run.
 
 
-def test_a_plan_says_that_it_was_not_run(run: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_plan_says_that_it_was_not_run(run: Run, tmp_path: Path) -> None:
     onnx.save(packed_heads(), tmp_path / "packed.onnx")
     done = run("plan", "packed.onnx", "--json", "plan.json")
     assert done.code == 0, done.err
