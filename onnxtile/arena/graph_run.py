@@ -35,9 +35,8 @@ from onnxtile.arena.kernel import (
 )
 from onnxtile.arena.memory import ArenaMemory, TensorMemory, planned_sites, same, workspaces
 from onnxtile.declare.plan_document import PlannedBody, PlannedBuffer, PlannedState
-from onnxtile.kernels.aliases import Alias, LayoutFacts, parts, views
+from onnxtile.kernels.aliases import Alias, LayoutFacts, parts, spans_read, views
 from onnxtile.model.topology import dependencies, followers, nodes_inside
-from onnxtile.planning.live_ranges import spans_read
 from onnxtile.planning.schedule import named
 from onnxtile.shapes.opened_calls import inside_of
 from onnxtile.shapes.resolve import tensor_bytes
@@ -112,7 +111,7 @@ class GraphRun:
         for body in bodies:
             of_node.setdefault(body.node, []).append(body)
         self._workspaces = workspaces(schedule, numbers, buffers, of_node, context.blocks)
-        for place, node in enumerate(named(graph, schedule, numbers).nodes):
+        for place, node in enumerate(named(graph, schedule)):
             self._prepare(place, node, of_node.get(schedule[place], []))
         self._hold(graph.outputs)
 

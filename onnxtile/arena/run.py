@@ -17,8 +17,7 @@ import onnx_ir as ir
 from onnxtile.arena.graph_run import GraphRun, RunContext, Unsure
 from onnxtile.arena.kernel import Corruption, Draws, Kernel, Kernels, Moves, PairedValues, ValueTable, View, contradicts
 from onnxtile.arena.memory import ArenaMemory, TensorMemory, same
-from onnxtile.check.graph import entered_bodies, names_of
-from onnxtile.check.ranges import SizedPlan, SizeOfSymbols, WrongFormula, claimed_at, listed
+from onnxtile.check.ranges import DocumentAtSizes, SizeOfSymbols, WrongFormula, claimed_at, listed
 from onnxtile.declare.plan_document import (
     NO_SHAPE,
     UNSAID,
@@ -32,10 +31,10 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import ANYTHING, Wanted
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.session import session_of
-from onnxtile.model.topology import has_body
+from onnxtile.model.topology import dependencies, has_body
 from onnxtile.planning.result import PlanResult
-from onnxtile.planning.schedule import find_order, named, shuffled
-from onnxtile.shapes.opened_calls import fold, unfold
+from onnxtile.planning.schedule import find_order, named, shuffled, shuffled_steps
+from onnxtile.shapes.opened_calls import fold, inside_of, unfold
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
 from onnxtile.system.errors import CheckFailed
 from onnxtile.system.posix import return_free_memory
@@ -264,6 +263,15 @@ def _ordered(before: Mapping[int, int], nodes: int) -> tuple[int, ...]:
     return tuple(sorted(range(nodes), key=lambda place: (before.get(place, place), place not in before, place)))
 
 
+def _other_order(nodes: Sequence[ir.Node], steps: Sequence[int], number: int, *, every: bool) -> tuple[int, ...]:
+    """Return the places of `nodes` in another order: those of one step change places, or with `every`, whatever the graph allows."""
+    if not every:
+        return shuffled_steps(steps, number + 1)
+    places = {node: place for place, node in enumerate(nodes)}
+    makers = ({value.producer() for value in dependencies(node)} for node in nodes)
+    return shuffled([[places[maker] for maker in before if maker in places] for before in makers], number + 1)
+
+
 SEVERAL = 3
 """The whole runs where one run may differ from another."""
 
@@ -330,13 +338,13 @@ def arena_run(
     # The session of the whole model is gone before the nodes run, which read the weights once more.
     expected = _plain_runs(PlainRun(model, shapes, executor.addresses), prepared, progress)
     return_free_memory()
-    schedule = named(model.graph, result.schedule, result.steps)
+    nodes = named(model.graph, result.schedule)
     every = find_order(result.order).every
     corruption, intact, runs = None, True, 0
     unsure = Unsure.of(LayoutFacts(model, shapes, constants))
     excused = dict(unsure.drawn)
     trials: list[tuple[int, Iterable[int] | None]] = [
-        (number, shuffled(schedule, freely=every, seed=number + 1) if number else None)
+        (number, _other_order(nodes, result.steps, number, every=every) if number else None)
         for number in range(len(prepared))
     ]
     trials += [(0, order) for order in copy_orders(result.movement, len(result.schedule))] if result.movement else []
@@ -408,7 +416,7 @@ class PlanAtSizes:
     """A plan at one size of each dimension: `result` for the run, `claims` for the check."""
 
     result: PlanResult
-    claims: SizedPlan
+    claims: DocumentAtSizes
 
 
 def at_sizes(plan: PlanResult, sizes: SizeOfSymbols, model: ir.Model, shapes: Shapes, *, scaled: bool) -> PlanAtSizes:
@@ -421,7 +429,7 @@ def at_sizes(plan: PlanResult, sizes: SizeOfSymbols, model: ir.Model, shapes: Sh
         claims = claimed_at(plan, sizes, scaled=scaled)
     except WrongFormula as error:
         raise CheckFailed(f"the plan is not sound: {error}", hint="please report it with the model") from None
-    terms = _RowsAtSizes(sizes, model, model.graph, shapes)
+    terms = _RowsAtSizes(sizes, model.graph, shapes)
     result = replace(
         plan,
         dims=claims.dims,
@@ -441,7 +449,6 @@ class _RowsAtSizes:
     """The rows of one `graph` of a model at the sizes. Names of values return in sibling bodies, with other sizes."""
 
     sizes: SizeOfSymbols
-    model: ir.Model
     graph: ir.Graph
     shapes: Shapes
 
@@ -450,11 +457,6 @@ class _RowsAtSizes:
         """The values of the graph by name."""
         made = (value for node in self.graph for value in node.outputs)
         return {value.name or "": value for value in (*self.graph.inputs, *made)}
-
-    @cached_property
-    def nodes(self) -> dict[str, ir.Node]:
-        """The nodes of the graph by their names in a plan."""
-        return {name: node for node, name in names_of(self.graph).items()}
 
     def rows(self, plan: PlannedGraph, claims: PlannedGraph) -> tuple[PlannedBuffer, ...]:
         """Return the rows of `plan` at the sizes, where `claims` has what it says of them."""
@@ -477,9 +479,12 @@ class _RowsAtSizes:
 
     def bodies(self, plan: PlannedGraph, claims: PlannedGraph) -> tuple[PlannedBody, ...]:
         """Return the plans of the bodies of `plan` at the sizes."""
-        return tuple(map(self._body, plan.bodies, claims.bodies))
+        nodes = dict(zip(plan.schedule, named(self.graph, plan.schedule), strict=True))
+        pairs = zip(plan.bodies, claims.bodies, strict=True)
+        return tuple(self._body(body, claim, nodes[body.node]) for body, claim in pairs)
 
-    def _body(self, body: PlannedBody, claim: PlannedBody) -> PlannedBody:
-        graph = entered_bodies(self.nodes[body.node], self.model)[body.attribute]
+    def _body(self, body: PlannedBody, claim: PlannedBody, node: ir.Node) -> PlannedBody:
+        graph = inside_of(node) if body.attribute is None else node.attributes[body.attribute].as_graph()
+        assert graph is not None
         inside = replace(self, graph=graph)
         return replace(body, buffers=inside.rows(body, claim), bodies=inside.bodies(body, claim), size=UNSAID)

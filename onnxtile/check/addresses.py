@@ -9,11 +9,9 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-import onnx_ir as ir
-
-from onnxtile.check.graph import GraphFacts, RunOrder, SizedBuffer
+from onnxtile.check.graph import Graph, GraphNode, Value
 from onnxtile.check.operators import TAKES_PARTS
-from onnxtile.check.sharing import held
+from onnxtile.check.sharing import RunOrder, SharedStates, held
 from onnxtile.declare.plan_document import (
     NO_SHAPE,
     SHARED,
@@ -27,6 +25,75 @@ from onnxtile.declare.plan_document import (
 )
 from onnxtile.model import keys
 
+# When each value of a graph is made and read, by a walk over its nodes in the order of the plan.
+
+_NAMED = 3
+"""The most nodes in a message."""
+
+
+def timeline(
+    graph: Graph,
+    schedule: Sequence[str],
+    steps: Sequence[int],
+    kept: frozenset[Value],
+    given: tuple[Value, ...],
+    apart: frozenset[Value] = frozenset(),
+    throughout: frozenset[Value] = frozenset(),
+) -> RunOrder | list[PlanFailure]:
+    """Return the order in which the nodes of `graph` run, or the faults of `schedule` and `steps` that are not an order of them."""
+    waiting: dict[str, list[GraphNode]] = {}
+    for node, name in graph.names.items():
+        waiting.setdefault(name, []).append(node)
+    nodes, unknown = [], []
+    for name in schedule:
+        if waiting.get(name):
+            nodes.append(waiting[name].pop(0))
+        else:
+            unknown.append(name)
+    missing = [name for name, left in waiting.items() if left]
+    failures = []
+    if unknown:
+        failures.append(
+            PlanFailure(f"the schedule has {_listed(unknown)}, which the graph does not have, or has fewer times")
+        )
+    if missing:
+        failures.append(PlanFailure(f"the schedule lacks {_listed(missing)}"))
+    if len(steps) != len(schedule):
+        failures.append(PlanFailure(f"there are {len(steps)} steps for the {len(schedule)} nodes of the schedule"))
+    if failures:
+        return failures
+    found = RunOrder(graph, tuple(nodes), tuple(steps), tuple(schedule), kept, given, apart, throughout)
+    return list(_disorder(found)) or found
+
+
+def _disorder(line: RunOrder) -> Iterator[PlanFailure]:
+    """Yield each step that does not follow the one before, and each node that runs before a value it reads is made."""
+    before = -1
+    for name, step in zip(line.names, line.steps, strict=True):
+        if step not in {before, before + 1} or step < 0:
+            yield PlanFailure(
+                f"step {step} of {name!r} follows step {before}"
+                if before >= 0
+                else f"{name!r} is in step {step}, not 0"
+            )
+            return
+        before = step
+    place = {node: number for number, node in enumerate(line.nodes)}
+    for number, node in enumerate(line.nodes):
+        for value in line.reads[node]:
+            maker = value.maker
+            if maker is None or maker not in place:
+                continue
+            if place[maker] >= number or line.steps[place[maker]] >= line.steps[number]:
+                reason = f"{line.names[number]!r} reads {value.name!r}, which {line.names[place[maker]]!r} makes later"
+                yield PlanFailure(reason, (value.name,), line.steps[number])
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(map(repr, names[:_NAMED])) + more
+
+
 # The steps in which each byte of a buffer is live, by the graph: found from the tensors over it and the nodes that read them.
 
 
@@ -39,19 +106,19 @@ class HeldBytes(NamedTuple):
     last: int
 
 
-def bytes_read(node: ir.Node, value: ir.Value, known: GraphFacts) -> list[tuple[int, int]] | None:
+def bytes_read(node: GraphNode, value: Value, states: SharedStates) -> list[tuple[int, int]] | None:
     """Return the bytes of `value` that `node` reads; None for all. A node that takes parts reads no other bytes than these."""
-    if node.op_type not in TAKES_PARTS or not known.is_standard(node) or sum(v is value for v in node.inputs) != 1:
+    if node.op_type not in TAKES_PARTS or not node.is_standard or sum(v is value for v in node.inputs) != 1:
         return None
-    taken = {link.result: link.at for link in held(node, known) if link.operand is value and link.rule == "part"}
+    taken = {link.result: link.at for link in held(node, states) if link.operand is value and link.rule == "part"}
     if set(taken) != {result for result in node.outputs if result.name}:
         return None
-    return [(at, at + (known.bytes(result) or 0)) for result, at in taken.items()]
+    return [(at, at + (result.bytes or 0)) for result, at in taken.items()]
 
 
-def lives_of(value: ir.Value, offset: int, line: RunOrder, known: GraphFacts) -> Iterator[HeldBytes]:
+def lives_of(value: Value, offset: int, line: RunOrder, states: SharedStates) -> Iterator[HeldBytes]:
     """Yield the live bytes of the tensor `value` at `offset`; they may overlap."""
-    end, first, last = offset + (known.bytes(value) or 0), line.first(value), line.last(value)
+    end, first, last = offset + (value.bytes or 0), line.first(value), line.last(value)
     if value in line.throughout:
         yield HeldBytes(offset, end, 0, line.end)
         return
@@ -60,7 +127,7 @@ def lives_of(value: ir.Value, offset: int, line: RunOrder, known: GraphFacts) ->
         return
     yield HeldBytes(offset, end, first, first)
     for node in line.readers.get(value, ()):
-        for start, stop in bytes_read(node, value, known) or [(0, end - offset)]:
+        for start, stop in bytes_read(node, value, states) or [(0, end - offset)]:
             yield HeldBytes(offset + start, offset + stop, first, line.step_of[node])
 
 
@@ -118,6 +185,13 @@ def _cut_blocks(piece: HeldBytes, unit: int) -> set[int]:
     return ({first} if first < piece.start else set()) | ({last} if piece.end < last + unit else set())
 
 
+@dataclass(frozen=True)
+class SizedBuffer(PlannedBuffer):
+    """A row of a plan over ranges at one size of each dimension; `most` are its bytes at the largest sizes."""
+
+    most: int = UNSAID
+
+
 _NAMED_PARTS = 3
 """The most parts in a message."""
 
@@ -131,11 +205,11 @@ class Holder:
     """
 
     row: PlannedBuffer
-    members: tuple[ir.Value, ...]
+    members: tuple[Value, ...]
     first: int
     last: int
     unit: int
-    user: ir.Node | None = None
+    user: GraphNode | None = None
     lives: tuple[HeldBytes, ...] = ()
 
     @property
@@ -150,16 +224,16 @@ class Holder:
 class Placing:
     """The addresses of the values of the graph of `line`: their `rows`, and the owners of bytes."""
 
-    rows: Mapping[ir.Value, PlannedBuffer]
+    rows: Mapping[Value, PlannedBuffer]
     holders: tuple[Holder, ...]
-    workspaces: Mapping[ir.Node, PlannedBuffer]
+    workspaces: Mapping[GraphNode, PlannedBuffer]
     line: RunOrder
     terms: CheckTerms
 
     @property
-    def known(self) -> GraphFacts:
-        """The facts of the model."""
-        return self.terms.known
+    def states(self) -> SharedStates:
+        """The states of the model."""
+        return self.terms.states
 
     @property
     def all_rows(self) -> list[PlannedBuffer]:
@@ -171,7 +245,7 @@ class Placing:
 class CheckTerms:
     """The common terms of all graphs of a plan: the model, the alignment, the arenas by name, and whether the plan is for every order."""
 
-    known: GraphFacts
+    states: SharedStates
     alignment: int
     arenas: Mapping[str, Arena]
     every_order: bool
@@ -179,7 +253,7 @@ class CheckTerms:
 
 def placing(rows: Sequence[PlannedBuffer], line: RunOrder, terms: CheckTerms) -> tuple[Placing, list[PlanFailure]]:
     """Return the addresses of the values of the graph of `line`, as far as `rows` are valid, and their faults."""
-    made = (value for node in line.graph for value in node.outputs if value.name)
+    made = (value for node in line.graph.nodes for value in node.outputs if value.name)
     values = {value.name: value for value in (*line.graph.inputs, *made)}
     tensors, workspaces, failures = {}, [], []
     for row in rows:
@@ -190,30 +264,28 @@ def placing(rows: Sequence[PlannedBuffer], line: RunOrder, terms: CheckTerms) ->
         elif values[row.name] in tensors:
             failures.append(PlanFailure(f"{row.name!r} has two rows", (row.name,)))
         else:
-            tensors[values[row.name]] = _sized(row, values[row.name], terms.known)
+            tensors[values[row.name]] = _sized(row, values[row.name])
     holders = list(_holders(tensors, line, terms))
     workspace_of, workspace_holders = {}, list(_workspace_holders(workspaces, line, terms.alignment, failures))
     for holder in workspace_holders:
         if holder.user is not None and holder.row.name != SHARED and not holder.row.name.endswith(f" {UNIQUE}"):
             workspace_of[holder.user] = holder.row
     for value, row in tensors.items():
-        failures += (
-            PlanFailure(text, (row.name,), line.first(value)) for text in _wrong(value, row, line, terms.known)
-        )
+        failures += (PlanFailure(text, (row.name,), line.first(value)) for text in _wrong(value, row, line))
     owners = {holder.row.name: holder for holder in holders}
     failures += _alias_failures(tensors, owners)
     failures += _live_range_failures(tensors, owners, line)
-    failures += _part_failures(tensors, (*holders, *workspace_holders), line, terms.known)
+    failures += _part_failures(tensors, (*holders, *workspace_holders), line, terms.states)
     failures += _address_failures(tensors, (*holders, *workspace_holders), terms)
     return Placing(tensors, (*holders, *workspace_holders), workspace_of, line, terms), failures
 
 
-def _sized(row: PlannedBuffer, value: ir.Value, known: GraphFacts) -> PlannedBuffer:
+def _sized(row: PlannedBuffer, value: Value) -> PlannedBuffer:
     """Return `row`, the size of the graph where it says none."""
-    return replace(row, size=known.bytes(value) or 0) if row.size == UNSAID else row
+    return replace(row, size=value.bytes or 0) if row.size == UNSAID else row
 
 
-def aligned_to_bodies(found: Placing, units: Mapping[ir.Node, int]) -> Placing:
+def aligned_to_bodies(found: Placing, units: Mapping[GraphNode, int]) -> Placing:
     """Return `found` with the workspaces of nodes in `units` aligned to these bytes at least: their bodies lie in them."""
 
     larger = {id(row): units[node] for node, row in found.workspaces.items() if node in units}
@@ -225,18 +297,18 @@ def aligned_to_bodies(found: Placing, units: Mapping[ir.Node, int]) -> Placing:
     return replace(found, holders=tuple(map(aligned, found.holders)))
 
 
-def _holders(tensors: Mapping[ir.Value, PlannedBuffer], line: RunOrder, terms: CheckTerms) -> Iterator[Holder]:
-    occupants: dict[str, list[ir.Value]] = {}
+def _holders(tensors: Mapping[Value, PlannedBuffer], line: RunOrder, terms: CheckTerms) -> Iterator[Holder]:
+    occupants: dict[str, list[Value]] = {}
     for value, row in tensors.items():
         if row.alias is not None:
             occupants.setdefault(row.alias, []).append(value)
     for value, row in tensors.items():
         if row.alias is None:
             members = (value, *occupants.get(row.name, ()))
-            unit = max(terms.alignment, *map(terms.known.alignment, members))
+            unit = max(terms.alignment, *(member.alignment for member in members))
             owner = _widest(row, [tensors[member] for member in members])
             is_bare = owner.parts is None and owner.first == UNSAID
-            lives = tuple(_lives(owner, members, tensors, line, terms.known)) if is_bare else ()
+            lives = tuple(_lives(owner, members, tensors, line, terms.states)) if is_bare else ()
             steps = (min(map(line.first, members)), max(map(line.last, members)))
             yield Holder(owner, members, *steps, unit, lives=lives)
 
@@ -254,19 +326,19 @@ def _widest(row: PlannedBuffer, members: Iterable[PlannedBuffer]) -> PlannedBuff
 
 def _lives(
     row: PlannedBuffer,
-    members: Iterable[ir.Value],
-    tensors: Mapping[ir.Value, PlannedBuffer],
+    members: Iterable[Value],
+    tensors: Mapping[Value, PlannedBuffer],
     line: RunOrder,
-    known: GraphFacts,
+    states: SharedStates,
 ) -> list[HeldBytes]:
     """Return the live bytes of the owner `row` of `members`, by the graph."""
-    lives = (lives_of(value, tensors[value].offset - row.offset, line, known) for value in members)
+    lives = (lives_of(value, tensors[value].offset - row.offset, line, states) for value in members)
     return disjoint(piece for pieces in lives for piece in pieces)
 
 
 def in_parts(placing: Placing) -> list[Holder]:
     """Return the holders of `placing`, of which each byte lives from its first write to its last read."""
-    lives = ((one, _lives(one.row, one.members, placing.rows, placing.line, placing.known)) for one in placing.holders)
+    lives = ((one, _lives(one.row, one.members, placing.rows, placing.line, placing.states)) for one in placing.holders)
     bare = ((one, replace(one.row, parts=None), tuple(pieces)) for one, pieces in lives)
     return [replace(one, row=row, lives=pieces) if one.members else one for one, row, pieces in bare]
 
@@ -291,17 +363,17 @@ def _workspace_holders(
         yield Holder(row, (), first, max(first, last), alignment, user)
 
 
-def _workspace_steps(row: PlannedBuffer, user: ir.Node | None, line: RunOrder) -> tuple[int, int]:
+def _workspace_steps(row: PlannedBuffer, user: GraphNode | None, line: RunOrder) -> tuple[int, int]:
     """Return the first and the last step of the workspace of `user`; those that `row` claims for one of several nodes."""
     if user is None:
         return max(row.first, 0), min(max(row.last, 0), line.end)
     return (0, line.end) if row.name.endswith(f" {UNIQUE}") else (line.step_of[user],) * 2
 
 
-def _wrong(value: ir.Value, row: PlannedBuffer, line: RunOrder, known: GraphFacts) -> Iterator[str]:
+def _wrong(value: Value, row: PlannedBuffer, line: RunOrder) -> Iterator[str]:
     """Yield the fields of `row` that differ from the graph."""
-    dtype, maker = known.shapes.dtype(value), value.producer()
-    size = known.bytes(value)
+    maker = value.maker
+    size = value.bytes
     if size is None:
         yield f"{row.name!r} has an address, and no fixed number of bytes"
         return
@@ -310,7 +382,7 @@ def _wrong(value: ir.Value, row: PlannedBuffer, line: RunOrder, known: GraphFact
     kind = "activation" if value not in line.given else "input"
     kind = "output" if value in line.handed_out else kind
     node = None if maker is None else line.name_of[maker]
-    type_, shape = None if dtype is None else dtype.name, known.shapes.sizes(value)
+    type_, shape = value.type_name, value.shape
     if (row.size, row.kind, row.node, row.dtype, row.shape) != (size, kind, node, type_, shape):
         yield from _unlike(row, {"size": size, "kind": kind, "node": node, "dtype": type_, "shape": shape})
 
@@ -329,7 +401,7 @@ def _told(claim: object) -> str:
     return str(list(claim)) if isinstance(claim, tuple) else repr(claim)
 
 
-def _alias_failures(tensors: Mapping[ir.Value, PlannedBuffer], owners: Mapping[str, Holder]) -> Iterator[PlanFailure]:
+def _alias_failures(tensors: Mapping[Value, PlannedBuffer], owners: Mapping[str, Holder]) -> Iterator[PlanFailure]:
     for row in (row for row in tensors.values() if row.alias is not None):
         owner = owners.get(row.alias or "")
         names = (row.name, row.alias or "")
@@ -342,7 +414,7 @@ def _alias_failures(tensors: Mapping[ir.Value, PlannedBuffer], owners: Mapping[s
 
 
 def _live_range_failures(
-    tensors: Mapping[ir.Value, PlannedBuffer], owners: Mapping[str, Holder], line: RunOrder
+    tensors: Mapping[Value, PlannedBuffer], owners: Mapping[str, Holder], line: RunOrder
 ) -> Iterator[PlanFailure]:
     for value, row in tensors.items():
         owner = owners.get(row.name) if row.alias is None else None
@@ -357,7 +429,7 @@ def _live_range_failures(
 
 
 def _part_failures(
-    tensors: Mapping[ir.Value, PlannedBuffer], holders: Iterable[Holder], line: RunOrder, known: GraphFacts
+    tensors: Mapping[Value, PlannedBuffer], holders: Iterable[Holder], line: RunOrder, states: SharedStates
 ) -> Iterator[PlanFailure]:
     """Yield a failure for each row with parts that are not its live bytes."""
     for row in tensors.values():
@@ -367,7 +439,7 @@ def _part_failures(
         row = holder.row
         if not row.parts:
             continue
-        right = _lives(row, holder.members, tensors, line, known)
+        right = _lives(row, holder.members, tensors, line, states)
         if disjoint(holder.pieces) != right or len(holder.pieces) != len(set(holder.pieces)):
             told = ", ".join(f"[{p.start}, {p.end}) in the steps {p.first} to {p.last}" for p in right[:_NAMED_PARTS])
             more = f" and {len(right) - _NAMED_PARTS} more" if len(right) > _NAMED_PARTS else ""
@@ -377,7 +449,7 @@ def _part_failures(
 
 
 def _address_failures(
-    tensors: Mapping[ir.Value, PlannedBuffer], holders: Iterable[Holder], terms: CheckTerms
+    tensors: Mapping[Value, PlannedBuffer], holders: Iterable[Holder], terms: CheckTerms
 ) -> Iterator[PlanFailure]:
     """Yield a failure for each row outside its arena, and for each address that is not aligned."""
     for holder in holders:
@@ -396,7 +468,7 @@ def _address_failures(
                 f"{row.name!r} at {row.offset} is not aligned to {terms.alignment}", (row.name,), holder.first
             )
     for value, row in tensors.items():
-        unit = terms.known.alignment(value)
+        unit = value.alignment
         if row.size and row.offset % unit:
             reason = f"{row.name!r} at {row.offset} is not aligned to its elements of {unit} bytes"
             yield PlanFailure(reason, (row.name,))
@@ -480,10 +552,10 @@ class FixedPlaces:
     keeps: frozenset[str]
 
     @classmethod
-    def of(cls, claims: PlanDocument, graph: ir.Graph) -> FixedPlaces:
+    def of(cls, claims: PlanDocument, graph: Graph) -> FixedPlaces:
         """Return those in the metadata of the values of `graph`, and those of `claims`, which come first."""
-        values = [*graph.inputs, *(value for node in graph for value in node.outputs)]
-        marked = ((value.name or "", value.metadata_props) for value in values if value.metadata_props)
+        values = [*graph.inputs, *(value for node in graph.nodes for value in node.outputs)]
+        marked = ((value.name, value.marks) for value in values if value.marks)
         marks = [(_row_of(name, found, claims), found) for name, found in marked]
         pins = {name: found[keys.PIN] for name, found in marks if keys.PIN in found}
         places = {name: found[keys.PLACE_IN] for name, found in marks if keys.PLACE_IN in found}

@@ -1,16 +1,14 @@
 """The check of a published plan against its model: every value, every row, every body and every figure.
 
-It uses the graph and the published plan. It shares no code with the planner, except reading models and their shapes, and the type of a
-result. It takes about as many steps as the graph has nodes and values.
+It uses the graph, read from its protobuf, and the document of the plan. It shares no code with the planner: what shape inference knows
+comes to it as plain data. It takes about as many steps as the graph has nodes and values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
-
-import onnx_ir as ir
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from onnxtile.check.addresses import (
     CheckTerms,
@@ -19,12 +17,13 @@ from onnxtile.check.addresses import (
     aligned_to_bodies,
     overlaps,
     placing,
+    timeline,
 )
 from onnxtile.check.figures import ExpectedLists, compare, figures, mislabelled, note, wrong_ends, wrong_types
-from onnxtile.check.graph import GraphFacts, RunOrder, entered_bodies, timeline
+from onnxtile.check.graph import Graph, GraphModel, GraphNode
 from onnxtile.check.movement import wrong_movement
 from onnxtile.check.ranges import (
-    SizedPlan,
+    DocumentAtSizes,
     SizeOfSymbols,
     WrongFormula,
     claimed_at,
@@ -32,8 +31,10 @@ from onnxtile.check.ranges import (
     proved_sizes,
     wrong_between,
 )
+from onnxtile.check.reading import RangedValue, plain_model
 from onnxtile.check.replay import Shared, disorders, replay
-from onnxtile.check.sharing import (
+from onnxtile.check.sharing import RunOrder, SharedStates
+from onnxtile.check.states import (
     CheckedStates,
     carried_states,
     found_states,
@@ -44,9 +45,12 @@ from onnxtile.check.sharing import (
 from onnxtile.declare.plan_document import UNSAID, PlanDocument, PlanFailure, PlannedBody, PlannedBuffer, PlannedGraph
 from onnxtile.declare.verb import VerbResult
 from onnxtile.model.constants import Constants
-from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.errors import CheckFailed
+from onnxtile.system.process import collector_paused
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,32 +102,37 @@ class Audit(VerbResult):
         }
 
 
+@collector_paused()
 def check(
     model: ir.Model, claims: PlanDocument, shapes: Shapes, constants: Constants, digest: str | None = None
 ) -> Audit:
-    """Return the faults of `claims`, the published plan of `model` with these `shapes` and `constants`.
+    """Return the faults of `claims`, the published plan of `model` with these `shapes` and `constants`: see `judged`."""
+    return judged(GraphModel(*plain_model(model, shapes, constants)), claims, digest)
+
+
+def judged(model: GraphModel, claims: PlanDocument, digest: str | None = None) -> Audit:
+    """Return the faults of `claims`, the published plan of `model`.
 
     `digest` is the digest of the model's file, compared where the plan has one, too.
     """
-    known = GraphFacts(*unfold(model, shapes, constants))
     if claims.alignment < 1 or claims.alignment & (claims.alignment - 1):
         return Audit.refused(PlanFailure(f"the alignment must be a power of two, not {claims.alignment}"))
     if claims.overwrite_inputs and claims.io != "inside":
         return Audit.refused(PlanFailure(f"inputs cannot be overwritten with io {claims.io!r}"))
-    stated = found_states(claims.states, claims.buffers, known.model.graph)
-    known = replace(known, next_states=dict(stated.states.next_of))
-    known = replace(known, spread=spread_tensors(stated.states, known))
+    stated = found_states(claims.states, claims.buffers, model.graph)
+    shared = SharedStates(dict(stated.states.next_of))
+    shared = replace(shared, spread=spread_tensors(stated.states, shared))
     arenas = {arena.name: arena for arena in claims.arenas}
-    terms = CheckTerms(known, claims.alignment, arenas, every_order=claims.order == "any")
-    fixed = FixedPlaces.of(claims, known.model.graph)
+    terms = CheckTerms(shared, claims.alignment, arenas, every_order=claims.order == "any")
+    fixed = FixedPlaces.of(claims, model.graph)
     walk = _Walk(terms, stated.states, is_whole=claims.outside is not None, apart=fixed.keeps)
-    walk.over_ranges = isinstance(claims, SizedPlan) or bool(claims.ranges)
-    seen = walk.graph(known.model.graph, claims, claims.io, claims.overwrite_inputs, "")
+    walk.over_ranges = isinstance(claims, DocumentAtSizes) or bool(claims.ranges)
+    seen = walk.graph(model.graph, claims, claims.io, claims.overwrite_inputs, "")
     failures = walk.failures
     failures += fixed.failures(claims)
     failures += stated.failures
     if seen is not None:
-        failures += wrong_states(stated.states, seen.placing.rows, seen.placing.line.kept, known)
+        failures += wrong_states(stated.states, seen.placing.rows, seen.placing.line.kept, shared)
     if None not in (digest, claims.digest) and digest != claims.digest:
         failures.insert(
             0, PlanFailure(f"the plan belongs to another file: its digest is {claims.digest}, not {digest}")
@@ -131,8 +140,8 @@ def check(
     walk.listing.settle()
     unchecked = list[str]()
     if seen is not None and not walk.is_partial:
-        failures += [*compare(walk.listing, claims, known), *wrong_ends(claims, known)]
-        failures += wrong_types(walk.listing, claims, known)
+        failures += [*compare(walk.listing, claims), *wrong_ends(claims, model.graph)]
+        failures += wrong_types(walk.listing, claims)
         used = None if seen.shared is None else seen.shared.links
         failures += figures(claims, seen.placing, used)
         failures += wrong_movement(claims, seen.placing, unchecked)
@@ -142,19 +151,22 @@ def check(
 
 
 def check_ranges(
-    claims: PlanDocument, at: Callable[[SizeOfSymbols | None], Unfolded], digest: str | None = None
+    claims: PlanDocument,
+    at: Callable[[SizeOfSymbols], GraphModel],
+    over: Callable[[], Mapping[str, RangedValue]],
+    digest: str | None = None,
 ) -> Audit:
     """Return the faults of `claims`, a plan over ranges, at the sizes at which it is proved, and then those between.
 
-    `at` returns the model at sizes, and over the ranges for None.
+    `at` returns the model at sizes, `over` its values over the ranges.
 
     Faults are those of the first sizes that have some. At the largest sizes, all figures are checked.
     """
     found: Audit | None = None
     for sizes in proved_sizes(claims.ranges):
-        opened = at(sizes)
+        model = at(sizes)
         if found is None:
-            found = check(opened.model, claims, opened.shapes, opened.constants, digest)
+            found = judged(model, claims, digest)
             if not found.sound:
                 return found
         for scaled in (False, True):
@@ -162,13 +174,13 @@ def check_ranges(
                 one = claimed_at(claims, sizes, scaled=scaled)
             except WrongFormula as error:
                 return replace(found, failures=(PlanFailure(str(error)),))
-            failures = check(opened.model, one, opened.shapes, opened.constants).failures
+            failures = judged(model, one).failures
             if failures:
                 where = f"at {listed(sizes)}{' with scaled offsets' if scaled else ''}: "
                 return replace(found, failures=tuple(replace(one, reason=where + one.reason) for one in failures))
     assert found is not None
     try:
-        return found.with_failures([*wrong_between(claims, at(None))])
+        return found.with_failures([*wrong_between(claims, over())])
     except WrongFormula as error:
         return replace(found, failures=(PlanFailure(str(error)),))
 
@@ -210,12 +222,12 @@ class _Walk:
     aliases: int = 0
     workspaces: int = 0
     bodies: int = 0
-    units: dict[ir.Node, int] = field(default_factory=dict)
+    units: dict[GraphNode, int] = field(default_factory=dict)
     """The alignment of the bodies of each node, in bytes."""
 
     def graph(
         self,
-        graph: ir.Graph,
+        graph: Graph,
         claim: PlannedGraph,
         io: str,
         overwrite: bool,
@@ -232,7 +244,7 @@ class _Walk:
         left = () if overwrite else (value for value in given if value not in states.inputs)
         kept = frozenset((*outputs, *left))
         names = self.apart if not path else frozenset()
-        made = (value for node in graph for value in node.outputs) if names else ()
+        made = (value for node in graph.nodes for value in node.outputs) if names else ()
         apart = frozenset(value for value in (*given, *made) if value.name in names)
         line = timeline(graph, claim.schedule, claim.steps, kept, given, apart, states.throughout)
         if not isinstance(line, RunOrder):
@@ -243,7 +255,9 @@ class _Walk:
         self._note(wrong, path)
         self._note(overlaps(found.holders), path)
         if self.is_whole:
-            self._note(wrong_row_strides(self.states, found.rows, self.terms.known, over_ranges=self.over_ranges), path)
+            self._note(
+                wrong_row_strides(self.states, found.rows, self.terms.states, over_ranges=self.over_ranges), path
+            )
         shared = None
         if not wrong:
             shared = replay(found)
@@ -265,14 +279,14 @@ class _Walk:
         self.aliases += sum(row.alias is not None for row in found.rows.values())
         self.workspaces += sum(not holder.members for holder in found.holders)
 
-    def _bodies(self, found: Placing, claim: PlannedGraph, path: str) -> set[ir.Node]:
+    def _bodies(self, found: Placing, claim: PlannedGraph, path: str) -> set[GraphNode]:
         """Check the bodies of the nodes of a graph; return the nodes with bodies in the plan."""
         open_: dict[tuple[str, str | None], list[PlannedBody]] = {}
         for body in claim.bodies:
             open_.setdefault((body.node, body.attribute), []).append(body)
         planned = set()
         for node, name in found.line.name_of.items():
-            for attribute, graph in entered_bodies(node, self.terms.known.model).items():
+            for attribute, graph in node.entered().items():
                 at = f"{path}/" * bool(path) + name + (f"/{attribute}" if attribute is not None else "")
                 if not open_.get((name, attribute)):
                     if attribute is not None or self.is_whole:
@@ -283,7 +297,7 @@ class _Walk:
                 self.bodies += 1
                 inner = open_[name, attribute].pop(0)
                 states = carried_states(node, graph, inner.buffers)
-                self.terms.known.next_states.update(states.next_of)
+                self.terms.states.next_states.update(states.next_of)
                 seen = self.graph(graph, inner, "inside", overwrite=False, path=at, states=states)
                 rows = inner.buffers if seen is None else seen.placing.all_rows
                 self._note(_outside_workspace(inner, rows, found.workspaces.get(node), self.terms.alignment), at)
@@ -296,15 +310,14 @@ class _Walk:
             self._note([PlanFailure(reason, (body.node,))], path)
         return planned
 
-    def _align(self, node: ir.Node, unit: int) -> None:
+    def _align(self, node: GraphNode, unit: int) -> None:
         self.units[node] = max(unit, self.units.get(node, 1))
 
-    def _unit_of(self, graph: ir.Graph) -> int:
+    def _unit_of(self, graph: Graph) -> int:
         """Return the alignment of the tensors in `graph` and in its bodies, of which the plan says nothing."""
-        known = self.terms.known
-        made = (value for node in graph for value in node.outputs if value not in known.constants)
-        inner = (self._unit_of(body) for node in graph for body in entered_bodies(node, known.model).values())
-        return max((*map(known.alignment, made), *inner), default=1)
+        made = (value for node in graph.nodes for value in node.outputs if not value.is_constant)
+        inner = (self._unit_of(body) for node in graph.nodes for body in node.entered().values())
+        return max((*(value.alignment for value in made), *inner), default=1)
 
 
 def _outside_workspace(

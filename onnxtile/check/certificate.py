@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, combinations
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import onnx
-import onnx_ir as ir
 
 from onnxtile.check.check_account import UNITS, ByteGraph, account_of, body_of, graph_of, held_steps, lives_of, refusal
 from onnxtile.check.check_bound import MOST_SETS, Account, is_proved
-from onnxtile.declare.plan_document import PlannedGraph, PlannedPart
-from onnxtile.model.validity import skeleton
-from onnxtile.planning.result import PlanResult
+from onnxtile.declare.plan_document import (
+    Excluded,
+    PlanDocument,
+    PlannedBuffer,
+    PlannedGraph,
+    PlannedInput,
+    PlannedPart,
+)
+from onnxtile.model.validity import without_weights
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 # Proofs that rows do not fit into an arena: trees of decisions, each of which puts one of two rows below the other.
 
@@ -160,22 +168,22 @@ _SETS_OF_BODY = 2_000
 _TOO_LONG = f"a tree that proves the offsets has more than {_MOST_BRANCHES:,} branches or {_MOST_ROWS} rows"
 
 
-def certificate(model: ir.Model, plan: PlanResult) -> CertificateJson:
+def certificate(model: ir.Model, plan: PlanDocument) -> CertificateJson:
     """Return the certificate of `plan`, the plan of `model`, ready for JSON; its `proof` is None, with the `reason`, where none is found.
 
     `check.check_account` and `check.check_bound` accept it. The proof is found with their own account of the bytes, which shares
     nothing with the planner's: it counts fewer bytes, never more.
     """
     said = _stated(plan)
-    reason = _not_covered(plan)
+    reason = _not_covered(said, plan)
     if reason is None:
-        problem = graph_of(_proto(model), said)
+        problem = graph_of(without_weights(model), said)
         said["order"], said["steps"] = _order(problem, plan)
         said["bodies"] = list(_of_bodies(problem, said, plan))
         for proved in chain(_of_accounts(problem, said), _of_rows(problem, said, plan)):
             if is_proved(proved) and not refusal(problem, proved):
                 return proved
-        reason = _not_found(plan)
+        reason = _not_found(said, plan)
     return said | {"proof": None, "reason": reason}
 
 
@@ -207,14 +215,14 @@ _EMPTY: Mapping[str, Any] = {
 }
 
 
-def _stated(plan: PlanResult) -> CertificateJson:
+def _stated(plan: PlanDocument) -> CertificateJson:
     """Return what the plan claims, and what the scripts take from it."""
     owners = {row.name: row for row in plan.buffers if row.alias is None}
     return {
         **_EMPTY,
         "digest": plan.digest,
-        "claim": plan.optimal_over,
-        "arena": plan.arena_size,
+        "claim": None if plan.search is None else plan.search.optimal_over,
+        "arena": sum(arena.size for arena in plan.arenas),
         "alignment": plan.alignment,
         "io": plan.io,
         "overwrite_inputs": plan.overwrite_inputs,
@@ -237,9 +245,7 @@ def _of_bodies(problem: ByteGraph, said: CertificateJson, plan: PlannedGraph) ->
     # The scripts count nothing of a node that reads only constants, so that its body proves no bytes.
     for body in (one for one in plan.bodies if names[one.node] not in problem.constants):
         spaces = _workspaces(body)
-        types = {
-            r.name: [ir.DataType[r.dtype].value, *r.shape] for r in body.buffers if r.dtype and r.shape is not None
-        }
+        types = _types_of(body.buffers)
         told = {**_EMPTY, "claim": "any order", "scope": "any order", "alignment": said["alignment"], "types": types}
         told |= {"node": names[body.node], "attribute": body.attribute, "arena": body.size, "workspaces": spaces}
         inside = body_of(problem, said, told)
@@ -277,57 +283,44 @@ def _workspaces(plan: PlannedGraph) -> dict[str, int]:
     return spaces
 
 
-def _owner(plan: PlanResult, name: str) -> str:
+def _owner(plan: PlanDocument, name: str) -> str:
     return next((row.alias or row.name for row in plan.buffers if row.name == name), name)
 
 
-def _not_covered(plan: PlanResult) -> str | None:
+def _not_covered(said: CertificateJson, plan: PlanDocument) -> str | None:
     """Return the reason why no proof of `plan` is looked for."""
-    if plan.optimal_over is None:
+    if said["claim"] is None:
         return _NOT_SMALLEST
-    if not plan.arena_size:
+    if not said["arena"]:
         return "the arena has no bytes, so no plan has fewer"
     if len(plan.schedule) > _MOST_NODES:
         return f"the graph has more than {_MOST_NODES:,} nodes"
     return None
 
 
-def _not_found(plan: PlanResult) -> str:
+def _not_found(said: CertificateJson, plan: PlanDocument) -> str:
     """Return the reason why no proof of `plan` was found."""
-    if plan.optimal_over == "order":
+    if said["claim"] == "order":
         is_peak = plan.lower_bound == plan.peak
         return "the scripts count fewer bytes in the fullest step" if is_peak else _TOO_LONG
     of_bodies = ", or of the bodies of If, Loop, Scan or functions" if plan.bodies else ""
     return f"the scripts prove fewer bytes within {MOST_SETS:,} sets of nodes{of_bodies}"
 
 
-def _types(plan: PlanResult) -> dict[str, list[int]]:
+def _types(plan: PlanDocument) -> dict[str, list[int]]:
     """Return the element type, as onnx numbers it, and the sizes of each value that the plan knows."""
-    kinds = {row.name: (row.dtype, row.shape) for row in plan.buffers}
-    kinds |= {row.name: (row.dtype, row.shape) for row in plan.outside}
-    kinds |= {row.name: (row.dtype, row.shape) for row in (*plan.inputs, *plan.outputs)}
-    return {n: [ir.DataType[d].value, *shape] for n, (d, shape) in kinds.items() if d is not None and shape is not None}
+    ends: tuple[PlannedInput, ...] = (*(plan.inputs or ()), *(plan.outputs or ()))
+    return _types_of(plan.buffers) | _types_of(plan.outside or ()) | _types_of(ends)
 
 
-def _proto(model: ir.Model) -> onnx.ModelProto:
-    """Return `model` without the bytes of its large constants, which are initializers kept elsewhere, as in a file read without them."""
-    proto = skeleton(model)
-    given = {value.name for value in model.graph.inputs}
-    for value in [value for value in proto.graph.input if value.name not in given]:
-        kind = value.type.tensor_type
-        dims = [dim.dim_value for dim in kind.shape.dim]
-        proto.graph.initializer.append(
-            onnx.TensorProto(
-                name=value.name, dims=dims, data_type=kind.elem_type, data_location=onnx.TensorProto.EXTERNAL
-            )
-        )
-        proto.graph.input.remove(value)
-    return proto
+def _types_of(rows: Iterable[PlannedBuffer] | Iterable[Excluded] | Iterable[PlannedInput]) -> dict[str, list[int]]:
+    numbered = onnx.TensorProto.DataType.Value
+    return {row.name: [numbered(row.dtype), *row.shape] for row in rows if row.dtype and row.shape is not None}
 
 
 def _order(problem: ByteGraph, plan: PlannedGraph) -> tuple[list[str], list[int]]:
     """Return the nodes of the account in the order of the plan, and the step of each."""
-    known = {name for node in problem.nodes for name in node.output} - problem.idle
+    known = {name for node in problem.nodes for name in (v.name for v in node.outputs)} - problem.idle
     names = [next(filter(None, results)) for results in plan.results or ()]
     kept = [(name, step) for name, step in zip(names, plan.steps, strict=True) if name in known]
     return [name for name, _ in kept], [step for _, step in kept]
@@ -353,7 +346,7 @@ def _of_accounts(problem: ByteGraph, said: CertificateJson) -> Iterator[Certific
     yield from (in_any | {"proof": {"backward": backward}} for backward in (False, True))
 
 
-def _of_rows(problem: ByteGraph, said: CertificateJson, plan: PlanResult) -> Iterator[CertificateJson]:
+def _of_rows(problem: ByteGraph, said: CertificateJson, plan: PlanDocument) -> Iterator[CertificateJson]:
     """Yield certificates by the rows of the plan: of its pins, and of its order and its aliases."""
     rows: dict[str, dict[str, Any]] = {}
     for row in plan.buffers:
@@ -384,9 +377,9 @@ def _live(
     """Yield rows of the bytes that tensors hold in a step; with `in_units`, they hold each unit of the alignment that they touch."""
     unit, ends = said["alignment"], dict[str, int]()
     for name, (owner, low) in sorted(said["places"].items(), key=lambda place: place[1][1]):
-        if step not in lives.get(name, ()) or name not in problem.types:
+        if step not in lives.get(name, ()) or name not in problem.bytes:
             continue
-        start, end = max(low, ends.get(owner, 0)), low + problem.types[name][3]
+        start, end = max(low, ends.get(owner, 0)), low + problem.bytes[name]
         if start < end:
             ends[owner] = -(-end // unit) * unit
             size = ends[owner] - (start // unit if in_units else -(-start // unit)) * unit

@@ -1,210 +1,143 @@
 """Check who uses which bytes in a certificate of `onnxtile plan`: `python check_account.py MODEL.onnx CERTIFICATE.json`.
 
-It needs onnx, and the table of operators in `operators.py` beside it. It reads from the model what `check_bound.py` adds up, and compares
-that with the certificate: the account of all bytes, those of bodies, or the rows of a plan, whose tensors lie in each other's bytes.
+It needs onnx, and `graph.py`, `sharing.py` and `operators.py` beside it, with which `plan --check` reads models, too. It reads from the
+model what `check_bound.py` adds up, and compares that with the certificate: the account of all bytes, those of bodies, or the rows of a
+plan, whose tensors lie in each other's bytes.
 
 A node needs the bytes of its operands and results while it runs. A view holds the bytes of its operand, and contiguous parts of a Concat
-or Split lie in the whole; a contiguous Slice counts nothing. A result may be written over an operand of its size that no later node reads,
-where the table allows it. Any other tensor has bytes of its own, aligned.
+or Split lie in the whole; where a Slice begins may not be known, and then it counts nothing. A result may be written over an operand of its
+size that no later node reads, where the table allows it. Any other tensor has bytes of its own, aligned.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-import math
 import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from itertools import accumulate, chain, pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
 
 if TYPE_CHECKING or __package__:
-    import onnxtile.check.operators as table
+    from onnxtile.check.graph import STEP, Graph, GraphModel, GraphNode, Value, ValueFacts, inferred
+    from onnxtile.check.operators import JOINS, appends, is_contiguous
+    from onnxtile.check.sharing import Boxes, Link, RunOrder, SharedStates, boxes_of, carried, held, written_over
 else:
-    import operators as table
+    from graph import STEP, Graph, GraphModel, GraphNode, Value, ValueFacts, inferred
+    from operators import JOINS, appends, is_contiguous
+    from sharing import Boxes, Link, RunOrder, SharedStates, boxes_of, carried, held, written_over
 
-STEP, META_OP, VIEW, IN_PLACE = (f"pkg.onnxtile.{mark}" for mark in ("step", "meta_op", "view", "in_place"))
 UNITS = "this order, its aliases and whole units"
 """The scope of a proof in which no two buffers share a unit of the alignment."""
 WRONG = ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, RuntimeError, MemoryError
-WIDTH = {t: onnx.helper.tensor_dtype_to_np_dtype(t).itemsize for t in range(1, 17) if t != onnx.TensorProto.STRING}
 Pieces = list[tuple[str, int, int]]
 """Bytes in their order: of each named tensor, those from the first number on, up to the second."""
-
-
-def types_of(graph: onnx.GraphProto, said: Mapping[str, list[int]]) -> tuple[dict[str, Any], int]:
-    """Return the shape, element width, element type and bytes of each tensor, and how many of them only the certificate says."""
-    found = {t.name: (tuple(t.dims), t.data_type) for t in graph.initializer}
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        kind = value.type.tensor_type
-        if kind.HasField("shape") and all(dim.HasField("dim_value") for dim in kind.shape.dim):
-            found[value.name] = tuple(dim.dim_value for dim in kind.shape.dim), kind.elem_type
-    others = {name: (tuple(shape), code) for name, (code, *shape) in said.items() if name not in found}
-    known = {name: kind for name, kind in (found | others).items() if kind[1] in WIDTH}
-    return {v: (s, WIDTH[t], t, math.prod(s) * WIDTH[t]) for v, (s, t) in known.items()}, len(others)
-
-
-def name_of(node: onnx.NodeProto) -> str:
-    """Return the first result of a node, which names it."""
-    return next(name for name in node.output if name)
-
-
-def reads(node: onnx.NodeProto) -> set[str]:
-    """Return the names that a node reads, and that its bodies read from around them."""
-    graphs = [g for a in node.attribute for g in (*a.graphs, *([a.g] if a.HasField("g") else []))]
-    return {*node.input, *(name for graph in graphs for name in captured(graph))} - {""}
-
-
-def captured(graph: onnx.GraphProto) -> set[str]:
-    """Return the names that a body reads from around it."""
-    own = {v.name for v in graph.input}.union((t.name for t in graph.initializer), *(n.output for n in graph.node))
-    return {v.name for v in graph.output}.union(*map(reads, graph.node)) - own
-
-
-def whole_numbers(graph: onnx.GraphProto) -> dict[str, list[int]]:
-    """Return the elements of the constants that are up to eight whole numbers, by name."""
-    made = [(node.output[0], a) for node in graph.node if node.op_type == "Constant" for a in node.attribute]
-    # In the place of a tensor, a Constant may have the numbers themselves.
-    listed = [(name, [a.i] if a.name == "value_int" else [*a.ints]) for name, a in made if "value_int" in a.name]
-    held = [*((name, a.t) for name, a in made), *((t.name, t) for t in graph.initializer)]
-    tensors = [(name, t) for name, t in held if t.data_type in (6, 7)]
-    found = [(name, t) for name, t in tensors if math.prod(t.dims) <= 8 and t.data_location != t.EXTERNAL]
-    listed += [(name, onnx.numpy_helper.to_array(t).ravel().tolist()) for name, t in found]
-    return {name: numbers for name, numbers in listed if len(numbers) <= 8}
-
-
-def joined(node: onnx.NodeProto) -> list[str]:
-    """Return the operands that a node joins, where it is a Concat."""
-    return [v for v in (node.input[2::3] if node.op_type == "QLinearConcat" else node.input) if v]
+NO_STATES = SharedStates()
 
 
 class ByteGraph:
     """A graph, and which node touches which bytes. Views have the pieces of operands; bytes that nobody is known to hold count nothing."""
 
-    def __init__(
-        self, model: onnx.ModelProto, graph: onnx.GraphProto, said: Mapping[str, Any], around: Iterable[str] = ()
-    ) -> None:
-        """Take a graph of `model`, in which names from `around` it are constants."""
-        self.nodes, self.model, self.dims = list(graph.node), model, dict[str, int]()
-        (self.types, self.unsure), self.spaces = types_of(graph, said["types"]), len(said.get("workspaces", ()))
-        self.marks = {(f.domain, f.name): {p.key: p.value for p in f.metadata_props} for f in model.functions}
-        # From version 4 of the format on, an initializer that is an input is a default that the caller may override.
-        open_names = {v.name for v in graph.input} if model.ir_version >= 4 else set()
-        self.numbers = {name: numbers for name, numbers in whole_numbers(graph).items() if name not in open_names}
-        self.outputs = {v.name for v in graph.output}
-        self.constants = {t.name for t in graph.initializer}.difference(open_names).union(around)
+    def __init__(self, graph: Graph, said: Mapping[str, Any]) -> None:
+        """Take a graph, of whose values the certificate says the types that the model does not."""
+        self.graph, self.nodes, self.spaces = graph, graph.nodes, len(said.get("workspaces", ()))
+        self.unsure = sum(tell(value, said["types"].get(value.name)) for value in (*graph.values, *graph.initializers))
+        self.own = {value.name: value for value in graph.values if value.name}
+        self.bytes = {name: value.bytes for name, value in self.own.items() if value.bytes is not None}
+        self.outputs = {value.name for value in graph.outputs}
         states = dict(said["states"])
         self.outside = self.outputs - {*states.values()} if said["io"] == "outside" else set()
-        inputs = {v.name for v in graph.input if said["io"] == "inside" or v.name in states}
-        given = inputs & self.types.keys() - self.constants
-        # The body of an If, Loop or Scan has no views of what it reads from around it: it copies that.
-        self.copied = captured(graph) - {*said.get("operands", ())} - self.constants
-        self.pieces: dict[str, Pieces] = {name: [(name, 0, self.types[name][3])] for name in given}
+        inputs = {v.name for v in graph.inputs if not v.is_constant and (said["io"] == "inside" or v.name in states)}
+        self.given_names = inputs & self.bytes.keys()
+        self.pieces: dict[str, Pieces] = {name: [(name, 0, self.bytes[name])] for name in self.given_names}
         self.pairs: list[tuple[str, str]] = list(states.items())
         self.loose: set[str] = set()
-        self.given_names = given
         rows = [self.row(node) for node in self.nodes]
-        self.kept_names = self.outputs - self.outside | (set() if said["overwrite_inputs"] else given - states.keys())
+        self.kept_names = self.outputs - self.outside | (
+            set() if said["overwrite_inputs"] else self.given_names - states.keys()
+        )
         self.number(rows, states, said["alignment"])
-        makers = {name: at for at, node in enumerate(self.nodes) for name in node.output}
-        self.waits = [{makers[name] for name in reads(node) if name in makers} for node in self.nodes]
+        places = {node: at for at, node in enumerate(self.nodes)}
+        self.waits = [{places[v.maker] for v in node.reads() if v.maker in places} for node in self.nodes]
+        self.constants = {v.name for node in self.nodes for v in node.outputs if v.is_constant}
+        self.dims: dict[str, int] = {}
         # Readers keep the values of Constant nodes as initializers.
         self.idle = {
-            name_of(node) for node in self.nodes if node.op_type == "Constant" and not {*node.output} & self.outputs
+            node.first_output
+            for node in self.nodes
+            if node.op_type == "Constant" and self.outputs.isdisjoint(v.name for v in node.outputs)
         }
 
-    def mark(self, node: onnx.NodeProto) -> Mapping[str, str]:
-        """Return the metadata of the function that a node calls."""
-        return self.marks.get((node.domain, node.op_type), {})
-
-    def moves(self, node: onnx.NodeProto) -> str:
+    def moves(self, node: GraphNode, links: list[Link]) -> str:
         """Return how a node moves bytes: "view", "join" or "cut", "moved" if that is not known, "" if it computes or copies."""
-        mark, types = self.mark(node), self.types
-        made, of = node.output[0], joined(node)
-        is_view, is_join = VIEW in mark, node.op_type in {*table.JOINS, "QLinearConcat"}
-        if not (is_view or is_join or node.op_type in table.SAME_ELEMENTS | table.TAKES_PARTS):
+        boxes = boxes_of(node, unsure=True)
+        if boxes is None or boxes.operands[0] is None:
             return ""
-        if not is_join and of[0] in self.copied:
+        # The body of an If, Loop or Scan has no views of what it reads from around it: it copies that.
+        is_join, first = boxes.operator in JOINS, boxes.operands[0]
+        if not is_join and first.graph is not self.graph and not (self.graph.is_call or first.is_constant):
             return ""
-        if not {made, of[0]} <= types.keys() or any(a.ref_attr_name for a in node.attribute):
-            return "moved"
-        if is_view or node.op_type in table.SAME_ELEMENTS:
-            return "view" if types[of[0]][2:] == types[made][2:] else "moved" if is_view else ""
-        whole, parts = types[made if is_join else of[0]][0], [*(of if is_join else node.output)]
-        if is_join and len(of) == 1:
-            return "view"
-        known = [types[v][0] for v in parts if v in types]
-        if any(math.prod(part) and not table.is_contiguous(whole, part) for part in known):
-            return ""
-        if node.op_type == "Slice" and known == [whole]:
-            return "view"
-        return "cut" if not is_join else "join" if len(known) == len(parts) else "moved"
+        if links:
+            return "view" if links[0].rule == "view" else "join" if is_join else "cut"
+        return "" if is_told(node, boxes) else "moved"
 
-    def start(self, node: onnx.NodeProto, name: str) -> int | None:
-        """Return the first byte of a result of a Split or Slice in the operand; None where it is not known."""
-        outer, width = self.types[node.input[0]][:2]
-        if node.op_type == "Split":
-            before = node.output[: list(node.output).index(name)]
-            return sum(self.types[v][3] for v in before) if {*before} <= self.types.keys() else None
-        told: dict[str, list[int] | None] = {a.name: list(a.ints) for a in node.attribute}
-        operands = zip(("starts", "ends", "axes", "steps"), node.input[1:], strict=False)
-        told |= {key: self.numbers.get(v) for key, v in operands if v}
-        starts = told.get("starts")
-        axes = told.get("axes", [*range(len(starts or ()))])
-        corner = table.slice_corner(outer, starts, axes, told.get("steps", []))
-        return None if corner is None else int(width * table.elements_before(outer, corner))
-
-    def part(self, node: onnx.NodeProto, name: str) -> Pieces:
-        """Return the pieces of the operand of a Split or Slice that are those of a result; none where they are not known."""
-        pieces, start = self.pieces.get(node.input[0], []), self.start(node, name) if name in self.types else None
-        if start is None or sum(end - begin for _, begin, end in pieces) != self.types[node.input[0]][3]:
+    def content(self, value: Value, links: list[Link], kind: str) -> Pieces:
+        """Return the pieces of a result. In that of a Concat, the bytes of operands outside of the arena are its own."""
+        own, at = [(value.name, 0, self.bytes[value.name])], 0
+        if kind == "moved":
             return []
-        found, stop = [], start + self.types[name][3]
+        if kind != "join" or not links:
+            return self.part(links[0]) if links else own
+        found = Pieces()
+        for link in sorted(links, key=lambda link: -link.at):
+            end = -link.at + (link.operand.bytes or 0)
+            found += [(value.name, at, -link.at)] if at < -link.at else []
+            found += self.held(link.operand) or [(value.name, -link.at, end)]
+            at = end
+        return found + ([(value.name, at, own[0][2])] if at < own[0][2] else [])
+
+    def part(self, link: Link) -> Pieces:
+        """Return the pieces of an operand that are those of a view or part; none where they are not known."""
+        pieces, start, stop = self.held(link.operand), link.at, link.at + (link.result.bytes or 0)
+        if sum(end - begin for _, begin, end in pieces) != link.operand.bytes:
+            return []
+        found = []
         for origin, begin, end in pieces:
             low, high = begin + max(start, 0), begin + min(stop, end - begin)
             found += [(origin, low, high)] if low < high else []
             start, stop = start - (end - begin), stop - (end - begin)
         return found
 
-    def content(self, node: onnx.NodeProto, kind: str, name: str) -> Pieces:
-        """Return the pieces of a result. In that of a Concat, the bytes of operands outside of the arena are its own."""
-        if kind in {"view", "moved"}:
-            return self.pieces.get(node.input[0], []) if kind == "view" else []
-        if kind != "join":
-            return self.part(node, name) if kind == "cut" else [(name, 0, self.types[name][3])]
-        found = Pieces()
-        for x, end in zip(of := joined(node), accumulate(self.types[x][3] for x in of), strict=True):
-            found += self.pieces.get(x, [(name, end - self.types[x][3], end)])
-        return found
+    def held(self, value: Value) -> Pieces:
+        """Return the pieces of a value; none of one that has no bytes in this graph."""
+        return self.pieces.get(value.name, []) if self.own.get(value.name, value) is value else []
 
-    def row(self, node: onnx.NodeProto) -> tuple[list[str], Pieces, list[tuple[str, str]], bool]:
+    def row(self, node: GraphNode) -> tuple[list[str], Pieces, list[tuple[str, str]], bool]:
         """Return the results of a node, the pieces that it reads, those written over operands, and whether one may be over a state."""
-        kind, mark, names = self.moves(node), self.marks.get((node.domain, node.op_type)), reads(node)
-        made = [v for v in node.output if v in self.types and v not in self.outside]
-        if node.op_type == "Constant" or (names and names <= self.constants):
-            self.constants |= {*node.output}
-            made = [v for v in made if v in self.outputs]
-        first, held = node.input[0] if node.input else "", self.pieces
-        parts = [self.part(node, v) for v in node.output] if kind == "cut" else []
+        links = list(held(node, NO_STATES))
+        kind, reads = self.moves(node, links), node.reads()
+        links = links if kind else []
+        named = [v for v in node.outputs if v.name in self.bytes and v.name not in self.outside]
+        made = [v for v in named if not v.is_constant or v.name in self.outputs]
+        parts = [self.part(link) for link in links] if kind == "cut" else []
         # A view of bytes that lie outside lies there, too, unless it is an output, which is a copy of them.
-        is_outside = kind in {"view", "cut"} and first not in held
-        for name in made if not is_outside else [v for v in made if v in self.outputs]:
-            held[name] = self.content(node, "" if is_outside else kind, name)
-        places = (
-            table.operands_over(node.op_type, len(node.input)) if mark is None else json.loads(mark.get(IN_PLACE, "[]"))
-        )
-        may = [] if kind else [node.input[at] for at in places]
-        alike = [(v, x) for v in made for x in may if x in held and self.types[x][:2] == self.types[v][:2]]
-        whole = joined(node) if kind == "join" else [first] if kind else []
-        self.pairs += [*alike, *((v, x) for v in made for x in whole if x in held)]
-        self.loose |= {*node.output, first} if kind and kind != "view" else set()
-        names = names - {first} if kind == "cut" else set() if kind == "moved" else names
-        read = chain(*parts, *(held.get(x, []) for x in names))
-        return made, [*read], alike, table.appends(node.op_type)
+        is_outside = kind in {"view", "cut"} and not self.held(links[0].operand)
+        for value in made if not is_outside else [v for v in made if v.name in self.outputs]:
+            own = [] if is_outside else [link for link in links if link.result is value]
+            self.pieces[value.name] = self.content(value, own, "" if is_outside else kind)
+        written = [] if kind else [(link.result, link.operand) for link in written_over(node)]
+        alike = [(v.name, x.name) for v, x in written if v in made and x.name in self.pieces and self.held(x)]
+        boxes = boxes_of(node, unsure=True) if kind else None
+        whole = [] if boxes is None else [x for x in (boxes.operands if kind == "join" else boxes.operands[:1]) if x]
+        self.pairs += [*alike, *((v.name, x.name) for v in made for x in whole if self.held(x))]
+        self.loose |= {v.name for v in (*node.outputs, *whole)} if kind and kind != "view" else set()
+        left = [] if kind == "moved" else [v for v in reads if kind != "cut" or v is not whole[0]]
+        read = chain(*parts, *(self.held(v) for v in left))
+        return [v.name for v in made], [*read], alike, appends(node.op_type)
 
     def number(self, rows: list[Any], states: Mapping[str, str], unit: int) -> None:
         """Cut tensors into the bytes that are touched as a whole. A part of another may lie at any address, and so may all in its bytes."""
@@ -251,56 +184,50 @@ class ByteGraph:
 # The certificate, compared with the graph.
 
 
-def graph_of(model: onnx.ModelProto, said: Mapping[str, Any]) -> ByteGraph:
+def graph_of(proto: onnx.ModelProto, said: Mapping[str, Any]) -> ByteGraph:
     """Return the problem of a model with the dimensions and the types that the certificate says."""
-    named = [
-        dim for value in model.graph.input for dim in value.type.tensor_type.shape.dim if dim.dim_param in said["dims"]
-    ]
-    bound = {dim.dim_param: said["dims"][dim.dim_param] for dim in named}
-    for dim in named:
+    dims = [dim for value in proto.graph.input for dim in value.type.tensor_type.shape.dim]
+    bound = {dim.dim_param: said["dims"][dim.dim_param] for dim in dims if dim.dim_param in said["dims"]}
+    for dim in (dim for dim in dims if dim.dim_param in bound):
         dim.dim_value = bound[dim.dim_param]
-    model = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    problem = ByteGraph(model, model.graph, said)
+    problem = ByteGraph(GraphModel(onnx.shape_inference.infer_shapes(proto, data_prop=True)).graph, said)
     problem.dims = bound
     return problem
 
 
+def tell(value: Value, said: list[int] | None) -> bool:
+    """Note the element type and sizes that a certificate says, where the model says none; return whether it does not."""
+    if said is None or (value.shape is not None and value.dtype is not None):
+        return False
+    value.tell(ValueFacts(tuple(said[1:]), said[0]))
+    return True
+
+
+def is_told(node: GraphNode, boxes: Boxes) -> bool:
+    """Return whether it is known where the boxes of a node are, so that they are copied if they are no part of the whole."""
+    operands = boxes.operands if boxes.operator in JOINS else boxes.operands[:1]
+    values = [*operands, *(v for v in boxes.results if v.name)]
+    if boxes_of(node) is None or any(v is None or v.bytes is None for v in values):
+        return False
+    if boxes.operator != "Slice" or node.opset < 10:
+        return True
+    whole, part = (v.shape or () for v in (node.inputs[0], node.outputs[0]) if v is not None)
+    return not is_contiguous(whole, part) or all(v is None or v.whole_numbers is not None for v in node.inputs[1:])
+
+
 def body_of(problem: ByteGraph, said: Mapping[str, Any], body: Mapping[str, Any]) -> ByteGraph:
     """Return the graph of a body, whose inputs and outputs lie in its workspace. Raises ValueError where a node has no such body."""
-    node = next((node for node in problem.nodes if name_of(node) == body["node"]), None)
-    if node is None or {*node.output} <= problem.constants:
+    node = next((node for node in problem.nodes if node.first_output == body["node"]), None)
+    if node is None or all(value.is_constant for value in node.outputs):
         raise ValueError(f"no step of the plan makes {body['node']}")
     terms = {**body, "alignment": said["alignment"], "io": "inside", "overwrite_inputs": False, "states": []}
-    opsets = {one.domain: one.version for one in problem.model.opset_import}
-    for function in [f for f in problem.model.functions if (f.domain, f.name) == (node.domain, node.op_type)]:
-        own = {v for inner in function.node for v in inner.output}
-        differs = any(opsets.get(one.domain, one.version) != one.version for one in function.opset_import)
-        if differs or not {*function.output} <= own or META_OP in problem.marks[node.domain, node.op_type]:
-            raise ValueError(f"{body['node']} runs as one kernel")
-        known = [v for v, x in zip(function.input, node.input, strict=False) if x in problem.constants]
-        called = typed(problem, function, dict(zip(function.input, node.input, strict=False)))
-        return ByteGraph(problem.model, called, terms | {"operands": function.input}, known)
-    is_old = node.op_type == "Scan" and max(opsets.get(domain, 1) for domain in table.STANDARD) < 9
-    if is_old or node.domain not in table.STANDARD or node.op_type not in table.WITH_BODIES:
-        raise ValueError(f"{body['node']} runs as one kernel")
-    (graph,) = [a.g for a in node.attribute if a.name == body["attribute"] and a.HasField("g")]
-    scanned = next((a.i for a in node.attribute if a.name == "num_scan_inputs"), 0)
-    first = {"Loop": 2, "Scan": 0}.get(node.op_type, len(graph.input))
-    carried = zip(graph.input[first : len(graph.input) - scanned], graph.output[first // 2 :], strict=False)
-    terms["states"] = [(given.name, made.name) for given, made in carried]
-    return ByteGraph(problem.model, graph, terms, problem.constants)
-
-
-def typed(problem: ByteGraph, function: onnx.FunctionProto, operands: Mapping[str, str]) -> onnx.GraphProto:
-    """Return the nodes of a called function as a graph without inputs, with the types that onnx infers from those of the operands."""
-    make, ends = onnx.helper.make_tensor_value_info, [onnx.ValueInfoProto(name=v) for v in function.output]
-    given = [make(v, problem.types[x][2], problem.types[x][0]) for v, x in operands.items() if x in problem.types]
-    graph = onnx.GraphProto(name="called", node=function.node, input=given, output=ends)
-    model = onnx.ModelProto(ir_version=problem.model.ir_version, graph=graph, opset_import=problem.model.opset_import)
-    model.functions.extend(problem.model.functions)
-    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    del inferred.input[:]
-    return inferred
+    if node.function is not None and node.function.is_open:
+        return ByteGraph(inferred(node), terms)
+    graph = node.entered().get(body["attribute"])
+    if graph is None:
+        raise ValueError(f"{body['node']} runs as one kernel, or has no body {body['attribute']!r}")
+    terms["states"] = [(before.name, after.name) for before, after in carried(node, graph)]
+    return ByteGraph(graph, terms)
 
 
 def account_of(problem: ByteGraph, said: Mapping[str, Any]) -> dict[str, Any]:
@@ -310,12 +237,12 @@ def account_of(problem: ByteGraph, said: Mapping[str, Any]) -> dict[str, Any]:
     """
     require_order(problem, said)
     place = {name: at for at, name in enumerate(said["order"], start=1)}
-    rows = {name_of(node): (*problem.rows[at], problem.waits[at]) for at, node in enumerate(problem.nodes)}
+    rows = {node.first_output: (*problem.rows[at], problem.waits[at]) for at, node in enumerate(problem.nodes)}
     nothing = {"over": [], "spares": 0, "workspace": 0}
     nodes = [{"name": "", "waits": [], "uses": sorted(problem.given), **nothing}]
     for name in said["order"]:
         uses, spares, over, waits = rows[name]
-        before = {name_of(problem.nodes[other]) for other in waits} - problem.idle
+        before = {problem.nodes[other].first_output for other in waits} - problem.idle
         row = {"name": name, "waits": sorted({0, *map(place.__getitem__, before)}), "uses": sorted(uses)}
         inside = max((body["arena"] for body in said["bodies"] if body["node"] == name), default=0)
         row |= {"over": sorted(over), "spares": spares, "workspace": said["workspaces"].get(name, 0) + inside}
@@ -328,7 +255,7 @@ def account_of(problem: ByteGraph, said: Mapping[str, Any]) -> dict[str, Any]:
 
 def require_order(problem: ByteGraph, said: Mapping[str, Any]) -> None:
     """Raise ValueError unless the nodes can run in the order of the certificate, which for its scope is that of a planned model."""
-    order, names, steps = said["order"], [name_of(node) for node in problem.nodes], steps_of(problem)
+    order, names, steps = said["order"], [node.first_output for node in problem.nodes], steps_of(problem)
     place = {name: step for step, name in enumerate(order)}
     if sorted(order) != sorted({*names} - problem.idle):
         raise ValueError("the order does not have each node once")
@@ -341,7 +268,7 @@ def require_order(problem: ByteGraph, said: Mapping[str, Any]) -> None:
 
 def steps_of(problem: ByteGraph) -> dict[str, int]:
     """Return the step of each node in a planned model; nothing for another."""
-    return {name_of(node): int(p.value) for node in problem.nodes for p in node.metadata_props if p.key == STEP}
+    return {node.first_output: int(node.marks[STEP]) for node in problem.nodes if STEP in node.marks}
 
 
 def require_steps(problem: ByteGraph, said: Mapping[str, Any]) -> None:
@@ -355,14 +282,14 @@ def require_steps(problem: ByteGraph, said: Mapping[str, Any]) -> None:
 
 def lives_of(problem: ByteGraph, said: Mapping[str, Any]) -> dict[str, range]:
     """Return the steps in which each tensor lives, in the order of the certificate."""
-    step = dict(zip(said["order"], said["steps"], strict=True))
-    touched: dict[str, list[int]] = {name: [0] for name in problem.given_names}
-    for node in problem.nodes:
-        for name in {*reads(node), *node.output} if name_of(node) in step else ():
-            touched.setdefault(name, []).append(step[name_of(node)])
-    for name in problem.kept_names:
-        touched.setdefault(name, []).append(max(step.values()))
-    return {name: range(min(steps), max(steps) + 1) for name, steps in touched.items()}
+    nodes = {node.first_output: node for node in problem.nodes}
+    order = tuple(nodes[name] for name in said["order"])
+    kept, given = (
+        frozenset(map(problem.own.__getitem__, names)) for names in (problem.kept_names, problem.given_names)
+    )
+    line = RunOrder(problem.graph, order, tuple(said["steps"]), tuple(said["order"]), kept, tuple(given))
+    made = (value for node in order for value in node.outputs if value.name)
+    return {value.name: range(line.first(value), line.last(value) + 1) for value in (*given, *made)}
 
 
 def held_steps(
@@ -372,9 +299,9 @@ def held_steps(
     ends: dict[int, int] = {}
     own = [(start, name) for name, (owner, start) in said["places"].items() if owner == row["owner"]]
     for start, name in sorted(own):
-        for step in lives.get(name, ()) if name in problem.types else ():
+        for step in lives.get(name, ()) if name in problem.bytes else ():
             end = ends.get(step, row["start"])
-            ends[step] = max(end, start + problem.types[name][3]) if start <= end else end
+            ends[step] = max(end, start + problem.bytes[name]) if start <= end else end
     is_full = [ends.get(step, -1) >= row["start"] + row["size"] for step in range(row["first"], row["last"] + 1)]
     return [row["first"] + at for at, full in enumerate(is_full) if full or row["workspace"]]
 

@@ -8,13 +8,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import onnx_ir as ir
-
-from onnxtile.check.addresses import Holder, Placing, in_blocks, in_parts
-from onnxtile.check.graph import GraphFacts, RunOrder, SizedBuffer, first_output, graphs_of, home, made_in
+from onnxtile.check.addresses import Holder, Placing, SizedBuffer, in_blocks, in_parts
+from onnxtile.check.graph import STRING, Graph, GraphNode, Value
 from onnxtile.check.operators import JOINS, SAME_ELEMENTS, TAKES_PARTS
-from onnxtile.check.ranges import SizedPlan
-from onnxtile.check.sharing import Link, held
+from onnxtile.check.ranges import DocumentAtSizes
+from onnxtile.check.sharing import Link, RunOrder, held
 from onnxtile.declare.plan_document import (
     NO_SHAPE,
     UNSAID,
@@ -27,7 +25,6 @@ from onnxtile.declare.plan_document import (
     PlannedGraph,
     PlannedInput,
 )
-from onnxtile.model.binding import binding
 
 
 @dataclass
@@ -38,11 +35,11 @@ class ExpectedLists:
     unless a step of any graph reads them.
     """
 
-    constants: dict[ir.Value, None] = field(default_factory=dict)
-    outside: dict[ir.Value, str] = field(default_factory=dict)
-    unplanned: dict[ir.Value, None] = field(default_factory=dict)
-    tolerated: dict[ir.Value, str] = field(default_factory=dict)
-    spare: dict[ir.Value, None] = field(default_factory=dict)
+    constants: dict[Value, None] = field(default_factory=dict)
+    outside: dict[Value, str] = field(default_factory=dict)
+    unplanned: dict[Value, None] = field(default_factory=dict)
+    tolerated: dict[Value, str] = field(default_factory=dict)
+    spare: dict[Value, None] = field(default_factory=dict)
 
     def settle(self) -> None:
         """Note as outside the constants that no step of any graph reads."""
@@ -51,103 +48,101 @@ class ExpectedLists:
                 self.outside.setdefault(value, "a constant that no step reads")
 
 
-def note(placing: Placing, io: str, planned: Collection[ir.Node], found: ExpectedLists) -> Iterator[PlanFailure]:
+def note(placing: Placing, io: str, planned: Collection[GraphNode], found: ExpectedLists) -> Iterator[PlanFailure]:
     """Add to `found` the values of the graph without an address, for a lawful reason; yield a failure for any other.
 
     `planned` are the nodes whose bodies have plans of their own.
     """
-    line, known = placing.line, placing.known
-    outputs, after = line.handed_out, set(known.next_states.values())
-    held = line.graph.initializers.values()
+    line, states = placing.line, placing.states
+    outputs, after = line.handed_out, set(states.next_states.values())
+    held = line.graph.initializers
     made = (value for node in line.nodes for value in node.outputs if value.name)
-    found.spare.update((v, None) for v in (*held, *made) if v in known.constants and v not in outputs)
+    found.spare.update((v, None) for v in (*held, *made) if v.is_constant and v not in outputs)
     for value in line.graph.inputs:
-        if value not in known.constants:
-            is_inside = io == "inside" or value in known.next_states
+        if not value.is_constant:
+            is_inside = io == "inside" or value in states.next_states
             yield from _role(value, None if is_inside else "a graph input", placing, found)
     for node in line.nodes:
-        if any(value not in known.constants or value in outputs for value in node.outputs):
+        if any(not value.is_constant or value in outputs for value in node.outputs):
             # One that is a graph output is made in the run.
-            read = (value for value in line.reads[node] if value in known.constants)
-            found.constants.update((v, None) for v in read if v.producer() is None or not _is_handed_out(v))
+            read = (value for value in line.reads[node] if value.is_constant)
+            found.constants.update((v, None) for v in read if v.maker is None or not _is_handed_out(v))
         for value in node.outputs:
             if not value.name:
                 continue
-            if value not in known.constants or value in outputs:
+            if not value.is_constant or value in outputs:
                 is_handed_out = io == "outside" and value in outputs and value not in after
                 yield from _role(value, "a graph output" if is_handed_out else None, placing, found)
             elif value in placing.rows:
                 yield PlanFailure(f"{value.name!r} is constant, and has an address", (value.name,))
         if node not in planned:
-            _note_inside(node, known, found)
-    found.constants.update((v, None) for v in outputs if v.producer() is None and v in known.constants)
+            _note_inside(node, found)
+    found.constants.update((v, None) for v in outputs if v.maker is None and v.is_constant)
 
 
-def _is_handed_out(value: ir.Value) -> bool:
-    graph = home(value)
+def _is_handed_out(value: Value) -> bool:
+    graph = value.graph
     return graph is not None and any(value is output for output in graph.outputs)
 
 
-def _note_inside(node: ir.Node, known: GraphFacts, found: ExpectedLists) -> None:
-    reason = f"made inside {node.name or first_output(node)!r}, which runs as one kernel"
-    for _, body in graphs_of(node):
-        found.outside.update((value, reason) for value in made_in(body))
-    function = known.model.functions.get(node.op_identifier())
-    if function is not None:
-        found.tolerated.update((value, reason) for value in made_in(function.graph))
+def _note_inside(node: GraphNode, found: ExpectedLists) -> None:
+    reason = f"made inside {node.name or node.first_output!r}, which runs as one kernel"
+    found.outside.update((value, reason) for value in node.made_inside)
+    if node.function is not None:
+        found.tolerated.update((value, reason) for value in node.function.graph.made_inside)
 
 
-def _role(value: ir.Value, outside: str | None, placing: Placing, found: ExpectedLists) -> Iterator[PlanFailure]:
+def _role(value: Value, outside: str | None, placing: Placing, found: ExpectedLists) -> Iterator[PlanFailure]:
     """Note the list that `value` must be in; yield a failure for an address it may not have, or does not have."""
-    known, name = placing.known, value.name or ""
-    reason = outside or known.shapes.never(value) or _no_fixed_bytes(value, known)
+    name = value.name
+    reason = outside or value.known.never or _no_fixed_bytes(value)
     if value in placing.rows:
         if reason is not None:
             yield PlanFailure(f"{name!r} has an address, but lies outside: {reason}", (name,))
     elif reason is not None:
         found.outside[value] = reason
-    elif known.bytes(value) is None:
+    elif value.bytes is None:
         found.unplanned[value] = None
     elif (seen := _seen_outside(value, placing)) is not None and value not in placing.line.handed_out:
         found.outside[value] = seen
     else:
-        yield PlanFailure(f"{name!r} has no address for its {known.bytes(value)} bytes", (name,))
+        yield PlanFailure(f"{name!r} has no address for its {value.bytes} bytes", (name,))
 
 
-def _no_fixed_bytes(value: ir.Value, known: GraphFacts) -> str | None:
-    kind = known.container(value)
+def _no_fixed_bytes(value: Value) -> str | None:
+    kind = value.kind
     if kind is not None:
         return f"a {kind} has no fixed bytes"
-    return "strings have no fixed bytes" if known.shapes.dtype(value) == ir.DataType.STRING else None
+    return "strings have no fixed bytes" if value.dtype == STRING else None
 
 
-def _seen_outside(value: ir.Value, placing: Placing) -> str | None:
+def _seen_outside(value: Value, placing: Placing) -> str | None:
     """Return the reason why `value` needs no bytes: it shares those of an operand outside the arena of this graph."""
-    maker, known = value.producer(), placing.known
-    for link in held(maker, known) if maker is not None else ():
+    maker, states = value.maker, placing.states
+    for link in held(maker, states) if maker is not None else ():
         source = link.operand
         # A node leaves a view in place where both are of one graph, or it is inside a planned call.
-        may_borrow = maker is not None and (home(source) is maker.graph or maker.graph in known.open_calls)
+        may_borrow = maker is not None and (source.graph is maker.graph or maker.graph.is_call)
         if link.rule == "joined" or link.result is not value or not may_borrow:
             continue
-        if source not in placing.rows and source not in known.constants:
+        if source not in placing.rows and not source.is_constant:
             return f"a {link.rule} of {source.name!r}, which lies outside"
     return None
 
 
-def compare(found: ExpectedLists, claims: PlanDocument, known: GraphFacts) -> Iterator[PlanFailure]:
+def compare(found: ExpectedLists, claims: PlanDocument) -> Iterator[PlanFailure]:
     """Yield the differences between the lists of a plan and the expected ones. A missing list is not checked."""
     if claims.outside is not None:
-        wanted = Counter((value.name or "", _plain(reason)) for value, reason in found.outside.items())
+        wanted = Counter((value.name, _plain(reason)) for value, reason in found.outside.items())
         listed = Counter((row.name, _plain(row.reason)) for row in claims.outside)
-        tolerated = Counter((value.name or "", _plain(reason)) for value, reason in found.tolerated.items())
+        tolerated = Counter((value.name, _plain(reason)) for value, reason in found.tolerated.items())
         for name, reason in wanted - listed:
             yield PlanFailure(f"{name!r} is not listed as outside: {reason}", (name,))
         for name, reason in listed - wanted - tolerated:
             yield PlanFailure(f"{name!r} is listed as outside, which it is not: {reason}", (name,))
     if claims.unplanned is not None:
-        wanted_names = Counter(value.name or "" for value in found.unplanned)
-        reasons = {(value.name or "", _why_unknown(value, known)) for value in found.unplanned}
+        wanted_names = Counter(value.name for value in found.unplanned)
+        reasons = {(value.name, value.known.unknown) for value in found.unplanned}
         for row in claims.unplanned:
             if row.name in wanted_names and (row.name, row.reason) not in reasons:
                 yield PlanFailure(f"{row.name!r} is not unplanned because {row.reason}", (row.name,))
@@ -157,25 +152,12 @@ def compare(found: ExpectedLists, claims: PlanDocument, known: GraphFacts) -> It
         for name in listed_names - wanted_names:
             yield PlanFailure(f"{name!r} is listed as unplanned, which it is not", (name,))
     if claims.constants is not None:
-        yield from _compare_constants(found, claims.constants, claims.alignment, known)
+        yield from _compare_constants(found, claims.constants, claims.alignment)
 
 
-def _why_unknown(value: ir.Value, known: GraphFacts) -> str:
-    """Return why the bytes of `value` are not known."""
-    if known.shapes.sizes(value) is not None:
-        return "its element type is not known"
-    bindable = [symbol for dim in known.shapes.dims(value) or () for symbol in known.unbound.bindable(dim)]
-    if bindable:
-        symbols = " and ".join(map(repr, dict.fromkeys(bindable)))
-        return f"its size depends on {symbols}: bind it with {binding(bindable)}"
-    return known.unbound.once_bound(known.shapes.reason(value))
-
-
-def _compare_constants(
-    found: ExpectedLists, listed: tuple[Constant, ...], alignment: int, known: GraphFacts
-) -> Iterator[PlanFailure]:
+def _compare_constants(found: ExpectedLists, listed: tuple[Constant, ...], alignment: int) -> Iterator[PlanFailure]:
     """Yield the constants that are not listed, or listed and not read by a step, and those at a wrong place."""
-    sizes = Counter((value.name or "", known.bytes(value)) for value in found.constants)
+    sizes = Counter((value.name, value.bytes) for value in found.constants)
     told = Counter((row.name, row.size) for row in listed)
     for name, size in sizes - told:
         yield PlanFailure(f"the constant {name!r} is not listed with its {size} bytes", (name,))
@@ -185,7 +167,7 @@ def _compare_constants(
         )
     units: dict[tuple[str, int | None], list[int]] = {}
     for value in found.constants:
-        units.setdefault((value.name or "", known.bytes(value)), []).append(known.alignment(value))
+        units.setdefault((value.name, value.bytes), []).append(value.alignment)
     yield from _region(listed, alignment, units)
 
 
@@ -239,8 +221,8 @@ def _power(offset: int) -> float:
 
 def mislabelled(placing: Placing, claim: PlannedGraph) -> Iterator[PlanFailure]:
     """Yield which operators of `claim` are not those of its nodes, and which nodes are wrongly said to make constants only."""
-    line, known = placing.line, placing.known
-    operators = tuple(map(_operator, line.nodes))
+    line = placing.line
+    operators = tuple(node.operator for node in line.nodes)
     if claim.operators is not None and len(claim.operators) != len(operators):
         yield PlanFailure(f"the plan has {len(claim.operators)} operators for {len(operators)} nodes")
     elif claim.operators is not None:
@@ -252,7 +234,7 @@ def mislabelled(placing: Placing, claim: PlannedGraph) -> Iterator[PlanFailure]:
         constant = tuple(
             name
             for node, name in zip(line.nodes, line.names, strict=True)
-            if all(value in known.constants and value not in line.handed_out for value in node.outputs)
+            if all(value.is_constant and value not in line.handed_out for value in node.outputs)
         )
         if claim.constant_nodes != constant:
             wrong = sorted({*constant} ^ {*claim.constant_nodes})
@@ -262,9 +244,9 @@ def mislabelled(placing: Placing, claim: PlannedGraph) -> Iterator[PlanFailure]:
 def _misconnected(line: RunOrder, claim: PlannedGraph) -> Iterator[PlanFailure]:
     """Yield the nodes whose operands, results or attributes in `claim` are not those of the graph."""
     described: dict[str, list[Any]] = {
-        "operands": [tuple((v.name or "") if v is not None else "" for v in node.inputs) for node in line.nodes],
-        "results": [tuple(v.name or "" for v in node.outputs) for node in line.nodes],
-        "attributes": [dict(_attributes(node)) for node in line.nodes],
+        "operands": [tuple((v.name) if v is not None else "" for v in node.inputs) for node in line.nodes],
+        "results": [tuple(v.name for v in node.outputs) for node in line.nodes],
+        "attributes": [{name: _plain_value(one) for name, one in node.attributes.items()} for node in line.nodes],
     }
     for kind, wanted in described.items():
         told = getattr(claim, kind)
@@ -276,55 +258,39 @@ def _misconnected(line: RunOrder, claim: PlannedGraph) -> Iterator[PlanFailure]:
                     yield PlanFailure(f"the {kind} of {name!r} are not those of the graph", (name,), step)
 
 
-def _attributes(node: ir.Node) -> Iterator[tuple[str, object]]:
-    """Yield the attributes of `node` that are numbers, texts or lists of these."""
-    for name, attribute in node.attributes.items():
-        if attribute.is_ref():
-            continue
-        if attribute.type in {ir.AttributeType.INT, ir.AttributeType.STRING}:
-            yield name, attribute.value
-        elif attribute.type == ir.AttributeType.FLOAT:
-            yield name, _finite(attribute.value)
-        elif attribute.type in {ir.AttributeType.INTS, ir.AttributeType.STRINGS}:
-            yield name, tuple(attribute.value)
-        elif attribute.type == ir.AttributeType.FLOATS:
-            yield name, tuple(map(_finite, attribute.value))
+def _plain_value(value: Any) -> Any:
+    """Return the value of an attribute, in which floats that are not finite are texts."""
+    if isinstance(value, tuple):
+        return tuple(map(_plain_value, value))
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _finite(number: float) -> float | str:
-    return number if math.isfinite(number) else str(number)
-
-
-def _operator(node: ir.Node) -> str:
-    return node.op_type if node.domain in {"", "ai.onnx"} else f"{node.domain}::{node.op_type}"
-
-
-def wrong_ends(claims: PlanDocument, known: GraphFacts) -> Iterator[PlanFailure]:
+def wrong_ends(claims: PlanDocument, graph: Graph) -> Iterator[PlanFailure]:
     """Yield that the inputs or outputs of a plan are not those of the graph."""
-    given = [value for value in known.model.graph.inputs if value not in known.constants]
+    given = [value for value in graph.inputs if not value.is_constant]
     for kind, claimed, values in (
         ("inputs", claims.inputs, given),
-        ("outputs", claims.outputs, known.model.graph.outputs),
+        ("outputs", claims.outputs, graph.outputs),
     ):
-        if claimed is not None and not _are_ends(claimed, values, known):
+        if claimed is not None and not _are_ends(claimed, values):
             yield PlanFailure(f"{kind} are not those of the graph, with their element types and shapes")
 
 
-def _are_ends(claimed: Sequence[PlannedInput], values: Sequence[ir.Value], known: GraphFacts) -> bool:
+def _are_ends(claimed: Sequence[PlannedInput], values: Sequence[Value]) -> bool:
     """Return whether `values` are as they are `claimed`."""
     names = [(one.name, one.dtype) for one in claimed]
-    if names != [(value.name or "", _dtype(value, known)) for value in values]:
+    if names != [(value.name, value.type_name) for value in values]:
         return False
-    shapes = [(one.shape, known.shapes.sizes(value)) for one, value in zip(claimed, values, strict=True)]
+    shapes = [(one.shape, value.shape) for one, value in zip(claimed, values, strict=True)]
     return all(shape in (NO_SHAPE, right) for shape, right in shapes)
 
 
-def wrong_types(expected: ExpectedLists, claims: PlanDocument, known: GraphFacts) -> Iterator[PlanFailure]:
+def wrong_types(expected: ExpectedLists, claims: PlanDocument) -> Iterator[PlanFailure]:
     """Yield the values without an address in an arena whose element type or shape in `claims` is not that of the graph."""
     found: dict[str, set[tuple[str | None, tuple[int, ...] | None]]] = {}
-    values: list[ir.Value] = [*expected.constants, *expected.outside, *expected.unplanned, *expected.tolerated]
+    values: list[Value] = [*expected.constants, *expected.outside, *expected.unplanned, *expected.tolerated]
     for value in values:
-        found.setdefault(value.name or "", set()).add((_dtype(value, known), known.shapes.sizes(value)))
+        found.setdefault(value.name, set()).add((value.type_name, value.shape))
     rows: list[Constant | Excluded] = [*(claims.constants or ()), *(claims.outside or ()), *(claims.unplanned or ())]
     for row in rows:
         types = found.get(row.name)
@@ -336,15 +302,10 @@ def wrong_types(expected: ExpectedLists, claims: PlanDocument, known: GraphFacts
             yield PlanFailure(f"{row.name!r} has not the shape {row.shape}", (row.name,))
 
 
-def _dtype(value: ir.Value, known: GraphFacts) -> str | None:
-    dtype = known.shapes.dtype(value)
-    return None if dtype is None else dtype.name
-
-
 # The figures of a plan, computed again from its rows: sizes, peaks, bounds and counts.
 
 
-Links = dict[ir.Value, list[Link]]
+Links = dict[Value, list[Link]]
 
 
 def figures(claims: PlanDocument, placing: Placing, used: Links | None) -> Iterator[PlanFailure]:
@@ -367,7 +328,7 @@ def figures(claims: PlanDocument, placing: Placing, used: Links | None) -> Itera
         yield PlanFailure(f"copies are {vars(claims.copies)}, not {vars(right)}")
     line = placing.line
     in_steps = len(set(line.steps)) == len(line.steps)
-    if claims.order == "model" and in_steps and list(line.nodes) != list(line.graph):
+    if claims.order == "model" and in_steps and list(line.nodes) != line.graph.nodes:
         yield PlanFailure("order is 'model', but the schedule is not the order of the file")
 
 
@@ -398,7 +359,7 @@ def _arenas(claims: PlanDocument, placing: Placing) -> Iterator[PlanFailure]:
             )
         inside = [holder for holder in placing.holders if holder.row.arena == arena.name]
         peak, _ = _peak(inside, claims.alignment)
-        if isinstance(claims, SizedPlan):
+        if isinstance(claims, DocumentAtSizes):
             yield from _end_of_formula(arena, inside, placing, claims)
         yield from _unlike(f"peak of the arena {arena.name!r}", arena.peak, peak)
         # An arena may end with its last byte; peaks are in whole blocks.
@@ -408,7 +369,7 @@ def _arenas(claims: PlanDocument, placing: Placing) -> Iterator[PlanFailure]:
 
 
 def _end_of_formula(
-    arena: Arena, inside: Sequence[Holder], placing: Placing, claims: SizedPlan
+    arena: Arena, inside: Sequence[Holder], placing: Placing, claims: DocumentAtSizes
 ) -> Iterator[PlanFailure]:
     """Yield that the formula of an arena is not the end of its last buffer at the sizes of `claims`.
 
@@ -534,22 +495,21 @@ def _in_place(placing: Placing, used: Links) -> tuple[int, int]:
 def _copies(placing: Placing, used: Links) -> CopyCount:
     """Return the copies of tensors that nodes which only move bytes need not make, and those that they make."""
     counts = {True: [0, 0], False: [0, 0]}
-    known = placing.known
     for node in placing.line.nodes:
-        for value, is_there in _moved(node, placing, used) if known.is_standard(node) else ():
+        for value, is_there in _moved(node, placing, used) if node.is_standard else ():
             counts[is_there][0] += 1
-            counts[is_there][1] += known.bytes(value) or 0
+            counts[is_there][1] += value.bytes or 0
     return CopyCount(*counts[True], *counts[False])
 
 
-def _moved(node: ir.Node, placing: Placing, used: Links) -> Iterator[tuple[ir.Value, bool]]:
+def _moved(node: GraphNode, placing: Placing, used: Links) -> Iterator[tuple[Value, bool]]:
     """Yield each tensor that `node` moves, and whether it need not: it lies where it belongs."""
-    known, results = placing.known, [value for value in node.outputs if value in placing.rows]
+    states, results = placing.states, [value for value in node.outputs if value in placing.rows]
     if node.op_type in TAKES_PARTS:
         yield from ((value, value in used) for value in results)
-        for link in held(node, known):
-            is_written = link.result in placing.rows or link.result.is_graph_output()
-            if not is_written and link.operand not in known.constants:
+        for link in held(node, states):
+            is_written = link.result in placing.rows or link.result.is_output
+            if not is_written and not link.operand.is_constant:
                 yield link.result, True
     elif node.op_type in JOINS and results:
         there = {link.operand for link in used.get(results[0], ()) if link.rule in {"joined", "over"}}
@@ -558,6 +518,6 @@ def _moved(node: ir.Node, placing: Placing, used: Links) -> Iterator[tuple[ir.Va
                 yield value, value in there
                 there.discard(value)  # one that is joined twice lies in one of its places only
     elif node.op_type in SAME_ELEMENTS and results and (source := node.inputs[0]) is not None:
-        same = known.shapes.dtype(results[0]) == known.shapes.dtype(source)
-        if same and known.bytes(results[0]) is not None and known.bytes(results[0]) == known.bytes(source):
+        same = results[0].dtype == source.dtype
+        if same and results[0].bytes is not None and results[0].bytes == source.bytes:
             yield results[0], results[0] in used

@@ -13,11 +13,12 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import onnx_ir as ir
+import onnx
 
 from onnxtile.check.addresses import Holder, Placing
-from onnxtile.check.graph import GraphFacts, RunOrder, graphs_of, names_of, reads
+from onnxtile.check.graph import COPY, DOMAIN, GraphNode, GraphPath, PlainModel, Value, ValueFacts, inferred, plan_names
 from onnxtile.check.operators import FACTORS, STANDARD, WITHOUT_PRODUCTS
+from onnxtile.check.sharing import RunOrder
 from onnxtile.declare.plan_document import (
     UNSAID,
     Arena,
@@ -27,70 +28,39 @@ from onnxtile.declare.plan_document import (
     PlannedBuffer,
     TransferTime,
 )
-from onnxtile.model import keys
-from onnxtile.model.constants import Constants
-from onnxtile.model.functions import inline_calls
-from onnxtile.model.topology import bodies_of
-from onnxtile.shapes.resolve import Shapes, resolve
 
 # The multiply-accumulates of nodes, counted from the tables of this check.
 
-_CALLED = "onnxtile.called"
-"""On a node of a copy of the model: the number of the node of the graph that it is of. It is never saved."""
 
-
-def macs_of(known: GraphFacts) -> dict[ir.Node, int | None]:
-    """Return the multiply-accumulates of each node of the main graph; None where they are not known.
-
-    Calls of functions are counted in a copy of the model, in which they are written out.
-    """
-    nodes = list(known.model.graph)
-    found = {node: _macs(node, known.shapes, known.constants) for node in nodes}
-    calls = [number for number, node in enumerate(nodes) if node.op_identifier() in known.model.functions]
-    if not calls:
-        return found
-    copied = known.model.clone()
-    for number, node in enumerate(copied.graph):
-        node.metadata_props[_CALLED] = str(number)
-    try:
-        inline_calls(copied)
-    except (ValueError, ir.passes.PassError):
-        return {**found, **{nodes[number]: None for number in calls}}
-    shapes, constants = resolve(copied), Constants(copied)
-    inside: dict[int, list[int | None]] = {number: [] for number in calls}
-    for node in copied.graph:
-        number = int(node.metadata_props[_CALLED])
-        if number in inside:
-            inside[number].append(_macs(node, shapes, constants))
-    return {**found, **{nodes[number]: _sum(counts) for number, counts in inside.items()}}
-
-
-def _sum(counts: Collection[int | None]) -> int | None:
-    return None if None in counts else sum(count or 0 for count in counts)
-
-
-def _macs(node: ir.Node, shapes: Shapes, constants: Constants) -> int | None:
-    """Return the multiply-accumulates of `node`; those of its bodies only where there are none."""
-    bodies = [body for _, body in graphs_of(node)]
-    if bodies:
-        inner = [_macs(one, shapes, constants) for body in bodies for one in body]
-        return None if any(count != 0 for count in inner) else 0
-    name = node.op_type if node.domain in STANDARD else f"{node.domain}::{node.op_type}"
-    if name in WITHOUT_PRODUCTS or all(value in constants for value in node.outputs):
+def macs_of(node: GraphNode) -> int | None:
+    """Return the multiply-accumulates of `node`; None where they are not known. Calls of functions are counted inside."""
+    if node.function is not None:
+        try:
+            return _sum([macs_of(inner) for inner in inferred(node).nodes])
+        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+            return None
+    if node.graphs:
+        return 0 if all(macs_of(inner) == 0 for body in node.graphs for inner in body.nodes) else None
+    name = node.operator
+    if name in WITHOUT_PRODUCTS or all(value.is_constant for value in node.outputs):
         return 0
     if name not in FACTORS or max(FACTORS[name]) >= len(node.inputs):
         return None
     values = (*(node.inputs[place] for place in FACTORS[name]), node.outputs[0])
-    left, right, result = (None if value is None else shapes.sizes(value) for value in values)
+    left, right, result = (None if value is None else value.shape for value in values)
     if not left or not right or result is None:
         return None
     if "Conv" in name:
         # Weights are (out, in / groups, kernel ...), of a ConvTranspose (in, out / groups, kernel ...).
         is_transposed = node.op_type == "ConvTranspose"
-        channels = right[0] if is_transposed else right[1] * node.attributes.get_int("group", 1)
+        channels = right[0] if is_transposed else right[1] * node.number("group", 1)
         return None if left[1] != channels else math.prod(left if is_transposed else result) * math.prod(right[1:])
-    is_turned = node.attributes.get_int("transA", 0) and len(left) > 1
+    is_turned = node.number("transA", 0) and len(left) > 1
     return math.prod(result) * (left[-2] if is_turned else left[-1])
+
+
+def _sum(counts: Collection[int | None]) -> int | None:
+    return None if None in counts else sum(count or 0 for count in counts)
 
 
 # Puts the copies that a published plan claims into the model, so that its schedule can be checked there.
@@ -98,17 +68,17 @@ def _macs(node: ir.Node, shapes: Shapes, constants: Constants) -> int | None:
 # Only the claims say where the copies are: the nodes in their order, and the names that each node reads and makes. Every operand must be
 # the model's own, or follow from it through copies.
 
-_CAST_TO_COPY = {ir.DataType.INT2, ir.DataType.UINT2, ir.DataType.INT4, ir.DataType.UINT4}
+_CAST_TO_COPY = {getattr(onnx.TensorProto, name, None) for name in ("INT2", "UINT2", "INT4", "UINT4")} - {None}
 """Element types of which onnxruntime has no Identity."""
 
 
-def with_claimed_copies(model: ir.Model, claims: PlanDocument, shapes: Shapes) -> Shapes | PlanFailure:
-    """Put the copies of `claims` into `model` (in place), of which `shapes` are known; return the shapes of all its values.
+def with_claimed_copies(plain: PlainModel, claims: PlanDocument) -> PlainModel | PlanFailure:
+    """Return the model `plain`, which is used up, with the copies of `claims`.
 
-    Returns a failure where the claims do not describe a run of this model with copies; `model` is then used up.
+    Returns a failure where the claims do not describe a run of this model with copies.
     """
     try:
-        return _Copying(model, claims, shapes).run()
+        return _Copying(plain, claims).run()
     except _NoRunError as error:
         return PlanFailure(str(error))
 
@@ -117,165 +87,150 @@ class _NoRunError(Exception):
     """The claims do not describe a run of the model, for the reason in the message."""
 
 
-def _refused(reason: str) -> _NoRunError:
-    return _NoRunError(reason)
-
-
 class _Copying:
-    def __init__(self, model: ir.Model, claims: PlanDocument, shapes: Shapes) -> None:
+    """Values are names. `_root` has the tensor of the model that each copy copies, `_renamed` the new names of results of kernels."""
+
+    def __init__(self, plain: PlainModel, claims: PlanDocument) -> None:
         if claims.movement is None or claims.operands is None or claims.results is None:
-            raise _refused("a plan with copies needs movement, operands and results")
-        self._model, self._claims, self._shapes = model, claims, shapes
-        self._copies = {copy.node: copy for copy in claims.movement.copies or ()}
-        graph = model.graph
-        made = (value for node in graph for value in node.outputs if value.name)
-        self._values = {value.name or "": value for value in (*graph.initializers.values(), *graph.inputs, *made)}
-        self._root: dict[ir.Value, ir.Value] = {}
-        self._outputs = {id(value): value.name or "" for value in graph.outputs}
-
-    def run(self) -> Shapes:
-        graph, claims = self._model.graph, self._claims
-        assert claims.operands is not None and claims.results is not None
-        self._rename_outputs()
-        # A node without a name has that of its first output.
-        named: dict[str, list[ir.Node]] = {}
-        for node, name in names_of(graph).items():
-            named.setdefault(name, []).append(node)
-        nodes = []
+            raise _NoRunError("a plan with copies needs movement, operands and results")
+        self._plain, self._movement = plain, claims.movement
+        self._claimed = list(zip(claims.schedule, claims.operands, claims.results, strict=False))
         if not len(claims.schedule) == len(claims.operands) == len(claims.results):
-            raise _refused("operands and results are not those of the schedule")
-        for name, operands, results in zip(claims.schedule, claims.operands, claims.results, strict=True):
-            if name in self._copies and not named.get(name):
-                nodes.append(self._copy(name, operands, results))
-                continue
-            if not named.get(name):
-                raise _refused(f"the schedule has {name!r}, which the graph does not have")
-            node = named[name].pop(0)
-            self._connect(node, name, operands)
-            nodes.append(self._copied_part(node) if name in self._copies else node)
-        if any(named.values()):
-            left = next(name for name, nodes in named.items() if nodes)
-            raise _refused(f"the schedule lacks {left!r}")
-        self._hand_out()
-        graph.remove(list(graph))
-        graph.extend(nodes)
-        self._add_function("Copy", "Identity", 1)
-        of_roots: dict[ir.Value, list[ir.Value]] = {}
-        for copy, root in self._root.items():
-            of_roots.setdefault(root, []).append(copy)
-        return self._shapes.with_those_of(self._shapes.of_copies(of_roots))
+            raise _NoRunError("operands and results are not those of the schedule")
+        self._copies = {copy.node: copy for copy in claims.movement.copies or ()}
+        graph = plain.proto.graph
+        self._made = {name for node in graph.node for name in node.output if name}
+        self._values = {*(one.name for one in graph.initializer), *(one.name for one in graph.input), *self._made}
+        self._outputs = [one.name for one in graph.output]
+        self._root: dict[str, str] = {}
+        self._renamed = self._renamed_outputs()
 
-    def _rename_outputs(self) -> None:
-        """Give each output of a kernel that the plan copies out the name that the plan has for the kernel's own result."""
-        sources = {copy.result: copy.source for copy in self._copies.values()}
-        for name in self._outputs.values():
-            value, chain = self._values[name], name
-            if value.producer() is None or name not in sources:
-                continue
-            chain = sources[name]
-            if chain in self._values:
-                raise _refused(f"the output {name!r} is said to be a copy of {chain!r}, another tensor")
-            del self._values[name]
-            value.name = chain
-            self._values[chain] = value
+    def run(self) -> PlainModel:
+        graph = self._plain.proto.graph
+        nodes = [_copied(node) for node in graph.node]
+        for node in nodes:
+            node.output[:] = [self._renamed.get(name, name) for name in node.output]
+        waiting: dict[str, list[int]] = {}
+        for place, name in enumerate(plan_names(nodes)):
+            waiting.setdefault(name, []).append(place)
+        placed: list[tuple[int | None, onnx.NodeProto]] = []
+        for name, operands, results in self._claimed:
+            if waiting.get(name):
+                place = waiting[name].pop(0)
+                placed.append((place, self._connected(nodes[place], name, operands)))
+            elif name in self._copies:
+                placed.append((None, self._copy(name, operands, results)))
+            else:
+                raise _NoRunError(f"the schedule has {name!r}, which the graph does not have")
+        if left := next((name for name, places in waiting.items() if places), None):
+            raise _NoRunError(f"the schedule lacks {left!r}")
+        for name in self._outputs:
+            if name not in self._values or (name in self._renamed and self._root.get(name) != self._renamed[name]):
+                raise _NoRunError(f"the output {name!r} is not made")
+        for info in [info for info in graph.output if info.name in self._renamed]:
+            graph.value_info.add(name=self._renamed[info.name], metadata_props=info.metadata_props)
+            del info.metadata_props[:]
+        del graph.node[:]
+        graph.node.extend(node for _, node in placed)
+        return self._plain._replace(told=self._told(placed))
 
-    def _copy(self, name: str, operands: Sequence[str], results: Sequence[str]) -> ir.Node:
+    def _told(self, placed: Sequence[tuple[int | None, onnx.NodeProto]]) -> dict[GraphPath, dict[str, ValueFacts]]:
+        """Return what is known of all values, where the nodes are in their new places."""
+        new = {old: place for place, (old, _) in enumerate(placed)}
+        told = {
+            (((new[path[0][0]], path[0][1]), *path[1:]) if path else ()): dict(of)
+            for path, of in self._plain.told.items()
+        }
+        known = told[()]
+        known |= {new_name: known[name] for name, new_name in self._renamed.items() if name in known}
+        known |= {copy: known.get(root, ValueFacts())._replace(numbers=None) for copy, root in self._root.items()}
+        return told
+
+    def _renamed_outputs(self) -> dict[str, str]:
+        """Return the name that the plan has for the result of a kernel that it copies out, by that of the output."""
+        sources, renamed = {copy.result: copy.source for copy in self._copies.values()}, {}
+        for name in self._outputs:
+            if name not in self._made or name not in sources:
+                continue
+            if sources[name] in self._values:
+                raise _NoRunError(f"the output {name!r} is said to be a copy of {sources[name]!r}, another tensor")
+            renamed[name] = sources[name]
+            self._values = self._values - {name} | {sources[name]}
+        return renamed
+
+    def _copy(self, name: str, operands: Sequence[str], results: Sequence[str]) -> onnx.NodeProto:
         copy = self._copies[name]
         if (tuple(operands), tuple(results)) != ((copy.source,), (copy.result,)) or copy.result in self._values:
-            raise _refused(f"the copy {name!r} is listed otherwise than in the schedule, or makes a tensor twice")
-        source = self._values.get(copy.source)
-        if source is None:
-            raise _refused(f"the copy {name!r} reads {copy.source!r}, which is not there")
-        root = self._root.get(source, source)
-        made = ir.Value(name=copy.result, shape=root.shape, type=root.type)
-        self._values[copy.result] = made
-        self._root[made] = root
-        of_few_bits = self._shapes.dtype(root) in _CAST_TO_COPY
-        if of_few_bits:
-            self._add_function("CopyBits", "CastLike", 1)
-        return ir.Node(keys.DOMAIN, "CopyBits" if of_few_bits else "Copy", [source], outputs=[made], name=name)
+            raise _NoRunError(f"the copy {name!r} is listed otherwise than in the schedule, or makes a tensor twice")
+        if copy.source not in self._values:
+            raise _NoRunError(f"the copy {name!r} reads {copy.source!r}, which is not there")
+        root = self._root.get(copy.source, copy.source)
+        self._values.add(copy.result)
+        self._root[copy.result] = root
+        original = next((old for old, new in self._renamed.items() if new == root), root)
+        known = self._plain.told[()].get(original, ValueFacts())
+        is_cast = known.dtype in _CAST_TO_COPY
+        operator = self._add_function("CopyBits" if is_cast else "Copy", "Identity", 1)
+        return onnx.helper.make_node(operator, operands, results, name=name, domain=DOMAIN)
 
-    def _copied_part(self, node: ir.Node) -> ir.Node:
+    def _connected(self, node: onnx.NodeProto, name: str, operands: Sequence[str]) -> onnx.NodeProto:
+        """Return `node` with `operands`, which must be copies of its own; its bodies read the latest copies."""
+        if len(operands) != len(node.input):
+            raise _NoRunError(f"the operands of {name!r} are not those of the graph")
+        own = [self._renamed.get(value, value) for value in node.input]
+        for number, (value, operand) in enumerate(zip(own, operands, strict=True)):
+            if not value or value == operand:
+                node.input[number] = value
+            elif operand not in self._values or self._whole(operand) != self._whole(value):
+                raise _NoRunError(f"{name!r} reads {operand!r}, which is not a copy of its operand {value!r}")
+            else:
+                node.input[number] = operand
+        fast = {copy.result for copy in self._copies.values() if copy.memory == self._movement.fast}
+        latest = {root: copy for copy, root in self._root.items() if copy in fast}
+        captured = {value: latest[value] for value in latest if value not in node.input}
+        _rename(node, {**self._renamed, **captured})
+        return self._copied_part(node) if name in self._copies else node
+
+    def _copied_part(self, node: onnx.NodeProto) -> onnx.NodeProto:
         """Return the copy of a part that the Slice `node` is."""
-        if node.op_type != "Slice" or node.domain not in {"", "ai.onnx"} or node.attributes or len(node.outputs) != 1:
-            raise _refused(f"{node.name or node.op_type!r} is said to be a copy, and is a kernel")
-        operands, result = list(node.inputs), node.outputs[0]
-        made = ir.Value(name=result.name, shape=result.shape, type=result.type)
-        name = f"CopySlice.{len(operands)}"
-        self._add_function(name, "Slice", len(operands))
-        call = ir.Node(keys.DOMAIN, name, operands, outputs=[made], name=node.name)
-        for number in range(len(operands)):
-            node.replace_input_with(number, None)
-        for reader, number in list(result.uses()):
-            reader.replace_input_with(number, made)
-        self._values[made.name or ""] = made
-        self._root[made] = result
-        return call
+        if node.op_type != "Slice" or node.domain not in STANDARD or node.attribute or len(node.output) != 1:
+            raise _NoRunError(f"{node.name or node.op_type!r} is said to be a copy, and is a kernel")
+        node.op_type = self._add_function(f"CopySlice.{len(node.input)}", "Slice", len(node.input))
+        node.domain = DOMAIN
+        return node
 
-    def _connect(self, node: ir.Node, name: str, operands: Sequence[str]) -> None:
-        """Let `node` read the values called `operands`, which must be copies of its own, and its bodies the latest copies."""
-        if len(operands) != len(node.inputs):
-            raise _refused(f"the operands of {name!r} are not those of the graph")
-        for number, (value, operand) in enumerate(zip(node.inputs, operands, strict=True)):
-            found = self._values.get(operand)
-            if value is None or found is value:
-                continue
-            if found is None or self._whole(found) is not self._whole(value):
-                raise _refused(f"{name!r} reads {operand!r}, which is not a copy of its operand {value.name!r}")
-            node.replace_input_with(number, found)
-        captured = [value for value in reads(node) if value not in node.inputs]
-        latest = {root: copy for copy, root in self._root.items() if self._is_fast(copy)}
-        if captured:
-            self._capture(node, {value: latest[value] for value in captured if value in latest})
-
-    def _whole(self, value: ir.Value) -> ir.Value:
+    def _whole(self, value: str) -> str:
         """Return the value of the model with the bytes of `value`."""
-        root = self._root.get(value, value)
-        return self._root.get(root, root)
+        return self._root.get(value, value)
 
-    def _is_fast(self, value: ir.Value) -> bool:
-        assert self._claims.movement is not None
-        name = value.name
-        return any(copy.result == name and copy.memory == self._claims.movement.fast for copy in self._copies.values())
-
-    def _capture(self, node: ir.Node, copies: Mapping[ir.Value, ir.Value]) -> None:
-        for inner in _inside(node):
-            for number, value in enumerate(inner.inputs):
-                if value is not None and value in copies:
-                    inner.replace_input_with(number, copies[value])
-        for body in (body for one in (node, *_inside(node)) for body in bodies_of(one)):
-            for number, value in enumerate(body.graph.outputs):
-                if value in copies:
-                    body.graph.outputs[number] = copies[value]
-
-    def _hand_out(self) -> None:
-        """Let the outputs of the graph be the values with their names."""
-        outputs = self._model.graph.outputs
-        for number, value in enumerate(list(outputs)):
-            found = self._values.get(self._outputs[id(value)])
-            if found is None or (found is not value and self._root.get(found) is not value):
-                raise _refused(f"the output {self._outputs[id(value)]!r} is not made")
-            outputs[number] = found
-
-    def _add_function(self, name: str, operator: str, count: int) -> None:
-        is_cast = operator == "CastLike"
-        imports = self._model.graph.opset_imports
-        imports.setdefault(keys.DOMAIN, 1)
-        operands, result = [ir.Value(name=f"operand{number}") for number in range(count)], ir.Value(name="result")
-        body = ir.Graph(
-            operands,
-            [result],
-            nodes=[ir.Node("", operator, operands * 2 if is_cast else operands, outputs=[result])],
-            name=name,
-            opset_imports={"": imports.get("", imports.get("ai.onnx", 1))},
-        )
-        function = ir.Function(keys.DOMAIN, name, graph=body, attributes=())
-        function.metadata_props[keys.COPY] = "Identity" if is_cast else operator
-        self._model.functions[function.identifier()] = function
+    def _add_function(self, name: str, operator: str, count: int) -> str:
+        proto = self._plain.proto
+        if not any((one.domain, one.name) == (DOMAIN, name) for one in proto.functions):
+            operands = [f"operand{number}" for number in range(count)]
+            body = [onnx.helper.make_node(operator, operands, ["result"])]
+            made = onnx.helper.make_function(DOMAIN, name, operands, ["result"], body, proto.opset_import)
+            made.metadata_props.add(key=COPY, value=operator)
+            proto.functions.append(made)
+        return name
 
 
-def _inside(node: ir.Node) -> Iterator[ir.Node]:
-    return (inner for body in bodies_of(node) for inner in body.graph.all_nodes())
+def _copied(node: onnx.NodeProto) -> onnx.NodeProto:
+    copied = onnx.NodeProto()
+    copied.CopyFrom(node)
+    return copied
+
+
+def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
+    """Let the bodies of `node` read values around them by new names."""
+    graphs = [graph for one in node.attribute for graph in (*([one.g] if one.HasField("g") else ()), *one.graphs)]
+    for graph in graphs:
+        own = {one.name for one in (*graph.input, *graph.initializer)}.union(*(inner.output for inner in graph.node))
+        left = {old: new for old, new in names.items() if old not in own}
+        for inner in graph.node:
+            inner.input[:] = [left.get(name, name) for name in inner.input]
+            _rename(inner, left)
+        for output in graph.output:
+            output.name = left.get(output.name, output.name)
 
 
 # When the copies of a published plan may run, and when they do, derived from its rows alone.
@@ -308,7 +263,7 @@ class Transfers:
     """The run of the nodes of a graph, of which `copies` copy between memories, at the addresses of `placing`."""
 
     placing: Placing
-    copies: Collection[ir.Node]
+    copies: Collection[GraphNode]
 
     @property
     def line(self) -> RunOrder:
@@ -316,7 +271,7 @@ class Transfers:
         return self.placing.line
 
     @cached_property
-    def allowed(self) -> dict[ir.Node, Allowed]:
+    def allowed(self) -> dict[GraphNode, Allowed]:
         """When each copy may run. Copies run in their order, so that only kernels are in their way."""
         following = self._writes_after()
         touched, written = self._never(), self._never()
@@ -371,10 +326,10 @@ class Transfers:
                     upcoming[touch.pieces] = self.line.steps[number]
         return found
 
-    def _made(self, copy: ir.Node) -> int:
+    def _made(self, copy: GraphNode) -> int:
         """Return the step of the kernel that makes the source of `copy`, which may be a constant without a row; -1 for another."""
         source = copy.inputs[0]
-        maker = None if source is None else source.producer()
+        maker = None if source is None else source.maker
         return -1 if maker is None or maker in self.copies else self.line.step_of.get(maker, -1)
 
     def _never(self, kind: type = int) -> np.typing.NDArray[np.generic]:
@@ -396,7 +351,7 @@ class Transfers:
         number_of = {cut: number for number, cut in enumerate(self._cuts)}
         return [list(self._touched_by(node, number_of)) for node in self.line.nodes]
 
-    def _touched_by(self, node: ir.Node, number_of: Mapping[tuple[str, int], int]) -> Iterator[_Touch]:
+    def _touched_by(self, node: GraphNode, number_of: Mapping[tuple[str, int], int]) -> Iterator[_Touch]:
         def pieces(row: PlannedBuffer) -> slice:
             return slice(number_of[row.arena, row.offset], number_of[row.arena, row.end])
 
@@ -417,27 +372,21 @@ _MEMORIES = 2
 _NOWHERE = ("outside", None)
 _PARAMETER = 64
 """Bytes: constants of no more are parameters of kernels, such as shapes, as are those of these types."""
-_PARAMETERS = frozenset({ir.DataType.INT64, ir.DataType.BOOL})
-
-
-def is_copy(node: ir.Node, model: ir.Model) -> bool:
-    """Return whether `node` copies a tensor into another memory."""
-    function = model.functions.get(node.op_identifier())
-    return function is not None and keys.COPY in function.metadata_props
+_PARAMETERS = frozenset({onnx.TensorProto.INT64, onnx.TensorProto.BOOL})
 
 
 def wrong_movement(claims: PlanDocument, placing: Placing, unchecked: list[str]) -> Iterator[PlanFailure]:
     """Yield the faults of the copies of a plan; none where each buffer has one memory. What is not checked is added to `unchecked`."""
     if claims.movement is None:
         return
-    line, known = placing.line, placing.known
-    copies = [node for node in line.nodes if is_copy(node, known.model)]
+    line = placing.line
+    copies = [node for node in line.nodes if node.copied]
     if len(claims.arenas) != _MEMORIES:
         yield PlanFailure(f"copies are between two memories, and the plan has {len(claims.arenas)} arenas")
         return
-    check = _MovementCheck(claims, placing, line, known, unchecked)
+    check = _MovementCheck(claims, placing, line, unchecked)
     for node in line.nodes:
-        yield from check.copy(node) if is_copy(node, known.model) else check.kernel(node)
+        yield from check.copy(node) if node.copied else check.kernel(node)
     yield from check.workspaces()
     if claims.movement.copies is not None:
         yield from check.listed(copies, claims.movement.copies)
@@ -451,7 +400,6 @@ class _MovementCheck:
     claims: PlanDocument
     placing: Placing
     line: RunOrder
-    known: GraphFacts
     unchecked: list[str]
 
     @property
@@ -464,31 +412,31 @@ class _MovementCheck:
         """The slow memory: the second arena."""
         return self.claims.arenas[1]
 
-    def memory(self, value: ir.Value) -> tuple[str, int | None]:
+    def memory(self, value: Value) -> tuple[str, int | None]:
         """Return the memory of `value`, and its offset there."""
         row = self.placing.rows.get(value)
         if row is not None:
             return row.arena, row.offset
-        if value in self.known.constants:
+        if value.is_constant:
             told = (one for one in self.claims.constants or () if one.name == value.name)
-            listed = [one.offset for one in told if one.size == self.known.bytes(value)]
+            listed = [one.offset for one in told if one.size == value.bytes]
             return "constants", listed[0] if listed else None
         return _NOWHERE
 
-    def kernel(self, node: ir.Node) -> Iterator[PlanFailure]:
+    def kernel(self, node: GraphNode) -> Iterator[PlanFailure]:
         """Yield the operands and results of a kernel that are not in the fast memory. Constants may be read where they are."""
-        if all(value in self.known.constants and value not in self.placing.rows for value in node.outputs):
+        if all(value.is_constant and value not in self.placing.rows for value in node.outputs):
             return
         made = [value for value in node.outputs if value.name]
         for value in (*self.line.reads[node], *made):
-            if not self.known.bytes(value) or (value in self.known.constants and value not in self.placing.rows):
+            if not value.bytes or (value.is_constant and value not in self.placing.rows):
                 continue
             memory, _ = self.memory(value)
             if memory != self.fast.name:
                 reason = (
                     f"{self.line.name_of[node]!r} needs {value.name!r} in {self.fast.name!r}, and it is in {memory!r}"
                 )
-                yield PlanFailure(reason, (value.name or "",), self.line.step_of[node])
+                yield PlanFailure(reason, (value.name,), self.line.step_of[node])
 
     def workspaces(self) -> Iterator[PlanFailure]:
         """Yield the workspaces that are not in the fast memory."""
@@ -497,27 +445,27 @@ class _MovementCheck:
             if row.size and row.arena != self.fast.name:
                 yield PlanFailure(f"the workspace {row.name!r} is not in {self.fast.name!r}", (row.name,))
 
-    def copy(self, node: ir.Node) -> Iterator[PlanFailure]:
+    def copy(self, node: GraphNode) -> Iterator[PlanFailure]:
         """Yield that a copy does not go from one memory to the other, or changes the number of bytes; a part has no more than the whole."""
         source, result = node.inputs[0], node.outputs[0]
         name, step = self.line.name_of[node], self.line.step_of[node]
         if source is None or not self._is_copied(source, result, self._is_part(node)):
-            yield PlanFailure(f"{name!r} does not copy all bytes of one tensor", (result.name or "",), step)
+            yield PlanFailure(f"{name!r} does not copy all bytes of one tensor", (result.name,), step)
             return
         ends = [self.memory(value)[0] for value in (source, result)]
         # An output that is constant is copied from the constants, wherever these are.
         if ends.count(self.fast.name) != 1 and ends != ["constants", self.slow.name]:
-            yield PlanFailure(f"{name!r} does not copy into or out of {self.fast.name!r}", (result.name or "",), step)
+            yield PlanFailure(f"{name!r} does not copy into or out of {self.fast.name!r}", (result.name,), step)
 
-    def _is_part(self, node: ir.Node) -> bool:
+    def _is_part(self, node: GraphNode) -> bool:
         """Return whether the copy `node` copies a part of its operand, as a Slice does."""
-        return self.known.model.functions[node.op_identifier()].metadata_props[keys.COPY] == "Slice"
+        return node.copied == "Slice"
 
-    def _is_copied(self, source: ir.Value, result: ir.Value, is_part: bool) -> bool:
-        whole, copied = self.known.bytes(source), self.known.bytes(result)
+    def _is_copied(self, source: Value, result: Value, is_part: bool) -> bool:
+        whole, copied = source.bytes, result.bytes
         return whole is not None and copied is not None and (copied <= whole if is_part else copied == whole)
 
-    def listed(self, copies: Sequence[ir.Node], claimed: Sequence[MemoryCopy]) -> Iterator[PlanFailure]:
+    def listed(self, copies: Sequence[GraphNode], claimed: Sequence[MemoryCopy]) -> Iterator[PlanFailure]:
         """Yield the copies that the plan does not list as they are."""
         listed = {copy.node: copy for copy in claimed}
         if len(listed) < len(claimed):
@@ -537,41 +485,41 @@ class _MovementCheck:
                 told = f"{wrong[0]} {getattr(listed[name], wrong[0])!r}, not {right[wrong[0]]!r}"
                 yield PlanFailure(f"movement lists the copy {name!r} with {told}", (name,), self.line.step_of[node])
 
-    def _readers(self) -> dict[ir.Value, int]:
+    def _readers(self) -> dict[Value, int]:
         """Return the step of the first kernel that reads each value."""
-        found: dict[ir.Value, int] = {}
+        found: dict[Value, int] = {}
         for node in self.line.nodes:
-            for value in () if is_copy(node, self.known.model) else self.line.reads[node]:
+            for value in () if node.copied else self.line.reads[node]:
                 found.setdefault(value, self.line.step_of[node])
         return found
 
-    def _right(self, name: str, node: ir.Node, readers: Mapping[ir.Value, int]) -> dict[str, object]:
+    def _right(self, name: str, node: GraphNode, readers: Mapping[Value, int]) -> dict[str, object]:
         """Return the fields of the copy `node` by the graph and the rows."""
         source, result = node.inputs[0], node.outputs[0]
         assert source is not None
         from_, to = self.memory(source), self.memory(result)
         ends = {"source": source.name, "source_memory": from_[0], "source_offset": from_[1]}
         ends |= {"result": result.name, "memory": to[0], "offset": to[1]}
-        figures = {"bytes": self.known.bytes(result), "step": self.line.step_of[node], "before": readers.get(result)}
+        figures = {"bytes": result.bytes, "step": self.line.step_of[node], "before": readers.get(result)}
         return {"node": name, **ends, **figures, "tensor": self._tensor(result)}
 
-    def _tensor(self, value: ir.Value) -> str:
+    def _tensor(self, value: Value) -> str:
         """Return the name in the model without copies of the tensor with the bytes of `value`: the output's, or that of the first."""
         first = value
-        while (maker := first.producer()) is not None and is_copy(maker, self.known.model):
+        while (maker := first.maker) is not None and maker.copied:
             operand = maker.inputs[0]
             assert operand is not None
             first = operand
         outputs = {id(one): one for one in self.line.graph.outputs}
         todo = [first]
-        while todo and first.producer() is not None:
+        while todo and first.maker is not None:
             one = todo.pop()
             if id(one) in outputs:
-                return one.name or ""
-            todo += [node.outputs[0] for node, _ in one.uses() if is_copy(node, self.known.model)]
-        return first.name or ""
+                return one.name
+            todo += [node.outputs[0] for node in one.readers if node.copied]
+        return first.name
 
-    def sums(self, copies: Sequence[ir.Node]) -> Iterator[PlanFailure]:
+    def sums(self, copies: Sequence[GraphNode]) -> Iterator[PlanFailure]:
         """Yield wrong names and sums of a movement."""
         movement = self.claims.movement
         assert movement is not None
@@ -579,7 +527,7 @@ class _MovementCheck:
             yield PlanFailure(
                 f"movement is between {movement.fast!r} and {movement.slow!r}, not the arenas of the plan"
             )
-        total = sum(self.known.bytes(node.outputs[0]) or 0 for node in copies)
+        total = sum(node.outputs[0].bytes or 0 for node in copies)
         if movement.bytes not in {UNSAID, total}:
             yield PlanFailure(f"movement says {movement.bytes} bytes, and the copies have {total}")
         # Each bound holds for all plans of the one before, and for more.
@@ -592,40 +540,36 @@ class _MovementCheck:
         if movement.forced != UNSAID and movement.forced != (forced := self._forced(copies)):
             yield PlanFailure(f"movement says that {movement.forced} bytes are forced, and {forced} are")
 
-    def _weights(self, copies: Sequence[ir.Node]) -> Iterator[PlanFailure]:
+    def _weights(self, copies: Sequence[GraphNode]) -> Iterator[PlanFailure]:
         """Yield that weights are copied, and said not to be, or the other way round."""
         movement = self.claims.movement
         assert movement is not None
         if movement.weights is None:
             return
         copied = [node.inputs[0] for node in copies if node.inputs[0] is not None and self._is_weight(node.inputs[0])]
-        kernels = (node for node in self.line.nodes if not is_copy(node, self.known.model))
+        kernels = (node for node in self.line.nodes if not node.copied)
         read = (value for node in kernels if not self._is_constant(node) for value in self.line.reads[node])
         left = [value for value in read if self._is_weight(value)]
-        wrong = left if movement.weights else [value for value in copied if not value.is_graph_output()]
+        wrong = left if movement.weights else [value for value in copied if not value.is_output]
         if wrong:
             told = "is read where it is" if movement.weights else "is copied"
             reason = f"movement.weights is {movement.weights}, but the weight {wrong[0].name!r} {told}"
-            yield PlanFailure(reason, (wrong[0].name or "",))
+            yield PlanFailure(reason, (wrong[0].name,))
 
-    def _is_constant(self, node: ir.Node) -> bool:
-        return all(value in self.known.constants for value in node.outputs)
+    def _is_constant(self, node: GraphNode) -> bool:
+        return all(value.is_constant for value in node.outputs)
 
-    def _is_weight(self, value: ir.Value) -> bool:
+    def _is_weight(self, value: Value) -> bool:
         """Return whether `value` is a constant of more than 64 bytes, of a type that is not that of shapes."""
-        is_constant = value in self.known.constants and value not in self.placing.rows
-        return (
-            is_constant
-            and (self.known.bytes(value) or 0) > _PARAMETER
-            and self.known.shapes.dtype(value) not in _PARAMETERS
-        )
+        is_constant = value.is_constant and value not in self.placing.rows
+        return is_constant and (value.bytes or 0) > _PARAMETER and value.dtype not in _PARAMETERS
 
-    def times(self, time: TransferTime, copies: Sequence[ir.Node]) -> Iterator[PlanFailure]:
+    def times(self, time: TransferTime, copies: Sequence[GraphNode]) -> Iterator[PlanFailure]:
         """Yield the times that do not follow from the bandwidth, the speed of the kernels, and the rows."""
         if time.bandwidth < 1 or (time.macs_per_second is not None and time.macs_per_second < 1):
             yield PlanFailure("the time of the movement is of a speed below 1")
             return
-        copying = sum(self.known.bytes(node.outputs[0]) or 0 for node in copies) / time.bandwidth
+        copying = sum(node.outputs[0].bytes or 0 for node in copies) / time.bandwidth
         if not _is_same(time.copying, copying):
             yield PlanFailure(f"movement says that copying takes {time.copying} seconds, not {copying}")
         for name, fact in self._of_kernels(time, copies, copying).items():
@@ -649,7 +593,7 @@ class _MovementCheck:
                 return
 
     def _of_kernels(
-        self, time: TransferTime, copies: Sequence[ir.Node], copying: float
+        self, time: TransferTime, copies: Sequence[GraphNode], copying: float
     ) -> Mapping[str, float | list[float] | None]:
         """Return the times that depend on the speed of the kernels; the sum of two alone where the work of one is not known."""
         speed = time.macs_per_second
@@ -659,7 +603,7 @@ class _MovementCheck:
         if None in macs:
             return {"without_overlap": copying + (time.computing or 0)}
         seconds = [
-            (self.known.bytes(node.outputs[0]) or 0) / time.bandwidth if node in copies else (count or 0) / speed
+            (node.outputs[0].bytes or 0) / time.bandwidth if node in copies else (count or 0) / speed
             for node, count in zip(self.line.nodes, macs, strict=True)
         ]
         starts, ends = Transfers(self.placing, copies).clocked(seconds)
@@ -667,30 +611,29 @@ class _MovementCheck:
         sums = {"computing": computing, "without_overlap": copying + computing, "with_overlap": max(ends, default=0)}
         return {**sums, "starts": starts, "ends": ends}
 
-    def _macs(self, copies: Collection[ir.Node]) -> list[int | None]:
+    def _macs(self, copies: Collection[GraphNode]) -> list[int | None]:
         """Return the MACs of all nodes; for those that are not known, note that times are not checked."""
-        found = macs_of(self.known)
-        macs = [0 if node in copies else found[node] for node in self.line.nodes]
+        macs = [0 if node in copies else macs_of(node) for node in self.line.nodes]
         names = [node.op_type for node, count in zip(self.line.nodes, macs, strict=True) if count is None]
         if names:
             told = ", ".join(dict.fromkeys(names))
             self.unchecked.append(f"the times of the kernels: the products of {told} are not counted")
         return macs
 
-    def _forced(self, copies: Sequence[ir.Node]) -> int:
+    def _forced(self, copies: Sequence[GraphNode]) -> int:
         """Return the bytes of inputs and weights that are copied, and of outputs."""
         outputs = [value for value in dict.fromkeys(self.line.graph.outputs) if self._is_handed_out(value)]
         first = [node for node in copies if not self._is_made(node.inputs[0]) and node.outputs[0] not in outputs]
         parts = [node.outputs[0] for node in first if self._is_part(node)]
         given = dict.fromkeys([*parts, *(node.inputs[0] for node in first if not self._is_part(node))])
-        return sum(self.known.bytes(value) or 0 for value in (*given, *outputs) if value is not None)
+        return sum(value.bytes or 0 for value in (*given, *outputs) if value is not None)
 
-    def _is_made(self, value: ir.Value | None) -> bool:
-        return value is not None and value.producer() is not None and value not in self.known.constants
+    def _is_made(self, value: Value | None) -> bool:
+        return value is not None and value.maker is not None and not value.is_constant
 
-    def _is_handed_out(self, value: ir.Value) -> bool:
-        maker = value.producer()
-        return maker is not None and is_copy(maker, self.known.model)
+    def _is_handed_out(self, value: Value) -> bool:
+        maker = value.maker
+        return maker is not None and maker.copied is not None
 
 
 def _is_same(told: float | None, fact: float | None) -> bool:

@@ -126,11 +126,20 @@ WITH_BODIES = frozenset({"If", "Loop", "Scan"})
 """Operators whose bodies have plans of their own."""
 
 
-def operands_over(operator: str, count: int) -> frozenset[int]:
-    """Return the indices of the `count` operands over which an operator of this name may write in some domain and with some attributes."""
-    tables: tuple[Mapping[str, frozenset[int] | None], ...] = (WRITES_OVER, CONTRIBUTED_OVER)
-    places = [table[operator] for table in tables if operator in table]
-    return frozenset(at for at in range(count) if any(one is ANY_OPERAND or at in one for one in places))
+PURE_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
+"""Domains whose operators are known: from constants they compute constants."""
+
+DRAWING = frozenset(
+    {
+        *("Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"),
+        *("RandomUniformLike", "com.microsoft::BiasDropout", "com.microsoft::BitmaskBiasDropout"),
+        *("com.microsoft::BitmaskDropout", "com.microsoft::Sampling"),
+    }
+)
+"""Operators that draw random numbers, or may: their results are never constant."""
+
+OF_CONTAINERS = ("Sequence", "SplitToSequence", "ConcatFromSequence", "Optional")
+"""The first letters of the operators of sequences and optionals, which are never constant."""
 
 
 def appends(operator: str) -> bool:

@@ -15,10 +15,8 @@ from functools import lru_cache
 from itertools import product
 from typing import Any, TypeAlias
 
-import onnx_ir as ir
-
-from onnxtile.check.addresses import Holder, overlaps
-from onnxtile.check.graph import SizedBuffer
+from onnxtile.check.addresses import Holder, SizedBuffer, overlaps
+from onnxtile.check.reading import RangedValue
 from onnxtile.declare.plan_document import (
     NO_SHAPE,
     UNSAID,
@@ -34,7 +32,6 @@ from onnxtile.declare.plan_document import (
     SizeText,
 )
 from onnxtile.model.formula import SizeFormula, product_of, read_size
-from onnxtile.shapes.opened_calls import Unfolded
 
 BETWEEN = 5
 """Sizes between the corners of the ranges at which a plan is proved."""
@@ -58,7 +55,7 @@ _CALLS: Mapping[str, Callable[[Iterable[int]], int]] = {"max": max, "min": min}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class SizedPlan(PlanDocument):
+class DocumentAtSizes(PlanDocument):
     """A plan over ranges at one size of each dimension, with its fixed offsets or, where it `is_scaled`, with scaled ones."""
 
     is_scaled: bool
@@ -143,7 +140,7 @@ def _number(tree: ast.expr, sizes: SizeOfSymbols) -> int:
     raise WrongFormula
 
 
-def claimed_at(claims: PlanDocument, sizes: SizeOfSymbols, *, scaled: bool) -> SizedPlan:
+def claimed_at(claims: PlanDocument, sizes: SizeOfSymbols, *, scaled: bool) -> DocumentAtSizes:
     """Return what `claims`, a plan over ranges, say of these `sizes`, with fixed or scaled offsets.
 
     A tensor without a formula has the size of the graph. Raises WrongFormula.
@@ -168,7 +165,7 @@ def claimed_at(claims: PlanDocument, sizes: SizeOfSymbols, *, scaled: bool) -> S
         outside=None if claims.outside is None else tuple(map(_without_shape, claims.outside)),
         unplanned=None if claims.unplanned is None else tuple(map(_without_shape, claims.unplanned)),
     )
-    return SizedPlan(**{**said, **left_out, **at_sizes}, is_scaled=scaled)
+    return DocumentAtSizes(**{**said, **left_out, **at_sizes}, is_scaled=scaled)
 
 
 def _end(end: PlannedInput, sizes: SizeOfSymbols) -> PlannedInput:
@@ -295,17 +292,14 @@ def _without_reason(row: PlannedBuffer, claims: PlanDocument, *, is_scaled: bool
 # sizes, too: no two buffers that are live together overlap, and none leaves its arena.
 
 
-def wrong_between(claims: PlanDocument, over: Unfolded) -> Iterator[PlanFailure]:
-    """Yield the formulas of `claims` that are wrong somewhere in the ranges. `over` is the model over them. Raises WrongFormula."""
+def wrong_between(claims: PlanDocument, over: Mapping[str, RangedValue]) -> Iterator[PlanFailure]:
+    """Yield the formulas of `claims` that are wrong somewhere in the ranges. `over` has the values over them. Raises WrongFormula."""
     sizes = list(further_sizes(claims.ranges))
-    graph = over.model.graph
-    values = {value.name: value for value in (*graph.inputs, *(value for node in graph for value in node.outputs))}
     for row in claims.buffers:
-        if row.name in values and row.kind != WORKSPACE:
-            yield from _wrong_row(row, values[row.name], claims, over, sizes)
+        if row.name in over and row.kind != WORKSPACE:
+            yield from _wrong_row(row, over[row.name], claims, sizes)
     for end in (*(claims.inputs or ()), *(claims.outputs or ())):
-        value = values.get(end.name)
-        shape = None if value is None else over.shapes.formulas(value)
+        shape = over[end.name].shape if end.name in over else None
         if end.shape_formula is not None and not _are_equal(end.shape_formula, shape, claims, sizes):
             yield PlanFailure(f"shape_formula of {end.name!r} is not that of the graph", (end.name,))
     for formula in claims.formulas or ():
@@ -316,14 +310,14 @@ def wrong_between(claims: PlanDocument, over: Unfolded) -> Iterator[PlanFailure]
 
 
 def _wrong_row(
-    row: PlannedBuffer, value: ir.Value, claims: PlanDocument, over: Unfolded, sizes: Sequence[SizeOfSymbols]
+    row: PlannedBuffer, value: RangedValue, claims: PlanDocument, sizes: Sequence[SizeOfSymbols]
 ) -> Iterator[PlanFailure]:
-    shape, dtype = over.shapes.formulas(value), over.shapes.dtype(value)
+    shape, bits = value
     if row.shape_formula is not None and not _are_equal(row.shape_formula, shape, claims, sizes):
         yield PlanFailure(f"shape_formula of {row.name!r} is not that of the graph", (row.name,))
-    if shape is None or dtype is None:
+    if shape is None or bits is None:
         return
-    size = (product_of(shape) * dtype.bitwidth + 7) // 8
+    size = (product_of(shape) * bits + 7) // 8
     if row.size_formula and not _are_equal((row.size_formula,), (size,), claims, sizes):
         yield PlanFailure(f"size_formula of {row.name!r} is not that of the graph", (row.name,))
 

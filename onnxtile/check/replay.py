@@ -11,11 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-import onnx_ir as ir
-
 from onnxtile.check.addresses import Holder, Placing, bytes_read
-from onnxtile.check.graph import RunOrder, reads
-from onnxtile.check.sharing import Link, links
+from onnxtile.check.graph import GraphNode, Value
+from onnxtile.check.sharing import Link, RunOrder, links
 from onnxtile.declare.plan_document import SHARED, PlanFailure, PlannedBuffer
 
 # The last writer of each byte.
@@ -84,8 +82,8 @@ _BEFORE = -1
 class OrderRule:
     """`later` must run after `earlier` in every order; `names` are the tensors whose bytes are the reason."""
 
-    earlier: ir.Node
-    later: ir.Node
+    earlier: GraphNode
+    later: GraphNode
     names: tuple[str, str]
 
 
@@ -93,7 +91,7 @@ class OrderRule:
 class Shared:
     """The result of a replay: the links that the plan uses, the failures, and the rules for plans of every order."""
 
-    links: dict[ir.Value, list[Link]] = field(default_factory=dict)
+    links: dict[Value, list[Link]] = field(default_factory=dict)
     failures: list[PlanFailure] = field(default_factory=list)
     rules: list[OrderRule] = field(default_factory=list)
 
@@ -112,37 +110,37 @@ def replay(placing: Placing) -> Shared:
     return shared
 
 
-def _used(holder: Holder, placing: Placing) -> dict[ir.Value, list[Link]]:
+def _used(holder: Holder, placing: Placing) -> dict[Value, list[Link]]:
     """Return the links between members of `holder` that lie where these links say."""
     members = set(holder.members)
-    makers = dict.fromkeys(maker for value in holder.members if (maker := value.producer()) is not None)
-    found: dict[ir.Value, list[Link]] = {}
+    makers = dict.fromkeys(maker for value in holder.members if (maker := value.maker) is not None)
+    found: dict[Value, list[Link]] = {}
     for node in makers:
-        if members.isdisjoint(reads(node)):
+        if members.isdisjoint(node.reads()):
             continue
-        for link in links(node, placing.known):
+        for link in links(node, placing.states):
             both = members.issuperset((link.result, link.operand))
             if both and placing.rows[link.result].offset == placing.rows[link.operand].offset + link.at:
                 found.setdefault(link.result, []).append(link)
     return found
 
 
-def _states_in(holder: Holder, placing: Placing) -> Iterator[tuple[ir.Value, ir.Value]]:
+def _states_in(holder: Holder, placing: Placing) -> Iterator[tuple[Value, Value]]:
     """Yield the inputs and outputs in `holder` that are one state and have one address."""
     members = set(holder.members)
-    for before, after in placing.known.next_states.items():
+    for before, after in placing.states.next_states.items():
         if {before, after} <= members and placing.rows[before].offset == placing.rows[after].offset:
             yield before, after
 
 
 def _unconnected(
-    holder: Holder, used: dict[ir.Value, list[Link]], placing: Placing, states: Iterable[tuple[ir.Value, ir.Value]]
+    holder: Holder, used: dict[Value, list[Link]], placing: Placing, states: Iterable[tuple[Value, Value]]
 ) -> Iterator[PlanFailure]:
     """Yield each member of `holder` that has bytes, and that no lawful alias ties to its owner.
 
     A tensor without elements touches no byte, so its address says nothing; that it has none was compared with its shape before.
     """
-    near: dict[ir.Value, list[ir.Value]] = {}
+    near: dict[Value, list[Value]] = {}
     for link in (link for several in used.values() for link in several):
         near.setdefault(link.result, []).append(link.operand)
         near.setdefault(link.operand, []).append(link.result)
@@ -158,7 +156,7 @@ def _unconnected(
     for value in holder.members:
         row = placing.rows[value]
         if value not in reached and row.size:
-            maker = value.producer()
+            maker = value.maker
             operator = "a graph input" if maker is None else maker.op_type
             reason = f"{row.place} ({operator}) is no lawful alias of {holder.row.place}"
             yield PlanFailure(reason, (row.name, holder.row.name), row.first)
@@ -178,7 +176,7 @@ class _Replay:
     def __init__(
         self,
         holder: Holder,
-        used: dict[ir.Value, list[Link]],
+        used: dict[Value, list[Link]],
         placing: Placing,
         rules: list[OrderRule] | None,
     ) -> None:
@@ -187,7 +185,7 @@ class _Replay:
         self._used = used
         self._rows: list[PlannedBuffer] = [placing.rows[value] for value in holder.members]
         self._line = placing.line
-        self._known = placing.known
+        self._states = placing.states
         self._rules = rules
         self._ledger = Ledger()
         self._expected: dict[int, list[WrittenRange]] = {}
@@ -201,7 +199,7 @@ class _Replay:
         for value, i in self._place.items():
             if not self._rows[i].size:
                 continue
-            born.setdefault(_BEFORE if value.producer() is None else self._line.first(value), []).append(i)
+            born.setdefault(_BEFORE if value.maker is None else self._line.first(value), []).append(i)
             for node in self._line.readers.get(value, ()):
                 read.setdefault(self._line.step_of[node], []).extend(self._reads(node, value, i))
         for step in sorted({*born, *read}):
@@ -210,10 +208,10 @@ class _Replay:
         kept = (i for value, i in self._place.items() if value in self._line.kept and self._rows[i].size)
         yield from self._changed((_Read(i, self._rows[i].offset, self._rows[i].end) for i in kept), None)
 
-    def _reads(self, node: ir.Node, value: ir.Value, i: int) -> Iterator[_Read]:
+    def _reads(self, node: GraphNode, value: Value, i: int) -> Iterator[_Read]:
         """Yield the bytes that `node` reads of `value`, the member `i`."""
         row = self._rows[i]
-        spans = bytes_read(node, value, self._known)
+        spans = bytes_read(node, value, self._states)
         if spans is None:
             yield _Read(i, row.offset, row.end)
         else:
@@ -283,7 +281,7 @@ class _Replay:
         self, i: int, start: int, end: int, read: Iterable[_Read], step: int
     ) -> Iterator[PlanFailure]:
         """Yield the members in `read` whose bytes member `i` overwrites, unless only its own node reads them and may write over them."""
-        value, maker = self._members[i], self._members[i].producer()
+        value, maker = self._members[i], self._members[i].maker
         over = {link.operand for link in self._used.get(value, ()) if not link.holds}
         for k, low, high in read:
             other, row = self._members[k], self._rows[k]
@@ -297,7 +295,7 @@ class _Replay:
 
     def _note_order(self, i: int, before: Iterable[WrittenRange], rules: list[OrderRule]) -> None:
         """Note that every user of the bytes `before`, which member `i` overwrites, must run before its node."""
-        maker = self._members[i].producer()
+        maker = self._members[i].maker
         for start, end, writer in before if maker is not None else ():
             for k in self._holding.get(writer, ()):
                 row = self._rows[k]
@@ -327,7 +325,7 @@ def disorders(placing: Placing, shared: Shared) -> Iterator[PlanFailure]:
     yield from _broken([*shared.rules, *_between(placing.holders, shared.links, line)], line)
 
 
-def _between(holders: Sequence[Holder], used: dict[ir.Value, list[Link]], line: RunOrder) -> Iterator[OrderRule]:
+def _between(holders: Sequence[Holder], used: dict[Value, list[Link]], line: RunOrder) -> Iterator[OrderRule]:
     arenas: dict[str, Ledger] = {}
     for i in sorted(range(len(holders)), key=lambda i: holders[i].first):
         row = holders[i].row
@@ -340,20 +338,20 @@ def _between(holders: Sequence[Holder], used: dict[ir.Value, list[Link]], line: 
             yield from (OrderRule(end, start, names) for end in _ends(holders[k], line) for start in starts)
 
 
-def _starts(holder: Holder, used: dict[ir.Value, list[Link]]) -> list[ir.Node]:
+def _starts(holder: Holder, used: dict[Value, list[Link]]) -> list[GraphNode]:
     """Return the first nodes that write to `holder`: every other writer comes after one of them."""
     if holder.user is not None:
         return [holder.user]
-    makers = (value.producer() for value in holder.members if value not in used)
+    makers = (value.maker for value in holder.members if value not in used)
     return list(dict.fromkeys(maker for maker in makers if maker is not None))
 
 
-def _ends(holder: Holder, line: RunOrder) -> list[ir.Node]:
+def _ends(holder: Holder, line: RunOrder) -> list[GraphNode]:
     """Return the last users of `holder`: every other user comes before one of them."""
     if holder.user is not None:
         return [holder.user]
-    found: dict[ir.Node, None] = {}
-    makers = {value.producer() for value in holder.members if line.readers.get(value)}
+    found: dict[GraphNode, None] = {}
+    makers = {value.maker for value in holder.members if line.readers.get(value)}
     for value in holder.members:
         users = line.users(value)
         found.update((user, None) for user in users if user not in makers)
@@ -367,7 +365,7 @@ def _broken(rules: Iterable[OrderRule], line: RunOrder) -> Iterator[PlanFailure]
     followers: list[set[int]] = [set() for _ in line.nodes]
     for number, node in enumerate(line.nodes):
         for value in line.reads[node]:
-            maker = value.producer()
+            maker = value.maker
             if maker in place:
                 followers[place[maker]].add(number)
     targets = list(dict.fromkeys(place[rule.later] for rule in open_))
@@ -387,7 +385,7 @@ def _broken(rules: Iterable[OrderRule], line: RunOrder) -> Iterator[PlanFailure]
 
 
 def _is_direct(rule: OrderRule, line: RunOrder) -> bool:
-    return any(value.producer() is rule.earlier for value in line.reads[rule.later])
+    return any(value.maker is rule.earlier for value in line.reads[rule.later])
 
 
 def _reached(followers: Sequence[set[int]], bit: dict[int, int]) -> list[int]:

@@ -1,145 +1,47 @@
-"""Tensors that may share bytes: results of a node and its operands, by the definition of the operator, and the ends of a state."""
+"""Tensors that may share bytes: results of a node and its operands, by the definition of the operator, and the ends of a state.
+
+It needs `graph.py` and `operators.py` beside it: the check of plans and the scripts of certificates have one definition.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
-import onnx_ir as ir
+import onnx
 
-from onnxtile.check.graph import GraphFacts, SizedBuffer, reads
-from onnxtile.check.operators import (
-    APPENDS,
-    CONTRIBUTED_OVER,
-    JOINS,
-    SAME_ELEMENTS,
-    STANDARD,
-    SUMMING,
-    TAKES_PARTS,
-    WITH_BODIES,
-    WRITES_OVER,
-    elements_before,
-    is_contiguous,
-    slice_corner,
-)
-from onnxtile.declare.plan_document import NO_SHAPE, UNSAID, PlanFailure, PlannedBuffer, PlannedState
-
-# Whether a meta-op only joins or cuts quantised tensors, or gives one another shape, read from its body and the numbers of its scales.
-
-_EIGHT_BITS = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
-_LEAST_SCALE = 2.0**-126
-"""The smallest normal float32: of a subnormal scale a quotient may round to another step."""
+if TYPE_CHECKING or __package__:
+    import onnxtile.check.operators as table
+    from onnxtile.check.graph import Graph, GraphNode, Value
+else:
+    import operators as table
+    from graph import Graph, GraphNode, Value
 
 
 @dataclass(frozen=True)
-class Boxes:
-    """A Concat of `operands`, a Split of the first of them along `axis`, or another shape of it ("Reshape")."""
+class SharedStates:
+    """`next_states` has the output by the input of each state. Rows of `spread` tensors are further apart than they are long.
 
-    operator: str
-    operands: tuple[ir.Value | None, ...]
-    results: tuple[ir.Value, ...]
-    axis: int = 0
-
-
-_RESHAPING = SAME_ELEMENTS - {"Cast", "CastLike", "Dropout"}
-
-
-def boxes_of_quantised(node: ir.Node, known: GraphFacts) -> Boxes | None:
-    """Return the operands and results that the meta-op `node` joins, cuts or reshapes: dequantised before, quantised as they were after.
-
-    Quotient and product of one normal scale differ by less than half a step from the whole number, so every element comes back.
+    Of these it has the number of rows, and the bytes from one to the next.
     """
-    function = known.model.functions.get(node.op_identifier())
-    if function is None or len(function.inputs) != len(node.inputs) or len(function.outputs) != len(node.outputs):
-        return None
-    between = [one for one in function if one.op_type not in {"DequantizeLinear", "QuantizeLinear"}]
-    moving = between[0] if between else None
-    if len(between) > 1 or (moving is not None and moving.domain not in STANDARD):
-        return None
-    operator = "Reshape" if moving is None or moving.op_type in _RESHAPING else moving.op_type
-    if operator not in JOINS | {"Reshape", "Split"}:
-        return None
-    if moving is None:
-        first = [one for one in function if one.op_type == "DequantizeLinear"]
-        made = [one.outputs[0] for one in first]
-    else:
-        read = moving.inputs if operator in JOINS else moving.inputs[:1]
-        first = [maker for value in read if value is not None and (maker := value.producer()) is not None]
-        made = list(moving.outputs) if len(first) == len(read) else []
-    last = [user for value in made for user in [one for one in function if one.inputs[0] is value][:1]]
-    if not last or len(last) != len(made) or len(function) != len({*first, *last, *between}):
-        return None
-    if operator == "Reshape" and (len(first) != 1 or first[0].inputs[0] is not function.inputs[0]):
-        return None
-    if any(one.op_type != "DequantizeLinear" for one in first) or any(one.op_type != "QuantizeLinear" for one in last):
-        return None
-    given = dict(zip(function.inputs, node.inputs, strict=True))
-    results = dict(zip(function.outputs, node.outputs, strict=True))
-    if any(one.inputs[0] not in given for one in first) or any(one.outputs[0] not in results for one in last):
-        return None
-    if not all(_are_alike(one, other, given, known) for one in first for other in last):
-        return None
-    operands = tuple(given[one.inputs[0]] for one in first if one.inputs[0] is not None)
-    axis = 0 if moving is None else moving.attributes.get_int("axis", 1 if operator in JOINS else 0)
-    return Boxes(operator, operands, tuple(results[one.outputs[0]] for one in last), axis)
 
-
-def boxes_of_joined(node: ir.Node, known: GraphFacts) -> Boxes | None:
-    """Return the operands that `node`, a QLinearConcat of onnxruntime, joins where each is quantised as the result is.
-
-    Its inputs are the scale and the zero point of the result, then an operand, its scale and its zero point, and so on.
-    """
-    if (node.domain, node.op_type) != ("com.microsoft", "QLinearConcat"):
-        return None
-    scales, zeros, operands = (
-        [*node.inputs[0:1], *node.inputs[3::3]],
-        [*node.inputs[1:2], *node.inputs[4::3]],
-        node.inputs[2::3],
-    )
-    if node.op_identifier() in known.model.functions or not len(scales) == len(zeros) == len(operands) + 1:
-        return None
-    pairs = [_scale_and_zero(scale, zero, known) for scale, zero in zip(scales, zeros, strict=True)]
-    if pairs[0] is None or any(pair != pairs[0] for pair in pairs):
-        return None
-    return Boxes("Concat", tuple(operands), (node.outputs[0],), node.attributes.get_int("axis", 1))
-
-
-def _scale_and_zero(scale: ir.Value | None, zero: ir.Value | None, known: GraphFacts) -> tuple[float, int] | None:
-    if scale is None or zero is None or scale not in known.constants or zero not in known.constants:
-        return None
-    factor, origin = known.constants.array(scale), known.constants.array(zero)
-    if factor.size != 1 or origin.size != 1 or not _LEAST_SCALE <= factor.item() < float("inf"):
-        return None
-    return float(factor.item()), int(origin.item())
-
-
-def _are_alike(first: ir.Node, last: ir.Node, operands: dict[ir.Value, ir.Value | None], known: GraphFacts) -> bool:
-    """Return whether both have one scale and one zero point, known numbers, for the whole tensor."""
-    if len(first.inputs) != 3 or len(last.inputs) != 3:
-        return False
-    arrays = []
-    for inner in (*first.inputs[1:], *last.inputs[1:]):
-        value = None if inner is None else operands.get(inner)
-        if value is None or value not in known.constants or known.constants.array(value).size != 1:
-            return False
-        arrays.append(known.constants.array(value))
-    scale, zero, other_scale, other_zero = (array.ravel()[0] for array in arrays)
-    is_same = scale == other_scale and zero == other_zero and arrays[0].dtype == arrays[2].dtype
-    same_type = arrays[1].dtype == arrays[3].dtype and ir.DataType.from_numpy(arrays[1].dtype) in _EIGHT_BITS
-    return bool(is_same and same_type and _LEAST_SCALE <= float(scale) < float("inf"))
+    next_states: dict[Value, Value] = field(default_factory=dict)
+    spread: Mapping[Value, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Link:
-    """`result` may lie `at` bytes behind the start of `operand`: as a "view" or "part" of it, "joined" of it, or written "over" it.
+    """`result` may lie `at` bytes after the start of `operand`: as a "view" or "part" of it, "joined" of it, or written "over" it.
 
     A view, a part, or a joined operand holds the bytes of the operand: nothing is written there.
     """
 
-    result: ir.Value
-    operand: ir.Value
+    result: Value
+    operand: Value
     rule: str
     at: int = 0
 
@@ -149,522 +51,481 @@ class Link:
         return self.rule != "over"
 
 
-def links(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
+def links(node: GraphNode, states: SharedStates) -> Iterator[Link]:
     """Yield every way in which `node` may share bytes."""
     if not node.inputs or not node.outputs:
         return
-    yield from held(node, known)
-    yield from _written_over(node, known)
-    yield from _appended(node, known)
+    yield from held(node, states)
+    yield from written_over(node)
+    yield from _appended(node, states)
 
 
-def held(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
+def held(node: GraphNode, states: SharedStates) -> Iterator[Link]:
     """Yield the ways in which a result of `node` has the bytes of an operand, or a part of them.
 
     Rows that are further apart than they are long are no part of a contiguous tensor, only of a view with these rows.
     """
-    for link in _contiguous(node, known):
-        spread = [value in known.spread for value in (link.operand, link.result)]
+    for link in _contiguous(node):
+        spread = [value in states.spread for value in (link.operand, link.result)]
         if not any(spread) or (all(spread) and link.rule == "view"):
             yield link
 
 
-def _contiguous(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
+def any_open(values: Iterable[Value | None]) -> bool:
+    """Return whether one of `values` may be smaller in a run than its shape says."""
+    return any(value is not None and value.is_open for value in values)
+
+
+def _contiguous(node: GraphNode) -> Iterator[Link]:
     """Yield what `held` yields where all tensors are contiguous."""
-    boxes = boxes_of_quantised(node, known) or boxes_of_joined(node, known)
-    is_open = known.is_bound((*node.inputs, *node.outputs))
-    if boxes is not None and boxes.operator == "Reshape" and boxes.operands[0] is not None:
-        yield from _seen(boxes.results[0], boxes.operands[0], known)
-    elif is_open:
-        yield from _first_joined(node, boxes, known)
-    elif boxes is not None:
-        yield from _boxes(boxes, known)
-    if not known.is_standard(node) or not node.inputs or node.inputs[0] is None or not node.outputs:
+    boxes = boxes_of(node)
+    if boxes is None or boxes.operands[0] is None or not boxes.results:
         return
+    if boxes.operator == "Reshape":
+        yield from _seen(boxes.results[0], boxes.operands[0])
+        return
+    if boxes.operator in table.JOINS and len(boxes.operands) == 1 and node.is_standard:
+        yield from _seen(boxes.results[0], boxes.operands[0])
+    if any_open((*node.inputs, *node.outputs)):
+        yield from _first_joined(boxes)  # where other boxes start is known only in a run
+    elif boxes.operator in table.JOINS:
+        yield from _joined(boxes)
+    else:
+        corners = _sliced(node) if boxes.operator == "Slice" else _split(boxes)
+        yield from _parts(boxes.operands[0], corners)
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """A Concat of `operands`, a Split or Slice of the first of them along `axis`, or another shape of it ("Reshape")."""
+
+    operator: str
+    operands: tuple[Value | None, ...]
+    results: tuple[Value, ...]
+    axis: int = 0
+
+
+def boxes_of(node: GraphNode, *, unsure: bool = False) -> Boxes | None:
+    """Return how `node` moves elements without a change of their order; None where it computes, or moves them otherwise.
+
+    Constants that decide it and whose numbers are not known speak against it, or, with `unsure`, for it.
+    """
+    if node.function is not None:
+        return _boxes_of_quantised(node, unsure=unsure)
+    if node.domain == "com.microsoft" and node.op_type == "QLinearConcat":
+        return _boxes_of_joined(node, unsure=unsure)
+    if not node.is_standard or not node.inputs:
+        return None
     operator = node.op_type
-    if operator in JOINS and len(node.inputs) == 1:
-        yield from _seen(node.outputs[0], node.inputs[0], known)
-    if operator in SAME_ELEMENTS and not (operator == "Dropout" and _may_drop(node, known)):
-        yield from _seen(node.outputs[0], node.inputs[0], known)
-    elif is_open:
-        return  # the start of a box is known only in a run
-    elif operator == "Slice":
-        yield from _parts(node.inputs[0], _sliced(node, known), known)
-    elif operator in TAKES_PARTS | JOINS:
-        axis = node.attributes.get_int("axis", 1 if operator in JOINS else 0)
-        yield from _boxes(Boxes(operator, tuple(node.inputs), tuple(node.outputs), axis), known)
+    if operator in table.SAME_ELEMENTS:
+        is_kept = operator != "Dropout" or not _may_drop(node, unsure=unsure)
+        return Boxes("Reshape", tuple(node.inputs[:1]), tuple(node.outputs[:1])) if is_kept else None
+    if operator not in table.TAKES_PARTS | table.JOINS:
+        return None
+    axis = node.number("axis", 1 if operator in table.JOINS else 0)
+    return Boxes(operator, tuple(node.inputs), tuple(node.outputs), axis)
 
 
-def _first_joined(node: ir.Node, boxes: Boxes | None, known: GraphFacts) -> Iterator[Link]:
+# Whether a meta-op only joins or cuts quantised tensors, or gives one another shape, read from its body and the numbers of its scales.
+
+_EIGHT_BITS = frozenset({onnx.TensorProto.INT8, onnx.TensorProto.UINT8})
+_LEAST_SCALE = 2.0**-126
+"""The smallest normal float32: of a subnormal scale a quotient may round to another step."""
+_RESHAPING = table.SAME_ELEMENTS - {"Cast", "CastLike", "Dropout"}
+_QUANTISING = frozenset({"DequantizeLinear", "QuantizeLinear"})
+
+
+def _boxes_of_quantised(node: GraphNode, *, unsure: bool) -> Boxes | None:
+    """Return the operands and results that the meta-op `node` joins, cuts or reshapes: dequantised before, quantised as they were after.
+
+    Quotient and product of one normal scale differ by less than half a step from the whole number, so every element comes back.
+    """
+    assert node.function is not None
+    inside = node.function.graph
+    if len(inside.inputs) != len(node.inputs) or len(inside.outputs) != len(node.outputs):
+        return None
+    between = [one for one in inside.nodes if one.op_type not in _QUANTISING]
+    moving = between[0] if between else None
+    if len(between) > 1 or (moving is not None and moving.domain not in table.STANDARD):
+        return None
+    operator = "Reshape" if moving is None or moving.op_type in _RESHAPING else moving.op_type
+    if operator not in table.JOINS | {"Reshape", "Split"}:
+        return None
+    if moving is None:
+        first = [one for one in inside.nodes if one.op_type == "DequantizeLinear"]
+        made = [one.outputs[0] for one in first]
+    else:
+        read = moving.inputs if operator in table.JOINS else moving.inputs[:1]
+        first = [value.maker for value in read if value is not None and value.maker is not None]
+        made = moving.outputs if len(first) == len(read) else []
+    last = [user for value in made for user in [one for one in inside.nodes if one.inputs[0] is value][:1]]
+    if not last or len(last) != len(made) or len(inside.nodes) != len({*first, *last, *between}):
+        return None
+    if operator == "Reshape" and (len(first) != 1 or first[0].inputs[0] is not inside.inputs[0]):
+        return None
+    if any(one.op_type != "DequantizeLinear" for one in first) or any(one.op_type != "QuantizeLinear" for one in last):
+        return None
+    given = dict(zip(inside.inputs, node.inputs, strict=True))
+    results = dict(zip(inside.outputs, node.outputs, strict=True))
+    if any(one.inputs[0] not in given for one in first) or any(one.outputs[0] not in results for one in last):
+        return None
+    if not all(_are_alike(one, other, given, unsure=unsure) for one in first for other in last):
+        return None
+    operands = tuple(given[one.inputs[0]] for one in first if one.inputs[0] is not None)
+    axis = 0 if moving is None else moving.number("axis", 1 if operator in table.JOINS else 0)
+    return Boxes(operator, operands, tuple(results[one.outputs[0]] for one in last), axis)
+
+
+def _are_alike(first: GraphNode, last: GraphNode, operands: Mapping[Value, Value | None], *, unsure: bool) -> bool:
+    """Return whether both have one scale and one zero point, known numbers, for the whole tensor."""
+    if len(first.inputs) != 3 or len(last.inputs) != 3:
+        return False
+    values = []
+    for inner in (*first.inputs[1:], *last.inputs[1:]):
+        value = None if inner is None else operands.get(inner)
+        if value is None or not _is_single(value, unsure=unsure):
+            return False
+        values.append(value)
+    scale, zero, other_scale, other_zero = values
+    same_types = scale.dtype == other_scale.dtype and zero.dtype == other_zero.dtype and zero.dtype in _EIGHT_BITS
+    pairs = [_scale_and_zero(scale, zero), _scale_and_zero(other_scale, other_zero)]
+    return same_types and (unsure if None in pairs else pairs[0] == pairs[1])
+
+
+def _is_single(value: Value, *, unsure: bool) -> bool:
+    """Return whether `value` is a constant of one element, whose number is known unless `unsure`."""
+    is_known = value.numbers is not None or unsure
+    return value.is_constant and is_known and math.prod(value.shape or ()) == 1
+
+
+def _boxes_of_joined(node: GraphNode, *, unsure: bool) -> Boxes | None:
+    """Return the operands that `node`, a QLinearConcat of onnxruntime, joins where each is quantised as the result is.
+
+    Its inputs are the scale and the zero point of the result, then an operand, its scale and its zero point, and so on.
+    """
+    scales, zeros = [*node.inputs[0:1], *node.inputs[3::3]], [*node.inputs[1:2], *node.inputs[4::3]]
+    operands = node.inputs[2::3]
+    if not len(scales) == len(zeros) == len(operands) + 1:
+        return None
+    ends = list(zip(scales, zeros, strict=True))
+    if any(one is None or not _is_single(one, unsure=unsure) for pair in ends for one in pair):
+        return None
+    pairs = {_scale_and_zero(scale, zero) for scale, zero in ends if scale is not None and zero is not None}
+    if len(pairs) > 1 or (None in pairs and not unsure):
+        return None
+    return Boxes("Concat", tuple(operands), (node.outputs[0],), node.number("axis", 1))
+
+
+def _scale_and_zero(scale: Value, zero: Value) -> tuple[float, int] | None:
+    """Return the numbers of a scale and a zero point; None where they are not known, or the scale is not normal."""
+    factor, origin = scale.numbers or (), zero.numbers or ()
+    if len(factor) != 1 or len(origin) != 1 or not _LEAST_SCALE <= factor[0] < math.inf:
+        return None
+    return float(factor[0]), int(origin[0])
+
+
+# Where boxes are in a whole.
+
+
+def _first_joined(boxes: Boxes) -> Iterator[Link]:
     """Yield the first operand of a Concat of data-dependent sizes: it begins the result in every run, if it is one row of it."""
-    if known.is_standard(node) and node.op_type in JOINS and node.inputs and node.outputs:
-        boxes = Boxes(node.op_type, tuple(node.inputs), tuple(node.outputs), node.attributes.get_int("axis", 1))
-    if boxes is None or boxes.operator not in JOINS or boxes.operands[0] is None or not boxes.results[0].name:
-        return
     result, operand = boxes.results[0], boxes.operands[0]
-    sizes, parts = known.shapes.sizes(result), known.shapes.sizes(operand)
+    if boxes.operator not in table.JOINS or operand is None or not result.name:
+        return
+    sizes, parts = result.shape, operand.shape
     axis = _axis(boxes.axis, sizes)
     if sizes is None or parts is None or axis is None or len(parts) != len(sizes):
         return
     if len(boxes.operands) > 1 and math.prod(sizes[:axis]) > 1:
         return
-    if known.bytes(operand) and _is_within(operand, result, known):
+    if operand.bytes and _is_within(operand, result):
         yield Link(result, operand, "joined")
 
 
-def _boxes(boxes: Boxes, known: GraphFacts) -> Iterator[Link]:
-    """Yield the operands of a Concat, or the results of a Split, where they are contiguous in the whole."""
-    if boxes.operator in JOINS:
-        yield from _joined(boxes, known)
-    elif boxes.operands[0] is not None:
-        yield from _parts(boxes.operands[0], _split(boxes, known), known)
-
-
-def _parts(operand: ir.Value, corners: Iterable[tuple[ir.Value, list[int]]], known: GraphFacts) -> Iterator[Link]:
+def _parts(operand: Value, corners: Iterable[tuple[Value, list[int]]]) -> Iterator[Link]:
     for result, corner in corners:
-        at = _distance(operand, result, corner, known)
+        at = _distance(operand, result, corner)
         if at is not None and result.name:
             yield Link(result, operand, "part", at)
 
 
-def _seen(result: ir.Value, operand: ir.Value, known: GraphFacts) -> Iterator[Link]:
-    size = known.bytes(result)
-    has_type = known.shapes.dtype(result) == known.shapes.dtype(operand)
-    if result.name and has_type and size is not None and size == known.bytes(operand):
+def _seen(result: Value, operand: Value) -> Iterator[Link]:
+    if result.name and result.dtype == operand.dtype and result.bytes is not None and result.bytes == operand.bytes:
         yield Link(result, operand, "view")
 
 
-def _may_drop(node: ir.Node, known: GraphFacts) -> bool:
+def _may_drop(node: GraphNode, *, unsure: bool) -> bool:
     """Return whether a Dropout may train: `is_test` says no before opset 7, an input says yes from 12 on."""
-    if known.opset < 7:
-        return node.attributes.get_int("is_test", 0) != 1
+    if node.opset < 7:
+        return node.number("is_test", 0) != 1
     training = node.inputs[2] if len(node.inputs) > 2 else None
-    return training is not None and known.numbers(training) not in ([0], [])
-
-
-def _written_over(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
-    places = _places_over(node, known)
-    if not places:
-        return
-    read_elsewhere = {value for place, value in enumerate(node.inputs) if place not in places}
-    stable = _stable(node, places, known)
-    for operand in dict.fromkeys(value for value in node.inputs if value is not None):
-        if operand in read_elsewhere or operand not in stable:
-            continue
-        for result in node.outputs:
-            if result.name and _is_as_large(result, operand, known):
-                yield Link(result, operand, "over")
-
-
-def _appended(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
-    """Yield the results of `node` that begin with an operand, where both are one state of the model, through views."""
-    if not known.next_states or node.op_identifier() in known.model.functions:
-        return
-    if node.op_type in WITH_BODIES and known.is_standard(node):
-        yield from _left_behind(node, known)
-        return
-    name = node.op_type if known.is_standard(node) else f"{node.domain}::{node.op_type}"
-    for output, index in APPENDS.get(name, {}).items():
-        if output >= len(node.outputs) or index >= len(node.inputs):
-            continue
-        result, operand = node.outputs[output], node.inputs[index]
-        if operand is None or not result.name or sum(value is operand for value in node.inputs) > 1:
-            continue
-        after = known.next_states.get(root_of(operand, known))
-        if after is not None and root_of(after, known) is result and _is_within(operand, result, known):
-            yield Link(result, operand, "over")
-
-
-def _left_behind(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
-    """Yield the results of bodies, which leave them at their end, over a state that the bodies read: both are one state of the model."""
-    for operand in reads(node):
-        after = known.next_states.get(root_of(operand, known))
-        for result in node.outputs:
-            if (
-                after is not None
-                and result.name
-                and root_of(after, known) is result
-                and _is_within(operand, result, known)
-            ):
-                yield Link(result, operand, "over")
-
-
-def root_of(value: ir.Value, known: GraphFacts) -> ir.Value:
-    """Return the tensor that `value` is a view of, at any depth."""
-    seen = value
-    while (maker := seen.producer()) is not None:
-        views = [link.operand for link in held(maker, known) if link.rule == "view" and link.result is seen]
-        if not views:
-            break
-        seen = views[0]
-    return seen
-
-
-def _is_within(operand: ir.Value, result: ir.Value, known: GraphFacts) -> bool:
-    small, large, dtype = known.bytes(operand), known.bytes(result), known.shapes.dtype(result)
-    if small is None or large is None or dtype is None or dtype != known.shapes.dtype(operand):
+    if training is None or (unsure and training.is_constant and training.numbers is None):
         return False
-    return small <= large and dtype.bitwidth >= 8
+    return training.whole_numbers not in ([0], [])
 
 
-def _places_over(node: ir.Node, known: GraphFacts) -> frozenset[int]:
-    """Return the indices of the operands that `node` may write over."""
-    is_alone = [value for value in node.outputs if value.name] == [*node.outputs[:1]]
-    if node.domain == "com.microsoft" and node.op_identifier() not in known.model.functions:
-        return CONTRIBUTED_OVER.get(node.op_type, frozenset()) if is_alone or node.op_type in SUMMING else frozenset()
-    if not known.is_standard(node):
-        return known.declared_over(node)
-    if node.op_type not in WRITES_OVER or not is_alone or not _is_by_element(node, known):
-        return frozenset()
-    places = WRITES_OVER[node.op_type]
-    return frozenset(range(len(node.inputs))) if places is None else places
-
-
-def _is_by_element(node: ir.Node, known: GraphFacts) -> bool:
-    """Return whether the attributes of `node` choose the form that is in the table."""
-    if node.op_type == "Gelu":  # kernels of the tanh form read elements that they have written
-        return node.attributes.get_string("approximate", "none") == "none"
-    if node.op_type == "BatchNormalization":
-        name, wanted = ("is_test", 1) if known.opset < 7 else ("training_mode", 0)
-        return node.attributes.get_int(name, 0) == wanted
-    return True
-
-
-def _is_as_large(result: ir.Value, operand: ir.Value, known: GraphFacts) -> bool:
-    """Return whether both have one shape, and elements of one size that is whole bytes."""
-    shapes = known.shapes
-    if known.bytes(result) is None or known.bytes(operand) is None or shapes.sizes(result) != shapes.sizes(operand):
-        return False
-    first, second = shapes.dtype(result), shapes.dtype(operand)
-    return first is not None and second is not None and first.bitwidth == second.bitwidth and first.bitwidth >= 8
-
-
-def _stable(node: ir.Node, places: frozenset[int], known: GraphFacts) -> frozenset[ir.Value]:
-    """Return the operands that have the shape of the result in every run, also with data-dependent sizes, if they have it in one.
-
-    Two sizes with one bound may differ in a run, and one be broadcast to the other. An operand of one element never changes a shape.
-    """
-    operands = frozenset(value for value in node.inputs if value is not None)
-    if not known.is_bound((*node.inputs, *node.outputs)):
-        return operands
-    if not known.is_standard(node):
-        return frozenset()
-    several = frozenset(value for value in operands if not _is_one_element(value, known))
-    if places == {0} or not several:
-        return operands
-    return several if len(several) == 1 else frozenset()
-
-
-def _is_one_element(value: ir.Value, known: GraphFacts) -> bool:
-    sizes = known.shapes.sizes(value)
-    return sizes is not None and math.prod(sizes) == 1 and not known.shapes.is_bound(value)
-
-
-def _joined(boxes: Boxes, known: GraphFacts) -> Iterator[Link]:
+def _joined(boxes: Boxes) -> Iterator[Link]:
     result = boxes.results[0]
-    whole = known.shapes.sizes(result)
+    whole = result.shape
     axis = _axis(boxes.axis, whole)
     if whole is None or axis is None or not result.name:
         return
     start = 0
     for operand in boxes.operands:
-        sizes = None if operand is None else known.shapes.sizes(operand)
+        sizes = None if operand is None else operand.shape
         if operand is None or sizes is None or len(sizes) != len(whole):
             return
-        at = _distance(result, operand, [start if place == axis else 0 for place in range(len(whole))], known)
+        at = _distance(result, operand, _corner(start, axis, whole))
         if at is not None:
             yield Link(result, operand, "joined", -at)
         start += sizes[axis]
 
 
-def _sliced(node: ir.Node, known: GraphFacts) -> Iterator[tuple[ir.Value, list[int]]]:
+def _sliced(node: GraphNode) -> Iterator[tuple[Value, list[int]]]:
     """Yield the result of a Slice with the indices of its first element in operand 0."""
-    whole = None if node.inputs[0] is None else known.shapes.sizes(node.inputs[0])
-    corner = None if whole is None else _slice_corner(node, whole, known)
+    whole = None if node.inputs[0] is None else node.inputs[0].shape
+    corner = None if whole is None else _slice_corner(node, whole)
     if corner is not None:
         yield node.outputs[0], corner
 
 
-def _split(boxes: Boxes, known: GraphFacts) -> Iterator[tuple[ir.Value, list[int]]]:
+def _split(boxes: Boxes) -> Iterator[tuple[Value, list[int]]]:
     """Yield each result of a Split with the indices of its first element in operand 0."""
-    whole = None if boxes.operands[0] is None else known.shapes.sizes(boxes.operands[0])
+    whole = None if boxes.operands[0] is None else boxes.operands[0].shape
     axis = _axis(boxes.axis, whole)
-    parts = [known.shapes.sizes(value) for value in boxes.results]
+    parts = [value.shape for value in boxes.results]
     if whole is None or axis is None or any(sizes is None or len(sizes) != len(whole) for sizes in parts):
         return
     lengths = [sizes[axis] for sizes in parts if sizes is not None]
     if sum(lengths) != whole[axis]:
         return
     for value, start in zip(boxes.results, accumulate(lengths, initial=0), strict=False):
-        yield value, [start if place == axis else 0 for place in range(len(whole))]
+        yield value, _corner(start, axis, whole)
+
+
+def _corner(start: int, axis: int, whole: Sequence[int]) -> list[int]:
+    return [start if place == axis else 0 for place in range(len(whole))]
 
 
 def _axis(axis: int, sizes: Sequence[int] | None) -> int | None:
     return None if sizes is None or not -len(sizes) <= axis < len(sizes) else axis % len(sizes)
 
 
-def _slice_corner(node: ir.Node, whole: Sequence[int], known: GraphFacts) -> list[int] | None:
+def _slice_corner(node: GraphNode, whole: Sequence[int]) -> list[int] | None:
     """Return the start of a Slice with steps of 1; None for other steps, or where starts, axes or steps are not constant."""
-    if known.opset < 10:
-        starts = [*node.attributes.get_ints("starts", [])]
-        axes: list[int] | None = [*node.attributes.get_ints("axes", range(len(starts)))]
-        steps: list[int] | None = []
-    else:
-        given = [*node.inputs[1:], None, None, None]
-        found = known.numbers(given[0])
-        if found is None:
-            return None
-        starts = found
-        axes = list(range(len(starts))) if given[2] is None else known.numbers(given[2])
-        steps = [] if given[3] is None else known.numbers(given[3])
-    return slice_corner(whole, starts, axes, steps)
+    if node.opset < 10:
+        starts = list(node.attributes.get("starts", ()))
+        return table.slice_corner(whole, starts, list(node.attributes.get("axes", range(len(starts)))), [])
+    given = [*node.inputs[1:], None, None, None]
+    found = None if given[0] is None else given[0].whole_numbers
+    if found is None:
+        return None
+    axes = list(range(len(found))) if given[2] is None else given[2].whole_numbers
+    steps = [] if given[3] is None else given[3].whole_numbers
+    return table.slice_corner(whole, found, axes, steps)
 
 
-def _distance(whole: ir.Value, box: ir.Value, corner: Sequence[int], known: GraphFacts) -> int | None:
+def _distance(whole: Value, box: Value, corner: Sequence[int]) -> int | None:
     """Return the start in bytes of the `box` with that first element in `whole`; None where it is not contiguous."""
-    outer, inner, dtype = known.shapes.sizes(whole), known.shapes.sizes(box), known.shapes.dtype(whole)
-    if outer is None or inner is None or dtype is None or dtype != known.shapes.dtype(box) or len(outer) != len(inner):
+    outer, inner, bits = whole.shape, box.shape, whole.bits
+    if outer is None or inner is None or bits is None or whole.dtype != box.dtype or len(outer) != len(inner):
         return None
-    if known.bytes(box) is None or dtype.bitwidth < 8:
+    if bits < 8 or any(start + length > size for start, length, size in zip(corner, inner, outer, strict=True)):
         return None
-    if any(start + length > size for start, length, size in zip(corner, inner, outer, strict=True)):
-        return None
-    return elements_before(outer, corner) * dtype.bitwidth // 8 if is_contiguous(outer, inner) else None
+    return table.elements_before(outer, corner) * bits // 8 if table.is_contiguous(outer, inner) else None
 
 
-# States: an input and an output that are one tensor, whose bytes nothing else may have in the whole run.
-#
-# The rows of the plan say where both are. An output at another address than its input is copied there after the run.
+# Results that are written over operands.
+
+
+def written_over(node: GraphNode) -> Iterator[Link]:
+    """Yield the results that `node` may write over operands which it reads element by element."""
+    places = _places_over(node)
+    if not places:
+        return
+    read_elsewhere = {value for place, value in enumerate(node.inputs) if place not in places}
+    stable = _stable(node, places)
+    for operand in dict.fromkeys(value for value in node.inputs if value is not None):
+        if operand in read_elsewhere or operand not in stable:
+            continue
+        for result in node.outputs:
+            if result.name and _is_as_large(result, operand):
+                yield Link(result, operand, "over")
+
+
+def _places_over(node: GraphNode) -> frozenset[int]:
+    """Return the indices of the operands that `node` may write over."""
+    is_alone = [value for value in node.outputs if value.name] == [*node.outputs[:1]]
+    if node.domain == "com.microsoft" and node.function is None:
+        return (
+            table.CONTRIBUTED_OVER.get(node.op_type, frozenset())
+            if is_alone or node.op_type in table.SUMMING
+            else frozenset()
+        )
+    if not node.is_standard:
+        return node.over
+    if node.op_type not in table.WRITES_OVER or not is_alone or not _is_by_element(node):
+        return frozenset()
+    places = table.WRITES_OVER[node.op_type]
+    return frozenset(range(len(node.inputs))) if places is None else places
+
+
+def _is_by_element(node: GraphNode) -> bool:
+    """Return whether the attributes of `node` choose the form that is in the table."""
+    if node.op_type == "Gelu":  # kernels of the tanh form read elements that they have written
+        return bool(node.attributes.get("approximate", "none") == "none")
+    if node.op_type == "BatchNormalization":
+        name, wanted = ("is_test", 1) if node.opset < 7 else ("training_mode", 0)
+        return node.number(name, 0) == wanted
+    return True
+
+
+def _is_as_large(result: Value, operand: Value) -> bool:
+    """Return whether both have one shape, and elements of one size that is whole bytes."""
+    bits = result.bits
+    return result.shape is not None and result.shape == operand.shape and bits == operand.bits and (bits or 0) >= 8
+
+
+def _stable(node: GraphNode, places: frozenset[int]) -> frozenset[Value]:
+    """Return the operands that have the shape of the result in every run, also with data-dependent sizes, if they have it in one.
+
+    Two sizes with one bound may differ in a run, and one be broadcast to the other. An operand of one element never changes a shape.
+    """
+    operands = frozenset(value for value in node.inputs if value is not None)
+    if not any_open((*node.inputs, *node.outputs)):
+        return operands
+    if not node.is_standard:
+        return frozenset()
+    several = frozenset(
+        value for value in operands if value.is_open or value.shape is None or math.prod(value.shape) != 1
+    )
+    if places == {0} or not several:
+        return operands
+    return several if len(several) == 1 else frozenset()
+
+
+# Results that begin with a state.
+
+
+def _appended(node: GraphNode, states: SharedStates) -> Iterator[Link]:
+    """Yield the results of `node` that begin with an operand, where both are one state of the model, through views.
+
+    Results of bodies leave them at their end, over a state that the bodies read.
+    """
+    if not states.next_states or node.function is not None:
+        return
+    if node.op_type in table.WITH_BODIES and node.is_standard:
+        pairs = [(result, operand) for operand in node.reads() for result in node.outputs]
+    else:
+        places = table.APPENDS.get(node.operator, {}).items()
+        inside = [(i, k) for i, k in places if i < len(node.outputs) and k < len(node.inputs)]
+        found = [(node.outputs[i], node.inputs[k]) for i, k in inside]
+        pairs = [(result, one) for result, one in found if one is not None and node.inputs.count(one) == 1]
+    for result, operand in pairs:
+        after = states.next_states.get(root_of(operand, states))
+        is_next = after is not None and result.name and root_of(after, states) is result
+        if is_next and _is_within(operand, result):
+            yield Link(result, operand, "over")
+
+
+def root_of(value: Value, states: SharedStates) -> Value:
+    """Return the tensor that `value` is a view of, at any depth."""
+    seen = value
+    while seen.maker is not None:
+        views = [one.operand for one in held(seen.maker, states) if one.rule == "view" and one.result is seen]
+        if not views:
+            break
+        seen = views[0]
+    return seen
+
+
+def _is_within(operand: Value, result: Value) -> bool:
+    small, large, bits = operand.bytes, result.bytes, operand.bits
+    return (
+        small is not None
+        and large is not None
+        and small <= large
+        and operand.dtype == result.dtype
+        and (bits or 0) >= 8
+    )
+
+
+def carried(node: GraphNode, body: Graph) -> list[tuple[Value, Value]]:
+    """Return the inputs and outputs of `body` that are one value of `node`, a Loop or Scan, from turn to turn."""
+    if node.domain not in table.STANDARD or node.op_type not in {"Loop", "Scan"}:
+        return []
+    first = 2 if node.op_type == "Loop" else 0
+    count = len(body.inputs) - node.number("num_scan_inputs", 0)
+    return list(zip(body.inputs[first:count], body.outputs[first // 2 :], strict=False))
+
+
+# When each value of a graph is made and read, in the order in which its nodes run.
 
 
 @dataclass(frozen=True)
-class CheckedStates:
-    """The states that a plan keeps: the `inputs` and `outputs` in order, and those of them that hold bytes `throughout` the run."""
+class RunOrder:
+    """The nodes of `graph` in the order in which they run, the step of each, and its name in the plan.
 
-    claims: tuple[PlannedState, ...] = ()
-    inputs: tuple[ir.Value, ...] = ()
-    outputs: tuple[ir.Value, ...] = ()
-    throughout: frozenset[ir.Value] = frozenset()
+    `kept` values must outlive the run, `given` values exist before it. Values `apart` share bytes with nothing in the whole run. The bytes
+    of values in `throughout` are held in all steps.
+    """
+
+    graph: Graph
+    nodes: tuple[GraphNode, ...]
+    steps: tuple[int, ...]
+    names: tuple[str, ...]
+    kept: frozenset[Value]
+    given: tuple[Value, ...]
+    apart: frozenset[Value] = frozenset()
+    throughout: frozenset[Value] = frozenset()
+
+    @cached_property
+    def step_of(self) -> dict[GraphNode, int]:
+        """The step of each node."""
+        return dict(zip(self.nodes, self.steps, strict=True))
+
+    @cached_property
+    def name_of(self) -> dict[GraphNode, str]:
+        """The name of each node in the plan."""
+        return dict(zip(self.nodes, self.names, strict=True))
+
+    @cached_property
+    def reads(self) -> dict[GraphNode, dict[Value, None]]:
+        """The values that each node reads, also in its bodies."""
+        return {node: node.reads() for node in self.nodes}
+
+    @cached_property
+    def readers(self) -> dict[Value, list[GraphNode]]:
+        """The nodes that read each value, in the order in which they run."""
+        found: dict[Value, list[GraphNode]] = {}
+        for node, values in self.reads.items():
+            for value in values:
+                found.setdefault(value, []).append(node)
+        return found
+
+    @cached_property
+    def handed_out(self) -> frozenset[Value]:
+        """The outputs of the graph."""
+        return frozenset(self.graph.outputs)
+
+    def users(self, value: Value) -> list[GraphNode]:
+        """Return the last users of `value`: its readers, or its producer if it has none."""
+        maker = value.maker
+        return self.readers.get(value) or ([] if maker is None else [maker])
 
     @property
-    def next_of(self) -> Mapping[ir.Value, ir.Value]:
-        """The output by the input of each state."""
-        return dict(zip(self.inputs, self.outputs, strict=True))
+    def end(self) -> int:
+        """The last step; 0 where there is none."""
+        return self.steps[-1] if self.steps else 0
 
+    def first(self, value: Value) -> int:
+        """Return the first step of the live range of `value`, which this graph makes or is given."""
+        maker = value.maker
+        return 0 if maker is None or value in self.apart else self.step_of[maker]
 
-@dataclass
-class FoundStates:
-    """The states of the claims that the graph has, and the faults of the others."""
-
-    states: CheckedStates
-    failures: list[PlanFailure] = field(default_factory=list)
-
-
-def found_states(claims: Iterable[PlannedState], rows: Iterable[PlannedBuffer], graph: ir.Graph) -> FoundStates:
-    """Return the states that the plan keeps, by names of inputs and outputs of `graph`."""
-    at = {row.name: (row.arena, row.offset) for row in rows}
-    inputs = {value.name or "": value for value in graph.inputs}
-    outputs = {value.name or "": value for value in graph.outputs}
-    kept: list[PlannedState] = []
-    failures: list[PlanFailure] = []
-    seen: set[str] = set()
-    for claim in claims:
-        names = (claim.input, claim.output)
-        if claim.input not in inputs or claim.output not in outputs:
-            failures.append(
-                PlanFailure(
-                    f"the state {claim.input!r} and {claim.output!r} is no input and output of the model", names
-                )
-            )
-        elif not seen.isdisjoint((f"< {claim.input}", f"> {claim.output}")):
-            failures.append(PlanFailure(f"{claim.input!r} or {claim.output!r} is in two states", names))
-        else:
-            seen.update((f"< {claim.input}", f"> {claim.output}"))
-            kept.append(claim)
-    before = tuple(inputs[claim.input] for claim in kept)
-    after = tuple(outputs[claim.output] for claim in kept)
-    same = [claim.output for claim in kept if at.get(claim.input, "") == at.get(claim.output)]
-    throughout = frozenset((*before, *(outputs[name] for name in same)))
-    return FoundStates(CheckedStates(tuple(kept), before, after, throughout), failures)
-
-
-def carried_states(node: ir.Node, body: ir.Graph, rows: Iterable[PlannedBuffer]) -> CheckedStates:
-    """Return the carried values of `node`, a Loop or Scan, that have one address as input and output of its `body`."""
-    inputs, outputs = list(body.inputs), list(body.outputs)
-    if node.op_type == "Loop" and node.domain in STANDARD:
-        pairs = list(zip(inputs[2:], outputs[1:], strict=False))
-    elif node.op_type == "Scan" and node.domain in STANDARD:
-        count = len(inputs) - node.attributes.get_int("num_scan_inputs", 0)
-        pairs = list(zip(inputs[:count], outputs[:count], strict=False))
-    else:
-        return CheckedStates()
-    at = {row.name: (row.arena, row.offset) for row in rows if row.size}
-    same = [
-        (before, after)
-        for before, after in pairs
-        if before.name in at and at[before.name] == at.get(after.name or "") and outputs.count(after) == 1
-    ]
-    before, after = (tuple(pair[side] for pair in same) for side in (0, 1))
-    return CheckedStates((), before, after, frozenset((*before, *after)))
-
-
-def wrong_states(
-    states: CheckedStates, rows: Mapping[ir.Value, PlannedBuffer], kept: Iterable[ir.Value], known: GraphFacts
-) -> Iterator[PlanFailure]:
-    """Yield the faults of states: another address, type or shape than the rows and the graph have, or wrong figures.
-
-    `kept` values outlive the run. None may have bytes that a state is copied into after it.
-    """
-    kept = [value for value in kept if value in rows]
-    for claim, before, after in zip(states.claims, states.inputs, states.outputs, strict=True):
-        names = (claim.input, claim.output)
-        row, other = rows.get(before), rows.get(after)
-        if row is None or other is None:
-            yield PlanFailure(f"the state {claim.input!r} and {claim.output!r} has no address", names)
-            continue
-        if (claim.arena, claim.offset) != (row.arena, row.offset):
-            yield PlanFailure(
-                f"the state {claim.input!r} lies at {row.offset} of {row.arena!r}, not at {claim.offset} of {claim.arena!r}",
-                names,
-            )
-        axes = _longer_axes(before, after, known)
-        if known.shapes.dtype(before) != known.shapes.dtype(after) or axes is None or len(axes) > 1:
-            yield PlanFailure(f"{claim.input!r} and {claim.output!r} have types or shapes that are no state", names)
-            continue
-        yield from _wrong_axis(claim, axes)
-        is_same = (row.arena, row.offset) == (other.arena, other.offset)
-        yield from _wrong_strides(claim, before, after, is_appended=is_same and bool(axes), known=known)
-        if not is_same:
-            yield from _lost(row, [rows[value] for value in kept if value is not before])
-        right = {
-            "size": max(row.size, other.size) if is_same else row.size,
-            "copied": 0 if is_same else row.size,
-        }
-        for name, number in right.items():
-            if getattr(claim, name) not in {UNSAID, number}:
-                yield PlanFailure(f"{name} of the state {claim.input!r} is {getattr(claim, name)}, not {number}", names)
-
-
-def _wrong_axis(claim: PlannedState, axes: Sequence[int]) -> Iterator[PlanFailure]:
-    """Yield that a state grows along another axis; at sizes below the largest nothing is claimed."""
-    right = axes[0] if axes else None
-    if claim.size != UNSAID and claim.axis not in {UNSAID, right}:
-        reason = f"axis of the state {claim.input!r} is {claim.axis}, not {right}"
-        yield PlanFailure(reason, (claim.input, claim.output))
-
-
-def _lost(state: PlannedBuffer, kept: Iterable[PlannedBuffer]) -> Iterator[PlanFailure]:
-    for row in kept:
-        if row.arena == state.arena and row.offset < state.end and state.offset < row.end and row.size and state.size:
-            reason = f"{row.place} is overwritten after the run, when the state {state.place} is copied there"
-            yield PlanFailure(reason, (row.name, state.name))
-
-
-def _longer_axes(before: ir.Value, after: ir.Value, known: GraphFacts) -> list[int] | None:
-    """Return the axes on which `after` is longer; None where both have other ranks, or `after` is shorter."""
-    inner, outer = known.shapes.sizes(before), known.shapes.sizes(after)
-    if inner is None or outer is None or len(inner) != len(outer):
-        return None
-    if any(one > other for one, other in zip(inner, outer, strict=True)):
-        return None
-    return [axis for axis in range(len(inner)) if inner[axis] < outer[axis]]
-
-
-def _wrong_strides(
-    claim: PlannedState, before: ir.Value, after: ir.Value, *, is_appended: bool, known: GraphFacts
-) -> Iterator[PlanFailure]:
-    """Yield the fault of strides other than those of the largest size, or of strides that the output has not. None is contiguous."""
-    if claim.strides is None:
-        return
-    names = (claim.input, claim.output)
-    right = _strides(after, known) if is_appended else None
-    is_largest = claim.size != UNSAID
-    if is_largest and claim.strides != right:
-        yield PlanFailure(f"strides of the state {claim.input!r} are {claim.strides}, not {right}", names)
-    elif (before in known.spread) > (after in known.spread) and (known.is_bound((after,)) or claim.strides != right):
-        yield PlanFailure(
-            f"{claim.output!r} is contiguous, and has not the strides of the state {claim.input!r}", names
-        )
-
-
-def _strides(value: ir.Value, known: GraphFacts) -> tuple[int, ...] | None:
-    """Return the bytes from one element of the contiguous `value` to the next on each axis; None where an element is no whole bytes."""
-    return _contiguous_strides(known.shapes.sizes(value), known.shapes.dtype(value))
-
-
-def _contiguous_strides(shape: tuple[int, ...] | None, dtype: ir.DataType | None) -> tuple[int, ...] | None:
-    if shape is None or dtype is None or dtype.bitwidth % 8:
-        return None
-    return tuple(math.prod(shape[axis + 1 :]) * dtype.bitwidth // 8 for axis in range(len(shape)))
-
-
-def spread_tensors(states: CheckedStates, known: GraphFacts) -> dict[ir.Value, tuple[int, int]]:
-    """Return the tensors of growing states whose rows are further apart than they are long, and their views that have these rows.
-
-    Each has the number of its rows, and the bytes from one to the next.
-    """
-    found: dict[ir.Value, tuple[int, int]] = {}
-    for claim, before, after in zip(states.claims, states.inputs, states.outputs, strict=True):
-        shape = known.shapes.sizes(before)
-        if claim.strides is None or shape is None or not 0 <= (claim.axis or 0) < len(shape):
-            continue
-        axes = _longer_axes(before, after, known)
-        rows = math.prod(shape[: axes[0]]) if axes else 1
-        todo = [before] if rows > 1 else []
-        # At the largest sizes the graph has them; they are the same at all others.
-        strides = _strides(after, known) if claim.size != UNSAID else claim.strides
-        pitch = strides[axes[0] - 1] if axes and strides is not None and len(strides) == len(shape) else 0
-        if todo and (strides != _strides(after, known) or known.is_bound((after,))):
-            todo.append(root_of(after, known))
-        while todo:
-            value = todo.pop()
-            found[value] = (rows, pitch)
-            shown = (one for node in value.consumers() for one in held(node, known) if one.rule == "view")
-            todo += (one.result for one in shown if one.operand is value and _has_rows(one.result, rows, known))
-    return found
-
-
-def wrong_row_strides(
-    states: CheckedStates, rows: Mapping[ir.Value, PlannedBuffer], known: GraphFacts, *, over_ranges: bool
-) -> Iterator[PlanFailure]:
-    """Yield the `rows` with other strides than the graph and the states give them. A contiguous tensor has none.
-
-    Over ranges, it may have them where it is contiguous at some sizes only. A stride of an axis of one element, which nothing uses, is
-    compared at the largest sizes.
-    """
-    owners = {rows[before].alias or rows[before].name for before in states.inputs if before in rows}
-    for value, row in rows.items():
-        if row.strides == NO_SHAPE:
-            continue
-        shape, dtype = known.shapes.sizes(value), known.shapes.dtype(value)
-        right = None
-        if value in known.spread and (row.alias or row.name) in owners and shape is not None and dtype is not None:
-            right = _strides_of_rows(shape, dtype, *known.spread[value])
-        elif over_ranges and row.strides is not None:
-            right = _contiguous_strides(shape, dtype)
-        both = row.strides, right
-        if isinstance(row, SizedBuffer) and None not in both and shape is not None:
-            both = tuple(_of_long_axes(strides or (), shape) for strides in both)  # type: ignore[assignment]
-        if both[0] != both[1]:
-            reason = f"strides of {row.name!r} are {row.strides and list(row.strides)}, not {right and list(right)}"
-            yield PlanFailure(reason, (row.name,))
-
-
-def _of_long_axes(strides: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
-    """Return those of `strides` that are of axes of several elements; all where they are not those of `shape`."""
-    if len(strides) != len(shape):
-        return tuple(strides)
-    return tuple(stride for stride, size in zip(strides, shape, strict=True) if size > 1)
-
-
-def _strides_of_rows(shape: Sequence[int], dtype: ir.DataType, rows: int, pitch: int) -> tuple[int, ...]:
-    """Return the bytes from one element to the next on each axis of a tensor whose first axes number `rows`, `pitch` bytes apart."""
-    axes = next(count for count in range(1, len(shape) + 1) if math.prod(shape[:count]) == rows)
-    inner = [math.prod(shape[axis + 1 :]) * dtype.bitwidth // 8 for axis in range(axes, len(shape))]
-    return (*(math.prod(shape[axis + 1 : axes]) * pitch for axis in range(axes)), *inner)
-
-
-def _has_rows(value: ir.Value, rows: int, known: GraphFacts) -> bool:
-    """Return whether the sizes of the first axes of `value` multiply to the number of `rows`."""
-    shape = known.shapes.sizes(value) or ()
-    return any(math.prod(shape[:count]) == rows for count in range(1, len(shape) + 1))
+    def last(self, value: Value) -> int:
+        """Return the last step of the live range of `value`."""
+        if value in self.kept | self.apart or (value in self.throughout and value.maker is None):
+            return self.end
+        readers = self.readers.get(value)
+        return self.step_of[readers[-1]] if readers else self.first(value)

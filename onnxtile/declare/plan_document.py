@@ -243,7 +243,7 @@ class KernelCount(PlanRow):
 
 
 @dataclass(frozen=True)
-class Totals(PlanRow):
+class ByteTotals(PlanRow):
     """The bytes of all arenas together, and of the constants as stored."""
 
     arenas: int
@@ -477,7 +477,7 @@ class PlanDocument(FixedRules, PlannedGraph):
     movement: Stated[PlannedMovement] = None
     states: tuple[PlannedState, ...] = ()
     gap: Stated[int] = None
-    totals: Stated[Totals] = None
+    totals: Stated[ByteTotals] = None
 
     @property
     def search(self) -> SearchProof | None:

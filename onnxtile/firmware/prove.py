@@ -39,6 +39,8 @@ RUNS = 3
 """The runs of a proof, on different inputs."""
 REPORT = "nothing was written; please report it with the model"
 """What to do about a program that computes something else."""
+STATE_RUNS = 64
+"""The runs, one after the other, of a program that keeps states."""
 _SECONDS = 600
 """Seconds that a compiler, or a run, may take."""
 
@@ -132,7 +134,7 @@ class CheckedRun:
     outputs: Mapping[str, Array]
 
 
-def runs_of(opened: Unfolded, plan: PlanResult, wanted: Wanted, count: int = RUNS) -> Iterator[CheckedRun]:
+def runs_of(opened: Unfolded, plan: PlanResult, wanted: Wanted, count: int) -> Iterator[CheckedRun]:
     """Yield runs of `opened` in onnxruntime, the outputs of states as inputs of the next run. Raises ModelError."""
     model, shapes, _ = opened
     plain = PlainRun(model, shapes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import TypeAlias
 
 import numpy as np
@@ -17,12 +18,15 @@ import onnx_ir as ir
 from onnx import helper
 
 from onnxtile.declare.plan_document import PlannedBody, PlannedBuffer
+from onnxtile.firmware.four_bits import PackedWeights, packed_weights
+from onnxtile.firmware.own_kernels import WORKING, OwnCall, OwnKernels, own_call
 from onnxtile.firmware.rows import row_model
 from onnxtile.firmware.transfers import TransferSchedule
 from onnxtile.fusion.lower.driver import lower
 from onnxtile.fusion.lower.lowering import Target
 from onnxtile.fusion.pattern import select
 from onnxtile.kernels.aliases import Alias, LayoutFacts, overwritable, parts, views
+from onnxtile.kernels.from_onnx import no_fixed_bytes
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.save import MAX_IR_VERSION
@@ -35,7 +39,7 @@ from onnxtile.planning.result import PlanResult
 from onnxtile.planning.schedule import named
 from onnxtile.shapes.opened_calls import Unfolded, inside_of, unfold, written_out
 from onnxtile.shapes.resolve import resolve, tensor_bytes
-from onnxtile.system.errors import ModelError, UsageError
+from onnxtile.system.errors import ModelError, UsageError, about_options
 from onnxtile.system.runtime import Array
 from onnxtile.verification.rounding import makes_quantised
 
@@ -76,7 +80,8 @@ class DistinctKernel:
     """One different kernel: a node whose operands are called i0, i1 ... and its results o0, o1 ...
 
     `tensors` has the types by these names. `fixed` has the constants, as serialised tensors, whose numbers decide what the kernel is.
-    `opsets` are the versions of operators. `label` is the first node that runs it, for messages.
+    `opsets` are the versions of operators. `label` is the first node that runs it, for messages. `own` is the call of the user's function
+    that runs it, where there is one.
     """
 
     node: bytes
@@ -85,6 +90,7 @@ class DistinctKernel:
     opsets: tuple[tuple[str, int], ...]
     label: str = field(compare=False)
     op_type: str = field(compare=False)
+    own: OwnCall | None = None
 
 
 @dataclass(frozen=True)
@@ -300,30 +306,43 @@ class CProgram:
         return replace(self, calls=(*calls, *self.calls[done:]))
 
 
-def program_of(opened: Unfolded, plan: PlanResult) -> CProgram:
-    """Return the calls of `plan`, a plan of `opened`. Raises UsageError for what has no fixed bytes, ModelError."""
+def program_of(opened: Unfolded, plan: PlanResult, own: OwnKernels | None = None) -> CProgram:
+    """Return the calls of `plan`, a plan of `opened`, with the user's `own` kernels.
+
+    Raises UsageError for what has no fixed bytes, or no such arguments, and ModelError.
+    """
     _require_fixed(plan)
-    return _Planned(opened, plan, _ProgramParts()).program()
+    return _Planned(opened, plan, _ProgramParts(own)).program()
 
 
 def _require_fixed(plan: PlanResult) -> None:
     """Raise UsageError for plans that C without allocation cannot run."""
     if plan.ranges:
+        ends = ", ".join(f"{name} from {low} to {high}" for name, (low, high) in plan.ranges.items())
         raise UsageError(
-            "C is written for one size of each dimension, and the plan has ranges", hint="bind them: --dim NAME=N"
+            f"C is written for one size of each dimension, and the plan is for {ends}",
+            hint="bind each to one size: "
+            + " ".join(f"--dim {name}={high}" for name, (_, high) in plan.ranges.items()),
         )
     if plan.unplanned or plan.bounds:
-        left = f"{plan.unplanned[0].name!r}: {plan.unplanned[0].reason}" if plan.unplanned else "sizes are only bounds"
-        raise UsageError(f"C needs the size of every tensor: {left}", hint="bind sizes by --dim or --shape")
+        bounds = ", ".join(f"{name}={most}" for name, most in plan.bounds.items())
+        left = (
+            f"{plan.unplanned[0].name!r}: {plan.unplanned[0].reason}" if plan.unplanned else f"{bounds} is only a bound"
+        )
+        raise UsageError(f"C needs the size of every tensor, and does not have that of {left}")
     for state in plan.states:
         if state.axis is not None:
-            raise UsageError(f"C is not written for a state that grows: {state.input!r}", hint="leave --state out")
+            raise about_options(
+                f"C is not written for a state that grows: {state.input!r}",
+                hint="export a cache of a fixed size, into which ScatterElements or TensorScatter writes, or leave {state} out",
+            )
 
 
 @dataclass
 class _ProgramParts:
-    """What all graphs of a program have in common: constants by value, and different islands."""
+    """What all graphs of a program have in common: the user's kernels, constants by value, and different islands."""
 
+    own: OwnKernels | None = None
     constants: dict[tuple[int, tuple[int, ...], bytes], int] = field(default_factory=dict)
     arrays: list[Array] = field(default_factory=list)
     islands: dict[object, Island] = field(default_factory=dict)
@@ -332,7 +351,7 @@ class _ProgramParts:
     def constant(self, array: Array, tensor: TensorForm) -> BytePlace:
         """Return the place of a constant; equal ones are one."""
         plain = np.ascontiguousarray(array)
-        key = (tensor.dtype, tensor.sizes, plain.tobytes())
+        key = (tensor.dtype, tensor.sizes, blake2b(plain.data).digest())
         if key not in self.constants:
             self.constants[key] = len(self.arrays)
             self.arrays.append(plain)
@@ -370,6 +389,7 @@ class _Planned:
         self._arenas = {arena.name: number for number, arena in enumerate(plan.arenas)}
         self._in_workspace = ends is not None
         self._base, self._end = workspace
+        self._own = {} if shared.own is None else shared.own.of(self._model, self._constants, lambda: self._shapes)
         graph = self._model.graph
         self._inputs = [value for value in graph.inputs if value not in self._constants]
         self._place_buffers(graph, plan.buffers)
@@ -417,7 +437,7 @@ class _Planned:
     def write(self) -> list[Port]:
         """Make the calls of all nodes, and return the outputs."""
         plan, graph = self._plan, self._model.graph
-        self._graph(graph, plan.schedule, plan.steps, plan.bodies)
+        self._graph(graph, plan.schedule, plan.bodies)
         ports = []
         for number, value in enumerate(graph.outputs):
             place = self._place(value)
@@ -435,13 +455,11 @@ class _Planned:
     def _ports(self, values: Iterable[ir.Value]) -> list[Port]:
         return [Port(value.name or "", self._tensor(value), self._place(value)) for value in values]
 
-    def _graph(
-        self, graph: ir.Graph, schedule: Sequence[str], steps: Sequence[int], bodies: Iterable[PlannedBody]
-    ) -> None:
+    def _graph(self, graph: ir.Graph, schedule: Sequence[str], bodies: Iterable[PlannedBody]) -> None:
         inside: dict[str, list[PlannedBody]] = {}
         for body in bodies:
             inside.setdefault(body.node, []).append(body)
-        nodes = named(graph, schedule, steps).nodes
+        nodes = named(graph, schedule)
         movement = self._plan.movement if graph is self._model.graph else None
         transfers = TransferSchedule(() if movement is None else movement.copies, nodes)
         for step, (name, node) in enumerate(zip(schedule, nodes, strict=True)):
@@ -530,7 +548,7 @@ class _Planned:
         if body is None:
             raise ModelError(f"the plan has no body of {node.name!r}")
         self._place_buffers(graph, body.buffers)
-        self._graph(graph, body.schedule, body.steps, body.bodies)
+        self._graph(graph, body.schedule, body.bodies)
         copies = []
         for inner, outer in zip(graph.outputs, node.outputs, strict=False):
             source = self._place(inner)
@@ -565,7 +583,7 @@ class _Planned:
         if turns.go in self._places:
             self._calls.append(CopyCall(self._places[turns.go], always, 1))
         self._calls += [copy for one in turns.read for copy in self._row_copies(one)]
-        self._graph(turns.graph, body.schedule, body.steps, body.bodies)
+        self._graph(turns.graph, body.schedule, body.bodies)
         self._calls += [copy.turned for one in turns.made for copy in self._row_copies(one)]
         moved = [*map(CopyCall, carried, (self._place(one.after) for one in turns.carried), sizes)]
         moved += [] if turns.again is None else [CopyCall(goes_on, self._place(turns.again), 1)]
@@ -705,12 +723,20 @@ class _Planned:
         self._calls += moved
 
     def _operand_key(self, value: ir.Value) -> object:
-        tensor = self._tensor(value)
-        is_constant = _is_written_as_constant(value, self._constants)
-        return tensor, self._constants.array(value).tobytes() if is_constant else None
+        if not _is_written_as_constant(value, self._constants):
+            return self._tensor(value)
+        array = self._constants.array(value)
+        return array.dtype, array.shape, array.tobytes()
 
     def _kernel(self, name: str, node: ir.Node) -> None:
         """Call the kernel of a node."""
+        if node in self._own:
+            self._own_kernel(name, node)
+            return
+        packed = packed_weights(node, self._constants)
+        if packed is not None:
+            self._packed_product(name, node, packed)
+            return
         names: dict[ir.Value, str] = {}
         for value in node.inputs:
             if value is not None:
@@ -729,6 +755,61 @@ class _Planned:
         )
         places = {own: self._place(value) for value, own in (*names.items(), *made.items())}
         self._calls.append(KernelCall(kernel, places))
+
+    def _own_kernel(self, name: str, node: ir.Node) -> None:
+        """Call the user's function for a node, with a workspace after those of the meta-ops around it."""
+        own, facts = self._own[node]
+        assert self._shared.own is not None
+        names: dict[ir.Value, str] = {}
+        places, tensors = dict[str, BytePlace](), list[tuple[str, TensorForm]]()
+        for place, value in enumerate((*node.inputs, *node.outputs)):
+            if value is None or not value.name or value in names:
+                continue
+            names[value] = f"i{len(names)}" if place < len(node.inputs) else f"o{place - len(node.inputs)}"
+            tensor, order = self._tensor(value), own.axes.get(place)
+            if order is not None and place < len(node.inputs):
+                if value not in self._constants or len(order) != len(tensor.sizes):
+                    raise UsageError(f"the axes of inputs[{place}] of {name!r} are not those of a constant")
+                tensor = replace(tensor, sizes=tuple(tensor.sizes[axis] for axis in order))
+                places[names[value]] = self._shared.constant(self._constants.array(value).transpose(order), tensor)
+            else:
+                places[names[value]] = self._place(value)
+            tensors.append((names[value], tensor))
+        size = own.workspace.bytes(node, self._shapes)
+        if size:
+            at = align(self._end, self._plan.alignment)
+            places[WORKING] = BytePlace(WORKSPACE, 0, at)
+            self._shared.workspace = max(self._shared.workspace, at + size)
+        call = own_call(own, self._shared.own.include, node, facts, names)
+        used = {argument for argument in call.arguments if isinstance(argument, str)}
+        if WORKING in used and not size:
+            raise UsageError(f"the call of {own.function!r} has a workspace of no bytes", hint='add workspace = "..."')
+        kernel = DistinctKernel(b"", tuple(tensors), (), (), name, node.op_type, call)
+        self._calls.append(KernelCall(kernel, {one: place for one, place in places.items() if one in used}))
+
+    def _packed_product(self, name: str, node: ir.Node, packed: PackedWeights) -> None:
+        """Call the kernel of a product with weights of 4 bits, which it unpacks."""
+        operand, result = node.inputs[0], node.outputs[0]
+        assert operand is not None
+        arrays = {"i1": packed.weights, "i2": packed.scales}
+        if packed.zero_points is not None:
+            arrays["i3"] = packed.zero_points
+        forms = {own: TensorForm(int(ir.DataType.from_numpy(one.dtype)), one.shape) for own, one in arrays.items()}
+        proto = helper.make_node("MatMulNBits", ["i0", *arrays], ["o0"], domain="com.microsoft")
+        sizes = {"K": packed.rows, "N": packed.columns, "bits": 4, "block_size": packed.block}
+        proto.attribute.extend(helper.make_attribute(key, size) for key, size in sizes.items())
+        opsets = {**self._model.graph.opset_imports, "com.microsoft": 1}
+        tensors = {"i0": self._tensor(operand), **forms, "o0": self._tensor(result)}
+        kernel = DistinctKernel(
+            proto.SerializeToString(deterministic=True),
+            tuple(tensors.items()),
+            (),
+            tuple(sorted(opsets.items())),
+            name,
+            proto.op_type,
+        )
+        places = {own: self._shared.constant(one, forms[own]) for own, one in arrays.items()}
+        self._calls.append(KernelCall(kernel, {"i0": self._place(operand), **places, "o0": self._place(result)}))
 
     def _is_fixed(self, node: ir.Node, value: ir.Value) -> bool:
         """Return whether the numbers of an operand decide what the kernel is: sizes, axes, bounds, scales of a Resize."""
@@ -751,6 +832,9 @@ class _Planned:
 
     def _tensor(self, value: ir.Value) -> TensorForm:
         """Return the type of `value`. Raises UsageError where it has no fixed bytes, or elements of less than a byte."""
+        never = no_fixed_bytes(value, self._facts)
+        if never is not None:
+            raise UsageError(f"no C is written for {value.name!r}: {never}")
         dtype, sizes = self._shapes.dtype(value), self._shapes.sizes(value)
         if dtype is None or sizes is None or tensor_bytes(value, self._shapes) is None or self._shapes.is_bound(value):
             raise UsageError(f"C needs fixed bytes, and {value.name!r} has none: {self._shapes.reason(value)}")
@@ -862,7 +946,7 @@ def _over(opened: Unfolded, plan: PlanResult) -> frozenset[int]:
 
     output = graph.outputs[0]
     last = output.producer()
-    order = named(graph, plan.schedule, plan.steps).nodes
+    order = named(graph, plan.schedule)
     is_last = last is not None and order[-1] is last
     if last is None or not is_last or len(graph.outputs) > 1 or output in roots or any(parts(last, facts)):
         return frozenset()  # kernels before the last write the output, or there are several

@@ -52,7 +52,7 @@ def placed(arrays: Mapping[int, Array]) -> FlashWeights:
         block = blocks[size] = bytearray()
         order = sorted(numbers, key=lambda number: (-arrays[number].nbytes, number))
         for level in _levels(order, arrays):
-            found = _inside(bytes(block), [arrays[number].tobytes() for number in level], size)
+            found = _inside(block, [arrays[number].tobytes() for number in level], size)
             for number, offset in zip(level, found, strict=True):
                 places[number] = size, len(block) if offset is None else offset
                 if offset is None:
@@ -72,7 +72,7 @@ def _levels(order: Sequence[int], arrays: Mapping[int, Array]) -> Iterator[list[
         yield level
 
 
-def _inside(block: bytes, wanted: Sequence[bytes], size: int) -> list[int | None]:
+def _inside(block: bytearray, wanted: Sequence[bytes], size: int) -> list[int | None]:
     """Return where each of `wanted`, which have one length, is in `block`, at a multiple of `size`; None where it is not."""
     if not block or len(wanted[0]) < _LEAST:
         return [_found(block, data, size) if len(block) < 1 << 16 else None for data in wanted]
@@ -89,7 +89,7 @@ def _inside(block: bytes, wanted: Sequence[bytes], size: int) -> list[int | None
     ]
 
 
-def _found(block: bytes, data: bytes, size: int) -> int | None:
+def _found(block: bytearray, data: bytes, size: int) -> int | None:
     at = block.find(data) if data else -1
     while at >= 0 and at % size:
         at = block.find(data, at + 1)

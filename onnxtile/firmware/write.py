@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import onnx
 
 from onnxtile.firmware.calls import (
     SpaceOffset,
@@ -20,7 +19,7 @@ from onnxtile.firmware.calls import (
     stream_of,
     units_of,
 )
-from onnxtile.firmware.kernels import CFunction, CKernel, kernels_in_c
+from onnxtile.firmware.kernels import CTYPES, NO_KERNELS, CFunction, CKernel, kernels_in_c
 from onnxtile.firmware.steps import (
     ARENA,
     CONSTANT,
@@ -43,23 +42,10 @@ from onnxtile.firmware.steps import (
 from onnxtile.firmware.transfers import DECLARED, DEFINED
 from onnxtile.firmware.weights import FlashWeights, placed
 from onnxtile.report.c_header import comment, filled, identifier, identifiers
+from onnxtile.system.errors import about_options
 
-CTYPES: dict[int, str] = {
-    onnx.TensorProto.FLOAT: "float",
-    onnx.TensorProto.DOUBLE: "double",
-    onnx.TensorProto.INT8: "int8_t",
-    onnx.TensorProto.UINT8: "uint8_t",
-    onnx.TensorProto.INT16: "int16_t",
-    onnx.TensorProto.UINT16: "uint16_t",
-    onnx.TensorProto.INT32: "int32_t",
-    onnx.TensorProto.UINT32: "uint32_t",
-    onnx.TensorProto.INT64: "int64_t",
-    onnx.TensorProto.UINT64: "uint64_t",
-    onnx.TensorProto.BOOL: "bool",
-    onnx.TensorProto.FLOAT16: "uint16_t",
-    onnx.TensorProto.BFLOAT16: "uint16_t",
-}
-"""The type in C of an element; of floats of 16 bits that of their bits."""
+_MOST_IN_CODE = 1 << 29
+"""Bytes of weights in the text of C: each takes three of text, and a compiler many more."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +111,11 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
     operands = _constants(program, in_c.kernels, numbers)
     weights = placed({number: program.constants[number] for number in operands})
     in_file = weights.size if weights_in == "file" else 0
+    if not in_file and weights.size > _MOST_IN_CODE:
+        raise about_options(
+            f"a compiler takes no text with {weights.size:,} bytes of weights",
+            hint="keep them in a file: {weights} file",
+        )
     spaces = _Spaces(program, weights)
     table = _CallTable(in_c.kernels, numbers, spaces)
     entries = [table.entry(call) for call in program.calls]
@@ -371,7 +362,7 @@ _HEAD = """\
 def _head(title: str, name: str, head: str) -> str:
     head = re.sub(r"^/\*.*?\*/\n", "", head, count=1, flags=re.DOTALL).strip()
     head = head.replace("#include <string.h>\n", "").replace("#include <stdint.h>\n", "")
-    head = head or "#define idx_t int32_t"  # a model of views and copies alone has no kernels
+    head = head or NO_KERNELS.strip()
     return f"{filled(_HEAD, name, title=title)}\n{head}\n"
 
 
@@ -599,7 +590,8 @@ def _header(
     more: str,
 ) -> str:
     upper = name.upper()
-    lines = [filled(_HEADER, upper, title=comment(title), alignment=str(program.alignment))]
+    alignment = max(program.alignment, 8)  # that of the largest element
+    lines = [filled(_HEADER, upper, title=comment(title), alignment=str(alignment))]
     for arena, variable, size in arenas:
         lines += [f"#define {variable.upper()}_SIZE {size}u /* bytes of the memory {comment(arena)} */"]
         lines += [f"#ifndef {variable.upper()}_SECTION", f"#define {variable.upper()}_SECTION", "#endif"]
@@ -610,7 +602,7 @@ def _header(
     for _, variable, _ in arenas:
         lines += [f"#ifdef {variable.upper()}_EXTERN"]
         lines += [
-            f"extern uint8_t *{variable}; /* give it {variable.upper()}_SIZE bytes, aligned to {program.alignment}, before a run */"
+            f"extern uint8_t *{variable}; /* give it {variable.upper()}_SIZE bytes, aligned to {alignment}, before a run */"
         ]
         lines += ["#else", f"extern uint8_t {variable}[];", "#endif"]
     if in_file:

@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onnxtile.kernels.kernel_graph import ByteSpan
 from onnxtile.model import keys
 from onnxtile.model.binding import Unbound, free_inputs
 from onnxtile.model.constants import Constants
@@ -358,6 +359,21 @@ def cut_starts(node: ir.Node, facts: LayoutFacts) -> dict[ir.Value, list[int]]:
     if moved is None:
         return {}
     return dict(_split(moved, facts) if node.op_type == "Split" else sliced(node, facts))
+
+
+def spans_read(node: ir.Node, value: ir.Value, facts: LayoutFacts) -> tuple[ByteSpan, ...] | None:
+    """Return the bytes of `value` that `node` reads; None for all of them.
+
+    A Slice or Split reads only the bytes of its results, where these are contiguous.
+    """
+    if sharing_of(node) != "cut" or not facts.is_standard(node):
+        return None
+    if [place for place, operand in enumerate(node.inputs) if operand is value] != [0]:
+        return None
+    cuts = [alias for alias in facts.lawful(node) if alias.rule == "cut"]
+    if {alias.value for alias in cuts} != {result for result in node.outputs if result.name}:
+        return None
+    return tuple(ByteSpan(alias.at, alias.at + (tensor_bytes(alias.value, facts.shapes) or 0)) for alias in cuts)
 
 
 def overwrites(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from onnxtile.kernels.aliases import Alias, LayoutFacts, kind_name
+from onnxtile.kernels.aliases import Alias, LayoutFacts, kind_name, spans_read
 from onnxtile.kernels.kernel_graph import (
     ARENA,
     AROUND,
@@ -17,7 +17,6 @@ from onnxtile.kernels.kernel_graph import (
     NONE,
     OUTSIDE,
     UNKNOWN,
-    ByteSpan,
     GraphKernel,
     GraphTensor,
     KernelBody,
@@ -78,13 +77,6 @@ class PlanScope:
         return tuple(pair.output for pair in self.states) if self.io == "outside" else tuple(self.graph.outputs)
 
     @cached_property
-    def kept(self) -> frozenset[ir.Value]:
-        """The values that must outlive the run in the arena."""
-        before = {pair.input for pair in self.states}
-        given = () if self.overwrite_inputs else (value for value in self.given if value not in before)
-        return frozenset((*self.lasting, *given, *self.apart))
-
-    @cached_property
     def apart(self) -> frozenset[ir.Value]:
         """The values that share bytes with nothing."""
         made = (value for node in self.graph for value in node.outputs) if self.alone else ()
@@ -122,6 +114,9 @@ class _GraphReader:
         scope, ids = self._scope, node_ids(self._scope.graph)
         for value in scope.graph.inputs:
             self._add_input(value)
+        inputs = tuple(self._numbers.values())
+        for value in scope.graph.initializers.values():
+            self._number(value)
         kernels = tuple(self._kernel(node, ids[node]) for node in scope.graph)
         outputs = tuple(map(self._number, scope.graph.outputs))
         return KernelGraph(
@@ -129,6 +124,7 @@ class _GraphReader:
             kernels,
             tuple(map(self._number, scope.given)),
             tuple(map(self._number, scope.lasting)),
+            inputs,
             outputs,
             frozenset(map(self._number, scope.apart)),
             tuple(StateShare(self._number(pair.input), self._number(pair.output)) for pair in scope.states),
@@ -154,7 +150,7 @@ class _GraphReader:
             operator_name(node),
             tuple(NONE if value is None else self._numbers[value] for value in node.inputs),
             tuple(
-                TensorRead(*one) for one in zip(read, (self._spans_read(node, value) for value in values), strict=True)
+                TensorRead(*one) for one in zip(read, (spans_read(node, value, facts) for value in values), strict=True)
             ),
             makes,
             inside,
@@ -174,21 +170,6 @@ class _GraphReader:
 
     def _share(self, alias: Alias) -> Share:
         return Share(alias.rule, self._numbers[alias.value], self._number(alias.source), alias.at)
-
-    def _spans_read(self, node: ir.Node, value: ir.Value) -> tuple[ByteSpan, ...] | None:
-        """Return the bytes of `value` that `node` reads; None for all of them.
-
-        A Slice or Split reads only the bytes of its results, where these are contiguous.
-        """
-        if sharing_of(node) != "cut" or not self._facts.is_standard(node):
-            return None
-        if [place for place, operand in enumerate(node.inputs) if operand is value] != [0]:
-            return None
-        cuts = [alias for alias in self._facts.lawful(node) if alias.rule == "cut"]
-        if {alias.value for alias in cuts} != {result for result in node.outputs if result.name}:
-            return None
-        shapes = self._facts.shapes
-        return tuple(ByteSpan(alias.at, alias.at + (tensor_bytes(alias.value, shapes) or 0)) for alias in cuts)
 
     def _bodies(self, node: ir.Node) -> Iterator[KernelBody]:
         for attribute, body in planned_bodies_of(node, self._facts):
@@ -210,7 +191,9 @@ class _GraphReader:
         unit = 1 if dtype is None or size is None else granule(dtype)
         type_ = None if dtype is None else dtype.name
         self._numbers[value] = len(self._tensors)
-        self._tensors.append(GraphTensor(value.name or "", role, size, type_, dims, unit, reason, value))
+        self._tensors.append(
+            GraphTensor(value.name or "", role, size, type_, dims, unit, reason, value in self._facts.constants, value)
+        )
         return self._numbers[value]
 
     def _add_input(self, value: ir.Value) -> None:

@@ -5,7 +5,7 @@ A kernel is what runs as one: a node, a meta-op, a quantised island. Whoever pla
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ class GraphTensor:
     """A value of a graph. It has bytes in the arena, unless its `role` is another; `reason` says why it is outside, or not known.
 
     `bytes` and `dims` are those of the largest sizes; None where they are not known. `granule` is the alignment of its elements in bytes.
+    With `is_constant` it has the same value in each run; a constant that is an output may have bytes in the arena.
     `value` is for readers and writers of models.
     """
 
@@ -32,6 +33,7 @@ class GraphTensor:
     dims: tuple[int, ...] | None = None
     granule: int = 1
     reason: str = ""
+    is_constant: bool = False
     value: Any = field(default=None, compare=False, repr=False)
 
 
@@ -103,7 +105,7 @@ class StateShare(NamedTuple):
 
 
 @dataclass(frozen=True)
-class KernelSchedule:
+class Schedule:
     """The kernels of a graph in the order in which they run.
 
     Each kernel is a step of its own, unless `numbers` says which step each is in: kernels of one step run in any order, or at once.
@@ -128,14 +130,15 @@ class KernelGraph:
     """Tensors, and kernels in a valid order, both by number.
 
     `given` are the inputs in the arena: they are there before the first step, and keep their bytes to the end where `keeps_given`. So do
-    the tensors in `lasting`: the outputs in the arena. `apart` share bytes with nothing in the whole run. `outputs` are all outputs. In a
-    body that `repeats`, a state whose input and output cannot have one address is no state, but an input and an output.
+    the tensors in `lasting`: the outputs in the arena. `apart` share bytes with nothing in the whole run. `inputs` and `outputs` are all of
+    them. In a body that `repeats`, a state whose input and output cannot have one address is no state, but an input and an output.
     """
 
     tensors: tuple[GraphTensor, ...]
     kernels: tuple[GraphKernel, ...]
     given: tuple[int, ...] = ()
     lasting: tuple[int, ...] = ()
+    inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
     apart: frozenset[int] = frozenset()
     states: tuple[StateShare, ...] = ()
@@ -174,10 +177,9 @@ class KernelGraph:
         return tuple(tuple(sorted({makers[read.tensor] for read in kernel.reads} - {NONE})) for kernel in self.kernels)
 
     @cached_property
-    def partly_read(self) -> dict[int, None]:
-        """The tensors of which some kernel reads only some bytes."""
-        reads = (read for kernel in self.kernels for read in kernel.reads)
-        return dict.fromkeys(read.tensor for read in reads if read.spans is not None)
+    def partial_reads(self) -> tuple[TensorRead, ...]:
+        """The reads of some bytes of a tensor, in the order of the kernels."""
+        return tuple(read for kernel in self.kernels for read in kernel.reads if read.spans is not None)
 
     @cached_property
     def views(self) -> dict[int, int]:
@@ -190,33 +192,43 @@ class KernelGraph:
             tensor = self.views[tensor]
         return tensor
 
-    def shares(self, kinds: Iterable[str]) -> Iterator[Share]:
-        """Yield the shares by these rules, by kernel."""
-        wanted = frozenset(kinds)
-        return (share for kernel in self.kernels for share in kernel.shares if share.kind in wanted)
+    def shares(self, kinds: Collection[str], schedule: Schedule | None = None) -> Iterator[Share]:
+        """Yield the shares by these rules, in the order of `schedule`, or of the kernels."""
+        kernels = self.kernels if schedule is None else map(self.kernels.__getitem__, schedule.order)
+        return (share for kernel in kernels for share in kernel.shares if share.kind in kinds)
 
     @cached_property
-    def own_order(self) -> KernelSchedule:
+    def own_order(self) -> Schedule:
         """The kernels in their order, each in a step of its own."""
-        return KernelSchedule(tuple(range(len(self.kernels))))
+        return Schedule(tuple(range(len(self.kernels))))
 
-    def ids(self, schedule: KernelSchedule) -> tuple[str, ...]:
+    def ids(self, schedule: Schedule) -> tuple[str, ...]:
         """Return the names of the kernels in the order of `schedule`."""
         return tuple(self.kernels[number].name for number in schedule.order)
 
-    def sizes(self, schedule: KernelSchedule) -> dict[int, int]:
+    def sizes(self, schedule: Schedule) -> dict[int, int]:
         """Return the bytes of each tensor in the arena, in the order in which they are made."""
         given = (tensor for tensor in self.given if self.tensors[tensor].role == ARENA)
         made = (tensor for tensor in self.made(schedule) if self.tensors[tensor].role == ARENA)
         return {tensor: self.tensors[tensor].bytes or 0 for tensor in (*given, *made)}
 
-    def made(self, schedule: KernelSchedule) -> Iterator[int]:
+    def made(self, schedule: Schedule) -> Iterator[int]:
         """Yield the tensors that kernels make, in the order in which they are made."""
         return (tensor for number in schedule.order for tensor in self.kernels[number].makes)
+
+    def is_one_size(self, a: int, b: int) -> bool:
+        """Return whether both tensors have one element type and one size, and both are known; not where one is NONE."""
+        if NONE in (a, b) or self.tensors[a].bytes is None:
+            return False
+        return self.tensors[a].bytes == self.tensors[b].bytes and self.tensors[a].dtype == self.tensors[b].dtype
 
     def is_computed(self, kernel: GraphKernel) -> bool:
         """Return whether `kernel` runs before the run: it makes constants, none of which is an output."""
         return kernel.is_constant and all(self.tensors[tensor].role == CONSTANT for tensor in kernel.makes)
+
+    def makes_constants(self, kernel: GraphKernel) -> bool:
+        """Return whether `kernel` makes constants outside the arena."""
+        return kernel.is_constant and all(self.tensors[tensor].role != ARENA for tensor in kernel.makes)
 
     def without(self, states: Sequence[StateShare]) -> KernelGraph:
         """Return the graph in which `states` are no states, but inputs and outputs."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from onnxtile.kernels.kernel_graph import ByteSpan, KernelGraph, KernelSchedule
+from onnxtile.kernels.kernel_graph import ByteSpan, KernelGraph, Schedule
 
 Ints = npt.NDArray[np.int64]
 
@@ -104,19 +105,44 @@ class LiveChange(NamedTuple):
     upper: int
 
 
-def live_bytes(changes: Iterable[LiveChange], end: int) -> Ints:
-    """Return the live bytes of each step before `end`, and of the step `end` itself."""
-    rows = np.array([*changes], np.int64).reshape(-1, 3)
-    found: Ints = np.zeros(end + 1, np.int64)
-    np.add.at(found, rows[:, 1], rows[:, 0])
-    np.subtract.at(found, rows[:, 2], rows[:, 0])
-    return np.cumsum(found)
+def live_sums(lower: Ints, upper: Ints, sizes: Ints, end: int) -> Ints:
+    """Return the sum of `sizes` that are live in each step before `end`: each in the steps [lower, upper). They may have further axes."""
+    change = np.zeros((end + 1, *sizes.shape[1:]), np.int64)
+    np.add.at(change, lower, sizes)
+    np.subtract.at(change, upper, sizes)
+    return np.cumsum(change, axis=0)[:-1]
+
+
+class LiveSums:
+    """The live bytes of each step before `end`, of all changes added so far. A change takes two additions, however long it lasts."""
+
+    def __init__(self, end: int) -> None:
+        self._change: Ints = np.zeros(end + 2, np.int64)
+        self._known: Ints | None = None
+
+    def add(self, changes: Iterable[LiveChange], sign: int = 1) -> None:
+        """Add `changes`, or remove them with a `sign` of -1."""
+        for size, lower, upper in changes:
+            self._change[lower] += sign * size
+            self._change[upper] -= sign * size
+        self._known = None
+
+    @property
+    def in_steps(self) -> Ints:
+        """The live bytes of each step."""
+        if self._known is None:
+            self._known = np.cumsum(self._change)
+        return self._known
+
+    def with_known(self, known: Ints) -> None:
+        """Say that the live bytes are `known`, since what was added to these has been removed."""
+        self._known = known
 
 
 # The live ranges of the tensors of a graph.
 
 
-def live_ranges(graph: KernelGraph, schedule: KernelSchedule) -> dict[int, LiveRange]:
+def live_ranges(graph: KernelGraph, schedule: Schedule) -> dict[int, LiveRange]:
     """Return the live range of each input in the arena and of each tensor that a kernel makes, in the order in which they are made.
 
     It starts with the step that makes the tensor, and ends after the last step that reads it, or after its own if none does. Inputs are
@@ -135,20 +161,20 @@ def live_ranges(graph: KernelGraph, schedule: KernelSchedule) -> dict[int, LiveR
     return found
 
 
-def with_states(ranges: Mapping[int, LiveRange], graph: KernelGraph, schedule: KernelSchedule) -> dict[int, LiveRange]:
+def with_states(ranges: Mapping[int, LiveRange], graph: KernelGraph, schedule: Schedule) -> dict[int, LiveRange]:
     """Return `ranges` in which the inputs of states keep their bytes in all steps: the next run reads these, too."""
     whole = (0, max(schedule.end, 1))
     return {**ranges, **{state.input: whole for state in graph.states if state.input in ranges}}
 
 
 def live_parts(
-    graph: KernelGraph, schedule: KernelSchedule, ranges: Mapping[int, LiveRange]
+    graph: KernelGraph, schedule: Schedule, ranges: Mapping[int, LiveRange]
 ) -> dict[int, tuple[LivePart, ...]]:
     """Return the live ranges of the bytes of each tensor that dies part by part: the last to read it read only some of its bytes.
 
     Bytes that no kernel reads are live in the step that makes them.
     """
-    reads: dict[int, list[tuple[int, tuple[ByteSpan, ...] | None]]] = {t: [] for t in graph.partly_read}
+    reads: dict[int, list[tuple[int, tuple[ByteSpan, ...] | None]]] = {read.tensor: [] for read in graph.partial_reads}
     for number, step in schedule.steps.items() if reads else ():
         for tensor, spans in graph.kernels[number].reads:
             if tensor in reads:
@@ -165,3 +191,64 @@ def live_parts(
         if len(joined := union(parts)) > 1:
             found[tensor] = joined
     return found
+
+
+# Precedence: whether all uses of one tensor come before another tensor is made.
+
+
+class Precedence(Protocol):
+    """The questions about two tensors that may share bytes."""
+
+    def before(self, a: int, b: int) -> bool:
+        """Return whether every use of `a` comes before `b` is made."""
+        ...
+
+    def before_in(self, span: ByteSpan, a: int, b: int) -> bool:
+        """Return whether every use of the bytes `span` of `a` comes before `b` is made."""
+        ...
+
+    def until(self, a: int, b: int) -> bool:
+        """Return whether the kernel that makes `b` is the last to use `a`, and the only one in its step."""
+        ...
+
+    def made_before(self, a: int, b: int) -> bool:
+        """Return whether `a` is made before `b` is."""
+        ...
+
+
+class InSteps:
+    """Precedence in one schedule with known live ranges; `parts` has those of tensors that die part by part."""
+
+    def __init__(
+        self,
+        graph: KernelGraph,
+        schedule: Schedule,
+        ranges: Mapping[int, LiveRange],
+        parts: Mapping[int, Sequence[LivePart]] | None = None,
+    ) -> None:
+        self._ranges = ranges
+        self._parts = parts or {}
+        self._readers: Counter[tuple[int, int]] = Counter()
+        if schedule.numbers:
+            steps = schedule.steps.items()
+            self._readers.update((read.tensor, step) for number, step in steps for read in graph.kernels[number].reads)
+
+    def before(self, a: int, b: int) -> bool:
+        """Return whether the live range of `a` ends before the one of `b` begins."""
+        return self._ranges[a][1] <= self._ranges[b][0]
+
+    def before_in(self, span: ByteSpan, a: int, b: int) -> bool:
+        """Return whether the live ranges of the bytes `span` of `a` end before the one of `b` begins."""
+        if a not in self._parts:
+            return self.before(a, b)
+        start = self._ranges[b][0]
+        return all(p.upper <= start for p in self._parts[a] if p.start < span.end and span.start < p.end)
+
+    def until(self, a: int, b: int) -> bool:
+        """Return whether `a` is read last in the step that makes `b`, and by no other kernel of that step."""
+        step = self._ranges[b][0]
+        return self._ranges[a][1] == step + 1 and self._readers[a, step] <= 1
+
+    def made_before(self, a: int, b: int) -> bool:
+        """Return whether the live range of `a` begins before the one of `b`."""
+        return self._ranges[a][0] < self._ranges[b][0]

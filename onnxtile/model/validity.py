@@ -216,9 +216,60 @@ def skeleton(model: ir.Model) -> onnx.ModelProto:
         inputs, graph.outputs, nodes=nodes, initializers=kept, opset_imports=graph.opset_imports, name=graph.name
     )
     # A graph view is what the serialiser takes in a graph's place; the annotation of Model has not heard of it.
-    shell = ir.Model(view, ir_version=model.ir_version, functions=list(model.functions.values()))  # type: ignore[arg-type]
+    return _written(ir.Model(view, ir_version=model.ir_version, functions=list(model.functions.values())))  # type: ignore[arg-type]
+
+
+def without_weights(model: ir.Model) -> onnx.ModelProto:
+    """Return `model`, which stays as it is, as a ModelProto with all its nodes, in which large constants have types and no bytes.
+
+    Large are those of `skeleton`. They are in a file that is not there.
+    """
+    graph = model.graph
+    initializers = []
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        is_small = tensor is None or _inline(tensor)
+        initializers.append(_with_bytes(value) if tensor is None or is_small else _without_bytes(value, tensor))
+    nodes = []
+    for node in graph:
+        constant = _constant(node)
+        is_large = constant is not None and not (_inline(constant) and not isinstance(constant, ir.ExternalTensor))
+        nodes.append(_bare(node, constant) if is_large and constant is not None else node)
+    view = ir.GraphView(
+        *(graph.inputs, graph.outputs),
+        nodes=nodes,
+        initializers=initializers,
+        opset_imports=graph.opset_imports,
+        name=graph.name,
+        metadata_props=graph.metadata_props,
+    )
+    return _written(ir.Model(view, ir_version=model.ir_version, functions=list(model.functions.values())))  # type: ignore[arg-type]
+
+
+def _nowhere(tensor: ir.TensorProtocol, name: str | None) -> ir.ExternalTensor:
+    return ir.ExternalTensor("weights", 0, 0, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name or "")
+
+
+def _without_bytes(value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
+    found = _stand_in(value, tensor)
+    found.const_value = _nowhere(tensor, value.name)
+    found.metadata_props.update(value.metadata_props)
+    return found
+
+
+def _bare(node: ir.Node, constant: ir.TensorProtocol) -> ir.Node:
+    """Return a node like the Constant `node`, without its bytes."""
+    value = node.outputs[0]
+    outputs = [_stand_in(value, constant)]
+    outputs[0].metadata_props.update(value.metadata_props)
+    attributes = [ir.AttrTensor("value", _nowhere(constant, ""))]
+    metadata = dict(node.metadata_props)
+    return ir.Node(node.domain, node.op_type, [], attributes, outputs=outputs, name=node.name, metadata_props=metadata)
+
+
+def _written(model: ir.Model) -> onnx.ModelProto:
     try:
-        return ir.to_proto(shell)
+        return ir.to_proto(model)
     except (ValueError, TypeError, AttributeError, OSError, ir.serde.SerdeError) as error:
         raise ModelError(f"the model cannot be written: {first_cause(error)}") from error
 

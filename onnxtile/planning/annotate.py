@@ -57,7 +57,7 @@ def _graphs(graph: ir.Graph, plan: PlanResult | PlannedBody) -> Iterator[tuple[i
     if not {buffer.name for buffer in plan.tensors} <= names:
         raise UsageError("the plan belongs to another model")
     yield graph, plan
-    nodes = dict(zip(plan.schedule, named(graph, plan.schedule, plan.steps).nodes, strict=True))
+    nodes = dict(zip(plan.schedule, named(graph, plan.schedule), strict=True))
     for body in plan.bodies:
         # A function has one graph for all its calls, so only the JSON has their plans.
         if body.attribute is not None:
@@ -74,8 +74,8 @@ def _mark(graph: ir.Graph, plan: PlanResult | PlannedBody) -> None:
     for row in plan.buffers:
         if row.kind == "workspace" and row.name != SHARED:
             workspaces.setdefault(row.node, []).append(row)
-    schedule = named(graph, plan.schedule, plan.steps)
-    for (node, step), name in zip(schedule.steps.items(), plan.schedule, strict=True):
+    nodes = named(graph, plan.schedule)
+    for node, step, name in zip(nodes, plan.steps, plan.schedule, strict=True):
         node.metadata_props[keys.STEP] = str(step)
         for row in workspaces.get(name, ()):
             key = keys.UNIQUE_WORKSPACE_AT if row.name.endswith(UNIQUE) else keys.WORKSPACE_AT

@@ -16,10 +16,10 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.kernels.aliases import LayoutFacts
-from onnxtile.kernels.from_onnx import PlanScope, carried, planned_bodies_of
+from onnxtile.kernels.from_onnx import PlanScope, read_kernels
+from onnxtile.kernels.kernel_graph import UNKNOWN, KernelBody, KernelGraph
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
-from onnxtile.model.topology import node_id
 from onnxtile.planning.layout import NO_PINS, Layout, Pins, layouts, smallest
 from onnxtile.planning.offsets.effort import NORMAL
 from onnxtile.planning.offsets.problem import Bound, OffsetPlan, OptimalityProof, Problem
@@ -51,8 +51,8 @@ class BodyPlan:
     inside: BodyPlans
 
 
-BodyPlans = Mapping[ir.Node, tuple[BodyPlan, ...]]
-"""The plans of the bodies, by node."""
+BodyPlans = Mapping[int, tuple[BodyPlan, ...]]
+"""The plans of the bodies, by kernel."""
 
 
 @dataclass(frozen=True)
@@ -71,18 +71,18 @@ class Terms:
     kernels: Insides
     in_parts: bool = True
 
-    def needs(self, graph: ir.Graph, inside: BodyPlans) -> Needs:
-        """Return the workspace bytes of the nodes of `graph`; `inside` are the plans of their bodies."""
-        bodies = {node: size for node, planned in inside.items() if (size := max(body.size for body in planned))}
-        units = {node: max(body.alignment for body in planned) for node, planned in inside.items()}
-        own = {node: unit for node, unit in units.items() if unit > self.alignment}
+    def needs(self, graph: KernelGraph, inside: BodyPlans) -> Needs:
+        """Return the workspace bytes of the kernels of `graph`; `inside` are the plans of their bodies."""
+        bodies = {kernel: size for kernel, plans in inside.items() if (size := max(body.size for body in plans))}
+        units = {kernel: max(body.alignment for body in plans) for kernel, plans in inside.items()}
+        own = {kernel: unit for kernel, unit in units.items() if unit > self.alignment}
         kernels = self.workspaces.needs(graph, self.facts, self.kernels.of)
         return replace(kernels, bodies=bodies, alignments=own)
 
-    def set_up(self, scope: PlanScope) -> GraphSetup:
-        """Return what the layouts of the graph of `scope` depend on, its bodies planned. Raises ModelError."""
-        inside = plan_bodies(scope.graph, self)
-        return GraphSetup(OrderSearch(self.facts, scope, self.alignment), self, inside, self.needs(scope.graph, inside))
+    def set_up(self, graph: KernelGraph) -> GraphSetup:
+        """Return what the layouts of `graph` depend on, its bodies planned. Raises ModelError."""
+        inside = plan_bodies(graph, self)
+        return GraphSetup(OrderSearch(graph, self.alignment), self, inside, self.needs(graph, inside))
 
 
 @dataclass(frozen=True)
@@ -105,20 +105,19 @@ class GraphSetup:
         return layouts(self.search, chosen, streams, terms.rules, self.needs, in_parts=terms.in_parts, pins=pins)
 
 
-def plan_bodies(graph: ir.Graph, terms: Terms) -> BodyPlans:
-    """Return the plans of all bodies of the nodes of `graph`. Raises ModelError."""
-    found = {
-        node: tuple(_body(node, name, body, terms) for name, body in planned_bodies_of(node, terms.facts))
-        for node in graph
+def plan_bodies(graph: KernelGraph, terms: Terms) -> BodyPlans:
+    """Return the plans of all bodies of the kernels of `graph`. Raises ModelError."""
+    return {
+        number: tuple(_body(body, terms) for body in kernel.bodies)
+        for number, kernel in enumerate(graph.kernels)
+        if kernel.bodies
     }
-    return {node: planned for node, planned in found.items() if planned}
 
 
-def _body(node: ir.Node, name: str | None, graph: ir.Graph, terms: Terms) -> BodyPlan:
-    scope = PlanScope(graph, "inside", borrows=name is None, states=carried(node, graph, terms.facts), repeats=True)
-    setup = terms.set_up(scope)
+def _body(body: KernelBody, terms: Terms) -> BodyPlan:
+    setup = terms.set_up(body.graph)
     if setup.needs.unique:
-        user = node_id(next(iter(setup.needs.unique)))
+        user = body.graph.kernels[next(iter(setup.needs.unique))].name
         raise UsageError(f"the workspace of {user!r} cannot be unique: its body has bytes only while its node runs")
     least, inside = setup.bound, setup.inside
     layout, plan = smallest(setup.layouts(), (terms.solve,), least)
@@ -126,12 +125,12 @@ def _body(node: ir.Node, name: str | None, graph: ir.Graph, terms: Terms) -> Bod
     assert plan.proof is not None
     proof = with_bodies(problem, plan.proof, layout.workspaces, inside)
     alignment = max(problem.alignments, default=terms.alignment)
-    return BodyPlan(name, layout, plan.offsets, plan.size, alignment, proof, least, inside)
+    return BodyPlan(body.attribute, layout, plan.offsets, plan.size, alignment, proof, least, inside)
 
 
 def with_least_bodies(needs: Needs, inside: BodyPlans) -> Needs:
     """Return `needs` with the least size of each body in `inside` over all orders."""
-    return replace(needs, bodies={node: max(body.least for body in inside[node]) for node in needs.bodies})
+    return replace(needs, bodies={one: max(body.least for body in inside[one]) for one in needs.bodies})
 
 
 def with_bodies(
@@ -144,7 +143,7 @@ def with_bodies(
     spare: dict[str, int] = {}
     ended = proof.ended
     for workspace in workspaces:
-        bodies = inside.get(workspace.nodes[0], ()) if workspace.is_own else ()
+        bodies = inside.get(workspace.users[0], ()) if workspace.is_own else ()
         least = max((body.proof.lower_bound for body in bodies), default=0)
         largest = max(bodies, key=lambda body: body.size, default=None)
         if largest is not None and least < largest.size:
@@ -214,17 +213,19 @@ class Insides:
         """
         found = []
         counted = {
-            node
+            kernel
             for workspace in layout.workspaces
-            for node in workspace.nodes
-            if not workspace.is_own or node not in bodies
+            for kernel in workspace.users
+            if not workspace.is_own or kernel not in bodies
         }
-        for node, name in zip(layout.schedule.nodes, layout.schedule.ids, strict=True):
-            if self._is_kernel(node) and not self._is_constant(node) and not self._is_island(node):
+        for number in layout.schedule.order:
+            kernel = layout.graph.kernels[number]
+            node, name = kernel.node, kernel.name
+            if self._is_kernel(node) and not kernel.is_constant and not self._is_island(node):
                 size = self.known(node)
                 if size != 0:
-                    found.append(Inside(f"{path}{name}", keys.meta_op(node.op_type), size, node in counted))
-            for body in bodies.get(node, ()):
+                    found.append(Inside(f"{path}{name}", keys.meta_op(node.op_type), size, number in counted))
+            for body in bodies.get(number, ()):
                 way = "/".join(part for part in (f"{path}{name}", body.attribute) if part is not None)
                 found.extend(self.rows(body.layout, body.inside, f"{way}/"))
         return tuple(found)
@@ -236,9 +237,6 @@ class Insides:
     def _is_island(self, node: ir.Node) -> bool:
         # A kernel on quantised operands has no float tensors, whatever the nodes between them say.
         return keys.ISLAND in self.facts.model.functions[node.op_identifier()].metadata_props
-
-    def _is_constant(self, node: ir.Node) -> bool:
-        return all(value in self.facts.constants for value in node.outputs)
 
     def _signature(self, value: ir.Value) -> Hashable:
         facts, sizes = self.facts, self.facts.shapes.sizes(value)
@@ -262,5 +260,8 @@ class Insides:
             return None
         solve, rules = partial(planner.plan, effort=NORMAL), WorkspaceRules(insides=True)
         terms = Terms(inner, order, self.alignment, self.rules, solve, rules, nested)
-        (layout,) = terms.set_up(PlanScope(model.graph, "outside")).layouts()
-        return None if layout.roles.unplanned else layout.problem.peak[0]
+        graph = read_kernels(inner, PlanScope(model.graph, "outside"))
+        if any(tensor.role == UNKNOWN for tensor in graph.tensors):
+            return None
+        (layout,) = terms.set_up(graph).layouts()
+        return layout.problem.peak[0]

@@ -10,20 +10,32 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import onnx_ir as ir
 
-from onnxtile.kernels.aliases import Alias, LayoutFacts
-from onnxtile.kernels.from_onnx import PlanScope
-from onnxtile.kernels.liveness import LivePart, LiveRange, union
+from onnxtile.kernels.kernel_graph import ARENA, GraphKernel, KernelGraph, Schedule
+from onnxtile.kernels.liveness import (
+    InSteps,
+    LivePart,
+    LiveRange,
+    Precedence,
+    live_parts,
+    live_ranges,
+    union,
+    with_states,
+)
 from onnxtile.model import keys
 from onnxtile.model.topology import all_values
-from onnxtile.planning.live_ranges import InSteps, Precedence, early_ends, find_live_ranges, with_states
-from onnxtile.planning.offsets.problem import Buffer, OptimalityProof, OverCapacity, PinOverlap, Problem, align
+from onnxtile.planning.offsets.problem import (
+    Buffer,
+    OptimalityProof,
+    OverCapacity,
+    PinOverlap,
+    Problem,
+    align,
+)
 from onnxtile.planning.ordering.every_order import Claim, InEveryOrder, clique, conflicts
 from onnxtile.planning.ordering.order_search import OrderSearch
-from onnxtile.planning.schedule import Order, Schedule, SchedulingContext
-from onnxtile.planning.scope import Roles
+from onnxtile.planning.schedule import Order, SchedulingContext
 from onnxtile.planning.sharing import FixedBytes, Sharing, Timeline, choose
 from onnxtile.planning.workspaces import NO_NEEDS, Needs, WorkspaceBuffer
-from onnxtile.shapes.resolve import granule, tensor_bytes
 from onnxtile.system.errors import ModelError, UsageError, unknown
 from onnxtile.system.text import whole
 
@@ -70,13 +82,12 @@ class Pins:
         every = tuple(keeps | dict.fromkeys(self.keeps))
         return Pins({**offsets, **self.offsets}, {**places, **self.places}, every, self.capacities)
 
-    def require_known(self, model: ir.Model, roles: Roles, workspaces: Collection[str]) -> None:
-        """Raise UsageError for a name that is no tensor or workspace of the main graph with an address in an arena."""
+    def require_known(self, model: ir.Model, graph: KernelGraph, workspaces: Collection[str]) -> None:
+        """Raise UsageError for a name that is no tensor or workspace of the main `graph` of `model` with an address in an arena."""
         if not self.names:
             return
-        tensors = {value.name or "" for value in roles.tensors}
-        reasons = {value.name or "": reason for value, reason in (*roles.outside.items(), *roles.unplanned.items())}
-        reasons |= {value.name or "": "a constant" for value in roles.constants}
+        tensors = {tensor.name for tensor in graph.tensors if tensor.role == ARENA}
+        reasons = {one.name: one.reason or "a constant" for one in graph.tensors if one.role != ARENA}
         for name in self.names:
             if name in tensors or (name in workspaces and name not in self.keeps):
                 continue
@@ -116,24 +127,27 @@ class Pins:
                     f"the pin of {name!r} is an offset in one of several memories", hint=f"choose {', '.join(names)}"
                 )
 
-    def require_agreement(self, facts: LayoutFacts, tensors: Iterable[ir.Value]) -> None:
+    def require_agreement(self, graph: KernelGraph) -> None:
         """Raise UsageError for a view that must have another address or memory than its source."""
-        if not self.offsets and not self.places:
-            return
-        sources = {a.value: a.source for a in _views(facts)}
-        known = {value.name or "" for value in tensors}
-        by_root: dict[ir.Value, list[str]] = {}
-        for root, name in ((_root(v, sources, frozenset(self.keeps)), v.name or "") for v in tensors):
-            if name in self.offsets or name in self.places:
-                by_root.setdefault(root, []).append(name)
+        by_root: dict[int, list[str]] = {}
+        for number, tensor in enumerate(graph.tensors) if self.offsets or self.places else ():
+            if tensor.role == ARENA and (tensor.name in self.offsets or tensor.name in self.places):
+                by_root.setdefault(self._root(number, graph), []).append(tensor.name)
         for names in by_root.values():
             for wanted in (self.offsets, self.places):
-                said = [name for name in names if name in wanted and name in known]
+                said = [name for name in names if name in wanted]
                 other = next((name for name in said if wanted[name] != wanted[said[0]]), None)
                 if other is not None:
                     raise UsageError(
                         f"{said[0]!r} and {other!r} are views of one another, and cannot be at {wanted[said[0]]} and {wanted[other]}"
                     )
+
+    def _root(self, number: int, graph: KernelGraph) -> int:
+        """Return the tensor that `number` is a view of, where neither is kept."""
+        kept, names = self.kept, graph.tensors
+        while number in graph.views and kept.isdisjoint((names[number].name, names[graph.views[number]].name)):
+            number = graph.views[number]
+        return number
 
     @cached_property
     def kept(self) -> frozenset[str]:
@@ -155,16 +169,6 @@ def _inside(name: str) -> UsageError:
     return UsageError(f"{name!r} has no address of its own in the main graph: it is made in a body or function")
 
 
-def _views(facts: LayoutFacts) -> Iterator[Alias]:
-    return (alias for node in facts.model.graph for alias in facts.lawful(node) if alias.rule == "view")
-
-
-def _root(value: ir.Value, sources: Mapping[ir.Value, ir.Value], kept: frozenset[str]) -> ir.Value:
-    while value in sources and value.name not in kept and sources[value].name not in kept:
-        value = sources[value]
-    return value
-
-
 def _number(name: str, text: str) -> int:
     found = whole(text)
     if found is None:
@@ -184,16 +188,15 @@ _MOST = 2**53
 
 @dataclass(frozen=True)
 class Layout:
-    """A schedule, the role and live range of each value, and the alias sets; `order` says which value is dead before another is made.
+    """A schedule of `graph`, the live range of each tensor, and the alias sets; `order` says which tensor is dead before another is made.
 
     `buffers` are to be placed: one for each alias set, and one for each of the `workspaces`. `make_whole` returns the layout of the same
     schedule in which all bytes of a buffer are live in its whole live range, `make_loose` one with parts only where they lower the peak.
     """
 
-    scope: PlanScope
+    graph: KernelGraph
     schedule: Schedule
-    roles: Roles
-    live_ranges: Mapping[ir.Value, LiveRange]
+    live_ranges: Mapping[int, LiveRange]
     order: Precedence
     sharing: Sharing
     buffers: tuple[Buffer, ...]
@@ -202,6 +205,11 @@ class Layout:
     make_whole: Callable[[], Layout]
     make_loose: Callable[[], Layout]
     make_outlines: Callable[[], tuple[Buffer, ...]]
+
+    @property
+    def kernels(self) -> Iterator[GraphKernel]:
+        """The kernels in the order of the schedule."""
+        return (self.graph.kernels[number] for number in self.schedule.order)
 
     @cached_property
     def problem(self) -> Problem:
@@ -231,11 +239,10 @@ class Layout:
         assert isinstance(self.order, InEveryOrder)
         order = self.order
         alias_sets = {id(alias_set): alias_set for alias_set in self.sharing.alias_sets.of.values()}.values()
-        claims = [
-            order.claim(alias_set.owner.name or "", alias_set.live_range, alias_set.tensors) for alias_set in alias_sets
-        ]
+        names = self.graph.tensors
+        claims = [order.claim(names[one.owner].name, one.live_range, one.tensors) for one in alias_sets]
         for workspace in self.workspaces:
-            users = tuple(map(order.number, workspace.nodes))
+            users = tuple(map(order.number, workspace.users))
             claims.append(Claim(workspace.buffer.name, (workspace.buffer.lower, workspace.buffer.upper), users, users))
         return claims
 
@@ -267,101 +274,79 @@ def layouts(
             "nodes that may run at the same time cannot share one workspace",
             hint="leave --share-workspaces out" if needs.shared else "leave 'shared' out of the rules",
         )
-    terms = _LayoutTerms(
-        search.facts,
-        search.scope,
-        search.alignment,
-        frozenset(rules),
-        order.every,
-        needs,
-        search.roles,
-        in_parts and not order.every,
-        pins,
-    )
+    parts = in_parts and not order.every
+    terms = _LayoutTerms(search.graph, search.alignment, frozenset(rules), order.every, needs, parts, pins)
 
     def searched() -> Iterator[Schedule]:
         return search.orders({*rules, "view"}, needs)
 
-    return map(terms.layout, order.candidates(SchedulingContext(search.own, streams, searched, search.is_wide)))
+    graph = search.graph
+    context = SchedulingContext(graph.own_order, graph.after, streams, searched, search.is_wide)
+    return map(terms.layout, order.candidates(context))
 
 
 @dataclass(frozen=True)
 class _LayoutTerms:
     """The inputs of a layout apart from its schedule."""
 
-    facts: LayoutFacts
-    scope: PlanScope
+    graph: KernelGraph
     alignment: int
     rules: frozenset[str]
     every: bool
     needs: Needs
-    roles: Callable[[Schedule], Roles]
     in_parts: bool
     pins: Pins = NO_PINS
     saves_copies: bool = True
 
     def layout(self, schedule: Schedule) -> Layout:
-        scope, facts = self.scope, self.facts
-        roles = self.roles(schedule)
-        self._require_countable(roles)
-        live_ranges = find_live_ranges(scope, schedule)
+        graph = self.graph
+        self._require_countable()
+        ranges = live_ranges(graph, schedule)
         # In another order, another part may be the first to die: a buffer for every order is live as a whole.
-        parts = early_ends(scope, schedule, facts, live_ranges) if self.in_parts else None
-        order = self._in_every_order(schedule, roles) if self.every else InSteps(schedule, live_ranges, parts)
+        parts = live_parts(graph, schedule, ranges) if self.in_parts else None
+        order = InEveryOrder(graph, schedule) if self.every else InSteps(graph, schedule, ranges, parts)
         # The order of reads and writes is that of the graph, but the bytes of a state are held throughout.
-        live_ranges = with_states(live_ranges, scope, schedule)
-        states = tuple(Alias(pair.output, pair.input, "state") for pair in scope.states)
+        ranges = with_states(ranges, graph, schedule)
         workspaces = tuple(
-            replace(workspace, buffer=self.pins.on(workspace.buffer)) for workspace in self.needs.workspaces(schedule)
+            replace(one, buffer=self.pins.on(one.buffer)) for one in self.needs.workspaces(graph, schedule)
         )
         used = [workspace.buffer for workspace in workspaces]
-        held = (scope.kept, used, parts, self.saves_copies, self._fixed(roles), states, not scope.repeats)
-        timeline = Timeline(schedule, live_ranges, order, *held)
-        sharing = choose(timeline, facts, tuple(roles.tensors), self.alignment, self.rules)
-        apart = [pair for pair in scope.states if scope.repeats and not sharing.is_one(pair.input, pair.output)]
+        timeline = Timeline(graph, schedule, ranges, order, used, parts, self.saves_copies, self._fixed())
+        sharing = choose(timeline, self.alignment, self.rules)
+        apart = [state for state in graph.states if graph.repeats and not sharing.is_one(*state)]
         if apart:
-            left = tuple(pair for pair in scope.states if pair not in apart)
-            return replace(self, scope=replace(scope, states=left)).layout(schedule)
-        buffers = (*_buffers(sharing, facts, self.alignment), *(workspace.buffer for workspace in workspaces))
+            return replace(self, graph=graph.without(apart)).layout(schedule)
+        buffers = (*_buffers(sharing, graph, self.alignment), *used)
         whole = partial(replace(self, in_parts=False).layout, schedule)
         loose = partial(replace(self, saves_copies=False).layout, schedule)
-        found = (roles, live_ranges, order, sharing, buffers, workspaces)
-        outlines = partial(self._with_outlines, buffers, sharing, schedule, live_ranges)
-        return Layout(scope, schedule, *found, self.alignment, whole, loose, outlines)
+        outlines = partial(self._with_outlines, buffers, sharing, schedule, ranges)
+        found = (graph, schedule, ranges, order, sharing, buffers, workspaces)
+        return Layout(*found, self.alignment, whole, loose, outlines)
 
     def _with_outlines(
-        self,
-        buffers: Iterable[Buffer],
-        sharing: Sharing,
-        schedule: Schedule,
-        live_ranges: Mapping[ir.Value, LiveRange],
+        self, buffers: Iterable[Buffer], sharing: Sharing, schedule: Schedule, ranges: Mapping[int, LiveRange]
     ) -> tuple[Buffer, ...]:
         """Return `buffers` in which each byte lives while a tensor of `sharing` over it does, part by part."""
-        ends = early_ends(self.scope, schedule, self.facts, live_ranges)
+        ends = live_parts(self.graph, schedule, ranges)
         lives: dict[str, list[LivePart]] = {}
-        for value, alias_set in sharing.alias_sets.of.items():
-            size, start = tensor_bytes(value, self.facts.shapes) or 0, alias_set.start(value)
-            parts = ends.get(value, (LivePart(0, size, *live_ranges[value]),))
-            found = lives.setdefault(alias_set.owner.name or "", [])
+        for tensor, alias_set in sharing.alias_sets.of.items():
+            size, start = sharing.alias_sets.size(tensor), alias_set.start(tensor)
+            parts = ends.get(tensor, (LivePart(0, size, *ranges[tensor]),))
+            found = lives.setdefault(self.graph.tensors[alias_set.owner].name, [])
             found += (part._replace(start=part.start + start, end=part.end + start) for part in parts)
         return tuple(replace(one, outline=union(lives[one.name])) if one.name in lives else one for one in buffers)
 
-    def _fixed(self, roles: Roles) -> dict[ir.Value, FixedBytes]:
-        pins = self.pins
-        named = {value.name or "": value for value in roles.tensors} if pins.names else {}
+    def _fixed(self) -> dict[int, FixedBytes]:
+        pins, fixed = self.pins, self.pins.offsets.keys() | self.pins.places.keys()
+        tensors = enumerate(self.graph.tensors) if fixed else ()
         return {
-            named[name]: FixedBytes(pins.offsets.get(name), pins.places.get(name), name in pins.kept, pins.limit(name))
-            for name in pins.names
-            if name in named
+            number: FixedBytes(pins.offsets.get(one.name), pins.places.get(one.name), pins.limit(one.name))
+            for number, one in tensors
+            if one.role == ARENA and one.name in fixed
         }
 
-    def _in_every_order(self, schedule: Schedule, roles: Roles) -> InEveryOrder:
-        constants, tensors = self.facts.constants, roles.tensors
-        computed = {n for n in schedule.nodes if all(v in constants and v not in tensors for v in n.outputs)}
-        return InEveryOrder(self.scope, schedule, computed)
-
-    def _require_countable(self, roles: Roles) -> None:
-        sizes = [tensor_bytes(value, self.facts.shapes) or 0 for value in roles.tensors]
+    def _require_countable(self) -> None:
+        sizes = [tensor.bytes or 0 for tensor in self.graph.tensors if tensor.role == ARENA]
         sizes += self.needs.sizes
         total = sum(align(size, self.alignment) for size in sizes)
         if total > _MOST:
@@ -371,20 +356,16 @@ class _LayoutTerms:
             )
 
 
-def _buffers(sharing: Sharing, facts: LayoutFacts, alignment: int) -> tuple[Buffer, ...]:
-    """Return a buffer for each alias set, aligned at least to its elements."""
-    granules: dict[ir.Value, int] = {}
-    for value, alias_set in sharing.alias_sets.of.items():
-        dtype = facts.shapes.dtype(value)
-        assert dtype is not None
-        granules[alias_set.owner] = max(granule(dtype), granules.get(alias_set.owner, 1))
-    found = []
-    for owner, wanted in granules.items():
-        alias_set, own = sharing.alias_sets.of[owner], wanted if wanted > alignment else None
-        name, live_range, outline = owner.name or "", alias_set.live_range, alias_set.outline
+def _buffers(sharing: Sharing, graph: KernelGraph, alignment: int) -> Iterator[Buffer]:
+    """Yield a buffer for each alias set, aligned at least to its elements."""
+    granules: dict[int, int] = {}
+    for tensor, alias_set in sharing.alias_sets.of.items():
+        granules[alias_set.owner] = max(graph.tensors[tensor].granule, granules.get(alias_set.owner, 1))
+    for owner, unit in granules.items():
+        alias_set, own = sharing.alias_sets.of[owner], unit if unit > alignment else None
+        name, live_range, outline = graph.tensors[owner].name, alias_set.live_range, alias_set.outline
         pin, memory = alias_set.pin, alias_set.fixed.memory
-        found.append(Buffer(name, alias_set.size, *live_range, own, outline=outline, pin=pin, memory=memory))
-    return tuple(found)
+        yield Buffer(name, alias_set.size, *live_range, own, outline=outline, pin=pin, memory=memory)
 
 
 # The layout with the smallest arena, of several layouts of one graph.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -10,7 +10,17 @@ import onnx_ir as ir
 
 from onnxtile.declare.plan_document import Constant, Excluded
 from onnxtile.kernels.aliases import LayoutFacts
-from onnxtile.kernels.from_onnx import PlanScope
+from onnxtile.kernels.from_onnx import PlanScope, read_kernels
+from onnxtile.kernels.kernel_graph import (
+    ARENA,
+    CONSTANT,
+    IN_PLACE,
+    OUTSIDE,
+    UNKNOWN,
+    GraphTensor,
+    KernelGraph,
+    Schedule,
+)
 from onnxtile.kernels.states import StateChoice, states_of
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeRanges
@@ -26,10 +36,8 @@ from onnxtile.planning.ranges import RangeOrders, scaled_arenas, with_scaled, wi
 from onnxtile.planning.result import PlanResult
 from onnxtile.planning.rows import (
     Address,
-    all_roles,
     attributes,
     constant_nodes,
-    dtype,
     inputs,
     listed_states,
     operands,
@@ -39,14 +47,15 @@ from onnxtile.planning.rows import (
     planned_bodies,
     planned_states,
     results,
+    tensors_outside,
     with_states,
     with_strides,
 )
-from onnxtile.planning.schedule import Order, Schedule, find_order
+from onnxtile.planning.schedule import Order, find_order
 from onnxtile.planning.sharing import copies
 from onnxtile.planning.workspaces import NO_RULES, Needs, WorkspaceRules
 from onnxtile.shapes.opened_calls import Unfolded, unfold
-from onnxtile.shapes.resolve import Shapes, granule, tensor_bytes
+from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.errors import Infeasible
 
 NO_STATES = StateChoice()
@@ -112,15 +121,16 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     capacities = {memory.name: memory.capacity for memory in memories(settings.capacity)}
     pins = replace(settings.pins.with_marks(model), capacities=capacities)
     scope = PlanScope(model.graph, settings.io, settings.overwrite_inputs, alone=pins.kept, states=states.taken)
+    graph = read_kernels(facts, scope)
     chosen_order = find_order(settings.order)
 
     settings.workspaces.require_known(model)
-    setup = plan_terms(facts, settings, chosen_order, chosen, settings.effort).set_up(scope)
+    setup = plan_terms(facts, settings, chosen_order, chosen, settings.effort).set_up(graph)
     search, inside, needs = setup.search, setup.inside, setup.needs
-    _require_possible(pins, search, needs, settings)
+    _require_possible(pins, model, graph, needs, settings)
     is_moved = settings.slow is not None
     bound = 0 if is_moved else setup.bound
-    least = max(bound, _pinned_end(pins, search, settings.alignment))
+    least = max(bound, _pinned_end(pins, graph, settings.alignment))
     # A wide graph has one layout, and most buffers: nothing is spared by placing them with little effort first.
     efforts = (settings.effort,) if search.is_wide else settings.effort.stages
     if pins.offsets:
@@ -138,18 +148,24 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
             given = replace(chosen_order, candidates=lambda _: schedules)
             return setup.layouts(settings.streams, pins, given)
 
-        further = RangeOrders(search, settings.ranges, frozenset({*settings.share, "view"}), needs)
+        def searched_at(sizes: Mapping[str, int]) -> OrderSearch:
+            at = replace(facts, shapes=facts.shapes.at(sizes))
+            return OrderSearch(read_kernels(at, scope), settings.alignment)
+
+        rules = frozenset({*settings.share, "view"})
+        further = RangeOrders(search, searched_at, facts.shapes, settings.ranges, rules, needs)
         layout, allocation = further.better((layout, allocation), laid_out, placings[-1])
-    problem, schedule, sharing, roles = layout.problem, layout.schedule, layout.sharing, layout.roles
+    graph, problem, schedule, sharing = layout.graph, layout.problem, layout.schedule, layout.sharing
     places = {name: Address(allocation.places[name], offset) for name, offset in allocation.offsets.items()}
-    told = all_roles(layout, inside)
+    told = tensors_outside(layout, inside)
+    unknown = tuple(tensor for tensor in told if tensor.role == UNKNOWN)
     peak, peak_step = problem.peak
-    if told.unplanned and settings.capacity is not None:
-        raise _unplanned(told.unplanned, facts)
+    if unknown and settings.capacity is not None:
+        raise _unplanned(unknown, facts)
     proof = with_bodies(problem, allocation.proof, layout.workspaces, inside)
-    if told.unplanned:
+    if unknown:
         proof = replace(proof, ended="unplanned tensors")
-    optimal = allocation.size == proof.lower_bound and not told.unplanned
+    optimal = allocation.size == proof.lower_bound and not unknown
     scaled = scaled_arenas(layout, allocation, facts.shapes, settings.ranges)
     buffers = with_scaled(with_strides(planned(layout, facts, places), states, layout, facts), scaled)
     return PlanResult(
@@ -167,13 +183,13 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         any_order_bound=None if is_moved else least,
         bound=proof.bound,
         ended=proof.ended,
-        activation_bytes=sum(align(_bytes(value, shapes), settings.alignment) for value in roles.tensors),
-        in_place=sum(alias.rule == "in place" for used in sharing.shares.values() for alias in used[:1]),
-        copies=copies(schedule, facts, sharing),
+        activation_bytes=sum(align(size, settings.alignment) for size in graph.sizes(schedule).values()),
+        in_place=sum(one.kind == IN_PLACE for used in sharing.shares.values() for one in used[:1]),
+        copies=copies(graph, schedule, sharing),
         io=settings.io,
         overwrite_inputs=settings.overwrite_inputs,
         order=settings.order,
-        schedule=schedule.ids,
+        schedule=graph.ids(schedule),
         steps=tuple(schedule.steps.values()),
         buffers=buffers,
         bodies=with_scaled_bodies(planned_bodies(layout, inside, facts, places), buffers, scaled),
@@ -185,10 +201,10 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         operands=operands(layout),
         results=results(layout),
         attributes=attributes(layout),
-        constant_nodes=constant_nodes(layout, facts),
-        constants=_placed_in_order(told.constants, facts, settings.alignment),
-        outside=_excluded(told.outside, facts),
-        unplanned=_excluded(told.unplanned, facts),
+        constant_nodes=constant_nodes(layout),
+        constants=tuple(_placed_in_order((one for one in told if one.role == CONSTANT), settings.alignment)),
+        outside=tuple(_excluded(tensor) for tensor in told if tensor.role == OUTSIDE),
+        unplanned=tuple(map(_excluded, unknown)),
         states=planned_states(states, layout, facts, places),
         listed=listed_states(states),
         ranges=dict(settings.ranges),
@@ -213,65 +229,48 @@ def plan_terms(facts: LayoutFacts, settings: PlanSettings, order: Order, planner
     )
 
 
-def _require_possible(pins: Pins, search: OrderSearch, needs: Needs, settings: PlanSettings) -> None:
+def _require_possible(pins: Pins, model: ir.Model, graph: KernelGraph, needs: Needs, settings: PlanSettings) -> None:
     """Raise UsageError for pins of tensors or memories that the plan does not have, or that contradict each other."""
-    roles = search.roles(search.own)
-    workspaces = {workspace.buffer.name for workspace in needs.workspaces(search.own)} if pins.names else set()
-    pins.require_known(search.facts.model, roles, workspaces)
+    workspaces = needs.workspaces(graph, graph.own_order) if pins.names else ()
+    pins.require_known(model, graph, {workspace.buffer.name for workspace in workspaces})
     pins.require_memories()
-    pins.require_agreement(search.facts, roles.tensors)
-    pins.require_addresses(_pinned_sizes(pins, search), settings.alignment)
+    pins.require_agreement(graph)
+    pins.require_addresses(_pinned_sizes(pins, graph), settings.alignment)
 
 
-def _pinned_end(pins: Pins, search: OrderSearch, alignment: int) -> int:
+def _pinned_end(pins: Pins, graph: KernelGraph, alignment: int) -> int:
     """Return the end of the highest pinned tensor in bytes, which every arena of every order has; 0 without one."""
-    sizes = _pinned_sizes(pins, search).items()
+    sizes = _pinned_sizes(pins, graph).items()
     return max((align(pins.offsets[name] + size, alignment) for name, size in sizes if size), default=0)
 
 
-def _pinned_sizes(pins: Pins, search: OrderSearch) -> dict[str, int]:
+def _pinned_sizes(pins: Pins, graph: KernelGraph) -> dict[str, int]:
     """Return the bytes of each pinned tensor, by name."""
-    tensors = search.roles(search.own).tensors if pins.offsets else ()
-    return {_name(value): _bytes(value, search.facts.shapes) for value in tensors if value.name in pins.offsets}
+    held = (tensor for tensor in (graph.tensors if pins.offsets else ()) if tensor.role == ARENA)
+    return {tensor.name: tensor.bytes or 0 for tensor in held if tensor.name in pins.offsets}
 
 
-def _unplanned(reasons: Mapping[ir.Value, str], facts: LayoutFacts) -> Infeasible:
+def _unplanned(unknown: Sequence[GraphTensor], facts: LayoutFacts) -> Infeasible:
     """Return the error for tensors of unknown size, with which no arena is known to fit its capacity."""
-    value, reason = next(iter(reasons.items()))
-    more = f" and {len(reasons) - 1:,} more" if len(reasons) > 1 else ""
+    first = unknown[0]
+    more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
     return Infeasible(
-        f"cannot tell whether the arena fits its capacity: the size of {_name(value)!r}{more} is not known: {reason}",
+        f"cannot tell whether the arena fits its capacity: the size of {first.name!r}{more} is not known: {first.reason}",
         hint=None if facts.unbound.options else "give --bound NAME=N, the upper bound of a data-dependent dimension",
     )
 
 
-def _placed_in_order(values: Iterable[ir.Value], facts: LayoutFacts, alignment: int) -> tuple[Constant, ...]:
-    """Return the constants with consecutive offsets outside the arena; constants without fixed bytes have no offset."""
-    placed, end = [], 0
-    for value in values:
-        size = tensor_bytes(value, facts.shapes)
-        element = facts.shapes.dtype(value)
-        offset = None if size is None or element is None else align(end, max(alignment, granule(element)))
-        placed.append(Constant(_name(value), size, offset, dtype(value, facts), facts.shapes.sizes(value)))
-        end = end if size is None or offset is None else offset + size
-    return tuple(placed)
+def _placed_in_order(constants: Iterable[GraphTensor], alignment: int) -> Iterator[Constant]:
+    """Yield the constants with consecutive offsets outside the arena; constants without fixed bytes have no offset."""
+    end = 0
+    for tensor in constants:
+        offset = None if tensor.bytes is None else align(end, max(alignment, tensor.granule))
+        yield Constant(tensor.name, tensor.bytes, offset, tensor.dtype, tensor.dims)
+        end = end if tensor.bytes is None or offset is None else offset + tensor.bytes
 
 
-def _excluded(reasons: Mapping[ir.Value, str], facts: LayoutFacts) -> tuple[Excluded, ...]:
-    return tuple(
-        Excluded(_name(value), reason, dtype(value, facts), facts.shapes.sizes(value))
-        for value, reason in reasons.items()
-    )
-
-
-def _name(value: ir.Value) -> str:
-    return value.name or ""
-
-
-def _bytes(value: ir.Value, shapes: Shapes) -> int:
-    size = tensor_bytes(value, shapes)
-    assert size is not None
-    return size
+def _excluded(tensor: GraphTensor) -> Excluded:
+    return Excluded(tensor.name, tensor.reason, tensor.dtype, tensor.dims)
 
 
 # The arena of a model in the order of its file, planned with little effort: an upper bound of the arena of its plan.
@@ -285,5 +284,7 @@ def quick_allocation(opened: Unfolded, settings: PlanSettings) -> Allocation:
     facts = LayoutFacts(opened.model, opened.shapes, opened.constants)
     scope = PlanScope(opened.model.graph, settings.io, settings.overwrite_inputs)
     own, planner, effort = find_order("model"), find_planner(settings.planner), LEVELS["low"]
-    found = plan_terms(facts, settings, own, planner, effort).set_up(scope).layouts(settings.streams)
+    found = (
+        plan_terms(facts, settings, own, planner, effort).set_up(read_kernels(facts, scope)).layouts(settings.streams)
+    )
     return allocate(next(found).problem, memories(None), planner, effort)

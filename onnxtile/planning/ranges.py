@@ -13,7 +13,8 @@ import onnx_ir as ir
 
 from onnxtile.declare.plan_document import SHARED, WORKSPACE, ArenaFormula, PlannedBody, PlannedBuffer
 from onnxtile.kernels.aliases import operands_of_state
-from onnxtile.kernels.liveness import Ints
+from onnxtile.kernels.kernel_graph import Schedule
+from onnxtile.kernels.liveness import Ints, live_sums
 from onnxtile.model.binding import free_inputs, rename_symbols, symbols
 from onnxtile.model.formula import Extreme, SizeFormula, SizePieces, SizeRanges, extreme
 from onnxtile.planning.layout import Layout
@@ -22,7 +23,6 @@ from onnxtile.planning.offsets.problem import Problem
 from onnxtile.planning.offsets.range_formulas import RangeFormulas, sample_sizes
 from onnxtile.planning.ordering.order_search import OrderSearch
 from onnxtile.planning.result import PlanResult, size_pieces, size_text
-from onnxtile.planning.schedule import Schedule
 from onnxtile.planning.workspaces import Needs
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, bytes_formula, resolve
@@ -61,10 +61,11 @@ def scaled_arenas(
     if not ranges:
         return ()
     sizes = buffer_sizes(layout, shapes, ranges)
-    if layout.scope.states:
+    if layout.graph.states:
         return tuple(_fixed(arena, sizes, ranges) for arena in allocation.arenas)
     found = tuple(_scaled(arena, sizes, ranges) for arena in allocation.arenas)
-    if all(shapes.formulas(value) is not None for value in layout.sharing.alias_sets.of):
+    tensors = layout.graph.tensors
+    if all(shapes.formulas(tensors[number].value) is not None for number in layout.sharing.alias_sets.of):
         return found
     # A tensor without a formula counts with its largest size, so that a peak would be too large.
     return tuple(replace(arena, formula=replace(arena.formula, peak=None)) for arena in found)
@@ -107,14 +108,14 @@ def _fixed_offset(row: PlannedBuffer) -> SizePieces:
 def buffer_sizes(layout: Layout, shapes: Shapes, ranges: SizeRanges) -> dict[str, SizeFormula]:
     """Return the bytes of each buffer: the end of the last tensor in it. A tensor without a formula has its largest size throughout."""
     ends: dict[str, dict[SizeFormula, None]] = {}
-    alias_sets = layout.sharing.alias_sets
-    for value, alias_set in alias_sets.of.items():
-        size = bytes_formula(value, shapes) or SizeFormula.number(alias_sets.size(value))
-        ends.setdefault(_name(alias_set.owner), {})[size + alias_sets.start(value)] = None
+    alias_sets, tensors = layout.sharing.alias_sets, layout.graph.tensors
+    for number, alias_set in alias_sets.of.items():
+        size = bytes_formula(tensors[number].value, shapes) or SizeFormula.number(alias_sets.size(number))
+        ends.setdefault(tensors[alias_set.owner].name, {})[size + alias_sets.start(number)] = None
     sizes = {name: extreme("max", found, ranges) for name, found in ends.items()}
-    for pair in layout.scope.states:
-        held = alias_sets.of[pair.input]
-        sizes[_name(held.owner)] = SizeFormula.number(held.size)
+    for state in layout.graph.states:
+        held = alias_sets.of[state.input]
+        sizes[tensors[held.owner].name] = SizeFormula.number(held.size)
     return {b.name: sizes.get(b.name) or SizeFormula.number(b.size) for b in layout.problem.buffers}
 
 
@@ -130,10 +131,6 @@ def _scaled(arena: Filled, sizes: Mapping[str, SizeFormula], ranges: SizeRanges)
     if scaled is None or all(scaled.size.at(c) >= fixed.at(c) for c in corners):
         return ScaledArena.of(arena, fixed, None, formulas.peak())
     return ScaledArena.of(arena, fixed, scaled.size, formulas.peak(), scaled.offsets)
-
-
-def _name(value: ir.Value) -> str:
-    return value.name or ""
 
 
 # The smallest sizes at which a plan over ranges of dimensions exceeds a capacity.
@@ -254,10 +251,21 @@ _BETTER = 0.98
 
 
 class RangeOrders:
-    """Looks for orders that are better at other sizes in `ranges` than at the largest, where `search` has searched all orders."""
+    """Looks for orders that are better at other sizes in `ranges` than at the largest, where `search` has searched all orders.
 
-    def __init__(self, search: OrderSearch, ranges: SizeRanges, share: frozenset[str], needs: Needs) -> None:
-        self._search = search
+    `search_at` returns the search of the orders at other sizes. `shapes` has the formulas of sizes.
+    """
+
+    def __init__(
+        self,
+        search: OrderSearch,
+        search_at: Callable[[Mapping[str, int]], OrderSearch],
+        shapes: Shapes,
+        ranges: SizeRanges,
+        share: frozenset[str],
+        needs: Needs,
+    ) -> None:
+        self._search, self._search_at, self._shapes = search, search_at, shapes
         self._ranges = ranges
         self._terms = (share, needs)
         self._points = sample_sizes(ranges)
@@ -273,7 +281,7 @@ class RangeOrders:
         `layouts` returns the layouts of schedules, `place` the arenas of one.
         """
         layout, allocation = found
-        if self._search.is_wide or len(layout.schedule.nodes) > _MANY or layout.problem.has_outlines:
+        if self._search.is_wide or len(layout.schedule.order) > _MANY or layout.problem.has_outlines:
             return found
         schedules = list(self._schedules(self._peaks(layout)))
         others = [layout, *(one.bounding for one in layouts(schedules))] if schedules else [layout]
@@ -296,12 +304,10 @@ class RangeOrders:
 
     def _schedules(self, peaks: Ints) -> Iterator[Schedule]:
         """Yield orders that are searched at other sizes, where they have a smaller peak than the present one."""
-        facts = self._search.facts
         largest = {name: high for name, (_, high) in self._ranges.items()}
         sided = [place for place, sizes in enumerate(self._points) if self._is_sided(sizes, largest)]
         for place in sided[:_SEARCHED]:
-            at = replace(facts, shapes=facts.shapes.at(self._points[place]))
-            search = OrderSearch(at, self._search.scope, self._search.alignment)
+            search = self._search_at(self._points[place])
             orders = list(islice(search.orders(*self._terms), 2))
             if search.known_peak(*self._terms) < _BETTER * peaks[place]:
                 yield from orders
@@ -313,15 +319,12 @@ class RangeOrders:
 
     def _peaks(self, layout: Layout) -> Ints:
         """Return the largest sum of live bytes at each of the sizes."""
-        sizes = buffer_sizes(layout, self._search.facts.shapes, self._ranges)
+        sizes = buffer_sizes(layout, self._shapes, self._ranges)
         buffers, unit = layout.problem.buffers, layout.problem.granule
         lower, upper = layout.problem.live_ranges
-        live = np.zeros((int(upper.max(initial=0)) + 1, len(self._points)), np.int64)
         at = [[-(-sizes[b.name].at(point) // unit) * unit for point in self._points] for b in buffers]
         footprints = np.array(at, np.int64).reshape(len(buffers), len(self._points))
-        np.add.at(live, lower, footprints)
-        np.add.at(live, upper, -footprints)
-        found: Ints = np.cumsum(live, axis=0).max(axis=0)
+        found: Ints = live_sums(lower, upper, footprints, int(upper.max(initial=0))).max(axis=0, initial=0)
         return found
 
 

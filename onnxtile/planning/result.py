@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from onnxtile.declare.plan_document import (
     ArenaFormula,
     Attributes,
+    ByteTotals,
     Constant,
     CopyCount,
     Excluded,
@@ -20,7 +21,6 @@ from onnxtile.declare.plan_document import (
     PlanRow,
     SearchProof,
     SizeText,
-    Totals,
 )
 from onnxtile.declare.verb import VerbResult
 from onnxtile.model.formula import SizePieces, SizeRanges, read_size
@@ -144,7 +144,7 @@ class PlanResult(PlanDocument, VerbResult):
     movement: MovementResult | None = None
     states: tuple[KeptState, ...] = ()
     gap: int = field(init=False)
-    totals: Totals = field(init=False)
+    totals: ByteTotals = field(init=False)
 
     planner: str
     ended: str
@@ -156,7 +156,7 @@ class PlanResult(PlanDocument, VerbResult):
     def __post_init__(self) -> None:
         """Note what follows from the rest: how far the plan is from its bound, and the sums of its bytes."""
         object.__setattr__(self, "gap", self.arena_size - self.lower_bound)
-        object.__setattr__(self, "totals", Totals(self.arena_size, self.constant_bytes))
+        object.__setattr__(self, "totals", ByteTotals(self.arena_size, self.constant_bytes))
 
     @property
     def search(self) -> SearchProof:

@@ -20,14 +20,13 @@ from onnxtile.declare.plan_document import (
     PlannedInput,
 )
 from onnxtile.kernels.aliases import LayoutFacts, views
+from onnxtile.kernels.kernel_graph import ARENA, CONSTANT, NONE, OUTSIDE, UNKNOWN, GraphTensor, KernelGraph, StateShare
 from onnxtile.kernels.states import StatePair, States
 from onnxtile.model.formula import SizeFormula, product_of
-from onnxtile.operators.node_view import operator_name
 from onnxtile.planning.bodies import BodyPlan, BodyPlans
 from onnxtile.planning.layout import Layout
 from onnxtile.planning.problem_plan import planned_parts
 from onnxtile.planning.result import KeptState, ListedState
-from onnxtile.planning.scope import Roles
 from onnxtile.planning.workspaces import WorkspaceBuffer
 from onnxtile.shapes.resolve import bytes_formula
 
@@ -46,40 +45,38 @@ Addresses = Mapping[str, Address]
 
 def planned(layout: Layout, facts: LayoutFacts, places: Addresses) -> tuple[PlannedBuffer, ...]:
     """Return the rows of the tensors of `layout` in the order in which they are made, then those of its workspaces."""
-    makers = dict(zip(layout.schedule.nodes, layout.schedule.ids, strict=True))
-    kinds = dict.fromkeys(layout.scope.given, "input") | dict.fromkeys(layout.scope.graph.outputs, "output")
-    alias_sets = layout.sharing.alias_sets
+    graph, shapes, alias_sets = layout.graph, facts.shapes, layout.sharing.alias_sets
+    kinds = dict.fromkeys(graph.given, "input") | dict.fromkeys(graph.outputs, "output")
     parts = {buffer.name: planned_parts(buffer) for buffer in layout.buffers if buffer.outline}
     rows = []
-    for value, alias_set in alias_sets.of.items():
-        owner = alias_set.owner
-        first, end = alias_set.live_range if owner is value else layout.live_ranges[value]
-        node = value.producer()
-        place = places[_name(owner)]
+    for number, alias_set in alias_sets.of.items():
+        tensor, owner, maker = graph.tensors[number], graph.tensors[alias_set.owner], graph.makers[number]
+        first, end = alias_set.live_range if owner is tensor else layout.live_ranges[number]
+        place = places[owner.name]
         rows.append(
             PlannedBuffer(
-                name=_name(value),
+                name=tensor.name,
                 arena=place.arena,
-                offset=place.offset + alias_sets.start(value),
-                size=alias_sets.size(value),
+                offset=place.offset + alias_sets.start(number),
+                size=alias_sets.size(number),
                 first=first,
                 last=end - 1,
-                kind=kinds.get(value, "activation"),
-                alias=_name(owner) if owner is not value else None,
-                node=makers.get(node) if node is not None else None,
-                dtype=dtype(value, facts),
-                shape=facts.shapes.sizes(value),
-                parts=parts.get(_name(value)) if owner is value else None,
-                size_formula=str(bytes_formula(value, facts.shapes) or ""),
-                shape_formula=_texts(facts.shapes.formulas(value)),
+                kind=kinds.get(number, "activation"),
+                alias=owner.name if owner is not tensor else None,
+                node=None if maker == NONE else graph.kernels[maker].name,
+                dtype=tensor.dtype,
+                shape=tensor.dims,
+                parts=parts.get(tensor.name) if owner is tensor else None,
+                size_formula=str(bytes_formula(tensor.value, shapes) or ""),
+                shape_formula=_texts(shapes.formulas(tensor.value)),
             )
         )
-    return (*rows, *(_row(workspace, makers, places) for workspace in layout.workspaces))
+    return (*rows, *(_row(workspace, graph, places) for workspace in layout.workspaces))
 
 
-def _row(workspace: WorkspaceBuffer, ids: Mapping[ir.Node, str], places: Addresses) -> PlannedBuffer:
+def _row(workspace: WorkspaceBuffer, graph: KernelGraph, places: Addresses) -> PlannedBuffer:
     buffer, place = workspace.buffer, places[workspace.buffer.name]
-    user = ids[workspace.nodes[0]] if len(workspace.nodes) == 1 else None
+    user = graph.kernels[workspace.users[0]].name if len(workspace.users) == 1 else None
     span = (buffer.lower, buffer.upper - 1)
     at = (buffer.name, place.arena, place.offset, buffer.size)
     return PlannedBuffer(*at, *span, WORKSPACE, node=user, dtype=None, shape=None)
@@ -87,13 +84,12 @@ def _row(workspace: WorkspaceBuffer, ids: Mapping[ir.Node, str], places: Address
 
 def planned_bodies(layout: Layout, inside: BodyPlans, facts: LayoutFacts, places: Addresses) -> tuple[PlannedBody, ...]:
     """Return the plans of the bodies of the nodes of `layout`, at their addresses in the arena."""
-    ids = dict(zip(layout.schedule.nodes, layout.schedule.ids, strict=True))
     found: list[PlannedBody] = []
-    workspaces = {workspace.nodes[0]: workspace.buffer.name for workspace in layout.workspaces if workspace.is_own}
-    for node, bodies in inside.items():
+    workspaces = {workspace.users[0]: workspace.buffer.name for workspace in layout.workspaces if workspace.is_own}
+    for kernel, bodies in inside.items():
         # A body without bytes has no workspace.
-        start = places[workspaces[node]] if node in workspaces else Address("", 0)
-        found.extend(_placed(ids[node], body, facts, start) for body in bodies)
+        start = places[workspaces[kernel]] if kernel in workspaces else Address("", 0)
+        found.extend(_placed(layout.graph.kernels[kernel].name, body, facts, start) for body in bodies)
     return tuple(found)
 
 
@@ -103,12 +99,12 @@ def _placed(node: str, body: BodyPlan, facts: LayoutFacts, start: Address) -> Pl
         node=node,
         attribute=body.attribute,
         size=body.size,
-        schedule=body.layout.schedule.ids,
+        schedule=body.layout.graph.ids(body.layout.schedule),
         steps=tuple(body.layout.schedule.steps.values()),
         buffers=planned(body.layout, facts, places),
         bodies=planned_bodies(body.layout, body.inside, facts, places),
         operators=operators(body.layout),
-        constant_nodes=constant_nodes(body.layout, facts),
+        constant_nodes=constant_nodes(body.layout),
         operands=operands(body.layout),
         results=results(body.layout),
         attributes=attributes(body.layout),
@@ -117,24 +113,25 @@ def _placed(node: str, body: BodyPlan, facts: LayoutFacts, start: Address) -> Pl
 
 def operators(layout: Layout) -> tuple[str, ...]:
     """Return the operator of each node of `layout`, in the order of its schedule."""
-    return tuple(map(operator_name, layout.schedule.nodes))
+    return tuple(kernel.operator for kernel in layout.kernels)
 
 
 def operands(layout: Layout) -> tuple[tuple[str, ...], ...]:
     """Return the names of the inputs of each node of `layout`, in the order of its schedule; "" for one that is left out."""
-    return tuple(tuple("" if v is None else _name(v) for v in node.inputs) for node in layout.schedule.nodes)
+    tensors = layout.graph.tensors
+    return tuple(tuple("" if n == NONE else tensors[n].name for n in kernel.operands) for kernel in layout.kernels)
 
 
 def results(layout: Layout) -> tuple[tuple[str, ...], ...]:
     """Return the names of the outputs of each node of `layout`, in the order of its schedule; "" for one that is left out."""
-    return tuple(tuple(map(_name, node.outputs)) for node in layout.schedule.nodes)
+    return tuple(tuple(map(_name, kernel.node.outputs)) for kernel in layout.kernels)
 
 
 def attributes(layout: Layout) -> tuple[Attributes, ...]:
     """Return the numbers and texts among the attributes of each node of `layout`, in the order of its schedule."""
     return tuple(
-        {a.name: _plain(a.value) for a in node.attributes.values() if a.type in _PLAIN and not a.is_ref()}
-        for node in layout.schedule.nodes
+        {a.name: _plain(a.value) for a in kernel.node.attributes.values() if a.type in _PLAIN and not a.is_ref()}
+        for kernel in layout.kernels
     )
 
 
@@ -148,14 +145,9 @@ def _plain(value: Any) -> AttributeValue:
     return value if isinstance(value, int | float | str) else tuple(_plain(one) for one in value)  # type: ignore[misc]
 
 
-def constant_nodes(layout: Layout, facts: LayoutFacts) -> tuple[str, ...]:
+def constant_nodes(layout: Layout) -> tuple[str, ...]:
     """Return the identifiers of the nodes of which every result is constant, and none an output of the graph."""
-    outputs, schedule = frozenset(layout.scope.graph.outputs), layout.schedule
-    return tuple(
-        name
-        for node, name in zip(schedule.nodes, schedule.ids, strict=True)
-        if all(value in facts.constants and value not in outputs for value in node.outputs)
-    )
+    return tuple(kernel.name for kernel in layout.kernels if layout.graph.is_computed(kernel))
 
 
 def inputs(model: ir.Model, facts: LayoutFacts) -> tuple[PlannedInput, ...]:
@@ -184,29 +176,41 @@ def dtype(value: ir.Value, facts: LayoutFacts) -> str | None:
     return None if found is None else found.name
 
 
-def all_roles(layout: Layout, inside: BodyPlans) -> Roles:
-    """Return the roles of all values of a graph and of its bodies, at any depth; constants that no step reads lie outside."""
-    found = Roles()
-    todo = [(layout, inside)]
-    graphs = []
+def tensors_outside(layout: Layout, inside: BodyPlans) -> tuple[GraphTensor, ...]:
+    """Return the tensors of a graph and of its bodies that have no bytes in the arena, with the reasons, in the order of the schedule.
+
+    Constants are those that a kernel of the run reads, and outputs. Others are outside, as are initializers.
+    """
+    todo, graphs = [(layout, inside)], list[Layout]()
     while todo:
         one, bodies = todo.pop(0)
-        graphs.append(one.scope.graph)
-        for kind in ("tensors", "constants", "outside", "unplanned"):
-            getattr(found, kind).update(getattr(one.roles, kind))
+        graphs.append(one)
         todo.extend((body.layout, body.inside) for planned in bodies.values() for body in planned)
+    listed = [tensor for one in graphs for tensor in _read_or_made(one)]
+    outside = {tensor.value: tensor for tensor in listed if tensor.role != CONSTANT}
     # A constant that is a graph output is made in the graph, also for the bodies that read it.
-    for value in (*found.tensors, *found.outside):
-        found.constants.pop(value, None)
-    for value in (value for graph in graphs for value in _held_or_made(graph)):
-        if not any(value in role for role in (found.tensors, found.constants, found.outside, found.unplanned)):
-            found.outside[value] = "a constant that no step reads"
-    return found
+    made = {tensor.value for one in graphs for tensor in one.graph.tensors if tensor.role == ARENA} | outside.keys()
+    constants = {tensor.value: tensor for tensor in listed if tensor.role == CONSTANT and tensor.value not in made}
+    held = (tensor for one in graphs for tensor in one.graph.tensors if tensor.role == CONSTANT)
+    unread = {tensor.value: tensor for tensor in held if tensor.value not in made and tensor.value not in constants}
+    reason = "a constant that no step reads"
+    return (
+        *outside.values(),
+        *constants.values(),
+        *(replace(tensor, role=OUTSIDE, reason=reason) for tensor in unread.values()),
+    )
 
 
-def _held_or_made(graph: ir.Graph) -> Iterator[ir.Value]:
-    yield from graph.initializers.values()
-    yield from (value for node in graph for value in node.outputs if value.name)
+def _read_or_made(layout: Layout) -> Iterator[GraphTensor]:
+    """Yield the inputs outside, and the constants that each kernel reads with its results outside, in the order of the schedule."""
+    graph = layout.graph
+    yield from (graph.tensors[number] for number in graph.inputs if graph.tensors[number].role in {OUTSIDE, UNKNOWN})
+    for kernel in layout.kernels:
+        read = () if graph.is_computed(kernel) else (graph.tensors[number] for number, _ in kernel.reads)
+        yield from (tensor for tensor in read if tensor.role == CONSTANT)
+        made = (graph.tensors[number] for number in (*kernel.makes, *kernel.inside))
+        yield from (tensor for tensor in made if tensor.role in {OUTSIDE, UNKNOWN})
+    yield from (graph.tensors[number] for number in graph.outputs if graph.tensors[number].role == CONSTANT)
 
 
 def _name(value: ir.Value) -> str:
@@ -310,19 +314,20 @@ def _row_axes(value: ir.Value, pair: StatePair, facts: LayoutFacts) -> int | Non
 
 def planned_states(states: States, layout: Layout, facts: LayoutFacts, places: Addresses) -> tuple[KeptState, ...]:
     """Return the states kept in the arena of `layout` at the addresses `places`."""
-    return tuple(_kept(pair, layout, facts, places) for pair in states.taken)
+    pairs = zip(states.taken, layout.graph.states, strict=True)
+    return tuple(_kept(pair, state, layout, facts, places) for pair, state in pairs)
 
 
 def with_strides(
     rows: Sequence[PlannedBuffer], states: States, layout: Layout, facts: LayoutFacts
 ) -> tuple[PlannedBuffer, ...]:
     """Return `rows` with the strides of those that are not contiguous: growing states at one address, and their views there."""
-    of = layout.sharing.alias_sets.of
     found: dict[str, Strides] = {}
-    for pair in states.taken:
-        if _is_same(pair, layout):
+    for pair, state in zip(states.taken, layout.graph.states, strict=True):
+        if layout.sharing.is_one(*state):
+            held = {layout.graph.tensors[number].name for number in layout.sharing.alias_sets.of[state.input].tensors}
             spread = spread_strides(pair, facts).items()
-            found |= {value.name or "": one for value, one in spread if of.get(value) is of[pair.input]}
+            found |= {value.name or "": one for value, one in spread if value.name in held}
     return tuple(
         replace(
             row,
@@ -335,30 +340,23 @@ def with_strides(
     )
 
 
-def _is_same(pair: StatePair, layout: Layout) -> bool:
-    """Return whether both ends of `pair` have one address."""
-    alias_sets = layout.sharing.alias_sets
-    is_together = alias_sets.of[pair.input] is alias_sets.of[pair.output]
-    return is_together and alias_sets.start(pair.input) == alias_sets.start(pair.output)
-
-
 def listed_states(states: States) -> tuple[ListedState, ...]:
     """Return the states that are only listed."""
     return tuple(ListedState(_name(pair.input), _name(pair.output), pair.source, pair.axis) for pair in states.listed)
 
 
-def _kept(pair: StatePair, layout: Layout, facts: LayoutFacts, places: Addresses) -> KeptState:
+def _kept(pair: StatePair, state: StateShare, layout: Layout, facts: LayoutFacts, places: Addresses) -> KeptState:
     alias_sets = layout.sharing.alias_sets
-    before, is_same = alias_sets.of[pair.input], _is_same(pair, layout)
-    place = places[before.owner.name or ""]
-    sizes = alias_sets.size(pair.input), alias_sets.size(pair.output)
+    before, is_same = alias_sets.of[state.input], layout.sharing.is_one(*state)
+    place = places[layout.graph.tensors[before.owner].name]
+    sizes = alias_sets.size(state.input), alias_sets.size(state.output)
     return KeptState(
         _name(pair.input),
         _name(pair.output),
         source=pair.source,
         axis=pair.axis,
         arena=place.arena,
-        offset=place.offset + alias_sets.start(pair.input),
+        offset=place.offset + alias_sets.start(state.input),
         size=max(sizes) if is_same else sizes[0],
         copied=0 if is_same else sizes[0],
         strides=strides(pair, facts) if is_same else None,

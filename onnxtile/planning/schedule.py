@@ -1,135 +1,94 @@
-"""The orders of nodes by name, and the step of each node, counted from 0."""
+"""The orders of nodes by name."""
 
 from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxtile.model.topology import dependencies, node_ids
-from onnxtile.system.errors import ModelError, UsageError, unknown
+from onnxtile.kernels.kernel_graph import Schedule
+from onnxtile.model.topology import node_ids
+from onnxtile.system.errors import UsageError, unknown
 from onnxtile.system.registry import discover
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """The nodes of a graph in the order in which they run. A node with bodies, or a call of a function, is one node.
+def named(graph: ir.Graph, ids: Iterable[str]) -> tuple[ir.Node, ...]:
+    """Return the nodes of `graph` with the names `ids` in a result, in this order. Nodes that share a name keep their order.
 
-    Each node is a step of its own, unless `numbers` says which step each is in: nodes of one step run in any order, or at once.
+    Raises UsageError where the names are not those of this graph.
     """
-
-    nodes: tuple[ir.Node, ...] = field(repr=False)
-    numbers: tuple[int, ...] = field(default=(), repr=False)
-
-    @cached_property
-    def steps(self) -> Mapping[ir.Node, int]:
-        """The step of each node."""
-        return dict(zip(self.nodes, self.numbers or range(len(self.nodes)), strict=True))
-
-    @cached_property
-    def ids(self) -> tuple[str, ...]:
-        """The name of each node in a result, in the order of the nodes."""
-        names = node_ids(self.nodes)
-        return tuple(names[node] for node in self.nodes)
-
-    @property
-    def end(self) -> int:
-        """The step after the last one."""
-        return self.numbers[-1] + 1 if self.numbers else len(self.nodes)
-
-
-def own_order(graph: ir.Graph) -> Schedule:
-    """Return the order of the file. Raises ModelError where a node comes before one that it depends on."""
-    schedule = Schedule(tuple(graph))
-    for node, step in schedule.steps.items():
-        for producer in predecessors(node):
-            if producer.graph is graph and schedule.steps[producer] >= step:
-                read = next(v for v in dependencies(node) if v.producer() is producer)
-                raise ModelError(f"the node {schedule.ids[step]!r} reads {read.name!r}, which is made after it")
-    return schedule
-
-
-def named(graph: ir.Graph, ids: Sequence[str], numbers: Sequence[int]) -> Schedule:
-    """Return the schedule of the nodes of `graph` with the names `ids` in a result, in the steps `numbers`.
-
-    Nodes that share a name keep their order. Raises UsageError where the names are not those of this graph.
-    """
+    ids = tuple(ids)
     nodes: dict[str, list[ir.Node]] = {}
     for node, name in node_ids(graph).items():
         nodes.setdefault(name, []).append(node)
     if sorted(name for name, same in nodes.items() for _ in same) != sorted(ids):
         raise UsageError("the plan belongs to another model")
-    return Schedule(tuple(nodes[name].pop(0) for name in ids), tuple(numbers))
+    return tuple(nodes[name].pop(0) for name in ids)
 
 
-def shuffled(schedule: Schedule, *, freely: bool, seed: int) -> tuple[int, ...]:
-    """Return the places of the nodes of `schedule` in another order in which they may run, the same one for the same seed.
-
-    Nodes of one step change places; with `freely`, whatever the graph allows.
-    """
+def shuffled_steps(steps: Sequence[int], seed: int) -> tuple[int, ...]:
+    """Return the places of nodes, of which `steps` has the step of each, in an order in which those of one step change places."""
     generator = random.Random(seed)
-    places = range(len(schedule.nodes))
-    if not freely:
-        steps = tuple(schedule.steps.values())
-        return tuple(sorted(places, key=lambda place: (steps[place], generator.random())))
-    place_of = {node: place for place, node in enumerate(schedule.nodes)}
-    before = [{place_of[p] for p in predecessors(node) if p in place_of} for node in schedule.nodes]
-    followers: list[list[int]] = [[] for _ in places]
-    for place, earlier in enumerate(before):
-        for other in earlier:
-            followers[other].append(place)
-    open_ = [len(earlier) for earlier in before]
-    ready = [place for place in places if not open_[place]]
-    found = []
-    while ready:
-        at = generator.randrange(len(ready))
-        ready[at], ready[-1] = ready[-1], ready[at]
-        found.append(ready.pop())
-        for follower in followers[found[-1]]:
-            open_[follower] -= 1
-            if not open_[follower]:
-                ready.append(follower)
+    return tuple(sorted(range(len(steps)), key=lambda place: (steps[place], generator.random())))
+
+
+def shuffled(after: Sequence[Collection[int]], seed: int) -> tuple[int, ...]:
+    """Return another order of nodes, the same one for the same seed. Node n comes after the nodes `after[n]`."""
+    generator = random.Random(seed)
+    ready = _Ready(after)
+    todo, found = list(ready.first), []
+    while todo:
+        at = generator.randrange(len(todo))
+        todo[at], todo[-1] = todo[-1], todo[at]
+        found.append(todo.pop())
+        todo.extend(ready.freed_by(found[-1]))
     return tuple(found)
 
 
-def predecessors(node: ir.Node) -> Iterable[ir.Node]:
-    """Return the nodes that make the values `node` reads, each once, including nodes of the graphs around its own."""
-    makers = (value.producer() for value in dependencies(node))
-    return dict.fromkeys(maker for maker in makers if maker is not None)
+class _Ready:
+    """The nodes that may run. Node n comes after the nodes `after[n]`; those in `first` come after none."""
+
+    def __init__(self, after: Sequence[Collection[int]]) -> None:
+        self._open = [len(before) for before in after]
+        self._followers: list[list[int]] = [[] for _ in after]
+        for node, before in enumerate(after):
+            for other in before:
+                self._followers[other].append(node)
+        self.first = tuple(node for node, count in enumerate(self._open) if not count)
+
+    def freed_by(self, node: int) -> Iterator[int]:
+        """Yield the nodes that wait for `node` alone, which has run."""
+        for follower in self._followers[node]:
+            self._open[follower] -= 1
+            if not self._open[follower]:
+                yield follower
 
 
-def in_streams(schedule: Schedule, streams: int) -> Schedule:
-    """Return `schedule` in steps of up to `streams` independent nodes, earlier nodes first.
+def in_streams(after: Sequence[Collection[int]], schedule: Schedule, streams: int) -> Schedule:
+    """Return `schedule` in steps of up to `streams` independent kernels, earlier kernels first. Kernel n comes after those in `after[n]`.
 
     Takes O(n log n) steps. Raises UsageError for fewer than one stream.
     """
     if streams < 1:
         raise UsageError(f"the number of streams must be at least 1, not {streams}")
     if streams == 1:
-        return Schedule(schedule.nodes)
-    place = {node: number for number, node in enumerate(schedule.nodes)}
-    waits = {node: [p for p in predecessors(node) if p in place] for node in schedule.nodes}
-    open_ = {node: len(before) for node, before in waits.items()}
-    followers: dict[ir.Node, list[ir.Node]] = {}
-    for node, before in waits.items():
-        for maker in before:
-            followers.setdefault(maker, []).append(node)
-    ready = [place[node] for node, count in open_.items() if not count]
-    nodes: list[ir.Node] = []
+        return Schedule(schedule.order)
+    place = {kernel: number for number, kernel in enumerate(schedule.order)}
+    ready = _Ready(after)
+    todo = sorted(place[kernel] for kernel in ready.first)
+    order: list[int] = []
     numbers: list[int] = []
-    while ready:
-        together = [schedule.nodes[heapq.heappop(ready)] for _ in range(min(streams, len(ready)))]
+    while todo:
+        together = [schedule.order[heapq.heappop(todo)] for _ in range(min(streams, len(todo)))]
         numbers.extend([numbers[-1] + 1 if numbers else 0] * len(together))
-        nodes.extend(together)
-        for follower in (f for node in together for f in followers.get(node, ())):
-            open_[follower] -= 1
-            if not open_[follower]:
-                heapq.heappush(ready, place[follower])
-    return Schedule(tuple(nodes), tuple(numbers))
+        order.extend(together)
+        for kernel in together:
+            for follower in ready.freed_by(kernel):
+                heapq.heappush(todo, place[follower])
+    return Schedule(tuple(order), tuple(numbers))
 
 
 # Orders of nodes, found by name.
@@ -139,17 +98,19 @@ def in_streams(schedule: Schedule, streams: int) -> Schedule:
 class SchedulingContext:
     """The inputs of an order: the model's own schedule, the number of streams, and the search of orders.
 
-    `searched` returns orders of least peak, the best first. With `wide`, the graph has too many nodes to search all its orders.
+    Kernel n comes after the kernels `after[n]`. `searched` returns orders of least peak, the best first. With `wide`, the graph has too
+    many nodes to search all its orders.
     """
 
     own: Schedule
+    after: Sequence[Collection[int]]
     streams: int
     searched: Callable[[], Iterable[Schedule]]
     wide: bool = False
 
     def packed(self, schedule: Schedule) -> Schedule:
         """Return `schedule` in steps of up to `streams` nodes."""
-        return in_streams(schedule, self.streams)
+        return in_streams(self.after, schedule, self.streams)
 
 
 @dataclass(frozen=True)

@@ -8,19 +8,20 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import NamedTuple
 
-import numpy as np
-import onnx_ir as ir
-
 from onnxtile.declare.plan_document import CopyCount
-from onnxtile.kernels.aliases import Alias, LayoutFacts, parts
-from onnxtile.kernels.kernel_graph import ByteSpan
-from onnxtile.kernels.liveness import Ints, LiveChange, LivePart, LiveRange, joined_ranges, merged, union
-from onnxtile.model import keys
-from onnxtile.operators.table import sharing_of
-from onnxtile.planning.live_ranges import Precedence
+from onnxtile.kernels.kernel_graph import IN_PLACE, NONE, ByteSpan, GraphKernel, KernelGraph, Schedule, Share
+from onnxtile.kernels.liveness import (
+    Ints,
+    LiveChange,
+    LivePart,
+    LiveRange,
+    LiveSums,
+    Precedence,
+    joined_ranges,
+    merged,
+    union,
+)
 from onnxtile.planning.offsets.problem import Buffer, align
-from onnxtile.planning.schedule import Schedule
-from onnxtile.shapes.resolve import tensor_bytes
 
 # The live ranges of the bytes of a buffer, kept while tensors are added to it.
 
@@ -101,7 +102,7 @@ class OriginRange(NamedTuple):
 
     start: int
     end: int
-    origin: ir.Value
+    origin: int
     begin: int
 
 
@@ -109,27 +110,27 @@ class OriginRange(NamedTuple):
 class Contents:
     """The content of each tensor, as ranges of the tensors that it is a view of, a part of, or joined from."""
 
-    sizes: Mapping[ir.Value, int]
-    _pieces: dict[ir.Value, tuple[OriginRange, ...]] = field(default_factory=dict, repr=False)
-    _places: dict[tuple[ir.Value, ir.Value], set[int]] = field(default_factory=dict, repr=False)
+    sizes: Mapping[int, int]
+    _pieces: dict[int, tuple[OriginRange, ...]] = field(default_factory=dict, repr=False)
+    _places: dict[tuple[int, int], set[int]] = field(default_factory=dict, repr=False)
 
-    def add(self, value: ir.Value, known: Iterable[Alias]) -> None:
+    def add(self, value: int, known: Iterable[Share]) -> None:
         """Note the content of `value`, after its operands', given the views and parts `known` of it."""
         size = self.sizes[value]
         pieces: list[OriginRange] = []
         for alias in known:
-            self._places.setdefault((value, alias.source), set()).add(alias.at)
-            inner = self._pieces.get(alias.source, ())
+            self._places.setdefault((value, alias.operand), set()).add(alias.at)
+            inner = self._pieces.get(alias.operand, ())
             # In bytes of `value`; the operands of a Concat come one after the other.
             moved = (OriginRange(p.start - alias.at, p.end - alias.at, p.origin, p.begin) for p in inner)
             pieces.extend(clipped(moved, pieces[-1].end if pieces else 0, size))
         self._pieces[value] = tuple(_filled(value, pieces, size))
 
-    def pieces(self, value: ir.Value) -> tuple[OriginRange, ...]:
+    def pieces(self, value: int) -> tuple[OriginRange, ...]:
         """Return the content of `value`, from its first byte to its last."""
         return self._pieces[value]
 
-    def agree(self, a: ir.Value, b: ir.Value, shift: int) -> bool:
+    def agree(self, a: int, b: int, shift: int) -> bool:
         """Return whether `a` and `b` have the same content wherever they overlap, with `b` starting `shift` bytes after `a`.
 
         A part that lies elsewhere in its whole than it is cut from would be copied there by the kernel that reads the whole.
@@ -145,7 +146,7 @@ class Contents:
         )
         return first == second
 
-    def _is_copied(self, value: ir.Value, source: ir.Value, at: int) -> bool:
+    def _is_copied(self, value: int, source: int, at: int) -> bool:
         """Return whether `value` is a view or a part of `source`, or joined from it, and starts elsewhere than `at`."""
         places = self._places.get((value, source))
         return places is not None and at not in places
@@ -159,7 +160,7 @@ def clipped(pieces: Iterable[OriginRange], low: int, high: int) -> Iterator[Orig
             yield OriginRange(start, end, piece.origin, piece.begin + start - piece.start)
 
 
-def _filled(value: ir.Value, pieces: Iterable[OriginRange], size: int) -> Iterator[OriginRange]:
+def _filled(value: int, pieces: Iterable[OriginRange], size: int) -> Iterator[OriginRange]:
     """Yield `pieces`, and the value's own bytes between them."""
     at = 0
     for piece in pieces:
@@ -179,7 +180,7 @@ def _joint(pieces: Iterable[OriginRange]) -> list[OriginRange]:
         if (
             last
             and last.end == piece.start
-            and last.origin is piece.origin
+            and last.origin == piece.origin
             and last.begin + last.end - last.start == piece.begin
         ):
             found[-1] = OriginRange(last.start, piece.end, last.origin, last.begin)
@@ -189,14 +190,13 @@ def _joint(pieces: Iterable[OriginRange]) -> list[OriginRange]:
 
 
 class FixedBytes(NamedTuple):
-    """The constraints on the bytes of a tensor or of an alias set: an address in bytes, a memory, and whether nothing else shares them.
+    """The constraints on the bytes of a tensor or of an alias set: an address in bytes, and a memory.
 
     No byte is at `limit` or behind it, the capacity of the memory of an address.
     """
 
     at: int | None = None
     memory: str | None = None
-    is_alone: bool = False
     limit: int | None = None
 
     def moved(self, distance: int) -> FixedBytes:
@@ -205,8 +205,6 @@ class FixedBytes(NamedTuple):
 
     def joined(self, other: FixedBytes) -> FixedBytes | None:
         """Return the constraints on bytes that start at both addresses; None where there are no such bytes."""
-        if self.is_alone or other.is_alone:
-            return None
         is_other = None not in {self.at, other.at} and self.at != other.at
         if is_other or (None not in {self.memory, other.memory} and self.memory != other.memory):
             return None
@@ -229,11 +227,11 @@ class AliasSet:
     counts from 0.
     """
 
-    owner: ir.Value
+    owner: int
     size: int
     live_range: LiveRange
-    starts: dict[ir.Value, int]
-    front: tuple[ir.Value, ...]
+    starts: dict[int, int]
+    front: tuple[int, ...]
     base: int = 0
     columns: ByteColumns | None = None
     fixed: FixedBytes = FREE
@@ -252,11 +250,11 @@ class AliasSet:
         return () if len(parts) == 1 else parts
 
     @property
-    def tensors(self) -> KeysView[ir.Value]:
+    def tensors(self) -> KeysView[int]:
         """The tensors in the buffer."""
         return self.starts.keys()
 
-    def start(self, value: ir.Value) -> int:
+    def start(self, value: int) -> int:
         """Return the start of `value` in the buffer, in bytes."""
         return self.starts[value] - self.base
 
@@ -268,7 +266,7 @@ class Merge:
     first: AliasSet
     second: AliasSet
     shift: int
-    front: tuple[ir.Value, ...]
+    front: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -284,22 +282,22 @@ class Merged:
 class AliasSets:
     """The alias set of each tensor, `of`. Each tensor has a set of its own at first; `merge` makes one of two.
 
-    `live_ranges` are those of the schedule whose steps are counted, `order` says which tensors are dead before others are made, and `kept`
-    tensors outlive the run. `parts` has the live ranges of the bytes of tensors that die part by part; with None, all bytes of a set count
-    as live in its whole live range. Live bytes are rounded up to multiples of `alignment`. `fixed` has the constraints on the bytes of
-    tensors.
+    `sizes` are those of the tensors of `graph` in the arena. `live_ranges` are those of the schedule whose steps are counted, `order` says
+    which tensors are dead before others are made. `parts` has the live ranges of the bytes of tensors that die part by part; with None, all
+    bytes of a set count as live in its whole live range. Live bytes are rounded up to multiples of `alignment`. `fixed` has the constraints
+    on the bytes of tensors.
     """
 
     def __init__(
         self,
-        sizes: Mapping[ir.Value, int],
-        live_ranges: Mapping[ir.Value, LiveRange],
+        graph: KernelGraph,
+        sizes: Mapping[int, int],
+        live_ranges: Mapping[int, LiveRange],
         order: Precedence,
-        kept: frozenset[ir.Value],
         contents: Contents,
         alignment: int,
-        parts: Mapping[ir.Value, Sequence[LivePart]] | None = None,
-        fixed: Mapping[ir.Value, FixedBytes] | None = None,
+        parts: Mapping[int, Sequence[LivePart]] | None = None,
+        fixed: Mapping[int, FixedBytes] | None = None,
     ) -> None:
         self._is_free = not fixed
         # Bytes that a pinned buffer may reach without making the arena larger; None: any.
@@ -307,10 +305,10 @@ class AliasSets:
         self._alignment = alignment
         self._sizes = sizes
         self._order = order
-        self._kept = kept
+        self._kept, self._apart = graph.kept, graph.apart
         self._contents = contents
-        self._overwrites: set[tuple[ir.Value, ir.Value]] = set()
-        self.of: dict[ir.Value, AliasSet] = {}
+        self._overwrites: set[tuple[int, int]] = set()
+        self.of: dict[int, AliasSet] = {}
         for value, size in sizes.items():
             live_range, columns = live_ranges[value], None
             if parts is not None:
@@ -320,27 +318,27 @@ class AliasSets:
             own = (fixed or {}).get(value, FREE)
             self.of[value] = AliasSet(value, size, live_range, {value: 0}, (value,), columns=columns, fixed=own)
 
-    def allow(self, alias: Alias) -> None:
-        """Let `alias.value` be written over `alias.source`, once that is dead."""
-        self._overwrites.add((alias.value, alias.source))
+    def allow(self, alias: Share) -> None:
+        """Let `alias.result` be written over `alias.operand`, once that is dead."""
+        self._overwrites.add((alias.result, alias.operand))
 
-    def size(self, value: ir.Value) -> int:
+    def size(self, value: int) -> int:
         """Return the bytes of `value`."""
         return self._sizes[value]
 
-    def start(self, value: ir.Value) -> int:
+    def start(self, value: int) -> int:
         """Return the start of `value` in its buffer, in bytes."""
         return self.of[value].start(value)
 
-    def possible(self, alias: Alias) -> Merge | None:
+    def possible(self, alias: Share) -> Merge | None:
         """Return the merge that puts both tensors of `alias` into one buffer, `alias.at` apart.
 
         None where they are in one already, where neither buffer holds the other, or where a tensor would lose bytes that are still read.
         """
-        first, second = self.of[alias.source], self.of[alias.value]
-        if first is second:
+        first, second = self.of[alias.operand], self.of[alias.result]
+        if first is second or not self._apart.isdisjoint((alias.operand, alias.result)):
             return None
-        shift = first.start(alias.source) + alias.at - second.start(alias.value)
+        shift = first.start(alias.operand) + alias.at - second.start(alias.result)
         low, high = min(0, shift), max(first.size, shift + second.size)
         if high - low != max(first.size, second.size):
             return None
@@ -421,7 +419,7 @@ class AliasSets:
         kept.owner, kept.size, kept.live_range = before.owner, before.size, before.live_range
         kept.front, kept.base, kept.columns, kept.fixed = before.front, before.base, before.columns, before.fixed
 
-    def _front_behind(self, first: AliasSet, second: AliasSet, shift: int) -> tuple[ir.Value, ...] | None:
+    def _front_behind(self, first: AliasSet, second: AliasSet, shift: int) -> tuple[int, ...] | None:
         """Return the front of both sets where all of `second` come after those of `first` whose bytes they take; else None.
 
         A stream of thousands of tensors, each written over the one before it, is so not compared pair by pair.
@@ -450,7 +448,7 @@ class AliasSets:
             if -self._sizes[b] < at - first.start(a) < self._sizes[a]
         )
 
-    def _is_conflict(self, a: ir.Value, b: ir.Value, shift: int) -> bool:
+    def _is_conflict(self, a: int, b: int, shift: int) -> bool:
         """Return whether `a` and `b`, some of whose bytes are the same, must not share them."""
         low, high = max(0, shift), min(self._sizes[a], shift + self._sizes[b])
         if self._order.before_in(ByteSpan(low, high), a, b):
@@ -461,7 +459,7 @@ class AliasSets:
             return False
         return not self._contents.agree(a, b, shift)
 
-    def _is_written_over(self, old: ir.Value, new: ir.Value) -> bool:
+    def _is_written_over(self, old: int, new: int) -> bool:
         return (new, old) in self._overwrites and old not in self._kept and self._order.until(old, new)
 
 
@@ -471,9 +469,7 @@ class AliasSets:
 # does not lie in place, its Concat copies it there, into bytes that may be live by then.
 
 
-def rewriting(
-    known: Mapping[ir.Value, Iterable[Alias]], alias_sets: AliasSets, order: Precedence
-) -> frozenset[ir.Value]:
+def rewriting(known: Mapping[int, Iterable[Share]], alias_sets: AliasSets, order: Precedence) -> frozenset[int]:
     """Return the values with `known` views or parts that are written, at least partly, into live bytes of their alias set."""
     return frozenset(
         value
@@ -483,7 +479,7 @@ def rewriting(
     )
 
 
-def _written(value: ir.Value, aliases: Iterable[Alias], alias_sets: AliasSets) -> Iterator[ByteSpan]:
+def _written(value: int, aliases: Iterable[Share], alias_sets: AliasSets) -> Iterator[ByteSpan]:
     """Yield the bytes of the alias set that the node of `value` writes: all except those already in place."""
     alias_set = alias_sets.of[value]
     start = alias_set.start(value)
@@ -496,19 +492,17 @@ def _written(value: ir.Value, aliases: Iterable[Alias], alias_sets: AliasSets) -
         yield ByteSpan(start, end)
 
 
-def _in_place(
-    value: ir.Value, aliases: Iterable[Alias], alias_set: AliasSet, alias_sets: AliasSets
-) -> Iterator[ByteSpan]:
+def _in_place(value: int, aliases: Iterable[Share], alias_set: AliasSet, alias_sets: AliasSets) -> Iterator[ByteSpan]:
     at = alias_set.start(value)
     for alias in aliases:
-        place = alias_set.start(alias.source) if alias.source in alias_set.tensors else None
+        place = alias_set.start(alias.operand) if alias.operand in alias_set.tensors else None
         if place is not None and place + alias.at == at:
-            yield ByteSpan(max(at, place), min(at + alias_sets.size(value), place + alias_sets.size(alias.source)))
+            yield ByteSpan(max(at, place), min(at + alias_sets.size(value), place + alias_sets.size(alias.operand)))
 
 
-def _is_in_use(span: ByteSpan, value: ir.Value, alias_sets: AliasSets, order: Precedence) -> bool:
+def _is_in_use(span: ByteSpan, value: int, alias_sets: AliasSets, order: Precedence) -> bool:
     alias_set = alias_sets.of[value]
-    starts = ((other, alias_set.start(other)) for other in alias_set.tensors if other is not value)
+    starts = ((other, alias_set.start(other)) for other in alias_set.tensors if other != value)
     return any(
         start < span.end
         and span.start < start + alias_sets.size(other)
@@ -519,7 +513,7 @@ def _is_in_use(span: ByteSpan, value: ir.Value, alias_sets: AliasSets, order: Pr
     )
 
 
-def _is_read(other: ir.Value, span: ByteSpan, value: ir.Value, order: Precedence) -> bool:
+def _is_read(other: int, span: ByteSpan, value: int, order: Precedence) -> bool:
     """Return whether the bytes `span` of `other` may be live when `value` is made."""
     return not (order.before_in(span, other, value) or order.made_before(value, other))
 
@@ -529,9 +523,9 @@ class Sharing:
     """The alias sets, and for each tensor the aliases through which it shares bytes with operands of its node."""
 
     alias_sets: AliasSets
-    shares: Mapping[ir.Value, tuple[Alias, ...]]
+    shares: Mapping[int, tuple[Share, ...]]
 
-    def is_one(self, one: ir.Value, other: ir.Value) -> bool:
+    def is_one(self, one: int, other: int) -> bool:
         """Return whether both are in the arena, at one address."""
         of = self.alias_sets.of
         return one in of and of.get(other) is of[one] and of[one].start(one) == of[one].start(other)
@@ -539,30 +533,26 @@ class Sharing:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The steps of `schedule`, the live ranges, and the workspaces of kernels and bodies.
+    """The kernels of `graph` in the steps of `schedule`, the live ranges, and the workspaces of kernels and bodies.
 
-    `order` says which tensors are dead before others are made; `kept` tensors are never written over. `parts` has the live ranges of the
-    bytes of tensors that die part by part; with None, all bytes of a buffer count as live in its whole live range. Without `saves_copies`,
-    parts other than tiles are only taken to lower the peak. `fixed` has the addresses that tensors must have, and `states` put the
-    output of a state at the address of its input. With `copies_states`, outputs at another address are copied after the run.
+    `order` says which tensors are dead before others are made. `parts` has the live ranges of the bytes of tensors that die part by part;
+    with None, all bytes of a buffer count as live in its whole live range. Without `saves_copies`, parts other than tiles are only taken to
+    lower the peak. `fixed` has the addresses that tensors must have. The output of a state has the address of its input where that is
+    possible.
     """
 
+    graph: KernelGraph
     schedule: Schedule
-    live_ranges: Mapping[ir.Value, LiveRange]
+    live_ranges: Mapping[int, LiveRange]
     order: Precedence
-    kept: frozenset[ir.Value]
     workspaces: Sequence[Buffer] = ()
-    parts: Mapping[ir.Value, Sequence[LivePart]] | None = None
+    parts: Mapping[int, Sequence[LivePart]] | None = None
     saves_copies: bool = True
-    fixed: Mapping[ir.Value, FixedBytes] = field(default_factory=dict)
-    states: Sequence[Alias] = ()
-    copies_states: bool = True
+    fixed: Mapping[int, FixedBytes] = field(default_factory=dict)
 
 
-def choose(
-    timeline: Timeline, facts: LayoutFacts, tensors: Sequence[ir.Value], alignment: int, rules: frozenset[str]
-) -> Sharing:
-    """Return the aliases by `rules` of `tensors`, which are in the order in which they are made.
+def choose(timeline: Timeline, alignment: int, rules: frozenset[str]) -> Sharing:
+    """Return the aliases by `rules` of the tensors in the arena.
 
     Apart from tiles, no alias raises the peak of the schedule, workspaces included.
 
@@ -571,11 +561,11 @@ def choose(
     taken, first, while they lower the peak; then wherever they do not raise it. A value that would then be written into live bytes is
     excluded, as is a result of the run in bytes that a state is copied into, and the choice starts again.
     """
-    sizes = {value: tensor_bytes(value, facts.shapes) or 0 for value in tensors}
-    apart: frozenset[ir.Value] = frozenset()
-    alone: frozenset[ir.Value] = frozenset()
+    graph = timeline.graph
+    apart: frozenset[int] = frozenset()
+    alone: frozenset[int] = frozenset()
     while True:
-        chooser = _Chooser(timeline, facts, sizes, alignment, rules | {"view"})
+        chooser = _Chooser(timeline, alignment, rules | {"view"})
         chooser.leave_apart(apart)
         chooser.leave_alone(alone)
         chooser.share_views()
@@ -589,7 +579,7 @@ def choose(
         written = chooser.rewriting()
         # A value that is excluded already came there through a result that is written over one of its views.
         found = (written | chooser.views_of(written & apart)) - apart
-        lost = chooser.lost(timeline.kept if timeline.copies_states else frozenset()) - alone
+        lost = chooser.lost(frozenset() if graph.repeats else graph.kept) - alone
         if not found and not lost:
             return Sharing(chooser.alias_sets, chooser.shares())
         apart |= found
@@ -597,62 +587,55 @@ def choose(
 
 
 class _Chooser:
-    def __init__(
-        self,
-        timeline: Timeline,
-        facts: LayoutFacts,
-        sizes: Mapping[ir.Value, int],
-        alignment: int,
-        rules: frozenset[str],
-    ) -> None:
-        schedule, order = timeline.schedule, timeline.order
-        found = [alias for node in schedule.nodes for alias in facts.lawful(node)]
-        usable = [a for a in found if a.rule in rules and a.value in sizes and a.source in sizes]
-        known = [alias for alias in usable if alias.rule != "in place"]
-        self._views = [alias for alias in known if alias.rule == "view"]
-        self._in_place = [alias for alias in usable if alias.rule == "in place"]
-        self._parts = _by_node(alias for alias in known if alias.rule != "view")
+    def __init__(self, timeline: Timeline, alignment: int, rules: frozenset[str]) -> None:
+        graph, schedule, order = timeline.graph, timeline.schedule, timeline.order
+        sizes = graph.sizes(schedule)
+        usable = [share for share in graph.shares(rules, schedule) if share.result in sizes and share.operand in sizes]
+        known = [share for share in usable if share.kind != IN_PLACE]
+        self._graph = graph
+        self._views = [share for share in known if share.kind == "view"]
+        self._in_place = [share for share in usable if share.kind == IN_PLACE]
+        self._parts = [[*same] for _, same in groupby((s for s in known if s.kind != "view"), key=self._maker)]
         contents = Contents(sizes)
-        self._known: dict[ir.Value, list[Alias]] = {}
+        self._known: dict[int, list[Share]] = {}
         for alias in known:
-            self._known.setdefault(alias.value, []).append(alias)
+            self._known.setdefault(alias.result, []).append(alias)
         for value in sizes:
             contents.add(value, self._known.get(value, ()))
         self.alias_sets = AliasSets(
-            sizes, timeline.live_ranges, order, timeline.kept, contents, alignment, timeline.parts, timeline.fixed
+            graph, sizes, timeline.live_ranges, order, contents, alignment, timeline.parts, timeline.fixed
         )
         for alias in self._in_place:
             self.alias_sets.allow(alias)
         self._order = order
-        self._states = [alias for alias in timeline.states if alias.value in sizes and alias.source in sizes]
-        # By step, the change of the live bytes: a merge changes four numbers, however long the live ranges are.
-        self._change: Ints = np.zeros(schedule.end + 2, np.int64)
-        self._known_live: Ints | None = None
+        self._states = [state for state in graph.states if state.input in sizes and state.output in sizes]
+        self._live = LiveSums(schedule.end)
         for alias_set in self.alias_sets.of.values():
-            self._count(self.alias_sets.live_bytes(alias_set), 1)
-        for workspace in timeline.workspaces:
-            self._change[workspace.lower] += align(workspace.size, alignment)
-            self._change[workspace.upper] -= align(workspace.size, alignment)
+            self._live.add(self.alias_sets.live_bytes(alias_set))
+        self._live.add(LiveChange(align(b.size, alignment), b.lower, b.upper) for b in timeline.workspaces)
 
-    def leave_apart(self, values: frozenset[ir.Value]) -> None:
+    def _maker(self, share: Share) -> int:
+        return self._graph.makers[share.result]
+
+    def leave_apart(self, values: frozenset[int]) -> None:
         """Exclude `values` from parts, wholes, and operands that are written over."""
-        groups = ([a for a in group if values.isdisjoint((a.value, a.source))] for group in self._parts)
+        groups = ([a for a in group if values.isdisjoint((a.result, a.operand))] for group in self._parts)
         self._parts = [group for group in groups if group]
-        self._in_place = [alias for alias in self._in_place if alias.source not in values]
+        self._in_place = [alias for alias in self._in_place if alias.operand not in values]
 
-    def views_of(self, values: frozenset[ir.Value]) -> frozenset[ir.Value]:
+    def views_of(self, values: frozenset[int]) -> frozenset[int]:
         """Return the views of `values`, through any number of views."""
         held = set(values)
         for alias in self._views:  # in the order in which they are made
-            if alias.source in held:
-                held.add(alias.value)
+            if alias.operand in held:
+                held.add(alias.result)
         return frozenset(held - values)
 
-    def leave_alone(self, values: frozenset[ir.Value]) -> None:
+    def leave_alone(self, values: frozenset[int]) -> None:
         """Exclude `values` from all aliases: they have bytes of their own."""
         self.leave_apart(values)
-        self._views = [alias for alias in self._views if alias.value not in values]
-        self._in_place = [alias for alias in self._in_place if alias.value not in values]
+        self._views = [alias for alias in self._views if alias.result not in values]
+        self._in_place = [alias for alias in self._in_place if alias.result not in values]
 
     def share_views(self) -> None:
         for alias in self._views:
@@ -660,38 +643,37 @@ class _Chooser:
 
     def share_states(self) -> None:
         """Put the output of each state at the address of its input, where that is possible; their bytes are then held in all steps."""
-        for alias in self._states:
-            self._join([alias])
-            held = self.alias_sets.of[alias.source]
-            if held is self.alias_sets.of[alias.value]:
-                self._count(self.alias_sets.live_bytes(held), -1)
+        for state in self._states:
+            self._join([Share("state", state.output, state.input)])
+            held = self.alias_sets.of[state.input]
+            if held is self.alias_sets.of[state.output]:
+                self._live.add(self.alias_sets.live_bytes(held), -1)
                 self.alias_sets.hold(held)
-                self._count(self.alias_sets.live_bytes(held), 1)
+                self._live.add(self.alias_sets.live_bytes(held))
 
     def share_in_place(self) -> None:
         """Write results over operands: over the operand made first, so that a residual stream stays in one buffer."""
-        for _, group in groupby(self._in_place, key=lambda alias: alias.value.producer()):
+        for _, group in groupby(self._in_place, key=self._maker):
             for alias in sorted(group, key=self._since_and_until):
                 self._join([alias])
 
-    def _since_and_until(self, alias: Alias) -> tuple[int, int]:
+    def _since_and_until(self, alias: Share) -> tuple[int, int]:
         alias_sets = self.alias_sets.of
-        return alias_sets[alias.source].live_range[0], -alias_sets[alias.value].live_range[1]
+        return alias_sets[alias.operand].live_range[0], -alias_sets[alias.result].live_range[1]
 
     def share_tiles(self) -> None:
         for group in self._parts:
-            node = group[0].value.producer()
-            if node is not None and keys.TILE in node.metadata_props:
+            if self._graph.kernels[self._maker(group[0])].is_tile:
                 self._join(group)
 
     def limit_pinned(self) -> None:
         """Allow no further alias by which a pinned buffer ends above the peak and the pinned buffers of now."""
-        self.alias_sets.ceiling = max(self.alias_sets.pinned_end, int(self._live().max()))
+        self.alias_sets.ceiling = max(self.alias_sets.pinned_end, int(self._live.in_steps.max()))
 
     def lower_the_peak(self) -> None:
         """Take the group that lowers the first step of the peak most, until none does."""
         while True:
-            step = int(self._live().argmax())
+            step = int(self._live.in_steps.argmax())
             trials = [(self._height(group, step), i) for i, group in enumerate(self._choices())]
             height, best = min(((h, i) for h, i in trials if h is not None), default=(None, 0))
             if height is None:
@@ -700,76 +682,76 @@ class _Chooser:
 
     def save_copies(self) -> None:
         """Take all groups that do not raise the peak."""
-        peak = int(self._live().max())
+        peak = int(self._live.in_steps.max())
         for group in self._choices():
             changed = self._tried(group)
             if changed is not None and changed.max() <= peak:
                 self._join(group)
 
-    def shares(self) -> dict[ir.Value, tuple[Alias, ...]]:
-        found: dict[ir.Value, list[Alias]] = {}
+    def shares(self) -> dict[int, tuple[Share, ...]]:
+        found: dict[int, list[Share]] = {}
         parts = (alias for group in self._parts for alias in group)
         for alias in (*self._views, *parts, *self._in_place):
             if self._is_used(alias):
-                found.setdefault(alias.value, []).append(alias)
+                found.setdefault(alias.result, []).append(alias)
         return {value: tuple(used) for value, used in found.items()}
 
-    def rewriting(self) -> frozenset[ir.Value]:
+    def rewriting(self) -> frozenset[int]:
         """Return the values that would be written into live bytes of the same content."""
         return rewriting(self._known, self.alias_sets, self._order)
 
-    def lost(self, kept: frozenset[ir.Value]) -> frozenset[ir.Value]:
+    def lost(self, kept: frozenset[int]) -> frozenset[int]:
         """Return the `kept` values in bytes of a state whose output is at another address: it is copied there after the run."""
-        found: set[ir.Value] = set()
-        for alias in self._states:
-            held, other = self.alias_sets.of[alias.source], self.alias_sets.of[alias.value]
-            if held is other and held.start(alias.source) == other.start(alias.value):
+        found: set[int] = set()
+        for before, after in self._states:
+            held, other = self.alias_sets.of[before], self.alias_sets.of[after]
+            if held is other and held.start(before) == other.start(after):
                 continue
-            start, end = held.start(alias.source), held.start(alias.source) + self.alias_sets.size(alias.source)
-            inside = (value for value in held.tensors if value in kept and value is not alias.source)
+            start, end = held.start(before), held.start(before) + self.alias_sets.size(before)
+            inside = (value for value in held.tensors if value in kept and value != before)
             found.update(v for v in inside if held.start(v) < end and start < held.start(v) + self.alias_sets.size(v))
         return frozenset(found)
 
-    def _is_used(self, alias: Alias) -> bool:
+    def _is_used(self, alias: Share) -> bool:
         alias_sets = self.alias_sets
-        if alias_sets.of[alias.source] is not alias_sets.of[alias.value]:
+        if alias_sets.of[alias.operand] is not alias_sets.of[alias.result]:
             return False
-        if alias.rule == "in place" and not self._order.until(alias.source, alias.value):
+        if alias.kind == IN_PLACE and not self._order.until(alias.operand, alias.result):
             return False
-        return alias_sets.start(alias.value) == alias_sets.start(alias.source) + alias.at
+        return alias_sets.start(alias.result) == alias_sets.start(alias.operand) + alias.at
 
-    def _choices(self) -> Iterator[list[Alias]]:
+    def _choices(self) -> Iterator[list[Share]]:
         """Yield the groups that may be taken: all parts of a node, then each part by itself."""
         for group in self._parts:
             if len(group) > 1:
                 yield group
             yield from ([alias] for alias in group)
 
-    def _height(self, group: list[Alias], step: int) -> int | None:
+    def _height(self, group: list[Share], step: int) -> int | None:
         """Return the peak with `group`; None where it does not lower the live bytes of `step`, or raises others above them."""
         if not any(self._touches(alias, step) for alias in group):
             return None
         changed = self._tried(group)
-        if changed is None or changed[step] >= self._live()[step]:
+        if changed is None or changed[step] >= self._live.in_steps[step]:
             return None
         height = int(changed.max())
-        return height if height <= self._live()[step] else None
+        return height if height <= self._live.in_steps[step] else None
 
-    def _touches(self, alias: Alias, step: int) -> bool:
-        alias_sets = (self.alias_sets.of[alias.source], self.alias_sets.of[alias.value])
+    def _touches(self, alias: Share, step: int) -> bool:
+        alias_sets = (self.alias_sets.of[alias.operand], self.alias_sets.of[alias.result])
         return any(alias_set.live_range[0] <= step < alias_set.live_range[1] for alias_set in alias_sets)
 
-    def _tried(self, group: Iterable[Alias]) -> Ints | None:
+    def _tried(self, group: Iterable[Share]) -> Ints | None:
         """Return the live bytes of all steps if `group` were taken; None where it holds nothing to take."""
-        before = self._known_live
+        before = self._live.in_steps
         done = self._join(group)
-        live = self._live() if done else None
+        live = self._live.in_steps if done else None
         for joined in reversed(done):
             self._undo(joined)
-        self._known_live = before
+        self._live.with_known(before)
         return live
 
-    def _join(self, group: Iterable[Alias]) -> list[Merged]:
+    def _join(self, group: Iterable[Share]) -> list[Merged]:
         """Take the aliases of `group` that are possible; return the merges, to be undone from the last to the first."""
         done = []
         for alias in group:
@@ -777,69 +759,47 @@ class _Chooser:
             if merge is None:
                 continue
             done.append(self.alias_sets.merge(merge))
-            self._count(done[-1].changes, 1)
+            self._live.add(done[-1].changes)
         return done
 
     def _undo(self, done: Merged) -> None:
         self.alias_sets.undo(done)
-        self._count(done.changes, -1)
-
-    def _count(self, changes: Iterable[LiveChange], sign: int) -> None:
-        for size, lower, upper in changes:
-            self._change[lower] += sign * size
-            self._change[upper] -= sign * size
-        self._known_live = None
-
-    def _live(self) -> Ints:
-        """Return the live bytes of each step."""
-        if self._known_live is None:
-            self._known_live = np.cumsum(self._change)
-        return self._known_live
-
-
-def _by_node(found: Iterable[Alias]) -> list[list[Alias]]:
-    groups: dict[ir.Node | None, list[Alias]] = {}
-    for alias in found:
-        groups.setdefault(alias.value.producer(), []).append(alias)
-    return list(groups.values())
+        self._live.add(done.changes, -1)
 
 
 # Counts the copies that a plan avoids, and those that remain.
 
 
-def copies(schedule: Schedule, facts: LayoutFacts, sharing: Sharing) -> CopyCount:
-    """Return the copies, and their bytes, of all nodes that only move bytes into a tensor of the arena.
+def copies(graph: KernelGraph, schedule: Schedule, sharing: Sharing) -> CopyCount:
+    """Return the copies, and their bytes, of all kernels that only move bytes into a tensor of the arena.
 
     One copy counts for each result that could be a view, each result of a Split or Slice, and each operand of a Concat.
     """
     counts = {True: [0, 0], False: [0, 0]}
-    for node in schedule.nodes:
-        for value, avoided in _moved(node, facts, sharing):
+    for number in schedule.order:
+        for tensor, avoided in _moved(graph.kernels[number], graph, sharing):
             counts[avoided][0] += 1
-            counts[avoided][1] += tensor_bytes(value, facts.shapes) or 0
+            counts[avoided][1] += graph.tensors[tensor].bytes or 0
     return CopyCount(*counts[True], *counts[False])
 
 
-def _moved(node: ir.Node, facts: LayoutFacts, sharing: Sharing) -> Iterator[tuple[ir.Value, bool]]:
-    """Yield each tensor that `node` moves, and whether an alias avoids that."""
-    if not facts.is_standard(node):
-        return
-    results = [value for value in node.outputs if value in sharing.alias_sets.of]
-    kind = sharing_of(node)
-    if kind == "join" and results:
-        there = [alias.source for alias in sharing.shares.get(results[0], ()) if alias.rule != "view"]
-        for value in node.inputs:
-            if value is not None:
-                yield value, value in there
+def _moved(kernel: GraphKernel, graph: KernelGraph, sharing: Sharing) -> Iterator[tuple[int, bool]]:
+    """Yield each tensor that `kernel` moves, and whether an alias avoids that."""
+    alias_sets, tensors = sharing.alias_sets.of, graph.tensors
+    results = [tensor for tensor in kernel.makes if tensor in alias_sets]
+    if kernel.move == "join" and results:
+        there = [share.operand for share in sharing.shares.get(results[0], ()) if share.kind != "view"]
+        for tensor in kernel.operands:
+            if tensor != NONE:
+                yield tensor, tensor in there
                 # An operand that is given twice is avoided once.
-                there = [other for other in there if other is not value]
-    elif kind == "cut":
-        yield from ((value, bool(sharing.shares.get(value))) for value in results)
-        alias_sets = sharing.alias_sets.of
-        for alias in parts(node, facts):
+                there = [other for other in there if other != tensor]
+    elif kernel.move == "cut":
+        yield from ((tensor, bool(sharing.shares.get(tensor))) for tensor in results)
+        for share in kernel.shares:
             # An output outside the arena is written there.
-            is_written = alias.value in alias_sets or alias.value.is_graph_output()
-            if not is_written and alias.source not in facts.constants:
-                yield alias.value, True
-    elif kind == "view" and results and node.inputs[0] is not None and facts.same_bytes(results[0], node.inputs[0]):
+            is_written = share.result in alias_sets or share.result in graph.outputs
+            if share.kind == "cut" and not is_written and not tensors[share.operand].is_constant:
+                yield share.result, True
+    elif kernel.move == "view" and results and graph.is_one_size(results[0], kernel.operands[0]):
         yield results[0], bool(sharing.shares.get(results[0]))

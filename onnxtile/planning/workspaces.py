@@ -12,10 +12,10 @@ import onnx_ir as ir
 
 from onnxtile.declare.plan_document import SHARED, UNIQUE
 from onnxtile.kernels.aliases import LayoutFacts
+from onnxtile.kernels.kernel_graph import GraphKernel, KernelGraph, Schedule
 from onnxtile.model import keys
 from onnxtile.model.topology import node_id
 from onnxtile.planning.offsets.problem import Buffer
-from onnxtile.planning.schedule import Schedule
 from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.size_rule import SizeRule
 from onnxtile.system.errors import UsageError
@@ -82,24 +82,26 @@ class WorkspaceRules:
                     hint=f"did you mean {near[0]!r}?" if near else None,
                 )
 
-    def needs(self, graph: ir.Graph, facts: LayoutFacts, inside: Callable[[ir.Node], int]) -> Needs:
-        """Return the workspace bytes of the nodes of `graph`, without bodies; `inside` returns the bytes inside a meta-op.
+    def needs(self, graph: KernelGraph, facts: LayoutFacts, inside: Callable[[ir.Node], int]) -> Needs:
+        """Return the workspace bytes of the kernels of `graph`, without bodies; `inside` returns the bytes inside a meta-op.
 
         Raises ModelError where a rule needs a shape that is not known.
         """
-        rules = {node: rule for node in graph if (rule := self._rule(node, facts)) is not None}
+        found = ((number, kernel.node, self._rule(kernel, facts)) for number, kernel in enumerate(graph.kernels))
+        rules = [(number, node, rule) for number, node, rule in found if rule is not None]
 
-        def sizes(sharing: str) -> dict[ir.Node, int]:
-            found = {node: one for node, rule in rules.items() if (one := getattr(rule, sharing)) is not None}
-            known = {node: one.bytes(node, facts.shapes, inside) for node, one in found.items()}
-            return {node: size for node, size in known.items() if size}
+        def sizes(sharing: str) -> dict[int, int]:
+            own = [(number, node, one) for number, node, rule in rules if (one := getattr(rule, sharing)) is not None]
+            known = ((number, one.bytes(node, facts.shapes, inside)) for number, node, one in own)
+            return {number: size for number, size in known if size}
 
         return Needs(kernels=sizes("own"), shared=self.shared, together=sizes("shared"), unique=sizes("unique"))
 
-    def _rule(self, node: ir.Node, facts: LayoutFacts) -> KernelRule | None:
-        if all(value in facts.constants for value in node.outputs):
+    def _rule(self, kernel: GraphKernel, facts: LayoutFacts) -> KernelRule | None:
+        if kernel.is_constant:
             return None
-        named = next((self.rules[name] for name in _names(node) if name in self.rules), None)
+        node = kernel.node
+        named = next((self.rules[name] for name in _names(node) if name in self.rules), None) if self.rules else None
         if named is not None or facts.is_standard(node):
             return named
         function = facts.model.functions.get(node.op_identifier())
@@ -122,34 +124,34 @@ def _names(node: ir.Node) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class WorkspaceBuffer:
-    """The buffer of a workspace, and the nodes that use it; no two of them run at the same time.
+    """The buffer of a workspace, and the kernels that are its `users`; no two of them run at the same time.
 
-    `is_own` says that it is live in the step of its only node, and may hold the bodies of that.
+    `is_own` says that it is live in the step of its only user, and may hold the bodies of that.
     """
 
     buffer: Buffer
-    nodes: tuple[ir.Node, ...]
+    users: tuple[int, ...]
     is_own: bool = True
 
 
 @dataclass(frozen=True)
 class Needs:
-    """The bytes of workspaces, by node: of nodes with `bodies`, which never share one, and of other `kernels`.
+    """The bytes of workspaces, by kernel: of those with `bodies`, which never share one, and of other `kernels`.
 
     With `shared`, all kernels use one workspace. So do those with bytes in `together`. Bytes in `unique` are kept for the whole run.
     `alignments` has the alignment of a workspace whose bodies need a larger one than the plan's.
     """
 
-    bodies: Mapping[ir.Node, int] = field(default_factory=dict)
-    kernels: Mapping[ir.Node, int] = field(default_factory=dict)
+    bodies: Mapping[int, int] = field(default_factory=dict)
+    kernels: Mapping[int, int] = field(default_factory=dict)
     shared: bool = False
-    alignments: Mapping[ir.Node, int] = field(default_factory=dict)
-    together: Mapping[ir.Node, int] = field(default_factory=dict)
-    unique: Mapping[ir.Node, int] = field(default_factory=dict)
+    alignments: Mapping[int, int] = field(default_factory=dict)
+    together: Mapping[int, int] = field(default_factory=dict)
+    unique: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def has_common(self) -> bool:
-        """Whether several nodes may use one workspace."""
+        """Whether several kernels may use one workspace."""
         return self.shared or bool(self.together)
 
     @property
@@ -159,30 +161,31 @@ class Needs:
             size for sizes in (self.bodies, self.kernels, self.together, self.unique) for size in sizes.values()
         )
 
-    def workspaces(self, schedule: Schedule) -> tuple[WorkspaceBuffer, ...]:
-        """Return the workspaces in `schedule`."""
+    def workspaces(self, graph: KernelGraph, schedule: Schedule) -> tuple[WorkspaceBuffer, ...]:
+        """Return the workspaces of the kernels of `graph` in `schedule`."""
         own = dict(self.bodies)
-        for node, size in () if self.shared else self.kernels.items():
-            own[node] = own.get(node, 0) + size
-        names = dict(zip(schedule.nodes, schedule.ids, strict=True))
-        steps = schedule.steps
+        for kernel, size in () if self.shared else self.kernels.items():
+            own[kernel] = own.get(kernel, 0) + size
+        names, steps = graph.kernels, schedule.steps
         found = [
             WorkspaceBuffer(
-                Buffer(f"{names[node]} (workspace)", own[node], step, step + 1, self.alignments.get(node)), (node,)
+                Buffer(f"{names[kernel].name} (workspace)", own[kernel], step, step + 1, self.alignments.get(kernel)),
+                (kernel,),
             )
-            for node, step in steps.items()
-            if own.get(node)
+            for kernel, step in steps.items()
+            if own.get(kernel)
         ]
         common = {
-            node: self.together.get(node, 0) + (self.kernels.get(node, 0) if self.shared else 0) for node in steps
+            kernel: self.together.get(kernel, 0) + (self.kernels.get(kernel, 0) if self.shared else 0)
+            for kernel in steps
         }
-        users = tuple(node for node in schedule.nodes if common[node])
+        users = tuple(kernel for kernel in schedule.order if common[kernel])
         if users:
-            size, first, end = max(common[n] for n in users), steps[users[0]], steps[users[-1]] + 1
+            size, first, end = max(common[user] for user in users), steps[users[0]], steps[users[-1]] + 1
             found.append(WorkspaceBuffer(Buffer(SHARED, size, first, end), users, is_own=False))
-        for node, size in self.unique.items():
-            buffer = Buffer(f"{names[node]} {UNIQUE}", size, 0, max(schedule.end, 1))
-            found.append(WorkspaceBuffer(buffer, (node,), is_own=False))
+        for kernel, size in self.unique.items():
+            buffer = Buffer(f"{names[kernel].name} {UNIQUE}", size, 0, max(schedule.end, 1))
+            found.append(WorkspaceBuffer(buffer, (kernel,), is_own=False))
         return tuple(found)
 
 

@@ -259,13 +259,20 @@ class PlanCommand(WriteOptions, PlanStep):
 def require_target(options: EmitOptions) -> None:
     """Raise UsageError for a compiler or a runner without a program in C, or a runner without a compiler; also where emx is missing."""
     if options.wants_c:
+        from onnxtile.firmware.build import ProgramTarget
         from onnxtile.firmware.kernels import require_emx
+        from onnxtile.firmware.own_kernels import read_own_kernels
 
         require_emx()
-    elif options.target_cc or options.runner or options.weights != "code":
-        name = "target_cc" if options.target_cc else "runner" if options.runner else "weights"
-        message = f"{{{name}}} is about a program in C, and {{emit}} names none"
-        raise about_options(message, hint="add {emit} net.c")
+        ProgramTarget(options.target_cc, options.runner).tools()
+        if options.c_kernels is not None:
+            read_own_kernels(options.c_kernels)
+    else:
+        about_c = ("target_cc", "runner", "c_kernels", *(("weights",) if options.weights != "code" else ()))
+        for name in about_c:
+            if getattr(options, name):
+                message = f"{{{name}}} is about a program in C, and {{emit}} names none"
+                raise about_options(message, hint="add {emit} net.c")
     if options.runner and not options.target_cc:
         raise about_options(
             "{runner} runs what {target_cc} compiles, which is not given",
@@ -275,12 +282,24 @@ def require_target(options: EmitOptions) -> None:
 
 def _require(options: PlanStep) -> None:
     require_target(options)
+    if options.wants_c:
+        _require_one_size(options)
     if isinstance(options, PlanCommand):
         _require_one_mode(options)
     if not options.is_bare and options.workspaces:
         from onnxtile.planning.workspaces import WorkspaceRules
 
         WorkspaceRules.of(options.workspaces, options.share_workspaces)
+
+
+def _require_one_size(options: PlanStep) -> None:
+    """Raise UsageError for a program in C of what is no ONNX model, or of a range of sizes."""
+    if options.is_bare or options.is_tflite:
+        raise about_options("a program in C is written of an ONNX model alone", hint="emit another file with {emit}")
+    if options.has_ranges:
+        ends = ", ".join(f"{name}={high}" for name, (_, high) in options.dim_ranges.items())
+        hint = f"give one size, such as {ends}" if ends else "give each dimension one size"
+        raise about_options("a program in C is for one size of each dimension, not for a range", hint=hint)
 
 
 def _require_one_mode(options: PlanCommand) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import onnx.parser
@@ -12,8 +13,12 @@ from hypothesis import strategies as st
 
 from onnxtile.arena.run import ArenaVerdict, arena_run
 from onnxtile.check.audit import Audit, check, require
+from onnxtile.check.graph import GraphModel
+from onnxtile.check.reading import plain_model
 from onnxtile.declare.plan_document import PlannedBuffer
 from onnxtile.kernels.aliases import LayoutFacts
+from onnxtile.kernels.from_onnx import PlanScope, read_kernels
+from onnxtile.kernels.kernel_graph import KernelGraph
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted
 from onnxtile.model.load import load
@@ -70,6 +75,15 @@ class Case:
     def facts(self) -> LayoutFacts:
         """What rules ask about the model."""
         return LayoutFacts(self.model, self.shapes, self.constants)
+
+    @cached_property
+    def checked(self) -> GraphModel:
+        """The model as the check reads it."""
+        return GraphModel(*plain_model(self.model, self.shapes, self.constants))
+
+    def graph(self, **options: Any) -> KernelGraph:
+        """Return the kernels of the main graph with the `options` of a scope."""
+        return read_kernels(self.facts, PlanScope(self.model.graph, **options))
 
     def plan(self, **options: Any) -> PlanResult:
         """Return the plan of the model, which has passed the check of what is published."""

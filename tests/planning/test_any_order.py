@@ -1,6 +1,6 @@
 """The bound of all orders and aliases, held against trying them all, and what plans say of it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, islice
 from pathlib import Path
@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile.kernels.aliases import LayoutFacts
-from onnxtile.kernels.from_onnx import PlanScope
+from onnxtile.kernels.kernel_graph import KernelGraph, Schedule
 from onnxtile.planning.layout import Layout, layouts
 from onnxtile.planning.model_plan import SHARING
 from onnxtile.planning.ordering.order_search import OrderSearch
-from onnxtile.planning.schedule import Order, Schedule, SchedulingContext, predecessors
+from onnxtile.planning.schedule import Order, SchedulingContext
 from onnxtile.planning.workspaces import NO_NEEDS, Needs, WorkspaceRules
 from onnxtile.system.errors import Infeasible
 from tests.planning.conftest import Case
@@ -27,34 +26,32 @@ _ORDERS, _WAYS = 20, 12
 """How many orders of a graph are tried, and ways to leave aliases out."""
 
 
-def every_order(nodes: tuple[Any, ...], done: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    if len(done) == len(nodes):
+def every_order(after: Sequence[Collection[int]], done: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
+    if len(done) == len(after):
         yield done
-    for node in nodes:
-        if node not in done and all(other in done for other in predecessors(node) if other in nodes):
-            yield from every_order(nodes, (*done, node))
+    for kernel, before in enumerate(after):
+        if kernel not in done and all(other in done for other in before):
+            yield from every_order(after, (*done, kernel))
 
 
 def all_candidates(context: SchedulingContext) -> tuple[Schedule, ...]:
-    return tuple(map(Schedule, islice(every_order(context.own.nodes), _ORDERS)))
+    return tuple(map(Schedule, islice(every_order(context.after), _ORDERS)))
 
 
 EVERY = Order("each", "all orders, one by one", all_candidates)
 
 
-def with_fewer_aliases(facts: LayoutFacts, scope: PlanScope) -> Iterator[LayoutFacts]:
-    """Yield `facts` in which only some aliases are known, in every way that leaves out one or two, or all but one or two."""
-    known = {node: facts.lawful(node) for node in scope.graph}
-    everything = [alias for same in known.values() for alias in same]
+def with_fewer_aliases(graph: KernelGraph) -> Iterator[KernelGraph]:
+    """Yield `graph` in which only some aliases are known, in every way that leaves out one or two, or all but one or two."""
+    everything = [share for kernel in graph.kernels for share in kernel.shares]
     some = [c for count in range(3) for c in combinations(everything, count)]
     for left_out in (*some, *(tuple(a for a in everything if a not in kept) for kept in some)):
-        fewer = replace(facts)
-        fewer._lawful.update({node: tuple(a for a in same if a not in left_out) for node, same in known.items()})
-        yield fewer
+        fewer = ((kernel, tuple(one for one in kernel.shares if one not in left_out)) for kernel in graph.kernels)
+        yield replace(graph, kernels=tuple(replace(kernel, shares=shares) for kernel, shares in fewer))
 
 
-def laid_out(facts: LayoutFacts, scope: PlanScope, alignment: int, needs: Needs = NO_NEEDS) -> tuple[Layout, ...]:
-    return tuple(layouts(OrderSearch(facts, scope, alignment), EVERY, 1, SHARING, needs))
+def laid_out(graph: KernelGraph, alignment: int, needs: Needs = NO_NEEDS) -> tuple[Layout, ...]:
+    return tuple(layouts(OrderSearch(graph, alignment), EVERY, 1, SHARING, needs))
 
 
 PLACINGS: list[dict[str, Any]] = [
@@ -68,16 +65,13 @@ PLACINGS: list[dict[str, Any]] = [
 @settings(deadline=None, max_examples=10)
 @given(models(6), st.sampled_from(PLACINGS), st.sampled_from([4, 32, 64]))
 def test_no_order_and_no_aliases_need_less(model: onnx.ModelProto, placing: dict[str, Any], alignment: int) -> None:
-    case = Case.of(model)
-    scope = PlanScope(case.model.graph, **placing)
-    needs = Needs(kernels={node: 48 for node in case.model.graph if node.op_type in {"Softmax", "Transpose"}})
-    facts = case.facts
-    every = laid_out(facts, scope, alignment, needs)
-    bound = OrderSearch(facts, scope, alignment).bound(needs)
+    graph = Case.of(model).graph(**placing)
+    users = (number for number, one in enumerate(graph.kernels) if one.operator in {"Softmax", "Transpose"})
+    needs = Needs(kernels=dict.fromkeys(users, 48))
+    every = laid_out(graph, alignment, needs)
+    bound = OrderSearch(graph, alignment).bound(needs)
     tried = [
-        layout
-        for fewer in islice(with_fewer_aliases(facts, scope), _WAYS)
-        for layout in laid_out(fewer, scope, alignment, needs)
+        layout for fewer in islice(with_fewer_aliases(graph), _WAYS) for layout in laid_out(fewer, alignment, needs)
     ]
     assert bound <= min(layout.problem.lower_bound for layout in (*every, *tried))
 

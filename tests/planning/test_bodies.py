@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import onnx.parser
-import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxtile import api
 from onnxtile.check.audit import require
-from onnxtile.check.marks import from_marks
+from onnxtile.check.reading import from_marks
 from onnxtile.declare.plan_document import PlannedBody, PlannedBuffer
 from onnxtile.model import keys
 from onnxtile.planning.annotate import annotate, clear_plan
@@ -421,10 +420,9 @@ def test_the_bound_over_all_orders_is_not_above_the_plan_where_states_lie_in_a_c
 
 def test_smaller_bodies_lower_a_bound_of_parts_by_all_that_they_spare() -> None:
     """The buffers of the bound live in parts, so that a peak of whole buffers says nothing of it."""
-    node = ir.Node("", "If", [])
     held = Buffer("held", 60, 0, 4)
-    workspace = WorkspaceBuffer(Buffer("workspace", 60, 1, 2), (node,), is_own=True)
+    workspace = WorkspaceBuffer(Buffer("workspace", 60, 1, 2), (0,), is_own=True)
     problem = Problem((held, workspace.buffer), 1)
     body: Any = SimpleNamespace(size=60, proof=OptimalityProof(20, "peak", "effort"))
-    proof = with_bodies(problem, OptimalityProof(100, "parts", "effort"), [workspace], {node: (body,)})
+    proof = with_bodies(problem, OptimalityProof(100, "parts", "effort"), [workspace], {0: (body,)})
     assert proof.lower_bound == 100 - (60 - 20)

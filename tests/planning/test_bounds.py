@@ -7,8 +7,7 @@ import onnx.parser
 import pytest
 
 from onnxtile import api
-from onnxtile.check.graph import GraphFacts
-from onnxtile.check.sharing import links
+from onnxtile.check.sharing import SharedStates, links
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
@@ -237,9 +236,9 @@ def test_what_is_written_over_an_operand_of_a_bounded_size(body: str, in_place: 
 @pytest.mark.parametrize(("body", "over"), [("y = Mul(a, b)", set()), ("y = Exp(a)", {"a"}), ("y = Mul(a, a)", {"a"})])
 def test_the_check_knows_what_bounds_leave_open(body: str, over: set[str]) -> None:
     bounded = case(SHARING.replace("BODY", body), i=6, j=6)
-    maker = bounded.model.graph.outputs[0].producer()
+    maker = bounded.checked.graph.outputs[0].maker
     assert maker is not None
-    found = links(maker, GraphFacts(bounded.model, bounded.shapes, bounded.constants))
+    found = links(maker, SharedStates())
     assert {link.operand.name for link in found} == over
 
 

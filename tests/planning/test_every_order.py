@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxtile.planning.schedule import own_order, predecessors, shuffled
+from onnxtile.planning.schedule import shuffled, shuffled_steps
 from onnxtile.system.errors import CheckFailed, UsageError
 from tests.planning.conftest import Case, aliases, rows
 from tests.planning.test_arena_run import SOUND
@@ -72,16 +72,17 @@ def test_streams_have_no_meaning_there() -> None:
 
 
 def test_other_orders_are_orders(light: Find) -> None:
-    own = own_order(Case.of(light("inception_v1")).model.graph)
+    after = Case.of(light("inception_v1")).graph().after
     seen = set()
     for seed in range(3):
-        order = shuffled(own, freely=True, seed=seed)
-        place = {own.nodes[n]: at for at, n in enumerate(order)}
-        assert sorted(order) == list(range(len(own.nodes)))
-        assert all(place[before] < at for node, at in place.items() for before in predecessors(node))
+        order = shuffled(after, seed)
+        place = {kernel: at for at, kernel in enumerate(order)}
+        assert sorted(order) == list(range(len(after)))
+        assert all(place[before] < at for kernel, at in place.items() for before in after[kernel])
         seen.add(order)
     assert len(seen) == 3
-    assert shuffled(own, freely=False, seed=1) == tuple(range(len(own.nodes)))
+    assert shuffled_steps(range(len(after)), 1) == tuple(range(len(after)))
+    assert {shuffled_steps((0, 1, 1), seed) for seed in range(9)} == {(0, 1, 2), (0, 2, 1)}
 
 
 @pytest.mark.parametrize(

@@ -122,14 +122,15 @@ def test_strings_among_constants_have_no_place() -> None:
 
 
 def test_a_kept_input_that_is_written_over_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from onnxtile.kernels.from_onnx import PlanScope
+
+    from onnxtile.kernels.kernel_graph import Schedule
     from onnxtile.planning import layout as graph_layout
 
     case = Case.of(CHAIN)
     laid = graph_layout._LayoutTerms.layout
 
-    def careless(self: graph_layout._LayoutTerms, schedule: object) -> graph_layout.Layout:
-        return laid(replace(self, scope=PlanScope(self.scope.graph, "inside", overwrite_inputs=True)), schedule)  # type: ignore[arg-type]
+    def careless(self: graph_layout._LayoutTerms, schedule: Schedule) -> graph_layout.Layout:
+        return laid(replace(self, graph=replace(self.graph, keeps_given=False)), schedule)
 
     monkeypatch.setattr(graph_layout._LayoutTerms, "layout", careless)
     with pytest.raises(CheckFailed, match="the plan is not sound"):

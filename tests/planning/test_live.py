@@ -3,10 +3,14 @@
 import onnx_ir as ir
 import pytest
 
-from onnxtile.check.graph import RunOrder, timeline
-from onnxtile.kernels.from_onnx import PlanScope
-from onnxtile.planning.live_ranges import find_live_ranges
-from onnxtile.planning.schedule import own_order
+from onnxtile.check.addresses import timeline
+from onnxtile.check.graph import GraphModel
+from onnxtile.check.sharing import RunOrder
+from onnxtile.kernels.liveness import live_ranges
+from onnxtile.model.constants import Constants
+from onnxtile.model.topology import node_ids
+from onnxtile.model.validity import without_weights
+from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.errors import ModelError
 from tests.planning.conftest import Case, lives, outside, rows
 
@@ -116,8 +120,7 @@ def test_what_a_body_reads_is_live_while_its_node_runs() -> None:
 def test_what_a_body_hands_out_is_live_while_its_node_runs() -> None:
     # The ONNX checker refuses such a body, so it comes from elsewhere.
     model = ir.from_onnx_text(f'<ir_version: 10, opset_import: ["" : 20]>{HANDED_OUT}')
-    schedule = own_order(model.graph)
-    found = {value.name: life for value, life in find_live_ranges(PlanScope(model.graph), schedule).items()}
+    found = lives_of_the_kernels(Case(model, Shapes({}, {}), Constants(model)))
     assert found == {"a": (0, 4), "b": (1, 4), "c": (2, 5), "d": (3, 5), "y": (4, 5)}
     assert lives_of_the_check(model) == found
 
@@ -137,16 +140,20 @@ def test_a_loop_reads_what_it_carries_and_what_it_captures() -> None:
 
 @pytest.mark.parametrize("text", GRAPHS)
 def test_lives_are_those_that_the_check_finds(text: str) -> None:
-    model = Case.of(text).model
-    found = find_live_ranges(PlanScope(model.graph), own_order(model.graph))
-    assert lives_of_the_check(model) == {value.name: life for value, life in found.items()}
+    case = Case.of(text)
+    assert lives_of_the_check(case.model) == lives_of_the_kernels(case)
+
+
+def lives_of_the_kernels(case: Case) -> dict[str | None, tuple[int, int]]:
+    graph = case.graph()
+    return {graph.tensors[number].name: life for number, life in live_ranges(graph, graph.own_order).items()}
 
 
 def lives_of_the_check(model: ir.Model) -> dict[str | None, tuple[int, int]]:
-    schedule = own_order(model.graph)
-    line = timeline(model.graph, schedule.ids, tuple(schedule.steps.values()), frozenset(model.graph.outputs), ())
+    ids, graph = tuple(node_ids(model.graph).values()), GraphModel(without_weights(model)).graph
+    line = timeline(graph, ids, tuple(range(len(ids))), graph.results, ())
     assert isinstance(line, RunOrder)
-    made = [value for node in model.graph for value in node.outputs if value.name]
+    made = [value for node in graph.nodes for value in node.outputs if value.name]
     return {value.name: (line.first(value), line.last(value) + 1) for value in made}
 
 
@@ -156,9 +163,10 @@ def test_the_schedule_names_every_node_once() -> None:
 
 
 def test_a_node_before_what_it_reads_is_refused() -> None:
-    model = Case.of(RESIDUAL).model
+    case = Case.of(RESIDUAL)
+    model = case.model
     last = list(model.graph)[-1]
     model.graph.remove(last)
     model.graph.insert_before(next(iter(model.graph)), last)
     with pytest.raises(ModelError, match="the node 'y' reads 'a', which is made after it"):
-        own_order(model.graph)
+        case.graph()

@@ -8,8 +8,7 @@ from functools import partial
 import onnx_ir as ir
 import pytest
 
-from onnxtile.check.graph import GraphFacts
-from onnxtile.check.sharing import links
+from onnxtile.check.sharing import SharedStates, links
 from onnxtile.kernels.aliases import overwrites
 from tests.bench.large_graphs import wide
 from tests.counted import calls
@@ -21,7 +20,8 @@ def _found(case: Case, node: ir.Node) -> Iterator[object]:
 
 
 def _checked(case: Case, node: ir.Node) -> Iterator[object]:
-    return links(node, GraphFacts(case.model, case.shapes, case.constants))
+    same = case.checked.graph.nodes[list(case.model.graph).index(node)]
+    return links(same, SharedStates())
 
 
 def _listed(ways: Callable[[Case, ir.Node], Iterator[object]], case: Case, node: ir.Node) -> list[object]:

@@ -11,12 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import onnx_ir as ir
 import pytest
 
 import onnxtile
-from onnxtile.check.audit import Audit, check, require
-from onnxtile.check.marks import from_marks
+from onnxtile.check.audit import Audit, check, judged, require
+from onnxtile.check.reading import from_marks
 from onnxtile.declare.plan_document import (
     Arena,
     ArenaFormula,
@@ -35,14 +34,16 @@ from onnxtile.declare.plan_document import (
     document_of,
     from_json,
 )
+from onnxtile.kernels.from_onnx import read_kernels
+from onnxtile.kernels.kernel_graph import AROUND, KernelGraph
+from onnxtile.kernels.liveness import live_ranges
+from onnxtile.model.topology import bodies_of
 from onnxtile.operators.row import FIRST
 from onnxtile.operators.table import operators
 from onnxtile.planning import layout as graph_layout
-from onnxtile.planning import rows
+from onnxtile.planning import model_plan, rows
 from onnxtile.planning.annotate import annotate
 from onnxtile.planning.model_plan import PlanSettings, plan_model
-from onnxtile.planning.ordering import order_search
-from onnxtile.planning.scope import Roles, assign
 from onnxtile.planning.workspaces import Needs, WorkspaceRules
 from onnxtile.system.errors import CheckFailed, UsageError
 from tests.planning.conftest import Case
@@ -82,7 +83,7 @@ def planned(name: str) -> tuple[Case, Document]:
 def audit(case: Case, document: Document) -> Audit:
     found = from_json(json.dumps(document).encode(), "plan.json")
     assert not found.surplus
-    return check(case.model, found.document, case.shapes, case.constants)
+    return judged(case.checked, found.document)
 
 
 def is_refused(case: Case, document: Document) -> bool:
@@ -278,6 +279,30 @@ def test_metadata_that_is_no_plan_is_refused(wrong: str) -> None:
         from_marks(case.model, "model.onnx")
 
 
+CONSTANTS = {
+    "of all forms": """
+    g (float[4] x) => (float[4] y, float[2] z) <float[4] w = {1, 2, 3, 4}> {
+      k = Constant <value_float = 2.0> () s = Mul(w, k) r = Add(x, s) n = Neg(k) y = Mul(r, n)
+      zero = Constant <value_ints = [0]> () two = Constant <value = int64[1] {2}> ()
+      part = Slice(s, zero, two) z = RandomNormalLike(part) }
+    """,
+    **{name: text for name, (text, _) in CASES.items()},
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_the_check_finds_the_constants_of_a_model_by_itself(name: str) -> None:
+    case = Case.of(CONSTANTS[name])
+    todo = [(case.model.graph, case.checked.graph)]
+    while todo:
+        graph, read = todo.pop()
+        made = (value for node in graph for value in node.outputs)
+        known = {v.name for v in (*graph.inputs, *graph.initializers.values(), *made) if v in case.constants}
+        assert {v.name for v in (*read.values, *read.initializers) if v.is_constant} == known
+        for node, other in zip(graph, read.nodes, strict=True):
+            todo += [(body.graph, other.bodies[body.attribute]) for body in bodies_of(node)]
+
+
 # Planners at fault.
 
 
@@ -289,13 +314,12 @@ def refusal(case: Case, **options: Any) -> str:
 
 
 def test_a_tensor_that_the_planner_loses_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def losing(*given: Any) -> Roles:
-        roles = assign(*given)
-        for value in [value for value in roles.tensors if value.name == "g"]:
-            del roles.tensors[value]
-        return roles
+    def losing(*given: Any) -> KernelGraph:
+        graph = read_kernels(*given)
+        lost = (replace(one, role=AROUND) if one.name == "g" else one for one in graph.tensors)
+        return replace(graph, tensors=tuple(lost))
 
-    monkeypatch.setattr(order_search, "assign", losing)
+    monkeypatch.setattr(model_plan, "read_kernels", losing)
     assert "'g' has no address for its 400 bytes" in refusal(Case.of(MIXED))
 
 
@@ -311,10 +335,9 @@ def test_a_workspace_on_a_live_operand_is_refused() -> None:
 def test_a_workspace_too_small_for_its_body_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     workspaces = Needs.workspaces
 
-    def smaller(self: Needs, schedule: Any) -> Any:
-        return workspaces(
-            Needs({node: size - 64 for node, size in self.bodies.items()}, self.kernels, self.shared), schedule
-        )
+    def smaller(self: Needs, graph: KernelGraph, schedule: Any) -> Any:
+        bodies = {kernel: size - 64 for kernel, size in self.bodies.items()}
+        return workspaces(Needs(bodies, self.kernels, self.shared), graph, schedule)
 
     monkeypatch.setattr(Needs, "workspaces", smaller)
     assert "is too small for the" in refusal(Case.of(SCAN))
@@ -341,15 +364,12 @@ def test_a_planner_that_writes_over_what_is_still_needed_is_refused(
 
 
 def test_a_planner_without_lives_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph_layout, "find_live_ranges", _short_lives)
+    monkeypatch.setattr(graph_layout, "live_ranges", _short_lives)
     assert "is live in the steps" in refusal(Case.of(MIXED))
 
 
-def _short_lives(scope: Any, schedule: Any) -> dict[ir.Value, tuple[int, int]]:
-    from onnxtile.planning.live_ranges import find_live_ranges
-
-    found = find_live_ranges(scope, schedule)
-    return {value: (first, first + 1) for value, (first, _) in found.items()}
+def _short_lives(graph: KernelGraph, schedule: Any) -> dict[int, tuple[int, int]]:
+    return {tensor: (first, first + 1) for tensor, (first, _) in live_ranges(graph, schedule).items()}
 
 
 @pytest.mark.parametrize("field", ["first", "last", "alias", "kind", "node", "dtype"])
@@ -374,8 +394,8 @@ def test_no_rows_at_all_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 PACKAGE = Path(onnxtile.__file__).parent
 SHARED = {
     "onnxtile.system.errors",
+    "onnxtile.system.process",
     "onnxtile.model.keys",
-    "onnxtile.planning.result",
     "onnxtile.declare.plan_document",
     "onnxtile.declare.verb",
 }
@@ -393,19 +413,20 @@ def _imports(file: Path) -> Iterator[str]:
 
 
 def test_the_check_shares_no_code_with_what_it_checks() -> None:
-    todo, seen = sorted((PACKAGE / "check").glob("*.py")), set()
-    assert len(todo) > 8
-    while todo:
-        file = todo.pop()
-        seen.add(file)
+    files = sorted((PACKAGE / "check").glob("*.py"))
+    assert len(files) > 8
+    for file in files:
         for module in (name for name in _imports(file) if name.split(".")[0] == "onnxtile"):
             is_own = module.startswith("onnxtile.check.")
             assert is_own or module in SHARED or module.startswith(("onnxtile.model.", "onnxtile.shapes.")), (
                 f"{file.name} imports {module}"
             )
-            path = PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
-            if module.startswith("onnxtile.planning.") and path not in seen:
-                todo.append(path)
+
+
+def test_one_file_of_the_check_knows_a_model_in_memory() -> None:
+    """The others read the protobuf: what shape inference knows comes to them as plain data."""
+    files = (PACKAGE / "check").glob("*.py")
+    assert {file.name for file in files if "\nimport onnx_ir" in file.read_text()} == {"reading.py"}
 
 
 def test_a_body_whose_last_bytes_are_a_part_of_a_larger_tensor() -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from onnxtile.planning.schedule import in_streams, orders, own_order, predecessors
+from onnxtile.kernels.kernel_graph import Schedule
+from onnxtile.planning.schedule import in_streams, orders
 from onnxtile.system.errors import UsageError
 from tests.planning.conftest import Case, aliases, rows
 from tests.planning.test_arena_run import SOUND
@@ -40,7 +41,7 @@ parallel (float[4,4] x) => (float[4,4] y) {
 def test_every_order_gives_the_same_bits(text: str, order: str) -> None:
     case = Case.of(text)
     result = case.plan(order=order)
-    assert sorted(result.schedule) == sorted(own_order(case.model.graph).ids)
+    assert sorted(result.schedule) == sorted(case.graph().ids(case.graph().own_order))
     assert case.run(result).equal
 
 
@@ -64,19 +65,20 @@ def test_the_least_peak_of_real_models(name: str, own: int, least: int, light: F
 
 @pytest.mark.parametrize("streams", [1, 2, 3, 8])
 def test_nodes_of_one_step_do_not_depend_on_each_other(streams: int, light: Find) -> None:
-    graph = Case.of(light("inception_v1")).model.graph
-    schedule = in_streams(own_order(graph), streams)
+    graph = Case.of(light("inception_v1")).graph()
+    schedule = in_streams(graph.after, graph.own_order, streams)
     steps = schedule.steps
-    assert set(schedule.nodes) == set(graph)
-    assert all(steps[before] < step for node, step in steps.items() for before in predecessors(node))
+    assert sorted(schedule.order) == list(range(len(graph.kernels)))
+    assert all(steps[before] < step for kernel, step in steps.items() for before in graph.after[kernel])
     together = [sum(step == other for other in steps.values()) for step in range(schedule.end)]
     assert max(together) <= streams
-    assert (streams == 1) == (schedule.end == len(schedule.nodes))
+    assert (streams == 1) == (schedule.end == len(schedule.order))
 
 
 def test_one_stream_is_the_order_itself() -> None:
-    own = own_order(Case.of(PARALLEL).model.graph)
-    assert in_streams(own, 1) == own
+    own = Schedule((0, 1, 2))
+    assert in_streams([(), (0,), (0,)], own, 1) == own
+    assert in_streams([(), (0,), (0,)], own, 2) == Schedule((0, 1, 2), (0, 1, 1))
 
 
 def test_lives_count_the_steps_of_streams() -> None:

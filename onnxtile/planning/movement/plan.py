@@ -18,7 +18,8 @@ import onnx_ir as ir
 from onnxtile.declare.plan_document import MemoryCopy, TransferTime
 from onnxtile.inspection.work import works
 from onnxtile.kernels.aliases import LayoutFacts
-from onnxtile.kernels.from_onnx import PlanScope
+from onnxtile.kernels.from_onnx import PlanScope, read_kernels
+from onnxtile.kernels.kernel_graph import NONE, UNKNOWN
 from onnxtile.kernels.states import states_of
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
@@ -61,11 +62,11 @@ from onnxtile.system.errors import Infeasible, UsageError
 
 
 class ChosenCopy(NamedTuple):
-    """A copy of `value` between the memories; `part` is the Slice that copies it as a part of an input."""
+    """A copy of `tensor` between the memories; `part` is the Slice that copies it as a part of an input, by the number of its kernel."""
 
-    value: ir.Value
+    tensor: int
     wanted: WantedCopy
-    part: ir.Node | None = None
+    part: int | None = None
 
 
 @dataclass(frozen=True)
@@ -97,73 +98,74 @@ class MovementChoice:
     def copies(self) -> tuple[ChosenCopy, ...]:
         """All copies: those to the slow memory, each value once, then those to the fast one, by the place of their kernel."""
         stores = list(self._stores())
-        number_of = {copy.value: number for number, copy in enumerate(stores)}
+        number_of = {copy.tensor: number for number, copy in enumerate(stores)}
         return (*stores, *self._loads(number_of))
 
     def _stores(self) -> Iterator[ChosenCopy]:
         """Yield the copies to the slow memory; outputs are copied anyway."""
-        uses, found = self.uses, dict[ir.Value, int]()
-        for node, place in self._places.items():
-            found.update((value, place) for value in node.outputs if value in uses.outputs)
-        found.update((value, place) for value, place in uses.stored.items() if value not in found)
+        uses, found = self.uses, dict[int, int]()
+        for number, place in self._places.items():
+            found.update((tensor, place) for tensor in uses.graph.kernels[number].makes if tensor in uses.outputs)
+        found.update((tensor, place) for tensor, place in uses.stored.items() if tensor not in found)
         for gap in sorted(self._left, key=lambda gap: gap.before):
-            found.update((v, gap.before) for v in gap.values if not uses.is_backed(v) and v not in found)
-        for value, place in sorted(found.items(), key=lambda item: item[1]):
-            after = None if (value, place) in self._left_after else uses.next_use(value, place)
-            is_constant = value in uses.facts.constants and value.name not in uses.residence.stay
+            found.update((t, gap.before) for t in gap.tensors if not uses.is_backed(t) and t not in found)
+        for tensor, place in sorted(found.items(), key=lambda item: item[1]):
+            after = None if (tensor, place) in self._left_after else uses.next_use(tensor, place)
+            is_constant = uses.graph.tensors[tensor].is_constant and uses.name(tensor) not in uses.residence.stay
             # A tensor that is used later takes its bytes anyway, and may be overwritten then.
-            size = 0 if is_constant or after is not None else self._size(value)
-            yield ChosenCopy(value, WantedCopy(False, size, uses.bytes(value), place, after))
+            size = 0 if is_constant or after is not None else self._size(tensor)
+            yield ChosenCopy(tensor, WantedCopy(False, size, uses.bytes(tensor), place, after))
 
-    def _loads(self, number_of: Mapping[ir.Value, int]) -> Iterator[ChosenCopy]:
-        """Yield the copies to the fast memory. Those of values that are copied out before read what the store in `number_of` wrote."""
+    def _loads(self, number_of: Mapping[int, int]) -> Iterator[ChosenCopy]:
+        """Yield the copies to the fast memory. Those of tensors that are copied out before read what the store in `number_of` wrote."""
         uses = self.uses
         for place, loaded in sorted(self._loaded.items()):
-            for value in loaded:
-                after = max(self._left_before.get((value, place), -1), self._made_at(value))
-                source = None if value in uses.inputs or value in uses.weights else number_of.get(value)
-                wanted = WantedCopy(True, self._size(value), uses.bytes(value), after, place, source)
-                yield ChosenCopy(value, wanted)
-        for node in uses.part_copies:
-            value, place = node.outputs[0], self._places[node]
-            is_early = all(one is None or one in uses.facts.constants for one in node.inputs[1:])
-            wanted = WantedCopy(True, self._size(value), uses.bytes(value), -1 if is_early else place - 1, place)
-            yield ChosenCopy(value, wanted, node)
+            for tensor in loaded:
+                after = max(self._left_before.get((tensor, place), -1), self._made_at(tensor))
+                source = None if tensor in uses.inputs or tensor in uses.weights else number_of.get(tensor)
+                wanted = WantedCopy(True, self._size(tensor), uses.bytes(tensor), after, place, source)
+                yield ChosenCopy(tensor, wanted)
+        for number in uses.part_copies:
+            kernel, place = uses.graph.kernels[number], self._places[number]
+            given = (operand for operand in kernel.operands[1:] if operand != NONE)
+            is_early = all(uses.graph.tensors[operand].is_constant for operand in given)
+            tensor = kernel.makes[0]
+            wanted = WantedCopy(True, self._size(tensor), uses.bytes(tensor), -1 if is_early else place - 1, place)
+            yield ChosenCopy(tensor, wanted, number)
 
     @cached_property
-    def _loaded(self) -> dict[int, tuple[ir.Value, ...]]:
-        """The values that are copied to the fast memory for a kernel, by its place."""
+    def _loaded(self) -> dict[int, tuple[int, ...]]:
+        """The tensors that are copied to the fast memory for a kernel, by its place."""
         uses = self.uses
-        found: dict[int, dict[ir.Value, None]] = {}
-        for value in (*uses.layout.scope.graph.inputs, *uses.weights):
-            if value in uses.reads and (value in uses.inputs or value in uses.weights):
-                found.setdefault(uses.reads[value][0], {})[value] = None
+        found: dict[int, dict[int, None]] = {}
+        for tensor in (*uses.graph.inputs, *uses.weights):
+            if tensor in uses.reads and (tensor in uses.inputs or tensor in uses.weights):
+                found.setdefault(uses.reads[tensor][0], {})[tensor] = None
         for gap in self._left:
-            found.setdefault(gap.after, {}).update(dict.fromkeys(gap.values))
-        return {place: tuple(values) for place, values in found.items()}
+            found.setdefault(gap.after, {}).update(dict.fromkeys(gap.tensors))
+        return {place: tuple(tensors) for place, tensors in found.items()}
 
     @cached_property
-    def _left_before(self) -> dict[tuple[ir.Value, int], int]:
-        """The place of the last kernel that uses a value before it leaves, by value and by the place of the one that uses it again."""
-        return {(value, gap.after): gap.before for gap in self._left for value in gap.values}
+    def _left_before(self) -> dict[tuple[int, int], int]:
+        """The place of the last kernel that uses a tensor before it leaves, by tensor and by the place of the one that uses it again."""
+        return {(tensor, gap.after): gap.before for gap in self._left for tensor in gap.tensors}
 
     @cached_property
-    def _left_after(self) -> frozenset[tuple[ir.Value, int]]:
-        """The values that leave the fast memory, with the place of the last kernel that uses them before."""
-        return frozenset((value, gap.before) for gap in self._left for value in gap.values)
+    def _left_after(self) -> frozenset[tuple[int, int]]:
+        """The tensors that leave the fast memory, with the place of the last kernel that uses them before."""
+        return frozenset((tensor, gap.before) for gap in self._left for tensor in gap.tensors)
 
     @cached_property
-    def _places(self) -> dict[ir.Node, int]:
-        """The place of each node in the schedule, also of those that make constants."""
-        return {node: place for place, node in enumerate(self.uses.layout.schedule.nodes)}
+    def _places(self) -> dict[int, int]:
+        """The place of each kernel in the schedule, also of those that make constants."""
+        return {number: place for place, number in enumerate(self.uses.layout.schedule.order)}
 
-    def _made_at(self, value: ir.Value) -> int:
-        """Return the place of the node that makes the constant `value`; -1 for other values."""
-        maker = value.producer()
-        return -1 if maker is None or value not in self.uses.weights else self._places.get(maker, -1)
+    def _made_at(self, tensor: int) -> int:
+        """Return the place of the kernel that makes the constant `tensor`; -1 for other tensors."""
+        return self._places.get(self.uses.graph.makers[tensor], -1) if tensor in self.uses.weights else -1
 
-    def _size(self, value: ir.Value) -> int:
-        return align(self.uses.bytes(value), self.uses.layout.alignment)
+    def _size(self, tensor: int) -> int:
+        return align(self.uses.bytes(tensor), self.uses.layout.alignment)
 
 
 # The time of a plan with copies, from a given bandwidth and speed of the kernels, and the steps between which copies may run.
@@ -326,14 +328,14 @@ class PlanWriter:
 
     def _pace(self, choice: MovementChoice, speeds: Speeds | None) -> tuple[list[float], float]:
         """Return the seconds of the kernel at each place, and those to copy a byte."""
-        schedule = choice.uses.layout.schedule
+        ids = choice.uses.graph.ids(choice.uses.layout.schedule)
         if speeds is not None and speeds.macs_per_second is not None:
-            macs = [self._macs.get(name) for name in schedule.ids]
+            macs = [self._macs.get(name) for name in ids]
             if None not in macs:
                 return [(count or 0) / speeds.macs_per_second for count in macs], 1 / speeds.bandwidth
-        kernels = set(choice.uses.kernels.values()) - {choice.uses.kernels[node] for node in choice.uses.part_copies}
+        kernels = set(choice.uses.kernels.values()) - {choice.uses.kernels[part] for part in choice.uses.part_copies}
         copied = sum(copy.wanted.copied for copy in choice.copies)
-        return [float(place in kernels) for place in range(len(schedule.nodes))], len(kernels) / max(copied, 1)
+        return [float(place in kernels) for place in range(len(ids))], len(kernels) / max(copied, 1)
 
     @cached_property
     def _macs(self) -> dict[str, int | None]:
@@ -347,20 +349,19 @@ class PlanWriter:
         model = self.model.clone()
         without_marks(model)
         known = self.shapes.of_copies(dict(zip(values(self.model), values(model), strict=True)))
-        graph = choice.uses.layout.scope.graph
-        node_of, value_of = dict(zip(graph, model.graph, strict=True)), {v.name or "": v for v in values(model)}
+        uses, nodes, value_of = choice.uses, list(model.graph), {v.name or "": v for v in values(model)}
 
         def written_as(number: int) -> CopyToWrite:
             copy = choice.copies[number]
-            part = None if copy.part is None else node_of[copy.part]
-            return CopyToWrite(value_of[copy.value.name or ""], copy.wanted.is_load, part, table.held.get(number))
+            part = None if copy.part is None else nodes[copy.part]
+            return CopyToWrite(value_of[uses.name(copy.tensor)], copy.wanted.is_load, part, table.held.get(number))
 
         order = MovementOrder(
-            tuple(node_of[node] for node in choice.uses.layout.schedule.nodes),
+            tuple(nodes[number] for number in uses.layout.schedule.order),
             {place: list(map(written_as, numbers)) for place, numbers in table.copies.items()},
-            frozenset(value_of[value.name or ""] for value in choice.uses.outputs),
-            frozenset(node_of[node] for node in choice.uses.part_copies),
-            frozenset(node_of[node] for node in graph if choice.uses.makes_constants(node)),
+            frozenset(value_of[uses.name(tensor)] for tensor in uses.outputs),
+            frozenset(nodes[number] for number in uses.part_copies),
+            frozenset(node for node, kernel in zip(nodes, uses.graph.kernels, strict=True) if kernel.is_constant),
         )
         written = write_copies(model, known, order, *self.names)
         of_copies: dict[ir.Value, list[ir.Value]] = {}
@@ -368,7 +369,7 @@ class PlanWriter:
             of_copies.setdefault(origin, []).append(value)
         opened = unfold(model, known.with_those_of(known.of_copies(of_copies)), Constants(model))
         inputs = {value.name or "" for value in model.graph.inputs} if self.settings.io == "inside" else set()
-        residence = choice.uses.residence
+        residence = uses.residence
         pins = moved_pins(self.settings.pins, residence, written)
         slow = SlowTensors(frozenset((written.slow | inputs | self.states) - residence.stay), written.held)
         apart = replace(self.settings, order="model", slow=slow, pins=pins)
@@ -408,7 +409,7 @@ class PlacedCopies:
     @cached_property
     def _reads(self) -> list[list[str]]:
         """The names of the values that each node of the schedule reads, also in its bodies."""
-        nodes = named(self.plan.model.graph, self.plan.result.schedule, self.plan.result.steps).nodes
+        nodes = named(self.plan.model.graph, self.plan.result.schedule)
         return [[value.name or "" for value in dependencies(node)] for node in nodes]
 
     def _copies(self) -> Iterator[MemoryCopy]:
@@ -641,19 +642,21 @@ def _layouts(opened: Unfolded, settings: PlanSettings, residence: Residence) -> 
     settings.workspaces.require_known(opened.model)
     graph = opened.model.graph
     scope = PlanScope(graph, "inside", overwrite_inputs=True, alone=settings.pins.kept & residence.stay)
-    setup = plan_terms(facts, settings, order, chosen, settings.effort).set_up(scope)
-    search, needs = setup.search, setup.needs
-    workspaces = {workspace.buffer.name for workspace in needs.workspaces(search.own)} if settings.pins.names else set()
-    settings.pins.require_known(opened.model, search.roles(search.own), workspaces)
+    kernels = read_kernels(facts, scope)
+    setup = plan_terms(facts, settings, order, chosen, settings.effort).set_up(kernels)
+    held = setup.needs.workspaces(kernels, kernels.own_order) if settings.pins.names else ()
+    workspaces = {workspace.buffer.name for workspace in held}
+    settings.pins.require_known(opened.model, kernels, workspaces)
     slow = list(settings.pins.capacities)[-1]
     states = {pair.input for pair in states_of(facts, settings.states).taken}
     given = [value.name or "" for value in graph.inputs if value not in states]
     require_residence(settings.pins, slow, given, workspaces, settings.io)
     movable = replace(setup, terms=replace(setup.terms, rules=RULES & frozenset(settings.share)))
     for layout in movable.layouts():
-        if layout.roles.unplanned:
-            value, reason = next(iter(layout.roles.unplanned.items()))
-            raise Infeasible(f"cannot tell which copies are needed: the size of {value.name!r} is not known: {reason}")
+        unknown = next((tensor for tensor in kernels.tensors if tensor.role == UNKNOWN), None)
+        if unknown is not None:
+            reason = f"the size of {unknown.name!r} is not known: {unknown.reason}"
+            raise Infeasible(f"cannot tell which copies are needed: {reason}")
         yield layout, facts
 
 

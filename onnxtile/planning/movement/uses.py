@@ -18,13 +18,13 @@ from typing import NamedTuple, TypeAlias
 import onnx_ir as ir
 
 from onnxtile.kernels.aliases import LayoutFacts, sliced
+from onnxtile.kernels.kernel_graph import ARENA, NONE, GraphKernel, KernelGraph
 from onnxtile.model import keys
 from onnxtile.model.topology import all_values, bodies_of, dependencies
-from onnxtile.operators.node_view import operator_name
 from onnxtile.planning.layout import NO_PINS, Layout, Pins
 from onnxtile.planning.movement.eviction import Gap, MovementProblem, least_bytes
 from onnxtile.planning.offsets.problem import align
-from onnxtile.shapes.resolve import Shapes, tensor_bytes
+from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.errors import Infeasible, UsageError
 
 # Writes the copies of a movement into a graph, as calls of a local function that copies its operand.
@@ -310,12 +310,12 @@ _INLINE = 64
 
 @dataclass(frozen=True)
 class GapOfTensor:
-    """A gap, its numbers of uses before and after in the schedule, and the values that are read afterwards."""
+    """A gap, its numbers of uses before and after in the schedule, and the `tensors` that are read afterwards."""
 
     gap: Gap
     before: int
     after: int
-    values: tuple[ir.Value, ...]
+    tensors: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -323,7 +323,8 @@ class TensorUses:
     """The uses of the tensors of `layout`, whose inputs start in the slow memory, and whose outputs end there.
 
     With `streams_weights`, constants are copied to the fast memory before they are read. With `cuts_inputs`, an input that only Slices read
-    is never in the fast memory as a whole: each Slice copies its part. `residence` has the tensors with a fixed memory.
+    is never in the fast memory as a whole: each Slice copies its part. `residence` has the tensors with a fixed memory. `facts` say which
+    elements a Slice reads.
     """
 
     layout: Layout
@@ -332,218 +333,219 @@ class TensorUses:
     cuts_inputs: bool = False
     residence: Residence = NO_RESIDENCE
 
-    @cached_property
-    def kernels(self) -> dict[ir.Node, int]:
-        """The nodes that run in each inference, with their places in the schedule."""
-        nodes = enumerate(self.layout.schedule.nodes)
-        return {node: place for place, node in nodes if any(self._is_made(value) for value in node.outputs)}
+    @property
+    def graph(self) -> KernelGraph:
+        """The kernels and tensors."""
+        return self.layout.graph
 
-    def _is_made(self, value: ir.Value) -> bool:
-        """Return whether a kernel makes `value`: it is no constant, or one that stays in the fast memory.
+    def name(self, tensor: int) -> str:
+        """Return the name of `tensor`."""
+        return self.graph.tensors[tensor].name
+
+    def bytes(self, tensor: int) -> int:
+        """Return the bytes of `tensor`."""
+        return self.graph.tensors[tensor].bytes or 0
+
+    @cached_property
+    def kernels(self) -> dict[int, int]:
+        """The kernels that run in each inference, with their places in the schedule."""
+        kernels = self.graph.kernels
+        return {
+            number: place
+            for place, number in enumerate(self.layout.schedule.order)
+            if not kernels[number].is_constant or any(map(self._is_made, kernels[number].makes))
+        }
+
+    def _is_made(self, tensor: int) -> bool:
+        """Return whether a kernel makes `tensor`: it is no constant, or one that stays in the fast memory.
 
         Another output that is constant is copied from the constants.
         """
-        return value not in self.facts.constants or value.name in self.residence.stay
+        return not self.graph.tensors[tensor].is_constant or self.name(tensor) in self.residence.stay
 
     @cached_property
-    def inputs(self) -> frozenset[ir.Value]:
+    def inputs(self) -> frozenset[int]:
         """The inputs of the graph that have bytes, and are copied as a whole."""
-        given = (v for v in self.layout.scope.given if v in self.layout.roles.tensors and self.bytes(v))
-        moved = (v for v in given if v.name not in self.residence.stay)
-        return frozenset(v for v in moved if not (self.cuts_inputs and self.is_cut(v)))
+        moved = (t for t in self._given if self.name(t) not in self.residence.stay)
+        return frozenset(t for t in moved if not (self.cuts_inputs and self.is_cut(t)))
 
     @cached_property
-    def part_copies(self) -> dict[ir.Node, None]:
+    def _given(self) -> tuple[int, ...]:
+        return tuple(t for t in self.graph.given if self.graph.tensors[t].role == ARENA and self.bytes(t))
+
+    @cached_property
+    def part_copies(self) -> dict[int, None]:
         """The Slices that copy a part of an input from the slow memory."""
         if not self.cuts_inputs:
             return {}
-        cut = [value for value in self.layout.scope.given if self.bytes(value) and self.is_cut(value)]
-        return {node: None for node in self.kernels if node.inputs and node.inputs[0] in cut}
+        cut = {tensor for tensor in self._given if self.is_cut(tensor)}
+        return {number: None for number in self.kernels if cut.intersection(self.graph.kernels[number].operands[:1])}
 
-    def is_cut(self, value: ir.Value) -> bool:
-        """Return whether all readers of the input `value` are Slices whose results are not graph outputs."""
-        outputs = self.layout.scope.graph.outputs
-        readers = self._readers.get(value, [])
-        is_whole = any(value is output for output in outputs) or value.name in self.residence.stay
-        return bool(readers) and not is_whole and all(self._is_slice(node, value) for node in readers)
+    def is_cut(self, tensor: int) -> bool:
+        """Return whether all readers of the input `tensor` are Slices whose results are not graph outputs."""
+        readers = [number for number in self.graph.readers[tensor] if number in self.kernels]
+        is_whole = tensor in self.graph.outputs or self.name(tensor) in self.residence.stay
+        return bool(readers) and not is_whole and all(self._is_slice(number, tensor) for number in readers)
 
-    @cached_property
-    def _readers(self) -> dict[ir.Value, list[ir.Node]]:
-        found: dict[ir.Value, list[ir.Node]] = {}
-        for node in self.kernels:
-            for value in dict.fromkeys(dependencies(node)):
-                found.setdefault(value, []).append(node)
-        return found
-
-    def _is_slice(self, node: ir.Node, value: ir.Value) -> bool:
-        facts, result = self.facts, node.outputs[0]
-        is_plain = node.op_type == "Slice" and facts.is_standard(node) and not node.attributes
-        reads_once = list(node.inputs).count(value) == 1 and node.inputs[0] is value
-        return is_plain and reads_once and self.bytes(result) > 0 and not result.is_graph_output()
+    def _is_slice(self, number: int, tensor: int) -> bool:
+        kernel = self.graph.kernels[number]
+        is_plain = kernel.operator == "Slice" and kernel.move == "cut" and not kernel.node.attributes
+        reads_once = kernel.operands.count(tensor) == 1 and kernel.operands[0] == tensor
+        return is_plain and reads_once and self.bytes(kernel.makes[0]) > 0 and kernel.makes[0] not in self.graph.outputs
 
     @cached_property
-    def outputs(self) -> frozenset[ir.Value]:
+    def outputs(self) -> frozenset[int]:
         """The outputs of the graph that kernels make, that have bytes, and that do not stay in the fast memory."""
-        outputs = (v for v in self.layout.scope.graph.outputs if v.name not in self.residence.stay)
-        return frozenset(
-            v for v in outputs if v in self.layout.roles.tensors and v.producer() is not None and self.bytes(v)
-        )
+        graph = self.graph
+        made = (t for t in graph.outputs if graph.tensors[t].role == ARENA and graph.makers[t] != NONE)
+        return frozenset(t for t in made if self.bytes(t) and self.name(t) not in self.residence.stay)
 
     @cached_property
-    def stored(self) -> dict[ir.Value, int]:
+    def stored(self) -> dict[int, int]:
         """The tensors that are copied to the slow memory because they have a place there, each with the place of its kernel."""
-        wanted = self.residence.stored
-        made = {value: self.kernels[node] for node in self.kernels for value in node.outputs if value.name in wanted}
-        return {v: place for v, place in made.items() if self.bytes(v) and v not in self.outputs}
+        found = {t: place for number, place in self.kernels.items() for t in self.graph.kernels[number].makes}
+        wanted = ((t, place) for t, place in found.items() if self.name(t) in self.residence.stored)
+        return {t: place for t, place in wanted if self.bytes(t) and t not in self.outputs}
 
     @cached_property
-    def weights(self) -> dict[ir.Value, None]:
+    def weights(self) -> dict[int, None]:
         """The constants that are copied to the fast memory, in the order in which they are read."""
-        kernels = self.kernels if self.streams_weights else ()
+        kernels = [self.graph.kernels[number] for number in (self.kernels if self.streams_weights else ())]
         # A constant that stays in the fast memory is made from constants as they are: so it can be computed before the run for others.
-        read = (v for node in kernels if not self.makes_constants(node) for v in dependencies(node))
-        return {v: None for v in read if not self._is_made(v) and self._is_weight(v)}
+        read = (tensor for kernel in kernels if not kernel.is_constant for tensor, _ in kernel.reads)
+        return {tensor: None for tensor in read if not self._is_made(tensor) and self._is_weight(tensor)}
 
-    def makes_constants(self, node: ir.Node) -> bool:
-        """Return whether the results of `node` are constants, which it makes from constants outside of the fast memory."""
-        return all(value in self.facts.constants for value in node.outputs)
-
-    def bytes(self, value: ir.Value) -> int:
-        """Return the bytes of `value`."""
-        return tensor_bytes(value, self.facts.shapes) or 0
-
-    def _is_weight(self, value: ir.Value) -> bool:
-        """Return whether `value` is more than a parameter of kernels, such as a shape."""
-        dtype = self.facts.shapes.dtype(value)
-        is_index = dtype in {ir.DataType.INT64, ir.DataType.BOOL}
-        return self.bytes(value) > _INLINE and not is_index
+    def _is_weight(self, tensor: int) -> bool:
+        """Return whether `tensor` is more than a parameter of kernels, such as a shape."""
+        return self.bytes(tensor) > _INLINE and self.graph.tensors[tensor].dtype not in {"INT64", "BOOL"}
 
     @cached_property
-    def _tensor_of(self) -> dict[ir.Value, ir.Value]:
-        """The value that stands for all views of one tensor, by value."""
-        found: dict[ir.Value, ir.Value] = {}
-        for value in filter(self._is_made, self.layout.sharing.alias_sets.of):
-            views = (a.source for a in self.layout.sharing.shares.get(value, ()) if a.rule == "view")
+    def _root(self) -> dict[int, int]:
+        """The tensor that stands for all views of it, by tensor."""
+        found: dict[int, int] = {}
+        for tensor in filter(self._is_made, self.layout.sharing.alias_sets.of):
+            views = (a.operand for a in self.layout.sharing.shares.get(tensor, ()) if a.kind == "view")
             source = next((source for source in views if source in found), None)
-            found[value] = value if source is None else found[source]
+            found[tensor] = tensor if source is None else found[source]
         found.update((weight, weight) for weight in self.weights)
         return found
 
     @cached_property
-    def touched(self) -> dict[ir.Node, tuple[ir.Value, ...]]:
-        """The values that each kernel reads and makes and that are in the fast memory meanwhile."""
+    def touched(self) -> dict[int, tuple[int, ...]]:
+        """The tensors that each kernel reads and makes and that are in the fast memory meanwhile."""
         return {
-            node: tuple(v for v in dict.fromkeys((*self._read(node), *node.outputs)) if v in self._tensor_of)
-            for node in self.kernels
+            number: tuple(
+                t for t in dict.fromkeys((*self._read(number), *self.graph.kernels[number].makes)) if t in self._root
+            )
+            for number in self.kernels
         }
 
-    def _read(self, node: ir.Node) -> tuple[ir.Value, ...]:
-        """Return the values that `node` reads in the fast memory, or as constants."""
-        if self.makes_constants(node):
+    def _read(self, number: int) -> tuple[int, ...]:
+        """Return the tensors that a kernel reads in the fast memory, or as constants."""
+        kernel = self.graph.kernels[number]
+        if kernel.is_constant:
             return ()
-        values = node.inputs[1:] if node in self.part_copies else dependencies(node)
-        return tuple(value for value in values if value is not None)
+        if number in self.part_copies:
+            return tuple(tensor for tensor in dict.fromkeys(kernel.operands[1:]) if tensor != NONE)
+        return tuple(read.tensor for read in kernel.reads)
 
     @cached_property
-    def reads(self) -> dict[ir.Value, list[int]]:
-        """The places of the kernels that read each value."""
-        found: dict[ir.Value, list[int]] = {}
-        for node, place in self.kernels.items():
-            for value in dict.fromkeys(self._read(node)):
-                if value in self._tensor_of:
-                    found.setdefault(value, []).append(place)
+    def reads(self) -> dict[int, list[int]]:
+        """The places of the kernels that read each tensor."""
+        found: dict[int, list[int]] = {}
+        for number, place in self.kernels.items():
+            for tensor in self._read(number):
+                if tensor in self._root:
+                    found.setdefault(tensor, []).append(place)
         return found
 
     @cached_property
-    def _uses(self) -> dict[ir.Value, list[int]]:
-        found: dict[ir.Value, list[int]] = {}
-        for node, place in self.kernels.items():
-            for tensor in dict.fromkeys(self._tensor_of[value] for value in self.touched[node]):
-                found.setdefault(tensor, []).append(place)
+    def _uses(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for number, place in self.kernels.items():
+            for root in dict.fromkeys(self._root[tensor] for tensor in self.touched[number]):
+                found.setdefault(root, []).append(place)
         return found
 
-    def next_use(self, value: ir.Value, place: int) -> int | None:
-        """Return the place of the first kernel after `place` that touches the tensor of `value`; None for none."""
-        uses = self._uses.get(self._tensor_of.get(value, value), [])
+    def next_use(self, tensor: int, place: int) -> int | None:
+        """Return the place of the first kernel after `place` that touches `tensor` or a view of it; None for none."""
+        uses = self._uses.get(self._root.get(tensor, tensor), [])
         at = bisect_right(uses, place)
         return uses[at] if at < len(uses) else None
 
     @cached_property
-    def _members(self) -> dict[ir.Value, list[ir.Value]]:
-        found: dict[ir.Value, list[ir.Value]] = {}
-        for value, tensor in self._tensor_of.items():
-            found.setdefault(tensor, []).append(value)
+    def _members(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for tensor, root in self._root.items():
+            found.setdefault(root, []).append(tensor)
         return found
 
     @cached_property
     def gaps(self) -> tuple[GapOfTensor, ...]:
         """The gaps between two uses of a tensor, with a kernel between them, in which it may stay or leave."""
-        free = (tensor for tensor in self._uses if not self._stays(tensor) and not self._leaves(tensor))
-        return tuple(gap for tensor in free for gap in self._gaps(tensor, self._uses[tensor]))
+        free = (root for root in self._uses if not self._stays(root) and not self._leaves(root))
+        return tuple(gap for root in free for gap in self._gaps(root, self._uses[root]))
 
     @cached_property
     def absences(self) -> tuple[GapOfTensor, ...]:
         """The gaps in which a tensor leaves because its place is the slow memory."""
-        placed = [tensor for tensor in self._uses if self._leaves(tensor)]
-        return tuple(gap for tensor in placed for gap in self._gaps(tensor, self._uses[tensor]))
+        placed = [root for root in self._uses if self._leaves(root)]
+        return tuple(gap for root in placed for gap in self._gaps(root, self._uses[root]))
 
-    def _stays(self, tensor: ir.Value) -> bool:
-        return any(value.name in self.residence.stay for value in self._members[tensor])
+    def _stays(self, root: int) -> bool:
+        return any(self.name(tensor) in self.residence.stay for tensor in self._members[root])
 
-    def _leaves(self, tensor: ir.Value) -> bool:
-        return any(value.name in self.residence.leave for value in self._members[tensor])
+    def _leaves(self, root: int) -> bool:
+        return any(self.name(tensor) in self.residence.leave for tensor in self._members[root])
 
     @cached_property
     def _waiting(self) -> tuple[int, ...]:
         """The bytes in each step of tensors that stay in the fast memory, and that its kernel does not touch."""
-        found = [0] * len(self.layout.schedule.nodes)
-        graph = self.layout.scope.graph
-        for tensor in filter(self._stays, self._uses):
-            uses, members = self._uses[tensor], self._members[tensor]
-            is_held = any(value.name in self.residence.held for value in members)
-            first = 0 if is_held or any(value in graph.inputs for value in members) else uses[0]
-            last = len(found) if is_held or any(value in graph.outputs for value in members) else uses[-1]
+        found = [0] * len(self.layout.schedule.order)
+        for root in filter(self._stays, self._uses):
+            uses, members = self._uses[root], self._members[root]
+            is_held = any(self.name(tensor) in self.residence.held for tensor in members)
+            first = 0 if is_held or not set(self.graph.inputs).isdisjoint(members) else uses[0]
+            last = len(found) if is_held or not set(self.graph.outputs).isdisjoint(members) else uses[-1]
             for place in set(range(first, last)) - set(uses):
-                found[place] += align(self.bytes(tensor), self.layout.alignment)
+                found[place] += align(self.bytes(root), self.layout.alignment)
         return tuple(found)
 
     @cached_property
-    def _stores(self) -> dict[tuple[ir.Value, ...], int]:
+    def _stores(self) -> dict[tuple[int, ...], int]:
         return {}
 
-    def _gaps(self, tensor: ir.Value, uses: list[int]) -> Iterator[GapOfTensor]:
-        size = align(self.bytes(tensor), self.layout.alignment)
-        made = {m: self._made(m) for m in self._members[tensor]}
+    def _gaps(self, root: int, uses: list[int]) -> Iterator[GapOfTensor]:
+        size = align(self.bytes(root), self.layout.alignment)
+        made = {tensor: self.kernels.get(self.graph.makers[tensor], -1) for tensor in self._members[root]}
         for before, after in itertools.pairwise(uses) if size else ():
             if after == before + 1:
                 continue
-            live = tuple(m for m in made if made[m] <= before and self.reads.get(m, [-1])[-1] >= after)
+            live = tuple(t for t in made if made[t] <= before and self.reads.get(t, [-1])[-1] >= after)
             if not live:
                 continue
-            new = tuple(m for m in live if not self.is_backed(m))
+            new = tuple(tensor for tensor in live if not self.is_backed(tensor))
             store = self._stores.setdefault(new, len(self._stores)) if new else None
-            gap = Gap(before + 1, after - 1, size, self.bytes(tensor), store)
+            gap = Gap(before + 1, after - 1, size, self.bytes(root), store)
             yield GapOfTensor(gap, before, after, live)
 
-    def _made(self, value: ir.Value) -> int:
-        maker = value.producer()
-        return -1 if maker is None or maker not in self.kernels else self.kernels[maker]
-
-    def is_backed(self, value: ir.Value) -> bool:
-        """Return whether the bytes of `value` are outside the fast memory as soon as it is made."""
-        return value in self.inputs or value in self.outputs or value in self.weights or value in self.stored
+    def is_backed(self, tensor: int) -> bool:
+        """Return whether the bytes of `tensor` are outside the fast memory as soon as it is made."""
+        return any(tensor in held for held in (self.inputs, self.outputs, self.weights, self.stored))
 
     @cached_property
     def needs(self) -> tuple[int, ...]:
-        """The bytes of the operands, results and workspaces of each node of the schedule, and of tensors that stay meanwhile."""
-        unit = self.layout.alignment
+        """The bytes of the operands, results and workspaces of each kernel of the schedule, and of tensors that stay meanwhile."""
+        unit, alias_sets = self.layout.alignment, self.layout.sharing.alias_sets.of
         found = list(self._waiting)
-        for node, place in self.kernels.items():
-            spans: dict[int, list[tuple[int, int]]] = {}
-            for value in self.touched[node]:
-                alias_set = None if value in self.weights else self.layout.sharing.alias_sets.of.get(value)
-                size, start = self.bytes(value), 0 if alias_set is None else alias_set.start(value)
-                spans.setdefault(id(value if alias_set is None else alias_set), []).append((start, start + size))
+        for number, place in self.kernels.items():
+            spans: dict[tuple[bool, int], list[tuple[int, int]]] = {}
+            for tensor in self.touched[number]:
+                # A weight that is an output is copied from the constants, beside its bytes in the arena.
+                alias_set = None if tensor in self.weights else alias_sets.get(tensor)
+                start = 0 if alias_set is None else alias_set.start(tensor)
+                held = spans.setdefault((alias_set is None, tensor if alias_set is None else alias_set.owner), [])
+                held.append((start, start + self.bytes(tensor)))
             found[place] += sum(_covered(of_one, unit) for of_one in spans.values())
         for workspace in self.layout.workspaces:
             for place in range(workspace.buffer.lower, workspace.buffer.upper):
@@ -553,15 +555,15 @@ class TensorUses:
     @property
     def forced(self) -> int:
         """The bytes that every plan copies: inputs and weights once, or their parts, and outputs once."""
-        read = [v for v in (*self.inputs, *self.weights) if v in self.reads]
-        parts = [node.outputs[0] for node in self.part_copies]
+        read = [tensor for tensor in (*self.inputs, *self.weights) if tensor in self.reads]
+        parts = [self.graph.kernels[number].makes[0] for number in self.part_copies]
         return sum(map(self.bytes, (*read, *parts, *self.outputs)))
 
     @cached_property
     def placed(self) -> int:
         """The bytes copied for tensors whose place is the slow memory, apart from those of inputs and outputs."""
-        views = {value for gap in self.absences for value in gap.values if not self.is_backed(value)}
-        loaded = sum(self.bytes(value) for gap in self.absences for value in gap.values)
+        views = {tensor for gap in self.absences for tensor in gap.tensors if not self.is_backed(tensor)}
+        loaded = sum(self.bytes(tensor) for gap in self.absences for tensor in gap.tensors)
         return loaded + sum(map(self.bytes, (*self.stored, *views)))
 
     def problem(self, capacity: int) -> MovementProblem:
@@ -570,15 +572,15 @@ class TensorUses:
         if over:
             raise self._too_large(max(over, key=lambda place: (self.needs[place], -place)), len(over), capacity)
         gaps = tuple(one.gap for one in self.gaps)
-        stores = tuple(max(map(self.bytes, values)) for values in self._stores)
+        stores = tuple(max(map(self.bytes, tensors)) for tensors in self._stores)
         return MovementProblem(tuple(capacity - need for need in self.needs), gaps, stores)
 
     def _too_large(self, place: int, count: int, capacity: int) -> Infeasible:
-        node, name = self.layout.schedule.nodes[place], self.layout.schedule.ids[place]
+        kernel = self.graph.kernels[self.layout.schedule.order[place]]
         more = f", and {count - 1:,} more operators need too many" if count > 1 else ""
         return Infeasible(
-            f"the operator {name!r} ({operator_name(node)}) needs {self.needs[place]:,} bytes for its operands and results, more than the "
-            f"{capacity:,} bytes of the fast memory{more}",
+            f"the operator {kernel.name!r} ({kernel.operator}) needs {self.needs[place]:,} bytes for its operands and results, more than "
+            f"the {capacity:,} bytes of the fast memory{more}",
             hint="onnxtile fit cuts operators into smaller ones",
         )
 
@@ -617,13 +619,11 @@ class WideBounds:
     def any_order(self) -> int:
         """The bytes that every plan of every order copies."""
         uses = replace(self.uses, cuts_inputs=True)
-        read = [value for value in (*uses.inputs, *uses.weights) if value in uses.reads]
-        sliced_inputs: dict[ir.Value, list[ir.Node]] = {}
-        for node in uses.part_copies:
-            source = node.inputs[0]
-            assert source is not None
-            sliced_inputs.setdefault(source, []).append(node)
-        parts = (self._bytes_read(value, nodes) for value, nodes in sliced_inputs.items())
+        read = [tensor for tensor in (*uses.inputs, *uses.weights) if tensor in uses.reads]
+        sliced_inputs: dict[int, list[GraphKernel]] = {}
+        for kernel in (uses.graph.kernels[number] for number in uses.part_copies):
+            sliced_inputs.setdefault(kernel.operands[0], []).append(kernel)
+        parts = (self._bytes_read(tensor, kernels) for tensor, kernels in sliced_inputs.items())
         return sum(map(uses.bytes, (*read, *uses.outputs))) + sum(parts)
 
     @cached_property
@@ -636,22 +636,20 @@ class WideBounds:
             self.any_order + self.uses.placed + (least_bytes(MovementProblem(problem.free, gaps, problem.stores)) or 0)
         )
 
-    def _bytes_read(self, value: ir.Value, nodes: Iterable[ir.Node]) -> int:
-        """Return the bytes of the input `value` that the Slices `nodes` read, at least."""
-        sizes, nodes = self.uses.facts.shapes.sizes(value), list(nodes)
-        boxes = [box for node in nodes if (box := self._box(node)) is not None]
-        if sizes is None or len(boxes) < len(nodes):
-            return max(self.uses.bytes(node.outputs[0]) for node in nodes)
-        total = math.prod(sizes)
-        return self.uses.bytes(value) * covered(boxes) // total if total else 0
+    def _bytes_read(self, tensor: int, kernels: Sequence[GraphKernel]) -> int:
+        """Return the bytes of the input `tensor` that the Slices `kernels` read, at least."""
+        dims = self.uses.graph.tensors[tensor].dims
+        boxes = [box for kernel in kernels if (box := self._box(kernel)) is not None]
+        if dims is None or len(boxes) < len(kernels):
+            return max(self.uses.bytes(kernel.makes[0]) for kernel in kernels)
+        total = math.prod(dims)
+        return self.uses.bytes(tensor) * covered(boxes) // total if total else 0
 
-    def _box(self, node: ir.Node) -> ElementBox | None:
+    def _box(self, kernel: GraphKernel) -> ElementBox | None:
         """Return the elements that a Slice reads; None where its steps are not all 1, or its bounds not known."""
-        facts = self.uses.facts
-        for result, starts in sliced(node, facts):
-            lengths = facts.shapes.sizes(result)
-            if lengths is not None:
-                return tuple((start, start + length) for start, length in zip(starts, lengths, strict=True))
+        lengths = self.uses.graph.tensors[kernel.makes[0]].dims
+        for _, starts in sliced(kernel.node, self.uses.facts) if lengths is not None else ():
+            return tuple((start, start + length) for start, length in zip(starts, lengths or (), strict=True))
         return None
 
 

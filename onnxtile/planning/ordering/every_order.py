@@ -9,11 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.kernels.from_onnx import PlanScope
-from onnxtile.kernels.kernel_graph import ByteSpan
+from onnxtile.kernels.kernel_graph import ByteSpan, KernelGraph, Schedule
 from onnxtile.kernels.liveness import Ints, LiveRange
 from onnxtile.model.topology import MOST_ELEMENTS, dependencies, heaviest_antichain
-from onnxtile.planning.schedule import Schedule, predecessors
 from onnxtile.system.errors import UsageError
 
 # Precedence of nodes in every order, by chains: paths that together hold every node once.
@@ -131,7 +129,8 @@ def require_orderable(graph: ir.Graph) -> None:
     numbers: dict[ir.Node, int] = {}
     after: list[tuple[int, ...]] = []
     for node in graph:
-        before = tuple(numbers[maker] for maker in predecessors(node) if maker in numbers)
+        makers = dict.fromkeys(value.producer() for value in dependencies(node))
+        before = tuple(numbers[maker] for maker in makers if maker in numbers)
         if node.op_type not in _MEASURING and (before or not given.isdisjoint(dependencies(node))):
             numbers[node] = len(after)
             after.append(before)
@@ -139,66 +138,65 @@ def require_orderable(graph: ir.Graph) -> None:
 
 
 class InEveryOrder:
-    """Precedence in every order that the graph allows: a node is before another if a path leads from the first to the second.
+    """Precedence in every order that `graph` allows: a kernel is before another if a path leads from the first to the second.
 
-    The nodes `computed` run before all others, and use no bytes of the arena. `steps` has the step of each node in the schedule, by its
-    number in the chains. Raises UsageError for a graph that is too wide (see layout.ordering.chains).
+    Kernels that make constants outside the arena run before all others. `steps` has the step of each other kernel in `schedule`, by its
+    number in the chains. Raises UsageError for a graph that is too wide (see `Chains`).
     """
 
-    def __init__(self, scope: PlanScope, schedule: Schedule, computed: Collection[ir.Node] = ()) -> None:
-        nodes = [node for node in schedule.nodes if node not in computed]
-        self._number = {node: number for number, node in enumerate(nodes)}
-        self.steps = tuple(schedule.steps[node] for node in nodes)
-        makers = ([self._number[p] for p in predecessors(node) if p in self._number] for node in nodes)
-        self.chains = Chains([tuple(before) for before in makers])
-        uses: dict[ir.Value, list[int]] = {}
-        for node, number in self._number.items():
-            for value in dict.fromkeys((*dependencies(node), *node.outputs)):
-                uses.setdefault(value, []).append(number)
+    def __init__(self, graph: KernelGraph, schedule: Schedule) -> None:
+        self._graph = graph
+        kernels = [number for number in schedule.order if not graph.makes_constants(graph.kernels[number])]
+        self._number = {kernel: number for number, kernel in enumerate(kernels)}
+        self.steps = tuple(schedule.steps[kernel] for kernel in kernels)
+        before = ([self._number[other] for other in graph.after[kernel] if other in self._number] for kernel in kernels)
+        self.chains = Chains([tuple(others) for others in before])
+        uses: dict[int, list[int]] = {}
+        for kernel, number in self._number.items():
+            known = graph.kernels[kernel]
+            for tensor in dict.fromkeys((*(read.tensor for read in known.reads), *known.makes)):
+                uses.setdefault(tensor, []).append(number)
         self._uses = uses
-        self._ends = {value: self.chains.ends(numbers) for value, numbers in uses.items()}
-        # The caller reads it after every node.
-        self._kept = scope.kept
+        self._ends = {tensor: self.chains.ends(numbers) for tensor, numbers in uses.items()}
+        # The caller reads it after every kernel.
+        self._kept = graph.kept
 
-    def claim(self, name: str, live_range: LiveRange, values: Iterable[ir.Value]) -> Claim:
-        """Return the claim of a buffer that holds `values`."""
-        values = list(values)
-        makers = dict.fromkeys(value.producer() for value in values)
-        numbers = tuple(None if maker is None else self._number[maker] for maker in makers)
-        return Claim(
-            name, live_range, tuple(sorted({use for value in values for use in self._uses.get(value, ())})), numbers
-        )
+    def claim(self, name: str, live_range: LiveRange, tensors: Iterable[int]) -> Claim:
+        """Return the claim of a buffer that holds `tensors`."""
+        tensors = tuple(tensors)
+        makers = tuple(dict.fromkeys(map(self._maker, tensors)))
+        users = sorted({use for tensor in tensors for use in self._uses.get(tensor, ())})
+        return Claim(name, live_range, tuple(users), makers)
 
-    def number(self, node: ir.Node) -> int:
-        """Return the number of `node` in the chains."""
-        return self._number[node]
+    def number(self, kernel: int) -> int:
+        """Return the number of `kernel` in the chains."""
+        return self._number[kernel]
 
-    def before(self, a: ir.Value, b: ir.Value) -> bool:
+    def before(self, a: int, b: int) -> bool:
         """Return whether every node that uses `a` is before the one that makes `b`."""
         maker = self._maker(b)
         if maker is None or a in self._kept:
             return False
         return all(self.chains.is_before(end, maker) for end in self._ends.get(a, ()))
 
-    def before_in(self, _span: ByteSpan, a: ir.Value, b: ir.Value) -> bool:
+    def before_in(self, _span: ByteSpan, a: int, b: int) -> bool:
         """Return whether every node that uses `a` is before the one that makes `b`; bytes are not told apart."""
         return self.before(a, b)
 
-    def until(self, a: ir.Value, b: ir.Value) -> bool:
+    def until(self, a: int, b: int) -> bool:
         """Return whether every other node that uses `a` is before the one that makes `b`."""
         maker = self._maker(b)
         if maker is None or a in self._kept:
             return False
         return all(end == maker or self.chains.is_before(end, maker) for end in self._ends.get(a, ()))
 
-    def made_before(self, a: ir.Value, b: ir.Value) -> bool:
+    def made_before(self, a: int, b: int) -> bool:
         """Return whether a path leads from the node that makes `a`, or the caller, to the one that makes `b`."""
         first, second = self._maker(a), self._maker(b)
         return second is not None and (first is None or self.chains.is_before(first, second))
 
-    def _maker(self, value: ir.Value) -> int | None:
-        maker = value.producer()
-        return None if maker is None else self._number.get(maker)
+    def _maker(self, tensor: int) -> int | None:
+        return self._number.get(self._graph.makers[tensor])
 
 
 @dataclass(frozen=True)

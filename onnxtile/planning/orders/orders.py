@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from onnxtile.planning.schedule import Order, Schedule, SchedulingContext
+from onnxtile.kernels.kernel_graph import Schedule
+from onnxtile.planning.schedule import Order, SchedulingContext
 
 
 def _as_in_file(context: SchedulingContext) -> tuple[Schedule, ...]:
@@ -14,7 +15,7 @@ def _as_in_file(context: SchedulingContext) -> tuple[Schedule, ...]:
 def _least_peak(context: SchedulingContext) -> Iterator[Schedule]:
     """Yield the model's own order, and the orders of least peak that the search finds, each once."""
     yield context.packed(context.own)
-    yield from (context.packed(found) for found in context.searched() if found.nodes != context.own.nodes)
+    yield from (context.packed(found) for found in context.searched() if found.order != context.own.order)
 
 
 def _best(context: SchedulingContext) -> Iterable[Schedule]:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from onnxtile.report.format import Format, PlanDocument, PlanJson, RenderOptions
+from onnxtile.report.format import Format, PlanExport, PlanJson, RenderOptions
 from onnxtile.system.errors import UsageError
 
 
 def _files(plan: PlanJson, options: RenderOptions) -> Mapping[str, bytes]:
-    if not isinstance(plan, PlanDocument) or plan.firmware is None:
+    if not isinstance(plan, PlanExport) or plan.firmware is None:
         raise UsageError(
             "a plan alone does not hold the kernels of a program in C", hint="plan a model, and emit this file with it"
         )

@@ -5,7 +5,7 @@ The scripts check_*.py in onnxtile/check accept a certificate. Constants lie at 
 
 from __future__ import annotations
 
-from onnxtile.report.format import Format, PlanDocument, PlanJson, RenderOptions
+from onnxtile.report.format import Format, PlanExport, PlanJson, RenderOptions
 from onnxtile.system.errors import UsageError
 from onnxtile.system.text import as_json
 
@@ -17,7 +17,7 @@ def _certificate(plan: PlanJson, _options: RenderOptions) -> bytes:
         from onnxtile.check.certificate import problem_certificate
 
         return as_json(problem_certificate(plan)).encode()
-    if not isinstance(plan, PlanDocument) or plan.certificate is None:
+    if not isinstance(plan, PlanExport) or plan.certificate is None:
         raise UsageError(
             "a plan alone does not hold the graph that a certificate is about",
             hint=_HINT,
@@ -26,7 +26,7 @@ def _certificate(plan: PlanJson, _options: RenderOptions) -> bytes:
 
 
 def _constants(plan: PlanJson, _options: RenderOptions) -> bytes:
-    if not isinstance(plan, PlanDocument):
+    if not isinstance(plan, PlanExport):
         raise UsageError("a plan alone does not hold the bytes of constants", hint=_HINT)
     return plan.constants()
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from onnxtile.check.audit import Audit, check, check_ranges
-from onnxtile.check.marks import from_marks
+from onnxtile.check.audit import Audit, check_ranges, judged
+from onnxtile.check.graph import GraphModel
 from onnxtile.check.movement import with_claimed_copies
 from onnxtile.check.ranges import listed, wrong_ranges
+from onnxtile.check.reading import RangedValue, from_marks, plain_model, ranged_values
 from onnxtile.declare.option import declared, narrowed
 from onnxtile.declare.plan_document import PlanDocument, PlanFailure, ReadPlan, from_json
 from onnxtile.declare.verb import Outcome
@@ -17,7 +18,6 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted
 from onnxtile.model.load import digest, load
 from onnxtile.model.npz_inputs import given_shapes, read_inputs
-from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import UsageError
 from onnxtile.verbs.flows.kernels import KernelChoice, choose_kernels
@@ -64,25 +64,28 @@ def check_plan(options: CheckOptions) -> Audit:
     if claims.ranges:
         rename_symbols(checked, {**claims.sums, **words})
 
-        def at(sizes: Mapping[str, int] | None) -> Unfolded:
-            progress(f"checking the plan {'over its ranges' if sizes is None else f'at {listed(sizes)}'}")
-            if sizes is None:
-                known = resolve(checked, run=True, wanted=wanted, bounds=largest, ranges=claims.ranges)
-                return unfold(checked, known, Constants(checked))
+        def at(sizes: Mapping[str, int]) -> GraphModel:
+            progress(f"checking the plan at {listed(sizes)}")
             bound = checked.clone()
             bind(bound, sizes, {}, least=0)
-            return unfold(bound, resolve(bound, run=True, wanted=wanted, bounds=largest), Constants(bound))
+            shapes = resolve(bound, run=True, wanted=wanted, bounds=largest)
+            return GraphModel(*plain_model(bound, shapes, Constants(bound)))
 
-        return check_ranges(claims, at, digest(model)).with_failures(remarks)
+        def over() -> Mapping[str, RangedValue]:
+            progress("checking the plan over its ranges")
+            shapes = resolve(checked, run=True, wanted=wanted, bounds=largest, ranges=claims.ranges)
+            return ranged_values(checked, shapes)
+
+        return check_ranges(claims, at, over, digest(model)).with_failures(remarks)
     progress("inferring shapes")
     known = resolve(checked, run=True, wanted=wanted, bounds=largest)
     progress("checking the plan")
-    if claims.movement is not None and claims.movement.copies is not None:
-        copied = with_claimed_copies(checked, claims, known)
-        if isinstance(copied, PlanFailure):
-            return Audit.refused(copied)
-        known = copied
-    return check(checked, claims, known, Constants(checked), digest(model)).with_failures(remarks)
+    plain = plain_model(checked, known, Constants(checked))
+    is_copied = claims.movement is not None and claims.movement.copies is not None
+    copied = with_claimed_copies(plain, claims) if is_copied else plain
+    if isinstance(copied, PlanFailure):
+        return Audit.refused(copied)
+    return judged(GraphModel(*copied), claims, digest(model)).with_failures(remarks)
 
 
 def run(options: PlanCommand) -> Outcome:

@@ -1,0 +1,236 @@
+"""The check of states: an input and an output that are one tensor, whose bytes nothing else may have in the whole run.
+
+The rows of the plan say where both are. An output at another address than its input is copied there after the run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from onnxtile.check.addresses import SizedBuffer
+from onnxtile.check.graph import Graph, GraphNode, Value
+from onnxtile.check.sharing import SharedStates, any_open, carried, held, root_of
+from onnxtile.declare.plan_document import NO_SHAPE, UNSAID, PlanFailure, PlannedBuffer, PlannedState
+
+
+@dataclass(frozen=True)
+class CheckedStates:
+    """The states that a plan keeps: the `inputs` and `outputs` in order, and those of them that hold bytes `throughout` the run."""
+
+    claims: tuple[PlannedState, ...] = ()
+    inputs: tuple[Value, ...] = ()
+    outputs: tuple[Value, ...] = ()
+    throughout: frozenset[Value] = frozenset()
+
+    @property
+    def next_of(self) -> Mapping[Value, Value]:
+        """The output by the input of each state."""
+        return dict(zip(self.inputs, self.outputs, strict=True))
+
+
+@dataclass
+class FoundStates:
+    """The states of the claims that the graph has, and the faults of the others."""
+
+    states: CheckedStates
+    failures: list[PlanFailure] = field(default_factory=list)
+
+
+def found_states(claims: Iterable[PlannedState], rows: Iterable[PlannedBuffer], graph: Graph) -> FoundStates:
+    """Return the states that the plan keeps, by names of inputs and outputs of `graph`."""
+    at = {row.name: (row.arena, row.offset) for row in rows}
+    inputs = {value.name: value for value in graph.inputs}
+    outputs = {value.name: value for value in graph.outputs}
+    kept: list[PlannedState] = []
+    failures: list[PlanFailure] = []
+    seen: set[str] = set()
+    for claim in claims:
+        names = (claim.input, claim.output)
+        if claim.input not in inputs or claim.output not in outputs:
+            failures.append(
+                PlanFailure(
+                    f"the state {claim.input!r} and {claim.output!r} is no input and output of the model", names
+                )
+            )
+        elif not seen.isdisjoint((f"< {claim.input}", f"> {claim.output}")):
+            failures.append(PlanFailure(f"{claim.input!r} or {claim.output!r} is in two states", names))
+        else:
+            seen.update((f"< {claim.input}", f"> {claim.output}"))
+            kept.append(claim)
+    before = tuple(inputs[claim.input] for claim in kept)
+    after = tuple(outputs[claim.output] for claim in kept)
+    same = [claim.output for claim in kept if at.get(claim.input, "") == at.get(claim.output)]
+    throughout = frozenset((*before, *(outputs[name] for name in same)))
+    return FoundStates(CheckedStates(tuple(kept), before, after, throughout), failures)
+
+
+def carried_states(node: GraphNode, body: Graph, rows: Iterable[PlannedBuffer]) -> CheckedStates:
+    """Return the carried values of `node`, a Loop or Scan, that have one address as input and output of its `body`."""
+    at = {row.name: (row.arena, row.offset) for row in rows if row.size}
+    same = [
+        (before, after)
+        for before, after in carried(node, body)
+        if before.name in at and at[before.name] == at.get(after.name) and body.outputs.count(after) == 1
+    ]
+    before, after = (tuple(pair[side] for pair in same) for side in (0, 1))
+    return CheckedStates((), before, after, frozenset((*before, *after)))
+
+
+def wrong_states(
+    states: CheckedStates, rows: Mapping[Value, PlannedBuffer], kept: Iterable[Value], shared: SharedStates
+) -> Iterator[PlanFailure]:
+    """Yield the faults of states: another address, type or shape than the rows and the graph have, or wrong figures.
+
+    `kept` values outlive the run. None may have bytes that a state is copied into after it.
+    """
+    kept = [value for value in kept if value in rows]
+    for claim, before, after in zip(states.claims, states.inputs, states.outputs, strict=True):
+        names = (claim.input, claim.output)
+        row, other = rows.get(before), rows.get(after)
+        if row is None or other is None:
+            yield PlanFailure(f"the state {claim.input!r} and {claim.output!r} has no address", names)
+            continue
+        if (claim.arena, claim.offset) != (row.arena, row.offset):
+            yield PlanFailure(
+                f"the state {claim.input!r} lies at {row.offset} of {row.arena!r}, not at {claim.offset} of {claim.arena!r}",
+                names,
+            )
+        axes = _longer_axes(before, after)
+        if before.dtype != after.dtype or axes is None or len(axes) > 1:
+            yield PlanFailure(f"{claim.input!r} and {claim.output!r} have types or shapes that are no state", names)
+            continue
+        yield from _wrong_axis(claim, axes)
+        is_same = (row.arena, row.offset) == (other.arena, other.offset)
+        yield from _wrong_strides(claim, before, after, is_appended=is_same and bool(axes), shared=shared)
+        if not is_same:
+            yield from _lost(row, [rows[value] for value in kept if value is not before])
+        right = {
+            "size": max(row.size, other.size) if is_same else row.size,
+            "copied": 0 if is_same else row.size,
+        }
+        for name, number in right.items():
+            if getattr(claim, name) not in {UNSAID, number}:
+                yield PlanFailure(f"{name} of the state {claim.input!r} is {getattr(claim, name)}, not {number}", names)
+
+
+def _wrong_axis(claim: PlannedState, axes: Sequence[int]) -> Iterator[PlanFailure]:
+    """Yield that a state grows along another axis; at sizes below the largest nothing is claimed."""
+    right = axes[0] if axes else None
+    if claim.size != UNSAID and claim.axis not in {UNSAID, right}:
+        reason = f"axis of the state {claim.input!r} is {claim.axis}, not {right}"
+        yield PlanFailure(reason, (claim.input, claim.output))
+
+
+def _lost(state: PlannedBuffer, kept: Iterable[PlannedBuffer]) -> Iterator[PlanFailure]:
+    for row in kept:
+        if row.arena == state.arena and row.offset < state.end and state.offset < row.end and row.size and state.size:
+            reason = f"{row.place} is overwritten after the run, when the state {state.place} is copied there"
+            yield PlanFailure(reason, (row.name, state.name))
+
+
+def _longer_axes(before: Value, after: Value) -> list[int] | None:
+    """Return the axes on which `after` is longer; None where both have other ranks, or `after` is shorter."""
+    inner, outer = before.shape, after.shape
+    if inner is None or outer is None or len(inner) != len(outer):
+        return None
+    if any(one > other for one, other in zip(inner, outer, strict=True)):
+        return None
+    return [axis for axis in range(len(inner)) if inner[axis] < outer[axis]]
+
+
+def _wrong_strides(
+    claim: PlannedState, before: Value, after: Value, *, is_appended: bool, shared: SharedStates
+) -> Iterator[PlanFailure]:
+    """Yield the fault of strides other than those of the largest size, or of strides that the output has not. None is contiguous."""
+    if claim.strides is None:
+        return
+    names = (claim.input, claim.output)
+    right = _strides(after) if is_appended else None
+    is_largest = claim.size != UNSAID
+    if is_largest and claim.strides != right:
+        yield PlanFailure(f"strides of the state {claim.input!r} are {claim.strides}, not {right}", names)
+    elif (before in shared.spread) > (after in shared.spread) and (any_open((after,)) or claim.strides != right):
+        yield PlanFailure(
+            f"{claim.output!r} is contiguous, and has not the strides of the state {claim.input!r}", names
+        )
+
+
+def _strides(value: Value) -> tuple[int, ...] | None:
+    """Return the bytes from one element of the contiguous `value` to the next on each axis; None where an element is no whole bytes."""
+    shape, bits = value.shape, value.bits
+    if shape is None or bits is None or bits % 8:
+        return None
+    return tuple(math.prod(shape[axis + 1 :]) * bits // 8 for axis in range(len(shape)))
+
+
+def spread_tensors(states: CheckedStates, shared: SharedStates) -> dict[Value, tuple[int, int]]:
+    """Return the tensors of growing states whose rows are further apart than they are long, and their views that have these rows.
+
+    Each has the number of its rows, and the bytes from one to the next.
+    """
+    found: dict[Value, tuple[int, int]] = {}
+    for claim, before, after in zip(states.claims, states.inputs, states.outputs, strict=True):
+        shape = before.shape
+        if claim.strides is None or shape is None or not 0 <= (claim.axis or 0) < len(shape):
+            continue
+        axes = _longer_axes(before, after)
+        rows = math.prod(shape[: axes[0]]) if axes else 1
+        todo = [before] if rows > 1 else []
+        # At the largest sizes the graph has them; they are the same at all others.
+        strides = _strides(after) if claim.size != UNSAID else claim.strides
+        pitch = strides[axes[0] - 1] if axes and strides is not None and len(strides) == len(shape) else 0
+        if todo and (strides != _strides(after) or any_open((after,))):
+            todo.append(root_of(after, shared))
+        while todo:
+            value = todo.pop()
+            found[value] = (rows, pitch)
+            shown = (one for node in value.readers for one in held(node, shared) if one.rule == "view")
+            todo += (one.result for one in shown if one.operand is value and _has_rows(one.result, rows))
+    return found
+
+
+def wrong_row_strides(
+    states: CheckedStates, rows: Mapping[Value, PlannedBuffer], shared: SharedStates, *, over_ranges: bool
+) -> Iterator[PlanFailure]:
+    """Yield the `rows` with other strides than the graph and the states give them. A contiguous tensor has none.
+
+    Over ranges, it may have them where it is contiguous at some sizes only. A stride of an axis of one element, which nothing uses, is
+    compared at the largest sizes.
+    """
+    owners = {rows[before].alias or rows[before].name for before in states.inputs if before in rows}
+    for value, row in rows.items():
+        if row.strides == NO_SHAPE:
+            continue
+        shape, right = value.shape, None
+        if value in shared.spread and (row.alias or row.name) in owners and shape is not None and value.bits:
+            right = _strides_of_rows(shape, value.bits, *shared.spread[value])
+        elif over_ranges and row.strides is not None:
+            right = _strides(value)
+        both = row.strides, right
+        if isinstance(row, SizedBuffer) and None not in both and shape is not None:
+            both = tuple(_of_long_axes(strides or (), shape) for strides in both)  # type: ignore[assignment]
+        if both[0] != both[1]:
+            reason = f"strides of {row.name!r} are {row.strides and list(row.strides)}, not {right and list(right)}"
+            yield PlanFailure(reason, (row.name,))
+
+
+def _of_long_axes(strides: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
+    """Return those of `strides` that are of axes of several elements; all where they are not those of `shape`."""
+    if len(strides) != len(shape):
+        return tuple(strides)
+    return tuple(stride for stride, size in zip(strides, shape, strict=True) if size > 1)
+
+
+def _strides_of_rows(shape: Sequence[int], bits: int, rows: int, pitch: int) -> tuple[int, ...]:
+    """Return the bytes from one element to the next on each axis of a tensor whose first axes number `rows`, `pitch` bytes apart."""
+    axes = next(count for count in range(1, len(shape) + 1) if math.prod(shape[:count]) == rows)
+    inner = [math.prod(shape[axis + 1 :]) * bits // 8 for axis in range(axes, len(shape))]
+    return (*(math.prod(shape[axis + 1 : axes]) * pitch for axis in range(axes)), *inner)
+
+
+def _has_rows(value: Value, rows: int) -> bool:
+    """Return whether the sizes of the first axes of `value` multiply to the number of `rows`."""
+    shape = value.shape or ()
+    return any(math.prod(shape[:count]) == rows for count in range(1, len(shape) + 1))
