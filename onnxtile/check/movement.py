@@ -234,7 +234,8 @@ def _copied(node: onnx.NodeProto) -> onnx.NodeProto:
 def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
     """Let the bodies of `node` read values around them by new names."""
     for graph in graphs_of(node):
-        own = {one.name for one in (*graph.input, *graph.initializer)}.union(*(inner.output for inner in graph.node))
+        given = {one.name for one in graph.input} | {one.name for one in graph.initializer}
+        own = given.union(*(inner.output for inner in graph.node))
         left = {old: new for old, new in names.items() if old not in own}
         for inner in graph.node:
             inner.input[:] = [left.get(name, name) for name in inner.input]
