@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
 import logging
@@ -16,39 +15,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.parser
-import onnx_ir as ir
-import onnx_shape_inference
 import onnxruntime  # noqa: F401 - so that it is looked at from the start
 
 import onnxtile
 
-LIBRARIES = ("numpy", "onnx", "onnx_ir", "onnx_shape_inference", "onnxruntime", "sympy")
+LIBRARIES = ("numpy", "onnx", "onnx_ir", "onnxruntime", "sympy")
 ASKED = {"ORT_DISABLE_TELEMETRY"}
 """Variables of the environment that a library reads when it is imported; docs/install.md says so."""
-
-_OPSETS = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
-TEXTS = (
-    "g (float[N, 4] x) => (float[P, Q] y) <int64[1] f = {0}, int64[1] t = {1000000000}> { y = Slice (x, f, t, f) }",
-    "g (float[A] x, float[B] z) => (float[C] y) { y = Add (x, z) }",
-    "g (float[N] x, int64[2] p) => (float[C] y, float[D] z) { y, z = Split (x, p) }",
-    "g (float[N, 1] x, int64[1] a) => (float[C] y) { y = Squeeze (x, a) }",
-    """g (float[N] x) => (float[C, D] y) <int64[2] m = {-1, 7}, int64[2] o = {1, 1}, int64[1] two = {2}> {
-        e = Equal (m, o) s = Where (e, o, m) f = ConstantOfShape <value = int64[1] {3}> (two) r = Add (s, f) y = Expand (x, r)
-    }""",
-    "g (float[N, 8] x) => (float[C, D] y) { y = com.microsoft.QuickGelu (x) }",
-)
-"""Graphs of whose shapes onnxtile says something else than onnx-shape-inference."""
-
-
-def answers() -> list[str]:
-    """Return what onnx-shape-inference says of TEXTS."""
-    found = []
-    for text in TEXTS:
-        model = ir.from_proto(onnx.parser.parse_model(_OPSETS + text))
-        onnx_shape_inference.infer_symbolic_shapes(model, warn_on_missing=False)
-        found.append(str([(value.name, value.shape, value.dtype) for node in model.graph for value in node.outputs]))
-    return found
 
 
 def attributes() -> dict[str, int]:
@@ -75,10 +48,7 @@ def is_of_library(module: str) -> bool:
 def surroundings() -> dict[str, Any]:
     """Return what libraries hold in tables of their own, and what a process has once."""
     loggers = {name: one for name, one in logging.root.manager.loggerDict.items() if isinstance(one, logging.Logger)}
-    rules = onnx_shape_inference.registry._registrations
     return {
-        "registry": str({key: [(since, id(rule)) for since, rule in rules[key]] for key in sorted(rules)}),
-        "answers": answers(),
         "schemas": len(onnx.defs.get_all_schemas_with_history()),
         "environment": {key: text for key, text in os.environ.items() if key not in ASKED},
         "filters": str(warnings.filters),
@@ -122,7 +92,4 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    onnx_shape_inference.registry.collect()
-    with contextlib.suppress(ValueError):
-        answers()
     main(Path(sys.argv[1]))

@@ -38,7 +38,6 @@ OWNERS = {
     "tflite": {"deployment"},
     "tflite_micro": {"deployment"},
     "executorch": {"deployment"},
-    "onnx_shape_inference": {"shapes"},
     "emx_onnx_cgen": {"firmware"},
 }
 # These know no ONNX and are tested with plain data.
@@ -111,7 +110,7 @@ def test_pure_packages_import_no_onnx(place: str) -> None:
         assert not {m.split(".")[0] for m in imported_modules(file)} & {"onnx", "onnx_ir", "onnxruntime"}, file
 
 
-INTERNALS = {"shapes/internals.py", "system/runtime.py"}
+INTERNALS = {"shapes/propagation.py", "system/runtime.py"}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(PACKAGE)))
@@ -127,7 +126,7 @@ def test_private_names_of_libraries_are_imported_by_one_module(file: Path) -> No
 def test_libraries_of_which_private_names_are_used_have_an_upper_bound() -> None:
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
     bounds = {name: bound for name, _, bound in (text.partition(">=") for text in project["dependencies"])}
-    for name in ("onnx-ir", "onnx-shape-inference", "onnxruntime"):
+    for name in ("onnx-ir", "onnxruntime"):
         assert "<" in bounds[name], name
 
 

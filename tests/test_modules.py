@@ -1,4 +1,4 @@
-"""Modules that are executed at their first use, and copies of packages."""
+"""Modules that are executed at their first use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxtile.system.modules import PackageCopy, defer
+from onnxtile.system.modules import defer
 from tests.conftest import MODELS
 
 
@@ -85,52 +85,3 @@ def test_a_model_without_symbols_needs_no_sympy(tmp_path: Path, verb: str, is_ma
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
     assert done.stderr.splitlines()[-1] == "[]"
     assert verb != "plan" or "unplanned                    0" in done.stdout
-
-
-@pytest.fixture
-def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Yield the name of a package whose modules import each other, in each way that there is."""
-    name = "copied_for_a_test"
-    folder = tmp_path / name
-    (folder / "inner").mkdir(parents=True)
-    texts = {
-        "__init__": f"from {name}.one import NUMBERS\nfrom {name} import two\nimport {name}.inner.three as three\n",
-        "one": "NUMBERS = [1]\n",
-        "two": f"import os\nfrom . import one\ndef late():\n    from {name}.inner import four\n    return four.FIVE, one, os\n",
-        "inner/__init__": "",
-        "inner/three": f"from ..one import NUMBERS\nimport {name}.one\nNUMBERS.append({name}.one.NUMBERS[0])\n",
-        "inner/four": "from .three import NUMBERS\nFIVE = 5\n",
-    }
-    for module, text in texts.items():
-        (folder / f"{module}.py").write_text(text, encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    yield name
-    for loaded in [key for key in sys.modules if key.startswith(name)]:
-        del sys.modules[loaded]
-
-
-def test_a_copy_of_a_package_is_apart_from_the_imported_one(copied: str) -> None:
-    copy = PackageCopy(copied, "own").module(copied)
-    assert not [name for name in sys.modules if name.startswith(copied)]
-    plain = __import__(copied)
-    assert copy.NUMBERS == plain.NUMBERS == [1, 1]
-    copy.NUMBERS.append(7)
-    five, one, os_module = copy.two.late()
-    assert (five, one.NUMBERS, os_module) == (5, [1, 1, 7], sys.modules["os"])
-    assert plain.NUMBERS == [1, 1]
-    assert copy.three.NUMBERS is copy.NUMBERS is one.NUMBERS is not plain.NUMBERS
-    assert one.__name__ == f"own.{copied}.one"
-    assert f"{copied}.inner.four" not in sys.modules
-
-
-def test_a_module_of_a_copy_waits_until_it_is_read(copied: str) -> None:
-    copy = PackageCopy(copied, "own", [f"{copied}.two"]).module(copied)
-    assert "late" not in vars(copy.two)
-    assert copy.two.late()[0] == 5
-
-
-def test_a_package_that_is_not_there_has_no_copy(copied: str) -> None:
-    with pytest.raises(ModuleNotFoundError):
-        PackageCopy("no_such_package_at_all", "own").module("no_such_package_at_all")
-    with pytest.raises(ModuleNotFoundError):
-        PackageCopy(copied, "own").module(f"{copied}.missing")

@@ -47,6 +47,7 @@ from onnxtile.declare.verb import VerbResult
 from onnxtile.model.constants import Constants
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.errors import CheckFailed
+from onnxtile.system.process import collector_paused
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -101,6 +102,7 @@ class Audit(VerbResult):
         }
 
 
+@collector_paused()
 def check(
     model: ir.Model, claims: PlanDocument, shapes: Shapes, constants: Constants, digest: str | None = None
 ) -> Audit:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import onnx
@@ -69,6 +70,10 @@ class ValueFacts(NamedTuple):
     numbers: tuple[Any, ...] | None = None
 
 
+_UNKNOWN = ValueFacts()
+_NO_MARKS: Mapping[str, str] = MappingProxyType({})
+
+
 class PlainModel(NamedTuple):
     """The protobuf of a model, which need not have weights, what is `told` of its values, and the IR version of its file."""
 
@@ -80,43 +85,39 @@ class PlainModel(NamedTuple):
 class Value:
     """A value of a graph: `maker` is the node that makes it, None for an input or constant; `readers` are the nodes with it as operand."""
 
-    __slots__ = ("bytes", "graph", "is_constant", "known", "maker", "marks", "name", "numbers", "readers")
+    __slots__ = (
+        *("bytes", "dtype", "graph", "is_constant", "known", "maker", "marks", "name", "numbers", "readers"),
+        "shape",
+    )
 
     def __init__(self, name: str, graph: Graph | None, maker: GraphNode | None = None) -> None:
         self.name, self.graph, self.maker = name, graph, maker
         self.readers: dict[GraphNode, None] = {}
-        self.marks: dict[str, str] = {}
+        self.marks: Mapping[str, str] = _NO_MARKS
         self.is_constant = False
         self.numbers: tuple[Any, ...] | None = None
-        self.tell(ValueFacts())
+        self.known = _UNKNOWN
+        self.shape: tuple[int, ...] | None = None
+        self.dtype: int | None = None
+        self.bytes: int | None = None
 
     def tell(self, known: ValueFacts) -> None:
         """Note what is known of the value."""
-        self.known = known
+        self.known, self.shape, self.dtype = known, known.shape, known.dtype
         bits = None if known.shape is None else BITS.get(known.dtype or 0)
         self.bytes = None if bits is None else (math.prod(known.shape or ()) * bits + 7) // 8
         if known.numbers is not None:
             self.numbers = known.numbers
 
     @property
-    def shape(self) -> tuple[int, ...] | None:
-        """Its sizes; None where one is not known."""
-        return self.known.shape
-
-    @property
-    def dtype(self) -> int | None:
-        """The number of its element type."""
-        return self.known.dtype
-
-    @property
     def bits(self) -> int | None:
         """The bits of an element; None where they are not known or not fixed."""
-        return BITS.get(self.known.dtype or 0)
+        return BITS.get(self.dtype or 0)
 
     @property
     def type_name(self) -> str | None:
         """The name of its element type: "FLOAT"."""
-        return None if self.known.dtype is None else onnx.TensorProto.DataType.Name(self.known.dtype)
+        return None if self.dtype is None else onnx.TensorProto.DataType.Name(self.dtype)
 
     @property
     def alignment(self) -> int:
@@ -164,7 +165,7 @@ class GraphNode:
         self.attributes: dict[str, Any] = {}
         self.bodies: dict[str, Graph] = {}
         self.lists: list[Graph] = []
-        self.marks: Mapping[str, str] = {one.key: one.value for one in proto.metadata_props}
+        self.marks = {one.key: one.value for one in proto.metadata_props} if proto.metadata_props else _NO_MARKS
         self.function: Function | None = None
         self.inside: Graph | None = None
         self.is_bound = True
@@ -434,7 +435,7 @@ class _Reading:
         own = {value.name: value for value in graph.inputs}
         for tensor in proto.initializer:
             is_constant = self._model.ir_version < 4 or tensor.name not in own
-            value = own.setdefault(tensor.name, Value(tensor.name, graph))
+            value = own[tensor.name] = own.get(tensor.name) or Value(tensor.name, graph)
             value.is_constant, value.numbers = is_constant, _few(tensor)
             value.tell(ValueFacts(tuple(tensor.dims), tensor.data_type, kind="tensor"))
             graph.initializers.append(value)
@@ -485,7 +486,9 @@ class _Reading:
         values |= made
         for place, (node, proto) in enumerate(zip(graph.nodes, protos, strict=True)):
             for name in proto.input:
-                operand = values.setdefault(name, Value(name, None)) if name else None
+                operand = values.get(name)
+                if name and operand is None:
+                    operand = values[name] = Value(name, None)
                 node.inputs.append(operand)
                 if operand is not None:
                     operand.readers[node] = None
@@ -550,10 +553,10 @@ class _Reading:
     def _tell(self, own: Scope, path: GraphPath, infos: Iterable[onnx.ValueInfoProto]) -> None:
         """Note what is known of the values of a graph."""
         for info in infos:
-            if info.name in own:
-                own[info.name].marks = own[info.name].marks | {one.key: one.value for one in info.metadata_props}
-                if self._told is None:
-                    own[info.name].tell(_declared(info))
+            if info.name in own and info.metadata_props:
+                own[info.name].marks = {**own[info.name].marks, **{one.key: one.value for one in info.metadata_props}}
+            if info.name in own and self._told is None:
+                own[info.name].tell(_declared(info))
         for name, known in (self._told or {}).get(path, {}).items():
             if name in own:
                 own[name].tell(known)

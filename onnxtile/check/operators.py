@@ -142,13 +142,6 @@ OF_CONTAINERS = ("Sequence", "SplitToSequence", "ConcatFromSequence", "Optional"
 """The first letters of the operators of sequences and optionals, which are never constant."""
 
 
-def operands_over(operator: str, count: int) -> frozenset[int]:
-    """Return the indices of the `count` operands over which an operator of this name may write in some domain and with some attributes."""
-    tables: tuple[Mapping[str, frozenset[int] | None], ...] = (WRITES_OVER, CONTRIBUTED_OVER)
-    places = [table[operator] for table in tables if operator in table]
-    return frozenset(at for at in range(count) if any(one is ANY_OPERAND or at in one for one in places))
-
-
 def appends(operator: str) -> bool:
     """Return whether an operator of this name may make a state over the one before in some domain."""
     return operator in WITH_BODIES or operator in {name.rpartition("::")[2] for name in APPENDS}

@@ -30,7 +30,7 @@ _NEW_OBJECTS = 50_000
 
 
 def main() -> None:
-    """Run the command; end with 0 (done), 1 (a check said no), 2 (bad input or usage), or 128 and the number of a signal."""
+    """Run the command; end with 0 (done), 1 (a check failed), 2 (bad input or usage), or 128 and the number of a signal."""
     open_streams()
     silence_libraries()
     show_warnings()
@@ -40,7 +40,7 @@ def main() -> None:
     signals = Signals()
     signals.heed()
     code = _run()
-    if signals.code is not None:  # workers see that this process has gone, and need not be waited for
+    if signals.code is not None:  # workers end by themselves when this process ends
         remove_temporary()
         os._exit(signals.code)
     signals.finish()
@@ -64,13 +64,13 @@ def _run() -> int:
     except Exception as error:
         if "--debug" in sys.argv:
             raise
-        return _failed(*_said(error))
+        return _failed(*_message_of(error))
     if code == INTERRUPTED:  # typer has caught it first
         return _failed("interrupted", None, INTERRUPTED)
     return code if isinstance(code, int) else 0
 
 
-def _said(error: Exception) -> tuple[str, str | None, int]:
+def _message_of(error: Exception) -> tuple[str, str | None, int]:
     """Return the message, the hint and the exit code. Any other exception is caught here, since a traceback is not a message for a user."""
     if isinstance(error, OnnxtileError):
         message, hint = error.worded(worded(lambda: (verb.command for verb in verbs().values())))

@@ -332,7 +332,7 @@ def _table(parameter: VerbParameter, texts: Iterable[str]) -> dict[str, Any]:
 
 
 def _run(verb: Verb, settings: Any) -> None:
-    """Do the work of a command, report it, and end with 1 where a check said no."""
+    """Do the work of a command, report it, and end with 1 where a check failed."""
     require_there(vars(settings))
     require_apart(vars(settings))
     _require_json(settings.as_json)

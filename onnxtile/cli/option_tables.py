@@ -1,4 +1,4 @@
-"""The tables of options in docs/, made from the declarations: `python -m onnxtile.cli.option_tables docs` writes them anew.
+"""The tables of options in docs/, made from the declarations: `python -m onnxtile.cli.option_tables docs` writes them again.
 
 A page has a table between `<!-- options of plan -->` and `<!-- end of options -->`; `<!-- options of steps -->` lists those of all steps.
 """
@@ -20,7 +20,7 @@ _STEPS = "steps"
 
 
 def filled(page: str) -> str:
-    """Return the text of a page with its tables made anew."""
+    """Return the text of a page with new tables."""
     return _TABLE.sub(lambda match: f"{match[1]}\n{_table(match[2])}\n{match[3]}", page)
 
 
@@ -60,7 +60,7 @@ def _steps(known: Iterable[Verb]) -> Iterable[str]:
 
 
 def main(folder: Path) -> None:
-    """Write the tables of every page in `folder` anew."""
+    """Write the tables of every page in `folder` again."""
     for path in sorted(folder.glob("*.md")):
         text = path.read_text("utf-8")
         if filled(text) != text:

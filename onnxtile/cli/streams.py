@@ -157,8 +157,8 @@ _END = _HANDLER(_end)
 
 # Signals that ask the command to end: it ends as an error does, so that no temporary file stays, and says so by its exit code.
 #
-# Python calls a signal's handler between two of its own instructions: not before a call of a library ends, such as a run of a model, which
-# may take minutes. So a thread is told of the signal too. It stops such runs at once, and ends the process where that has not helped.
+# Python calls a signal's handler between two of its own instructions: only after a call of a library ends, such as a run of a model, which
+# may take minutes. So a thread waits for the signal, too. It stops such runs at once, and ends the process if they do not stop.
 
 _ASKED = ("SIGINT", "SIGTERM", "SIGHUP")
 """By name: Windows lacks the last."""

@@ -41,30 +41,7 @@ from onnxtile.system.text import whole
 # Messages in the words of their reader: what the code calls `--max-k 64` is `max_k=64` in Python, and `max_k = 64` in a pipeline.
 
 _FLAG = re.compile(r"(--[a-z][a-z-]*)(?:[ =]((?:[^\s,;()]|\([^()]*\))+))?")
-"""An option in a message, and the word behind it, which may be its value."""
-
-
-class NamedOption(Protocol):
-    """An option of a declaration (onnxtile.declare.option.VerbParameter)."""
-
-    @property
-    def name(self) -> str:
-        """Its keyword in Python."""
-        ...
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """Its names on the command line."""
-        ...
-
-    @property
-    def kind(self) -> ValueKind:
-        """How its value is read."""
-        ...
-
-    def has_choice(self, text: str) -> bool:
-        """Return whether `text` is one of the names that it takes."""
-        ...
+"""An option in a message, and the next word, which may be its value."""
 
 
 class _Dots:
@@ -74,7 +51,7 @@ class _Dots:
         return "..."
 
 
-def reword(error: OnnxtileError, known: Mapping[str, NamedOption], wording: Wording) -> None:
+def reword(error: OnnxtileError, known: Mapping[str, VerbParameter], wording: Wording) -> None:
     """Let `error` say each of the `known` parameters as `wording` has it. A query error shows the query as it is."""
     if isinstance(error, QueryError):
         return
@@ -82,28 +59,28 @@ def reword(error: OnnxtileError, known: Mapping[str, NamedOption], wording: Word
     error.say(reworded(message, known, wording), None if hint is None else reworded(hint, known, wording))
 
 
-def reworded(text: str, known: Mapping[str, NamedOption], wording: Wording) -> str:
+def reworded(text: str, known: Mapping[str, VerbParameter], wording: Wording) -> str:
     """Return `text` with each option of the command line as `wording` has it."""
-    flags = {flag: one for one in known.values() for flag in _flags(one)}
+    flags = {flag: parameter for parameter in known.values() for flag in _flags(parameter)}
 
-    def shown(found: re.Match[str]) -> str:
-        flag, word = found[1], found[2] or ""
+    def shown(match: re.Match[str]) -> str:
+        flag, word = match[1], match[2] or ""
         if flag not in flags:
-            return found[0]
+            return match[0]
         parameter = flags[flag]
         if parameter.kind.flag:
-            return wording(parameter.name, not flag.startswith("--no-")) + found[0][len(flag) :]
+            return wording(parameter.name, not flag.startswith("--no-")) + match[0][len(flag) :]
         value = _value(parameter, word)
-        return wording(parameter.name, value) + (found[0][len(flag) :] if value is NAME_ONLY else "")
+        return wording(parameter.name, value) + (match[0][len(flag) :] if value is NAME_ONLY else "")
 
     return _FLAG.sub(shown, text)
 
 
-def _flags(parameter: NamedOption) -> list[str]:
-    return [one for flag in parameter.flags for one in flag.split("/") if one.startswith("--")]
+def _flags(parameter: VerbParameter) -> list[str]:
+    return [name for flag in parameter.flags for name in flag.split("/") if name.startswith("--")]
 
 
-def _value(parameter: NamedOption, word: str) -> object:
+def _value(parameter: VerbParameter, word: str) -> object:
     """Return the value that a word is; NAME_ONLY where it belongs to the sentence."""
     bare = word.strip("'")
     if parameter.kind.pair and "=" in bare:
@@ -123,7 +100,7 @@ OPTIONS = "Options"
 SIZES = "Sizes and inputs"
 WRITING = "Writing"
 REPORTING = "Reporting"
-"""Headings of options: the first for those that name none, the others behind those that a verb has of its own."""
+"""Headings of options. The first is for options without a heading; the others come after the headings of one verb."""
 
 P = ParamSpec("P")
 O = TypeVar("O")  # noqa: E741 - options
@@ -136,7 +113,7 @@ R_co = TypeVar("R_co", covariant=True)
 class Choices:
     """Names that an option takes, known elsewhere and loaded only when they are asked for.
 
-    `home` is "module:name" of an iterable, a mapping, an enum, or a function that returns one; `also` are names besides. Where the set is
+    `home` is "module:name" of an iterable, a mapping, an enum, or a function that returns one; `also` are further names. Where the set is
     `open`, they are completed, and other texts are taken too.
     """
 
@@ -201,8 +178,8 @@ class VerbParameter:
     @property
     def flags(self) -> tuple[str, ...]:
         """Its names on the command line, the long one last."""
-        own = self.about.flags if isinstance(self.about, Option) else ()
-        return own or (f"--{self.name.replace('_', '-')}",)
+        flags = self.about.flags if isinstance(self.about, Option) else ()
+        return flags or (f"--{self.name.replace('_', '-')}",)
 
     @property
     def metavar(self) -> str:
@@ -223,9 +200,9 @@ class VerbParameter:
     @property
     def shown_default(self) -> str:
         """Its default as help shows it; empty where it is not said."""
-        told = self.about.default
-        if told or self.default is MISSING or self.default is None or isinstance(self.default, bool):
-            return told
+        text = self.about.default
+        if text or self.default is MISSING or self.default is None or isinstance(self.default, bool):
+            return text
         return "" if self.default == () else str(self.default)
 
     def read(self, value: Any) -> Any:
@@ -233,45 +210,47 @@ class VerbParameter:
         if value is None and self.optional:
             return None
         try:
-            found = self.kind.read(value)
+            value_read = self.kind.read(value)
         except Unreadable as error:
             shown = value if error.key is None else Entry(error.key, value[error.key])
             raise invalid(self.name, shown, reason=error.reason, hint=error.hint or "") from None
         if self.choices is not None and not self.choices.open:
-            for one in found if isinstance(found, tuple) else (found,):
-                if one not in (names := self.choices.names()):
-                    raise invalid(self.name, one, names)
-        return found
+            for entry in value_read if isinstance(value_read, tuple) else (value_read,):
+                if entry not in (names := self.choices.names()):
+                    raise invalid(self.name, entry, names)
+        return value_read
 
 
 @cache
 def parameters(declaration: type) -> dict[str, VerbParameter]:
     """Return the arguments and options that a declaration has, by the names of its fields."""
     hints = get_type_hints(declaration, include_extras=True)
-    found = {}
+    by_name = {}
     for field in fields(declaration):
         about = next(
-            (one for one in getattr(hints[field.name], "__metadata__", ()) if isinstance(one, Option | Positional)),
+            (mark for mark in getattr(hints[field.name], "__metadata__", ()) if isinstance(mark, Option | Positional)),
             None,
         )
         if about is not None:
             hint = get_args(hints[field.name])[0]
             kind, choices = _kind(hint)
             optional = hint is Any or NoneType in get_args(hint)
-            found[field.name] = VerbParameter(
+            by_name[field.name] = VerbParameter(
                 field.name, about, about.kind or kind, field.default, about.choices or choices, optional
             )
-    return found
+    return by_name
 
 
 def options(declaration: type) -> dict[str, VerbParameter]:
     """Return the options that a declaration has, without its arguments."""
-    return {name: one for name, one in parameters(declaration).items() if isinstance(one.about, Option)}
+    return {
+        name: parameter for name, parameter in parameters(declaration).items() if isinstance(parameter.about, Option)
+    }
 
 
 def _kind(hint: Any) -> tuple[ValueKind, Choices | None]:
     """Return how values of a type are read, and the choices that it names."""
-    plain = [one for one in get_args(hint) if one is not NoneType] if NoneType in get_args(hint) else [hint]
+    plain = [part for part in get_args(hint) if part is not NoneType] if NoneType in get_args(hint) else [hint]
     first = plain[0]
     if get_origin(first) is Literal:
         return TEXT, Choices(also=get_args(first))
@@ -295,7 +274,7 @@ def narrowed(declaration: type[O], settings: Any, **given: Any) -> O:
 def changed(settings: Any) -> list[str]:
     """Return the names of the options that differ from their defaults."""
     known = options(type(settings))
-    return [name for name, one in known.items() if getattr(settings, name) != one.default]
+    return [name for name, parameter in known.items() if getattr(settings, name) != parameter.default]
 
 
 def names(*declarations: type) -> set[str]:
@@ -325,13 +304,13 @@ class VerbFunction(Protocol[P, O_contra, R_co]):
 
 def declared(declaration: Callable[P, O]) -> Callable[[Callable[[O], R]], VerbFunction[P, O, R]]:
     """Return a decorator: the function takes the arguments and options of `declaration` as a call in Python has them."""
-    own = inspect.signature(declaration)
+    signature = inspect.signature(declaration)
 
     def decorate(body: Callable[[O], R]) -> VerbFunction[P, O, R]:
         @wraps(body)
         def call(*args: P.args, **given: P.kwargs) -> R:
             try:
-                bound = own.bind(*args, **given)
+                bound = signature.bind(*args, **given)
             except TypeError as error:
                 raise TypeError(f"{body.__name__}() {error}") from None
             settings = read(declaration, bound.arguments)
@@ -341,8 +320,8 @@ def declared(declaration: Callable[P, O]) -> Callable[[Callable[[O], R]], VerbFu
                 reword(error, options(declaration), in_python)  # type: ignore[arg-type]
                 raise
 
-        returned = body.__annotations__.get("return", own.empty)
-        call.__signature__ = own.replace(return_annotation=returned)  # type: ignore[attr-defined]
+        returned = body.__annotations__.get("return", signature.empty)
+        call.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]
         call.__doc__ = _doc(body.__doc__ or "", declaration)
         call.from_options = body  # type: ignore[attr-defined]
         return cast(VerbFunction[P, O, R], call)
@@ -352,7 +331,10 @@ def declared(declaration: Callable[P, O]) -> Callable[[Callable[[O], R]], VerbFu
 
 def _doc(text: str, declaration: Any) -> str:
     """Return the docstring of a function with a line for each option."""
-    rows = [f"    {name}: {_meaning(one)}{_said_default(one)}" for name, one in parameters(declaration).items()]
+    rows = [
+        f"    {name}: {_meaning(parameter)}{_default_shown(parameter)}"
+        for name, parameter in parameters(declaration).items()
+    ]
     return inspect.cleandoc(text) + "\n\nArguments and options:\n" + "\n".join(rows) + "\n"
 
 
@@ -362,7 +344,7 @@ def _meaning(parameter: VerbParameter) -> str:
     return f"if False, {parameter.about.help}" if negated else parameter.about.help
 
 
-def _said_default(parameter: VerbParameter) -> str:
+def _default_shown(parameter: VerbParameter) -> str:
     return f" [{parameter.shown_default}]" if parameter.shown_default else ""
 
 

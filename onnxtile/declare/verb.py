@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
@@ -37,8 +37,8 @@ class Outcome:
     """What a verb did: its result, the table of `onnxtile.report.tables` that shows it (none where this is empty), and what is written.
 
     `model` is the model that it made, `save` writes another result to a path. `text` goes to the output file, or to stdout without one,
-    `note` to stderr: with --quiet only beside a `reason`. `emitted` is the JSON that --emit writes (None: the result's). Where the verb is
-    a check that said no, `reason` says so in a line.
+    `note` to stderr: with --quiet only beside a `reason`. `emitted` is the JSON that --emit writes (None: the result's). `reason` says in a
+    line why the verb, a check, failed.
     """
 
     result: Result
@@ -85,6 +85,26 @@ class Verb:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
+# The JSON of a result.
+
+
+def _ready(value: Any) -> Any:
+    """Return `value` ready for JSON."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if isinstance(value, list | tuple):
+        return [_ready(entry) for entry in value]
+    return {key: _ready(entry) for key, entry in value.items()} if isinstance(value, Mapping) else value
+
+
+class JsonFields:
+    """A dataclass whose fields are its JSON."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return {entry.name: _ready(getattr(self, entry.name)) for entry in fields(self)}  # type: ignore[arg-type]
+
+
 # The result of a verb: its JSON, one line of text, a table for notebooks, and the files it can be written to.
 
 ResultWriter: TypeAlias = Callable[[Mapping[str, Any], Path], bytes]
@@ -105,17 +125,13 @@ class ResultView:
     writers: Callable[[], Mapping[str, ResultWriter]]
 
 
-class VerbResult(ABC):
-    """The result of one verb. `verb` names it as the command line does.
+class VerbResult(JsonFields, ABC):
+    """The result of one verb, whose fields are its JSON unless it says otherwise. `verb` names it as the command line does.
 
     A subclass that is a dataclass is declared with `repr=False`: results hold models and long lists.
     """
 
     verb: ClassVar[str]
-
-    @abstractmethod
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of the result, as `--json` writes it."""
 
     @property
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Runs TensorFlow Lite models in TensorFlow Lite Micro, in a process of its own: it is compiled code that a wrong model may end.
+"""Runs TensorFlow Lite models in TensorFlow Lite Micro, in a separate process: a wrong model may end the compiled code.
 
 As a program it reads the names of models and of a file of results from its arguments.
 """
@@ -74,7 +74,7 @@ def scratch_bytes(data: bytes, graph: MicroGraph, others: int) -> dict[int, int]
     with temporary_folder() as folder:
         for position, model in zip(positions, models, strict=True):
             (folder / f"{position}.tflite").write_bytes(model)
-        output = _said("heads", str(folder), str(4 * len(data) + sum(sizes) + 2**20))
+        output = _output_of("heads", str(folder), str(4 * len(data) + sum(sizes) + 2**20))
     heads = map(int, _HEAD.findall(output))
     return {
         position: head - size
@@ -83,7 +83,7 @@ def scratch_bytes(data: bytes, graph: MicroGraph, others: int) -> dict[int, int]
     }
 
 
-def _said(*arguments: str) -> str:
+def _output_of(*arguments: str) -> str:
     """Run this file as a program with `arguments`; return its stderr. Raises ModelError where it fails."""
     command = [sys.executable, "-m", __name__, *arguments]
     try:
@@ -99,7 +99,7 @@ def _said(*arguments: str) -> str:
 def _run(data: bytes, arena: int, folder: Path) -> MicroRun:
     model, results = folder / "model.tflite", folder / "results.npz"
     model.write_bytes(data)
-    head = _HEAD.findall(_said("run", str(model), str(results), str(arena)))
+    head = _HEAD.findall(_output_of("run", str(model), str(results), str(arena)))
     with np.load(results) as arrays:
         return MicroRun(int(head[-1]), tuple(arrays[name].tobytes() for name in sorted(arrays.files)))
 

@@ -239,10 +239,12 @@ def with_one_operator(
     `inputs` and `outputs` are the indices of the tensors that become inputs and outputs of the model.
     """
     with _reading():
-        return _alone(data, position, (inputs, outputs), offsets)
+        return _file_of_operator(data, position, (inputs, outputs), offsets)
 
 
-def _alone(data: bytes, position: int, ends: tuple[Sequence[int], Sequence[int]], offsets: Sequence[int]) -> bytes:
+def _file_of_operator(
+    data: bytes, position: int, ends: tuple[Sequence[int], Sequence[int]], offsets: Sequence[int]
+) -> bytes:
     graphs = _vector(data, _field(data, _uoffset(data, 0), _SUBGRAPHS))
     front = _Front()
     inputs, outputs = (front.add(4, struct.pack(f"<I{len(end)}i", len(end), *end)) for end in ends)
@@ -340,7 +342,7 @@ class _Front:
         return self.add(4, head + body, starts, lead=len(head))
 
     def bytes(self, root: int, old: bytes) -> bytes:
-        """Return the file with the table `root` as its root, and `old` behind all parts."""
+        """Return the file with the table `root` as its root, and `old` after all parts."""
         # A part may only refer to what follows it: the last made comes first.
         positions: dict[int, int] = {}
         end = 8
@@ -361,7 +363,7 @@ class _Front:
         return bytes(written) + old
 
     def _of_table(self, number: int) -> int:
-        """Return the bytes from the start of a part to what links to it mean: a table is behind its vtable."""
+        """Return the bytes from the start of a part to the target of links to it: a table comes after its vtable."""
         unit, lead, _, _ = self._parts[number]
         return lead if unit == 4 else 0
 

@@ -18,6 +18,8 @@ import onnx_ir as ir
 from onnx import helper
 
 from onnxtile.declare.plan_document import PlannedBody, PlannedBuffer
+from onnxtile.firmware.four_bits import PackedWeights, packed_weights
+from onnxtile.firmware.own_kernels import WORKING, OwnCall, OwnKernels, own_call
 from onnxtile.firmware.rows import row_model
 from onnxtile.firmware.transfers import TransferSchedule
 from onnxtile.fusion.lower.driver import lower
@@ -78,7 +80,8 @@ class DistinctKernel:
     """One different kernel: a node whose operands are called i0, i1 ... and its results o0, o1 ...
 
     `tensors` has the types by these names. `fixed` has the constants, as serialised tensors, whose numbers decide what the kernel is.
-    `opsets` are the versions of operators. `label` is the first node that runs it, for messages.
+    `opsets` are the versions of operators. `label` is the first node that runs it, for messages. `own` is the call of the user's function
+    that runs it, where there is one.
     """
 
     node: bytes
@@ -87,6 +90,7 @@ class DistinctKernel:
     opsets: tuple[tuple[str, int], ...]
     label: str = field(compare=False)
     op_type: str = field(compare=False)
+    own: OwnCall | None = None
 
 
 @dataclass(frozen=True)
@@ -302,10 +306,13 @@ class CProgram:
         return replace(self, calls=(*calls, *self.calls[done:]))
 
 
-def program_of(opened: Unfolded, plan: PlanResult) -> CProgram:
-    """Return the calls of `plan`, a plan of `opened`. Raises UsageError for what has no fixed bytes, ModelError."""
+def program_of(opened: Unfolded, plan: PlanResult, own: OwnKernels | None = None) -> CProgram:
+    """Return the calls of `plan`, a plan of `opened`, with the user's `own` kernels.
+
+    Raises UsageError for what has no fixed bytes, or no such arguments, and ModelError.
+    """
     _require_fixed(plan)
-    return _Planned(opened, plan, _ProgramParts()).program()
+    return _Planned(opened, plan, _ProgramParts(own)).program()
 
 
 def _require_fixed(plan: PlanResult) -> None:
@@ -333,8 +340,9 @@ def _require_fixed(plan: PlanResult) -> None:
 
 @dataclass
 class _ProgramParts:
-    """What all graphs of a program have in common: constants by value, and different islands."""
+    """What all graphs of a program have in common: the user's kernels, constants by value, and different islands."""
 
+    own: OwnKernels | None = None
     constants: dict[tuple[int, tuple[int, ...], bytes], int] = field(default_factory=dict)
     arrays: list[Array] = field(default_factory=list)
     islands: dict[object, Island] = field(default_factory=dict)
@@ -381,6 +389,7 @@ class _Planned:
         self._arenas = {arena.name: number for number, arena in enumerate(plan.arenas)}
         self._in_workspace = ends is not None
         self._base, self._end = workspace
+        self._own = {} if shared.own is None else shared.own.of(self._model, self._constants, lambda: self._shapes)
         graph = self._model.graph
         self._inputs = [value for value in graph.inputs if value not in self._constants]
         self._place_buffers(graph, plan.buffers)
@@ -714,12 +723,20 @@ class _Planned:
         self._calls += moved
 
     def _operand_key(self, value: ir.Value) -> object:
-        tensor = self._tensor(value)
-        is_constant = _is_written_as_constant(value, self._constants)
-        return tensor, self._constants.array(value).tobytes() if is_constant else None
+        if not _is_written_as_constant(value, self._constants):
+            return self._tensor(value)
+        array = self._constants.array(value)
+        return array.dtype, array.shape, array.tobytes()
 
     def _kernel(self, name: str, node: ir.Node) -> None:
         """Call the kernel of a node."""
+        if node in self._own:
+            self._own_kernel(name, node)
+            return
+        packed = packed_weights(node, self._constants)
+        if packed is not None:
+            self._packed_product(name, node, packed)
+            return
         names: dict[ir.Value, str] = {}
         for value in node.inputs:
             if value is not None:
@@ -738,6 +755,61 @@ class _Planned:
         )
         places = {own: self._place(value) for value, own in (*names.items(), *made.items())}
         self._calls.append(KernelCall(kernel, places))
+
+    def _own_kernel(self, name: str, node: ir.Node) -> None:
+        """Call the user's function for a node, with a workspace after those of the meta-ops around it."""
+        own, facts = self._own[node]
+        assert self._shared.own is not None
+        names: dict[ir.Value, str] = {}
+        places, tensors = dict[str, BytePlace](), list[tuple[str, TensorForm]]()
+        for place, value in enumerate((*node.inputs, *node.outputs)):
+            if value is None or not value.name or value in names:
+                continue
+            names[value] = f"i{len(names)}" if place < len(node.inputs) else f"o{place - len(node.inputs)}"
+            tensor, order = self._tensor(value), own.axes.get(place)
+            if order is not None and place < len(node.inputs):
+                if value not in self._constants or len(order) != len(tensor.sizes):
+                    raise UsageError(f"the axes of inputs[{place}] of {name!r} are not those of a constant")
+                tensor = replace(tensor, sizes=tuple(tensor.sizes[axis] for axis in order))
+                places[names[value]] = self._shared.constant(self._constants.array(value).transpose(order), tensor)
+            else:
+                places[names[value]] = self._place(value)
+            tensors.append((names[value], tensor))
+        size = own.workspace.bytes(node, self._shapes)
+        if size:
+            at = align(self._end, self._plan.alignment)
+            places[WORKING] = BytePlace(WORKSPACE, 0, at)
+            self._shared.workspace = max(self._shared.workspace, at + size)
+        call = own_call(own, self._shared.own.include, node, facts, names)
+        used = {argument for argument in call.arguments if isinstance(argument, str)}
+        if WORKING in used and not size:
+            raise UsageError(f"the call of {own.function!r} has a workspace of no bytes", hint='add workspace = "..."')
+        kernel = DistinctKernel(b"", tuple(tensors), (), (), name, node.op_type, call)
+        self._calls.append(KernelCall(kernel, {one: place for one, place in places.items() if one in used}))
+
+    def _packed_product(self, name: str, node: ir.Node, packed: PackedWeights) -> None:
+        """Call the kernel of a product with weights of 4 bits, which it unpacks."""
+        operand, result = node.inputs[0], node.outputs[0]
+        assert operand is not None
+        arrays = {"i1": packed.weights, "i2": packed.scales}
+        if packed.zero_points is not None:
+            arrays["i3"] = packed.zero_points
+        forms = {own: TensorForm(int(ir.DataType.from_numpy(one.dtype)), one.shape) for own, one in arrays.items()}
+        proto = helper.make_node("MatMulNBits", ["i0", *arrays], ["o0"], domain="com.microsoft")
+        sizes = {"K": packed.rows, "N": packed.columns, "bits": 4, "block_size": packed.block}
+        proto.attribute.extend(helper.make_attribute(key, size) for key, size in sizes.items())
+        opsets = {**self._model.graph.opset_imports, "com.microsoft": 1}
+        tensors = {"i0": self._tensor(operand), **forms, "o0": self._tensor(result)}
+        kernel = DistinctKernel(
+            proto.SerializeToString(deterministic=True),
+            tuple(tensors.items()),
+            (),
+            tuple(sorted(opsets.items())),
+            name,
+            proto.op_type,
+        )
+        places = {own: self._shared.constant(one, forms[own]) for own, one in arrays.items()}
+        self._calls.append(KernelCall(kernel, {"i0": self._place(operand), **places, "o0": self._place(result)}))
 
     def _is_fixed(self, node: ir.Node, value: ir.Value) -> bool:
         """Return whether the numbers of an operand decide what the kernel is: sizes, axes, bounds, scales of a Resize."""

@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 from onnxtile.declare.plan_document import PlannedBuffer, PlannedPart
+from onnxtile.declare.verb import JsonFields
 from onnxtile.fitting.live_bytes import RegionTrace
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.rewrites.rewrite import ModelRewrite
@@ -16,7 +17,7 @@ from onnxtile.planning.result import PlanResult
 
 
 @dataclass(frozen=True)
-class ModelCost:
+class ModelCost(JsonFields):
     """The costs of a model: the bytes of its arena and of its peak, multiply-accumulates, nodes, and the bytes that cutting copies."""
 
     arena: int
@@ -24,10 +25,6 @@ class ModelCost:
     macs: int
     nodes: int
     copied: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
-        return dict(vars(self))
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,7 @@ def _hand_over(regions: Regions, region: RegionCost, trace: RegionTrace) -> str:
 
 
 @dataclass(frozen=True)
-class Obstacle:
+class Obstacle(JsonFields):
     """The reason why nothing smaller was found: the peak of the smallest plan, the kernel that runs there, and what lives then.
 
     `nodes` are the kernels that are cut together with this one. `tensors` have the bytes that live there, as they lie in the plan: those
@@ -118,10 +115,6 @@ class Obstacle:
     reasons: tuple[str, ...]
     outputs: int = 0
     search: str = "exhausted"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
-        return {name: list(field) if isinstance(field, tuple) else field for name, field in vars(self).items()}
 
 
 def obstacle_of(

@@ -105,6 +105,14 @@ class LiveChange(NamedTuple):
     upper: int
 
 
+def live_sums(lower: Ints, upper: Ints, sizes: Ints, end: int) -> Ints:
+    """Return the sum of `sizes` that are live in each step before `end`: each in the steps [lower, upper). They may have further axes."""
+    change = np.zeros((end + 1, *sizes.shape[1:]), np.int64)
+    np.add.at(change, lower, sizes)
+    np.subtract.at(change, upper, sizes)
+    return np.cumsum(change, axis=0)[:-1]
+
+
 class LiveSums:
     """The live bytes of each step before `end`, of all changes added so far. A change takes two additions, however long it lasts."""
 

@@ -187,7 +187,7 @@ def _without(product: SizeProduct, factors: SizeProduct) -> SizeProduct | None:
 
 def extreme(kind: Literal["min", "max"], operands: Iterable[SizeFormula], ranges: SizeRanges) -> SizeFormula:
     """Return the least or the largest of `operands`: one of them where it is so at all sizes in `ranges`."""
-    left = list(dict.fromkeys(operands))
+    left = list(dict.fromkeys(inner for one in operands for inner in _operands(one, kind) or (one,)))
     for one in list(left):
         pairs = [(one, other) if kind == "min" else (other, one) for other in left if other is not one]
         if any(is_at_least(larger, smaller, ranges) for larger, smaller in pairs):
@@ -195,6 +195,13 @@ def extreme(kind: Literal["min", "max"], operands: Iterable[SizeFormula], ranges
     if len(left) == 1:
         return left[0]
     return SizeFormula.of({(Extreme(kind, tuple(sorted(left, key=str))),): 1})
+
+
+def _operands(size: SizeFormula, kind: str) -> tuple[SizeFormula, ...]:
+    """Return the sizes of which `size` is the least or the largest; none where it is something else."""
+    (product, times), *others = size.terms or (((), 0),)
+    factor = product[0] if len(product) == 1 and times == 1 and not others else None
+    return factor.operands if isinstance(factor, Extreme) and factor.kind == kind else ()
 
 
 def is_at_least(larger: SizeFormula, smaller: SizeFormula, ranges: SizeRanges) -> bool:
@@ -206,8 +213,12 @@ def is_at_least(larger: SizeFormula, smaller: SizeFormula, ranges: SizeRanges) -
     if not difference.terms:
         return True
     lowered = _lowered(difference, ranges)
-    spans = {name: (0, high - low) for name, (low, high) in ranges.items()}
-    return lowered is not None and _shifted(lowered, ranges).limits(spans)[0] >= 0
+    spans = {name: (0, ranges[name][1] - ranges[name][0]) for name in difference.symbols}
+    if lowered is not None and _shifted(lowered, ranges).limits(spans)[0] >= 0:
+        return True
+    return any(is_at_least(larger, one, ranges) for one in _operands(smaller, "min")) or any(
+        is_at_least(one, smaller, ranges) for one in _operands(larger, "max")
+    )
 
 
 def _lowered(formula: SizeFormula, ranges: SizeRanges) -> SizeFormula | None:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from onnxtile.declare.values import Unreadable, read_count, read_seconds, read_size
+from onnxtile.declare.verb import JsonFields
 from onnxtile.system.errors import UsageError
 from onnxtile.system.files import require_readable
 
@@ -94,17 +95,13 @@ _NEEDS = {
 
 
 @dataclass(frozen=True)
-class Judged:
+class Judged(JsonFields):
     """A budget, what it allows, what there is, and whether that is within."""
 
     budget: str
     limit: Any
     value: Any
     met: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of one budget."""
-        return dict(vars(self))
 
 
 class Budgets(pydantic.BaseModel):
@@ -158,7 +155,7 @@ class Baseline:
 
         A plan that was proved the smallest has to be so again. A model, or a figure, that the earlier run lacks is not compared.
         """
-        before = self._of(model) or {}
+        before = self._figures_of(model) or {}
         for name in (*_LOWER, *_HIGHER):
             if isinstance(before.get(name), int) and name in figures:
                 value, limit = figures[name], before[name]
@@ -169,11 +166,11 @@ class Baseline:
 
     def require(self, models: Sequence[Path]) -> None:
         """Raise UsageError where the earlier run had none of `models`, so that nothing would be compared."""
-        if self.figures and all(self._of(model) is None for model in models):
+        if self.figures and all(self._figures_of(model) is None for model in models):
             known = ", ".join(list(self.figures)[:3])
             raise UsageError("the baseline has none of the models", hint=f"it has {known}")
 
-    def _of(self, model: Path) -> Mapping[str, Any] | None:
+    def _figures_of(self, model: Path) -> Mapping[str, Any] | None:
         """Return the figures of a model: of the same path, or of the only one of the same name."""
         named = [path for path in self.figures if Path(path).name == model.name]
         return self.figures.get(str(model)) or (self.figures[named[0]] if len(named) == 1 else None)

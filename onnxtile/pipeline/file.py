@@ -76,7 +76,7 @@ def from_file(path: Path) -> Pipeline:
     output = file.output or f"{{name}}.{path.stem}.onnx"
     if "{name}" not in output or not is_file_name(output) or not output.endswith(".onnx"):
         raise UsageError(f"{source.place(('output',))}: the output is a file's name such as '{{name}}.deployed.onnx'")
-    models = tuple(model for pattern in file.models for model in _named(source, pattern))
+    models = tuple(model for pattern in file.models for model in _models_named(source, pattern))
     limits = RunLimits(file.limits.run_seconds, file.limits.run_memory)
     return Pipeline(path.stem, steps, file.budgets, models, output, limits)
 
@@ -125,7 +125,7 @@ def _writer(ending: str) -> str:
     return "the run" if ending == REPORT else "a step before"
 
 
-def _named(source: TomlFile, pattern: str) -> list[Path]:
+def _models_named(source: TomlFile, pattern: str) -> list[Path]:
     """Return the models that a name, or a pattern as a shell has it, stands for, from the folder of the pipeline file."""
     try:
         models = sorted(source.path.parent.glob(pattern)) if not Path(pattern).is_absolute() else [Path(pattern)]
@@ -169,7 +169,7 @@ class Destination:
 def apart(
     destination: Destination, pipeline: Pipeline, models: Sequence[Path], reserved: Iterable[Path] = ()
 ) -> Destination:
-    """Return `destination` such that each of `models` is written to files of its own.
+    """Return `destination` such that no two of `models` are written to one file.
 
     Models of one name from several folders keep these folders. Raises UsageError where that does not help, and where a file is written over
     another model that is to be read, over a file that a step reads, or over one that is `reserved`.
@@ -235,7 +235,7 @@ def remove_stale(files: Sequence[Path], source: Path) -> None:
     Weights that lie in a file beside a removed model go with it.
     """
     target, report, *_ = files
-    written = {real(path) for path in _written(report)}
+    written = {real(path) for path in _files_in_report(report)}
     for path in (target, *files[2:]):
         if real(path) in written and real(path) != real(source):
             path.unlink(missing_ok=True)
@@ -243,7 +243,7 @@ def remove_stale(files: Sequence[Path], source: Path) -> None:
                 weights.unlink(missing_ok=True)
 
 
-def _written(report: Path) -> list[Path]:
+def _files_in_report(report: Path) -> list[Path]:
     """Return the files that a report says were written; none where it cannot be read."""
     with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         return [Path(name) for name in json.loads(report.read_bytes())["written"]]

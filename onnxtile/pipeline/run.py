@@ -26,7 +26,7 @@ from onnxtile.system.text import as_json
 class Report:
     """What became of one model.
 
-    `steps` are the results of the steps that ran, each with its name; `error` says in a line what stopped it, or which check said no.
+    `steps` are the results of the steps that ran, each with its name; `error` says in a line what stopped it, or which check failed.
     `written` are its files.
     """
 
@@ -108,7 +108,7 @@ def _applied(
         files.update({target.with_suffix(ending): content for ending, content in done.files.items()})
         if done.reason is not None:
             return Report(source, tuple(results), error=f"{step.name}: {done.reason}")
-        state = _after(state, done)
+        state = _next_state(state, done)
     reached = figures(results)
     budgets = (*pipeline.budgets.judged(reached), *pipeline.baseline.judged(source, reached))
     report = Report(source, tuple(results), budgets)
@@ -118,7 +118,7 @@ def _applied(
     return replace(report, written=(*_models(state, target), *sorted(files)))
 
 
-def _after(state: ModelSoFar, done: StepResult) -> ModelSoFar:
+def _next_state(state: ModelSoFar, done: StepResult) -> ModelSoFar:
     return state if done.model is None else replace(state, model=done.model)
 
 
@@ -148,7 +148,7 @@ class RunResult:
         return all(report.passed for report in self.reports)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of `run`: a summary of each model, whose own report stands in a file of its own."""
+        """Return the JSON of `run`: a summary of each model, whose whole report is in another file."""
         return {
             "pipeline": self.pipeline,
             "passed": sum(report.passed for report in self.reports),
@@ -182,7 +182,9 @@ def run(
     destination = apart(destination, pipeline, models, reserved)
     make_folders(destination, pipeline, models)
     if workers.are_here or (len(models) == 1 and not workers.are_a_cluster):
-        reports = (run_one(pipeline, model, destination, _told(progress, i, models)) for i, model in enumerate(models))
+        reports = (
+            run_one(pipeline, model, destination, _progress_of(progress, i, models)) for i, model in enumerate(models)
+        )
         return RunResult(pipeline.name, tuple(reports))
     done: dict[Path, Report] = {}
     progress("models", 0, len(models))
@@ -192,7 +194,7 @@ def run(
     return RunResult(pipeline.name, tuple(done[model] for model in models))
 
 
-def _told(progress: Progress, position: int, models: Sequence[Path]) -> Progress:
+def _progress_of(progress: Progress, position: int, models: Sequence[Path]) -> Progress:
     """Return the receiver of the stages of one of several models, which names that model."""
     name = f"{position + 1} of {len(models)}: {models[position].name}: " if len(models) > 1 else ""
     return lambda stage, done=0, total=0, /: progress(f"{name}{stage}", done, total)
@@ -201,30 +203,30 @@ def _told(progress: Progress, position: int, models: Sequence[Path]) -> Progress
 def _side_by_side(
     pipeline: Pipeline, models: Sequence[Path], destination: Destination, workers: Workers
 ) -> Iterator[Report]:
-    """Yield the reports as they come; models that were lost with a worker are tried again, each in a process of its own."""
+    """Yield the reports as they come; models that were lost with a worker are tried again, each in a separate process."""
     left = dict.fromkeys(models)
     try:
-        for report in workers.each(partial(_one, pipeline, destination), models):
+        for report in workers.each(partial(_report_of, pipeline, destination), models):
             del left[report.model]
             yield report
     except OnnxtileError:
         raise
-    except Exception as error:  # for a worker that died, each backend has an error of its own
+    except Exception as error:  # each backend has another error for a worker that died
         if not left:
             raise
         lost = type(error).__name__
         for model in left:
-            yield _alone(pipeline, model, destination, lost)
+            yield _run_alone(pipeline, model, destination, lost)
 
 
-def _one(pipeline: Pipeline, destination: Destination, model: Path) -> Report:
+def _report_of(pipeline: Pipeline, destination: Destination, model: Path) -> Report:
     return run_one(pipeline, model, destination)
 
 
-def _alone(pipeline: Pipeline, model: Path, destination: Destination, lost: str) -> Report:
+def _run_alone(pipeline: Pipeline, model: Path, destination: Destination, lost: str) -> Report:
     try:
         # With two jobs for one model, joblib takes a process for it even so.
-        return next(Workers(2).each(partial(_one, pipeline, destination), [model]))
+        return next(Workers(2).each(partial(_report_of, pipeline, destination), [model]))
     except BrokenProcessPool:
         if not destination.dry_run:
             remove_stale(destination.files(pipeline, model), model)

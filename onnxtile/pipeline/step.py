@@ -20,10 +20,10 @@ from onnxtile.system.toml_file import Location, TomlFile
 # The files that a step writes beside the model, by what its `emit` says.
 
 
-def asked_for(emit: Iterable[str], step: str, known: Collection[str]) -> dict[str, str]:
+def formats_by_ending(emit: Iterable[str], step: str, known: Collection[str]) -> dict[str, str]:
     """Return the ending of each file, with the format of `known` (".json" ...) that it is in.
 
-    "json" stands for ".plan.json" where the `step` is plan; what has a name of its own, as "before.json" has, keeps it. Raises UsageError.
+    "json" stands for ".plan.json" where the `step` is plan; another name, as in "before.json", is kept. Raises UsageError.
     """
     form_of = {}
     for entry in emit:
@@ -54,7 +54,7 @@ class ModelSoFar:
 class StepResult:
     """A step's result as JSON, the model it made (None: the one it was given), and files to write beside it, by their ending.
 
-    Where the step is a check that said no, `reason` says so in a line.
+    `reason` says in a line why the step, a check, failed.
     """
 
     content: Mapping[str, Any]
@@ -79,9 +79,9 @@ class PipelineStep:
     def emitted(self) -> dict[str, str]:
         """The ending of each file beside the model, with that of its format. Raises UsageError."""
         emit = options(type(self.options)).get("emit")
-        return {} if emit is None else asked_for(self.options.emit, self.name, emit.endings)
+        return {} if emit is None else formats_by_ending(self.options.emit, self.name, emit.endings)
 
-    def _beside(self, paths: Mapping[str, Path]) -> dict[str, Path]:
+    def _second_files(self, paths: Mapping[str, Path]) -> dict[str, Path]:
         """Return the further files that may belong to others, by ending, with where they are rendered; `paths` has these by format."""
         from onnxtile.report.format import format_of
 
@@ -97,7 +97,7 @@ class PipelineStep:
     def written(self) -> tuple[str, ...]:
         """The ending of each file beside the model, also of those that belong to another."""
         paths = {form: Path(f"x{form}") for form in self.emitted.values()}
-        return (*self.emitted, *self._beside(paths))
+        return (*self.emitted, *self._second_files(paths))
 
     def require(self) -> None:
         """Raise UsageError for options that make no sense together, or that name files that are not there."""
@@ -117,11 +117,11 @@ class PipelineStep:
         shown = content if outcome.emitted is None else outcome.emitted
         paths = {form: Path(f"{so_far.source.stem}{form}") for form in self.emitted.values()}
         for ending, form in self.emitted.items():
-            if self._beside({form: paths[form]}):
+            if self._second_files({form: paths[form]}):
                 paths[form] = Path(f"{so_far.title}{ending}")  # files that name each other have their own names
         rendered = self.verb.emits(self.options, list(paths.values()))(shown)
         files = {ending: rendered[paths[form]] for ending, form in self.emitted.items()}
-        files |= {other: rendered[path] for other, path in self._beside(paths).items() if path in rendered}
+        files |= {other: rendered[path] for other, path in self._second_files(paths).items() if path in rendered}
         return StepResult(
             content,
             getattr(outcome.result, "model", None) if outcome.model is not None else None,
@@ -163,7 +163,7 @@ def step_at(source: TomlFile, at: Location, content: Mapping[str, Any]) -> Pipel
     try:
         step.require()
     except UsageError as error:
-        raise _located(source, at, content, error) from None
+        raise _error_at(source, at, content, error) from None
     return step
 
 
@@ -177,22 +177,22 @@ def _options(source: TomlFile, at: Location, verb: Verb, content: Mapping[str, A
     try:
         settings = read(declaration, {**verb.operands(None, None), **given})
     except UsageError as error:
-        raise _located(source, at, content, error) from None
+        raise _error_at(source, at, content, error) from None
     folder = source.path.parent.absolute()
-    return replace(settings, **{name: _placed(getattr(settings, name), folder) for name in given})
+    return replace(settings, **{name: _from_folder(getattr(settings, name), folder) for name in given})
 
 
-def _located(source: TomlFile, at: Location, content: Mapping[str, Any], error: UsageError) -> UsageError:
+def _error_at(source: TomlFile, at: Location, content: Mapping[str, Any], error: UsageError) -> UsageError:
     """Return `error` with the file and the line of the option that it is about."""
     message, hint = error.worded(in_toml)
-    line = source.place((*at, *_blamed(content, error, message)))
+    line = source.place((*at, *_option_at_fault(content, error, message)))
     step: Any = verbs()[content[DO]].step
     known = options(step)
     message = f"{line}: {reworded(message, known, in_toml)}"
     return UsageError(message, hint=None if hint is None else reworded(hint, known, in_toml))
 
 
-def _blamed(content: Mapping[str, Any], error: UsageError, message: str) -> tuple[str, ...]:
+def _option_at_fault(content: Mapping[str, Any], error: UsageError, message: str) -> tuple[str, ...]:
     """Return the option that an error is about: one that it names, or whose value it shows."""
     for name, value in error.given.items():
         if name in content:
@@ -204,12 +204,12 @@ def _blamed(content: Mapping[str, Any], error: UsageError, message: str) -> tupl
     return ()
 
 
-def _placed(value: Any, folder: Path) -> Any:
+def _from_folder(value: Any, folder: Path) -> Any:
     """Return a value with files named from `folder`: paths, and texts that end as TOML files do."""
     if isinstance(value, Path):
         return folder / value
     if isinstance(value, tuple):
-        return tuple(_placed(entry, folder) for entry in value)
+        return tuple(_from_folder(entry, folder) for entry in value)
     if isinstance(value, str) and value.endswith(".toml"):
         return str(folder / value)
     return value

@@ -231,7 +231,7 @@ def _client(workers: Workers) -> Iterator[Any]:
 def _require_answer(address: str | None) -> None:
     """Raise TimeoutError or OSError where nothing at `address` answers as a scheduler does.
 
-    A client alone would wait without end for one that accepts and says nothing.
+    A client would wait without end for a scheduler that accepts and does not answer.
     """
     if address is None:
         return

@@ -337,14 +337,12 @@ class _LayoutTerms:
         return tuple(replace(one, outline=union(lives[one.name])) if one.name in lives else one for one in buffers)
 
     def _fixed(self) -> dict[int, FixedBytes]:
-        pins, tensors = self.pins, self.graph.tensors if self.pins.names else ()
-        numbers = {tensor.name: number for number, tensor in enumerate(tensors) if tensor.role == ARENA}
+        pins, fixed = self.pins, self.pins.offsets.keys() | self.pins.places.keys()
+        tensors = enumerate(self.graph.tensors) if fixed else ()
         return {
-            numbers[name]: FixedBytes(
-                pins.offsets.get(name), pins.places.get(name), name in pins.kept, pins.limit(name)
-            )
-            for name in pins.names
-            if name in numbers
+            number: FixedBytes(pins.offsets.get(one.name), pins.places.get(one.name), pins.limit(one.name))
+            for number, one in tensors
+            if one.role == ARENA and one.name in fixed
         }
 
     def _require_countable(self) -> None:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxtile.declare.plan_document import SHARED, WORKSPACE, ArenaFormula, PlannedBody, PlannedBuffer
 from onnxtile.kernels.aliases import operands_of_state
 from onnxtile.kernels.kernel_graph import Schedule
-from onnxtile.kernels.liveness import Ints
+from onnxtile.kernels.liveness import Ints, live_sums
 from onnxtile.model.binding import free_inputs, rename_symbols, symbols
 from onnxtile.model.formula import Extreme, SizeFormula, SizePieces, SizeRanges, extreme
 from onnxtile.planning.layout import Layout
@@ -322,12 +322,9 @@ class RangeOrders:
         sizes = buffer_sizes(layout, self._shapes, self._ranges)
         buffers, unit = layout.problem.buffers, layout.problem.granule
         lower, upper = layout.problem.live_ranges
-        live = np.zeros((int(upper.max(initial=0)) + 1, len(self._points)), np.int64)
         at = [[-(-sizes[b.name].at(point) // unit) * unit for point in self._points] for b in buffers]
         footprints = np.array(at, np.int64).reshape(len(buffers), len(self._points))
-        np.add.at(live, lower, footprints)
-        np.add.at(live, upper, -footprints)
-        found: Ints = np.cumsum(live, axis=0).max(axis=0)
+        found: Ints = live_sums(lower, upper, footprints, int(upper.max(initial=0))).max(axis=0, initial=0)
         return found
 
 

@@ -190,14 +190,13 @@ def _joint(pieces: Iterable[OriginRange]) -> list[OriginRange]:
 
 
 class FixedBytes(NamedTuple):
-    """The constraints on the bytes of a tensor or of an alias set: an address in bytes, a memory, and whether nothing else shares them.
+    """The constraints on the bytes of a tensor or of an alias set: an address in bytes, and a memory.
 
     No byte is at `limit` or behind it, the capacity of the memory of an address.
     """
 
     at: int | None = None
     memory: str | None = None
-    is_alone: bool = False
     limit: int | None = None
 
     def moved(self, distance: int) -> FixedBytes:
@@ -206,8 +205,6 @@ class FixedBytes(NamedTuple):
 
     def joined(self, other: FixedBytes) -> FixedBytes | None:
         """Return the constraints on bytes that start at both addresses; None where there are no such bytes."""
-        if self.is_alone or other.is_alone:
-            return None
         is_other = None not in {self.at, other.at} and self.at != other.at
         if is_other or (None not in {self.memory, other.memory} and self.memory != other.memory):
             return None
@@ -285,18 +282,18 @@ class Merged:
 class AliasSets:
     """The alias set of each tensor, `of`. Each tensor has a set of its own at first; `merge` makes one of two.
 
-    `live_ranges` are those of the schedule whose steps are counted, `order` says which tensors are dead before others are made, and `kept`
-    tensors outlive the run. `parts` has the live ranges of the bytes of tensors that die part by part; with None, all bytes of a set count
-    as live in its whole live range. Live bytes are rounded up to multiples of `alignment`. `fixed` has the constraints on the bytes of
-    tensors.
+    `sizes` are those of the tensors of `graph` in the arena. `live_ranges` are those of the schedule whose steps are counted, `order` says
+    which tensors are dead before others are made. `parts` has the live ranges of the bytes of tensors that die part by part; with None, all
+    bytes of a set count as live in its whole live range. Live bytes are rounded up to multiples of `alignment`. `fixed` has the constraints
+    on the bytes of tensors.
     """
 
     def __init__(
         self,
+        graph: KernelGraph,
         sizes: Mapping[int, int],
         live_ranges: Mapping[int, LiveRange],
         order: Precedence,
-        kept: frozenset[int],
         contents: Contents,
         alignment: int,
         parts: Mapping[int, Sequence[LivePart]] | None = None,
@@ -308,7 +305,7 @@ class AliasSets:
         self._alignment = alignment
         self._sizes = sizes
         self._order = order
-        self._kept = kept
+        self._kept, self._apart = graph.kept, graph.apart
         self._contents = contents
         self._overwrites: set[tuple[int, int]] = set()
         self.of: dict[int, AliasSet] = {}
@@ -339,7 +336,7 @@ class AliasSets:
         None where they are in one already, where neither buffer holds the other, or where a tensor would lose bytes that are still read.
         """
         first, second = self.of[alias.operand], self.of[alias.result]
-        if first is second:
+        if first is second or not self._apart.isdisjoint((alias.operand, alias.result)):
             return None
         shift = first.start(alias.operand) + alias.at - second.start(alias.result)
         low, high = min(0, shift), max(first.size, shift + second.size)
@@ -606,7 +603,7 @@ class _Chooser:
         for value in sizes:
             contents.add(value, self._known.get(value, ()))
         self.alias_sets = AliasSets(
-            sizes, timeline.live_ranges, order, graph.kept, contents, alignment, timeline.parts, timeline.fixed
+            graph, sizes, timeline.live_ranges, order, contents, alignment, timeline.parts, timeline.fixed
         )
         for alias in self._in_place:
             self.alias_sets.allow(alias)

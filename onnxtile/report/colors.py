@@ -11,7 +11,7 @@ from onnxtile.report.layout import BufferJson
 
 # The colours of pictures, light enough for black letters on them.
 #
-# Those of kinds are told apart in print and by the colour-blind (after Okabe and Ito, 2002).
+# Colours of kinds differ in print and for the colour-blind (after Okabe and Ito, 2002).
 
 SHARED = "alias"
 """The kind of an activation that lies inside the bytes of another tensor."""
@@ -71,7 +71,7 @@ def _between(at: float) -> str:
 
 
 _NUMBERED = re.compile(r"^(onnxtile::.+)\.\d+$")
-"""A meta-op that has the name of another: with another body, and a number behind the name."""
+"""A meta-op that has the name of another: with another body, and a number after the name."""
 
 INPUT = "graph input"
 """The group of rows that no node makes."""

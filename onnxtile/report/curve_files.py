@@ -10,7 +10,7 @@ from pathlib import Path
 
 from onnxtile.report.colors import EDGE
 from onnxtile.report.format import Format, RenderOptions
-from onnxtile.report.svg import RENDERER, Style, element, embedded, number, picture, png, shown, text, ticks
+from onnxtile.report.svg import RENDERER, Style, element, embedded, mark_text, number, picture, png, text, ticks
 from onnxtile.report.table import ResultJson
 from onnxtile.report.tables import COLUMNS, curve_rows
 from onnxtile.system.text import as_csv, as_json
@@ -83,7 +83,7 @@ class Diagram:
         for height in ticks(0, self.most, 4):
             _, y = self.place(CurveMark(1.0, height))
             yield element("line", x1=_LEFT, y1=y, x2=_LEFT + _WIDE, y2=y, **_GRID)
-            yield text(_LEFT - 5, y, shown(height), middle=8, text_anchor="end")
+            yield text(_LEFT - 5, y, mark_text(height), middle=8, text_anchor="end")
         for power in range(self.low, self.high + 1):
             x, _ = self.place(CurveMark(2.0**power, 0))
             yield element("line", x1=x, y1=self.top, x2=x, y2=self.bottom, **_GRID)
@@ -93,7 +93,7 @@ class Diagram:
         """Yield the numbers of the arenas below the diagram, and their label."""
         for power in range(self.low, self.high + 1):
             x, _ = self.place(CurveMark(2.0**power, 0))
-            yield text(x, self.bottom + 12, shown(2.0**power), text_anchor="middle")
+            yield text(x, self.bottom + 12, mark_text(2.0**power), text_anchor="middle")
         yield text(_LEFT + _WIDE / 2, self.bottom + 26, label, text_anchor="middle")
 
     def curve(self, marks: Sequence[CurveMark], color: str = EDGE) -> Iterator[str]:
@@ -142,14 +142,16 @@ def _png(result: ResultJson, options: RenderOptions) -> bytes:
 
 def _html(result: ResultJson, options: RenderOptions) -> bytes:
     head = "".join(f"<th>{escape(column)}</th>" for column in COLUMNS)
-    rows = "\n".join(f"<tr>{''.join(f'<td>{_shown(cell)}</td>' for cell in row)}</tr>" for row in curve_rows(result))
+    rows = "\n".join(
+        f"<tr>{''.join(f'<td>{_cell_text(cell)}</td>' for cell in row)}</tr>" for row in curve_rows(result)
+    )
     drawing = embedded(_svg(result, options))
     return _PAGE.format(title=escape(options.title), picture=drawing, head=head, rows=rows).encode()
 
 
 def _markdown(result: ResultJson, _options: RenderOptions) -> bytes:
     lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---:|' * len(COLUMNS)}"]
-    lines += [f"| {' | '.join(map(_shown, row))} |" for row in curve_rows(result)]
+    lines += [f"| {' | '.join(map(_cell_text, row))} |" for row in curve_rows(result)]
     return ("\n".join(lines) + "\n").encode()
 
 
@@ -162,7 +164,7 @@ def _json(result: ResultJson, _options: RenderOptions) -> bytes:
     return as_json(result).encode()
 
 
-def _shown(cell: object) -> str:
+def _cell_text(cell: object) -> str:
     return f"{cell:,}" if isinstance(cell, int) else escape(str(cell))
 
 

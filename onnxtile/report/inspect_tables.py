@@ -110,10 +110,10 @@ def _model(result: ResultJson) -> list[tuple[str, object]]:
         ("FLOPs by operator", _products(result["flops"]["by_operator"])),
         ("bias additions", _products(macs["bias_additions"])),
         ("busiest node (input + output)", _largest(traffic["peak"], traffic["unknown_nodes"])),
-        ("weights read by all nodes", _known(traffic, "weights")),
-        ("activations moved by all nodes", _known(traffic, "sum")),
-        ("activations", _known(traffic, "activations")),
-        ("activations with inputs", _known(traffic, "activations_with_inputs")),
+        ("weights read by all nodes", _known_bytes(traffic, "weights")),
+        ("activations moved by all nodes", _known_bytes(traffic, "sum")),
+        ("activations", _known_bytes(traffic, "activations")),
+        ("activations with inputs", _known_bytes(traffic, "activations_with_inputs")),
         *_workspaces(result["workspaces"]),
     ]
 
@@ -150,7 +150,7 @@ def _workspaces(workspaces: ResultJson) -> list[tuple[str, object]]:
         return []
     return [
         ("largest workspace", _largest(workspaces["largest"], workspaces["unknown_nodes"])),
-        ("workspaces of all nodes", _known(workspaces, "sum")),
+        ("workspaces of all nodes", _known_bytes(workspaces, "sum")),
     ]
 
 
@@ -161,7 +161,7 @@ def _largest(node: ResultJson, unknown: int) -> str:
     return f"{node['bytes']:,} B at {node['node']}{without}"
 
 
-def _known(traffic: ResultJson, key: str) -> str:
+def _known_bytes(traffic: ResultJson, key: str) -> str:
     """Return a sum in bytes, with "+ ?" where it leaves out unknown sizes."""
     return f"{traffic[key]:,} B + ?" if traffic["unknown_nodes"] else f"{traffic[key]:,} B"
 
@@ -216,13 +216,13 @@ def _training(result: ResultJson) -> list[Table | Text]:
     unknown = kept["of_unknown_size"]
     title = f"kept for a backward pass: {kept['bytes']:,} bytes in {len(kept['values']) - unknown} activations"
     title += f", and {unknown:,} of unknown size" if unknown else ""
-    parts: list[Table | Text] = [line(title), table("", ("operator", "bytes"), _kept(kept))]
+    parts: list[Table | Text] = [line(title), table("", ("operator", "bytes"), _kept_bytes(kept))]
     if kept["unknown"]:
         parts.append(line(f"no rule says what these keep: {', '.join(kept['unknown'][:_ROWS])}"))
     return parts
 
 
-def _kept(kept: ResultJson) -> Iterable[tuple[str, int | None]]:
+def _kept_bytes(kept: ResultJson) -> Iterable[tuple[str, int | None]]:
     """Yield the bytes by operator; None where all its activations are of unknown size."""
     known = kept["by_operator"]
     return ((op, count or None) for op, count in known.items()) if kept["of_unknown_size"] else known.items()

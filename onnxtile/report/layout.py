@@ -165,13 +165,13 @@ def rows_with_bodies(plan: PlanJson) -> list[BufferJson]:
     rows = list(plan["buffers"])
     for body in plan.get("bodies") or ():
         step = start[body["node"]]
-        lodged = _lodged(body, unrolled(body)["buffers"], plan)
+        lodged = _rows_in_workspace(body, unrolled(body)["buffers"], plan)
         rows += [{**row, "first": step, "last": step, "parts": []} for row in lodged]
     return rows
 
 
 def unrolled(plan: PlanOrBodyJson) -> PlanJson:
-    """Return `plan` on one line of time: a step whose node has bodies is as long as these, one behind the other, each run once.
+    """Return `plan` on one line of time: a step whose node has bodies is as long as these, one after the other, each run once.
 
     A plan without bodies stays as it is.
     """
@@ -196,10 +196,10 @@ def unrolled(plan: PlanOrBodyJson) -> PlanJson:
     for step, node in runs(plan):
         start = start_of(step)
         for body, inner in inside.get(node, ()):
-            lodged = _lodged(body, inner["buffers"], plan)
+            lodged = _rows_in_workspace(body, inner["buffers"], plan)
             rows += [retimed(row, partial(add, start)) for row in lodged]
-            nodes += [(start + at, _called(body, name), operator) for at, name, operator in _nodes(inner)]
-            constant += [_called(body, name) for name in inner.get("constant_nodes") or ()]
+            nodes += [(start + at, _path_name(body, name), operator) for at, name, operator in _nodes(inner)]
+            constant += [_path_name(body, name) for name in inner.get("constant_nodes") or ()]
             start += steps(inner)
     nodes.sort(key=lambda entry: entry[0])
     fields: dict[str, Any] = dict(
@@ -238,11 +238,11 @@ def _without(workspaces: set[str], rows: list[BufferJson], unit: int) -> Iterato
         rest = row["offset"] + row["size"] - ends.get(row["name"], 0)
         if row["name"] not in workspaces:
             yield owner
-        elif rest > 0:  # what the kernel needs besides lies behind its bodies
+        elif rest > 0:  # further bytes of the kernel come after its bodies
             yield {**owner, "offset": ends[row["name"]], "size": rest}
 
 
-def _lodged(body: PlanOrBodyJson, rows: list[BufferJson], around: PlanOrBodyJson) -> Iterator[BufferJson]:
+def _rows_in_workspace(body: PlanOrBodyJson, rows: list[BufferJson], around: PlanOrBodyJson) -> Iterator[BufferJson]:
     """Yield the rows of `body` with the path to it in their names; owners become aliases of the workspace of the node in `around`."""
     workspaces = (
         row["name"] for row in around["buffers"] if row["kind"] == "workspace" and row.get("node") == body["node"]
@@ -252,13 +252,13 @@ def _lodged(body: PlanOrBodyJson, rows: list[BufferJson], around: PlanOrBodyJson
         owner, maker = row.get("alias"), row.get("node")
         yield {
             **row,
-            "name": _called(body, row["name"]),
-            "alias": workspace if owner is None else _called(body, owner),
-            "node": None if maker is None else _called(body, maker),
+            "name": _path_name(body, row["name"]),
+            "alias": workspace if owner is None else _path_name(body, owner),
+            "node": None if maker is None else _path_name(body, maker),
         }
 
 
-def _called(body: PlanOrBodyJson, name: str) -> str:
+def _path_name(body: PlanOrBodyJson, name: str) -> str:
     return "/".join(part for part in (body["node"], body["attribute"], name) if part is not None)
 
 
@@ -310,7 +310,7 @@ def _layer(path: Sequence[str]) -> str:
 def shown(plan: PlanJson) -> PlanJson:
     """Return `plan` with bodies unrolled, without steps that only make constants, and with `operator` and `layer` in each row.
 
-    Either is None for a row that no node makes. Steps are counted anew: they are those of the picture.
+    Either is None for a row that no node makes. Steps are numbered again, as the picture shows them.
     """
     whole = _without_constant_steps(unrolled(plan))
     nodes = [node for _, node in runs(whole)]
@@ -348,13 +348,13 @@ def _without_constant_steps(plan: PlanJson) -> PlanJson:
     busy = {step for step, node in runs(plan) if node not in constant}
     free = sorted({step for step, _ in runs(plan)} - busy)
     lives = {(row["first"], row["last"] + 1) for row in plan["buffers"]}
-    needed = {first for first, end in lives if _counted(first, free) == _counted(end, free)}
+    needed = {first for first, end in lives if _steps_left_before(first, free) == _steps_left_before(end, free)}
     free = [step for step in free if step not in needed]
-    rows = [retimed(row, lambda step: _counted(step, free)) for row in plan["buffers"]]
+    rows = [retimed(row, lambda step: _steps_left_before(step, free)) for row in plan["buffers"]]
     return {**plan, "buffers": rows, **_kept_nodes(plan, free)}
 
 
-def _counted(step: int, free: list[int]) -> int:
+def _steps_left_before(step: int, free: list[int]) -> int:
     """Return how many steps before `step` are not in the sorted list `free`."""
     return step - bisect_left(free, step)
 
@@ -363,7 +363,9 @@ def _kept_nodes(plan: PlanJson, free: Iterable[int]) -> dict[str, Any]:
     """Return the schedule of `plan`, with steps and operators, without its steps in `free`."""
     left_out = sorted(free)
     without = frozenset(left_out)
-    entries = [(_counted(step, left_out), step, at) for at, (step, _) in enumerate(runs(plan)) if step not in without]
+    entries = [
+        (_steps_left_before(step, left_out), step, at) for at, (step, _) in enumerate(runs(plan)) if step not in without
+    ]
     columns: dict[str, Any] = {key: plan.get(key) or () for key in ("schedule", "operators")}
     return {
         "steps": [number for number, _, _ in entries],

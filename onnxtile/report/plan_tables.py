@@ -24,7 +24,7 @@ def for_states(result: ResultJson) -> list[Table | Text]:
     columns: dict[str, Shown] = {
         **{"input": "input", "output": "output"},
         "known by": lambda state: _FOUND.get(state["source"], state["source"]),
-        **{"bytes": _place, "between runs": _after},
+        **{"bytes": _place, "between runs": _between_runs},
     }
     title = "state" if any(map(is_kept, states)) else "state, not kept in place (--state found keeps it)"
     return tables_of(title, columns, states)
@@ -45,7 +45,7 @@ def _place(state: ResultJson) -> str:
     return f"{state['size']:,} at {state['offset']:,} of {state['arena']!r}" if is_kept(state) else "listed only"
 
 
-def _after(state: ResultJson) -> str:
+def _between_runs(state: ResultJson) -> str:
     if not is_kept(state):
         return ""
     if state["copied"]:
@@ -147,7 +147,7 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
             *_bodies(result),
             *_insides(result),
             *_kernels(result),
-            ("constants", f"{len(result['constants']):,} of {_stored(result):,} bytes, as stored"),
+            ("constants", f"{len(result['constants']):,} of {_stored_bytes(result):,} bytes, as stored"),
             ("outside the arena", len(result["outside"])),
             ("unplanned", len(result["unplanned"])),
         ]
@@ -315,7 +315,7 @@ def _kernels(result: ResultJson) -> list[tuple[str, str]]:
     ]
 
 
-def _stored(result: ResultJson) -> int:
+def _stored_bytes(result: ResultJson) -> int:
     return sum(constant["size"] or 0 for constant in result["constants"])
 
 

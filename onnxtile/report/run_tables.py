@@ -55,23 +55,23 @@ def figure(figures: Mapping[str, Any], name: str) -> str:
 def reasons(model: Mapping[str, Any]) -> list[str]:
     """Return why a model failed: its error, and each budget that it does not meet."""
     budgets = [budget for budget in model["budgets"] if not budget["met"]]
-    lines = [f"{budget['budget']}: {_judged(budget)}, and is to be {_bound(budget)}" for budget in budgets]
+    lines = [f"{budget['budget']}: {_value_text(budget)}, and is to be {_bound(budget)}" for budget in budgets]
     return [model["error"], *lines] if model["error"] else lines
 
 
-def _judged(budget: Mapping[str, Any]) -> str:
+def _value_text(budget: Mapping[str, Any]) -> str:
     value, figure = budget["value"], budget["budget"].removeprefix("max_").removeprefix("baseline.")
-    return _NONE.get(figure, "None") if value is None else _shown(value)
+    return _NONE.get(figure, "None") if value is None else _number_text(value)
 
 
 def _bound(budget: Mapping[str, Any]) -> str:
     """Return the limit of a budget in words: "at least" or "at most", by the name of the budget."""
     name = budget["budget"]
     word = _WORDS.get(name, _WORDS.get(name.partition("_")[0], ""))
-    return f"{word}{_shown(budget['limit'])}"
+    return f"{word}{_number_text(budget['limit'])}"
 
 
-def _shown(value: object) -> str:
+def _number_text(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 

@@ -51,7 +51,7 @@ def number(value: float) -> str:
     return "0" if text == "-0" else text
 
 
-def written(content: str) -> str:
+def xml_text(content: str) -> str:
     """Return a text as it stands in SVG: nothing in it is markup, and characters that XML forbids are escaped as Python does."""
     return escape(escaped(content))
 
@@ -66,8 +66,8 @@ def text(
     down = _BASELINE * middle
     if upright:
         turned = f"translate({number(x + down)} {number(y)}) rotate(-90)"
-        return element("text", written(content), transform=turned, **more)
-    return element("text", written(content), x=x, y=y + down, **more)
+        return element("text", xml_text(content), transform=turned, **more)
+    return element("text", xml_text(content), x=x, y=y + down, **more)
 
 
 def rectangle(x: float, y: float, width: float, height: float) -> str:
@@ -132,7 +132,7 @@ def ticks(low: float, high: float, most: int, least: float = 0.0) -> list[float]
     return [round(at * step, 9) for at in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def shown(value: float) -> str:
+def mark_text(value: float) -> str:
     """Return the number beside a mark of an axis."""
     return f"{value:,.10g}"
 

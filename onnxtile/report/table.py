@@ -55,7 +55,7 @@ def _plain_lines(table: Table) -> Iterator[str]:
 
 
 def _padded(cells: Sequence[str], justify: str) -> Iterator[str]:
-    """Yield `cells` of one width, with blanks before them where `justify` is "right", else behind them."""
+    """Yield `cells` of one width, with blanks before them where `justify` is "right", else after them."""
     widths = list(map(cell_len, cells))
     widest = max(widths)
     for cell, width in zip(cells, widths, strict=True):
@@ -129,7 +129,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     """Return a table in which columns of numbers are aligned to the right, all others to the left."""
     result = FittedTable(title=line(title, "bold"), title_justify="left", header_style="bold")
     kept: dict[str, _Cell] = {}  # most cells of a long table are equal to others
-    shown = [[kept.setdefault(text, _Cell(text)) for text in map(_shown, row)] for row in rows]
+    shown = [[kept.setdefault(text, _Cell(text)) for text in map(_cell_text, row)] for row in rows]
     for i, column in enumerate(columns):
         numbers = _are_numbers([row[i].text for row in shown])
         result.add_column(column, justify="right" if numbers else "left", overflow="fold")
@@ -235,7 +235,7 @@ def plain(part: Table | Text) -> Table | Text:
     return part
 
 
-def _shown(cell: object) -> str:
+def _cell_text(cell: object) -> str:
     if cell is None:
         return "?"
     return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else escaped(str(cell))
@@ -248,7 +248,7 @@ _NOTEBOOK_ROWS = 12
 
 
 def as_html(parts: Iterable[Table | Text]) -> str:
-    """Return `parts` as one block of HTML without scripts and styles of its own; long tables end after twelve rows."""
+    """Return `parts` as one block of HTML without scripts and styles; long tables end after twelve rows."""
     return f"<div>{''.join(_table_html(part) if isinstance(part, Table) else _line_html(part) for part in parts)}</div>"
 
 

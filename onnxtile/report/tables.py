@@ -202,7 +202,7 @@ _BEGINNINGS: dict[str, Shown] = {
     "in the model": lambda beginning: (
         f"{beginning['taken']}, taken by {', '.join(beginning['takers'])}" if beginning["taken"] else "none"
     ),
-    "other operators": lambda beginning: _counted(beginning["others"]),
+    "other operators": lambda beginning: _counts(beginning["others"]),
 }
 """What a variant begins with, and how many nodes it could begin with, if earlier patterns had not taken them."""
 
@@ -247,7 +247,7 @@ def _fates(result: ResultJson) -> str:
     return ", ".join(f"{counts[fate]} {fate}" for fate in ("fused", *sorted(counts.keys() - {"fused"})))
 
 
-def _counted(nodes: Mapping[str, int]) -> str:
+def _counts(nodes: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in nodes.items()) or "none"
 
 

@@ -21,7 +21,7 @@ from onnxtile.model.topology import HeldGraph, bodies_of, called_functions, node
 from onnxtile.model.validity import skeleton
 from onnxtile.operators.row import CONTROL_FLOW
 from onnxtile.shapes.infer import values
-from onnxtile.shapes.internals import Cloner
+from onnxtile.shapes.propagation import opened
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import ModelError
 
@@ -142,13 +142,8 @@ class _CallOpening:
         self._count += sum(1 for _ in function.all_nodes())
         if self._count > _MOST:
             raise ModelError(f"the calls of local functions expand to more than {_MOST:,} nodes", hint="inline them")
-        operands = [*call.inputs, *[None] * (len(function.inputs) - len(call.inputs))]
-        given = {a.name: a for a in function.attributes.values() if a.is_ref() or a.value is not None}
-        given |= {a.name: a for a in call.attributes.values()}
-        copies: dict[ir.Value, ir.Value | None] = dict(zip(function.inputs, operands, strict=True))
-        cloner = Cloner(attr_map=given, value_map=copies, metadata_props={}, resolve_ref_attrs=True)
-        nodes = [cloner.clone_node(node) for node in function]
-        outputs = [value for value in (copies[value] for value in function.outputs) if value is not None]
+        nodes, made = opened(function, call.inputs, call.attributes)
+        outputs = [value for value in made if value is not None]
         imports = dict(self._model.graph.opset_imports)
         return ir.Graph([], outputs, nodes=nodes, opset_imports=imports, name=function.name)
 

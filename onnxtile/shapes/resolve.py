@@ -1,8 +1,7 @@
-"""Element types and shapes of all values, from several inference engines and, where they do not suffice, from a run.
+"""Element types and shapes of all values: by onnx's inference of the whole model, then by one forward pass.
 
-No engine is complete. The graph is first inferred symbolically (onnx-shape-inference), then by onnx with data propagation; what is still
-unknown is computed, then read off runs on sample inputs, and last taken from what the file declares. Where engines contradict each other
-none is believed. Of onnxruntime's own operators, only its own inference counts (model.contributed).
+What is still unknown is read off runs on sample inputs, and last taken from what the file declares. Of onnxruntime's own operators, only
+its own inference counts (`contributed`).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import onnx_ir as ir
 
@@ -25,11 +24,10 @@ from onnxtile.model.feeds import ANYTHING, Wanted, fed_sizes
 from onnxtile.model.formula import SizeFormula, SizeRanges, product_of, read_size, read_sizes
 from onnxtile.model.known import Dim, Dims, Known, declared
 from onnxtile.model.submodel import exposing
-from onnxtile.model.topology import has_body
 from onnxtile.operators.takes import Sizes
-from onnxtile.shapes.formula_propagation import FormulaPropagation
-from onnxtile.shapes.infer import ShapeEngines, values
-from onnxtile.shapes.value import Propagation, after_loops, data_dependent
+from onnxtile.shapes.bodies import data_dependent
+from onnxtile.shapes.infer import inferred_by_onnx, readable, values
+from onnxtile.shapes.propagation import Propagation, named_sizes
 from onnxtile.system.errors import ModelWarning, NoKernel, UsageError
 from onnxtile.system.process import collector_paused, cycles_freed
 
@@ -96,41 +94,6 @@ def _compare(value: ir.Value, seen: list[Any], found: Samples) -> None:
 
 Formulas: TypeAlias = Mapping[ir.Value, tuple[SizeFormula, ...]]
 """The sizes of values, as formulas of the symbols that have ranges."""
-
-
-@dataclass(frozen=True)
-class LargestSizes:
-    """The largest dimensions of values over ranges, and `open`: the axes on which a value may be smaller."""
-
-    dims: Mapping[ir.Value, Dims]
-    formulas: Formulas
-    open: Mapping[ir.Value, set[int]] = field(default_factory=dict)
-
-
-def largest_sizes(
-    model: ir.Model, dtypes: Mapping[ir.Value, ir.DataType], dims: Mapping[ir.Value, Dims], ranges: SizeRanges
-) -> LargestSizes:
-    """Return the largest sizes of the values of `model` over `ranges`, and the formulas of those whose symbols all have a range."""
-    read = {value: found for value in values(model) if (found := read_sizes(dims.get(value), ranges)) is not None}
-    propagation = FormulaPropagation(model, dtypes, read, ranges)
-    propagation.run()
-    filled, open_, formulas = dict(dims), {}, propagation.formulas
-    for value, found in formulas.items():
-        filled[value] = tuple(max(0, size.limits(ranges)[1]) for size in found)
-        axes = {axis for axis, size in enumerate(found) if size.constant is None}
-        if axes:
-            open_[value] = axes
-    return LargestSizes(filled, formulas, open_)
-
-
-def propagated(model: ir.Model, dtypes: Mapping[ir.Value, ir.DataType], largest: LargestSizes) -> Propagation | None:
-    """Return the upper bounds of sizes that no formula says, as far as they follow from the largest; None where no size is open."""
-    open_ = (v for v in values(model) if v.name and v.const_value is None and v not in largest.formulas)
-    if not any(value.type is None or isinstance(value.type, ir.TensorType) for value in open_):
-        return None
-    found = Propagation(model, dtypes, largest.dims, values(model), largest.open)
-    found.run()
-    return found
 
 
 # Bounds for shapes that depend on the data: `--bound NAME=N` says how large a dimension may become.
@@ -283,90 +246,48 @@ def resolve(
     run: bool = False,
     wanted: Wanted = ANYTHING,
     bounds: Mapping[str, int] | None = None,
-    proved: bool = False,
     ranges: SizeRanges | None = None,
 ) -> Shapes:
     """Return the types and shapes of the values of `model`, which stays unchanged.
 
     With `run`, and every input's shape known, shapes that inference left open are read off runs on inputs as `wanted`, unless they depend
-    on the data: then `Shapes.reason` names the operator, unless `bounds` say how large the dimension may become (see model.bounds).
-    Where two engines contradict each other neither is believed: without a run it is open, and so is all that depends on it. One engine is
-    enough where it leaves nothing open and the caller will run each node with these shapes (`proved`). A shape that
-    the file declares counts where nothing else says one; of an output declared wrongly, it is a ModelWarning. Of the symbols in `ranges`
-    the largest sizes are returned, and formulas. Raises ModelError where onnxruntime refuses the model in a run, and UsageError for bounds
-    that make no sense.
+    on the data: then `Shapes.reason` names the operator, unless `bounds` say how large the dimension may become (see `bounded`). A shape
+    that the file declares counts where nothing else says one; of an output declared wrongly, it is a ModelWarning. Of the symbols in
+    `ranges` the largest sizes are returned, and formulas. Raises ModelError where shapes contradict each other, or onnxruntime refuses the
+    model in a run, and UsageError for bounds that make no sense.
     """
     originals = values(model)
     from_file = dict(zip(originals, map(declared, originals), strict=True))
-    shapes, refuted = _found(model, from_file, wanted if run else None, proved=proved)
+    shapes, refuted = _found(model, from_file, ranges or {}), set[ir.Value]()
+    if run:
+        shapes, refuted = _with_samples(model, shapes, wanted, ranges or {})
     main = {value for node in model.graph for value in node.outputs}
     promises = {value: from_file[value].dims for value in originals if value in main}
     _warn_of_declarations({value: dims for value, dims in promises.items() if value.is_graph_output()}, shapes)
-    shapes = _with_promises({value: dims for value, dims in promises.items() if value not in refuted}, shapes, ranges)
+    shapes = _with_promises(model, {v: dims for v, dims in promises.items() if v not in refuted}, shapes, ranges or {})
     shapes = _with_largest(model, shapes, ranges, bounds) if ranges or bounds else shapes
     options = _binding(value for value in free_inputs(model) if shapes.sizes(value) is None)
     return replace(shapes, _otherwise=f"inputs have open dimensions: give {options}") if options else shapes
 
 
-class _ShapeFinding(NamedTuple):
-    """The shapes that were found, and the values that have no one shape: engines contradict each other, or runs differ."""
-
-    shapes: Shapes
-    refuted: Collection[ir.Value]
-
-
-def _found(
-    model: ir.Model, from_file: Mapping[ir.Value, Known], wanted: Wanted | None, *, proved: bool
-) -> _ShapeFinding:
-    """Return what the engines and the model's own arithmetic say, and what runs on inputs as `wanted` show.
-
-    Where the caller has the shapes `proved` by a run, the second engine is asked only for what all else leaves open.
-    """
+def _found(model: ir.Model, from_file: Mapping[ir.Value, Known], ranges: SizeRanges) -> Shapes:
+    """Return what onnx says of the whole model, and the forward pass; of the file, what counts for no node of the main graph."""
     with cycles_freed():
-        engines = ShapeEngines(model.clone())
-        if proved and engines.knows_all_operators:
-            found = _sampled(model, _agreed(model, from_file, engines.by_onnx, engines.by_onnx), wanted)
-            if _leaves_nothing_open(model, found.shapes):
-                del engines  # it holds the clone
-                return found
-        symbolic = engines.symbolic
-    return _sampled(model, _agreed(model, from_file, symbolic, engines.by_onnx), wanted)
-
-
-def _sampled(model: ir.Model, found: _ShapeFinding, wanted: Wanted | None) -> _ShapeFinding:
-    """Return `found` with what runs on inputs as `wanted` show; None stands for no runs."""
-    return found if wanted is None else _ShapeFinding(*_with_samples(model, found.shapes, wanted))
-
-
-def _agreed(
-    model: ir.Model, from_file: Mapping[ir.Value, Known], symbolic: Iterable[Known], from_onnx: Iterable[Known]
-) -> _ShapeFinding:
-    looped = after_loops(model)
+        from_onnx = inferred_by_onnx(model.clone())
     main = {value for node in model.graph for value in node.outputs}
-    inputs = set(model.graph.inputs)
-    merged: dict[ir.Value, Known] = {}
-    disputed: dict[ir.Value, str] = {}
-    for (value, said), first, second in zip(from_file.items(), symbolic, from_onnx, strict=True):
-        if _is_optional(value):  # some engines take it for the tensor in it
+    named = named_sizes(model)
+    dtypes, dims = dict[ir.Value, ir.DataType](), dict[ir.Value, Dims]()
+    for (value, said), known in zip(from_file.items(), from_onnx, strict=True):
+        if _is_optional(value):  # onnx takes some for the tensor in it
             continue
-        one = Known(first.dtype, None) if value in looped else first
-        file = Known(said.dtype, None) if value in main else said
-        merged[value] = _merge(one, second, file, in_main=value in main or value in inputs)
-        if value in main and _contradict(one.dims, second.dims):
-            disputed[value] = f"shape inference contradicts itself: {_listed(one)} and {_listed(second)}"
-    dtypes = {value: known.dtype for value, known in merged.items() if known.dtype is not None}
-    dims = {value: known.dims for value, known in merged.items() if known.dims is not None}
-    doubtful = _downstream(model, disputed)
-    return _ShapeFinding(_without(doubtful, disputed, _with_computed(model, Shapes(dtypes, dims))), doubtful)
-
-
-def _leaves_nothing_open(model: ir.Model, shapes: Shapes) -> bool:
-    """Return whether all sizes are known; a 0 that a node makes may be one that onnx does not know."""
-    for value in filter(_is_open, values(model)):
-        node, sizes = value.producer(), shapes.sizes(value)
-        if sizes is None or (0 in sizes and node is not None and node.op_type != "Constant"):
-            return False
-    return True
+        dtype = known.dtype or said.dtype
+        merged = known.dims if value in main else _merge_dims(known.dims, readable(said.dims, named))
+        if dtype is not None:
+            dtypes[value] = dtype
+        if merged is not None:
+            dims[value] = merged
+    stumbled = not any(value in dims for value in main)
+    return _with_computed(model, Shapes(dtypes, dims), ranges, from_file if stumbled else ())
 
 
 def _binding(inputs: Iterable[ir.Value]) -> str:
@@ -382,34 +303,26 @@ def _binding(inputs: Iterable[ir.Value]) -> str:
     return " ".join(dict.fromkeys(options))
 
 
-def _without(doubtful: Collection[ir.Value], disputed: Mapping[ir.Value, str], shapes: Shapes) -> Shapes:
-    """Return `shapes` without those of `doubtful` values, which engines see differently or which depend on such."""
-    if not doubtful:
-        return shapes
-    settled = {value: known for value, known in shapes._dims.items() if value not in doubtful}
-    reasons = {
-        value: disputed.get(value, "it depends on a shape of which inference contradicts itself") for value in doubtful
-    }
-    return replace(shapes, _dims=settled, _reasons=reasons)
-
-
-def _with_promises(promises: Mapping[ir.Value, Dims | None], shapes: Shapes, ranges: SizeRanges | None) -> Shapes:
+def _with_promises(
+    model: ir.Model, promises: Mapping[ir.Value, Dims | None], shapes: Shapes, ranges: SizeRanges
+) -> Shapes:
     """Return `shapes` with what the file declares of values of which nothing else says all sizes.
 
-    That is also a size over `ranges` that inference has a name of its own for, but none that it has a formula for. The check of a plan
-    compares it with shapes of known sizes.
+    That is also a size over `ranges` that the forward pass has a name of its own for, but none that it has a formula for. The check of a
+    plan compares it with shapes of known sizes.
     """
-    open_ = {value: dims for value, dims in promises.items() if dims is not None and shapes.sizes(value) is None}
-    if not open_:
-        return shapes
     found = dict[ir.Value, Dims]()
-    for value, dims in open_.items():
+    for value, dims in promises.items():
         known = shapes.dims(value)
+        if dims is None or shapes.sizes(value) is not None:
+            continue
         if ranges and known is not None and len(known) == len(dims):
             found[value] = tuple(map(partial(_readable, ranges=ranges), known, dims))
         elif (merged := _merge_dims(known, dims)) is not None:
             found[value] = merged
-    return replace(shapes, _dims={**shapes._dims, **found})
+    news = [value for value, dims in found.items() if dims != shapes.dims(value)]
+    filled = replace(shapes, _dims={**shapes._dims, **found})
+    return _with_computed(model, filled, ranges, news) if news and ranges else filled
 
 
 def _readable(known: Dim, said: Dim, ranges: SizeRanges) -> Dim:
@@ -440,67 +353,33 @@ def _shown(dims: Dims) -> str:
     return f"[{', '.join(known)}]"
 
 
-def _downstream(model: ir.Model, sources: Collection[ir.Value]) -> set[ir.Value]:
-    """Return `sources` and all that the main graph makes of them; what has a body may read any of them there."""
-    found = set(sources)
-    for node in model.graph if found else ():
-        if has_body(node) or not found.isdisjoint(value for value in node.inputs if value is not None):
-            found.update(node.outputs)
-    return found
-
-
 def _with_largest(
     model: ir.Model, shapes: Shapes, ranges: SizeRanges | None, bounds: Mapping[str, int] | None
 ) -> Shapes:
-    """Return `shapes` with the largest sizes over `ranges`, and where `bounds` are reached."""
-    largest = largest_sizes(model, shapes._dtypes, shapes._dims, ranges) if ranges else LargestSizes(shapes._dims, {})
+    """Return `shapes` with the largest sizes over `ranges`, and where `bounds` are reached.
+
+    Upper bounds of sizes that no formula says follow from the largest of those before them.
+    """
+    filled, loose = dict(shapes._dims), dict[ir.Value, set[int]]()
+    for value, found in shapes._formulas.items():
+        filled[value] = tuple(max(0, size.limits(ranges or {})[1]) for size in found)
+        axes = {axis for axis, size in enumerate(found) if size.constant is None}
+        if axes:
+            loose[value] = axes
     if bounds:
-        found: Propagation | None = bounded(model, shapes._dtypes, largest.dims, bounds, largest.open)
+        further = bounded(model, shapes._dtypes, filled, bounds, loose)
+    elif any(_is_open(value) and value not in shapes._formulas for value in values(model)):
+        further = Propagation(model, shapes._dtypes, filled, values(model), loose)
+        further.run()
     else:
-        found = propagated(model, shapes._dtypes, largest)
-    if found is None:
-        return replace(shapes, _dims=largest.dims, _upper=frozenset(largest.open), _formulas=largest.formulas)
-    never = {**shapes._never, **found.never}
-    upper = frozenset((*found.upper, *largest.open))
-    return Shapes(found.dtypes, found.dims, shapes._reasons, never, upper, _formulas=largest.formulas)
-
-
-def _merge(symbolic: Known, from_onnx: Known, from_file: Known, *, in_main: bool) -> Known:
-    """Return the union of what the engines know; what the file declares counts only where they know nothing.
-
-    In a branch that no run takes they may contradict each other: outside the main graph onnx is believed.
-    """
-    rank = symbolic.dims if _agrees(symbolic.dims, from_onnx.dims) else None
-    first, second = (rank, from_onnx.dims) if in_main else (from_onnx.dims, rank)
-    dims = _merge_dims(_merge_dims(first, second), from_file.dims)
-    # In a branch that cannot be taken, a size may come out negative.
-    sane = None if dims is None else tuple(None if isinstance(dim, int) and dim < 0 else dim for dim in dims)
-    return Known(symbolic.dtype or from_onnx.dtype or from_file.dtype, sane)
-
-
-def _agrees(symbolic: Dims | None, from_onnx: Dims | None) -> bool:
-    """Return whether both have one rank, or `symbolic` is sure of a size.
-
-    onnx-shape-inference takes the result of Unique along an axis for a list: where it knows no size, it is not believed.
-    """
-    if symbolic is None or from_onnx is None or len(symbolic) == len(from_onnx):
-        return True
-    return any(isinstance(dim, int) for dim in symbolic)
-
-
-def _contradict(symbolic: Dims | None, from_onnx: Dims | None) -> bool:
-    """Return whether both are sure, and cannot both be right."""
-    if symbolic is None or from_onnx is None or not _agrees(symbolic, from_onnx):
-        return False
-    return len(symbolic) != len(from_onnx) or _differ(symbolic, from_onnx)
+        return replace(shapes, _dims=filled, _upper=frozenset(loose))
+    never = {**shapes._never, **further.never}
+    upper = frozenset((*further.upper, *loose))
+    return replace(shapes, _dtypes=further.dtypes, _dims=further.dims, _never=never, _upper=upper)
 
 
 def _differ(first: Dims, second: Dims) -> bool:
     return any(a != b for a, b in zip(first, second, strict=False) if isinstance(a, int) and isinstance(b, int))
-
-
-def _listed(known: Known) -> list[Dim]:
-    return list(known.dims or ())
 
 
 def _merge_dims(first: Dims | None, second: Dims | None) -> Dims | None:
@@ -518,25 +397,29 @@ def _better(a: Dim, b: Dim) -> Dim:
     return b if isinstance(b, int) or a is None else a
 
 
-def _with_computed(model: ir.Model, shapes: Shapes, news: Iterable[ir.Value] = ()) -> Shapes:
-    """Return `shapes` with the sizes that the model computes from those of its inputs, where these are all known.
+def _with_computed(model: ir.Model, shapes: Shapes, ranges: SizeRanges, news: Iterable[ir.Value] = ()) -> Shapes:
+    """Return `shapes` with what the forward pass adds, and the formulas of sizes over `ranges`.
 
     Of the values `news` they are known from elsewhere than inference.
     """
-    known = all(fed_sizes(value, shapes.sizes) is not None for value in free_inputs(model))
-    if not known or all(shapes.sizes(value) is not None for value in values(model) if _is_open(value)):
-        return shapes
-    further = Propagation(model, shapes._dtypes, shapes._dims, news)
-    further.run()
-    return Shapes(further.dtypes, further.dims, shapes._reasons, further.never)
+    if any(_is_open(value) and shapes.sizes(value) is None for value in values(model)):
+        further = Propagation(model, shapes._dtypes, shapes._dims, news, ranges=ranges)
+        further.run()
+        shapes = replace(shapes, _dtypes=further.dtypes, _dims=further.dims, _never=further.never)
+    return replace(shapes, _formulas=_formulas(model, shapes, ranges)) if ranges else shapes
 
 
-def _with_samples(model: ir.Model, shapes: Shapes, wanted: Wanted) -> tuple[Shapes, Collection[ir.Value]]:
+def _formulas(model: ir.Model, shapes: Shapes, ranges: SizeRanges) -> Formulas:
+    known = ((value, read_sizes(shapes.dims(value), ranges)) for value in values(model))
+    return {value: sizes for value, sizes in known if sizes is not None}
+
+
+def _with_samples(model: ir.Model, shapes: Shapes, wanted: Wanted, ranges: SizeRanges) -> tuple[Shapes, set[ir.Value]]:
     """Return `shapes` with what sample runs show of the main graph's values that inference left open, and those that had no one shape."""
     outputs = (value for node in model.graph for value in node.outputs)
     open_ = [v for v in outputs if v.name and shapes.sizes(v) is None and _may_be_tensor(v)]
     if not open_ or any(fed_sizes(value, shapes.sizes) is None for value in free_inputs(model)):
-        return shapes, ()
+        return shapes, set()
     found = sampled(model, open_, shapes.sizes, wanted)
     dtypes, dims = dict(shapes._dtypes), dict(shapes._dims)
     for value, known in found.known.items():
@@ -544,8 +427,8 @@ def _with_samples(model: ir.Model, shapes: Shapes, wanted: Wanted) -> tuple[Shap
             dims[value] = known.dims
         if known.dtype is not None:
             dtypes.setdefault(value, known.dtype)
-    reasons = {value: reason for value, reason in shapes._reasons.items() if value not in found.known} | found.reasons
-    return _with_computed(model, Shapes(dtypes, dims, reasons, shapes._never), found.known), found.refuted
+    seen = replace(shapes, _dtypes=dtypes, _dims=dims, _reasons=found.reasons)
+    return _with_computed(model, seen, ranges, found.known), found.refuted
 
 
 def _is_open(value: ir.Value) -> bool:

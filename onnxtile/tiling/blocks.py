@@ -108,7 +108,7 @@ class ConstantBlocks(CutBlocks):
 
 @dataclass
 class QuantizedBlocks(CutBlocks):
-    """Blocks of a quantized constant: its initializer is cut when it is saved, and each block has a DequantizeLinear of its own.
+    """Blocks of a quantized constant: its initializer is cut when it is saved, and each block has its DequantizeLinear.
 
     A scale and a zero point for each index of one axis, or for so many of them, are cut along that axis; single ones serve all blocks.
     """

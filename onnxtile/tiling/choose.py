@@ -34,7 +34,7 @@ def front(workload: Workload, limits: Limits, bounds: AxisBounds, nodes: NodeCou
     It is empty where nothing fits. Of equal choices the first order of `ORDERS` counts, then the tile that holds less.
     """
     work = workload.filled(bounds.quanta)
-    tiles = np.concatenate([_of_one_group(work, limits, bounds), _of_groups(work, limits, bounds)], axis=1)
+    tiles = np.concatenate([_of_one_group(work, limits, bounds), _group_tiles(work, limits, bounds)], axis=1)
     if not tiles.shape[1]:
         return ()
     groups, *steps, channels, filters = tiles
@@ -79,7 +79,7 @@ def _along(work: Workload, bounds: AxisBounds) -> list[Counts]:
     return [axis.ravel() for axis in np.meshgrid(*steps, indexing="ij")]
 
 
-def _beside(along: list[Counts], others: Counts) -> tuple[list[Counts], Counts]:
+def _combined(along: list[Counts], others: Counts) -> tuple[list[Counts], Counts]:
     """Return each of `along` with each of `others`."""
     at, other = (axis.ravel() for axis in np.meshgrid(np.arange(len(along[0])), others, indexing="ij"))
     return [axis[at] for axis in along], other
@@ -87,7 +87,7 @@ def _beside(along: list[Counts], others: Counts) -> tuple[list[Counts], Counts]:
 
 def _of_one_group(work: Workload, limits: Limits, bounds: AxisBounds) -> Counts:
     """Return tiles of one group each, with the longest channels that fit, as rows of steps."""
-    steps, n = _beside(_along(work, bounds), shortest_steps(work.filters, bounds.filters, bounds.multiples[2]))
+    steps, n = _combined(_along(work, bounds), shortest_steps(work.filters, bounds.filters, bounds.multiples[2]))
     most = np.full(n.shape, work.channels if bounds.channels is None else bounds.channels, np.int64)
     window, weight, output = (np.asarray(x) for x in work.blocks(1, steps, 1, n))
     a, b, c = work.bytes
@@ -112,10 +112,10 @@ def _shortest_of_longest(most: Counts, size: int, multiple: int) -> Counts:
     return np.where(longest > 0, np.minimum(-(-units // stretches) * multiple, size), 0).astype(np.int64)
 
 
-def _of_groups(work: Workload, limits: Limits, bounds: AxisBounds) -> Counts:
+def _group_tiles(work: Workload, limits: Limits, bounds: AxisBounds) -> Counts:
     """Return tiles of two or more whole groups, as rows of steps."""
     together = shortest_steps(work.groups, bounds.groups(work.groups, work.channels, work.filters))
-    steps, groups = _beside(_along(work, bounds), together[together > 1])
+    steps, groups = _combined(_along(work, bounds), together[together > 1])
     k, n = np.full_like(groups, work.channels), np.full_like(groups, work.filters)
     fits = np.ones(groups.shape, bool)
     blocks = [np.asarray(block) for block in work.blocks(groups, steps, k, n)]
@@ -136,7 +136,7 @@ _MOST_PRODUCTS = 2**60
 
 
 def require_cuttable(contraction: Contraction, limits: Limits, facts: TilingFacts, operator: str) -> None:
-    """Raise NotApplicable, with the reason, where `contraction`, of an `operator`, cannot be cut within `limits`, whatever the tile."""
+    """Raise NotApplicable, with the reason, where `contraction`, of an `operator`, cannot be cut within `limits` by any tile."""
     if contraction.windows:
         _require_asked(contraction, limits, operator)
     _require_countable(contraction)

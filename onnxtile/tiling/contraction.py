@@ -319,7 +319,7 @@ class Contraction:
 
     @property
     def adds_bias(self) -> bool:
-        """Whether the bias is read at all: with beta = 0 Gemm leaves it out, whatever it holds."""
+        """Whether the bias is read at all: with beta = 0 Gemm does not read it."""
         return self.bias is not None and self.bias.beta != 0.0
 
     @property

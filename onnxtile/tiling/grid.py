@@ -261,7 +261,7 @@ def serpentine(indices: range) -> Iterator[range]:
 # groups·(channels·window·a + channels·kernel·filters·b + outputs·filters·c) + outputs·row + groups·filters·column <= memory
 #
 # a, b, c are the bytes of an element, times the matrices of a batch. `row` and `column` are the bytes that a row of the left operand and a
-# column of the right one need besides, as zero points do, and a bias that is the same for all rows or all columns.
+# column of the right one need, as zero points do, and a bias that is the same for all rows or all columns.
 #
 # Tiles run in a serpentine: each loop turns back where it ended, so that from one tile to the next the index of one loop changes. A block
 # that the tile before has used is still there; any other is read, and the block of the result that is left is written: to be read again
@@ -293,7 +293,7 @@ class Workload:
     """The sizes of a contraction: channels and filters of each of `groups`, the sliding axes, all known.
 
     `bytes` are those of an element of left operand, right operand and result, `batch` the matrices of each; `column` and `row` the
-    bytes that each column of the right and each row of the left operand needs besides.
+    bytes that each column of the right and each row of the left operand also needs.
     """
 
     channels: int
@@ -380,8 +380,8 @@ class Workload:
     def held(self, groups: Any, steps: Sequence[Any], channels: Any, filters: Any) -> Any:
         """Return the bytes that a full tile holds at once."""
         blocks = zip(self.blocks(groups, steps, channels, filters), self.bytes, strict=True)
-        besides = groups * filters * self.column + prod(steps) * self.row
-        return sum(elements * size for elements, size in blocks) + besides
+        more = groups * filters * self.column + prod(steps) * self.row
+        return sum(elements * size for elements, size in blocks) + more
 
     def moved(self, tile: tuple[Sequence[Any], Any, Any], order: str) -> Any:
         """Return the bytes that all tiles move, each of so many outputs along each sliding axis, channels and filters."""
@@ -453,11 +453,11 @@ def _read(operand: str, order: str, counts: Mapping[str, Any], ends: Mapping[str
     if still == 2:
         return whole
     if still == 1:
-        # Of B - 1 turns the first, the third ... are behind the last block, the others before the first.
+        # Of B - 1 turns the first, the third ... come after the last block, the others before the first.
         return b * whole - all_outer * ((b // 2) * last_inner + ((b - 1) // 2) * first_inner)
     # The loop in the middle ends at its last and its first block by turns; so does the inner one where B is odd, else at its first.
-    behind = np.where(b % 2 == 1, last_inner, first_inner)
-    return a * whole - ((a // 2) * last_outer * behind + ((a - 1) // 2) * first_outer * first_inner)
+    turn = np.where(b % 2 == 1, last_inner, first_inner)
+    return a * whole - ((a // 2) * last_outer * turn + ((a - 1) // 2) * first_outer * first_inner)
 
 
 def _ends(size: int, step: Any) -> tuple[Any, Any]:
@@ -521,7 +521,7 @@ class TensorCuts:
         return tuple(dims)
 
     def filling(self, position: BlockPosition) -> list[int]:
-        """Return how many zeros fill up a block behind each axis."""
+        """Return how many zeros fill up a block at the end of each axis."""
         pairs = zip(self.block(position), self.block(position, filled=False), strict=True)
         return [full - size if isinstance(full, int) and isinstance(size, int) else 0 for full, size in pairs]
 

@@ -89,7 +89,7 @@ class Limits:
         window: WindowBounds | None = None,
         base: Limits | None = None,
     ) -> Limits:
-        """Return the limits with the bound `max` on every axis that has none of its own; where nothing is said, `base` holds.
+        """Return the limits with the bound `max` on every axis without a bound; what is not given is that of `base`.
 
         A `window` has convolutions cut within the same limits, and its own.
 
@@ -124,7 +124,7 @@ class Limits:
 
     @property
     def asks_for_choice(self) -> bool:
-        """Whether many tile shapes meet the limits, of which the one that moves the fewest bytes is to be found."""
+        """Whether many tile shapes meet the limits, so that a search takes the one that moves the fewest bytes."""
         return not (self.memory is self.largest_elements is self.largest_bytes is None)
 
     def of_operator(self, name: str) -> Limits:

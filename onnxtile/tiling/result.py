@@ -13,6 +13,7 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
+from onnxtile.declare.verb import JsonFields
 from onnxtile.model.stream import Written
 from onnxtile.operators.reads import AxisSize
 from onnxtile.system.errors import Infeasible
@@ -191,7 +192,7 @@ class TiledNode:
 
 
 @dataclass(frozen=True)
-class TiledExperts:
+class TiledExperts(JsonFields):
     """A mixture of experts that became a sum of `tiles` nodes, each over `step` elements of the `inner` axis of its experts.
 
     `width` is the size of its rows, which stay whole; `nodes` is the number of nodes that replace it.
@@ -205,10 +206,6 @@ class TiledExperts:
     step: int
     tiles: int
     nodes: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
-        return dict(vars(self))
 
 
 @dataclass(frozen=True)

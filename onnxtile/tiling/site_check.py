@@ -20,6 +20,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onnxtile.declare.verb import JsonFields
 from onnxtile.model.feeds import require_array
 from onnxtile.model.submodel import assembled, bare_node, tensor_type
 from onnxtile.operators.node_view import KnownConstants
@@ -134,8 +135,8 @@ class NodeRun:
         result = site.emitted[-1].outputs[0]
         # A value that a later session reads is an output of the one that makes it.
         last_read = {value: at for at, run in enumerate(runs) for value in _inputs(run)} | {result: len(runs)}
-        leaving = [{value for value in _made(run) if last_read.get(value, -1) > at} for at, run in enumerate(runs)]
-        made = frozenset(_made(site.emitted))
+        leaving = [{value for value in _results(run) if last_read.get(value, -1) > at} for at, run in enumerate(runs)]
+        made = frozenset(_results(site.emitted))
         parts = (_part(site, run, (made, values), opset) for run, values in zip(runs, leaving, strict=True))
         return cls(tuple(parts), name_of(result))
 
@@ -155,7 +156,7 @@ def _part(
     # The sizes for Split and Slice are initializers, as hardware compilers need.
     cutting = [value for node in nodes if node.op_type in {"Split", "Slice"} for value in node.inputs[1:]]
     sizes = [value for value in dict.fromkeys(cutting) if value is not None]
-    inside = {*_made(nodes), *sizes}
+    inside = {*_results(nodes), *sizes}
     fed = [value for value in dict.fromkeys(_inputs(nodes)) if value not in inside]
     # By name where it comes from outside: the value itself may be gone from the model, or its name passed on.
     blocks = [value for value in fed if value not in made and value.name not in outer]
@@ -172,7 +173,7 @@ def _part(
         assembled(
             (bare_node(node) for node in nodes),
             {name_of(value): kind(value) for value in fed},
-            [name_of(value) for value in _made(nodes) if value in leaving],
+            [name_of(value) for value in _results(nodes) if value in leaving],
             _opsets(opset),
             constants=[onnx.numpy_helper.from_array(held_by(value), value.name) for value in sizes],
         )
@@ -206,7 +207,7 @@ def _window_sizes(contraction: Contraction) -> dict[int | None, int]:
 
 
 def _free_size(contraction: Contraction) -> int:
-    """Return the size for any other axis that is known only when the model runs: that which it meets in the other batch, else 3.
+    """Return the size for any other axis that only a run decides: that of the axis of the other batch that it meets, else 3.
 
     It is the same for all symbols, so that those which must be equal are; 1, which broadcasts to any, where it meets several.
     """
@@ -248,7 +249,7 @@ def _in_range(total: Array, terms: Sequence[Array]) -> Array:
     return np.where(np.isfinite(running), total, running)
 
 
-def _made(nodes: Iterable[ir.Node]) -> list[ir.Value]:
+def _results(nodes: Iterable[ir.Node]) -> list[ir.Value]:
     return [value for node in nodes for value in node.outputs]
 
 
@@ -412,7 +413,7 @@ _SiteOutcome: TypeAlias = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
-class TileVerdict:
+class TileVerdict(JsonFields):
     """How far the tiles and the original node were from a float64 contraction, at worst over all `runs`, sets of random inputs.
 
     Errors are relative to the size of each element of the result: its absolute value, or where its terms cancel the root of
@@ -426,10 +427,6 @@ class TileVerdict:
     passed: bool
     runs: int = 1
     also: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
-        return {**vars(self), "also": list(self.also)}
 
 
 def check_tiles(
@@ -482,7 +479,7 @@ def _check(site: TiledNode, constants: KnownConstants, opset: int, runs: int, al
     known = contraction.dtype in INTEGERS and contraction.requantize is None
     original = None if known else NodeRun.of_original(site, opset)
     random = np.random.default_rng(0)
-    held, kept = _held(contraction, constants), ConstantFactors()
+    held, kept = _constant_operands(contraction, constants), ConstantFactors()
 
     def outcomes(count: int) -> Iterator[_SiteOutcome]:
         for start in range(0, count, _TOGETHER):
@@ -551,7 +548,7 @@ def _equal(got: Array, expected: Array) -> _SiteOutcome:
     return (0.0 if np.array_equal(got, expected) else float("inf")), 0.0, 0.0
 
 
-def _held(contraction: Contraction, constants: KnownConstants) -> dict[str, Array]:
+def _constant_operands(contraction: Contraction, constants: KnownConstants) -> dict[str, Array]:
     """Return the operands that are constants, by name."""
     outer = outer_values(contraction).items()
     return {name: np.asarray(constants.array(value), order="C") for name, (value, _, _) in outer if value in constants}

@@ -39,7 +39,8 @@ from onnxtile.tiling.contraction import (
     TilingFacts,
     none_known,
 )
-from onnxtile.tiling.experts import ExpertSite, FunctionCopies, FunctionTable, cut_experts, find_experts
+from onnxtile.tiling.experts import ExpertSite, cut_experts, find_experts
+from onnxtile.tiling.functions import FunctionCopies, FunctionTable
 from onnxtile.tiling.limits import SUM_TYPES, Limits, TilingPolicy
 from onnxtile.tiling.operators.integers import island_of
 from onnxtile.tiling.result import SkippedNode, TiledNode, TileResult
@@ -191,7 +192,7 @@ class _Search:
         if function.opset_imports.get("", 0) != self.facts.opset:
             return SkippedNode(name, f"it is inside {function.domain}::{function.name}, which has another opset")
         try:
-            facts = replace(self.facts, shapes=self.table.of(function), constants=NoConstants(), free=none_known)
+            facts = replace(self.facts, shapes=self.table.shapes_of(function), constants=NoConstants(), free=none_known)
         except NotApplicable as reason:
             return SkippedNode(name, str(reason))
         return self._examine(node, facts, name)
@@ -251,7 +252,7 @@ def _what_to_raise(worst: TileSite) -> str:
     return f"raise --max-{axis} (now {cuts.step}), which cuts {cuts.size} into {cuts.count} there"
 
 
-# A tiled layer in a local function of its own, so that no converter merges its tiles.
+# A tiled layer in a local function, so that no converter merges its tiles.
 #
 # The function has the inputs of the tiles: operands, blocks of constants, bias. The sizes for Split, Pad and Slice are Constants inside it,
 # since hardware compilers need them inline.
@@ -261,9 +262,9 @@ OPSET_VERSION = 1
 
 def wrap(model: ir.Model, writer: Writer, result: ir.Value) -> tuple[ir.Node, list[ir.Value]]:
     """Move the nodes of `writer` into a function of `model`; return its call, and the constants that stay outside."""
-    sizes = {value: _constant(value, _inside(value)) for value in writer.sizes}
+    sizes = {value: _constant(value, _inner_value(value)) for value in writer.sizes}
     outer = _read(writer.nodes, sizes)
-    inner = {value: _inside(value) for value in outer}
+    inner = {value: _inner_value(value) for value in outer}
     inner |= {value: node.outputs[0] for value, node in sizes.items()}
     for node in writer.nodes:
         for index, value in enumerate(node.inputs):
@@ -290,7 +291,7 @@ def _read(nodes: Sequence[ir.Node], sizes: dict[ir.Value, ir.Node]) -> list[ir.V
     return [value for value in read if value not in results and value not in sizes]
 
 
-def _inside(value: ir.Value) -> ir.Value:
+def _inner_value(value: ir.Value) -> ir.Value:
     """Return the value inside the function for `value`. It keeps the elements of a constant, since the function is called once."""
     return ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
 

@@ -200,7 +200,7 @@ class _ScatterResult(TiledResult):
         shape = (*shape[:-1], 1)
         along = self._terms_of(at)
         terms = [
-            self._held(
+            self._shared_constant(
                 numbers, label(f"{name}_places", {axis: position[axis] for axis in (letter,) if axis in position})
             )
             for numbers, name, letter in zip(along, ("row", "column"), "mn", strict=True)
@@ -225,7 +225,7 @@ class _ScatterResult(TiledResult):
             terms = [term + offset if index == to else term - offset for index, term in enumerate(terms)]
         return terms
 
-    def _held(self, numbers: Numbers, stem: str) -> ir.Value:
+    def _shared_constant(self, numbers: Numbers, stem: str) -> ir.Value:
         """Return the initializer of these numbers; equal ones share it."""
         key = (numbers.shape, numbers.tobytes())
         if key not in self._terms:
@@ -504,7 +504,7 @@ def _cuts(operand: TensorOperand, counts: tuple[Any, Any], reads: Any, *, window
     """
     blocks = counts[0] * counts[1]
     if operand.constant and not windows:
-        # Each block of a quantized constant has a DequantizeLinear of its own.
+        # Each block of a quantized constant has its DequantizeLinear.
         return 0 if operand.dequantize is None else ((blocks > 1) | operand.transposed) * blocks
     cut = [count > 1 for count in counts]
     split = [

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 from onnxtile.common_options import ReportOptions
 from onnxtile.declare import values
 from onnxtile.declare.option import Choices, Positional
-from onnxtile.declare.verb import Outcome, Verb, VerbResult
+from onnxtile.declare.verb import JsonFields, Outcome, Verb, VerbResult
 from onnxtile.system.errors import invalid
 
 
 @dataclass(frozen=True)
-class OptionName:
+class OptionName(JsonFields):
     """One name that an option takes, and a sentence about it."""
 
     name: str
@@ -35,10 +35,6 @@ class OptionNames(VerbResult):
     def summary(self) -> str:
         """How many names of which kind there are."""
         return f"{len(self.names):,} {self.kind} for {self.option}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of `list`."""
-        return asdict(self)
 
 
 def _patterns() -> Iterator[OptionName]:

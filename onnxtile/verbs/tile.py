@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from onnxtile.common_options import ModelArgument, SizeOptions, VerifyOptions, WriteOptions
 from onnxtile.declare import values
-from onnxtile.declare.option import Choices, Option
+from onnxtile.declare.option import Choices, Option, narrowed
 from onnxtile.declare.verb import Verb
 from onnxtile.system.registry import late
 
@@ -113,15 +113,7 @@ class TileOptions(VerifyOptions, SizeOptions):
         """How tiles are written and judged. Raises UsageError."""
         from onnxtile.tiling.limits import TilingPolicy
 
-        return TilingPolicy(
-            accumulate=self.accumulate,
-            accumulate_type=self.accumulate_type,
-            nodes_at_most=self.nodes_at_most,
-            wrap=self.wrap,
-            runs=self.runs,
-            skip=self.skip,
-            strict=self.strict,
-        )
+        return narrowed(TilingPolicy, self)
 
 
 @dataclass(frozen=True)

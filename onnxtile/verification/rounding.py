@@ -99,9 +99,9 @@ def _tensor(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return ir.Tensor(tensor.numpy().astype(np.float32), name=tensor.name)
 
 
-def resolved(model: ir.Model, *, proved: bool = False) -> Shapes:
-    """Return the shapes of `model`, `proved` where the caller runs what it makes of them; no run helps where onnxruntime lacks kernels."""
-    return resolve(model, run=not is_narrow(model), proved=proved)
+def resolved(model: ir.Model) -> Shapes:
+    """Return the shapes of `model`; no run helps where onnxruntime lacks kernels."""
+    return resolve(model, run=not is_narrow(model))
 
 
 # Comparison before the last Sigmoid or Softmax of an output that is the same number everywhere, whatever the model computes.

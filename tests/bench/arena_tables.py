@@ -289,7 +289,7 @@ def _timed(plan: Callable[[ir.Model], Found], path: Path) -> tuple[Found, float]
 
 def _at(model: ir.Model, sizes: Mapping[str, int]) -> PlanResult:
     bind(model, sizes, {})
-    return plan_model(model, resolve(model, run=True, proved=True), Constants(model), PlanSettings(order="auto"))
+    return plan_model(model, resolve(model, run=True), Constants(model), PlanSettings(order="auto"))
 
 
 def _over(model: ir.Model, bounds: SizeRanges, alignment: int = 64) -> PlanResult:

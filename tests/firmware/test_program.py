@@ -316,6 +316,39 @@ def test_a_quantised_tensor_at_a_wrong_address_is_noticed(tmp_path: Path) -> Non
         build(opened_of(planned), replace(planned.plan, buffers=moved))
 
 
+FOUR_BITS = [("int4", "b = 32"), ("int4", "of a column"), ("int4", "of all"), ("uint4", "b = 16")]
+
+
+@needs_cc
+@pytest.mark.parametrize("kernels", ["islands", "nodes"])
+@pytest.mark.parametrize(("dtype", "scales"), FOUR_BITS)
+def test_weights_of_four_bits_are_unpacked_by_the_kernel(dtype: str, scales: str, kernels: str) -> None:
+    random = np.random.default_rng(1)
+    block = int(scales[4:]) if scales.startswith("b") else 0
+    shape = {"of a column": (48,), "of all": ()}.get(scales, (96 // (block or 1), 48))
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 21]>
+        g (float[2, 5, 96] x) => (float[2, 5, 48] y) {{
+            w = DequantizeLinear <axis = {0 if block else 1}, block_size = {block}> (q, s, z)
+            y = MatMul(x, w)
+        }}"""
+    )
+    kind = TensorProto.INT4 if dtype == "int4" else TensorProto.UINT4
+    low, high = (-8, 8) if dtype == "int4" else (0, 16)
+    zeros = random.integers(low, high, shape) if dtype == "uint4" else np.zeros(shape, np.int64)
+    model.graph.initializer.extend(
+        [
+            helper.make_tensor("q", kind, (96, 48), random.integers(low, high, (96, 48)).ravel().tolist()),
+            numpy_helper.from_array(random.uniform(0.01, 0.1, shape).astype(np.float32), "s"),
+            helper.make_tensor("z", kind, shape, zeros.ravel().tolist()),
+        ]
+    )
+    made = built(model, kernels=kernels)
+    assert made.proof.equal and made.source.calls == 1 and made.source.workspace == 0
+    blocks = 96 // (block or 32)
+    assert made.source.weights <= 96 * 48 // 2 + 4 * 48 * blocks + 48 * (blocks + 1) // 2
+
+
 def _island(body: str, sizes: str, out: str = "") -> onnx.ModelProto:
     """A quantised tensor that is read as floats `x`, changed by `body`, and quantised again from `y`."""
     return onnx.parser.parse_model(

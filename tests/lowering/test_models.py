@@ -159,9 +159,9 @@ def test_shapes_are_inferred_once_where_all_sizes_are_known(
 
     def noted(model: ir.Model) -> Any:
         inferred.append(model)
-        return infer.ShapeEngines(model)
+        return infer.inferred_by_onnx(model)
 
-    monkeypatch.setattr("onnxtile.shapes.resolve.ShapeEngines", noted)
+    monkeypatch.setattr("onnxtile.shapes.resolve.inferred_by_onnx", noted)
     result = api.fuse(transformer, lower=target)
     assert any(site.operator for site in result.lowered)
     assert len(inferred) == 1

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from onnxtile.shapes.value import Interval, keeps_its_sign
-from onnxtile.shapes.value import interval_results as results
+from onnxtile.shapes.propagation import Interval, keeps_its_sign
+from onnxtile.shapes.propagation import interval_results as results
 from onnxtile.system.runtime import Array
 
 _COUNTS = {"Where": 3, "Neg": 1, "Not": 1, "Identity": 1, "ReduceSum": 1, "ReduceMax": 1, "ReduceProd": 1}

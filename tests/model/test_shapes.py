@@ -1,4 +1,4 @@
-"""Shapes: what several engines know together, what runs add, and what nobody can know."""
+"""Shapes: what inference knows, what runs add, and what nobody can know."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onnxtile.model.known import NOTHING
 from onnxtile.model.load import load
 from onnxtile.model.topology import main_graphs
 from onnxtile.shapes import infer as engines
-from onnxtile.shapes.infer import ENGINE
+from onnxtile.shapes.propagation import Propagation
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import ModelError, ModelWarning
 
@@ -87,63 +87,27 @@ def test_shapes_that_contradict_each_other_are_an_error(text: Text, body: str) -
         resolve(model, run=True)
 
 
-def test_of_engines_that_contradict_each_other_none_is_believed(text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(model: ir.Model, **_: object) -> ir.Model:
-        model.graph.node(1).outputs[0].shape = ir.Shape([7, 7, 7])
-        return model
-
-    monkeypatch.setattr(ENGINE, "infer_symbolic_shapes", wrong)
-    model = load(text("g (float[2, 3] x) => (float[A, B] y) { h = Relu(x) i = Abs(h) y = Neg(i) }"))
-    shapes = resolve(model)
-    h, i, y = (node.outputs[0] for node in model.graph)
-    assert [shapes.sizes(value) for value in (h, i, y)] == [(2, 3), None, None]
-    assert shapes.reason(i) == "shape inference contradicts itself: [7, 7, 7] and [2, 3]"
-    assert shapes.reason(y) == "it depends on a shape of which inference contradicts itself"
-    assert [resolve(model, run=True).sizes(value) for value in (h, i, y)] == [(2, 3)] * 3
-
-
 def test_a_declaration_that_a_run_contradicts_is_not_believed(text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No engine follows it; without a run it is all that is known, with one it is a warning."""
+    """No inference follows it; without a run it is all that is known, with one it is a warning."""
     nothing = lambda _, graphs: [NOTHING for values in graphs for _ in values]  # noqa: E731
-    monkeypatch.setattr(engines, "_infer_symbolic", lambda *_: None)
     monkeypatch.setattr(engines, "_infer_onnx", nothing)
-    monkeypatch.setattr("onnxtile.shapes.resolve._with_computed", lambda _, shapes, __=(): shapes)
+    monkeypatch.setattr("onnxtile.shapes.resolve._with_computed", lambda _, shapes, __, ___=(): shapes)
     model = load(text("g (float[2, 3] x) => (float[2, 4] y) { y = Relu(x) }"))
     assert resolve(model).sizes(model.graph.outputs[0]) == (2, 4)
     with pytest.warns(ModelWarning, match=r"declares the output 'y' as \[2, 4\], and it is \[2, 3\]"):
         assert resolve(model, run=True).sizes(model.graph.outputs[0]) == (2, 3)
 
 
-def test_a_run_decides_where_engines_contradict_each_other(text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they do where a window is larger than what it slides over; what follows from the wrong word is not believed either."""
-
-    def wrong(model: ir.Model, **_: object) -> ir.Model:
-        for node in model.graph:
-            node.outputs[0].shape = ir.Shape([2, 0])
-        return model
-
-    monkeypatch.setattr(ENGINE, "infer_symbolic_shapes", wrong)
-    model = load(
-        text(
-            "g (float[2, 3] x) => (float[A, B] y) { h = Relu(x) i = foo.Bar(h) y = Neg(i) } "
-            '<domain: "foo", opset_import: ["": 17]> Bar (x) => (y) { y = Abs(x) }'
-        )
-    )
-    assert [resolve(model, run=True).sizes(node.outputs[0]) for node in model.graph] == [(2, 3)] * 3
-
-
-def test_an_engine_that_stumbles_leaves_the_word_to_the_other(
-    text: Text, value_of: ValueOf, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("size", ["2", "N"])
+def test_where_the_inference_of_the_whole_model_stumbles_each_node_is_asked_alone(
+    text: Text, value_of: ValueOf, monkeypatch: pytest.MonkeyPatch, size: str
 ) -> None:
-    def stumble(*_: object, **__: object) -> ir.Model:
-        raise ENGINE.ShapeInferenceError(node_name="n", op_type="Relu", domain="", message="no idea")
-
-    monkeypatch.setattr(ENGINE, "infer_symbolic_shapes", stumble)
-    model = load(text("g (float[2, 3] x) => (float[A, B] y) { y = Relu(x) }"))
-    assert resolve(model).sizes(value_of(model, "y")) == (2, 3)
-    contradictory = load(text("g (float[2, 3] x) => (float[A, B] y) { y = Transpose <perm = [0, 1, 2]> (x) }"))
-    with pytest.raises(ModelError, match="no idea"):
-        resolve(contradictory)
+    nothing = lambda _, graphs: [NOTHING for values in graphs for _ in values]  # noqa: E731
+    monkeypatch.setattr(engines, "_infer_onnx", nothing)
+    model = load(text(f"g (float[{size}, 3] x) => (float[A, B] y) {{ h = Relu(x) y = Transpose(h) }}"))
+    shapes = resolve(model)
+    assert str(shapes.dims(value_of(model, "y"))) == str((3, int(size) if size.isdigit() else size))
+    assert shapes.dtype(value_of(model, "h")) == ir.DataType.FLOAT
 
 
 @pytest.mark.parametrize("name", ["?", "unk__12:0", "a b", "2*", "", "N-1", "1x"])
@@ -215,15 +179,14 @@ def test_a_run_shows_what_inference_lacks(text: Text, value_of: ValueOf) -> None
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
 
 
-def test_where_a_run_proves_the_shapes_the_slow_engine_is_asked_last(
-    text: Text, value_of: ValueOf, monkeypatch: pytest.MonkeyPatch
+def test_no_node_is_asked_alone_where_one_call_for_the_model_leaves_nothing_open(
+    text: Text, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
-    monkeypatch.setattr(engines, "_infer_symbolic", lambda *_: asked.append(None))
-    model = load(text(CHAIN))
-    assert resolve(model, run=True, proved=True).sizes(value_of(model, "y")) == (1, 3)
+    monkeypatch.setattr(Propagation, "run", lambda _: asked.append(None))
+    resolve(load(text("g (float[2, 3] x) => (float[A, B] y) { h = Relu(x) y = Transpose(h) }")))
     assert not asked
-    assert resolve(model, run=True).sizes(value_of(model, "y")) == (1, 3)
+    resolve(load(text(CHAIN)))
     assert asked
 
 
@@ -345,8 +308,8 @@ def test_sizes_computed_in_one_body_are_not_those_of_a_name_in_another(text: Tex
 
 def test_external_weights_are_read_for_a_run(external: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load(external)
-    monkeypatch.setattr(engines, "_infer_symbolic", lambda *_: None)
     monkeypatch.setattr(engines, "_infer_onnx", lambda _, graphs: [NOTHING for values in graphs for _ in values])
+    monkeypatch.setattr("onnxtile.shapes.resolve._with_computed", lambda _, shapes, __, ___=(): shapes)
     model.graph.outputs[0].shape = None
     assert resolve(model, run=True).sizes(model.graph.outputs[0]) == (1000,)
 

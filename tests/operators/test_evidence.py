@@ -16,8 +16,8 @@ from onnxtile.model.load import load
 from onnxtile.operators.node_view import NodeView, NotApplicable
 from onnxtile.operators.row import No
 from onnxtile.operators.table import axis_links, operators
+from onnxtile.shapes.bodies import shape_operands
 from onnxtile.shapes.resolve import resolve
-from onnxtile.shapes.value import shape_operands
 from onnxtile.system.errors import OnnxtileError
 from onnxtile.system.runtime import Binding, Session
 from tests.operators.schemas import Example, Tensor, examples

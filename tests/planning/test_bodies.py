@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from onnxtile import api
 from onnxtile.check.audit import require
-from onnxtile.check.marks import from_marks
+from onnxtile.check.reading import from_marks
 from onnxtile.declare.plan_document import PlannedBody, PlannedBuffer
 from onnxtile.model import keys
 from onnxtile.planning.annotate import annotate, clear_plan

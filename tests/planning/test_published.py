@@ -15,7 +15,7 @@ import pytest
 
 import onnxtile
 from onnxtile.check.audit import Audit, check, judged, require
-from onnxtile.check.marks import from_marks
+from onnxtile.check.reading import from_marks
 from onnxtile.declare.plan_document import (
     Arena,
     ArenaFormula,
@@ -37,6 +37,7 @@ from onnxtile.declare.plan_document import (
 from onnxtile.kernels.from_onnx import read_kernels
 from onnxtile.kernels.kernel_graph import AROUND, KernelGraph
 from onnxtile.kernels.liveness import live_ranges
+from onnxtile.model.topology import bodies_of
 from onnxtile.operators.row import FIRST
 from onnxtile.operators.table import operators
 from onnxtile.planning import layout as graph_layout
@@ -278,6 +279,30 @@ def test_metadata_that_is_no_plan_is_refused(wrong: str) -> None:
         from_marks(case.model, "model.onnx")
 
 
+CONSTANTS = {
+    "of all forms": """
+    g (float[4] x) => (float[4] y, float[2] z) <float[4] w = {1, 2, 3, 4}> {
+      k = Constant <value_float = 2.0> () s = Mul(w, k) r = Add(x, s) n = Neg(k) y = Mul(r, n)
+      zero = Constant <value_ints = [0]> () two = Constant <value = int64[1] {2}> ()
+      part = Slice(s, zero, two) z = RandomNormalLike(part) }
+    """,
+    **{name: text for name, (text, _) in CASES.items()},
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_the_check_finds_the_constants_of_a_model_by_itself(name: str) -> None:
+    case = Case.of(CONSTANTS[name])
+    todo = [(case.model.graph, case.checked.graph)]
+    while todo:
+        graph, read = todo.pop()
+        made = (value for node in graph for value in node.outputs)
+        known = {v.name for v in (*graph.inputs, *graph.initializers.values(), *made) if v in case.constants}
+        assert {v.name for v in (*read.values, *read.initializers) if v.is_constant} == known
+        for node, other in zip(graph, read.nodes, strict=True):
+            todo += [(body.graph, other.bodies[body.attribute]) for body in bodies_of(node)]
+
+
 # Planners at fault.
 
 
@@ -369,6 +394,7 @@ def test_no_rows_at_all_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 PACKAGE = Path(onnxtile.__file__).parent
 SHARED = {
     "onnxtile.system.errors",
+    "onnxtile.system.process",
     "onnxtile.model.keys",
     "onnxtile.declare.plan_document",
     "onnxtile.declare.verb",

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from onnxtile.kernels.liveness import Ints
+from onnxtile.kernels.liveness import Ints, live_sums
 from onnxtile.planning.offsets.effort import SearchBudget
 from onnxtile.planning.offsets.gaps import Fitter, LiveIndex, by_breadth, by_size, tightest
 from onnxtile.planning.offsets.problem import Problem, size_of
@@ -219,16 +219,14 @@ class _Stacked:
         problem = stacking.problem
         lower, upper = problem.live_ranges
         births = np.unique(lower)
-        self._begin = np.searchsorted(births, lower).tolist()
-        self._end = np.searchsorted(births, upper).tolist()
+        begin, end = np.searchsorted(births, lower), np.searchsorted(births, upper)
+        self._begin, self._end = begin.tolist(), end.tolist()
         self._units = [problem.alignment_of(buffer) for buffer in problem.buffers]
         self._is_even = set(self._units) <= {problem.granule}
         self._footprints = stacking.footprints
         self._limit = stacking.limit
-        live = np.zeros((len(births) + 1, self._footprints.shape[1]), np.int64)
-        np.add.at(live, self._begin, self._footprints)
-        np.add.at(live, self._end, -self._footprints)
-        self._peaks = np.maximum(np.cumsum(live, axis=0).max(axis=0), 1)
+        live = live_sums(begin, end, self._footprints, len(births))
+        self._peaks = live.max(axis=0, initial=1)
         self._turns = min(_MOST_ORDERS, _WORK // max(1, len(problem.buffers)))
 
     def tried(self, order: tuple[int, ...]) -> _Tried:

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from onnxtile.kernels.liveness import Ints, LivePart, rounded
+from onnxtile.kernels.liveness import Ints, LivePart, live_sums, rounded
 from onnxtile.system.errors import Infeasible, UsageError
 
 _LISTED = 20
@@ -250,10 +250,10 @@ class Problem:
         """The largest sum of live footprints in bytes, and the first step at which it is reached; (0, 0) without buffers."""
         parts = self.parts
         sizes = parts.end - parts.start
-        times, at = np.unique(np.concatenate((parts.lower, parts.upper)), return_inverse=True)
-        change = np.zeros(len(times) + 1, np.int64)
-        np.add.at(change, at, np.concatenate((sizes, -sizes)))
-        live = np.cumsum(change)
+        times = np.unique(parts.lower)
+        if not len(times):
+            return 0, 0
+        live = live_sums(np.searchsorted(times, parts.lower), np.searchsorted(times, parts.upper), sizes, len(times))
         highest = int(live.argmax())
         return (int(live[highest]), int(times[highest])) if live[highest] > 0 else (0, 0)
 

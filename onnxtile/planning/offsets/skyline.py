@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from onnxtile.kernels.liveness import Ints
+from onnxtile.kernels.liveness import Ints, live_sums
 from onnxtile.planning.offsets.problem import Problem
 
 Floats = npt.NDArray[np.float64]
@@ -53,11 +53,9 @@ class Strip:
         births = np.unique(lower[place])
         begin, end = np.searchsorted(births, lower[place]), np.searchsorted(births, upper[place])
         first = np.searchsorted(begin, np.arange(len(births) + 1))
-        change = np.zeros(len(births) + 1, np.int64)
-        np.add.at(change, begin, size[place])
-        np.add.at(change, end, -size[place])
         unit = np.array([b.alignment or problem.alignment for b in problem.buffers], np.int64)
-        return cls(place, begin, end, size[place], unit[place], first, np.cumsum(change)[:-1])
+        live = live_sums(begin, end, size[place], len(births))
+        return cls(place, begin, end, size[place], unit[place], first, live)
 
     def waiting(self, keys: Floats) -> Waiting:
         """Return all buffers as unplaced, with these keys."""

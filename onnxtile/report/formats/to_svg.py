@@ -22,22 +22,22 @@ from onnxtile.report.svg import (
     Style,
     element,
     lines_of,
+    mark_text,
     number,
     picture,
     png,
     rectangle,
-    shown,
     text,
     ticks,
     width_of,
-    written,
+    xml_text,
 )
 from onnxtile.report.words import Headline, headline, readable, unit_of
 
 # Names inside rectangles: which fit, how large, and how shortened.
 
 _LEAST = 6
-"""Characters without which a shortened name says nothing."""
+"""The least characters of a shortened name."""
 
 _PLAIN = re.compile(r"_output_0$")
 """The end of all names that PyTorch's exporter writes."""
@@ -232,7 +232,7 @@ def _tensors(panel: Panel) -> Iterator[str]:
         edge: Style = (
             {"stroke": "#fff", "stroke_width": 0.6 * line} if is_lined else {"stroke": face, "stroke_width": _HAIR}
         )
-        titles = [] if panel.names is False else [element("title", written(_told(row)))]
+        titles = [] if panel.names is False else [element("title", xml_text(_tooltip(row)))]
         yield element("rect", *titles, x=left, y=upper, width=width, height=height, fill=face, **edge)
         if is_lined and row.get("alias") is None:
             outlines.append(rectangle(left, upper, width, height))
@@ -240,7 +240,7 @@ def _tensors(panel: Panel) -> Iterator[str]:
         yield element("path", d="".join(outlines), fill="none", stroke=EDGE, stroke_width=line)
 
 
-def _told(row: BufferJson) -> str:
+def _tooltip(row: BufferJson) -> str:
     """Return what a pointer over a tensor shows."""
     inside = "" if row.get("alias") is None else f", in {row['alias']}"
     return (
@@ -266,7 +266,7 @@ def _upright_axis(panel: Panel, upper: float, height: float, name: str, most: in
     lines = f"M{number(left)} {number(upper)}V{number(bottom)}H{number(left + panel.width)}"
     lines += "".join(f"M{number(left - 3)} {number(y)}h3" for _, y in marks)
     yield element("path", d=lines, fill="none", stroke="#000", stroke_width=0.6)
-    yield from (text(left - 5, y, shown(at), middle=8, text_anchor="end") for at, y in marks)
+    yield from (text(left - 5, y, mark_text(at), middle=8, text_anchor="end") for at, y in marks)
     yield text(left - 36, upper + height / 2, name, upright=True, middle=8, text_anchor="middle")
 
 
@@ -317,7 +317,7 @@ def _live(panel: Panel) -> Iterator[str]:
     marks = [(step, panel.x(step)) for step in ticks(low, high, max(int(panel.width / 45), 1), least=1)]
     lines = "".join(f"M{number(x)} {number(y)}v3" for _, x in marks for y in (bottom, bottom - _STRIP - _BETWEEN))
     yield element("path", d=lines, stroke="#000", stroke_width=0.6)
-    yield from (text(x, bottom + 12, shown(step), text_anchor="middle") for step, x in marks)
+    yield from (text(x, bottom + 12, mark_text(step), text_anchor="middle") for step, x in marks)
     yield text(panel.left + panel.width / 2, bottom + 24, "step", text_anchor="middle")
     if arena.peak:
         yield element("line", x1=panel.peak, y1=upper, x2=panel.peak, y2=bottom, **_DASHED)

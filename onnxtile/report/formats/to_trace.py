@@ -29,7 +29,7 @@ def _write(given: PlanJson, options: RenderOptions) -> bytes:
     plan = unrolled(given)
     facts = {key: plan.get(key) for key in ("digest", "planner", "peak", "lower_bound", "optimal", "optimal_over")}
     content = {
-        "traceEvents": [*_events(plan), *_moved(given, plan)],
+        "traceEvents": [*_events(plan), *_copy_events(given, plan)],
         "displayTimeUnit": "ns",
         "otherData": {"title": options.title, "unit": "1 microsecond is 1 step", **facts},
     }
@@ -37,10 +37,10 @@ def _write(given: PlanJson, options: RenderOptions) -> bytes:
 
 
 def _events(plan: PlanJson) -> Iterator[Event]:
-    yield _named("process", _SCHEDULE, 0, "schedule")
+    yield _name_event("process", _SCHEDULE, 0, "schedule")
     yield from _nodes(plan)
     for number, arena in enumerate(arenas(plan), start=_SCHEDULE + 1):
-        yield _named("process", number, 0, f"arena {arena.name} ({arena.size:,} bytes)")
+        yield _name_event("process", number, 0, f"arena {arena.name} ({arena.size:,} bytes)")
         yield from _slices(arena, number)
         yield from _counter(arena, number)
 
@@ -54,7 +54,7 @@ def _nodes(plan: PlanJson) -> Iterator[Event]:
         thread = busy[step]
         if thread > threads:
             threads = thread
-            yield _named("thread", _SCHEDULE, thread, f"nodes {thread}")
+            yield _name_event("thread", _SCHEDULE, thread, f"nodes {thread}")
         yield {"ph": "X", "name": node, "cat": "node", "pid": _SCHEDULE, "tid": thread, "ts": step, "dur": 1}
 
 
@@ -63,7 +63,7 @@ def _slices(arena: ArenaLayout, pid: int) -> Iterator[Event]:
     for lane, row in _lanes(arena.rows):
         if lane > lanes:
             lanes = lane
-            yield _named("thread", pid, lane, f"buffers {lane}")
+            yield _name_event("thread", pid, lane, f"buffers {lane}")
         args = {key: row[key] for key in _SAID if row.get(key) is not None}
         times = {"ts": row["first"], "dur": row["last"] + 1 - row["first"]}
         yield {"ph": "X", "name": row["name"], "cat": row["kind"], "pid": pid, "tid": lane, **times, "args": args}
@@ -90,19 +90,19 @@ def _counter(arena: ArenaLayout, pid: int) -> Iterator[Event]:
         before = live
 
 
-def _moved(given: PlanJson, plan: PlanJson) -> Iterator[Event]:
+def _copy_events(given: PlanJson, plan: PlanJson) -> Iterator[Event]:
     """Yield the copies between memories: the steps in which each may run, and when it runs beside the kernels, where times are known."""
     movement = given.get("movement")
     if not movement or not movement["copies"]:
         return
     time = movement["time"]
     pid, title = _SCHEDULE + 1 + len(arenas(plan)), f"{movement['fast']} and {movement['slow']}"
-    yield _named("process", pid, 0, f"copies between {title}: when they may run")
+    yield _name_event("process", pid, 0, f"copies between {title}: when they may run")
     lanes = 0
     for lane, row in _lanes(_windows(given, plan)):
         if lane > lanes:
             lanes = lane
-            yield _named("thread", pid, lane, f"copies {lane}")
+            yield _name_event("thread", pid, lane, f"copies {lane}")
         args = {key: row[key] for key in _COPY}
         if time is not None:
             args["seconds"] = row["bytes"] / time["bandwidth"]
@@ -126,9 +126,9 @@ def _windows(given: PlanJson, plan: PlanJson) -> Iterator[BufferJson]:
 def _timed(plan: PlanJson, pid: int, title: str) -> Iterator[Event]:
     """Yield the kernels and the copies when they run, in microseconds of time; those that take none are left out."""
     time, copied = plan["movement"]["time"], {copy["node"]: copy for copy in plan["movement"]["copies"]}
-    yield _named("process", pid, 0, f"kernels, and copies between {title}: 1 microsecond is 1 microsecond")
-    yield _named("thread", pid, 1, "kernels")
-    yield _named("thread", pid, 2, "copies")
+    yield _name_event("process", pid, 0, f"kernels, and copies between {title}: 1 microsecond is 1 microsecond")
+    yield _name_event("thread", pid, 1, "kernels")
+    yield _name_event("thread", pid, 2, "copies")
     for node, start, end in zip(plan["schedule"], time["starts"], time["ends"], strict=True):
         if start < end:
             args = {"bytes": copied[node]["bytes"]} if node in copied else {}
@@ -137,7 +137,7 @@ def _timed(plan: PlanJson, pid: int, title: str) -> Iterator[Event]:
             yield {"ph": "X", "name": node, "cat": kind, "pid": pid, "tid": 2 if node in copied else 1, **spell}
 
 
-def _named(what: str, pid: int, tid: int, name: str) -> Event:
+def _name_event(what: str, pid: int, tid: int, name: str) -> Event:
     return {"ph": "M", "name": f"{what}_name", "pid": pid, "tid": tid, "args": {"name": name}}
 
 

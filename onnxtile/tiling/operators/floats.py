@@ -96,13 +96,13 @@ class MatMul(Tileable):
         """
         dtype = facts.dtype(required_input(node, 0))
         a, b = (matmul_factor(required_input(node, side), side, facts, dtype) for side in (0, 1))
-        return matrix_product(a, b, *placed(a, b), dtype)
+        return matrix_product(a, b, *product_axes(a, b), dtype)
 
 
 MATMUL = MatMul()
 
 
-def placed(a: TensorOperand, b: TensorOperand) -> tuple[TensorDims, Axes]:
+def product_axes(a: TensorOperand, b: TensorOperand) -> tuple[TensorDims, Axes]:
     """Return the dimensions of the product of `a` and `b`, and where its rows and columns lie.
 
     Raises NotApplicable where batches differ.

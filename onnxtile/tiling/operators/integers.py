@@ -41,7 +41,7 @@ from onnxtile.tiling.operators.floats import (
     gemm_bias,
     gemm_factor,
     matmul_factor,
-    placed,
+    product_axes,
     sliding_product,
 )
 
@@ -138,7 +138,7 @@ def integer_product(
         types = [facts.dtype(value, node.op_type, BYTES) for value in (left, right)]
         a, b = (matmul_factor(value, side, facts, types[side]) for side, value in enumerate((left, right)))
     a, b = (replace(o, zero=_zero_point(o, side, factors[side].zero, facts)) for side, o in enumerate((a, b)))
-    dims, axes = placed(a, b)
+    dims, axes = product_axes(a, b)
     bias = gemm_bias(node, added, dims, ir.DataType.INT32, facts)
     return matrix_product(a, b, dims, axes, ir.DataType.INT32, bias=bias, tile="MatMulInteger")
 
@@ -170,7 +170,7 @@ def _with_convolution_zeros(product: Contraction, factors: Factors, facts: Tilin
         # The node reads a zero point of 0, its tiles do not.
         return replace(product, left=left, read=(facts.operand(value, w.dtype, (None, None)),))
     if value is not None and array is not None and (array == array.flat[0]).all():
-        # Of many equal ones the first is the one that counts.
+        # All zero points are equal: tiles read the first.
         zero: TensorOperand | None = facts.operand(value, w.dtype, (None, None))
     else:
         zero = _zero_point(w, 1, value, facts)
@@ -314,7 +314,9 @@ class MatMulNBits(Tileable):
         dtype = facts.dtype(required_input(node, 0), self.name, FLOATS)
         a = matmul_factor(required_input(node, 0), 0, facts, dtype)
         b, how = _packed(node, facts)
-        product = matrix_product(a, b, *placed(a, b), dtype, bias=_packed_bias(node, b, dtype, facts), tile=self.name)
+        product = matrix_product(
+            a, b, *product_axes(a, b), dtype, bias=_packed_bias(node, b, dtype, facts), tile=self.name
+        )
         attributes = tuple(attribute for name, attribute in node.attributes.items() if name not in {"K", "N"})
         return replace(
             product, tile_domain=self.domain, attributes=attributes, units=(how.unit, 1), read=how.parameters

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from onnxtile.check.audit import Audit, check_ranges, judged
 from onnxtile.check.graph import GraphModel
-from onnxtile.check.marks import from_marks
 from onnxtile.check.movement import with_claimed_copies
 from onnxtile.check.ranges import listed, wrong_ranges
-from onnxtile.check.reading import RangedValue, plain_model, ranged_values
+from onnxtile.check.reading import RangedValue, from_marks, plain_model, ranged_values
 from onnxtile.declare.option import declared, narrowed
 from onnxtile.declare.plan_document import PlanDocument, PlanFailure, ReadPlan, from_json
 from onnxtile.declare.verb import Outcome

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from onnxtile.declare.option import declared, narrowed
-from onnxtile.declare.verb import Outcome, VerbResult
+from onnxtile.declare.verb import JsonFields, Outcome, VerbResult
 from onnxtile.fusion.fuse import FUSED, Fate, FusionRun, PatternResult, Refused
 from onnxtile.fusion.pattern import Pattern, chosen_patterns
 from onnxtile.model.load import load
@@ -38,7 +38,7 @@ class PartialMatch:
 
 
 @dataclass(frozen=True)
-class StopReason:
+class StopReason(JsonFields):
     """Partial matches that stopped for one reason at one part of the query: how many nodes each matched, and their roots.
 
     `reason` is that of the first; the others differ from it in names only.
@@ -50,13 +50,9 @@ class StopReason:
     reason: str
     roots: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of one reason."""
-        return {**vars(self), "roots": list(self.roots)}
-
 
 @dataclass(frozen=True)
-class Beginning:
+class Beginning(JsonFields):
     """The operators with which a match of a variant, counted from 1, begins, and how many nodes of these the model has.
 
     `taken` counts further nodes of them, which are inside calls of the patterns in `takers`. `others` counts the nodes of the other
@@ -70,12 +66,6 @@ class Beginning:
     takers: tuple[str, ...]
     others: Mapping[str, int]
     missing: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of one beginning."""
-        operators = {"operators": list(self.operators), "nodes": self.nodes, "taken": self.taken}
-        needed = {"others": dict(self.others), "missing": list(self.missing)}
-        return {"variant": self.variant, **operators, "takers": list(self.takers), **needed}
 
 
 @dataclass(frozen=True, repr=False)
@@ -156,7 +146,7 @@ def explain(options: ExplainOptions) -> Explanation:
                 best[stopped.root] = PartialMatch(i + 1, stopped)
     attempts = sorted(best.values(), key=lambda attempt: -len(attempt.stopped.nodes))
     owners = _owners(earlier)
-    matches = (*done.fates, *_taken(might, owners))
+    matches = (*done.fates, *_taken_matches(might, owners))
     inside = _NodesInside(VertexIndex(list(owners), matcher.constants), owners)
     beginnings = tuple(_beginning(i + 1, program, matcher.index(), inside) for i, program in enumerate(wanted.programs))
     ran = tuple((result.name, len(result.calls)) for result in earlier)
@@ -183,7 +173,7 @@ def _owners(earlier: Iterable[PatternResult]) -> dict[Vertex, tuple[str, str]]:
     return {vertex: (result.name, fate.detail) for result, fate in fused for vertex in fate.vertices}
 
 
-def _taken(might: Iterable[tuple[int, str, Match]], owners: Mapping[Vertex, tuple[str, str]]) -> list[Fate]:
+def _taken_matches(might: Iterable[tuple[int, str, Match]], owners: Mapping[Vertex, tuple[str, str]]) -> list[Fate]:
     """Return those matches of the model as it was read of which an earlier pattern has a node."""
     fates = []
     for variant, root, match in might:

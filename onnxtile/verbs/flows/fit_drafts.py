@@ -323,8 +323,8 @@ class FitAttempts:
     def _next(self, last: FitSchedule | None, capacity: int, over: int) -> int | None:
         """Return the capacity to look within after the `last` schedule within one, None where there was none; None where all are known.
 
-        It has as many bytes less as the arena is `over` the one that is wanted, or lies between those known: the lowest first, since an
-        arena mostly grows with its peak.
+        It is smaller by the bytes that the arena is `over` the target, or lies between known capacities, the lowest first: an arena mostly
+        grows with its peak.
         """
         if last is None:
             self.known.append((0, capacity))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias
 
 import onnx_ir as ir
@@ -28,6 +27,7 @@ from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import about_options
 from onnxtile.system.progress import Progress
+from onnxtile.verbs.flows.kernels import live_bytes
 from onnxtile.verbs.flows.results import (
     ArenaChange,
     BoundDims,
@@ -72,15 +72,14 @@ def fuse(options: FuseOptions) -> FuseResult:
         from onnxtile.verbs.flows.lower import lower_patterns  # fuse without lowering has no use for it
 
         return replace(lower_patterns(original, chosen, lower, EdgeRule(options.edge), verify, progress), source=source)
-    shapes = cache(lambda: resolved(original, proved=verify))
+    shapes = cache(lambda: resolved(original))
     arena: ArenaChange | None = None
 
     def fuse_copy(left_out: Container[Site]) -> tuple[ir.Model, list[PatternResult]]:
         return _fused_copy(original, chosen, shapes, left_out, progress)
 
     if options.for_memory:
-        memory = choose_by_memory(original, fuse_copy, _sizes(original, progress), progress)
-        fused, results, arena = memory.model, memory.patterns, memory.arena
+        (fused, results), arena = choose_by_memory(original, fuse_copy, _sizes(original, progress), progress)
     else:
         fused, results = fuse_copy(())
     check(fused)
@@ -142,7 +141,7 @@ def _sizes(model: ir.Model, progress: Progress) -> BoundDims:
 def run(options: FuseOptions) -> Outcome:
     """Do what the command and the step `fuse` ask for."""
     result = fuse.from_options(options)
-    # The whole library is an offer; patterns that are named are a wish.
+    # Patterns that are named must match; those of the library need not.
     if not options.patterns or result.lowered or any(pattern.matches for pattern in result.patterns):
         return Outcome(result, "fuse", result.model)
     note = "error: no pattern that was named matches (--explain NAME says why)"
@@ -178,26 +177,18 @@ def run_unfuse(options: UnfuseOptions) -> Outcome:
     return Outcome(result, "unfuse", result.model)
 
 
-# With --for-memory, the meta-ops are those as whose kernels the model needs no larger arena than node by node.
+# With --for-memory, meta-ops are left out until the model needs no larger arena than node by node.
 
 _ROUNDS = 32
 """Largest number of plans that are made to find the meta-ops that cost memory; after that, all are left out."""
 
 Fusion: TypeAlias = tuple[ir.Model, list[PatternResult]]
-
-
-@dataclass(frozen=True)
-class MemoryChoice:
-    """The fused model, the outcome of each pattern, and the arena before and after."""
-
-    model: ir.Model
-    patterns: list[PatternResult]
-    arena: ArenaChange
+"""A fused model, and the outcome of each pattern."""
 
 
 def choose_by_memory(
     original: ir.Model, fuse: Callable[[Container[Site]], Fusion], dims: Mapping[str, int], progress: Progress
-) -> MemoryChoice:
+) -> tuple[Fusion, ArenaChange]:
     """Fuse `original`, and leave out sites until its arena, as `plan` makes it by default, is no larger than before.
 
     `fuse` fuses a copy of the model without certain sites. `dims` are the sizes of its symbolic dimensions. Sites are left out whose kernel
@@ -210,13 +201,12 @@ def choose_by_memory(
         fused, results = fuse(left_out)
         planned = _plan(fused, dims)
         if _arena(planned) <= before:
-            return MemoryChoice(fused, results, ArenaChange(before, _arena(planned)))
+            return (fused, results), ArenaChange(before, _arena(planned))
         costly = _costly(fused, planned, before) - left_out
         if not costly:
             break
         left_out |= costly
-    fused, results = fuse(_AllSites())
-    return MemoryChoice(fused, results, ArenaChange(before, before))
+    return fuse(_AllSites()), ArenaChange(before, before)
 
 
 class _AllSites:
@@ -255,12 +245,7 @@ def _costly(model: ir.Model, plan: PlanResult, limit: int) -> set[Site]:
 
 def _steps_over(plan: PlanResult, limit: int) -> set[int]:
     """Return the steps at which more than `limit` bytes live; those of the largest sum where none has more, as between buffers are gaps."""
-    change = [0] * (max((row.last for row in plan.buffers), default=0) + 2)
-    for row in (row for row in plan.buffers if row.alias is None):
-        size = -(-row.size // plan.alignment) * plan.alignment
-        change[row.first] += size
-        change[row.last + 1] -= size
-    live = list(accumulate(change))
+    live = live_bytes(plan)
     least = min(limit + 1, max(live))
     return {step for step, size in enumerate(live) if size >= least}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
-from itertools import islice
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -47,13 +47,13 @@ def choose_kernels(model: ir.Model, kernels: str) -> KernelCount | None:
     from onnxtile.fusion.fuse import fuse
     from onnxtile.fusion.pattern import select
 
-    before = _made(model)
+    before = _float_results(model)
     results = fuse(model, select(["quantised"]))
     islands = sum(len(result.calls) for result in results)
-    return KernelCount(islands, len(before - _made(model))) if islands else None
+    return KernelCount(islands, len(before - _float_results(model))) if islands else None
 
 
-def _made(model: ir.Model) -> set[str]:
+def _float_results(model: ir.Model) -> set[str]:
     """Return the names of the float tensors that nodes make at run time."""
 
     constants = Constants(model)
@@ -205,3 +205,14 @@ def settings_of(options: PlanOptions) -> PlanSettings:
         bounds=options.bounds or {},
         states=state_choice(options.state),
     )
+
+
+def live_bytes(plan: PlanResult) -> list[int]:
+    """Return the bytes of the buffers that are live at each step; a buffer takes a multiple of the alignment."""
+    changes = [0] * (max((row.last for row in plan.buffers), default=0) + 2)
+    for row in plan.buffers:
+        if row.alias is None:
+            size = -(-row.size // plan.alignment) * plan.alignment
+            changes[row.first] += size
+            changes[row.last + 1] -= size
+    return list(accumulate(changes))

@@ -67,7 +67,7 @@ def lower_patterns(
 def _with_fit_sites(
     original: ir.Model, chosen: list[Pattern], lowered: Lowered, dims: BoundDims, edge: EdgeRule, progress: Progress
 ) -> tuple[Lowered, tuple[SiteVerdict, ...]]:
-    """Return `lowered`, and the verdicts on its sites run alone; made anew without the sites that do not compute what they replace.
+    """Return `lowered`, and the verdicts of its sites run alone. Sites that do not compute what they replace are lowered again as calls.
 
     Those stay calls. Raises Mismatch where the operator was declared by a pattern file, whose claim is wrong.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from onnxtile.declare.option import declared, narrowed
 from onnxtile.declare.verb import Outcome, VerbResult
@@ -28,10 +28,6 @@ class MatchResult(VerbResult):
     def summary(self) -> str:
         """How often the query matches."""
         return f"{len(self.matches):,} matches of {' '.join(self.query.split())}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of `match`."""
-        return {"query": self.query, "matches": [match.to_dict() for match in self.matches]}
 
 
 @declared(MatchOptions)
@@ -70,10 +66,6 @@ class PatternDraft(VerbResult):
     def summary(self) -> str:
         """The name of the pattern, its query, and how often that matches."""
         return f"{self.name}, {self.matches:,} matches of {' '.join(self.query.split())}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of `pattern new`."""
-        return dict(vars(self))
 
 
 @declared(DraftOptions)

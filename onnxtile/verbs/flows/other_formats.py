@@ -72,7 +72,7 @@ def plan_tflite(options: TfliteOptions) -> PlannedTflite:
 
     The result holds the model with the plan as its metadata. A replay of the written file checks it. With `verify`, and the extra
     tflite-micro installed, TensorFlow Lite Micro runs the model with and without the plan. Raises ModelError, UsageError; Infeasible over
-    `capacity`; CheckFailed where the check says no; Mismatch where the runs differ.
+    `capacity`; CheckFailed where the check fails; Mismatch where the runs differ.
     """
     file, progress = Path(options.file), options.progress
     unit = UNIT if options.alignment is None else options.alignment

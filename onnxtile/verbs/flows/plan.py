@@ -62,7 +62,7 @@ def plan(options: PlanOptions) -> PlannedModel:
 
     The result is checked against the model by code that shares nothing with what plans (see `check_plan`); with `verify`, the model is also
     run with every tensor at its planned address. Raises ModelError, UsageError; Infeasible over `capacity`; CheckFailed where the check
-    says no; Mismatch where the run inside the arena differs.
+    fails; Mismatch where the run inside the arena differs.
     """
     try:
         return _planned(options)
@@ -89,7 +89,7 @@ def _planned(options: PlanOptions) -> PlannedModel:
         require_orderable(planned.graph)
     progress("inferring shapes")
     wanted = Wanted(given, ranges)
-    known = resolve(planned, run=True, wanted=wanted, bounds=bounds, proved=options.verify)
+    known = resolve(planned, run=True, wanted=wanted, bounds=bounds)
     progress("planning")
     settings = replace(settings, digest=digest(options.model), name=file_name(options.model), dims=bound)
     if options.movement == "none":
@@ -103,7 +103,7 @@ def _planned(options: PlanOptions) -> PlannedModel:
     not_run = None
     if options.verify:
         try:
-            verdict = _ran(opened, result, wanted, options)
+            verdict = _run_in_arena(opened, result, wanted, options)
         except NoKernel as error:
             not_run = str(error).partition(":")[0]
         else:
@@ -123,17 +123,21 @@ def run(options: PlanStep) -> Outcome:
 def with_firmware(planned: PlannedModel, options: PlanStep) -> PlannedModel:
     """Return `planned` with its program in C, as `options` ask for it. Raises UsageError, Mismatch."""
     from onnxtile.firmware.build import ProgramTarget, build  # an extra
+    from onnxtile.firmware.own_kernels import read_own_kernels
 
     inputs = None if options.inputs is None else read_inputs(options.inputs, planned.model)
     wanted, model = Wanted(inputs, options.ranges), planned.model
     opened = unfold(model, resolve(model, run=True, wanted=wanted), Constants(model))
-    target = ProgramTarget(options.target_cc, options.runner)
+    own = None if options.c_kernels is None else read_own_kernels(options.c_kernels)
+    target = ProgramTarget(options.target_cc, options.runner, own)
     how: dict[str, Any] = {"verify": options.verify, "weights": options.weights, "progress": options.progress}
     how["state_runs"] = options.state_steps
     return replace(planned, firmware=build(opened, planned.plan, wanted=wanted, target=target, **how))
 
 
-def _ran(opened: Unfolded, result: PlanResult, wanted: Wanted, options: PlanOptions) -> ArenaVerdict | StateVerdict:
+def _run_in_arena(
+    opened: Unfolded, result: PlanResult, wanted: Wanted, options: PlanOptions
+) -> ArenaVerdict | StateVerdict:
     """Run `opened` inside its arena: many times where the plan keeps states, else once."""
     if result.states:
         return state_verdict(opened, result, wanted, options)
@@ -173,7 +177,7 @@ def _planned_over_ranges(options: PlanOptions) -> PlannedModel:
     result = _fitting(opened, settings, lambda ranges: _refusal(planned, ranges, settings, options))
     result = replace(result, kernels=counted, sums=options.dim_sums)
     require_lengths(result, opened)
-    verdict, not_run = _proved_or_checked(planned, result, opened, options)
+    verdict, not_run = _proof_or_check(planned, result, opened, options)
     rename_symbols(planned, {word: name for name, word in names.items()})
     annotate(planned, result)
     return PlannedModel(planned, result, verdict, not_run, source=file_of(options.model))
@@ -217,7 +221,7 @@ def _fitting(
     try:
         return plan_model(*opened, settings)
     except OverCapacity as error:
-        # Which memory a buffer is in depends on the capacities, so that the formulas of a plan without them say nothing.
+        # The memory of a buffer depends on the capacities, so the formulas of a plan without capacities do not apply.
         if isinstance(settings.capacity, Mapping) and len(settings.capacity) > 1:
             raise none_fits(settings.ranges, refusal, error) from None
         # A place names the memory, which is then as large as any plan.
@@ -230,22 +234,22 @@ def _fitting(
         raise does_not_fit(free, settings.capacity, refusal, error) from None
 
 
-def _proved_or_checked(
+def _proof_or_check(
     model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOptions
 ) -> tuple[RangeVerdict | None, str | None]:
-    """Return the verdict of `_proved`; where onnxruntime has no kernel for an operator the plan is only checked, with the reason."""
+    """Return the verdict of `_proof`; where onnxruntime has no kernel for an operator the plan is only checked, with the reason."""
     try:
-        return _proved(model, plan, known, options), None
+        return _proof(model, plan, known, options), None
     except NoKernel as error:
-        return _proved(model, plan, known, replace(options, verify=False)), str(error).partition(":")[0]
+        return _proof(model, plan, known, replace(options, verify=False)), str(error).partition(":")[0]
 
 
-def _proved(model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOptions) -> RangeVerdict | None:
+def _proof(model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOptions) -> RangeVerdict | None:
     """Check `plan` at the corners of its ranges and between, and run it there; None where it is not run.
 
     Runs of a plan that keeps states follow each other, from the least length to the largest, instead.
 
-    Raises CheckFailed where the check says no, and Mismatch where a run differs.
+    Raises CheckFailed where the check fails, and Mismatch where a run differs.
     """
     sizes = proved_sizes(plan.ranges)
     wanted = Wanted(None, options.ranges)
@@ -314,7 +318,7 @@ def _at(
         bound = model.clone()
         bind(bound, bound_sizes, {}, least=0)
         wanted = Wanted(None, options.ranges)
-        known = resolve(bound, run=True, wanted=wanted, bounds=options.bounds, proved=options.verify)
+        known = resolve(bound, run=True, wanted=wanted, bounds=options.bounds)
         yield bound_sizes, unfold(bound, known, Constants(bound))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import onnx_ir as ir
 
-from onnxtile.declare.verb import VerbResult, write_result
+from onnxtile.declare.verb import JsonFields, VerbResult, write_result
 from onnxtile.model import save as files
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import Source
@@ -86,7 +86,7 @@ def nothing_compared(verdict: Verdict) -> str:
 
 
 def not_both() -> UsageError:
-    """Return the error for inputs that are given, and ranges of random ones besides."""
+    """Return the error for given inputs together with ranges of random inputs."""
     message = "{inputs} are given, so nothing is drawn from {ranges}"
     return about_options(message, hint="leave out one of the two")
 
@@ -110,7 +110,7 @@ def require_equal(verdict: ArenaVerdict | StateVerdict) -> None:
 
 def bound_shapes(model: ir.Model, shapes: Callable[[], Shapes], bound: ir.Model) -> Shapes:
     """Return the shapes of `bound`, the form of `model` with all inputs bound: the `shapes` of `model` where it has no open dimensions."""
-    return shapes() if bound is model else resolved(bound, proved=True)
+    return shapes() if bound is model else resolved(bound)
 
 
 # The results.
@@ -118,7 +118,7 @@ def bound_shapes(model: ir.Model, shapes: Callable[[], Shapes], bound: ir.Model)
 
 @dataclass(frozen=True, repr=False)
 class ModelResult(VerbResult):
-    """A result with a `model`. `source` is the file that the first verb read; `save` does not overwrite it unless told to."""
+    """A result with a `model`. `source` is the file that the first verb read; `save` overwrites it only with `force`."""
 
     source: Path | None = field(default=None, kw_only=True, compare=False)
 
@@ -130,9 +130,9 @@ class ModelResult(VerbResult):
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the model to `path`, whole or not at all. Raises UsageError where `path` is the file that was read and `force` is off."""
-        save(self._written(), path, source=self.source, force=force)
+        save(self._model_to_write(), path, source=self.source, force=force)
 
-    def _written(self) -> ir.Model | Draft:
+    def _model_to_write(self) -> ir.Model | Draft:
         """Return the model that `save` writes."""
         return self.model
 
@@ -261,7 +261,7 @@ class UnfuseResult(RewrittenModel):
 
 
 @dataclass(frozen=True)
-class ArenaChange:
+class ArenaChange(JsonFields):
     """The bytes of the arena, as `plan` finds them, before and after tiling; None for both, with the reason, where not planned."""
 
     before: int | None = None
@@ -273,22 +273,14 @@ class ArenaChange:
         """Whether the tiled model needs a larger arena."""
         return self.before is not None and self.after is not None and self.after > self.before
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
-        return dict(vars(self))
-
 
 @dataclass(frozen=True)
-class OpsetChange:
+class OpsetChange(JsonFields):
     """The opset of a model before and after tiling, and why it could not be raised where that was needed."""
 
     before: int = 0
     after: int = 0
     reason: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
-        return dict(vars(self))
 
 
 @dataclass(frozen=True, repr=False)
@@ -328,7 +320,7 @@ class TiledModel(RewrittenModel):
             late.rewrite()
         return self.draft.model
 
-    def _written(self) -> ir.Model | Draft:
+    def _model_to_write(self) -> ir.Model | Draft:
         return self.model if "model" in vars(self) else self.draft
 
     def to_dict(self) -> dict[str, Any]:
@@ -378,7 +370,7 @@ class RangeVerdict:
         return {name: reason for verdict in self._all for name, reason in verdict.excused.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the sizes, the sums over all runs, and the reasons for outputs that need not be equal."""
+        """Return the sizes, the sums over all runs, and the reasons for outputs that may differ."""
         return {
             "equal": self.equal,
             "sizes": [dict(sizes) for sizes in (self.sizes if self.state is None else self.state.sizes)],
@@ -414,11 +406,11 @@ class PlannedModel(ModelResult):
         state = proved if self.not_run is None else f"checked, not run: {self.not_run}"
         return f"{self.plan.summary}, {state}"
 
-    def write(self, path: str | Path, *, weights: str = "code") -> None:
+    def write(self, path: str | Path, *, weights: str = "code", c_kernels: str | Path | None = None) -> None:
         """Write the plan to `path` in the format that the ending selects: .json, .html, .c, .h, .csv, .svg ... Raises UsageError.
 
         A .c has its header beside it, and is proved as `plan` proves one, where the plan was verified. With `weights` "file" it has a
-        .weights.bin, too.
+        .weights.bin, too. `c_kernels` is the file of a table of your own functions for kernels.
         """
         from onnxtile.report.format import RenderOptions, format_of
 
@@ -429,7 +421,7 @@ class PlannedModel(ModelResult):
             return
         for file in (whole, *form.paths_beside(whole)):
             require_writable(file)
-        with staged(form.contents(self._document(weights), whole, RenderOptions(form.title(whole)))):
+        with staged(form.contents(self._document(weights, c_kernels), whole, RenderOptions(form.title(whole)))):
             pass
 
     @property
@@ -437,22 +429,24 @@ class PlannedModel(ModelResult):
         """The JSON of the plan, from which every format can be written."""
         return self._document("code")
 
-    def _document(self, weights: str) -> PlanExport:
+    def _document(self, weights: str, c_kernels: str | Path | None = None) -> PlanExport:
         from onnxtile.report.format import PlanExport
 
-        program = cache(lambda: self.firmware or self._built(weights))
+        program = cache(lambda: self.firmware or self._built(weights, c_kernels))
         return PlanExport(
             self.plan.to_dict(), self.constant_block, self.certificate, lambda title: program().files(title)
         )
 
-    def _built(self, weights: str) -> Firmware:
+    def _built(self, weights: str, c_kernels: str | Path | None) -> Firmware:
         """Return the program in C. Raises UsageError for a node for which none can be written, Mismatch."""
-        from onnxtile.firmware.build import build
+        from onnxtile.firmware.build import ProgramTarget, build
+        from onnxtile.firmware.own_kernels import read_own_kernels
         from onnxtile.shapes.opened_calls import unfold
         from onnxtile.shapes.resolve import resolve
 
+        own = None if c_kernels is None else read_own_kernels(Path(c_kernels))
         opened = unfold(self.model, resolve(self.model, run=True), Constants(self.model))
-        return build(opened, self.plan, verify=self.verdict is not None, weights=weights)
+        return build(opened, self.plan, verify=self.verdict is not None, weights=weights, target=ProgramTarget(own=own))
 
     def certificate(self) -> dict[str, Any]:
         """Return the certificate of the plan, which `check/check_account.py` and `check_bound.py` accept. Raises ModelError."""

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -35,6 +34,7 @@ from onnxtile.tiling.result import TileResult
 from onnxtile.tiling.site_check import TileVerdict, check_tiles
 from onnxtile.tiling.tile import opset_to_join
 from onnxtile.tiling.tile import tile as tile_graph
+from onnxtile.verbs.flows.kernels import live_bytes
 from onnxtile.verbs.flows.results import (
     ArenaChange,
     BoundDims,
@@ -113,7 +113,7 @@ class ArenaPlan:
         """The free bytes while the node runs that makes a value, by the name of the value."""
         if isinstance(self._plan, str) or self._plan.unplanned:
             return {}
-        live, steps = _live(self._plan), dict(zip(self._plan.schedule, self._plan.steps, strict=True))
+        live, steps = live_bytes(self._plan), dict(zip(self._plan.schedule, self._plan.steps, strict=True))
         nodes_with_step = [node for node in self.model.graph if node_id(node) in steps]
         arena = self._plan.arena_size
         return {value.name: arena - live[steps[node_id(node)]] for node in nodes_with_step for value in node.outputs}
@@ -136,20 +136,9 @@ def _peak(model: ir.Model, limits: Limits, options: TilingPolicy, free: FreeAt, 
     shapes, constants = known_shapes(model, known), Constants(model)
     planned = plan_model(model, shapes, constants, PlanSettings(planner="greedy-by-size"))
     require(model, planned, shapes, constants)
-    total = _live(planned)
+    total = live_bytes(planned)
     at_tiles = (total[step] for name, step in zip(planned.schedule, planned.steps, strict=True) if name in inside)
     return {"model": max(total, default=0), "layers": max(at_tiles, default=0)}
-
-
-def _live(planned: PlanResult) -> list[int]:
-    """Return the bytes of the buffers that are live at each step."""
-    live = [0] * (max(planned.steps, default=0) + 2)
-    for buffer in planned.buffers:
-        if buffer.alias is None:
-            taken = -(-buffer.size // planned.alignment) * planned.alignment
-            live[buffer.first] += taken
-            live[buffer.last + 1] -= taken
-    return list(accumulate(live))
 
 
 # Raises an old model to the opset in which its tiles can be joined in place.
@@ -210,7 +199,7 @@ def tile(settings: TileOptions) -> TiledModel:
     tiled, nodes_before = original.clone() if verify else original, original.graph.num_nodes()
     progress("inferring shapes")
     known = resolve(tiled, run=verify)
-    plan = ArenaPlan(original, _of_clone(known, tiled, original) if verify else known)
+    plan = ArenaPlan(original, _shapes_for_original(known, tiled, original) if verify else known)
     progress("tiling")
     ready = raised_to_join(tiled, known, limits, options, plan.free, run=verify)
     tiled, known, constants, opset = ready.model, ready.known, ready.constants, ready.opset
@@ -220,7 +209,7 @@ def tile(settings: TileOptions) -> TiledModel:
         warnings.warn(f"the tiles of {name!r} have no device configuration; it had one", ModelWarning, stacklevel=2)
     if any(node.op_type == "If" for node in tiled.graph.all_nodes()):
         _keep_to(declared, result)
-    verdict, sites = _judged(original, tiled, result, constants, options, progress) if verify else (None, ())
+    verdict, sites = _verdicts(original, tiled, result, constants, options, progress) if verify else (None, ())
     wanted = verify and tiled.graph.num_nodes() <= _PLANNED if peaks is None else peaks
     planned = None
     if wanted and result.is_changed:
@@ -255,12 +244,12 @@ def run(options: TileOptions) -> Outcome:
     return Outcome(result, "tile", result.draft)
 
 
-def _of_clone(known: Shapes, model: ir.Model, clone: ir.Model) -> Shapes:
+def _shapes_for_original(known: Shapes, model: ir.Model, clone: ir.Model) -> Shapes:
     """Return the shapes of `model` for the values of its clone."""
     return known.of_copies(dict(zip(values(model), values(clone), strict=True)))
 
 
-def _judged(
+def _verdicts(
     original: ir.Model,
     tiled: ir.Model,
     result: TileResult,

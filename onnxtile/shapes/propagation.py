@@ -1,31 +1,39 @@
-"""Shapes that a model computes: the few numbers of shape arithmetic are computed too, node by node, and nothing larger.
+"""The forward pass over a model: element types, sizes, and the few numbers and formulas of shape arithmetic, node by node.
 
-Engines of shape inference carry such numbers through some operators and lose them at others (Where, Equal, ConstantOfShape,
-ScatterND ...), and with them the sizes of all that follows. Here they are computed by onnx's reference implementation, and handed to onnx's
-inference of one node at a time. No activation is computed, whatever its size.
+onnx's inference of a whole model loses sizes at Where, Equal and ScatterND, at sums of names, and after each operator that it lacks. Here
+each node is asked alone, with what is known of its operands: the rules of `formulas`, onnx, and onnxruntime for its own operators. Few
+numbers are computed, by onnx's reference implementation. No activation is computed, whatever its size.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from itertools import count
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import numpy_helper
+from onnx_ir._cloner import Cloner  # no published name writes out a call of a function
 
 from onnxtile.model.constants import constant_tensor
+from onnxtile.model.formula import SizeFormula, SizeRange, SizeRanges, read_size
 from onnxtile.model.known import NOTHING, Dim, Dims, Known
 from onnxtile.model.submodel import assembled, tensor_type
-from onnxtile.model.topology import bodies_of, nodes_inside, values_in
+from onnxtile.model.topology import bodies_of, has_body
 from onnxtile.operators.row import CONTROL_FLOW, ShapeGrowth
 from onnxtile.operators.table import operator_of, operators
+from onnxtile.shapes.bodies import follow, made_inside, shape_operands
 from onnxtile.shapes.contributed import KnownOperand, contributed_operators, results
+from onnxtile.shapes.formulas import MOST_LISTED, SizeFormulas, SizeOperands, is_whole, result_list, result_sizes
+from onnxtile.system.errors import ModelError
 from onnxtile.system.process import collector_paused
 from onnxtile.system.runtime import Array
+from onnxtile.system.text import LARGEST_COUNT
 
 # Interval arithmetic: the operators of shape arithmetic on numbers whose lowest and highest value alone are known.
 #
@@ -92,262 +100,20 @@ def _where(chosen: Interval, a: Interval, b: Interval) -> Interval:
     return least, np.where(always, a[1], np.where(never, b[1], high))
 
 
-# Shapes that depend on the data: sample runs cannot determine them, however many agree.
-
-_FROM_SHAPE = {"Shape", "Size", "SequenceLength"}
-
-
-def data_dependent(model: ir.Model) -> dict[ir.Value, ir.Node]:
-    """Return the values of the main graph whose shape depends on the elements of its inputs, each with the operator where that begins.
-
-    An operator of an unknown domain is taken to have an output shape that depends on its inputs' shapes alone, a function
-    likewise; runs on different samples are what would show otherwise.
-    """
-    elements = {value: True for value in model.graph.inputs if not value.is_initializer()}
-    shapes: dict[ir.Value, ir.Node] = {}
-    for node in model.graph:
-        cause = _cause(node, elements, shapes)
-        if cause is not None:
-            shapes.update(dict.fromkeys(node.outputs, cause))
-        if node.op_type in _FROM_SHAPE:
-            live = cause is not None
-        else:
-            live = cause is not None or any(value in elements for value in _operands(node))
-        if live:
-            elements.update(dict.fromkeys(node.outputs, True))
-    return shapes
-
-
-def _operands(node: ir.Node) -> list[ir.Value]:
-    """Return the inputs of `node`, with the outer values that its bodies use."""
-    operands = [value for value in node.inputs if value is not None]
-    operands += (value for inner in nodes_inside(node) for value in inner.inputs if value is not None)
-    return operands
-
-
-def _cause(node: ir.Node, elements: dict[ir.Value, bool], shapes: dict[ir.Value, ir.Node]) -> ir.Node | None:
-    for value in _operands(node):
-        if value in shapes:
-            return shapes[value]
-    if any(node.inputs[place] in elements for place in shape_operands(node)):
-        return node
-    return None
-
-
-def shape_operands(node: ir.Node) -> list[int]:
-    """Return the places of the inputs of `node` on whose elements the shape of its output depends; none for unknown domains."""
-    row = operator_of(node)
-    return [] if row is None else [place for place in range(len(node.inputs)) if place in row.shaped_by]
-
-
-# Shapes inside the bodies of If, Loop and Scan, and of what these nodes hand out.
-#
-# Engines of shape inference stop where a body's input has no declared shape: what a loop carries may change its shape from one run of the
-# body to the next. Here the body is gone through with the shapes of the first run; where it hands on others, the dimensions that change are
-# given up, until the body hands on what it was given.
-
-
-class Table(Protocol):
-    """What is known so far, and a way to learn more."""
-
-    def of(self, value: ir.Value) -> Dims | None:
-        """Return the dimensions of `value`, as far as they are known."""
-        ...
-
-    def type_of(self, value: ir.Value) -> ir.DataType | None:
-        """Return the element type of `value`."""
-        ...
-
-    def number(self, value: ir.Value) -> Array | None:
-        """Return the elements of `value`, where it is one of few known numbers."""
-        ...
-
-    def why_never(self, values: Iterable[ir.Value]) -> str | None:
-        """Return why no run comes to make one of `values`; None where one may make them all."""
-        ...
-
-    def lose(self, values: Iterable[ir.Value], reason: str) -> None:
-        """Note that no run comes to make `values`."""
-        ...
-
-    def note(self, value: ir.Value, dtype: ir.DataType | None, dims: Dims | None) -> None:
-        """Add to what is known of `value`."""
-        ...
-
-    def forget(self, values: Iterable[ir.Value]) -> None:
-        """Go back to what was known of `values` before."""
-        ...
-
-    def visit(self, body: ir.Graph) -> None:
-        """Learn what the nodes of `body` make, in order."""
-        ...
-
-
-def after_loops(model: ir.Model) -> set[ir.Value]:
-    """Return the values computed by Loops of `model`, in their bodies too, and all values that depend on them.
-
-    onnx-shape-inference takes it that a loop carries one shape, and runs as often as it may: both need not be so.
-    """
-    found: set[ir.Value] = set()
-    _spread(model.graph, found)
-    return found
-
-
-def _spread(graph: ir.Graph, found: set[ir.Value]) -> None:
-    for node in graph:
-        if (node.op_type == "Loop" and node.domain in _STANDARD) or not found.isdisjoint(v for v in node.inputs if v):
-            found.update((*node.outputs, *made_inside(node)))
-            continue
-        for body in bodies_of(node):
-            _spread(body.graph, found)
-            if not found.isdisjoint(body.graph.outputs):
-                found.update(node.outputs)
-
-
-def follow(node: ir.Node, table: Table) -> None:
-    """Note the shapes in the bodies of `node`, an If, Loop or Scan, and those of its outputs."""
-    {"If": _follow_if, "Loop": _follow_loop, "Scan": _follow_scan}[node.op_type](node, table)
-
-
-_STANDARD = frozenset({"", "ai.onnx"})
-
-
-def _follow_if(node: ir.Node, table: Table) -> None:
-    branches = [_body(node, name) for name in ("then_branch", "else_branch")]
-    if None in branches:
-        return
-    for branch in branches:
-        assert branch is not None
-        table.visit(branch)
-    condition = table.number(node.inputs[0]) if node.inputs[0] is not None else None
-    taken = branches if condition is None else [branches[0 if condition.all() else 1]]
-    ending = [branch for branch in taken if branch is not None and table.why_never(branch.outputs) is None]
-    if not ending:
-        table.lose(
-            node.outputs, next(filter(None, (table.why_never(branch.outputs) for branch in taken if branch)), "")
-        )
-    for place, value in enumerate(node.outputs if ending else ()):
-        _note_common(table, value, [branch.outputs[place] for branch in ending])
-
-
-def _follow_loop(node: ir.Node, table: Table) -> None:
-    body = _body(node, "body")
-    if body is None or len(body.inputs) < 2 or len(node.inputs) < 2:
-        return
-    table.note(body.inputs[0], ir.DataType.INT64, ())
-    table.note(body.inputs[1], ir.DataType.BOOL, ())
-    carried = list(zip(node.inputs[2:], body.inputs[2:], body.outputs[1:], node.outputs, strict=False))
-    _settle(body, [(given, inside, handed_on) for given, inside, handed_on, _ in carried], table)
-    for _, inside, handed_on, value in carried:
-        _note_common(table, value, [inside, handed_on])
-    trips = _trips(node, body, table)
-    for inside, value in zip(body.outputs[1 + len(carried) :], node.outputs[len(carried) :], strict=False):
-        dims = table.of(inside)
-        table.note(value, table.type_of(inside), None if dims is None else (trips, *dims))
-
-
-def _follow_scan(node: ir.Node, table: Table) -> None:
-    body, scanned = _body(node, "body"), node.attributes.get_int("num_scan_inputs", 0)
-    if body is None or len(body.inputs) != len(node.inputs):
-        return
-    states = len(node.inputs) - scanned
-    axes = list(node.attributes.get_ints("scan_input_axes", [0] * scanned))
-    length: Dim = None
-    for given, inside, axis in zip(node.inputs[states:], body.inputs[states:], axes, strict=True):
-        dims = table.of(given) if given is not None else None
-        if given is None or not dims:
-            continue
-        length = dims[axis] if isinstance(dims[axis], int) else length
-        at = axis % len(dims)
-        table.note(inside, table.type_of(given), (*dims[:at], *dims[at + 1 :]))
-    carried = list(zip(node.inputs[:states], body.inputs[:states], body.outputs[:states], strict=True))
-    _settle(body, carried, table)
-    for (_, inside, handed_on), value in zip(carried, node.outputs, strict=False):
-        _note_common(table, value, [inside, handed_on])
-    handed_out = body.outputs[states:]
-    axes = list(node.attributes.get_ints("scan_output_axes", [0] * len(handed_out)))
-    for inside, value, axis in zip(handed_out, node.outputs[states:], axes, strict=True):
-        dims = table.of(inside)
-        if dims is not None:
-            at = axis % (len(dims) + 1)
-            table.note(value, table.type_of(inside), (*dims[:at], length, *dims[at:]))
-
-
-def _settle(body: ir.Graph, carried: Sequence[tuple[ir.Value | None, ir.Value, ir.Value]], table: Table) -> None:
-    """Visit `body` with what it is given first, then with fewer dimensions known, until it hands on what it was given."""
-    wanted = [table.of(given) if given is not None else None for given, _, _ in carried]
-    given_in = set(body.inputs)
-    made = (value for value in values_in(body) if value not in given_in)
-    inner = [*(inside for _, inside, _ in carried), *made]
-    for _ in range(1 + sum(len(dims) for dims in wanted if dims)):
-        for (given, inside, _), dims in zip(carried, wanted, strict=True):
-            table.note(inside, table.type_of(given) if given is not None else None, dims)
-        table.visit(body)
-        found = [_common(table.of(inside), table.of(out)) for _, inside, out in carried]
-        if all(table.of(inside) == dims for (_, inside, _), dims in zip(carried, found, strict=True)):
-            return
-        table.forget(inner)
-        wanted = found
-
-
-def _trips(node: ir.Node, body: ir.Graph, table: Table) -> int | None:
-    """Return how often the body of a Loop runs, where nothing but a known number ends it."""
-    most, condition = node.inputs[0], node.inputs[1]
-    limit = None if most is None else table.number(most)
-    starts = True if condition is None else table.number(condition)
-    if limit is None or starts is None or np.size(limit) != 1 or not _goes_on(body, table):
-        return None
-    return max(0, int(np.asarray(limit).reshape(()))) if np.all(starts) else 0
-
-
-def _goes_on(body: ir.Graph, table: Table) -> bool:
-    """Return whether `body` hands on the condition that it was given, or true."""
-    value: ir.Value | None = body.outputs[0]
-    while value is not None and value is not body.inputs[1]:
-        known = table.number(value)
-        if known is not None:
-            return bool(known.all())
-        maker = value.producer()
-        if maker is None or maker.op_type not in {"Identity", "Cast"}:
-            return False
-        value = maker.inputs[0]
-    return value is not None
-
-
-def _note_common(table: Table, value: ir.Value, made: Sequence[ir.Value]) -> None:
-    dims = table.of(made[0])
-    for other in made[1:]:
-        dims = _common(dims, table.of(other))
-    dtype = next((found for one in made if (found := table.type_of(one)) is not None), None)
-    table.note(value, dtype, dims)
-
-
-def _common(one: Dims | None, other: Dims | None) -> Dims | None:
-    """Return the dimensions that are equal in both; None for the others."""
-    if one is None or other is None or len(one) != len(other):
-        return None
-    return tuple(a if a == b else None for a, b in zip(one, other, strict=True))
-
-
-def _body(node: ir.Node, name: str) -> ir.Graph | None:
-    attribute = node.attributes.get(name)
-    return None if attribute is None or attribute.is_ref() else attribute.as_graph()
-
-
-def made_inside(node: ir.Node) -> list[ir.Value]:
-    """Return the values of the bodies of `node`, at any depth, and their inputs."""
-    return [value for body in bodies_of(node) for value in values_in(body.graph)]
-
-
 _MOST = 4096
 """Elements of the largest tensor that is computed."""
 
 
-class Propagation:
-    """Carries numbers and shapes forward through a model and the bodies in it; `dtypes` and `dims` say what is known before.
+_MOST_ENTERED = 100_000
+"""Nodes of all functions together that are visited for each call of their own"""
 
-    Of the values `news` the engines of shape inference did not know. Those in `upper` are not larger than it says on the axes
-    named there; of the numbers that follow the least and the most are known (model.intervals), and of shapes the largest.
+
+class Propagation:
+    """Carries sizes and numbers forward through a model and the bodies in it; `dtypes` and `dims` say what is known before.
+
+    Of the values `news` onnx's inference of the whole model did not know. Those in `upper` are not larger than it says on the axes named
+    there; of the numbers that follow the least and the most are known, and of shapes the largest. A dimension that is no number is the text
+    of a formula of symbols: those of `ranges`, and a name for each size of which nothing is known.
     """
 
     def __init__(
@@ -357,6 +123,7 @@ class Propagation:
         dims: Mapping[ir.Value, Dims],
         news: Iterable[ir.Value] = (),
         upper: Mapping[ir.Value, Collection[int]] | None = None,
+        ranges: SizeRanges | None = None,
     ) -> None:
         self._model = model
         self._known_before = dims
@@ -367,26 +134,46 @@ class Propagation:
         self._open = dict(upper or {})
         self._least: dict[ir.Value, Array] = {}
         self._numbers: dict[ir.Value, Array] = {}
+        self._lists: dict[ir.Value, SizeFormulas] = {}
         self._news: set[ir.Value] = set(news)
+        self._ranges: dict[str, SizeRange] = {**named_sizes(model), **(ranges or {})}
+        self._formulas: dict[str, SizeFormula] = {}
+        self._taken = {dim for known in dims.values() for dim in known if isinstance(dim, str)}
+        self._fresh = (name for n in count() if (name := f"_d{n}") not in self._taken)
         self._opsets = model.graph.opset_imports
         self._functions: list[onnx.FunctionProto] | None = None
         self._contributed = contributed_operators(model)
+        self._entered = 0
+        self._bodies = 0
 
     @collector_paused()
     def run(self) -> None:
         """Visit every node in order; those in a loop until the shapes that it carries are settled."""
-        self.visit(self._model.graph)
+        self._name_open(self._model.graph.inputs)
+        for value in self._model.graph.initializers.values():
+            self._hold(value, value.const_value)
+        for node in self._model.graph:
+            self._visit(node)
 
     def visit(self, body: ir.Graph) -> None:
         """Visit the nodes of `body` once, in order."""
+        self._bodies += 1
         for value in body.initializers.values():
             self._hold(value, value.const_value)
         for node in body:
             self._visit(node)
+        self._bodies -= 1
 
     def of(self, value: ir.Value) -> Dims | None:
         """Return the dimensions of `value`, as far as they are known."""
         return self.dims.get(value)
+
+    def sizes(self, value: ir.Value) -> SizeFormulas | None:
+        """Return the dimensions of `value` as formulas; None where one is not known."""
+        dims = self.dims.get(value)
+        if dims is None or None in dims:
+            return None
+        return tuple(self._formula(dim) for dim in dims if dim is not None)
 
     def type_of(self, value: ir.Value) -> ir.DataType | None:
         """Return the element type of `value`."""
@@ -410,6 +197,7 @@ class Propagation:
         for value in values:
             self._numbers.pop(value, None)
             self._least.pop(value, None)
+            self._lists.pop(value, None)
             self.never.pop(value, None)
             self._news.discard(value)
             if value in self._known_before:
@@ -417,13 +205,44 @@ class Propagation:
             else:
                 self.dims.pop(value, None)
 
+    # SizeFormulas as formulas, and their texts.
+
+    def _formula(self, dim: int | str) -> SizeFormula:
+        """Return a dimension as a formula; one that cannot be read is a symbol of its own."""
+        if isinstance(dim, int):
+            return SizeFormula.number(dim)
+        if dim not in self._formulas:
+            found = read_size(dim, self._ranges)
+            if found is None:
+                self._ranges[dim] = (0, LARGEST_COUNT)
+                found = SizeFormula.symbol(dim)
+            self._formulas[dim] = found
+        return self._formulas[dim]
+
+    def _dim(self, size: SizeFormula | None) -> Dim:
+        if size is None or size.constant is not None:
+            return None if size is None else size.constant
+        text = str(size)
+        self._formulas[text] = size
+        return text
+
+    def _name_open(self, values: Iterable[ir.Value]) -> None:
+        """Give each size of `values` of which nothing is known a name of its own."""
+        for value in values:
+            dims = self.dims.get(value)
+            if dims is not None and None in dims and not self.upper:
+                self.dims[value] = tuple(next(self._fresh) if dim is None else dim for dim in dims)
+                self._news.add(value)
+
+    # Nodes.
+
     def _visit(self, node: ir.Node) -> None:
         standard = node.domain in {"", "ai.onnx"}
         lost = self.why_never(value for value in node.inputs if value is not None)
         if lost is not None:
             self.lose((*node.outputs, *made_inside(node)), lost)
             return
-        open_ = [value for value in node.outputs if self._sizes(value) is None]
+        open_ = [value for value in node.outputs if self._numeric(value) is None]
         if standard and node.op_type in CONTROL_FLOW:
             if self._depends_on_bounds(node):
                 self.upper.update(value for body in bodies_of(node) for value in body.graph.inputs)
@@ -431,15 +250,18 @@ class Propagation:
         elif not self._is_bent(node):
             self._visit_kernel(node, standard)
         if self._depends_on_bounds(node):
-            self.upper.update(value for value in open_ if self._sizes(value) is not None)
+            self.upper.update(value for value in open_ if self._numeric(value) is not None)
+        self._name_open(node.outputs)
 
     def _depends_on_bounds(self, node: ir.Node) -> bool:
+        if not self.upper and not self._least:
+            return False
         read = (*node.inputs, *(value for body in bodies_of(node) for value in body.graph.outputs))
         return any(value in self.upper or value in self._least for value in read)
 
     def _is_bent(self, node: ir.Node) -> bool:
         """Return whether the shape of the output of `node` might get larger where a bound is not reached."""
-        loose = {place for place, value in enumerate(node.inputs) if value in self._least}
+        loose = {place for place, value in enumerate(node.inputs) if value in self._least} if self._least else set()
         if not loose or node.op_type in {"Shape", "Size"}:
             return False
         if node.domain not in {"", "ai.onnx"}:
@@ -460,24 +282,94 @@ class Propagation:
     def _visit_kernel(self, node: ir.Node, standard: bool) -> None:
         if standard and node.op_type == "Constant":
             self._hold(node.outputs[0], constant_tensor(node))
-        elif standard and node.op_type in {"Shape", "Size"}:
+            return
+        if standard and node.op_type in {"Shape", "Size"}:
             self._measure(node)
-        else:
-            # Where nothing is new, the engines have said what there is to say; of onnxruntime's operators only one of them can.
-            new = node.graph is not self._model.graph or self._is_contributed(node)
-            new = new or any(value in self._news for value in node.inputs)
-            if new and any(value.name and self._sizes(value) is None for value in node.outputs):
-                self._infer(node)
-            if standard and _computes_sizes(node) and self._is_small(node):
-                self._compute(node)
+        elif any(value.name and self._numeric(value) is None for value in node.outputs):
+            self._find_sizes(node, standard)
+        if standard and _computes_sizes(node):
+            self._compute(node)
+
+    def _find_sizes(self, node: ir.Node, standard: bool) -> None:
+        # Where nothing is new, onnx has said of the whole model what it has to say; of onnxruntime's operators only that can.
+        new = self._bodies > 0 or node.graph is not self._model.graph or self._is_contributed(node)
+        new = new or any(value in self._news for value in node.inputs)
+        if new or all(value is None or self._numeric(value) is not None for value in node.inputs):
+            self._infer(node)
+        if standard and not has_body(node) and not self._depends_on_bounds(node):
+            found = result_sizes(self._operands(node))
+            for value, sizes in zip(node.outputs, found or (), strict=False):
+                if sizes is not None:
+                    self.note(value, None, tuple(map(self._dim, sizes)))
+        if node.op_identifier() in self._model.functions and not self._is_contributed(node):
+            self._enter(node)
+
+    def _operands(self, node: ir.Node) -> SizeOperands:
+        shapes = [None if value is None else self.sizes(value) for value in node.inputs]
+        return SizeOperands(node, shapes, lambda place: self._list(node, place), self._unknown, self._ranges)
+
+    def _unknown(self) -> SizeFormula:
+        """Return a symbol for a whole number of which nothing is known."""
+        name = next(self._fresh)
+        self._ranges[name] = (-LARGEST_COUNT, LARGEST_COUNT)
+        return SizeFormula.symbol(name)
+
+    def _list(self, node: ir.Node, place: int) -> SizeFormulas | None:
+        """Return the elements of an operand that is a short list of whole numbers, or one of them."""
+        value = node.inputs[place] if place < len(node.inputs) else None
+        array = None if value is None or value in self._least else self._numbers.get(value)
+        if value is None or array is None:
+            return None if value is None else self._lists.get(value)
+        is_list = array.size <= MOST_LISTED and array.dtype.kind in "ib"
+        return tuple(SizeFormula.number(int(one)) for one in array.ravel()) if is_list else None
+
+    def _enter(self, call: ir.Node) -> None:
+        """Learn the sizes of what a local function makes from its nodes, which read the operands of this `call`."""
+        function = self._model.functions[call.op_identifier()]
+        self._entered += len(function)
+        if self._entered > _MOST_ENTERED or all(self._numeric(value) is not None for value in call.outputs):
+            return
+        stand_ins = [None if value is None else self._stand_in(value) for value in call.inputs]
+        nodes, outputs = opened(function, stand_ins, call.attributes)
+        around, self._opsets = self._opsets, function.opset_imports
+        for node in nodes:
+            self._visit(node)
+        self._opsets = around
+        for value, inner in zip(call.outputs, outputs, strict=False):
+            if inner is not None:
+                self.note(value, self.dtypes.get(inner), self.dims.get(inner))
+
+    def _stand_in(self, operand: ir.Value) -> ir.Value:
+        """Return a value of which all is known that is of `operand`: the nodes of the model must not get another reader."""
+        value = ir.Value(name=operand.name, type=operand.type)
+        tables: tuple[dict[ir.Value, Any], ...] = (
+            self.dtypes,
+            self.dims,
+            self._numbers,
+            self._least,
+            self._lists,
+            self._open,
+        )
+        for table in tables:
+            if operand in table:
+                table[value] = table[operand]
+        if operand in self.upper:
+            self.upper.add(value)
+        return value
 
     def _hold(self, value: ir.Value, tensor: ir.TensorProtocol | None) -> None:
         if tensor is not None and tensor.size <= _MOST and tensor.dtype != ir.DataType.STRING:
             self._numbers[value] = tensor.numpy()
+            if value not in self.dims:
+                self.note(value, tensor.dtype, tuple(int(size) for size in tensor.shape.numpy()))
 
     def _measure(self, node: ir.Node) -> None:
-        sizes = None if node.inputs[0] is None else self._sizes(node.inputs[0])
+        sizes = None if node.inputs[0] is None else self._numeric(node.inputs[0])
         if sizes is None:
+            made = result_list(self._operands(node))
+            if made is not None:
+                self.note(node.outputs[0], ir.DataType.INT64, () if node.op_type == "Size" else (len(made),))
+                self._hold_list(node.outputs[0], made, ir.DataType.INT64)
             return
         self._learn(node.outputs[0], _measured(node, sizes))
         if node.inputs[0] in self.upper:
@@ -489,7 +381,8 @@ class Propagation:
         self.dims[value] = array.shape
         self._news.add(value)
 
-    def _sizes(self, value: ir.Value) -> tuple[int, ...] | None:
+    def _numeric(self, value: ir.Value) -> tuple[int, ...] | None:
+        """Return the sizes of `value` where all are numbers."""
         dims = self.dims.get(value)
         if dims is None or not all(isinstance(dim, int) for dim in dims):
             return None
@@ -501,16 +394,37 @@ class Propagation:
             return False
         # How many places NonZero finds, no inference says: no more than there are.
         counted = node.op_type == "NonZero"
-        sizes = [self._sizes(value) for value in (node.inputs if counted else node.outputs) if value is not None]
+        sizes = [self._numeric(value) for value in (node.inputs if counted else node.outputs) if value is not None]
         return all(size is not None and math.prod(size) <= _MOST for size in sizes)
 
     def _compute(self, node: ir.Node) -> None:
+        """Note the elements of what `node` makes of known numbers, or of lists of sizes."""
         if any(value in self._least for value in node.inputs):
-            self._compute_intervals(node)
+            if self._is_small(node):
+                self._compute_intervals(node)
             return
-        made = self._evaluate(node, [None if value is None else self._numbers[value] for value in node.inputs])
-        for value, array in zip(node.outputs, made, strict=False):
-            self._learn(value, array)
+        made, value = None, node.outputs[0]
+        dtype = self.dtypes.get(value)
+        if len(node.outputs) == 1 and is_whole(dtype):
+            made = result_list(self._operands(node))
+        if made is not None and dtype is not None and self._hold_list(value, made, dtype):
+            return
+        if self._is_small(node):
+            arrays = self._evaluate(node, [None if one is None else self._numbers[one] for one in node.inputs])
+            for value, array in zip(node.outputs, arrays, strict=False):
+                self._learn(value, array)
+
+    def _hold_list(self, value: ir.Value, made: SizeFormulas, dtype: ir.DataType) -> bool:
+        """Note the elements of `value`, and return whether that is all there is to know of them."""
+        numbers = [size.constant for size in made]
+        if None in numbers:
+            self._lists[value] = made
+            return True
+        sizes = self._numeric(value)
+        if sizes is None or math.prod(sizes) != len(numbers):
+            return False
+        self._learn(value, np.asarray(numbers, dtype.numpy()).reshape(sizes))
+        return True
 
     def _compute_intervals(self, node: ir.Node) -> None:
         operands = [None if value is None else self._interval(value) for value in node.inputs]
@@ -534,7 +448,10 @@ class Propagation:
         return [np.asarray(one) for one in made] if all(isinstance(m, np.ndarray | np.generic) for m in made) else []
 
     def _infer(self, node: ir.Node) -> None:
-        """Note what onnx infers for the outputs of `node` from the shapes of its inputs and from known numbers."""
+        """Note what onnx infers for the outputs of `node` from the shapes of its inputs and from known numbers.
+
+        Raises ModelError where they contradict the operator. In a branch that says that no run takes it.
+        """
         if self._is_contributed(node):
             self._ask(node)
             return
@@ -544,17 +461,24 @@ class Propagation:
         found = _inferred(model)
         if found is None:
             return
-        if node.graph is not self._model.graph and self._fails(node, model):
+        failure = self._failure(node, model)
+        if failure is not None:
+            if not self._bodies:
+                raise ModelError(f"the shapes contradict each other: {failure}")
             reason = f"never made: {node.op_type} {node.name or ''}".rstrip() + " cannot run on tensors of these shapes"
             self.lose(node.outputs, reason)
             return
         sure = (_inferred(self._one_node(proto, typed, sure=True)) or {}) if self._depends_on_bounds(node) else None
+        shown = {dim for value in node.inputs if value is not None for dim in self.dims.get(value) or ()}
         for value in node.outputs:
             known = found.get(names.get(value, ""), NOTHING)
             if known.dims is not None:
                 if sure is not None:
                     self._note_open(value, sure.get(names[value], NOTHING).dims, len(known.dims))
-                self.note(value, known.dtype, known.dims)
+                dims = tuple(dim if isinstance(dim, int) or dim in shown else None for dim in known.dims)
+                self.note(value, known.dtype, dims)
+            else:
+                self.note(value, known.dtype, None)
 
     def _is_contributed(self, node: ir.Node) -> bool:
         return (node.domain, node.op_type) in self._contributed
@@ -562,7 +486,7 @@ class Propagation:
     def _ask(self, node: ir.Node) -> None:
         """Note what onnxruntime infers for the outputs of `node`, an operator of its own."""
         operands = [None if value is None else self._operand(value) for value in node.inputs]
-        for value, known in zip(node.outputs, results(node, operands, self._model.graph.opset_imports), strict=True):
+        for value, known in zip(node.outputs, results(node, operands, self._opsets), strict=True):
             self.note(value, known.dtype, known.dims)
 
     def _operand(self, value: ir.Value) -> KnownOperand:
@@ -573,24 +497,26 @@ class Propagation:
         tables = [dims for dims in (self.dims.get(value), sure) if dims is not None and len(dims) == rank]
         self._open[value] = {axis for axis in range(rank) if not any(isinstance(dims[axis], int) for dims in tables)}
 
-    def _fails(self, node: ir.Node, model: onnx.ModelProto) -> bool:
-        """Return whether onnx finds the sizes of the inputs of `node` (alone in `model`) to be wrong: a branch that a run never takes."""
-        if not all(value is None or self._sizes(value) is not None for value in node.inputs):
-            return False
+    def _failure(self, node: ir.Node, model: onnx.ModelProto) -> str | None:
+        """Return what onnx finds to be wrong with the sizes of the inputs of `node`, alone in `model`; None where it finds nothing."""
+        if not all(value is None or self._numeric(value) is not None for value in node.inputs):
+            return None
         try:
             onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
         except onnx.shape_inference.InferenceError as error:
-            return "ShapeInferenceError" in str(error)
-        return False
+            text = " ".join(str(error).split())
+            # Of functions by which onnx defines operators, some are refused for all operands.
+            return text if "ShapeInferenceError" in text and text.count("(op_type:") < 2 else None
+        return None
 
     def note(self, value: ir.Value, dtype: ir.DataType | None, dims: Dims | None) -> None:
         """Add to what is known of `value`; a number stays what it was.
 
-        Engines that do not know which branch is taken may have the wrong rank, too, where they know no size.
+        Inference that does not know which branch is taken may have the wrong rank, too, where it knows no size.
         """
         if dims is not None:
             before = self.dims.get(value) or (None,) * len(dims)
-            if len(before) != len(dims) and self._sizes(value) is None:
+            if len(before) != len(dims) and self._numeric(value) is None:
                 before = (None,) * len(dims)
             if len(before) == len(dims):
                 merged = tuple(b if isinstance(b, int) or f is None else f for b, f in zip(before, dims, strict=True))
@@ -635,20 +561,44 @@ class Propagation:
         yield from self._functions
 
 
+def named_sizes(model: ir.Model) -> dict[str, SizeRange]:
+    """Return the names of single dimensions of the inputs of `model`: a size that has a name is at least 1."""
+    dims = (dim for value in model.graph.inputs for dim in value.shape or ())
+    names = (dim.value for dim in dims if isinstance(dim, ir.SymbolicDim) and dim.value)
+    return {name: (1, LARGEST_COUNT) for name in names if re.fullmatch(r"[A-Za-z_]\w*", name)}
+
+
+def opened(
+    function: ir.Function, operands: Sequence[ir.Value | None], attributes: Mapping[str, ir.Attr]
+) -> tuple[list[ir.Node], list[ir.Value | None]]:
+    """Return copies of the nodes of `function` that read the `operands` of a call with these attributes, and what its outputs are."""
+    given = {a.name: a for a in function.attributes.values() if a.is_ref() or a.value is not None} | dict(attributes)
+    read = [*operands, *[None] * (len(function.inputs) - len(operands))]
+    copies: dict[ir.Value, ir.Value | None] = dict(zip(function.inputs, read, strict=True))
+    cloner = Cloner(attr_map=given, value_map=copies, metadata_props={}, resolve_ref_attrs=True)
+    nodes = [cloner.clone_node(node) for node in function]
+    return nodes, [copies[value] for value in function.outputs]
+
+
 def _inferred(model: onnx.ModelProto) -> dict[str, Known] | None:
     """Return onnx's inferred types of the outputs of `model`, which has one node, by name; None where inference fails."""
     try:
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
         return None
-    found = {}
-    for info in inferred.graph.output:
-        tensor = info.type.tensor_type
-        if tensor.HasField("shape"):
-            sizes = (dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim)
-            dims = tuple(None if size is None or size < 0 else size for size in sizes)
-            found[info.name] = Known(ir.DataType(tensor.elem_type) if tensor.elem_type else None, dims)
-    return found
+    return {info.name: known_of(info.type) for info in inferred.graph.output}
+
+
+def known_of(type_: onnx.TypeProto) -> Known:
+    """Return what a type of onnx says of a tensor; in a branch that no run takes, a size may come out negative."""
+    if not type_.HasField("tensor_type"):
+        return NOTHING
+    tensor = type_.tensor_type
+    dtype = ir.DataType(tensor.elem_type) if tensor.elem_type else None
+    if not tensor.HasField("shape"):
+        return Known(dtype, None)
+    dims = (dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in tensor.shape.dim)
+    return Known(dtype, tuple(None if isinstance(dim, int) and dim < 0 else dim for dim in dims))
 
 
 def _growth(node: ir.Node | onnx.NodeProto) -> ShapeGrowth | None:
@@ -671,8 +621,15 @@ def _measured(node: ir.Node, sizes: Sequence[int]) -> Array:
 def _with_names(node: ir.Node) -> tuple[onnx.NodeProto, dict[ir.Value, str]]:
     """Return `node` with names of its own for what it reads and makes, and these names."""
     proto = ir.serde.serialize_node(node)
+    say_default(proto)
     values = [value for value in (*node.inputs, *node.outputs) if value is not None and value.name]
     return proto, {value: value.name or "" for value in values}
+
+
+def say_default(node: onnx.NodeProto) -> None:
+    """Write the default of an attribute of which onnx's inference takes another one (in place): an STFT is of real signals."""
+    if node.op_type == "STFT" and all(attribute.name != "onesided" for attribute in node.attribute):
+        node.attribute.append(onnx.helper.make_attribute("onesided", 1))
 
 
 def _evaluated(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Any]:

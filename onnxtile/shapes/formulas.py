@@ -1,0 +1,599 @@
+"""SizeFormulas of results as formulas of the sizes of operands, operator by operator, and the few sizes that operators compute with.
+
+onnx's own inference carries numbers and names. It says nothing of a sum or a quotient of names, as a Concat or a convolution makes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import onnx_ir as ir
+
+from onnxtile.model.formula import SizeFormula, SizeRanges, exact_quotient, extreme, product_of
+from onnxtile.operators.node_view import NotApplicable
+from onnxtile.operators.reads import SlidingAxis, broadcast, kernel_axes, same_place
+from onnxtile.operators.table import movement_of, operator_of
+
+SizeFormulas: TypeAlias = tuple[SizeFormula, ...]
+"""The sizes of a tensor, or the elements of a short list of sizes."""
+OpenFormulas: TypeAlias = Sequence[SizeFormula | None]
+"""The sizes of a tensor; None for one that no rule says."""
+
+MOST_LISTED = 64
+"""Elements of the longest list of sizes that is followed."""
+_FAR = 2**29
+"""Exporters write such ends of a Slice for "to the last": no dimension becomes larger."""
+
+ZERO, ONE = SizeFormula.number(0), SizeFormula.number(1)
+
+
+@dataclass(frozen=True)
+class SizeOperands:
+    """What is known of the operands of `node`: their sizes, None where the rank is open, and the elements of lists of whole numbers.
+
+    `unknown` returns a symbol for a whole number of which nothing is known. All symbols are in `ranges`.
+    """
+
+    node: ir.Node
+    shapes: Sequence[SizeFormulas | None]
+    lists: Callable[[int], SizeFormulas | None]
+    unknown: Callable[[], SizeFormula]
+    ranges: SizeRanges
+
+    def shape(self, place: int = 0) -> SizeFormulas | None:
+        """Return the sizes of the operand at `place`."""
+        return self.shapes[place] if place < len(self.shapes) else None
+
+    def has(self, place: int) -> bool:
+        """Return whether there is an operand at `place`."""
+        return place < len(self.node.inputs) and self.node.inputs[place] is not None
+
+    def numbers(self, place: int, attribute: str) -> list[int] | None:
+        """Return the numbers of the operand at `place`, or of an attribute that older versions have for it; None where not known."""
+        return _constants(self.lists(place)) if self.has(place) else self.integers(attribute)
+
+    def integers(self, attribute: str) -> list[int] | None:
+        """Return the integers of an attribute; None where it is left out."""
+        found = self.node.attributes.get_ints(attribute)
+        return None if found is None else list(found)
+
+    def integer(self, attribute: str, default: int) -> int:
+        """Return the integer of an attribute."""
+        return self.node.attributes.get_int(attribute, default)
+
+    def text(self, attribute: str, default: str) -> str:
+        """Return the text of an attribute."""
+        return self.node.attributes.get_string(attribute, default)
+
+    def larger(self, sizes: Iterable[SizeFormula]) -> SizeFormula:
+        """Return the largest of `sizes` over all ranges."""
+        return extreme("max", sizes, self.ranges)
+
+    def broadcast(self, shapes: Sequence[SizeFormulas]) -> OpenFormulas:
+        """Return the sizes to which `shapes` are broadcast: of two that may differ, the larger."""
+        rank = max(map(len, shapes), default=0)
+        columns = zip(*((ONE,) * (rank - len(shape)) + shape for shape in shapes), strict=True)
+        return [self._joined(column) for column in columns]
+
+    def _joined(self, sizes: Sequence[SizeFormula]) -> SizeFormula:
+        different = [size for size in dict.fromkeys(sizes) if size != ONE]
+        numbers = [size for size in different if size.constant is not None]
+        return (numbers or [ONE])[0] if numbers or not different else self.larger(different)
+
+
+ResultRule: TypeAlias = Callable[[SizeOperands], Sequence[OpenFormulas | None] | None]
+"""Returns the sizes of each result; None where it says nothing."""
+
+
+def result_sizes(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    """Return the sizes of the results of a standard operator of `operands`; None where no rule says them."""
+    rule = _RULES.get(operands.node.op_type)
+    if rule is not None:
+        return rule(operands)
+    row = operator_of(operands.node)
+    if row is None or len(operands.node.outputs) != 1:
+        return None
+    if row.reads is same_place:
+        return _same(operands)
+    return _each_of_all(operands) if row.reads is broadcast else None
+
+
+# Movements.
+
+
+def _sliced(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    """A Slice: it may begin or end at a size."""
+    sizes = operands.shape()
+    starts, ends = (_list(operands, place, name) for place, name in ((1, "starts"), (2, "ends")))
+    if sizes is None or starts is None or ends is None:
+        return None
+    axes, steps = operands.numbers(3, "axes"), operands.numbers(4, "steps")
+    if (axes is None and operands.has(3)) or (steps is None and operands.has(4)):
+        return [[None] * len(sizes)]
+    axes = list(range(len(starts))) if axes is None else axes
+    steps = [1] * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(axes) == len(steps) or any(not -len(sizes) <= a < len(sizes) for a in axes):
+        return None
+    found: list[SizeFormula | None] = list(sizes)
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        length = _length(operands, sizes[axis], start, end) if step > 0 else None
+        found[axis] = None if length is None else (length + (step - 1)) // step
+    return [found]
+
+
+def _list(operands: SizeOperands, place: int, attribute: str) -> SizeFormulas | None:
+    if operands.has(place):
+        return operands.lists(place)
+    found = operands.integers(attribute)
+    return None if found is None else tuple(map(SizeFormula.number, found))
+
+
+def _length(operands: SizeOperands, size: SizeFormula, start: SizeFormula, end: SizeFormula) -> SizeFormula | None:
+    first = start if start.limits(operands.ranges)[0] >= 0 else _clamped(operands, size, start)
+    last = _clamped(operands, size, end)
+    return None if first is None or last is None else operands.larger([last - first, ZERO])
+
+
+def _clamped(operands: SizeOperands, size: SizeFormula, place: SizeFormula) -> SizeFormula | None:
+    """Return the place on an axis of this size that a Slice means, counted from 0; None where the sign is not known."""
+    low, high = place.limits(operands.ranges)
+    if high < 0:
+        return operands.larger([place + size, ZERO])
+    if low < 0:
+        return None
+    return size if low >= _FAR else extreme("min", [place, size], operands.ranges)
+
+
+def _reshaped(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    """A Reshape: a 0 is the size of the operand, a -1 what is left of its elements."""
+    sizes, wanted = operands.shape(), _list(operands, 1, "shape")
+    if wanted is None:
+        return None
+    keeps_zero = operands.integer("allowzero", 0) == 1
+    found: list[SizeFormula | None] = []
+    for axis, size in enumerate(wanted):
+        if size.constant == 0 and not keeps_zero:
+            found.append(sizes[axis] if sizes is not None and axis < len(sizes) else None)
+        else:
+            is_size = size.constant is not None or size.limits(operands.ranges)[0] >= 0
+            found.append(size if is_size else None)
+    left = [axis for axis, size in enumerate(found) if size is not None and size.constant == -1]
+    known = [size for axis, size in enumerate(found) if axis not in left and size is not None]
+    for axis in left:
+        is_known = sizes is not None and len(known) == len(found) - 1
+        found[axis] = _rest(product_of(sizes or ()), product_of(known)) if is_known else None
+    return [found]
+
+
+def _rest(total: SizeFormula, known: SizeFormula) -> SizeFormula | None:
+    """Return the size by which `known` makes `total`, of which it is a divisor at all sizes that a run can have."""
+    exact = exact_quotient(total, known)
+    number = known.terms[0][1] if len(known.terms) == 1 else 0
+    if exact is not None or number < 1:
+        return exact
+    without = exact_quotient(total, SizeFormula.of({known.terms[0][0]: 1}))
+    return None if without is None else without // number
+
+
+def _flattened(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    sizes, axis = operands.shape(), operands.integer("axis", 1)
+    if sizes is None or not -len(sizes) <= axis <= len(sizes):
+        return None
+    at = axis + len(sizes) if axis < 0 else axis
+    return [[product_of(sizes[:at]), product_of(sizes[at:])]]
+
+
+def _concatenated(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    parts = [shape for shape in operands.shapes if shape is not None]
+    axis = operands.integer("axis", 1)
+    if len(parts) != len(operands.shapes) or len({len(part) for part in parts}) != 1:
+        return None
+    rank = len(parts[0])
+    if not -rank <= axis < rank:
+        return None
+    columns = [list(dict.fromkeys(column)) for column in zip(*parts, strict=True)]
+    found: list[SizeFormula | None] = [
+        next((s for s in column if s.constant is not None), column[0]) for column in columns
+    ]
+    found[axis] = sum((part[axis] for part in parts), ZERO)
+    return [found]
+
+
+def _split(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    sizes, axis, count = operands.shape(), operands.integer("axis", 0), len(operands.node.outputs)
+    if sizes is None or not -len(sizes) <= axis < len(sizes):
+        return None
+    parts: OpenFormulas | None = _list(operands, 1, "split")
+    if parts is None:
+        parts = [None] * count if operands.has(1) else _even_parts(sizes[axis], count)
+    axis %= len(sizes)
+    return [[*sizes[:axis], part, *sizes[axis + 1 :]] for part in parts]
+
+
+def _even_parts(size: SizeFormula, count: int) -> OpenFormulas:
+    """Return the sizes of parts of which none is larger than the first, and none but the last smaller."""
+    exact = exact_quotient(size, SizeFormula.number(count))
+    if exact is not None:
+        return [exact] * count
+    half = (size + 1) // 2
+    return [half, size - half] if count == 2 else [None] * count
+
+
+def _expanded(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    sizes, wanted = operands.shape(), operands.lists(1)
+    return None if sizes is None or wanted is None else [operands.broadcast([sizes, wanted])]
+
+
+def _filled(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    """A ConstantOfShape."""
+    wanted = operands.lists(0)
+    return None if wanted is None else [wanted]
+
+
+def _counted(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    """A Range of whole numbers that counts in ones."""
+    start, limit, step = (operands.lists(place) for place in range(3))
+    if start is None or limit is None or step is None or step[0].constant != 1:
+        return None
+    return [[operands.larger([limit[0] - start[0], ZERO])]]
+
+
+def _padded(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    sizes, pads = operands.shape(), operands.numbers(1, "pads")
+    axes = operands.numbers(3, "axes")
+    if sizes is None or pads is None or (axes is None and operands.has(3)):
+        return None
+    axes = list(range(len(sizes))) if axes is None else axes
+    if len(pads) != 2 * len(axes):
+        return None
+    found = list(sizes)
+    for axis, before, after in zip(axes, pads, pads[len(axes) :], strict=False):
+        found[axis] = found[axis] + (before + after)
+    return [found]
+
+
+def _tiled(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    sizes, repeats = operands.shape(), operands.lists(1)
+    if sizes is None or repeats is None or len(sizes) != len(repeats):
+        return None
+    return [[size * times for size, times in zip(sizes, repeats, strict=True)]]
+
+
+def _to_space(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    sizes, block = operands.shape(), operands.integer("blocksize", 1)
+    if sizes is None or len(sizes) != 4:
+        return None
+    return [[sizes[0], sizes[1] // (block * block), sizes[2] * block, sizes[3] * block]]
+
+
+def _to_depth(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    sizes, block = operands.shape(), operands.integer("blocksize", 1)
+    if sizes is None or len(sizes) != 4:
+        return None
+    return [[sizes[0], sizes[1] * (block * block), sizes[2] // block, sizes[3] // block]]
+
+
+# Products, windows and images.
+
+
+def _multiplied(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    """A MatMul: axes before the last two are broadcast."""
+    a, b = operands.shape(0), operands.shape(1)
+    if not a or not b:
+        return None
+    rows, columns = ([a[-2]] if len(a) > 1 else []), ([b[-1]] if len(b) > 1 else [])
+    return [[*operands.broadcast([a[:-2], b[:-2]]), *rows, *columns]]
+
+
+def _windows(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    """A convolution or a pooling: as many results as windows have room."""
+    sizes, weight = operands.shape(0), _weight(operands)
+    if sizes is None or len(sizes) < 2 or (weight is None and operands.node.op_type in _WEIGHTS):
+        return None
+    slides: Sequence[SlidingAxis | None] = _slides(operands) or [None] * (len(sizes) - 2)
+    if len(slides) != len(sizes) - 2:
+        return None
+    rounds_up = operands.integer("ceil_mode", 0) == 1
+    axes = [None if s is None else _count(operands, s, n, rounds_up) for s, n in zip(slides, sizes[2:], strict=True)]
+    return [[sizes[0], sizes[1] if weight is None else weight[0], *axes]] * len(operands.node.outputs)
+
+
+_WEIGHTS = {"Conv": 1, "ConvInteger": 1, "ConvTranspose": 1, "DeformConv": 1, "QLinearConv": 3}
+"""The place of the weight."""
+
+
+def _weight(operands: SizeOperands) -> SizeFormulas | None:
+    place = _WEIGHTS.get(operands.node.op_type)
+    return None if place is None else operands.shape(place)
+
+
+def _count(operands: SizeOperands, slide: SlidingAxis, size: SizeFormula, rounds_up: bool) -> SizeFormula:
+    """Return how many windows an axis of this size has; none of those that `rounds_up` adds begins in the padding after it."""
+    stride = slide.stride
+    if slide.auto.startswith("SAME"):
+        return (size + (stride - 1)) // stride
+    before, after = (0, 0) if slide.auto == "VALID" else (slide.before, slide.after)
+    room = size + (before + after - slide.reach)
+    if not rounds_up:
+        return room // stride + 1
+    return extreme(
+        "min", [(room + (stride - 1)) // stride + 1, (size + (before + stride - 1)) // stride], operands.ranges
+    )
+
+
+def _spread(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    """A ConvTranspose."""
+    sizes, weight = operands.shape(0), _weight(operands)
+    if sizes is None or weight is None or len(weight) != len(sizes):
+        return None
+    slides: Sequence[SlidingAxis | None] = _slides(operands, transposed=True) or [None] * (len(sizes) - 2)
+    axes = [None if s is None else _reached(s, n) for s, n in zip(slides, sizes[2:], strict=True)]
+    return [[sizes[0], weight[1] * operands.integer("group", 1), *axes]]
+
+
+def _reached(slide: SlidingAxis, size: SizeFormula) -> SizeFormula:
+    if slide.wanted is not None:
+        return SizeFormula.number(slide.wanted)
+    if slide.auto.startswith("SAME"):
+        return size * slide.stride
+    padding = 0 if slide.auto == "VALID" else slide.before + slide.after
+    return (size - 1) * slide.stride + (slide.reach + slide.output_padding - padding)
+
+
+def _slides(operands: SizeOperands, *, transposed: bool = False) -> list[SlidingAxis] | None:
+    weight = _weight(operands)
+    kernel = operands.integers("kernel_shape") or _constants(None if weight is None else weight[2:])
+    try:
+        return None if kernel is None else kernel_axes(operands.node, kernel, transposed=transposed)
+    except NotApplicable:
+        return None
+
+
+def _resized(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    """A Resize to sizes that are given: those by scales are numbers alone."""
+    sizes, wanted = operands.shape(), operands.lists(3)
+    if sizes is None or wanted is None or operands.text("keep_aspect_ratio_policy", "stretch") != "stretch":
+        return None
+    axes = operands.integers("axes") or list(range(len(sizes)))
+    found = list(sizes)
+    for axis, size in zip(axes, wanted, strict=False):
+        found[axis] = size
+    return [found]
+
+
+def _unpooled(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    """A MaxUnpool to sizes that are given; without them onnx says these."""
+    sizes = operands.shape()
+    return (
+        None
+        if sizes is None or not operands.has(2)
+        else [operands.lists(2) or [*sizes[:2], *[None] * (len(sizes) - 2)]]
+    )
+
+
+# Other operators.
+
+
+def _same(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    return [operands.shape()]
+
+
+def _each_of_all(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    given = [shape for place, shape in enumerate(operands.shapes) if operands.has(place)]
+    known = [shape for shape in given if shape is not None]
+    return [operands.broadcast(known)] if len(known) == len(given) else None
+
+
+def _largest(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    """A TopK."""
+    sizes, count, axis = operands.shape(), operands.lists(1), operands.integer("axis", -1)
+    if sizes is None or not -len(sizes) <= axis < len(sizes):
+        return None
+    found: list[SizeFormula | None] = list(sizes)
+    found[axis] = None if count is None else count[0]
+    return [found] * len(operands.node.outputs)
+
+
+def _attended(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    """An Attention: its result, the keys and values so far, and the scores."""
+    query, keys, values = (operands.shape(place) for place in range(3))
+    if query is None or keys is None or values is None or not len(query) == len(keys) == len(values):
+        return None
+    if len(query) == 3:
+        heads, shared = operands.integer("q_num_heads", 0), operands.integer("kv_num_heads", 0)
+        if not heads or not shared:
+            return None
+        result = [*query[:2], (values[2] // shared) * heads]
+        query, keys, values = (
+            _in_heads(one, count) for one, count in ((query, heads), (keys, shared), (values, shared))
+        )
+    else:
+        result = [*query[:3], values[3]]
+    past = operands.shape(4) if operands.has(4) else None
+    length = None if operands.has(4) and past is None else keys[2] + (ZERO if past is None else past[2])
+    present = [[*one[:2], length, one[3]] for one in (keys, values)]
+    return [result, *present, [*query[:3], length]]
+
+
+def _in_heads(sizes: SizeFormulas, heads: int) -> SizeFormulas:
+    return (sizes[0], SizeFormula.number(heads), sizes[1], sizes[2] // heads)
+
+
+def _transformed(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    """A DFT of as many samples as there are, of which the half is enough where they are real."""
+    sizes, axes = operands.shape(), _constants(operands.lists(2))
+    if sizes is None or operands.has(1) or operands.integer("inverse", 0) or (axes is None and operands.has(2)):
+        return None
+    axis = operands.integer("axis", 1) if axes is None else axes[0]
+    found = list(sizes[:-1])
+    if operands.integer("onesided", 0):
+        found[axis if axis >= 0 else axis + 1] = sizes[axis] // 2 + 1
+    return [[*found, SizeFormula.number(2)]]
+
+
+_RULES: Mapping[str, ResultRule] = {
+    "Attention": _attended,
+    "Concat": _concatenated,
+    "ConstantOfShape": _filled,
+    "ConvTranspose": _spread,
+    "DFT": _transformed,
+    "DepthToSpace": _to_space,
+    "Expand": _expanded,
+    "Flatten": _flattened,
+    "GroupNormalization": _same,
+    "MaxUnpool": _unpooled,
+    "MeanVarianceNormalization": _same,
+    "Pad": _padded,
+    "Range": _counted,
+    "Reshape": _reshaped,
+    "Resize": _resized,
+    "Slice": _sliced,
+    "SpaceToDepth": _to_depth,
+    "Split": _split,
+    "StringConcat": _each_of_all,
+    "Tile": _tiled,
+    "TopK": _largest,
+    **dict.fromkeys(("AveragePool", "Conv", "ConvInteger", "DeformConv", "LpPool", "MaxPool", "QLinearConv"), _windows),
+    **dict.fromkeys(("MatMul", "MatMulInteger"), _multiplied),
+}
+"""The sizes of what an operator makes."""
+
+
+# Lists of sizes, as models compute with them.
+
+
+def result_list(operands: SizeOperands) -> SizeFormulas | None:
+    """Return the elements of the result of a standard operator on lists of sizes; None where they are not known."""
+    node = operands.node
+    if movement_of(node) in {"renames", "converts"}:
+        return operands.lists(0)
+    rule = _ELEMENTWISE.get(node.op_type)
+    if rule is not None:
+        return _each(operands, rule)
+    other = _LISTS.get(node.op_type)
+    found = None if other is None else other(operands)
+    return None if found is None or len(found) > MOST_LISTED else found
+
+
+def _each(operands: SizeOperands, compute: _Elementwise) -> SizeFormulas | None:
+    lists = [operands.lists(place) for place in range(len(operands.node.inputs))]
+    known = [one for one in lists if one is not None]
+    count = max(map(len, known), default=0)
+    if len(known) != len(lists) or not {len(one) for one in known} <= {1, count}:
+        return None
+    columns = zip(*(one * count if len(one) == 1 else one for one in known), strict=True)
+    return whole(compute(operands, *column) for column in columns)
+
+
+def _divided(operands: SizeOperands, total: SizeFormula, divisor: SizeFormula) -> SizeFormula | None:
+    """Return a whole quotient, which ONNX rounds towards 0."""
+    number = divisor.constant
+    if number is not None and number > 0 and total.limits(operands.ranges)[0] >= 0:
+        return total // number
+    return exact_quotient(total, divisor)
+
+
+def _equal(operands: SizeOperands, a: SizeFormula, b: SizeFormula) -> SizeFormula | None:
+    low, high = (a - b).limits(operands.ranges)
+    if low > 0 or high < 0:
+        return ZERO
+    return None if low or high else ONE
+
+
+def _chosen(operands: SizeOperands) -> SizeFormulas | None:
+    """A Where: only what it chooses must be known."""
+    condition, yes, no = (operands.lists(place) for place in range(3))
+    truths = _constants(condition)
+    if truths is None:
+        return None
+    count = max(len(truths), len(yes or ()), len(no or ()))
+    lists: list[Sequence[SizeFormula | None]] = [yes or [None], no or [None]]
+    a, b = ([*one] * count if len(one) == 1 else one for one in lists)
+    chosen = truths * count if len(truths) == 1 else truths
+    return whole(x if truth else y for truth, x, y in zip(chosen, a, b, strict=False))
+
+
+def _measured(operands: SizeOperands) -> SizeFormulas | None:
+    sizes = operands.shape()
+    if sizes is None or operands.node.op_type == "Size":
+        return None if sizes is None else (product_of(sizes),)
+    end = operands.node.attributes.get("end")
+    return sizes[operands.integer("start", 0) : None if end is None else end.as_int()]
+
+
+def _all_of(operands: SizeOperands) -> SizeFormulas | None:
+    """A Concat of lists, of which elements may be unknown."""
+    parts = [operands.lists(place) or _unknown(operands, place) for place in range(len(operands.node.inputs))]
+    return None if None in parts else tuple(one for part in parts for one in part or ())
+
+
+def _unknown(operands: SizeOperands, place: int) -> SizeFormulas | None:
+    shape = operands.shape(place)
+    count = shape[0].constant if shape is not None and len(shape) == 1 else None
+    return None if count is None or count > MOST_LISTED else tuple(operands.unknown() for _ in range(count))
+
+
+def _taken(operands: SizeOperands) -> SizeFormulas | None:
+    """A Gather or a Slice of a list."""
+    data, shape = operands.lists(0), operands.shape()
+    places = [_constants(operands.lists(place)) for place in range(1, len(operands.node.inputs))]
+    if data is None or None in places or shape is None or len(shape) != 1:
+        return None
+    first = (places or [None])[0] or []
+    if operands.node.op_type == "Gather":
+        return tuple(data[one] for one in first) if all(-len(data) <= one < len(data) for one in first) else None
+    if len(first) != 1 or len(places) < 2:
+        return None
+    step = places[3] if len(places) > 3 else [1]
+    return data[first[0] : (places[1] or [0])[0] : (step or [1])[0]]
+
+
+def _repeated(operands: SizeOperands) -> SizeFormulas | None:
+    """A ConstantOfShape: a list of one number."""
+    wanted, value = _constants(operands.lists(0)), operands.node.attributes.get("value")
+    if value is None or wanted is None or len(wanted) != 1 or wanted[0] > MOST_LISTED:
+        return None
+    tensor = value.as_tensor()
+    return (SizeFormula.number(int(tensor.numpy().ravel()[0])),) * wanted[0] if is_whole(tensor.dtype) else None
+
+
+_Elementwise: TypeAlias = Callable[..., SizeFormula | None]
+_ELEMENTWISE: Mapping[str, _Elementwise] = {
+    "Add": lambda _, a, b: a + b,
+    "Div": _divided,
+    "Equal": _equal,
+    "Max": lambda operands, *sizes: extreme("max", sizes, operands.ranges),
+    "Min": lambda operands, *sizes: extreme("min", sizes, operands.ranges),
+    "Mul": lambda _, a, b: a * b,
+    "Sub": lambda _, a, b: a - b,
+}
+_LISTS: Mapping[str, Callable[[SizeOperands], SizeFormulas | None]] = {
+    "Concat": _all_of,
+    "ConstantOfShape": _repeated,
+    "Gather": _taken,
+    "Shape": _measured,
+    "Size": _measured,
+    "Slice": _taken,
+    "Where": _chosen,
+}
+
+
+def is_whole(dtype: ir.DataType | None) -> bool:
+    """Return whether sizes are computed in this element type, or compared."""
+    return dtype in {ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL}
+
+
+def whole(found: Iterable[SizeFormula | None]) -> SizeFormulas | None:
+    """Return all sizes; None where one is not known."""
+    listed = tuple(found)
+    known = tuple(one for one in listed if one is not None)
+    return known if len(known) == len(listed) else None
+
+
+def _constants(sizes: Sequence[SizeFormula] | None) -> list[int] | None:
+    """Return the numbers that `sizes` are; None where one is no number."""
+    found = [None] if sizes is None else [size.constant for size in sizes]
+    known = [one for one in found if one is not None]
+    return known if len(known) == len(found) else None
