@@ -221,6 +221,12 @@ class GraphNode:
         )
         return dict(self.bodies.items()) if is_entered else {}
 
+    @property
+    def made_inside(self) -> Iterator[Value]:
+        """The named values of its bodies, and of the function that it calls, at any depth."""
+        for body in (*self.graphs, *([] if self.inside is None else [self.inside])):
+            yield from body.made_inside
+
     def reads(self) -> dict[Value, None]:
         """Return the values that it and its bodies read of the graphs around them, each once."""
         found = {value: None for value in self.inputs if value is not None}
@@ -264,8 +270,7 @@ class Graph:
             yield from [value] if value.name else []
         for node in self.nodes:
             yield from (value for value in node.outputs if value.name)
-            for body in node.graphs:
-                yield from body.made_inside
+            yield from node.made_inside
 
     @cached_property
     def names(self) -> dict[GraphNode, str]:

@@ -494,12 +494,12 @@ class _Planned:
 
     def _made(self, node: ir.Node, outputs: Iterable[ir.Value]) -> Iterator[NodeResult]:
         """Yield the `outputs` of `node`, whose calls are the last."""
-        is_meta_op = node.op_identifier() in self._model.functions
+        is_graph = node.op_identifier() in self._model.functions or node.op_type in CONTROL_FLOW
         for value in outputs:
             if value in self._places:
                 tensor = self._tensor(value)
                 is_narrow = ir.DataType(tensor.dtype) in _QUANTISED
-                is_rounded = is_narrow and (is_meta_op or makes_quantised(value))
+                is_rounded = is_narrow and (is_graph or makes_quantised(value))
                 place = self._places[value]
                 yield NodeResult(len(self._calls), value.name or "", node.op_type, tensor, place, is_rounded)
 

@@ -174,7 +174,7 @@ def _rest(total: SizeFormula, known: SizeFormula) -> SizeFormula | None:
     if exact is not None or number < 1:
         return exact
     without = exact_quotient(total, SizeFormula.of({known.terms[0][0]: 1}))
-    return None if without is None else without // number
+    return None if without is None or without.constant is not None else without // number
 
 
 def _flattened(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
