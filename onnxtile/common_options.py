@@ -232,6 +232,12 @@ class EmitOptions:
             choices=Choices("onnxtile.firmware.weights:HOLDERS"),
         ),
     ] = "code"
+    c_kernels: Annotated[
+        Path | None,
+        Option(
+            "functions in C of your own for kernels of a .c, as a table", "TABLE.toml", heading=WRITING, default="none"
+        ),
+    ] = None
     target_cc: Annotated[
         str,
         Option(

@@ -6,15 +6,18 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from onnxtile.firmware import in_place
+from onnxtile.firmware.own_kernels import OwnKernels, compiled_objects
 from onnxtile.firmware.prove import (
     RUNS,
     STATE_RUNS,
+    CheckedRun,
     Proof,
     Tools,
     command_done,
@@ -24,9 +27,10 @@ from onnxtile.firmware.prove import (
     output_of,
     require_proved,
     runs_of,
+    succeed,
 )
 from onnxtile.firmware.prove_results import compared_results
-from onnxtile.firmware.steps import program_of
+from onnxtile.firmware.steps import CProgram, program_of
 from onnxtile.firmware.write import CSource, written
 from onnxtile.model.feeds import ANYTHING, Wanted
 from onnxtile.planning.result import PlanResult
@@ -102,10 +106,14 @@ class Firmware:
 
 @dataclass(frozen=True)
 class ProgramTarget:
-    """The commands of a compiler for a target, and of what runs its programs; an empty one is that of this machine, or nothing."""
+    """The commands of a compiler for a target, and of what runs its programs; an empty one is that of this machine, or nothing.
+
+    `own` has the user's functions for kernels.
+    """
 
     compiler: str = ""
     runner: str = ""
+    own: OwnKernels | None = None
 
     def tools(self) -> Tools | None:
         """Return the commands; None where there is no compiler. Raises UsageError for one that is not there."""
@@ -148,35 +156,59 @@ def build(
 
     Raises UsageError that names the node for which no C can be written, or where a tool fails; Mismatch where the program differs.
     """
-    tools = target.tools()
     progress("writing C")
-    program, here = program_of(opened, plan), HERE.tools()
+    program, here = program_of(opened, plan, target.own), HERE.tools()
     copied: Mapping[str, int] = {}
     if here is not None:
         progress("running kernels of C in place")
         program, copied = in_place.checked(program, here)
     source = written(program, _NAME, weights)
-    if tools is None:
-        return Firmware(source, not_proved("no C compiler is here"), None, copied)
-    footprint = footprint_of(source, tools)
-    if not verify:
-        return Firmware(source, not_proved("verification is off"), footprint, copied)
-    if target.compiler and not tools.runner:
-        return Firmware(source, not_proved("no runner is given for the target"), footprint, copied)
-    progress("running C")
-    runs = list(runs_of(opened, plan, wanted, max(RUNS, state_runs) if plan.states else RUNS))
+    with _with_objects(target.tools(), target.own) as tools:
+        if tools is None:
+            return Firmware(source, not_proved("no C compiler is here"), None, copied)
+        footprint = footprint_of(source, tools)
+        if not verify:
+            return Firmware(source, not_proved("verification is off"), footprint, copied)
+        if target.compiler and not tools.runner:
+            return Firmware(source, not_proved("no runner is given for the target"), footprint, copied)
+        progress("running C")
+        runs = list(runs_of(opened, plan, wanted, max(RUNS, state_runs) if plan.states else RUNS))
+        proof = _proof(program, source, opened, runs, tools, progress)
+    require_proved(proof)
+    return Firmware(source, proof, footprint, copied)
+
+
+def _proof(
+    program: CProgram,
+    source: CSource,
+    opened: Unfolded,
+    runs: list[CheckedRun],
+    tools: Tools,
+    progress: Progress,
+) -> Proof:
+    """Return the proof of `source`, the text of `program`, by `runs` beside onnxruntime."""
     if source.transfers and len(runs) == 1:
-        runs *= RUNS  # the copies are made early in one run, and late in another
+        runs = runs * RUNS  # the copies are made early in one run, and late in another
     coarsest = max((precision_of(dtype.numpy()) for dtype in halves(opened.model)), default=0.0)
     output = output_of(source, runs, tools)
     proof = compared(source, runs, output, tools, coarsest)
-    if program.is_rounded or not proof.equal:
-        progress("running C, node by node")
-        few = runs[:1] if tools.runner else runs  # an emulator is slow
-        results = compared_results(program, _NAME, opened, few, tools, output, coarsest)
-        proof = replace(proof, results=results)
-    require_proved(proof)
-    return Firmware(source, proof, footprint, copied)
+    if not program.is_rounded and proof.equal:
+        return proof
+    progress("running C, node by node")
+    few = runs[: 1 if tools.runner else RUNS]  # an emulator is slow
+    return replace(proof, results=compared_results(program, _NAME, opened, few, tools, output, coarsest))
+
+
+@contextmanager
+def _with_objects(tools: Tools | None, own: OwnKernels | None) -> Iterator[Tools | None]:
+    """Yield `tools` with the objects of the user's functions as further files. Raises UsageError where the compiler refuses them."""
+    if tools is None or own is None:
+        yield tools
+        return
+    with tempfile.TemporaryDirectory(prefix="onnxtile-") as folder:
+        command, reason = _without_files(tools.compiler), "the C compiler refuses a source of the table of kernels"
+        objects = compiled_objects(own, command, Path(folder), lambda words: succeed(words, reason))
+        yield replace(tools, compiler=(*tools.compiler, *own.options, *map(str, objects)))
 
 
 # The bytes of a program, by the tools beside its compiler.
@@ -187,8 +219,7 @@ _SECTION = re.compile(r"^(\.\S+)\s+(\d+)", re.MULTILINE)
 def footprint_of(source: CSource, tools: Tools) -> Footprint | None:
     """Return the bytes of `source`; None where the tool `size` is missing beside the compiler, or it fails."""
     command = _without_files(tools.compiler)
-    named = re.search(r"(gcc|clang|cc)(-[\d.]+)?$", command[0])
-    size = shutil.which("size" if named is None else command[0][: named.start()] + "size")
+    named, size = _named(command)
     if size is None:
         return None
     with tempfile.TemporaryDirectory(prefix="onnxtile-") as name:
@@ -199,24 +230,38 @@ def footprint_of(source: CSource, tools: Tools) -> Footprint | None:
         done = command_done([*command, "-fstack-usage", *options], None)
         if done.returncode:
             done = command_done([*command, *options], None)
-        listed = command_done([size, "-A", str(folder / "net.o")], None)
+        objects = [word for word in tools.compiler if word.endswith(".o")]
+        listed = command_done([size, "-A", str(folder / "net.o"), *objects], None)
         if done.returncode or listed.returncode:
             return None
         usages = [path.read_text("utf-8") for path in folder.glob("*.su")]
-    sections = {section: int(count) for section, count in _SECTION.findall(listed.stdout)}
+    sections = [(section, int(count)) for section, count in _SECTION.findall(listed.stdout)]
 
     def total(*starts: str) -> int:
-        return sum(count for section, count in sections.items() if section.startswith(starts))
+        return sum(count for section, count in sections if section.startswith(starts))
 
     weights = source.weights
     constants = total(".rodata", ".data", ".data.rel.ro") + len(source.weights_file)
     return Footprint(
-        " ".join(tools.compiler[:1]),
+        named,
         total(".text"),
         max(constants, weights),
         total(".bss"),
         _stack(usages, source.title, source.repeats),
     )
+
+
+_COMPILER = re.compile(r"(gcc|g\+\+|clang|clang\+\+|cc|c\+\+)(-[\d.]+)?$")
+
+
+def _named(command: Sequence[str]) -> tuple[str, str | None]:
+    """Return what to call a compiler, and the tool `size` beside it, None where that is missing.
+
+    It may come after other words, as in "ccache gcc" or "python -m ziglang cc".
+    """
+    place = next((place for place, word in enumerate(command) if _COMPILER.search(word)), 0)
+    words = [Path(word).name for word in command[: place + 1] if not word.startswith("-")]
+    return " ".join(words), shutil.which(_COMPILER.sub("size", command[place]))
 
 
 def _without_files(command: tuple[str, ...]) -> list[str]:

@@ -110,8 +110,8 @@ def _sizes(kernel: DistinctKernel) -> dict[str, int]:
 
 
 def _layout(call: PlainCall) -> OperandLayout | None:
-    """Return the layout of a call where a result overlaps an operand, else None."""
-    if not isinstance(call, KernelCall):
+    """Return the layout of a call where a result overlaps an operand, else None; a function of the user's has to allow that."""
+    if not isinstance(call, KernelCall) or call.kernel.own is not None:
         return None
     sizes = _sizes(call.kernel)
     ordered = sorted(

@@ -17,9 +17,27 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from onnxtile.firmware.own_kernels import function_in_c, included
 from onnxtile.firmware.steps import IR_VERSION, DistinctKernel
 from onnxtile.model.submodel import assembled, tensor_type
 from onnxtile.system.errors import UsageError
+
+CTYPES: dict[int, str] = {
+    onnx.TensorProto.FLOAT: "float",
+    onnx.TensorProto.DOUBLE: "double",
+    onnx.TensorProto.INT8: "int8_t",
+    onnx.TensorProto.UINT8: "uint8_t",
+    onnx.TensorProto.INT16: "int16_t",
+    onnx.TensorProto.UINT16: "uint16_t",
+    onnx.TensorProto.INT32: "int32_t",
+    onnx.TensorProto.UINT32: "uint32_t",
+    onnx.TensorProto.INT64: "int64_t",
+    onnx.TensorProto.UINT64: "uint64_t",
+    onnx.TensorProto.BOOL: "bool",
+    onnx.TensorProto.FLOAT16: "uint16_t",
+    onnx.TensorProto.BFLOAT16: "uint16_t",
+}
+"""The type in C of an element; of floats of 16 bits that of their bits."""
 
 # Functions of emx-onnx-cgen, read from its text.
 
@@ -338,8 +356,31 @@ class CKernels:
     kernels: tuple[CKernel, ...]
 
 
+NO_KERNELS = "#define idx_t int32_t\n"
+"""What a program declares that has no kernels of emx-onnx-cgen."""
+
+
 def kernels_in_c(kernels: Sequence[DistinctKernel], name: str) -> CKernels:
-    """Return the kernels in C; `name` is the start of the names of functions. Raises UsageError."""
+    """Return the kernels in C, those of the user's functions too; `name` is the start of the names of functions. Raises UsageError."""
+    made = _emx_kernels([kernel for kernel in kernels if kernel.own is None], name)
+    functions, found, emx = list(made.functions), list[CKernel](), iter(made.kernels)
+    numbers: dict[str, int] = {}
+    for kernel in kernels:
+        if kernel.own is None:
+            found.append(next(emx))
+            continue
+        types = {own: CTYPES.get(tensor.dtype, "uint8_t") for own, tensor in kernel.tensors}
+        text, operands, own_numbers = function_in_c(kernel.own, types, "KERNEL")
+        if text not in numbers:
+            numbers[text] = len(functions)
+            functions.append(CFunction(text.replace("KERNEL", f"{name}_{len(functions)}"), len(operands)))
+        found.append(CKernel(numbers[text], own_numbers, operands))
+    includes = included(kernel.own for kernel in kernels if kernel.own is not None)
+    head = f"{made.head or NO_KERNELS}\n{includes}" if includes else made.head
+    return CKernels(head, tuple(functions), tuple(found))
+
+
+def _emx_kernels(kernels: Sequence[DistinctKernel], name: str) -> CKernels:
     require_emx()
     require_operators(kernels)
     text = compiled(kernels)

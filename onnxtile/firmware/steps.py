@@ -19,6 +19,7 @@ from onnx import helper
 
 from onnxtile.declare.plan_document import PlannedBody, PlannedBuffer
 from onnxtile.firmware.four_bits import PackedWeights, packed_weights
+from onnxtile.firmware.own_kernels import WORKING, OwnCall, OwnKernels, own_call
 from onnxtile.firmware.rows import row_model
 from onnxtile.firmware.transfers import TransferSchedule
 from onnxtile.fusion.lower.driver import lower
@@ -79,7 +80,8 @@ class DistinctKernel:
     """One different kernel: a node whose operands are called i0, i1 ... and its results o0, o1 ...
 
     `tensors` has the types by these names. `fixed` has the constants, as serialised tensors, whose numbers decide what the kernel is.
-    `opsets` are the versions of operators. `label` is the first node that runs it, for messages.
+    `opsets` are the versions of operators. `label` is the first node that runs it, for messages. `own` is the call of the user's function
+    that runs it, where there is one.
     """
 
     node: bytes
@@ -88,6 +90,7 @@ class DistinctKernel:
     opsets: tuple[tuple[str, int], ...]
     label: str = field(compare=False)
     op_type: str = field(compare=False)
+    own: OwnCall | None = None
 
 
 @dataclass(frozen=True)
@@ -303,10 +306,13 @@ class CProgram:
         return replace(self, calls=(*calls, *self.calls[done:]))
 
 
-def program_of(opened: Unfolded, plan: PlanResult) -> CProgram:
-    """Return the calls of `plan`, a plan of `opened`. Raises UsageError for what has no fixed bytes, ModelError."""
+def program_of(opened: Unfolded, plan: PlanResult, own: OwnKernels | None = None) -> CProgram:
+    """Return the calls of `plan`, a plan of `opened`, with the user's `own` kernels.
+
+    Raises UsageError for what has no fixed bytes, or no such arguments, and ModelError.
+    """
     _require_fixed(plan)
-    return _Planned(opened, plan, _ProgramParts()).program()
+    return _Planned(opened, plan, _ProgramParts(own)).program()
 
 
 def _require_fixed(plan: PlanResult) -> None:
@@ -334,8 +340,9 @@ def _require_fixed(plan: PlanResult) -> None:
 
 @dataclass
 class _ProgramParts:
-    """What all graphs of a program have in common: constants by value, and different islands."""
+    """What all graphs of a program have in common: the user's kernels, constants by value, and different islands."""
 
+    own: OwnKernels | None = None
     constants: dict[tuple[int, tuple[int, ...], bytes], int] = field(default_factory=dict)
     arrays: list[Array] = field(default_factory=list)
     islands: dict[object, Island] = field(default_factory=dict)
@@ -357,6 +364,8 @@ _QUANTISED = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, 
 """The element types of quantised tensors."""
 _MOST_RUNS = 256
 """Runs of bytes of a row of a Scan along an inner axis."""
+_MOST_SIZE = (1 << 31) - 1
+"""The largest size that kernels count to."""
 _MOST_FIXED = 1024
 """Elements of a constant that decides what a kernel is."""
 
@@ -382,6 +391,7 @@ class _Planned:
         self._arenas = {arena.name: number for number, arena in enumerate(plan.arenas)}
         self._in_workspace = ends is not None
         self._base, self._end = workspace
+        self._own = {} if shared.own is None else shared.own.of(self._model, self._constants, lambda: self._shapes)
         graph = self._model.graph
         self._inputs = [value for value in graph.inputs if value not in self._constants]
         self._place_buffers(graph, plan.buffers)
@@ -484,12 +494,12 @@ class _Planned:
 
     def _made(self, node: ir.Node, outputs: Iterable[ir.Value]) -> Iterator[NodeResult]:
         """Yield the `outputs` of `node`, whose calls are the last."""
-        is_meta_op = node.op_identifier() in self._model.functions
+        is_graph = node.op_identifier() in self._model.functions or node.op_type in CONTROL_FLOW
         for value in outputs:
             if value in self._places:
                 tensor = self._tensor(value)
                 is_narrow = ir.DataType(tensor.dtype) in _QUANTISED
-                is_rounded = is_narrow and (is_meta_op or makes_quantised(value))
+                is_rounded = is_narrow and (is_graph or makes_quantised(value))
                 place = self._places[value]
                 yield NodeResult(len(self._calls), value.name or "", node.op_type, tensor, place, is_rounded)
 
@@ -722,6 +732,9 @@ class _Planned:
 
     def _kernel(self, name: str, node: ir.Node) -> None:
         """Call the kernel of a node."""
+        if node in self._own:
+            self._own_kernel(name, node)
+            return
         packed = packed_weights(node, self._constants)
         if packed is not None:
             self._packed_product(name, node, packed)
@@ -743,7 +756,41 @@ class _Planned:
             node.op_type,
         )
         places = {own: self._place(value) for value, own in (*names.items(), *made.items())}
-        self._calls.append(KernelCall(kernel, places))
+        set_by = {
+            own: self._shared.constant(self._fixed_array(value), self._tensor(value)) for value, own in fixed.items()
+        }
+        self._calls.append(KernelCall(kernel, places | set_by))
+
+    def _own_kernel(self, name: str, node: ir.Node) -> None:
+        """Call the user's function for a node, with a workspace after those of the meta-ops around it."""
+        own, facts = self._own[node]
+        assert self._shared.own is not None
+        names: dict[ir.Value, str] = {}
+        places, tensors = dict[str, BytePlace](), list[tuple[str, TensorForm]]()
+        for place, value in enumerate((*node.inputs, *node.outputs)):
+            if value is None or not value.name or value in names:
+                continue
+            names[value] = f"i{len(names)}" if place < len(node.inputs) else f"o{place - len(node.inputs)}"
+            tensor, order = self._tensor(value), own.axes.get(place)
+            if order is not None and place < len(node.inputs):
+                if value not in self._constants or len(order) != len(tensor.sizes):
+                    raise UsageError(f"the axes of inputs[{place}] of {name!r} are not those of a constant")
+                tensor = replace(tensor, sizes=tuple(tensor.sizes[axis] for axis in order))
+                places[names[value]] = self._shared.constant(self._constants.array(value).transpose(order), tensor)
+            else:
+                places[names[value]] = self._place(value)
+            tensors.append((names[value], tensor))
+        size = own.workspace.bytes(node, self._shapes)
+        if size:
+            at = align(self._end, self._plan.alignment)
+            places[WORKING] = BytePlace(WORKSPACE, 0, at)
+            self._shared.workspace = max(self._shared.workspace, at + size)
+        call = own_call(own, self._shared.own.include, node, facts, names)
+        used = {argument for argument in call.arguments if isinstance(argument, str)}
+        if WORKING in used and not size:
+            raise UsageError(f"the call of {own.function!r} has a workspace of no bytes", hint='add workspace = "..."')
+        kernel = DistinctKernel(b"", tuple(tensors), (), (), name, node.op_type, call)
+        self._calls.append(KernelCall(kernel, {one: place for one, place in places.items() if one in used}))
 
     def _packed_product(self, name: str, node: ir.Node, packed: PackedWeights) -> None:
         """Call the kernel of a product with weights of 4 bits, which it unpacks."""
@@ -781,9 +828,14 @@ class _Planned:
         places = (place for place, operand in enumerate(node.inputs) if operand is value)
         return any(place in row.shaped_by or place in row.set_by for place in places)
 
+    def _fixed_array(self, value: ir.Value) -> Array:
+        """Return the numbers of a constant that says what is computed: a Slice up to 2^63 - 1 is one up to the end, which is 32 bits."""
+        array = self._constants.array(value)
+        return array.clip(-_MOST_SIZE, _MOST_SIZE) if array.dtype == np.int64 else array
+
     def _serialised(self, value: ir.Value) -> bytes:
         tensor = self._tensor(value)
-        array = np.ascontiguousarray(self._constants.array(value))
+        array = np.ascontiguousarray(self._fixed_array(value))
         made = helper.make_tensor("", tensor.dtype, tensor.sizes, array.tobytes(), raw=True)
         found: bytes = made.SerializeToString(deterministic=True)
         return found

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import onnx
 
 from onnxtile.firmware.calls import (
     SpaceOffset,
@@ -20,7 +19,7 @@ from onnxtile.firmware.calls import (
     stream_of,
     units_of,
 )
-from onnxtile.firmware.kernels import CFunction, CKernel, kernels_in_c
+from onnxtile.firmware.kernels import CTYPES, NO_KERNELS, CFunction, CKernel, kernels_in_c
 from onnxtile.firmware.steps import (
     ARENA,
     CONSTANT,
@@ -47,22 +46,6 @@ from onnxtile.system.errors import about_options
 
 _MOST_IN_CODE = 1 << 29
 """Bytes of weights in the text of C: each takes three of text, and a compiler many more."""
-CTYPES: dict[int, str] = {
-    onnx.TensorProto.FLOAT: "float",
-    onnx.TensorProto.DOUBLE: "double",
-    onnx.TensorProto.INT8: "int8_t",
-    onnx.TensorProto.UINT8: "uint8_t",
-    onnx.TensorProto.INT16: "int16_t",
-    onnx.TensorProto.UINT16: "uint16_t",
-    onnx.TensorProto.INT32: "int32_t",
-    onnx.TensorProto.UINT32: "uint32_t",
-    onnx.TensorProto.INT64: "int64_t",
-    onnx.TensorProto.UINT64: "uint64_t",
-    onnx.TensorProto.BOOL: "bool",
-    onnx.TensorProto.FLOAT16: "uint16_t",
-    onnx.TensorProto.BFLOAT16: "uint16_t",
-}
-"""The type in C of an element; of floats of 16 bits that of their bits."""
 
 
 @dataclass(frozen=True)
@@ -379,7 +362,7 @@ _HEAD = """\
 def _head(title: str, name: str, head: str) -> str:
     head = re.sub(r"^/\*.*?\*/\n", "", head, count=1, flags=re.DOTALL).strip()
     head = head.replace("#include <string.h>\n", "").replace("#include <stdint.h>\n", "")
-    head = head or "#define idx_t int32_t"  # a model of views and copies alone has no kernels
+    head = head or NO_KERNELS.strip()
     return f"{filled(_HEAD, name, title=title)}\n{head}\n"
 
 

@@ -261,13 +261,18 @@ def require_target(options: EmitOptions) -> None:
     if options.wants_c:
         from onnxtile.firmware.build import ProgramTarget
         from onnxtile.firmware.kernels import require_emx
+        from onnxtile.firmware.own_kernels import read_own_kernels
 
         require_emx()
         ProgramTarget(options.target_cc, options.runner).tools()
-    elif options.target_cc or options.runner or options.weights != "code":
-        name = "target_cc" if options.target_cc else "runner" if options.runner else "weights"
-        message = f"{{{name}}} is about a program in C, and {{emit}} names none"
-        raise about_options(message, hint="add {emit} net.c")
+        if options.c_kernels is not None:
+            read_own_kernels(options.c_kernels)
+    else:
+        about_c = ("target_cc", "runner", "c_kernels", *(("weights",) if options.weights != "code" else ()))
+        for name in about_c:
+            if getattr(options, name):
+                message = f"{{{name}}} is about a program in C, and {{emit}} names none"
+                raise about_options(message, hint="add {emit} net.c")
     if options.runner and not options.target_cc:
         raise about_options(
             "{runner} runs what {target_cc} compiles, which is not given",

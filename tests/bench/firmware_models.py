@@ -253,7 +253,7 @@ def silero_vad() -> onnx.ModelProto | None:
     if spec is None or spec.origin is None:
         return None
     model = onnx.load(Path(spec.origin).parent / "data" / "silero_vad_16k_op15.onnx")
-    for info in (*model.graph.input, *model.graph.output):
+    for info in model.graph.input:
         for dim in info.type.tensor_type.shape.dim:
             if not dim.HasField("dim_value"):
                 dim.dim_value = 576 if dim.dim_param == "sequence" else 1

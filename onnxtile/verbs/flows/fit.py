@@ -105,8 +105,10 @@ def run(options: FitStepOptions) -> Outcome:
 def _with_firmware(result: FittedModel, options: FitStepOptions) -> FittedModel:
     """Return `result` with its program in C. Raises UsageError, Mismatch."""
     from onnxtile.firmware.build import ProgramTarget, build
+    from onnxtile.firmware.own_kernels import read_own_kernels
 
-    target = ProgramTarget(options.target_cc, options.runner)
+    own = None if options.c_kernels is None else read_own_kernels(options.c_kernels)
+    target = ProgramTarget(options.target_cc, options.runner, own)
     planned = result.planned
     how: dict[str, Any] = {"verify": options.verify, "weights": options.weights, "progress": options.progress}
     program = build(planned.opened, planned.plan, target=target, **how)

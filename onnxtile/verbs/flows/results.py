@@ -406,11 +406,11 @@ class PlannedModel(ModelResult):
         state = proved if self.not_run is None else f"checked, not run: {self.not_run}"
         return f"{self.plan.summary}, {state}"
 
-    def write(self, path: str | Path, *, weights: str = "code") -> None:
+    def write(self, path: str | Path, *, weights: str = "code", c_kernels: str | Path | None = None) -> None:
         """Write the plan to `path` in the format that the ending selects: .json, .html, .c, .h, .csv, .svg ... Raises UsageError.
 
         A .c has its header beside it, and is proved as `plan` proves one, where the plan was verified. With `weights` "file" it has a
-        .weights.bin, too.
+        .weights.bin, too. `c_kernels` is the file of a table of your own functions for kernels.
         """
         from onnxtile.report.format import RenderOptions, format_of
 
@@ -421,7 +421,7 @@ class PlannedModel(ModelResult):
             return
         for file in (whole, *form.paths_beside(whole)):
             require_writable(file)
-        with staged(form.contents(self._document(weights), whole, RenderOptions(form.title(whole)))):
+        with staged(form.contents(self._document(weights, c_kernels), whole, RenderOptions(form.title(whole)))):
             pass
 
     @property
@@ -429,22 +429,24 @@ class PlannedModel(ModelResult):
         """The JSON of the plan, from which every format can be written."""
         return self._document("code")
 
-    def _document(self, weights: str) -> PlanExport:
+    def _document(self, weights: str, c_kernels: str | Path | None = None) -> PlanExport:
         from onnxtile.report.format import PlanExport
 
-        program = cache(lambda: self.firmware or self._built(weights))
+        program = cache(lambda: self.firmware or self._built(weights, c_kernels))
         return PlanExport(
             self.plan.to_dict(), self.constant_block, self.certificate, lambda title: program().files(title)
         )
 
-    def _built(self, weights: str) -> Firmware:
+    def _built(self, weights: str, c_kernels: str | Path | None) -> Firmware:
         """Return the program in C. Raises UsageError for a node for which none can be written, Mismatch."""
-        from onnxtile.firmware.build import build
+        from onnxtile.firmware.build import ProgramTarget, build
+        from onnxtile.firmware.own_kernels import read_own_kernels
         from onnxtile.shapes.opened_calls import unfold
         from onnxtile.shapes.resolve import resolve
 
+        own = None if c_kernels is None else read_own_kernels(Path(c_kernels))
         opened = unfold(self.model, resolve(self.model, run=True), Constants(self.model))
-        return build(opened, self.plan, verify=self.verdict is not None, weights=weights)
+        return build(opened, self.plan, verify=self.verdict is not None, weights=weights, target=ProgramTarget(own=own))
 
     def certificate(self) -> dict[str, Any]:
         """Return the certificate of the plan, which `check/check_account.py` and `check_bound.py` accept. Raises ModelError."""
