@@ -320,6 +320,20 @@ def test_operands_that_say_what_is_computed_need_not_be_read_and_others_are_weig
     assert made.proof.equal and made.source.weights == read.get(kind, 0)
 
 
+@needs_cc
+def test_a_slice_up_to_a_number_beyond_32_bits_ends_with_the_axis() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 17]>
+        g (float[2, 6] x, int64[1] start) => (float[2, 2] y) <int64[1] end = {2147483648}, int64[1] axis = {1}, int64[1] step = {2}> {
+            s = Selu(x)
+            y = Slice(s, start, end, axis, step)
+        }"""
+    )
+    inputs = {"x": np.arange(12, dtype=np.float32).reshape(2, 6), "start": np.asarray([3])}
+    planned = onnxtile.plan(model, verify=False)
+    assert build(opened_of(planned), planned.plan, wanted=Wanted(inputs)).proof.equal
+
+
 def test_a_graph_that_hands_out_its_input_and_a_constant_copies_them() -> None:
     model = onnx.parser.parse_model(
         """<ir_version: 10, opset_import: ["": 17]>
