@@ -1,7 +1,7 @@
 """The check of a published plan against its model: every value, every row, every body and every figure.
 
-It uses the graph and the published plan. It shares no code with the planner, except reading models and their shapes, and the type of a
-result. It takes about as many steps as the graph has nodes and values.
+It uses the graph, read from its protobuf, and the document of the plan. It shares no code with the planner: what shape inference knows
+comes to it as plain data. It takes about as many steps as the graph has nodes and values.
 """
 
 from __future__ import annotations

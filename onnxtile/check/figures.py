@@ -87,8 +87,7 @@ def _is_handed_out(value: Value) -> bool:
 
 def _note_inside(node: GraphNode, found: ExpectedLists) -> None:
     reason = f"made inside {node.name or node.first_output!r}, which runs as one kernel"
-    for body in node.graphs:
-        found.outside.update((value, reason) for value in body.made_inside)
+    found.outside.update((value, reason) for value in node.made_inside)
     if node.function is not None:
         found.tolerated.update((value, reason) for value in node.function.graph.made_inside)
 

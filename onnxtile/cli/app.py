@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from onnxtile.cli.command import command
-from onnxtile.cli.help import Group, require_command
+from onnxtile.cli.command import Group, command, require_command
 from onnxtile.declare.verb import Verb
 from onnxtile.system.registry import discover, named
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import pydantic
 
+from onnxtile.declare.plan_document import Arena, PlannedBuffer, PlanRow, first_fault
 from onnxtile.system.errors import UsageError, about_options, invalid
 from onnxtile.system.files import require_readable
 from onnxtile.system.registry import discover
@@ -160,100 +161,83 @@ class Emission:
         return found
 
 
-# A plan read back from its JSON, with a check of the fields that a picture needs.
+# A plan read back from its JSON, with a check of the fields that a picture needs. Any other field may be there.
 
 _HINT = "write one by: onnxtile plan MODEL --emit before.json"
 
-_Bytes = Annotated[int, pydantic.Field(ge=0, le=2**53)]
-"""No larger, as steps: so far a page counts exactly."""
-_Step = Annotated[int, pydantic.Field(ge=0, le=2**53)]
+_LARGEST = 2**53
+"""So far a page counts exactly."""
 
 
-class _StrictJson(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(strict=True)
+@dataclass(frozen=True, kw_only=True)
+class _DrawnGraph:
+    buffers: tuple[PlannedBuffer, ...]
+    schedule: tuple[str, ...] | None = None
+    steps: tuple[int, ...] | None = None
+    operators: tuple[str, ...] | None = None
+    constant_nodes: tuple[str, ...] | None = None
+    bodies: tuple[_DrawnBody, ...] | None = None
 
-
-class _PartJson(_StrictJson):
-    start: _Bytes
-    size: _Bytes
-    first: _Step
-    last: _Step
-
-
-class _BufferRowJson(_StrictJson):
-    name: str
-    arena: str
-    offset: _Bytes
-    size: _Bytes
-    first: _Step
-    last: _Step
-    kind: str
-    alias: str | None = None
-    node: str | None = None
-    dtype: str | None = None
-    shape: list[int] | None = None
-    parts: list[_PartJson] | None = None
-
-    @pydantic.model_validator(mode="after")
-    def _lives(self) -> Self:
-        if self.last < self.first:
-            raise ValueError("the last step of its life is before the first")
-        return self
-
-
-class _ArenaJson(_StrictJson):
-    name: str
-    size: _Bytes
-    capacity: _Bytes | None = None
-
-
-class _ScheduledJson(_StrictJson):
-    buffers: list[_BufferRowJson]
-    schedule: list[str] | None = None
-    steps: list[_Step] | None = None
-    operators: list[str] | None = None
-    constant_nodes: list[str] | None = None
-    bodies: list[_BodyJson] | None = None
-
-    @pydantic.model_validator(mode="after")
-    def _has_a_step_and_an_operator_for_each_node(self) -> Self:
+    def faults(self, where: str = "") -> Iterator[str]:
+        """Yield what no picture can show; `where` is the way to the graph."""
+        nodes = self.schedule or ()
         for name, entries in (("steps", self.steps), ("operators", self.operators)):
-            if entries is not None and len(entries) != len(self.schedule or ()):
-                raise ValueError(f"{name} and schedule have different lengths")
-        return self
+            if entries is not None and len(entries) != len(nodes):
+                yield f"{where}{name} and schedule have different lengths"
+        if not all(0 <= step <= _LARGEST for step in self.steps or ()):
+            yield f"{where}steps: no numbers from 0 to 2^53"
+        for place, row in enumerate(self.buffers):
+            yield from _too_large(row, ("offset", "size", "first", "last"), f"{where}buffers.{place}")
+            for part in row.parts or ():
+                yield from _too_large(part, ("start", "size", "first", "last"), f"{where}buffers.{place}.parts")
+            if row.last < row.first:
+                yield f"{where}buffers.{place}: the last step of its life is before the first"
+        for place, body in enumerate(self.bodies or ()):
+            if body.node not in nodes:
+                yield f"{where}a body belongs to the node {body.node!r}, which is not in the schedule"
+            yield from body.faults(f"{where}bodies.{place}.")
 
-    @pydantic.model_validator(mode="after")
-    def _has_the_nodes_of_its_bodies(self) -> Self:
-        for body in self.bodies or ():
-            if body.node not in (self.schedule or ()):
-                raise ValueError(f"a body belongs to the node {body.node!r}, which is not in the schedule")
-        return self
+
+def _too_large(row: PlanRow, names: Iterable[str], where: str) -> Iterator[str]:
+    for name in names:
+        if not 0 <= (getattr(row, name) or 0) <= _LARGEST:
+            yield f"{where}.{name}: no number from 0 to 2^53"
 
 
-class _BodyJson(_ScheduledJson):
+@dataclass(frozen=True, kw_only=True)
+class _DrawnBody(_DrawnGraph):
     node: str
     attribute: str | None
 
 
-class _WholePlanJson(_ScheduledJson):
-    arenas: list[_ArenaJson]
-    alignment: Annotated[int, pydantic.Field(ge=1, le=2**53)] | None = None
+@dataclass(frozen=True, kw_only=True)
+class _DrawnPlan(_DrawnGraph):
+    arenas: tuple[Arena, ...]
+    alignment: Annotated[int, pydantic.Field(ge=1, le=_LARGEST)] | None = None
+
+    def faults(self, where: str = "") -> Iterator[str]:
+        """Yield what no picture can show of the graph, then of the arenas."""
+        yield from super().faults(where)
+        for place, arena in enumerate(self.arenas):
+            yield from _too_large(arena, ("size", "capacity"), f"arenas.{place}")
 
 
 def read_plan(path: Path) -> PlanJson:
     """Return the plan in the JSON file `path`. Raises UsageError with the first field that is wrong."""
     require_readable(path, UsageError, hint=_HINT)
     try:
-        found: Any = json.loads(path.read_bytes())
+        text = path.read_bytes()
+        found: Any = json.loads(text)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}", hint=_HINT) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no JSON: {error}", hint=_HINT) from error
     try:
-        _WholePlanJson.model_validate(found)
+        drawn = pydantic.TypeAdapter(_DrawnPlan).validate_json(text, strict=True)
+        fault = next(drawn.faults(), None)
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{path} is no plan: {field + ': ' if field else ''}{first['msg']}", hint=_HINT) from None
+        fault = first_fault(error)
+    if fault is not None:
+        raise UsageError(f"{path} is no plan: {fault}", hint=_HINT)
     plan: PlanJson = found
     return plan

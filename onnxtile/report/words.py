@@ -1,4 +1,4 @@
-"""Bytes for people."""
+"""A plan in words: sizes in bytes, states, formulas, the headline of a picture, and the proof of the size."""
 
 from __future__ import annotations
 

@@ -134,6 +134,7 @@ class Propagation:
         self._open = dict(upper or {})
         self._least: dict[ir.Value, Array] = {}
         self._numbers: dict[ir.Value, Array] = {}
+        self._computed: set[ir.Value] = set()
         self._lists: dict[ir.Value, SizeFormulas] = {}
         self._news: set[ir.Value] = set(news)
         self._ranges: dict[str, SizeRange] = {**named_sizes(model), **(ranges or {})}
@@ -306,7 +307,13 @@ class Propagation:
 
     def _operands(self, node: ir.Node) -> SizeOperands:
         shapes = [None if value is None else self.sizes(value) for value in node.inputs]
-        return SizeOperands(node, shapes, lambda place: self._list(node, place), self._unknown, self._ranges)
+
+        def reals(place: int) -> list[float] | None:
+            value = node.inputs[place] if place < len(node.inputs) else None
+            array = None if value is None or value in self._least else self._numbers.get(value)
+            return array.ravel().tolist() if array is not None and array.dtype.kind == "f" else None
+
+        return SizeOperands(node, shapes, lambda place: self._list(node, place), reals, self._unknown, self._ranges)
 
     def _unknown(self) -> SizeFormula:
         """Return a symbol for a whole number of which nothing is known."""
@@ -378,6 +385,7 @@ class Propagation:
 
     def _learn(self, value: ir.Value, array: Array) -> None:
         self._numbers[value] = array
+        self._computed.add(value)
         self.dims[value] = array.shape
         self._news.add(value)
 
@@ -463,6 +471,9 @@ class Propagation:
             return
         failure = self._failure(node, model)
         if failure is not None:
+            # At sizes that a model cannot run with, the numbers that it computes are wrong: then the result stays open.
+            if not self._bodies and not self._computed.isdisjoint(value for value in node.inputs if value is not None):
+                return
             if not self._bodies:
                 raise ModelError(f"the shapes contradict each other: {failure}")
             reason = f"never made: {node.op_type} {node.name or ''}".rstrip() + " cannot run on tensors of these shapes"

@@ -202,6 +202,12 @@ class Shapes:
         found = {value: tuple(size.at(sizes) for size in formulas) for value, formulas in self._formulas.items()}
         return replace(self, _dims={**self._dims, **found})
 
+    def carried_on(self, model: ir.Model) -> Propagation:
+        """Return what follows from these shapes of `model`: the few numbers that it computes of them."""
+        found = Propagation(model, self._dtypes, self._dims)
+        found.run()
+        return found
+
     def never(self, value: ir.Value) -> str | None:
         """Return why no run makes `value`, which stands in a branch that cannot be taken; None where one may."""
         return self._never.get(value)

@@ -64,7 +64,7 @@ def count(options: CountOptions) -> NodeCount:
 
 
 def _run(options: CountOptions) -> Outcome:
-    result = count(options.model, times=options.times)
+    result = count.from_options(options)
     return Outcome(result, "", text=f"{result.nodes} nodes\\n")
 
 

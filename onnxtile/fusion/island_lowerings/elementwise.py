@@ -11,6 +11,7 @@ from onnxtile.fusion.lower.island_lowering import (
     clamped,
     elements_of,
     limits,
+    on_stored,
     real_elements,
     require_alike,
     scale_pair,
@@ -51,8 +52,7 @@ class UnaryIsland(IslandLowering):
             given = {"axis": 1 if opset < 13 else -1, **given, "opset": opset}
             if x.dims is not None and x.dims[-1] == 1:
                 raise NotLowered("its softmax is of one element, of which QLinearSoftmax makes 0")
-        inputs = (*stored_triple(x), *scale_pair(result))
-        return clamped(island, NewNode(f"QLinear{self.name}", inputs, given, ORT_DOMAIN))
+        return clamped(island, on_stored(island, f"{ORT_DOMAIN}::QLinear{self.name}", given))
 
 
 _POOLING = frozenset({"auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides"})
@@ -78,10 +78,7 @@ class BinaryIsland(IslandLowering):
         """Return the operator of onnxruntime of that name."""
         if len(island.steps[0].sources) != 2:
             raise NotLowered(f"{self._operator} takes two operands")
-        a, b, result = island.stored(0), island.stored(1), island.result
-        require_alike(a.rule, b.rule, result)
-        inputs = (*stored_triple(a), *stored_triple(b), *scale_pair(result))
-        return clamped(island, NewNode(self._operator, inputs, domain=ORT_DOMAIN))
+        return clamped(island, on_stored(island, f"{ORT_DOMAIN}::{self._operator}"))
 
 
 class SubIsland(IslandLowering):
@@ -191,12 +188,10 @@ class WhereIsland(IslandLowering):
 
     def to_ort(self, island: IslandSite) -> Replacement:
         """Return QLinearWhere."""
-        condition, x, y, result = island.source(0), island.stored(1), island.stored(2), island.result
+        condition = island.source(0)
         if not isinstance(condition, Argument) or condition.value is None:
             raise NotLowered("its condition is computed in it")
-        require_alike(x.rule, y.rule, result)
-        inputs = (condition.value, *stored_triple(x), *stored_triple(y), *scale_pair(result))
-        return clamped(island, NewNode("QLinearWhere", inputs, domain=ORT_DOMAIN))
+        return clamped(island, on_stored(island, f"{ORT_DOMAIN}::QLinearWhere"))
 
 
 WHERE = WhereIsland()
@@ -212,8 +207,8 @@ class ReduceMeanIsland(IslandLowering):
 
     def to_ort(self, island: IslandSite) -> Replacement:
         """Return QLinearGlobalAveragePool."""
-        x, result, node = island.stored(0), island.result, island.first
-        require_alike(x.rule, result)
+        x, node = island.stored(0), island.first
+        require_alike(x.rule, island.result)
         axes, rank = _axes(island), len(x.dims or ())
         if (
             rank < 3
@@ -221,8 +216,7 @@ class ReduceMeanIsland(IslandLowering):
             or not node.attributes.get_int("keepdims", 1)
         ):
             raise NotLowered("its mean is not over all axes after the channels, which stay as axes of length 1")
-        inputs = (*stored_triple(x), *scale_pair(result))
-        return clamped(island, NewNode("QLinearGlobalAveragePool", inputs, domain=ORT_DOMAIN))
+        return clamped(island, on_stored(island, f"{ORT_DOMAIN}::QLinearGlobalAveragePool"))
 
 
 def _axes(island: IslandSite) -> tuple[int, ...]:

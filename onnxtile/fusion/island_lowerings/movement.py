@@ -7,10 +7,8 @@ from onnxtile.fusion.lower.island_lowering import (
     IslandSite,
     StoredTensor,
     clamped,
-    require_alike,
+    on_stored,
     require_alone,
-    scale_pair,
-    stored_triple,
 )
 from onnxtile.fusion.lower.lowering import (
     ORT_DOMAIN,
@@ -98,10 +96,7 @@ class ConcatIsland(IslandLowering):
         operands = [island.stored(place) for place in range(len(island.steps[0].sources))]
         if all(one.rule.same_as(island.result) for one in operands):
             return self.to_onnx(island)
-        require_alike(*(one.rule for one in operands), island.result)
-        triples = (part for one in operands for part in stored_triple(one))
-        inputs = (*scale_pair(island.result), *triples)
-        return clamped(island, NewNode("QLinearConcat", inputs, settings(island.first), ORT_DOMAIN))
+        return clamped(island, on_stored(island, f"{ORT_DOMAIN}::QLinearConcat", settings(island.first)))
 
 
 CONCAT = ConcatIsland()

@@ -12,6 +12,7 @@ from onnxtile.fusion.lower.island_lowering import (
     IslandSite,
     StoredTensor,
     clamped,
+    on_stored,
     product_by_blocks,
     require_alike,
     require_alone,
@@ -42,10 +43,7 @@ class MatMulIsland(IslandLowering):
 
     def to_onnx(self, island: IslandSite) -> Replacement:
         """Return QLinearMatMul-10."""
-        a, b, result = island.stored(0), island.stored(1), island.result
-        require_alike(a.rule, result)
-        inputs = (*stored_triple(a), *stored_triple(b, axis=-1), *scale_pair(result))
-        return clamped(island, NewNode("QLinearMatMul", inputs, since=10))
+        return clamped(island, on_stored(island, "QLinearMatMul"))
 
     def to_ort(self, island: IslandSite) -> Replacement:
         """Return QLinearMatMul-10; with a bias QGemm, to floats MatMulIntegerToFloat, with a weight in blocks MatMulNBits."""
@@ -126,12 +124,10 @@ class ConvIsland(IslandLowering):
 
     def to_onnx(self, island: IslandSite) -> Replacement:
         """Return QLinearConv-10."""
-        x, weight, result = island.stored(0), island.stored(1), island.result
-        require_alike(x.rule, result)
-        inputs = (*stored_triple(x), *stored_triple(weight, axis=0), *scale_pair(result))
+        x, weight = island.stored(0), island.stored(1)
+        require_alike(x.rule, island.result)
         bias = stored_bias(island, island.source(2), (x, weight), _channels(weight))
-        operands = inputs if bias is None else (*inputs, bias)
-        return clamped(island, NewNode("QLinearConv", operands, settings(island.first), since=10))
+        return clamped(island, on_stored(island, "QLinearConv", settings(island.first), bias=bias))
 
     def to_ort(self, island: IslandSite) -> Replacement:
         """Return QLinearConv-10."""

@@ -2,245 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable
+from functools import cached_property
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxtile.fusion.lower.lowering import Argument, FactsTable
 from onnxtile.model.constants import Constants
-from onnxtile.model.known import Dim, Dims
-from onnxtile.operators.table import movement_of
+from onnxtile.shapes.propagation import Propagation
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.runtime import Array
-
-# Numbers that a model computes from shapes: the root of a head's size, the place where a vector is halved.
-#
-# They are no constants, for a shape may be any; where the sizes they come from are known, so are they. Sizes that are not known are NaN,
-# which arithmetic carries on, so that each element is known or not on its own.
-
-_DEEPEST = 40
-_Arrays = Sequence[Array]
-
-
-def _axis(node: ir.Node) -> int:
-    return node.attributes.get_int("axis", 0)
-
-
-def _slice(x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None) -> Array:
-    places = range(len(starts)) if axes is None else axes.astype(np.int64)
-    strides = np.ones(len(starts)) if steps is None else steps
-    cut: list[Any] = [slice(None)] * x.ndim
-    for axis, start, end, step in zip(places, starts, ends, strides, strict=True):
-        cut[axis] = slice(int(start), int(min(end, 2**31)), int(step))
-    part: Array = x[tuple(cut)]
-    return part
-
-
-def _squeezed(x: Array, axes: Array | None = None) -> Array:
-    return np.squeeze(x) if axes is None else np.squeeze(x, tuple(axes.astype(np.int64)))
-
-
-def _cast(x: Array, to: int) -> Array:
-    return x if ir.DataType(to).is_floating_point() else np.trunc(x)
-
-
-_OPERATORS: Mapping[str, Callable[[ir.Node, _Arrays], Array]] = {
-    "Identity": lambda _, x: x[0],
-    "Cast": lambda node, x: _cast(x[0], node.attributes.get_int("to", 1)),
-    "Gather": lambda node, x: np.take(x[0], x[1].astype(np.int64), _axis(node)),
-    "Slice": lambda _, x: _slice(*x),
-    "Concat": lambda node, x: np.concatenate(list(x), _axis(node)),
-    "Unsqueeze": lambda _, x: np.expand_dims(x[0], tuple(x[1].astype(np.int64))),
-    "Squeeze": lambda _, x: _squeezed(*x),
-    "Reshape": lambda _, x: x[0].reshape(x[1].astype(np.int64)),
-    "Add": lambda _, x: x[0] + x[1],
-    "Sub": lambda _, x: x[0] - x[1],
-    "Mul": lambda _, x: x[0] * x[1],
-    "Sqrt": lambda _, x: np.sqrt(x[0]),
-    "Floor": lambda _, x: np.floor(x[0]),
-    "Pow": lambda _, x: x[0] ** x[1],
-    "Reciprocal": lambda _, x: 1.0 / x[0],
-}
-
-
-class KnownNumbers:
-    """What is known of computed numbers, given the shapes and element types of values, and the elements of small constants."""
-
-    def __init__(self, shapes: Shapes, constant: Callable[[ir.Value], Array | None]) -> None:
-        self._shapes = shapes
-        self._constant = constant
-        self._known: dict[ir.Value, Array | None] = {}
-
-    def of(self, value: ir.Value) -> Array | None:
-        """Return the elements of `value` as float64; None where one of them is not known."""
-        array = self._of(value, 0)
-        return None if array is None or np.isnan(array).any() else array
-
-    def _of(self, value: ir.Value, depth: int) -> Array | None:
-        if value not in self._known:
-            self._known[value] = None
-            with np.errstate(all="ignore"):
-                self._known[value] = self._computed(value, depth)
-        return self._known[value]
-
-    def _computed(self, value: ir.Value, depth: int) -> Array | None:
-        held = self._constant(value)
-        if held is not None:
-            return held.astype(np.float64) if held.dtype.kind in "iufb" else None
-        node = value.producer()
-        if node is None or node.domain not in {"", "ai.onnx"} or depth > _DEEPEST:
-            return None
-        if node.op_type == "Shape":
-            return self._shape(node)
-        if node.op_type != "Div" and node.op_type not in _OPERATORS:
-            return None
-        operands = [None if v is None else self._of(v, depth + 1) for v in node.inputs]
-        known = [operand for operand in operands if operand is not None]
-        if len(known) != len(operands):
-            return None
-        return self._applied(node, known)
-
-    def _applied(self, node: ir.Node, operands: _Arrays) -> Array | None:
-        if node.op_type == "Div":
-            return self._quotient(node, operands)
-        if node.op_type in {"Slice", "Squeeze", "Unsqueeze"} and node.attributes:
-            return None  # of an opset before 13
-        try:
-            return np.asarray(_OPERATORS[node.op_type](node, operands))
-        except (IndexError, ValueError):
-            return None  # a place that is not known
-
-    def _quotient(self, node: ir.Node, operands: _Arrays) -> Array | None:
-        dtype = self._shapes.dtype(node.outputs[0])
-        if dtype is None:
-            return None
-        quotient: Array = operands[0] / operands[1]
-        return quotient if dtype.is_floating_point() else np.trunc(quotient)
-
-    def _shape(self, node: ir.Node) -> Array | None:
-        source = node.inputs[0]
-        dims = None if source is None else self._shapes.dims(source)
-        if dims is None:
-            return None
-        sizes = np.asarray([dim if isinstance(dim, int) else np.nan for dim in dims])
-        return sizes[node.attributes.get_int("start", 0) : node.attributes.get_int("end", len(sizes))]
-
-
-# Sizes that shape inference gives up on, by symbols: what -1 stands for in a Reshape whose other sizes are those of its input.
-
-_LONGEST = 12
-
-
-class Symbols:
-    """The dimensions of values, beyond what `shapes` know, through Transpose and Reshape."""
-
-    def __init__(self, shapes: Shapes, numbers: KnownNumbers) -> None:
-        self._shapes = shapes
-        self._numbers = numbers
-        self._known: dict[ir.Value, Dims | None] = {}
-
-    def dims(self, value: ir.Value) -> Dims | None:
-        """Return the dimensions of `value`, numbers where these follow."""
-        if value not in self._known:
-            self._known[value] = self._shapes.dims(value)
-            self._known[value] = self._refined(value)
-        return self._known[value]
-
-    def _refined(self, value: ir.Value) -> Dims | None:
-        dims, node = self._shapes.dims(value), value.producer()
-        if node is None or node.domain not in {"", "ai.onnx"} or _is_whole(dims):
-            return dims
-        source = node.inputs[0] if node.inputs else None
-        found: Dims | None = None
-        if node.op_type == "Transpose" and source is not None and "perm" in node.attributes:
-            before, perm = self.dims(source), node.attributes["perm"].as_ints()
-            found = None if before is None else tuple(before[axis] for axis in perm)
-        elif node.op_type == "Reshape" and source is not None:
-            found = self._reshaped(node, source)
-        if found is None or (dims is not None and len(dims) != len(found)):
-            return dims
-        return (
-            found
-            if dims is None
-            else tuple(a if isinstance(a, int) or b is None else b for a, b in zip(dims, found, strict=True))
-        )
-
-    def _reshaped(self, node: ir.Node, source: ir.Value) -> Dims | None:
-        before, target = self.dims(source), self._target(node.inputs[1])
-        if before is None or target is None or node.attributes.get_int("allowzero", 0) != 0:
-            return None
-        if any(size == 0 and i >= len(before) for i, size in enumerate(target)):
-            return None
-        sizes = [before[i] if size == 0 else size for i, size in enumerate(target)]
-        if sizes.count(-1) == 1:
-            sizes[sizes.index(-1)] = _left(before, [size for size in sizes if size != -1])
-        return tuple(sizes)
-
-    def _target(self, value: ir.Value | None) -> list[Dim] | None:
-        """Return the sizes that a Reshape asks for, as far as they are known."""
-        array = None if value is None else self._numbers.of(value)
-        if array is not None:
-            return [int(size) for size in array.ravel()]
-        node = None if value is None else value.producer()
-        if node is None or node.op_type != "Concat":
-            return None
-        sizes: list[Dim] = []
-        for part in node.inputs:
-            found = None if part is None else self._numbers.of(part)
-            sizes += [self._symbol(part)] if found is None else [int(size) for size in found.ravel()]
-        return sizes
-
-    def _symbol(self, value: ir.Value | None) -> Dim:
-        """Return the size of which a value of one element is made, read off the shape of another value; None where it is not so."""
-        for _ in range(_LONGEST):
-            node = None if value is None else value.producer()
-            if node is None:
-                return None
-            if node.op_type in {"Gather", "Slice"}:
-                return self._picked(node)
-            if node.op_type == "Shape":
-                return self._only(node)
-            if movement_of(node) not in {"renames", "converts"}:
-                return None
-            value = node.inputs[0]
-        return None
-
-    def _picked(self, node: ir.Node) -> Dim:
-        inner = None if node.inputs[0] is None else node.inputs[0].producer()
-        places = [None if value is None else self._numbers.of(value) for value in node.inputs[1:3]]
-        if (
-            inner is None
-            or inner.op_type != "Shape"
-            or inner.attributes
-            or inner.inputs[0] is None
-            or places[0] is None
-        ):
-            return None
-        dims, place = self.dims(inner.inputs[0]), int(places[0].ravel()[0])
-        one = node.op_type == "Gather" or (places[1] is not None and int(places[1].ravel()[0]) == place + 1)
-        return dims[place] if dims is not None and one and -len(dims) <= place < len(dims) else None
-
-    def _only(self, node: ir.Node) -> Dim:
-        dims = None if node.inputs[0] is None else self.dims(node.inputs[0])
-        start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", 1 << 30)
-        return dims[start] if dims is not None and end == start + 1 and 0 <= start < len(dims) else None
-
-
-def _is_whole(dims: Dims | None) -> bool:
-    return dims is not None and all(isinstance(dim, int) for dim in dims)
-
-
-def _left(before: Dims, others: list[Dim]) -> Dim:
-    """Return the elements of `before` divided by `others`: a number where the symbols are the same in both."""
-    symbols = sorted(str(dim) for dim in before if not isinstance(dim, int))
-    if None in before or None in others or symbols != sorted(str(dim) for dim in others if not isinstance(dim, int)):
-        return None
-    whole, taken = (math.prod(dim for dim in dims if isinstance(dim, int)) for dims in (before, others))
-    return whole // taken if taken and whole % taken == 0 else None
-
 
 _MOST_ELEMENTS = 16
 """Constants of no more elements than this are looked into: numbers, axes."""
@@ -252,8 +23,7 @@ class LoweringFacts(FactsTable):
     def __init__(self, model: ir.Model, shapes: Shapes) -> None:
         self._shapes = shapes
         self._constants = Constants(model)
-        self._numbers = KnownNumbers(shapes, self._small)
-        self._symbols = Symbols(shapes, self._numbers)
+        self._model = model
         self._values: dict[str, ir.Value | None] = {}
         for graph in model.graphs():
             made = (value for node in graph for value in node.outputs if value.name)
@@ -266,16 +36,24 @@ class LoweringFacts(FactsTable):
         known = self._values.get(value.name or "")
         if known is None:
             return Argument(value, value.dtype, None)
-        dims = self._symbols.dims(known)
+        dims = self._shapes.dims(known)
         tensor = known.const_value if known in self._constants else None
         if dims is None and tensor is not None:
             dims = tuple(tensor.shape.numpy())
         dtype = self._shapes.dtype(known) or (tensor.dtype if tensor is not None else None)
         array = self._small(known)
         if array is None and dtype is not None and (dims is None or _count(dims) <= _MOST_ELEMENTS):
-            computed = self._numbers.of(known)
+            computed = self._computed.number(known)
             array = None if computed is None else computed.astype(dtype.numpy())
         return Argument(value, dtype, dims, array, known in self._constants)
+
+    @cached_property
+    def _computed(self) -> Propagation:
+        """The numbers that the model computes from shapes: the root of a head's size, the place where a vector is halved.
+
+        They are no constants, for a shape may be any; where the sizes they come from are known, so are they.
+        """
+        return self._shapes.carried_on(self._model)
 
     def _small(self, value: ir.Value) -> Array | None:
         """Return the elements of a constant that has few; None for any other value."""

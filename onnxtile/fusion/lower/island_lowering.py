@@ -25,6 +25,7 @@ from onnxtile.fusion.lower.lowering import (
     NotLowered,
     Operand,
     Replacement,
+    Setting,
     held,
     known_dtype,
     operand_of,
@@ -32,6 +33,8 @@ from onnxtile.fusion.lower.lowering import (
 from onnxtile.model import keys
 from onnxtile.model.known import Dims
 from onnxtile.model.node_kinds import dequantises, quantises
+from onnxtile.operators.row import FloatMeaning
+from onnxtile.operators.table import operators
 from onnxtile.system.runtime import Array
 
 EIGHT_BITS = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
@@ -371,6 +374,41 @@ def scale_pair(rule: QuantisationRule, *, axis: int | None = None, rank: int | N
     zeros = np.zeros(rule.scales.shape, rule.dtype.numpy())
     zero = rule.zero_point if rule.zero_point is not None else Literal(zeros, rule.dtype, "zero_point")
     return rule.scale, zero
+
+
+def on_stored(
+    island: IslandSite, operator: str, given: Mapping[str, Setting] | None = None, *, bias: Operand = None
+) -> NewNode:
+    """Return `operator` on what the first operator of `island` reads, each operand with its scale at the place that its row says.
+
+    `bias` is the last operand, where it has one. Raises NotLowered.
+    """
+    row = operators()[operator]
+    meaning, weight = row.quantised, None if row.factors is None else row.factors[1]
+    assert isinstance(meaning, FloatMeaning) and meaning.result is not None
+    count = len(island.steps[0].sources)
+    places = meaning.operands or range(meaning.repeated or 0, (meaning.repeated or 0) + 3 * count, 3)
+    stored = {place: island.stored(index) for index, place in enumerate(places) if meaning.is_scaled(place)}
+    require_alike(*(tensor.rule for place, tensor in stored.items() if place != weight), island.result)
+    inputs: dict[int, Operand] = {places[-1]: bias} if bias is not None else {}
+    for index, place in enumerate(places):
+        if place in stored:
+            columns = meaning.columns
+            axis = columns[1] if columns is not None and columns[0] == place else None
+            inputs |= dict(enumerate(stored_triple(stored[place], axis=axis), start=place))
+        elif place != places[-1] or weight is None:
+            inputs[place] = _argument(island.source(index)).value
+    inputs |= dict(zip(meaning.result, scale_pair(island.result), strict=True))
+    domain, _, name = operator.rpartition("::")
+    return NewNode(
+        name, tuple(inputs[place] for place in sorted(inputs)), dict(given or {}), domain, 1 if domain else 10
+    )
+
+
+def _argument(source: IslandOperand) -> Argument:
+    if not isinstance(source, Argument) or source.value is None:
+        raise NotLowered("an operand that is not quantised is computed in it")
+    return source
 
 
 def require_alike(*rules: QuantisationRule) -> None:

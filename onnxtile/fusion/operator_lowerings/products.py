@@ -1,4 +1,4 @@
-"""Quantised products as float ones between quantisations: matrices, convolutions, weights in blocks, attention."""
+"""Products with one float operand or result as float ones between quantisations: weights in blocks, attention, dynamic quantisation."""
 
 from __future__ import annotations
 
@@ -9,34 +9,6 @@ from onnxtile.fusion.lower.island_lowering import unpacked_weight, unpacked_zero
 from onnxtile.fusion.lower.lowering import ORT_DOMAIN, Literal, NotLowered, Operand, Replacement, known_dims, settings
 from onnxtile.fusion.lower.operator_lowering import OperatorLowering, OperatorSite, QdqSteps
 from onnxtile.system.runtime import Array
-
-
-class QLinearMatMulToQdq(OperatorLowering):
-    """https://onnx.ai/onnx/operators/onnx__QLinearMatMul.html."""
-
-    name = "QLinearMatMul"
-
-    def to_qdq(self, site: OperatorSite) -> Replacement:
-        """Return MatMul of what is dequantised."""
-        steps = QdqSteps(site)
-        a, b = steps.stored(0, 1, 2), steps.stored(3, 4, 5, axis=len(known_dims(site.arguments[3])) - 1)
-        return steps.finished(steps.compute("MatMul", (a, b), {}, since=1), 6, 7)
-
-
-class QGemmToQdq(OperatorLowering):
-    """QGemm of onnxruntime's docs/ContribOperators.md."""
-
-    name = "com.microsoft::QGemm"
-
-    def to_qdq(self, site: OperatorSite) -> Replacement:
-        """Return Gemm of what is dequantised, its bias included; to floats where the result has no scale."""
-        given = settings(site.node)
-        alpha = given.get("alpha", 1.0)
-        steps = QdqSteps(site)
-        a, b = steps.stored(0, 1, 2), steps.stored(3, 4, 5, axis=0 if given.get("transB") else 1)
-        bias = steps.bias(6, 1, 4, factor=float(alpha) if isinstance(alpha, int | float) else 1.0)
-        inputs = (a, b) if bias is None else (a, b, bias)
-        return steps.finished(steps.compute("Gemm", inputs, given, since=11), 7, 8)
 
 
 class MatMulIntegerToFloat(OperatorLowering):
@@ -66,8 +38,6 @@ class DynamicQuantizeMatMul(OperatorLowering):
         return steps.finished(made, len(site.arguments), len(site.arguments))
 
 
-QLINEAR_MATMUL = QLinearMatMulToQdq()
-QGEMM = QGemmToQdq()
 MATMUL_INTEGER_TO_FLOAT = MatMulIntegerToFloat()
 DYNAMIC_QUANTIZE_MATMUL = DynamicQuantizeMatMul()
 
@@ -94,26 +64,6 @@ class QAttentionToQdq(OperatorLowering):
 
 
 QATTENTION = QAttentionToQdq()
-
-
-# A convolution of stored tensors.
-
-
-class QLinearConvToQdq(OperatorLowering):
-    """https://onnx.ai/onnx/operators/onnx__QLinearConv.html."""
-
-    name = "QLinearConv"
-
-    def to_qdq(self, site: OperatorSite) -> Replacement:
-        """Return Conv of what is dequantised, its bias included."""
-        steps = QdqSteps(site)
-        x, weight = steps.stored(0, 1, 2), steps.stored(3, 4, 5, axis=0)
-        bias = steps.bias(8, 1, 4)
-        inputs = (x, weight) if bias is None else (x, weight, bias)
-        return steps.finished(steps.compute("Conv", inputs, settings(site.node), since=1), 6, 7)
-
-
-QLINEAR_CONV = QLinearConvToQdq()
 
 
 # A product with a weight in blocks of 4 or 8 bits.
