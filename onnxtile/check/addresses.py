@@ -25,7 +25,7 @@ from onnxtile.declare.plan_document import (
 )
 from onnxtile.model import keys
 
-# When each value of a graph is made and read, by a walk over its nodes in the order of the plan.
+# Whether a schedule is an order in which the nodes of a graph can run.
 
 _NAMED = 3
 """The most nodes in a message."""

@@ -153,7 +153,7 @@ class GraphNode:
     """
 
     __slots__ = (
-        *("attributes", "bodies", "domain", "function", "graph", "inputs", "inside", "is_bound", "lists", "marks"),
+        *("attributes", "bodies", "domain", "function", "graph", "inputs", "inside", "is_bound", "marks"),
         *("name", "op_type", "outputs", "proto"),
     )
 
@@ -164,7 +164,6 @@ class GraphNode:
         self.outputs: list[Value] = []
         self.attributes: dict[str, Any] = {}
         self.bodies: dict[str, Graph] = {}
-        self.lists: list[Graph] = []
         self.marks = {one.key: one.value for one in proto.metadata_props} if proto.metadata_props else _NO_MARKS
         self.function: Function | None = None
         self.inside: Graph | None = None
@@ -189,11 +188,6 @@ class GraphNode:
     def first_output(self) -> str:
         """The first output that has a name; empty where it has none."""
         return first_output(self.proto)
-
-    @property
-    def graphs(self) -> list[Graph]:
-        """The graphs that its attributes hold."""
-        return [*self.bodies.values(), *self.lists]
 
     @property
     def copied(self) -> str | None:
@@ -224,21 +218,21 @@ class GraphNode:
     @property
     def made_inside(self) -> Iterator[Value]:
         """The named values of its bodies, and of the function that it calls, at any depth."""
-        for body in (*self.graphs, *([] if self.inside is None else [self.inside])):
+        for body in (*self.bodies.values(), *([] if self.inside is None else [self.inside])):
             yield from body.made_inside
 
     def reads(self) -> dict[Value, None]:
         """Return the values that it and its bodies read of the graphs around them, each once."""
         found = {value: None for value in self.inputs if value is not None}
-        if not self.bodies and not self.lists:
+        if not self.bodies:
             return found
-        inside, todo = set[Graph | None](), self.graphs
+        inside, todo = set[Graph | None](), list(self.bodies.values())
         while todo:
             body = todo.pop()
             inside.add(body)
             for node in body.nodes:
                 found.update((value, None) for value in node.inputs if value is not None)
-                todo += node.graphs
+                todo += node.bodies.values()
             found.update((value, None) for value in body.outputs)
         return {value: None for value in found if value.graph not in inside}
 
@@ -329,9 +323,16 @@ class Function:
 def _nodes_in(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     for node in nodes:
         yield node
-        for attribute in node.attribute:
-            for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-                yield from _nodes_in(graph.node)
+        for graph in graphs_of(node):
+            yield from _nodes_in(graph.node)
+
+
+def graphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs that the attributes of `node` hold."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
 
 
 class GraphModel:
@@ -534,10 +535,9 @@ class _Reading:
             if name != _INSIDE:
                 node.bodies[name] = self.body(proto.g, values, path, references)
         elif proto.type == onnx.AttributeProto.GRAPHS:
-            node.lists += [
-                self.body(body, values, (*path[:-1], (path[-1][0], f"{name}.{place}")), references)
-                for place, body in enumerate(proto.graphs)
-            ]
+            for place, body in enumerate(proto.graphs):
+                key = f"{name}.{place}"
+                node.bodies[key] = self.body(body, values, (*path[:-1], (path[-1][0], key)), references)
         elif proto.type in _READ:
             node.attributes[name] = _READ[proto.type](proto)
 

@@ -16,7 +16,18 @@ import numpy as np
 import onnx
 
 from onnxtile.check.addresses import Holder, Placing
-from onnxtile.check.graph import COPY, DOMAIN, GraphNode, GraphPath, PlainModel, Value, ValueFacts, inferred, plan_names
+from onnxtile.check.graph import (
+    COPY,
+    DOMAIN,
+    GraphNode,
+    GraphPath,
+    PlainModel,
+    Value,
+    ValueFacts,
+    graphs_of,
+    inferred,
+    plan_names,
+)
 from onnxtile.check.operators import FACTORS, STANDARD, WITHOUT_PRODUCTS
 from onnxtile.check.sharing import RunOrder
 from onnxtile.declare.plan_document import (
@@ -39,8 +50,8 @@ def macs_of(node: GraphNode) -> int | None:
             return _sum([macs_of(inner) for inner in inferred(node).nodes])
         except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
             return None
-    if node.graphs:
-        return 0 if all(macs_of(inner) == 0 for body in node.graphs for inner in body.nodes) else None
+    if node.bodies:
+        return 0 if all(macs_of(inner) == 0 for body in node.bodies.values() for inner in body.nodes) else None
     name = node.operator
     if name in WITHOUT_PRODUCTS or all(value.is_constant for value in node.outputs):
         return 0
@@ -222,9 +233,9 @@ def _copied(node: onnx.NodeProto) -> onnx.NodeProto:
 
 def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
     """Let the bodies of `node` read values around them by new names."""
-    graphs = [graph for one in node.attribute for graph in (*([one.g] if one.HasField("g") else ()), *one.graphs)]
-    for graph in graphs:
-        own = {one.name for one in (*graph.input, *graph.initializer)}.union(*(inner.output for inner in graph.node))
+    for graph in graphs_of(node):
+        given = {one.name for one in graph.input} | {one.name for one in graph.initializer}
+        own = given.union(*(inner.output for inner in graph.node))
         left = {old: new for old, new in names.items() if old not in own}
         for inner in graph.node:
             inner.input[:] = [left.get(name, name) for name in inner.input]
@@ -449,21 +460,17 @@ class _MovementCheck:
         """Yield that a copy does not go from one memory to the other, or changes the number of bytes; a part has no more than the whole."""
         source, result = node.inputs[0], node.outputs[0]
         name, step = self.line.name_of[node], self.line.step_of[node]
-        if source is None or not self._is_copied(source, result, self._is_part(node)):
+        whole, copied = None if source is None else source.bytes, result.bytes
+        is_whole = whole is not None and (
+            copied == whole or (node.copied == "Slice" and copied is not None and copied <= whole)
+        )
+        if source is None or not is_whole:
             yield PlanFailure(f"{name!r} does not copy all bytes of one tensor", (result.name,), step)
             return
         ends = [self.memory(value)[0] for value in (source, result)]
         # An output that is constant is copied from the constants, wherever these are.
         if ends.count(self.fast.name) != 1 and ends != ["constants", self.slow.name]:
             yield PlanFailure(f"{name!r} does not copy into or out of {self.fast.name!r}", (result.name,), step)
-
-    def _is_part(self, node: GraphNode) -> bool:
-        """Return whether the copy `node` copies a part of its operand, as a Slice does."""
-        return node.copied == "Slice"
-
-    def _is_copied(self, source: Value, result: Value, is_part: bool) -> bool:
-        whole, copied = source.bytes, result.bytes
-        return whole is not None and copied is not None and (copied <= whole if is_part else copied == whole)
 
     def listed(self, copies: Sequence[GraphNode], claimed: Sequence[MemoryCopy]) -> Iterator[PlanFailure]:
         """Yield the copies that the plan does not list as they are."""
@@ -624,8 +631,8 @@ class _MovementCheck:
         """Return the bytes of inputs and weights that are copied, and of outputs."""
         outputs = [value for value in dict.fromkeys(self.line.graph.outputs) if self._is_handed_out(value)]
         first = [node for node in copies if not self._is_made(node.inputs[0]) and node.outputs[0] not in outputs]
-        parts = [node.outputs[0] for node in first if self._is_part(node)]
-        given = dict.fromkeys([*parts, *(node.inputs[0] for node in first if not self._is_part(node))])
+        parts = [node.outputs[0] for node in first if node.copied == "Slice"]
+        given = dict.fromkeys([*parts, *(node.inputs[0] for node in first if node.copied != "Slice")])
         return sum(value.bytes or 0 for value in (*given, *outputs) if value is not None)
 
     def _is_made(self, value: Value | None) -> bool:

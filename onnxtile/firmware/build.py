@@ -6,7 +6,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -195,7 +195,7 @@ def _proof(
     if not program.is_rounded and proof.equal:
         return proof
     progress("running C, node by node")
-    few = runs[:1] if tools.runner else runs  # an emulator is slow
+    few = runs[: 1 if tools.runner else RUNS]  # an emulator is slow
     return replace(proof, results=compared_results(program, _NAME, opened, few, tools, output, coarsest))
 
 
@@ -219,8 +219,7 @@ _SECTION = re.compile(r"^(\.\S+)\s+(\d+)", re.MULTILINE)
 def footprint_of(source: CSource, tools: Tools) -> Footprint | None:
     """Return the bytes of `source`; None where the tool `size` is missing beside the compiler, or it fails."""
     command = _without_files(tools.compiler)
-    named = re.search(r"(gcc|clang|cc)(-[\d.]+)?$", command[0])
-    size = shutil.which("size" if named is None else command[0][: named.start()] + "size")
+    named, size = _named(command)
     if size is None:
         return None
     with tempfile.TemporaryDirectory(prefix="onnxtile-") as name:
@@ -244,12 +243,25 @@ def footprint_of(source: CSource, tools: Tools) -> Footprint | None:
     weights = source.weights
     constants = total(".rodata", ".data", ".data.rel.ro") + len(source.weights_file)
     return Footprint(
-        " ".join(tools.compiler[:1]),
+        named,
         total(".text"),
         max(constants, weights),
         total(".bss"),
         _stack(usages, source.title, source.repeats),
     )
+
+
+_COMPILER = re.compile(r"(gcc|g\+\+|clang|clang\+\+|cc|c\+\+)(-[\d.]+)?$")
+
+
+def _named(command: Sequence[str]) -> tuple[str, str | None]:
+    """Return what to call a compiler, and the tool `size` beside it, None where that is missing.
+
+    It may come after other words, as in "ccache gcc" or "python -m ziglang cc".
+    """
+    place = next((place for place, word in enumerate(command) if _COMPILER.search(word)), 0)
+    words = [Path(word).name for word in command[: place + 1] if not word.startswith("-")]
+    return " ".join(words), shutil.which(_COMPILER.sub("size", command[place]))
 
 
 def _without_files(command: tuple[str, ...]) -> list[str]:

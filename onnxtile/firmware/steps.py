@@ -364,6 +364,8 @@ _QUANTISED = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, 
 """The element types of quantised tensors."""
 _MOST_RUNS = 256
 """Runs of bytes of a row of a Scan along an inner axis."""
+_MOST_SIZE = (1 << 31) - 1
+"""The largest size that kernels count to."""
 _MOST_FIXED = 1024
 """Elements of a constant that decides what a kernel is."""
 
@@ -492,12 +494,12 @@ class _Planned:
 
     def _made(self, node: ir.Node, outputs: Iterable[ir.Value]) -> Iterator[NodeResult]:
         """Yield the `outputs` of `node`, whose calls are the last."""
-        is_meta_op = node.op_identifier() in self._model.functions
+        is_graph = node.op_identifier() in self._model.functions or node.op_type in CONTROL_FLOW
         for value in outputs:
             if value in self._places:
                 tensor = self._tensor(value)
                 is_narrow = ir.DataType(tensor.dtype) in _QUANTISED
-                is_rounded = is_narrow and (is_meta_op or makes_quantised(value))
+                is_rounded = is_narrow and (is_graph or makes_quantised(value))
                 place = self._places[value]
                 yield NodeResult(len(self._calls), value.name or "", node.op_type, tensor, place, is_rounded)
 
@@ -754,7 +756,10 @@ class _Planned:
             node.op_type,
         )
         places = {own: self._place(value) for value, own in (*names.items(), *made.items())}
-        self._calls.append(KernelCall(kernel, places))
+        set_by = {
+            own: self._shared.constant(self._fixed_array(value), self._tensor(value)) for value, own in fixed.items()
+        }
+        self._calls.append(KernelCall(kernel, places | set_by))
 
     def _own_kernel(self, name: str, node: ir.Node) -> None:
         """Call the user's function for a node, with a workspace after those of the meta-ops around it."""
@@ -823,9 +828,14 @@ class _Planned:
         places = (place for place, operand in enumerate(node.inputs) if operand is value)
         return any(place in row.shaped_by or place in row.set_by for place in places)
 
+    def _fixed_array(self, value: ir.Value) -> Array:
+        """Return the numbers of a constant that says what is computed: a Slice up to 2^63 - 1 is one up to the end, which is 32 bits."""
+        array = self._constants.array(value)
+        return array.clip(-_MOST_SIZE, _MOST_SIZE) if array.dtype == np.int64 else array
+
     def _serialised(self, value: ir.Value) -> bytes:
         tensor = self._tensor(value)
-        array = np.ascontiguousarray(self._constants.array(value))
+        array = np.ascontiguousarray(self._fixed_array(value))
         made = helper.make_tensor("", tensor.dtype, tensor.sizes, array.tobytes(), raw=True)
         found: bytes = made.SerializeToString(deterministic=True)
         return found

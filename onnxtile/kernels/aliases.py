@@ -338,8 +338,7 @@ def parts(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
     if moved.op_type == "Concat":
         yield from _joined(moved, facts)
     else:
-        cuts = dict(_split(moved, facts)) if moved.op_type == "Split" else cut_starts(node, facts)
-        for value, starts in cuts.items():
+        for value, starts in _split(moved, facts) if moved.op_type == "Split" else sliced(node, facts):
             at = _bytes_before(moved.operands[0], value, starts, facts)
             if at is not None and value.name:
                 yield Alias(value, moved.operands[0], "cut", at)
@@ -349,16 +348,6 @@ def _moved(node: ir.Node, facts: LayoutFacts) -> Move | None:
     if facts.is_standard(node):
         return standard_move(node)
     return quantised_move(node, facts.model) or joins_quantised(node, facts.model, facts.constants)
-
-
-def cut_starts(node: ir.Node, facts: LayoutFacts) -> dict[ir.Value, list[int]]:
-    """Return the start of each result of a Split or Slice in its operand, on each axis; empty where it is not known."""
-    if sharing_of(node) != "cut" or not facts.is_standard(node) or not node.inputs or node.inputs[0] is None:
-        return {}
-    moved = standard_move(node)
-    if moved is None:
-        return {}
-    return dict(_split(moved, facts) if node.op_type == "Split" else sliced(node, facts))
 
 
 def spans_read(node: ir.Node, value: ir.Value, facts: LayoutFacts) -> tuple[ByteSpan, ...] | None:
@@ -510,9 +499,8 @@ def _split(moved: Move, facts: LayoutFacts) -> Iterator[tuple[ir.Value, list[int
 
 
 def sliced(node: ir.Node, facts: LayoutFacts) -> Iterator[tuple[ir.Value, list[int]]]:
-    """Yield the result of a Slice whose steps are all 1, with its start on each axis."""
-    assert node.inputs[0] is not None
-    sizes = facts.shapes.sizes(node.inputs[0])
+    """Yield the result of a Slice whose steps are all 1, with its start on each axis; nothing of an island that slices."""
+    sizes = facts.shapes.sizes(node.inputs[0]) if node.inputs[0] is not None and facts.is_standard(node) else None
     bounds = _slice_bounds(node, facts)
     if sizes is None or bounds is None:
         return

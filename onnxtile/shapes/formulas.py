@@ -33,12 +33,14 @@ ZERO, ONE = SizeFormula.number(0), SizeFormula.number(1)
 class SizeOperands:
     """What is known of the operands of `node`: their sizes, None where the rank is open, and the elements of lists of whole numbers.
 
-    `unknown` returns a symbol for a whole number of which nothing is known. All symbols are in `ranges`.
+    `reals` are the elements of other numbers, and `unknown` returns a symbol for a whole number of which nothing is known. All symbols are
+    in `ranges`.
     """
 
     node: ir.Node
     shapes: Sequence[SizeFormulas | None]
     lists: Callable[[int], SizeFormulas | None]
+    reals: Callable[[int], Sequence[float] | None]
     unknown: Callable[[], SizeFormula]
     ranges: SizeRanges
 
@@ -77,10 +79,12 @@ class SizeOperands:
         columns = zip(*((ONE,) * (rank - len(shape)) + shape for shape in shapes), strict=True)
         return [self._joined(column) for column in columns]
 
-    def _joined(self, sizes: Sequence[SizeFormula]) -> SizeFormula:
+    def _joined(self, sizes: Sequence[SizeFormula]) -> SizeFormula | None:
         different = [size for size in dict.fromkeys(sizes) if size != ONE]
         numbers = [size for size in different if size.constant is not None]
-        return (numbers or [ONE])[0] if numbers or not different else self.larger(different)
+        if len(numbers) > 1:
+            return None  # no run has such sizes
+        return numbers[0] if numbers else self.larger(different) if different else ONE
 
 
 ResultRule: TypeAlias = Callable[[SizeOperands], Sequence[OpenFormulas | None] | None]
@@ -352,15 +356,27 @@ def _slides(operands: SizeOperands, *, transposed: bool = False) -> list[Sliding
 
 
 def _resized(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
-    """A Resize to sizes that are given: those by scales are numbers alone."""
+    """A Resize, to sizes that are given or by scales."""
     sizes, wanted = operands.shape(), operands.lists(3)
-    if sizes is None or wanted is None or operands.text("keep_aspect_ratio_policy", "stretch") != "stretch":
+    if sizes is None or operands.text("keep_aspect_ratio_policy", "stretch") != "stretch":
         return None
     axes = operands.integers("axes") or list(range(len(sizes)))
-    found = list(sizes)
-    for axis, size in zip(axes, wanted, strict=False):
-        found[axis] = size
-    return [found]
+    scales = operands.reals(1 if len(operands.node.inputs) < 3 else 2)
+    found: list[SizeFormula | None] = list(sizes)
+    if wanted is not None:
+        found = [dict(zip(axes, wanted, strict=False)).get(axis, size) for axis, size in enumerate(sizes)]
+    elif scales is not None and len(scales) == len(axes):
+        for axis, scale in zip(axes, scales, strict=True):
+            found[axis] = _scaled(sizes[axis], scale)
+    return None if wanted is None and scales is None else [found]
+
+
+def _scaled(size: SizeFormula, scale: float) -> SizeFormula | None:
+    """Return a size times a scale, rounded down, where either the scale or its reciprocal is a whole number."""
+    if scale >= 1 and scale == int(scale):
+        return size * int(scale)
+    divisor = round(1 / scale) if scale > 0 else 0
+    return size // divisor if divisor and scale == 1 / divisor else None
 
 
 def _unpooled(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
@@ -455,6 +471,7 @@ _RULES: Mapping[str, ResultRule] = {
     "StringConcat": _each_of_all,
     "Tile": _tiled,
     "TopK": _largest,
+    "Upsample": _resized,
     **dict.fromkeys(("AveragePool", "Conv", "ConvInteger", "DeformConv", "LpPool", "MaxPool", "QLinearConv"), _windows),
     **dict.fromkeys(("MatMul", "MatMulInteger"), _multiplied),
 }

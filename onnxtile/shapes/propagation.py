@@ -134,6 +134,7 @@ class Propagation:
         self._open = dict(upper or {})
         self._least: dict[ir.Value, Array] = {}
         self._numbers: dict[ir.Value, Array] = {}
+        self._computed: set[ir.Value] = set()
         self._lists: dict[ir.Value, SizeFormulas] = {}
         self._news: set[ir.Value] = set(news)
         self._ranges: dict[str, SizeRange] = {**named_sizes(model), **(ranges or {})}
@@ -296,6 +297,8 @@ class Propagation:
         new = new or any(value in self._news for value in node.inputs)
         if new or all(value is None or self._numeric(value) is not None for value in node.inputs):
             self._infer(node)
+        if all(self._numeric(value) is not None for value in node.outputs):
+            return
         if standard and not has_body(node) and not self._depends_on_bounds(node):
             found = result_sizes(self._operands(node))
             for value, sizes in zip(node.outputs, found or (), strict=False):
@@ -306,7 +309,13 @@ class Propagation:
 
     def _operands(self, node: ir.Node) -> SizeOperands:
         shapes = [None if value is None else self.sizes(value) for value in node.inputs]
-        return SizeOperands(node, shapes, lambda place: self._list(node, place), self._unknown, self._ranges)
+
+        def reals(place: int) -> list[float] | None:
+            value = node.inputs[place] if place < len(node.inputs) else None
+            array = None if value is None or value in self._least else self._numbers.get(value)
+            return array.ravel().tolist() if array is not None and array.dtype.kind == "f" else None
+
+        return SizeOperands(node, shapes, lambda place: self._list(node, place), reals, self._unknown, self._ranges)
 
     def _unknown(self) -> SizeFormula:
         """Return a symbol for a whole number of which nothing is known."""
@@ -378,6 +387,7 @@ class Propagation:
 
     def _learn(self, value: ir.Value, array: Array) -> None:
         self._numbers[value] = array
+        self._computed.add(value)
         self.dims[value] = array.shape
         self._news.add(value)
 
@@ -461,8 +471,12 @@ class Propagation:
         found = _inferred(model)
         if found is None:
             return
-        failure = self._failure(node, model)
+        is_said = all(known.dims is not None for known in found.values())
+        failure = None if is_said and not self._bodies else self._failure(node, model)
         if failure is not None:
+            # At sizes that a model cannot run with, the numbers that it computes are wrong: then the result stays open.
+            if not self._bodies and not self._computed.isdisjoint(value for value in node.inputs if value is not None):
+                return
             if not self._bodies:
                 raise ModelError(f"the shapes contradict each other: {failure}")
             reason = f"never made: {node.op_type} {node.name or ''}".rstrip() + " cannot run on tensors of these shapes"

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,49 +19,10 @@ from onnx import numpy_helper
 
 from onnxtile import cli
 from onnxtile.cli.app import build
+from tests.cli.conftest import Done, Run, files
 
 GRAPH = """g (float[N,64] x) => (float[N,8] y) <float c = {3.0}> {
     [product] h = MatMul(x, w)  [sum] i = Add(h, b)  [scaled] j = Mul(i, c)  [end] y = Relu(j) }"""
-
-
-@dataclass(frozen=True)
-class Done:
-    """How a command ended, and what it wrote."""
-
-    code: int
-    out: bytes
-    err: str
-
-    @property
-    def text(self) -> str:
-        """What it wrote to stdout."""
-        return self.out.decode()
-
-    @property
-    def json(self) -> Any:
-        """The JSON it wrote to stdout."""
-        return json.loads(self.out, parse_constant=pytest.fail)
-
-
-Run = Callable[..., Done]
-
-
-@pytest.fixture(name="run")
-def _run(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes], folder: Path) -> Run:
-    """Give a function that runs the command in this process, in `folder`."""
-
-    def run(*arguments: object) -> Done:
-        monkeypatch.chdir(folder)
-        monkeypatch.setattr(sys, "argv", ["onnxtile", *map(str, arguments)])
-        capfdbinary.readouterr()
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        sys.stdout.flush()
-        out, err = capfdbinary.readouterr()
-        assert isinstance(end.value.code, int)
-        return Done(end.value.code, out, err.decode())
-
-    return run
 
 
 def model(graph: str = GRAPH, scale: float = 1.0) -> onnx.ModelProto:
@@ -75,18 +35,12 @@ def model(graph: str = GRAPH, scale: float = 1.0) -> onnx.ModelProto:
     return made
 
 
-@pytest.fixture(name="folder")
+@pytest.fixture(name="folder", autouse=True)
 def _folder(tmp_path: Path) -> Path:
     """A folder with a model, the same with other weights, and the same with its weights in a file."""
-    folder = tmp_path / "work"
-    folder.mkdir()
-    onnx.save(model(), folder / "m.onnx")
-    onnx.save(model(scale=1.01), folder / "other.onnx")
-    return folder
-
-
-def files(folder: Path) -> dict[str, bytes | None]:
-    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
+    onnx.save(model(), tmp_path / "m.onnx")
+    onnx.save(model(scale=1.01), tmp_path / "other.onnx")
+    return tmp_path
 
 
 def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -103,7 +57,7 @@ def test_every_command_has_help(run: Run, command: tuple[str, ...]) -> None:
     for flag in ("--help", "-h"):
         done = run(*command, flag)
         assert done.code == 0
-        assert done.text.startswith("Usage: onnxtile")
+        assert done.out.startswith("Usage: onnxtile")
         assert done.err == ""
 
 
@@ -115,19 +69,19 @@ def test_the_commands_are_there() -> None:
 def test_version(run: Run) -> None:
     from importlib.metadata import version
 
-    assert run("--version").text == f"{version('onnxtile')}\n"
+    assert run("--version").out == f"{version('onnxtile')}\n"
 
 
 def test_without_a_command_the_help_is_shown(run: Run) -> None:
     done = run()
-    assert "Usage: onnxtile" in done.text + done.err
+    assert "Usage: onnxtile" in done.out + done.err
 
 
 def test_match(run: Run, folder: Path) -> None:
     before = files(folder)
     done = run("match", "m.onnx", "MatMul-*>Add")
     assert done.code == 0
-    assert "product" in done.text and "sum" in done.text
+    assert "product" in done.out and "sum" in done.out
     assert done.err == ""
     content = run("match", "m.onnx", "MatMul#1-*>Add", "--json", "-").json
     assert content == {
@@ -139,17 +93,17 @@ def test_match(run: Run, folder: Path) -> None:
 
 def test_match_nowhere_is_exit_1(run: Run) -> None:
     done = run("match", "m.onnx", "Conv->Relu")
-    assert (done.code, done.text.strip(), done.err) == (1, "no match", "")
-    assert run("match", "m.onnx", "Conv->Relu", "-q").out == b""
+    assert (done.code, done.out.strip(), done.err) == (1, "no match", "")
+    assert run("match", "m.onnx", "Conv->Relu", "-q").data == b""
     assert run("match", "m.onnx", "Conv->Relu", "--json", "-").json["matches"] == []
 
 
 def test_fuse(run: Run, folder: Path) -> None:
     done = run("fuse", "m.onnx", "-p", "MatMul-*>Add", "--pattern", "Mul->Relu")
     assert (done.code, done.err) == (0, "")
-    assert "4 nodes became 2" in done.text
-    assert "verified: 2 runs at N=2" in done.text
-    assert "written: m.fused.onnx" in done.text
+    assert "4 nodes became 2" in done.out
+    assert "verified: 2 runs at N=2" in done.out
+    assert "written: m.fused.onnx" in done.out
     fused = onnx.load(folder / "m.fused.onnx")
     assert [node.domain for node in fused.graph.node] == ["onnxtile"] * 2
 
@@ -190,7 +144,7 @@ def test_unfuse(run: Run, folder: Path) -> None:
     assert run("fuse", "m.onnx", "-p", "MatMul-*>Add").code == 0
     done = run("unfuse", "m.fused.onnx")
     assert done.code == 0
-    assert "written: m.fused.unfused.onnx" in done.text
+    assert "written: m.fused.unfused.onnx" in done.out
     restored = onnx.load(folder / "m.fused.unfused.onnx")
     assert [node.name for node in restored.graph.node] == ["product", "sum", "scaled", "end"]
     assert run("unfuse", "m.fused.onnx", "--json", "-", "--dry-run").json["unfused"] == {"MetaOp": 1}
@@ -199,7 +153,7 @@ def test_unfuse(run: Run, folder: Path) -> None:
 def test_tile(run: Run, folder: Path) -> None:
     done = run("tile", "m.onnx", "--max", "32", "--dim", "N=4")
     assert (done.code, done.err) == (0, "")
-    assert "written: m.tiled.onnx" in done.text
+    assert "written: m.tiled.onnx" in done.out
     assert sum(node.op_type == "MatMul" for node in onnx.load(folder / "m.tiled.onnx").graph.node) == 2
     content = run("tile", "m.onnx", "--max-k", "16", "--shape", "x=3x64", "--json", "-", "--dry-run").json
     (tiled,) = content["tiled"]
@@ -216,7 +170,7 @@ def test_tile(run: Run, folder: Path) -> None:
 
 def test_tile_judges_each_product_as_often_as_asked(run: Run) -> None:
     arguments = ("tile", "m.onnx", "--max", "32", "--dim", "N=4", "--runs", "40", "--dry-run")
-    assert "and 1 different site by itself, 40 runs each" in run(*arguments).text
+    assert "and 1 different site by itself, 40 runs each" in run(*arguments).out
     (site,) = run(*arguments, "--json", "-").json["sites"]
     assert (site["runs"], site["passed"]) == (40, True)
 
@@ -268,7 +222,7 @@ def test_verify_names_the_outputs_that_it_does_not_compare(run: Run, folder: Pat
     _drawing(folder / "uniform.onnx", "y = RandomUniformLike(x) z = Neg(x)", outputs=2)
     done = run("verify", "normal.onnx", "uniform.onnx")
     assert done.code == 0
-    assert "not compared: y: it follows from 'y', which draws random numbers" in " ".join(done.text.split())
+    assert "not compared: y: it follows from 'y', which draws random numbers" in " ".join(done.out.split())
     content = run("verify", "normal.onnx", "uniform.onnx", "--json", "-").json
     assert [one["name"] for one in content["outputs"]] == ["z"]
     assert content["not_compared"].keys() == {"y"}
@@ -279,14 +233,14 @@ def test_verify_of_nothing_that_can_be_compared_is_exit_1(run: Run, folder: Path
     _drawing(folder / "uniform.onnx", "y = RandomUniformLike(x)", outputs=1)
     done = run("verify", "normal.onnx", "uniform.onnx")
     assert done.code == 1
-    assert "not compared: y: it follows from 'y', which draws random numbers" in " ".join(done.text.split())
+    assert "not compared: y: it follows from 'y', which draws random numbers" in " ".join(done.out.split())
     assert not run("verify", "normal.onnx", "uniform.onnx", "--json", "-").json["equal"]
 
 
 def test_verify_of_different_models_is_exit_1(run: Run, folder: Path) -> None:
     done = run("verify", "m.onnx", "other.onnx")
     assert done.code == 1
-    assert "NO" in done.text
+    assert "NO" in done.out
     onnx.save(model(GRAPH.replace(" y)", " z)").replace("y =", "z =")), folder / "renamed.onnx")
     content = run("verify", "m.onnx", "renamed.onnx", "--json", "-")
     assert content.code == 1
@@ -314,18 +268,18 @@ def test_the_model_can_go_to_stdout(run: Run, folder: Path, line: tuple[str, ...
     before = files(folder)
     done = run(*line, "-o", "-")
     assert done.code == 0
-    onnx.checker.check_model(onnx.ModelProto.FromString(done.out))
+    onnx.checker.check_model(onnx.ModelProto.FromString(done.data))
     assert files(folder) == before
     assert run(*line, "-o", "out.onnx").code == 0
-    assert (folder / "out.onnx").read_bytes() == done.out
+    assert (folder / "out.onnx").read_bytes() == done.data
 
 
 def test_dry_run_writes_nothing(run: Run, folder: Path, line: tuple[str, ...]) -> None:
     before = files(folder)
     done = run(*line, "--dry-run")
     assert done.code == 0
-    assert done.out
-    assert b"written" not in done.out
+    assert done.data
+    assert b"written" not in done.data
     assert files(folder) == before
 
 
@@ -339,7 +293,7 @@ def test_a_dry_run_writes_what_emit_asks_for_and_no_model(run: Run, folder: Path
 
 def test_quiet_prints_nothing(run: Run, folder: Path, line: tuple[str, ...]) -> None:
     done = run(*line, "-q", "-o", "out.onnx")
-    assert (done.code, done.out, done.err) == (0, b"", "")
+    assert (done.code, done.data, done.err) == (0, b"", "")
     assert (folder / "out.onnx").exists()
 
 
@@ -377,7 +331,7 @@ def test_the_same_input_gives_the_same_bytes(run: Run, folder: Path, line: tuple
 def require_refused(done: Done, *words: str) -> None:
     """Assert that the command ended as bad input should: exit code 2, one line, at most a query and its caret below."""
     assert done.code == 2, done
-    assert done.out == b""
+    assert done.data == b""
     assert done.err.startswith("error: ")
     assert "Traceback" not in done.err
     assert "internal error" not in done.err
@@ -605,13 +559,13 @@ def test_run_takes_models_through_a_pipeline(run: Run, folder: Path) -> None:
     (folder / "p.toml").write_text('[[steps]]\ndo = "fuse"\npatterns = ["MatMul-*>Add"]\n[[steps]]\ndo = "verify"\n')
     done = run("run", "p.toml", "m.onnx")
     assert (done.code, done.err) == (0, "")
-    assert "1 passed, 0 failed" in done.text
+    assert "1 passed, 0 failed" in done.out
     assert {"m.p.onnx", "m.p.report.json"} <= {path.name for path in folder.iterdir()}
     content = run("run", "p.toml", "m.onnx", "nowhere.onnx", "--json", "-").json
     assert (content["passed"], content["failed"]) == (1, 1)
     assert "nowhere.onnx" in content["models"][1]["error"]
     failed = run("run", "p.toml", "m.onnx", "nowhere.onnx", "-q")
-    assert (failed.code, failed.text) == (1, "")
+    assert (failed.code, failed.out) == (1, "")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,9 @@ import pytest
 
 from onnxtile.report.format import Emission
 from onnxtile.system.errors import UsageError
+from tests.cli.conftest import Run, files
 
-Run = Callable[..., Any]
 FUSE = "fuse m.onnx -p LayerNorm --no-verify -o out.onnx"
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
 def python(script: str) -> subprocess.CompletedProcess[str]:

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
@@ -17,13 +16,10 @@ import pytest
 
 import onnxtile
 from onnxtile.verbs.flows import fit as fit_curve
-from tests.cli.conftest import Done
+from tests.cli.conftest import Run
 from tests.fitting.networks import inverted_residuals, model
 
 # fit, bad input: one line, the right exit code, and nothing is written.
-
-
-Run = Callable[..., Done]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from onnxtile.cli.app import build, verbs
 from onnxtile.cli.command import endings
 from onnxtile.declare.option import parameters
 from onnxtile.verbs.list import KINDS, option_names
+from tests.cli.conftest import Run
 
 # Help is short, quick, and has examples that work.
 
@@ -45,9 +46,7 @@ def _command(path: tuple[str, ...]) -> Any:
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-def test_help_fits_the_width_of_a_terminal(
-    run: Callable[..., Any], path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_fits_the_width_of_a_terminal(run: Run, path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
     lines = run(*path, "--help").out.splitlines()
     text = lines[: lines.index("Examples:")] if "Examples:" in lines else lines
@@ -65,7 +64,7 @@ def test_the_help_of_an_option_is_one_short_clause(verb: str) -> None:
 
 
 @pytest.mark.parametrize("path", [path for path in COMMANDS if path != ("pattern",)], ids=" ".join)
-def test_the_examples_stand_on_lines_of_their_own_and_are_read(run: Callable[..., Any], path: tuple[str, ...]) -> None:
+def test_the_examples_stand_on_lines_of_their_own_and_are_read(run: Run, path: tuple[str, ...]) -> None:
     lines = run(*path, "--help").out.splitlines()
     examples = [line.strip() for line in lines[lines.index("Examples:") + 1 :]]
     assert examples
@@ -77,7 +76,7 @@ def test_the_examples_stand_on_lines_of_their_own_and_are_read(run: Callable[...
             assert context.params
 
 
-def test_the_options_stand_under_headings(run: Callable[..., Any]) -> None:
+def test_the_options_stand_under_headings(run: Run) -> None:
     lines = run("plan", "--help").out.splitlines()
     headings = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
     assert headings == ["Arguments:", "Options:", "Search:", "Sizes and inputs:", "Writing:", "Reporting:", "Examples:"]
@@ -120,7 +119,7 @@ sys.stderr.write(" ".join(verbs))
 
 
 @pytest.mark.parametrize("arguments", [(), ("pattern",)], ids=" ".join)
-def test_a_group_without_a_command_shows_its_help(run: Callable[..., Any], arguments: tuple[str, ...]) -> None:
+def test_a_group_without_a_command_shows_its_help(run: Run, arguments: tuple[str, ...]) -> None:
     done = run(*arguments)
     assert done.code == 2
     assert done.out == ""
@@ -141,9 +140,7 @@ def test_a_group_without_a_command_shows_its_help(run: Callable[..., Any], argum
         (("plan", "m.onnx", "--planner"), "'--planner' requires an argument"),
     ],
 )
-def test_a_slip_of_the_pen_gets_what_was_meant(
-    run: Callable[..., Any], arguments: tuple[str, ...], message: str
-) -> None:
+def test_a_slip_of_the_pen_gets_what_was_meant(run: Run, arguments: tuple[str, ...], message: str) -> None:
     done = run(*arguments)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("error: ") and message in done.err and done.err.count("\n") == 1
@@ -153,7 +150,7 @@ def test_a_slip_of_the_pen_gets_what_was_meant(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_name_stands_once_and_has_a_summary(run: Callable[..., Any], kind: str) -> None:
+def test_each_name_stands_once_and_has_a_summary(run: Run, kind: str) -> None:
     listed = json.loads(run("list", kind, "--json", "-").out)
     names = [choice["name"] for choice in listed["names"]]
     assert names and len(set(names)) == len(names)
@@ -176,7 +173,7 @@ def test_the_names_are_those_of_the_plug_ins() -> None:
         find(choice.name)
 
 
-def test_an_unknown_kind_or_pattern_gets_the_nearest_name(run: Callable[..., Any], folder: Path) -> None:
+def test_an_unknown_kind_or_pattern_gets_the_nearest_name(run: Run, folder: Path) -> None:
     done = run("list", "plannrs")
     assert (done.code, done.err) == (2, "error: invalid kind 'plannrs' (did you mean 'planners'?)\n")
     assert (folder / "m.onnx").exists()

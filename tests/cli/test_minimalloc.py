@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 
 from onnxtile.cli import minimalloc
-from tests.cli.conftest import Done
+from tests.cli.conftest import Done, Run
 from tests.conftest import MINIMALLOC
 
 PROBLEM = "id,lower,upper,size\na,0,3,4\nb,2,5,8\nc,3,9,4\n"
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Done]:
+def call(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path) -> Run:
     """Give a function that runs the command in a folder with a small problem, in.csv."""
     (tmp_path / "in.csv").write_text(PROBLEM)
     monkeypatch.chdir(tmp_path)
@@ -31,7 +30,8 @@ def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp
         except SystemExit as end:
             assert isinstance(end.code, int)
             code = end.code
-        return Done(code, *capfd.readouterr())
+        out, err = capfdbinary.readouterr()
+        return Done(code, out, err.decode())
 
     return call
 
@@ -48,7 +48,7 @@ def require_solution(path: Path, capacity: int) -> None:
 
 
 @pytest.mark.parametrize("capacity", [["--capacity=12"], ["--capacity", "12"], ["-capacity=12"]])
-def test_it_writes_the_rows_with_their_offsets(capacity: list[str], call: Callable[..., Done], tmp_path: Path) -> None:
+def test_it_writes_the_rows_with_their_offsets(capacity: list[str], call: Run, tmp_path: Path) -> None:
     done = call(*capacity, "--input=in.csv", "--output=out.csv")
     assert (done.code, done.out) == (0, "")
     assert done.err.startswith("Elapsed time ")
@@ -57,7 +57,7 @@ def test_it_writes_the_rows_with_their_offsets(capacity: list[str], call: Callab
     require_solution(tmp_path / "out.csv", 12)
 
 
-def test_over_capacity_it_fails_and_writes_nothing(call: Callable[..., Done], tmp_path: Path) -> None:
+def test_over_capacity_it_fails_and_writes_nothing(call: Run, tmp_path: Path) -> None:
     done = call("--capacity=11", "--input=in.csv", "--output=out.csv")
     assert done.code == 1
     assert done.err.count("\n") == 1 and "needs at least 12 bytes" in done.err
@@ -77,7 +77,7 @@ def test_over_capacity_it_fails_and_writes_nothing(call: Callable[..., Done], tm
     ],
 )
 def test_whatever_is_wrong_the_code_is_1_with_one_line(
-    arguments: list[str], message: str, call: Callable[..., Done], tmp_path: Path
+    arguments: list[str], message: str, call: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "bad.csv").write_text("id,lower,upper\na,0,1\n")
     done = call(*arguments, "--output=out.csv")
@@ -86,7 +86,7 @@ def test_whatever_is_wrong_the_code_is_1_with_one_line(
     assert not (tmp_path / "out.csv").exists()
 
 
-def test_the_other_names_and_columns_of_minimalloc(call: Callable[..., Done], tmp_path: Path) -> None:
+def test_the_other_names_and_columns_of_minimalloc(call: Run, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("buffer,start,end,size,alignment,hint,gaps\na,0,2,4,8,-1,\n=b,2,4,8,1,-1,\n")
     done = call("--capacity=20", "--input=in.csv", "--output=out.csv", "--validate", "--nocanonical_only")
     assert done.code == 0 and "Validation PASS, height" in done.err
@@ -97,13 +97,13 @@ def test_the_other_names_and_columns_of_minimalloc(call: Callable[..., Done], tm
     assert int(first.rpartition(",")[2]) % 8 == 0
 
 
-def test_the_smallest_arena_is_searched_where_asked_for(call: Callable[..., Done]) -> None:
+def test_the_smallest_arena_is_searched_where_asked_for(call: Run) -> None:
     done = call("--capacity=1000", "--input=in.csv", "--minimize_capacity", "--validate", "--timeout=1m30.5s")
     assert done.code == 0
     assert done.err.endswith("Validation PASS, height 12\n")
 
 
-def test_gaps_that_are_not_used_are_named_where_nothing_fits(call: Callable[..., Done], tmp_path: Path) -> None:
+def test_gaps_that_are_not_used_are_named_where_nothing_fits(call: Run, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("id,lower,upper,size,gaps\na,0,9,4,2-4\nb,2,4,4,\n")
     done = call("--capacity=4", "--input=in.csv", "--output=out.csv")
     assert done.code == 1
@@ -112,7 +112,7 @@ def test_gaps_that_are_not_used_are_named_where_nothing_fits(call: Callable[...,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", "ABCDEFGHIJK")
-def test_the_problems_of_minimalloc(name: str, call: Callable[..., Done], tmp_path: Path) -> None:
+def test_the_problems_of_minimalloc(name: str, call: Run, tmp_path: Path) -> None:
     path = MINIMALLOC / f"{name}.1048576.csv"
     if not path.exists():
         pytest.skip("the problems are not beside this checkout")

@@ -5,23 +5,16 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
 
+from tests.cli.conftest import Run, files
+
 # Typical mistakes get one line that says what to do, and leave every file as it was; so does Ctrl-C.
-
-
-Run = Callable[..., Any]
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
 @pytest.mark.parametrize(
@@ -169,10 +162,6 @@ def _models(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def all_files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -199,20 +188,20 @@ def all_files(folder: Path) -> dict[str, bytes]:
     ],
 )
 def test_nothing_is_written_over(run: Run, models: Path, arguments: str) -> None:
-    before = all_files(models)
+    before = files(models)
     done = run(*arguments.replace(" {}", "").split())
     assert (done.code, done.out) == (2, ""), done
     assert done.err.startswith("error: ") and done.err.count("\n") == 1
     assert any(
         word in done.err for word in ("weights", "over what is read", "where the model is written", "another use")
     )
-    assert all_files(models) == before
+    assert files(models) == before
 
 
 def test_what_is_apart_is_written(run: Run, models: Path) -> None:
     done = run("tile", "a.onnx", "--max", "32", "-o", "out/o.onnx", "--json", "out/o.json", "--no-verify")
     assert done.code == 0, done.err
-    assert {"out/o.onnx", "out/o.json"} <= set(all_files(models))
+    assert {"out/o.onnx", "out/o.json"} <= set(files(models))
 
 
 def test_weights_outside_of_the_folder_are_refused_in_one_line(run: Run, models: Path) -> None:

@@ -11,11 +11,9 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -27,12 +25,11 @@ from onnxtile.report.format import Format
 from onnxtile.system.progress import counted, silent
 from onnxtile.system.registry import discover
 from tests import build
+from tests.cli.conftest import Run
 
 # Names that a model brings reach a terminal, a spreadsheet, a page, a picture, a header and a trace as text and as
 # nothing else.
 
-
-Run = Callable[..., Any]
 
 OSC = "\x1b]0;owned\x07"
 NAMES = (OSC, "=cmd()", "[/red]x[bold]", "</script><b>", "*/ int x; /*", "\u202eback\x9b31m\x7f", "n" * 3000)
@@ -338,7 +335,7 @@ def test_a_terminal_sees_bars_and_a_script_does_not(folder: Path) -> None:
     assert out.startswith("{") and shown == ""
 
 
-def test_a_pipe_sees_nothing(run: Callable[..., Any], folder: Path) -> None:
+def test_a_pipe_sees_nothing(run: Run, folder: Path) -> None:
     assert (folder / "m.onnx").exists()
     done = run("fuse", "m.onnx", "-p", "LayerNorm", "--no-verify", "--dry-run")
     assert (done.code, done.err) == (0, "")

@@ -3,13 +3,11 @@
 import json
 import shutil
 import socket
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-Run = Callable[..., Any]
+from tests.cli.conftest import Run
 
 PIPELINE = """[[steps]]
 do = "fuse"

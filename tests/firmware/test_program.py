@@ -29,7 +29,6 @@ from tests.conftest import ROOT
 pytest.importorskip("emx_onnx_cgen", reason="the extra c is not installed")
 
 from onnxtile.firmware.build import Firmware, ProgramTarget, build
-from onnxtile.firmware.kernels import kernels_in_c
 from onnxtile.firmware.prove import compared, compiler, output_of, runs_of
 
 needs_cc = pytest.mark.skipif(compiler() is None, reason="there is no C compiler")
@@ -249,163 +248,6 @@ def test_a_state_keeps_its_address_from_run_to_run() -> None:
 
 
 @needs_cc
-@pytest.mark.parametrize("form", ["qdq", "qdq-per-channel", "qoperator", "qoperator-per-channel"])
-def test_a_quantised_network_runs_in_integers(form: str, tmp_path: Path) -> None:
-    made = built(quantised(tmp_path, form))
-    assert made.proof.equal and made.source.workspace <= 256  # the floats of an island that has no operator on integers
-    functions = made.source.code.split("_run(", maxsplit=1)[0]
-    assert "weights_8[]" in functions
-
-
-def _with_sums_rounded_by(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the sum of QLinearAdd be rounded by `text` in place of the nearest whole number."""
-    from onnxtile.firmware import write
-
-    def changed(*arguments: Any) -> Any:
-        made = kernels_in_c(*arguments)
-        before = "input1_real) / output_scale_value + output_zero;"
-        assert sum(before in function.text for function in made.functions) == 1
-        texts = [
-            one.text.replace("ref_scalar_f32_nearbyint(scaled)", text) if before in one.text else one.text
-            for one in made.functions
-        ]
-        functions = tuple(replace(one, text=new) for one, new in zip(made.functions, texts, strict=True))
-        return replace(made, functions=functions)
-
-    monkeypatch.setattr(write, "kernels_in_c", changed)
-
-
-def quantised(folder: Path, form: str = "qoperator") -> Path:
-    from models.make_quantised import FORMS
-
-    onnx.save(network(), folder / "float.onnx")
-    FORMS[form](folder / "float.onnx", folder / "int.onnx")
-    return folder / "int.onnx"
-
-
-@needs_cc
-@pytest.mark.parametrize("io", ["outputs", "inside", "outside"])
-def test_results_that_are_rounded_otherwise_are_within_one_step(
-    io: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = quantised(tmp_path)
-    _with_sums_rounded_by("floorf(scaled)", monkeypatch)
-    proof = built(model, io=io).proof
-    assert proof.equal and proof.results is not None
-    assert proof.results.operators == ("QLinearAdd",) and proof.results.one_step == proof.runs
-    assert proof.results.count == proof.results.equal + proof.runs > 10 * proof.runs
-    assert f"{proof.runs} within one step of quantisation (QLinearAdd)" in proof.summary
-
-
-@needs_cc
-def test_the_node_whose_result_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _with_sums_rounded_by("(rintf(scaled) + 2.0f)", monkeypatch)
-    with pytest.raises(Mismatch, match=r"on the same operands 'sum_quantized' .QLinearAdd. is off by 2"):
-        built(quantised(tmp_path))
-
-
-@needs_cc
-def test_a_quantised_tensor_at_a_wrong_address_is_noticed(tmp_path: Path) -> None:
-    planned = onnxtile.plan(quantised(tmp_path), verify=False)
-    offsets = {row.name: row.offset for row in planned.plan.buffers}
-    moved = tuple(
-        replace(row, offset=offsets["c2_quantized"], alias=None) if row.name == "c3_quantized" else row
-        for row in planned.plan.buffers
-    )
-    with pytest.raises(Mismatch, match=r"on the same operands '|writes outside"):
-        build(opened_of(planned), replace(planned.plan, buffers=moved))
-
-
-FOUR_BITS = [("int4", "b = 32"), ("int4", "of a column"), ("int4", "of all"), ("uint4", "b = 16")]
-
-
-@needs_cc
-@pytest.mark.parametrize("kernels", ["islands", "nodes"])
-@pytest.mark.parametrize(("dtype", "scales"), FOUR_BITS)
-def test_weights_of_four_bits_are_unpacked_by_the_kernel(dtype: str, scales: str, kernels: str) -> None:
-    random = np.random.default_rng(1)
-    block = int(scales[4:]) if scales.startswith("b") else 0
-    shape = {"of a column": (48,), "of all": ()}.get(scales, (96 // (block or 1), 48))
-    model = onnx.parser.parse_model(
-        f"""<ir_version: 10, opset_import: ["": 21]>
-        g (float[2, 5, 96] x) => (float[2, 5, 48] y) {{
-            w = DequantizeLinear <axis = {0 if block else 1}, block_size = {block}> (q, s, z)
-            y = MatMul(x, w)
-        }}"""
-    )
-    kind = TensorProto.INT4 if dtype == "int4" else TensorProto.UINT4
-    low, high = (-8, 8) if dtype == "int4" else (0, 16)
-    zeros = random.integers(low, high, shape) if dtype == "uint4" else np.zeros(shape, np.int64)
-    model.graph.initializer.extend(
-        [
-            helper.make_tensor("q", kind, (96, 48), random.integers(low, high, (96, 48)).ravel().tolist()),
-            numpy_helper.from_array(random.uniform(0.01, 0.1, shape).astype(np.float32), "s"),
-            helper.make_tensor("z", kind, shape, zeros.ravel().tolist()),
-        ]
-    )
-    made = built(model, kernels=kernels)
-    assert made.proof.equal and made.source.calls == 1 and made.source.workspace == 0
-    blocks = 96 // (block or 32)
-    assert made.source.weights <= 96 * 48 // 2 + 4 * 48 * blocks + 48 * (blocks + 1) // 2
-
-
-def _island(body: str, sizes: str, out: str = "") -> onnx.ModelProto:
-    """A quantised tensor that is read as floats `x`, changed by `body`, and quantised again from `y`."""
-    return onnx.parser.parse_model(
-        f"""<ir_version: 10, opset_import: ["": 19]>
-        g (int8[{sizes}] q) => (int8[{out or sizes}] r)
-        <float s = {{0.05}}, int8 z = {{3}}, float t = {{0.04}}, int8 u = {{-5}}, int64[1] two = {{2}}, int64[1] ten = {{10}}> {{
-            x = DequantizeLinear(q, s, z)
-            {body}
-            r = QuantizeLinear(y, t, u)
-        }}"""
-    )
-
-
-@needs_cc
-@pytest.mark.parametrize(
-    ("body", "sizes", "out", "row"),
-    [
-        ("y = Tanh(x)", "1, 8, 16, 32", "", 32),
-        ("a = Erf(x) b = Mul(a, x) y = Sub(b, x)", "4, 6, 40", "", 40),
-        ("y = LayerNormalization <axis = -1> (x, scale)", "12, 50", "", 50),
-        ("a = Softmax <axis = 1> (x) y = Sqrt(a)", "2, 40, 30", "", 1200),
-        ("a = Slice(x, two, ten, two) y = Sin(a)", "3, 5, 12, 24", "3, 5, 8, 24", 24),
-        ("a = Slice(x, two, ten, last) y = Sin(a)", "3, 5, 12", "3, 5, 8", 12),
-    ],
-)
-def test_an_island_in_floats_runs_row_by_row(
-    body: str, sizes: str, out: str, row: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from onnxtile.firmware import steps
-
-    monkeypatch.setattr(steps, "_LITTLE", 64)
-    model = _island(body, sizes, out)
-    model.graph.initializer.append(numpy_helper.from_array(np.linspace(0.5, 1.5, 50, dtype=np.float32), "scale"))
-    model.graph.initializer.append(numpy_helper.from_array(np.asarray([-1], np.int64), "last"))
-    made = built(model)
-    assert made.proof.equal and made.proof.results is not None
-    elements = int(np.prod([int(size) for size in (out or sizes).split(",")]))
-    assert 0 < made.source.workspace <= 3 * 4 * row + 64 and row < elements
-    assert made.source.calls >= 2 * elements // row
-
-
-@needs_cc
-@pytest.mark.parametrize("rows", [True, False])
-def test_an_island_may_be_written_over_its_operand(rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from onnxtile.firmware import steps
-
-    monkeypatch.setattr(steps, "_LITTLE", 64 if rows else 1 << 20)
-    model = _island("y = Tanh(x)", "2, 16, 32")
-    model.graph.node.append(helper.make_node("Neg", ["r"], ["n"]))
-    model.graph.node.insert(0, helper.make_node("Neg", ["p"], ["q"]))
-    model.graph.input[0].name = "p"
-    model.graph.output[0].name = "n"
-    made = built(model)
-    assert made.proof.equal and made.source.arenas[0][2] == 1024 and made.source.workspace <= (256 if rows else 4096)
-
-
-@needs_cc
 def test_a_fitted_model_has_its_weights_once_and_few_functions() -> None:
     nodes = [
         "a = Conv <pads = [1, 1, 1, 1]> (x, w)",
@@ -476,6 +318,20 @@ def test_operands_that_say_what_is_computed_need_not_be_read_and_others_are_weig
     made = built(model)
     read = {"float[1, 1, 4, 4]": 64, "int64[3]": 24}  # emx-onnx-cgen reads the part and the sizes of a Resize in a run
     assert made.proof.equal and made.source.weights == read.get(kind, 0)
+
+
+@needs_cc
+def test_a_slice_up_to_a_number_beyond_32_bits_ends_with_the_axis() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 17]>
+        g (float[2, 6] x, int64[1] start) => (float[2, 2] y) <int64[1] end = {2147483648}, int64[1] axis = {1}, int64[1] step = {2}> {
+            s = Selu(x)
+            y = Slice(s, start, end, axis, step)
+        }"""
+    )
+    inputs = {"x": np.arange(12, dtype=np.float32).reshape(2, 6), "start": np.asarray([3])}
+    planned = onnxtile.plan(model, verify=False)
+    assert build(opened_of(planned), planned.plan, wanted=Wanted(inputs)).proof.equal
 
 
 def test_a_graph_that_hands_out_its_input_and_a_constant_copies_them() -> None:
@@ -644,6 +500,28 @@ def test_a_pipeline_bounds_ram_and_flash(
     assert "the budget 'max_ram' needs a step plan that writes C" in capsys.readouterr().err
     monkeypatch.setattr("onnxtile.firmware.build.compiler", lambda: None)
     assert judged('max_ram = "64KiB"') == 1  # nobody has counted it
+
+
+def test_the_compiler_of_a_package_is_taken_where_no_other_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnxtile.firmware import prove
+
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr("shutil.which", lambda *_: None)
+    monkeypatch.setattr(prove, "find_spec", lambda name: name)
+    assert compiler() == [sys.executable, "-m", "ziglang", "cc"]
+    monkeypatch.setattr(prove, "find_spec", lambda *_: None)
+    assert compiler() is None
+
+
+def test_a_compiler_is_named_by_its_words_and_has_its_own_tool_for_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnxtile.firmware import build as building
+
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    assert building._named(["/venv/bin/python", "-m", "ziglang", "cc"]) == ("python ziglang cc", "size")
+    assert building._named(["ccache", "arm-none-eabi-gcc-13", "-O2"]) == (
+        "ccache arm-none-eabi-gcc-13",
+        "arm-none-eabi-size",
+    )
 
 
 @needs_cc

@@ -98,6 +98,15 @@ def test_a_declaration_that_a_run_contradicts_is_not_believed(text: Text, monkey
         assert resolve(model, run=True).sizes(model.graph.outputs[0]) == (2, 3)
 
 
+def test_at_sizes_that_a_model_cannot_run_with_the_rest_is_known(text: Text) -> None:
+    """A table of four positions, and sequences of any length: inspect counts what it can."""
+    graph = """g (float[seq] x) => (float[A] y, float[B] z) <float[4] t = {1, 2, 3, 4}> { d = Shape(x) y = Expand(t, d) z = Neg(x) }"""
+    model = load(text(graph))
+    bind(model, {"seq": 7}, {})
+    shapes = resolve(model)
+    assert [shapes.sizes(value) for value in model.graph.outputs] == [None, (7,)]
+
+
 @pytest.mark.parametrize("size", ["2", "N"])
 def test_where_the_inference_of_the_whole_model_stumbles_each_node_is_asked_alone(
     text: Text, value_of: ValueOf, monkeypatch: pytest.MonkeyPatch, size: str

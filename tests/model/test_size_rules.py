@@ -116,6 +116,7 @@ GRAPHS = {
         s = Shape <start = 2, end = 3> (x) m = Mul (s, s) y = Reshape (x, q)""",
     "a resizing to sizes": """d = Shape (x) h = Constant <value = int64[4] {1, 1, 2, 3}> () m = Mul (d, h)
         y = Resize <mode = "nearest"> (x, , , m)""",
+    "a resizing by scales": """h = Constant <value = float[4] {1, 1, 2, 0.5}> () y = Resize <mode = "nearest"> (x, , h)""",
     "a choice among sizes": """
         d = Shape <start = 2> (x) m = Constant <value = int64[2] {-1, 1}> () o = Constant <value = int64[2] {-1, -1}> ()
         e = Equal (m, o) r = Where (e, d, m) v = Constant <value = float[1, 1] {2}> () y = Expand (v, r)""",
