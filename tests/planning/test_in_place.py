@@ -491,10 +491,8 @@ def test_an_operand_that_is_still_read_is_seen_by_the_run() -> None:
     case = Case.of("late (float[2,3] x) => (float[2,3] y) { a = Exp(x) b = Sigmoid(a) c = Neg(b) y = Add(a, c) }")
     result = case.plan()
     assert case.run(result).equal
-    wrong = tuple(
-        b if b.name != "b" else type(b)(**{**vars(b), "offset": rows(result)["a"].offset}) for b in result.buffers
-    )
-    assert not case.run(type(result)(**{**vars(result), "buffers": wrong})).equal
+    wrong = tuple(b if b.name != "b" else replace(b, offset=rows(result)["a"].offset) for b in result.buffers)
+    assert not case.run(replace(result, buffers=wrong)).equal
 
 
 @pytest.mark.parametrize(
