@@ -297,6 +297,8 @@ class Propagation:
         new = new or any(value in self._news for value in node.inputs)
         if new or all(value is None or self._numeric(value) is not None for value in node.inputs):
             self._infer(node)
+        if all(self._numeric(value) is not None for value in node.outputs):
+            return
         if standard and not has_body(node) and not self._depends_on_bounds(node):
             found = result_sizes(self._operands(node))
             for value, sizes in zip(node.outputs, found or (), strict=False):
@@ -469,7 +471,8 @@ class Propagation:
         found = _inferred(model)
         if found is None:
             return
-        failure = self._failure(node, model)
+        is_said = all(known.dims is not None for known in found.values())
+        failure = None if is_said and not self._bodies else self._failure(node, model)
         if failure is not None:
             # At sizes that a model cannot run with, the numbers that it computes are wrong: then the result stays open.
             if not self._bodies and not self._computed.isdisjoint(value for value in node.inputs if value is not None):

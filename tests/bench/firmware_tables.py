@@ -298,12 +298,14 @@ ASKED = {
 """The bytes that fit is asked for, and its budget of multiplications done again; other models are planned as they are."""
 
 
-def row_of(name: str, form: str, tool: str, folder: Path) -> Row:
-    """Return the row of a tool, measured or as it is kept in `folder`."""
+def row_of(name: str, form: str, tool: str, folder: Path, only_kept: bool = False) -> Row:
+    """Return the row of a tool, as it is kept in `folder`, or measured now; with `only_kept` it says that it was not measured."""
     kept = folder / "rows" / f"{MODELS[name].__name__}_{form}.{tool.replace(' ', '_')}.json"
     if kept.exists():
         found = json.loads(kept.read_text())
         return Row(**{**found, "figures": found["figures"] and Figures(**found["figures"])})
+    if only_kept:
+        return Row(name, form, tool, reason="not measured")
     asked, extra = ASKED.get((name, form), (None, "0%")) if tool == OURS else (None, "")
     try:
         given = subject(name, form, folder / "models")
@@ -326,9 +328,10 @@ def firmware(given: Namespace) -> Rows:
         if given.names and not any(part in name for part in given.names):
             continue
         for form in ("float", "int8"):
-            rows = [row_of(name, form, tool, given.folder) for tool in tools]
+            rows = [row_of(name, form, tool, given.folder, given.kept) for tool in tools]
             known = [row.figures.ram for row in rows if row.figures is not None]
-            rams = [_ram(row, min(known, default=0)) for row in rows]
+            least = min(known) if rows[0].figures is not None else 0
+            rams = [_ram(row, least) for row in rows]
             yield name, form, _whole(rows[0].asked), *rams, *map(_flash, rows), *_instructions(rows), rows[0].equal
             for row in rows:
                 if row.reason:
@@ -341,7 +344,7 @@ def _whole(number: int | None) -> str:
 
 def _ram(row: Row, least: int) -> str:
     if row.figures is None:
-        return "none"
+        return "" if row.reason == "not measured" else "refused" if row.tool != OURS else "too large"
     return f"**{row.figures.ram:,}**" if row.figures.ram == least else f"{row.figures.ram:,}"
 
 
@@ -371,6 +374,7 @@ TABLES = {
         options={
             "--folder": {"type": Path, "required": True, "help": "of models and results"},
             "--names": {"nargs": "+", "metavar": "TEXT", "help": "models whose name has one of these"},
+            "--kept": {"action": "store_true", "help": "measure nothing: only results in the folder"},
             "--tools": {"nargs": "+", "metavar": "NAME", "choices": TOOLS, "help": "all by default"},
         },
     )
