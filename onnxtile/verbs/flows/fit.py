@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -50,7 +50,7 @@ from onnxtile.verbs.flows.fit_drafts import (
     tokens_cut,
     written,
 )
-from onnxtile.verbs.flows.kernels import settings_of
+from onnxtile.verbs.flows.kernels import program_in_c, settings_of
 from onnxtile.verbs.flows.results import CurvePoint, FitCurve, FittedModel, agreeing, file_of, require_equal
 from onnxtile.verbs.plan import PlanOptions
 from onnxtile.verification.rounding import judge, within_one_step
@@ -95,24 +95,13 @@ def run(options: FitStepOptions) -> Outcome:
             return Outcome(curve, "curve", emitted={"curve": curve.to_dict()})
     result = replace(attempt(options, subject), curve=curve)
     if options.wants_c and result.fits:
-        result = _with_firmware(result, options)
+        planned = result.planned
+        firmware = program_in_c(planned.opened, planned.plan, options)
+        result = replace(result, planned=replace(planned, firmware=firmware))
     note = "" if result.reason is None else f"error: {result.reason}"
     model = result.model if result.fits else None
     emitted = {**result.documents, "curve": curve and curve.to_dict()}
     return Outcome(result, "fit", model, reason=result.reason, note=note, emitted=emitted)
-
-
-def _with_firmware(result: FittedModel, options: FitStepOptions) -> FittedModel:
-    """Return `result` with its program in C. Raises UsageError, Mismatch."""
-    from onnxtile.firmware.build import ProgramTarget, build
-    from onnxtile.firmware.own_kernels import read_own_kernels
-
-    own = None if options.c_kernels is None else read_own_kernels(options.c_kernels)
-    target = ProgramTarget(options.target_cc, options.runner, own)
-    planned = result.planned
-    how: dict[str, Any] = {"verify": options.verify, "weights": options.weights, "progress": options.progress}
-    program = build(planned.opened, planned.plan, target=target, **how)
-    return replace(result, planned=replace(planned, firmware=program))
 
 
 # The model to fit: its sizes are bound, its calls are written out, and it is planned as it is.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from itertools import accumulate, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
@@ -27,10 +27,12 @@ if TYPE_CHECKING:
     from onnxtile.arena.state_run import StateVerdict
     from onnxtile.common_options import SizeOptions
     from onnxtile.declare.plan_document import PlannedState
+    from onnxtile.firmware.build import Firmware
     from onnxtile.kernels.states import StateChoice
     from onnxtile.planning.model_plan import PlanSettings
     from onnxtile.planning.result import KeptState, ListedState, PlanResult
-    from onnxtile.verbs.plan import PlanOptions
+    from onnxtile.verbs.fit import FitStepOptions
+    from onnxtile.verbs.plan import PlanOptions, PlanStep
 
 
 class KernelChoice(StrEnum):
@@ -216,3 +218,17 @@ def live_bytes(plan: PlanResult) -> list[int]:
             changes[row.first] += size
             changes[row.last + 1] -= size
     return list(accumulate(changes))
+
+
+def program_in_c(opened: Unfolded, plan: PlanResult, options: FitStepOptions | PlanStep, **how: Any) -> Firmware:
+    """Return the program in C of `plan`, a plan of `opened`, as `options` ask for it; `how` has further arguments of `build`.
+
+    Raises UsageError, Mismatch.
+    """
+    from onnxtile.firmware.build import ProgramTarget, build
+    from onnxtile.firmware.own_kernels import read_own_kernels
+
+    kernels = None if options.c_kernels is None else read_own_kernels(options.c_kernels)
+    target = ProgramTarget(options.target_cc, options.runner, kernels)
+    how = {"verify": options.verify, "weights": options.weights, "progress": options.progress, **how}
+    return build(opened, plan, target=target, **how)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import onnx_ir as ir
 
@@ -46,6 +45,7 @@ from onnxtile.system.text import LARGEST_COUNT
 from onnxtile.verbs.flows.kernels import (
     bind_ranges,
     choose_kernels,
+    program_in_c,
     require_lengths,
     require_sizes_from_1,
     settings_of,
@@ -122,17 +122,11 @@ def run(options: PlanStep) -> Outcome:
 
 def with_firmware(planned: PlannedModel, options: PlanStep) -> PlannedModel:
     """Return `planned` with its program in C, as `options` ask for it. Raises UsageError, Mismatch."""
-    from onnxtile.firmware.build import ProgramTarget, build  # an extra
-    from onnxtile.firmware.own_kernels import read_own_kernels
-
     inputs = None if options.inputs is None else read_inputs(options.inputs, planned.model)
     wanted, model = Wanted(inputs, options.ranges), planned.model
     opened = unfold(model, resolve(model, run=True, wanted=wanted), Constants(model))
-    own = None if options.c_kernels is None else read_own_kernels(options.c_kernels)
-    target = ProgramTarget(options.target_cc, options.runner, own)
-    how: dict[str, Any] = {"verify": options.verify, "weights": options.weights, "progress": options.progress}
-    how["state_runs"] = options.state_steps
-    return replace(planned, firmware=build(opened, planned.plan, wanted=wanted, target=target, **how))
+    firmware = program_in_c(opened, planned.plan, options, wanted=wanted, state_runs=options.state_steps)
+    return replace(planned, firmware=firmware)
 
 
 def _run_in_arena(
