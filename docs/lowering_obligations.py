@@ -41,7 +41,7 @@ from onnxtile.fusion.lower.lowering import Lowering
 from onnxtile.fusion.lower.operator_lowering import OperatorLowering
 from onnxtile.fusion.lower.terms import Poly, variable
 from onnxtile.fusion.lowerings import activations
-from onnxtile.fusion.operator_lowerings.elementwise import StayingOperator
+from onnxtile.fusion.operator_lowerings.quantised import StayingOperator
 from onnxtile.system.registry import discover
 
 PAGE = Path(__file__).parent / "lowerings.md"

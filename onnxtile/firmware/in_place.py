@@ -29,7 +29,7 @@ from onnxtile.firmware.steps import (
     KernelCall,
     PlainCall,
     ProgramCall,
-    Repeat,
+    RepeatedCalls,
     flat,
 )
 from onnxtile.model.feeds import sample_feeds
@@ -99,7 +99,7 @@ def _mapped(
             yield replace(
                 call, then=tuple(_mapped(call.then, change)), otherwise=tuple(_mapped(call.otherwise, change))
             )
-        elif isinstance(call, Repeat):
+        elif isinstance(call, RepeatedCalls):
             yield replace(call, turn=tuple(_mapped(call.turn, change)))
         else:
             yield from change(call)

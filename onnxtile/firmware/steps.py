@@ -149,7 +149,7 @@ class CheckCall:
 
 
 @dataclass(frozen=True)
-class Repeat:
+class RepeatedCalls:
     """The calls `turn`, again and again: while the byte at `goes_on` is not zero, and at most as often as the int64 at `most` says.
 
     None stands for no such limit. `number` is where the calls read the number of the turn, an int64.
@@ -162,7 +162,7 @@ class Repeat:
 
 
 PlainCall: TypeAlias = KernelCall | CopyCall | StartCall | WaitCall | CheckCall
-ProgramCall: TypeAlias = PlainCall | Branch | Repeat
+ProgramCall: TypeAlias = PlainCall | Branch | RepeatedCalls
 
 
 def flat(calls: Iterable[ProgramCall]) -> Iterator[PlainCall]:
@@ -170,7 +170,7 @@ def flat(calls: Iterable[ProgramCall]) -> Iterator[PlainCall]:
     for call in calls:
         if isinstance(call, Branch):
             yield from flat((*call.then, *call.otherwise))
-        elif isinstance(call, Repeat):
+        elif isinstance(call, RepeatedCalls):
             yield from flat(call.turn)
         else:
             yield call
@@ -345,7 +345,7 @@ class _ProgramParts:
     own: OwnKernels | None = None
     constants: dict[tuple[int, tuple[int, ...], bytes], int] = field(default_factory=dict)
     arrays: list[Array] = field(default_factory=list)
-    islands: dict[object, Island] = field(default_factory=dict)
+    islands: dict[object, PlannedIsland] = field(default_factory=dict)
     workspace: int = 0
 
     def constant(self, array: Array, tensor: TensorForm) -> BytePlace:
@@ -591,7 +591,7 @@ class _Planned:
         moved += [] if turns.again is None else [CopyCall(goes_on, self._place(turns.again), 1)]
         self._copy_at_once(moved)
         number = None if turns.number is None else self._places.get(turns.number)
-        self._calls = [*before, Repeat(most, goes_on, number, tuple(self._calls))]
+        self._calls = [*before, RepeatedCalls(most, goes_on, number, tuple(self._calls))]
         self._copy_at_once(
             CopyCall(self._places[one.result], place, size)
             for one, place, size in zip(turns.carried, carried, sizes, strict=True)
@@ -893,7 +893,7 @@ def _is_written_as_constant(value: ir.Value, constants: Constants) -> bool:
 
 
 @dataclass(frozen=True)
-class Island:
+class PlannedIsland:
     """A meta-op that is written out, with its plan, whose inputs and outputs are outside.
 
     Where it runs row by row, it is that of one row, and `offsets` are those of `RowModel`. `over` are the inputs, by number, that the
@@ -910,7 +910,7 @@ _LITTLE = 1024
 """Bytes of temporaries for which a meta-op is not cut into rows; rows are not cut finer than these need."""
 
 
-def _island(flat: ir.Model, alignment: int) -> Island:
+def _island(flat: ir.Model, alignment: int) -> PlannedIsland:
     """Return a meta-op that is written out, row by row where that takes less workspace."""
     opened = _lowered(flat)
     whole = _planned_alone(opened, alignment)
@@ -939,9 +939,9 @@ def _lowered(flat: ir.Model) -> Unfolded:
     return unfold(model, known, Constants(model))
 
 
-def _planned_alone(opened: Unfolded, alignment: int) -> Island:
+def _planned_alone(opened: Unfolded, alignment: int) -> PlannedIsland:
     plan = plan_model(*opened, PlanSettings(alignment=alignment, io="outside"))
-    return Island(opened, plan, _over(opened, plan))
+    return PlannedIsland(opened, plan, _over(opened, plan))
 
 
 def _over(opened: Unfolded, plan: PlanResult) -> frozenset[int]:

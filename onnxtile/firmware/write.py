@@ -33,7 +33,7 @@ from onnxtile.firmware.steps import (
     PlainCall,
     Port,
     ProgramCall,
-    Repeat,
+    RepeatedCalls,
     StartCall,
     WaitCall,
     flat,
@@ -303,7 +303,7 @@ class _CallTable:
         if isinstance(call, Branch):
             then, other = (tuple(map(self.entry, side)) for side in (call.then, call.otherwise))
             return TableBranch(self._spaces.operand(call.condition), then, other)
-        if isinstance(call, Repeat):
+        if isinstance(call, RepeatedCalls):
             most, number = (
                 None if place is None else self._spaces.operand(place) for place in (call.most, call.number)
             )
