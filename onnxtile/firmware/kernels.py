@@ -360,9 +360,14 @@ NO_KERNELS = "#define idx_t int32_t\n"
 """What a program declares that has no kernels of emx-onnx-cgen."""
 
 
-def kernels_in_c(kernels: Sequence[DistinctKernel], name: str) -> CKernels:
-    """Return the kernels in C, those of the user's functions too; `name` is the start of the names of functions. Raises UsageError."""
-    made = _emx_kernels([kernel for kernel in kernels if kernel.own is None], name)
+def kernels_in_c(
+    kernels: Sequence[DistinctKernel], name: str, heavy: Collection[DistinctKernel] = frozenset()
+) -> CKernels:
+    """Return the kernels in C, those of the user's functions too; `name` is the start of the names of functions. Raises UsageError.
+
+    Each of the `heavy` kernels has a function of its own, in which all numbers are constants.
+    """
+    made = _emx_kernels([kernel for kernel in kernels if kernel.own is None], name, heavy)
     functions, found, emx = list(made.functions), list[CKernel](), iter(made.kernels)
     numbers: dict[str, int] = {}
     for kernel in kernels:
@@ -380,19 +385,19 @@ def kernels_in_c(kernels: Sequence[DistinctKernel], name: str) -> CKernels:
     return CKernels(head, tuple(functions), tuple(found))
 
 
-def _emx_kernels(kernels: Sequence[DistinctKernel], name: str) -> CKernels:
+def _emx_kernels(kernels: Sequence[DistinctKernel], name: str, heavy: Collection[DistinctKernel]) -> CKernels:
     require_emx()
     require_operators(kernels)
     text = compiled(kernels)
-    groups: dict[Skeleton, list[int]] = {}
+    groups: dict[tuple[Skeleton, tuple[int, ...] | None], list[int]] = {}
     numbers: list[tuple[int, ...]] = []
     for place, function in enumerate(text.functions):
         skeleton, own = _skeleton(function)
         numbers.append(own)
-        groups.setdefault(skeleton, []).append(place)
+        groups.setdefault((skeleton, own if kernels[place] in heavy else None), []).append(place)
     functions: list[CFunction] = []
     made: dict[int, CKernel] = {}
-    for skeleton, places in groups.items():
+    for (skeleton, _), places in groups.items():
         columns = list(zip(*(numbers[place] for place in places), strict=True))
         varied = {column: None for column in columns if len(set(column)) > 1}
         names = {column: f"n{number}" for number, column in enumerate(varied)}

@@ -31,8 +31,9 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.save import MAX_IR_VERSION
 from onnxtile.model.submodel import bare_node
+from onnxtile.operators.node_view import NotApplicable
 from onnxtile.operators.row import CONTROL_FLOW
-from onnxtile.operators.table import operator_of
+from onnxtile.operators.table import operator_of, work_of
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.offsets.problem import align
 from onnxtile.planning.result import PlanResult
@@ -80,8 +81,8 @@ class DistinctKernel:
     """One different kernel: a node whose operands are called i0, i1 ... and its results o0, o1 ...
 
     `tensors` has the types by these names. `fixed` has the constants, as serialised tensors, whose numbers decide what the kernel is.
-    `opsets` are the versions of operators. `label` is the first node that runs it, for messages. `own` is the call of the user's function
-    that runs it, where there is one.
+    `opsets` are the versions of operators. `label` is the first node that runs it, for messages, and `macs` are its multiply-accumulates
+    (0 where no rule counts them). `own` is the call of the user's function that runs it, where there is one.
     """
 
     node: bytes
@@ -91,6 +92,7 @@ class DistinctKernel:
     label: str = field(compare=False)
     op_type: str = field(compare=False)
     own: OwnCall | None = None
+    macs: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -754,12 +756,19 @@ class _Planned:
             tuple(sorted(opsets.items())),
             name,
             node.op_type,
+            macs=self._macs(node),
         )
         places = {own: self._place(value) for value, own in (*names.items(), *made.items())}
         set_by = {
             own: self._shared.constant(self._fixed_array(value), self._tensor(value)) for value, own in fixed.items()
         }
         self._calls.append(KernelCall(kernel, places | set_by))
+
+    def _macs(self, node: ir.Node) -> int:
+        try:
+            return work_of(node, self._shapes).macs
+        except NotApplicable:
+            return 0
 
     def _own_kernel(self, name: str, node: ir.Node) -> None:
         """Call the user's function for a node, with a workspace after those of the meta-ops around it."""
@@ -812,6 +821,7 @@ class _Planned:
             tuple(sorted(opsets.items())),
             name,
             proto.op_type,
+            macs=self._macs(node),
         )
         places = {own: self._shared.constant(one, forms[own]) for own, one in arrays.items()}
         self._calls.append(KernelCall(kernel, {"i0": self._place(operand), **places, "o0": self._place(result)}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -106,7 +107,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
     """
     name = prefix_of(title)
     kernels = list(kernels_of(program.calls))
-    in_c = kernels_in_c(kernels, f"{name}_kernel")
+    in_c = kernels_in_c(kernels, f"{name}_kernel", _heavy(program))
     numbers = {kernel: place for place, kernel in enumerate(kernels)}
     operands = _constants(program, in_c.kernels, numbers)
     weights = placed({number: program.constants[number] for number in operands})
@@ -184,6 +185,24 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
         repeats,
         table.transfers,
     )
+
+
+_HEAVY = 0.02
+"""A kernel with at least this share of all multiply-accumulates has its sizes as constants in a function of its own.
+
+A compiler then leaves out loops of one turn and conditions that always hold: networks of separable convolutions run three to five times
+as quick. There are at most 50 such functions, of about 300 bytes each.
+"""
+
+
+def _heavy(program: CProgram) -> frozenset[DistinctKernel]:
+    """Return the kernels that do most of the work, by the calls in the program. A call in a Loop counts once."""
+    macs = Counter[DistinctKernel]()
+    for call in flat(program.calls):
+        if isinstance(call, KernelCall):
+            macs[call.kernel] += call.kernel.macs
+    least = _HEAVY * macs.total()
+    return frozenset(kernel for kernel, count in macs.items() if count >= least > 0)
 
 
 def _constants(program: CProgram, kernels: Sequence[CKernel], numbers: Mapping[DistinctKernel, int]) -> list[int]:
