@@ -1,4 +1,4 @@
-"""Picture of README.md: one command from a model to a program that runs on an emulated Cortex-M7, with what it prints.
+"""Picture of docs/tutorials/firmware.md: one command from a model to a program that runs on an emulated Cortex-M7, with what it prints.
 
     python docs/firmware_picture.py [FILE.svg]
 

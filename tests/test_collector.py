@@ -42,7 +42,7 @@ def test_objects_that_the_caller_froze_stay_frozen() -> None:
         gc.unfreeze()
 
 
-def test_onnx_infers_when_the_copy_for_the_other_engine_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnx_infers_without_a_copy_of_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     model = load(
         onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
             g (float[2, 3] x) => (float[2, 3] y) { h = Relu(x) y = Neg(h) }""")
@@ -60,5 +60,5 @@ def test_onnx_infers_when_the_copy_for_the_other_engine_is_gone(monkeypatch: pyt
     gc.collect()
     before = graphs()
     shapes = resolve(model)
-    assert seen == [before]
+    assert len(seen) == 1 and seen[0] <= before
     assert all(shapes.sizes(value) == (2, 3) for node in model.graph for value in node.outputs)

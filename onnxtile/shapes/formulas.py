@@ -396,6 +396,11 @@ def _same(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
     return [operands.shape()]
 
 
+def _normalised(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
+    """A StringNormalizer, which leaves words out where it has a list of them."""
+    return None if "stopwords" in operands.node.attributes else _same(operands)
+
+
 def _each_of_all(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
     given = [shape for place, shape in enumerate(operands.shapes) if operands.has(place)]
     known = [shape for shape in given if shape is not None]
@@ -469,6 +474,7 @@ _RULES: Mapping[str, ResultRule] = {
     "SpaceToDepth": _to_depth,
     "Split": _split,
     "StringConcat": _each_of_all,
+    "StringNormalizer": _normalised,
     "Tile": _tiled,
     "TopK": _largest,
     "Upsample": _resized,

@@ -151,8 +151,8 @@ def test_a_function_with_a_loop_has_the_work_of_all_passes(graph: Graph) -> None
 def test_linear_attention_and_causal_convolution(graph: Graph) -> None:
     """One product for the state, one to read it; the delta rules read it before they write."""
     inputs = "float[2,5,24] q, float[2,5,12] k, float[2,5,8] v, float[2,5,2] d"
-    for rule, through in (("linear", 1), ("gated", 1), ("gated_delta", 2)):
-        node = f'LinearAttention <q_num_heads = 4, kv_num_heads = 2, update_rule = "{rule}"> (q, k, v, , d, d)'
+    for rule, operands, through in (("linear", "", 1), ("gated", ", , d", 1), ("gated_delta", ", , d, d", 2)):
+        node = f'LinearAttention <q_num_heads = 4, kv_num_heads = 2, update_rule = "{rule}"> (q, k, v{operands})'
         result = graph(f"g ({inputs}) => (float[2,5,16] y, float[2,2,6,4] s) {{ y, s = {node} }}", opset=27)
         assert result.totals.macs == {"LinearAttention": 2 * 5 * (6 * 4) * (4 + 2 * through)}
     result = graph(
