@@ -225,7 +225,7 @@ def compared(given: Subject, output: bytes, ports: Sequence[Port]) -> str:
 def tflite_micro(given: Subject, folder: Path) -> Row:
     """Return the row of TensorFlow Lite Micro: the arena that it uses here, by its own account; onnx2tf converts and quantises.
 
-    It is a library for this machine, so there is no code of a Cortex-M7, no stack and no count of instructions.
+    It is a library for this machine, so figures of the Cortex-M7 are missing: code, stack, instructions.
     """
     plain = given.file.with_name(given.file.name.replace("_int8", "_float"))
     command = [os.environ.get("ONNX2TF", "onnx2tf"), "-i", str(plain), "-o", str(folder), "-n", "-v", "error"]
