@@ -126,6 +126,7 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
     buffers = [b for b in result["buffers"] if b.get("alias") is None]
     bound = _BOUNDS[result["bound"]]
     rows += _ranges(result)
+    rows += open_sizes(result)
     rows += [
         ("peak of the schedule", f"{result['peak']:,} bytes at step {result['peak_step']:,}{_node_at(result)}"),
         ("lower bound", f"{result['lower_bound']:,} bytes ({bound})"),
@@ -231,6 +232,20 @@ def _ranges(result: ResultJson) -> Iterator[tuple[str, object]]:
     yield "figures", "those of the largest sizes"
     if all(arena["capacity"] is not None for arena in result["arenas"]) and not result["unplanned"]:
         yield "capacity", "FITS at all sizes"
+
+
+def open_sizes(result: ResultJson) -> Iterator[tuple[str, object]]:
+    """Yield the row of the sizes that were taken for open dimensions, with the formula of the arena where there is one."""
+    taken = result.get("open_sizes")
+    if not taken:
+        return
+    sizes = ", ".join(f"{name}={size}" for name, size in taken["sizes"].items())
+    text = f"{sizes}, which the file leaves open ({taken['options']})"
+    for arena in taken["formulas"]:
+        ends = ", ".join(f"{name} {low} to {high}" for name, (low, high) in taken["ranges"].items())
+        least = arena["fixed"] if arena["scaled"] is None else arena["scaled"]
+        text += f"; {' or '.join(map(in_words, least['pieces']))} bytes at {ends}"
+    yield "sizes", text
 
 
 def _fixed(result: ResultJson) -> list[Table | Text]:
