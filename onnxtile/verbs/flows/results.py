@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from onnxtile.fusion.site_check import SiteVerdict
     from onnxtile.fusion.unfuse import Unfused
     from onnxtile.inspection.summary import Inspection
+    from onnxtile.planning.largest import LargestSize
     from onnxtile.planning.result import PlanResult
     from onnxtile.report.format import PlanExport
     from onnxtile.tiling.result import TileResult
@@ -398,6 +399,8 @@ class PlannedModel(ModelResult):
     not_run: str | None = None
     firmware: Firmware | None = None
     """The program in C, its proof and its bytes; None where it was not asked for."""
+    largest: LargestSize | None = None
+    """The largest size of a dimension that fits; None where it was not asked for."""
 
     @property
     def summary(self) -> str:
@@ -465,6 +468,8 @@ class PlannedModel(ModelResult):
         missing: dict[str, Any] = {} if self.not_run is None else {"not_run": self.not_run}
         if self.firmware is not None:
             missing["firmware"] = self.firmware.to_dict()
+        if self.largest is not None:
+            missing["largest"] = self.largest.to_dict()
         return {**self.plan.to_dict(), "verdict": self.verdict and self.verdict.to_dict(), **missing}
 
 
