@@ -92,12 +92,14 @@ def largest_fitting(
         high = most if over is None else over.size - 1
         if high is not None and low > high:
             return fit, over
-        is_halved = made >= _GUIDED and high is not None
-        size = (low + high) // 2 if is_halved else _estimated(growth, latest, low, high, capacity)
-        latest, made = trial_at(size), made + 1
+        if high is not None and made >= _GUIDED:
+            latest = trial_at((low + high) // 2)
+        else:
+            latest = trial_at(_estimated(growth, latest, low, high, capacity))
+        made += 1
         growth = latest.growth or growth
         if latest.fits:
-            fit = size
+            fit = latest.size
         else:
             over = latest
 
