@@ -139,7 +139,7 @@ def _top(top: ResultJson) -> list[Table | Text]:
 
 def _is_named(node: ResultJson) -> bool:
     """Return whether the name of a node says its module."""
-    return dotted(module_path(node["node"], {})) == node["module"]
+    return bool(dotted(module_path(node["node"], {})) == node["module"])
 
 
 def _model(result: ResultJson) -> list[tuple[str, object]]:

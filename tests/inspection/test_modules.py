@@ -107,7 +107,7 @@ def test_the_costliest_nodes_come_first_and_equal_ones_together() -> None:
 
 def test_amounts_by_which_nodes_are_ranked() -> None:
     totals = {
-        by: api.inspect(model(("a", "b")), by=by).to_dict()["top"]["total"]  # type: ignore[arg-type]
+        by: api.inspect(model(("a", "b")), by=by).to_dict()["top"]["total"]
         for by in ("bytes", "macs", "flops", "weights")
     }
     # Each reads 32 bytes and a weight of 64, and writes 32.
