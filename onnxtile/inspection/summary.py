@@ -17,6 +17,7 @@ from onnxtile.declare.verb import VerbResult
 from onnxtile.inspection.layers import (
     LayerCost,
     Module,
+    Ranking,
     Tensor,
     WorkFormulas,
     layers,
@@ -370,6 +371,8 @@ class Inspection(VerbResult):
     quantised: tuple[Quantisation, ...] = ()
     formulas: WorkFormulas | None = None
     """The work at all sizes of open dimensions; None where none is open."""
+    top: Ranking | None = None
+    """The nodes that cost most, where they were asked for."""
 
     @property
     def totals(self) -> Totals:
@@ -432,6 +435,7 @@ class Inspection(VerbResult):
             "sizes": dict(self.sizes),
             "quantisation": [one.to_dict() for one in self.quantised],
             **({"formulas": self.formulas.to_dict()} if self.formulas is not None else {}),
+            **({"top": self.top.to_dict()} if self.top is not None else {}),
             **({"tree": [module.to_dict() for module in self.modules]} if self.modules is not None else {}),
             **({"training": self.training.to_dict()} if self.training is not None else {}),
         }

@@ -125,6 +125,7 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
     rows: list[tuple[str, object]] = [_arena(arena, len(result["unplanned"])) for arena in result["arenas"]]
     buffers = [b for b in result["buffers"] if b.get("alias") is None]
     bound = _BOUNDS[result["bound"]]
+    rows += _largest(result)
     rows += _ranges(result)
     rows += open_sizes(result)
     rows += [
@@ -246,6 +247,25 @@ def open_sizes(result: ResultJson) -> Iterator[tuple[str, object]]:
         least = arena["fixed"] if arena["scaled"] is None else arena["scaled"]
         text += f"; {' or '.join(map(in_words, least['pieces']))} bytes at {ends}"
     yield "sizes", text
+
+
+def _largest(result: ResultJson) -> Iterator[tuple[str, object]]:
+    """Yield the rows of the largest size of a dimension that fits, and of the next one, which does not."""
+    found = result.get("largest")
+    if found is None:
+        return
+    name, needed, refused = found["dimension"], found["needed"], found["refused"]
+    yield f"largest {name}", f"{found['size']:,}"
+    parts = " + ".join(f"{part} {needed[part]:,}" for part in ("weights", "state", "arena"))
+    yield f"bytes at {name}={found['size']}", f"{parts} = {needed['total']:,} of {found['capacity']:,}"
+    if refused is None:
+        yield f"next {name}", "none: the range ends here"
+    else:
+        yield f"refused at {name}={refused['size']}", f"at least {refused['total']:,} bytes"
+    if found["apart"]:
+        yield "inputs and outputs apart", f"{found['apart']:,} bytes outside the arena, not counted"
+    if any(not is_kept(state) for state in result.get("states") or ()):
+        yield "states", "not kept in place: --state found counts each once"
 
 
 def _fixed(result: ResultJson) -> list[Table | Text]:

@@ -36,6 +36,7 @@ from onnxtile.verbs.flows.kernels import (
     settings_of,
     state_verdict,
 )
+from onnxtile.verbs.flows.plan_largest import plan_largest
 from onnxtile.verbs.flows.plan_ranges import open_sizes, plan_over_ranges
 from onnxtile.verbs.flows.results import PlannedModel, file_of, require_equal
 from onnxtile.verbs.plan import PlanOptions, PlanStep
@@ -60,6 +61,8 @@ def plan(options: PlanOptions) -> PlannedModel:
 
 def _planned(options: PlanOptions) -> PlannedModel:
     require_movement(options)
+    if options.largest is not None:
+        return plan_largest(options)
     if options.has_ranges:
         return plan_over_ranges(options)
     settings = settings_of(options)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from onnxtile.fusion.site_check import SiteVerdict
     from onnxtile.fusion.unfuse import Unfused
     from onnxtile.inspection.summary import Inspection
+    from onnxtile.planning.largest import LargestSize
     from onnxtile.planning.result import PlanResult
     from onnxtile.report.format import PlanExport
     from onnxtile.tiling.result import TileResult
@@ -424,6 +425,8 @@ class PlannedModel(ModelResult):
     """The program in C, its proof and its bytes; None where it was not asked for."""
     open_sizes: OpenSizes | None = None
     """The sizes that were taken for dimensions which the file leaves open; None where it leaves none."""
+    largest: LargestSize | None = None
+    """The largest size of a dimension that fits; None where it was not asked for."""
 
     @property
     def summary(self) -> str:
@@ -493,6 +496,8 @@ class PlannedModel(ModelResult):
             missing["firmware"] = self.firmware.to_dict()
         if self.open_sizes is not None:
             missing["open_sizes"] = self.open_sizes.to_dict()
+        if self.largest is not None:
+            missing["largest"] = self.largest.to_dict()
         return {**self.plan.to_dict(), "verdict": self.verdict and self.verdict.to_dict(), **missing}
 
 
