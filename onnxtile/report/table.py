@@ -166,8 +166,8 @@ def together(rows: Iterable[ResultJson], key: Callable[[ResultJson], object]) ->
 
 
 def _where(rows: Sequence[ResultJson]) -> str:
-    modules = [row.get("module") for row in rows] if len(rows) > 1 else []
-    return places(modules if all(modules) and modules else [row["node"] for row in rows])
+    modules = [row["module"] for row in rows if row.get("module")] if len(rows) > 1 else []
+    return places(modules if len(modules) == len(rows) else [row["node"] for row in rows])
 
 
 def places(names: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,7 @@ def modules(model: onnx.ModelProto) -> dict[str, str]:
     return {name: dotted(module_path(name, props)) for name, props in notes.items()}
 
 
-def cells(parts: list[object]) -> list[list[str]]:
+def cells(parts: Sequence[object]) -> list[list[str]]:
     return [
         [str(cell) for cell in row]
         for one in parts
