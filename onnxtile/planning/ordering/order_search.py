@@ -154,8 +154,8 @@ ALL_RULES = frozenset({"view", "in place", "cut", "join"})
 class OrderSearch:
     """The searches of the orders of `graph`. Buffers take multiples of `alignment` bytes.
 
-    With `peak_first`, the first order that it finds has the least peak, and the second has the least before and after its peak, too. It takes
-    longer to find the second than to place the first, which most often needs no more bytes. Without, the second alone is yielded.
+    With `peak_first`, the first order has the least peak, and the second has the least before and after its peak, too. Finding the second
+    takes longer than placing the first, which most often needs no more bytes. Without, the second comes first.
     """
 
     graph: KernelGraph
