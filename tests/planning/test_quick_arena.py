@@ -64,7 +64,7 @@ _BRANCHES = """
     ("settings", "is_refined"),
     [
         (PlanSettings(order="min-peak"), False),
-        (PlanSettings(order="min-peak", capacity={"sram": 1024, "dram": None}), True),
+        (PlanSettings(order="min-peak", capacity={"sram": 1024, "dram": 2048}), True),
     ],
 )
 def test_bytes_away_from_the_peak_are_searched_only_where_they_may_matter(
