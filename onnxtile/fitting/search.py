@@ -14,6 +14,8 @@ from functools import cached_property
 from math import ceil
 from typing import TypeAlias
 
+from onnxtile.fitting.live_bytes import ALIGNMENT
+from onnxtile.fitting.network import FitTensor
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.strips import WHOLE, Cut, FitSchedule, PiecesOfTensors, Prices, RegionCost, read_whole, row_pieces
 from onnxtile.system.progress import Progress, silent
@@ -34,6 +36,8 @@ _FEW = 4
 """Tensors of which one is chosen to be computed again, at most."""
 _FAR = 1.1
 """Above this multiple of the capacity, rows of one tensor after the other are not tried to be computed again."""
+_FEW_GAPS = 16
+"""The gaps after strips that are shorter than the alignment of buffers take at most this part of the capacity."""
 _ROUNDS = 8
 """Times that chunks are added in one region, at most."""
 
@@ -94,7 +98,7 @@ class RegionCuts:
         eager = regions.eager(start, stop) if coarse * _DEEP <= rows else frozenset[int]()
         for way in dict.fromkeys([frozenset[int](), eager]):
             # Shorter strips than one row of the tensor that sets the pace change nothing.
-            finest = min(rows, max((tensors[tensor].rows for tensor in (*way, *results)), default=1))
+            finest = min(rows, max((self._most_strips(tensors[tensor]) for tensor in (*way, *results)), default=1))
             steps = sorted({-(-rows // parts) for parts in _PARTS if parts < finest} | {rows // finest} - {rows})
             fits = list(self._longest(start, stop, steps, replace(handed, eager=way)))
             if self.recomputes and whole is None:
@@ -102,6 +106,11 @@ class RegionCuts:
             yield from fits
             if fits:
                 return
+
+    def _most_strips(self, about: FitTensor) -> int:
+        """Return the number of strips of a tensor that are tried at most: of one row, or as few as keep the gaps after them small."""
+        few = self.capacity // (_FEW_GAPS * ALIGNMENT)
+        return min(about.rows, max(about.row_bytes * about.rows // ALIGNMENT, few, 1))
 
     def _may_fit_in_chunks(self, start: int, stop: int, handed: Cut) -> bool:
         """Return whether chunks of channels alone may let a region fit: kernels whose channels are not cut must fit as they are."""
