@@ -28,7 +28,7 @@ _WORD = 30
 """Characters of a word that a narrow table does not break."""
 _COLUMNS = 3
 """Columns that a narrow table keeps at least."""
-_NUMBER = re.compile(r"[-+]?[\d,.]+(e[-+]\d+)?( B| bytes| [KMGT]iB)?|\?")
+_NUMBER = re.compile(r"[-+]?[\d,.]+(e[-+]\d+)?( B| bytes| [KMGT]iB|%)?|\?")
 
 
 class FittedTable(Table):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from onnxtile.report.inspect_tables import for_inspect, for_trace
 from onnxtile.report.layout import live_line
-from onnxtile.report.plan_tables import for_arena_run, for_check, for_firmware, for_plan
+from onnxtile.report.plan_tables import for_arena_run, for_check, for_firmware, for_plan, open_sizes
 from onnxtile.report.run_tables import for_run
 from onnxtile.report.table import (
     ResultJson,
@@ -256,6 +257,9 @@ def _counts(nodes: Mapping[str, int]) -> str:
 _NAMES = 3
 """Names of nodes that are left as they are for one reason; --json has them all."""
 
+_OPEN_AXIS = re.compile(r"^axis \d+ of '.*' has the size ('.*': bind it with )")
+"""The reason of a node that is left since a size is open; those of all nodes with one size are one row."""
+
 _TILED: dict[str, Shown] = {
     **{"node": "node", "operator": "op", "M": "m", "K": "k", "N": "n"},
     "grid": lambda node: "×".join(map(str, node["grid"])),
@@ -305,7 +309,7 @@ def _skipped(skipped: Iterable[ResultJson]) -> list[Table | Text]:
     """Return the nodes that are left as they are, grouped by reason, the most common first."""
     groups: dict[str, list[str]] = {}
     for node in skipped:
-        groups.setdefault(node["reason"], []).append(node["node"])
+        groups.setdefault(_OPEN_AXIS.sub(r"a size is \1", node["reason"]), []).append(node["node"])
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
     rows = [(len(names), reason, some_of(names, _NAMES)) for reason, names in ordered]
     return [table("left as they are", ("nodes", "reason", "which"), rows)] if rows else []
@@ -449,6 +453,7 @@ def _fitted(result: ResultJson) -> list[Table | Text]:
     }
     rows = [{**before, "model": "before"}, {**after, "model": "after"}]
     tables: list[Table | Text] = [table_of("costs", costs, rows)]
+    tables += [line(f"sizes: {text}") for _, text in open_sizes(result)]
     movement = result.get("movement")
     if movement:
         ends = f"{movement['fast']} and {movement['slow']}"
