@@ -145,7 +145,7 @@ class _NetworkReader:
         return found
 
     def _axes(self) -> dict[ir.Value, int | None]:
-        """Return the axis of rows of each value: the one that windows slide along, else the last but one, unless the first reader moves it."""
+        """Return the axis of rows of each value: one that windows slide along, else the last but one, unless the first reader moves it."""
         axes: dict[ir.Value, int | None] = {}
         slid: set[ir.Value] = set()
         for value in self.values:
@@ -168,8 +168,8 @@ class _NetworkReader:
     def _default(self, value: ir.Value, known: Mapping[ir.Value, int | None], slid: set[ir.Value]) -> int | None:
         """Return the axis that comes from rows of an operand, given those of values before; else the last but one.
 
-        A value after windows is noted in `slid`. Its rows come from those of an operand of this kind, if there is one; the rows of the first
-        are along the longest axis that windows slide along.
+        A value after windows is noted in `slid`. Its rows come from those of an operand of this kind, if there is one. Those of the first are
+        along the longest axis that windows slide along.
         """
         rank, node = len(self.shapes.sizes(value) or ()), value.producer()
         operands = [] if node is None or has_body(node) else self.reads(node)
