@@ -168,7 +168,7 @@ class _NetworkReader:
     def _default(self, value: ir.Value, known: Mapping[ir.Value, int | None], slid: set[ir.Value]) -> int | None:
         """Return the axis that comes from rows of an operand, given those of values before; else the last but one.
 
-        A value after windows is noted in `slid`. Its rows come from those of an operand of this kind, if there is one. Those of the first are
+        A value after windows is noted in `slid`. Its rows come from those of an operand of this kind, if there is one. The first rows lie
         along the longest axis that windows slide along.
         """
         rank, node = len(self.shapes.sizes(value) or ()), value.producer()

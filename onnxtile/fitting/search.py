@@ -15,7 +15,6 @@ from math import ceil
 from typing import TypeAlias
 
 from onnxtile.fitting.live_bytes import ALIGNMENT
-from onnxtile.fitting.network import FitTensor
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.strips import WHOLE, Cut, FitSchedule, PiecesOfTensors, Prices, RegionCost, read_whole, row_pieces
 from onnxtile.system.progress import Progress, silent
@@ -36,8 +35,6 @@ _FEW = 4
 """Tensors of which one is chosen to be computed again, at most."""
 _FAR = 1.1
 """Above this multiple of the capacity, rows of one tensor after the other are not tried to be computed again."""
-_FEW_GAPS = 16
-"""The gaps after strips that are shorter than the alignment of buffers take at most this part of the capacity."""
 _ROUNDS = 8
 """Times that chunks are added in one region, at most."""
 
@@ -98,7 +95,7 @@ class RegionCuts:
         eager = regions.eager(start, stop) if coarse * _DEEP <= rows else frozenset[int]()
         for way in dict.fromkeys([frozenset[int](), eager]):
             # Shorter strips than one row of the tensor that sets the pace change nothing.
-            finest = min(rows, max((self._most_strips(tensors[tensor]) for tensor in (*way, *results)), default=1))
+            finest = min(rows, max((tensors[tensor].rows for tensor in (*way, *results)), default=1))
             steps = sorted({-(-rows // parts) for parts in _PARTS if parts < finest} | {rows // finest} - {rows})
             fits = list(self._longest(start, stop, steps, replace(handed, eager=way)))
             if self.recomputes and whole is None:
@@ -106,11 +103,6 @@ class RegionCuts:
             yield from fits
             if fits:
                 return
-
-    def _most_strips(self, about: FitTensor) -> int:
-        """Return the number of strips of a tensor that are tried at most: of one row, or as few as keep the gaps after them small."""
-        few = self.capacity // (_FEW_GAPS * ALIGNMENT)
-        return min(about.rows, max(about.row_bytes * about.rows // ALIGNMENT, few, 1))
 
     def _may_fit_in_chunks(self, start: int, stop: int, handed: Cut) -> bool:
         """Return whether chunks of channels alone may let a region fit: kernels whose channels are not cut must fit as they are."""
@@ -146,13 +138,14 @@ class RegionCuts:
 
     def _longest(self, start: int, stop: int, steps: Sequence[int], cut: Cut) -> Iterator[RegionCost]:
         """Yield cuts that fit, the one with the longest strips last, by bisection: longer strips take more bytes, as a rule."""
-        if not steps:
-            return
-        shortest = self._fitted(start, stop, replace(cut, step=steps[0]))
+        shortest, low, high = None, 0, len(steps)
+        for low, step in enumerate(steps, start=1):
+            shortest = self._fitted(start, stop, replace(cut, step=step))
+            if shortest is not None or step >= self._step_without_gaps(start, stop):
+                break
         if shortest is None:
             return
         yield shortest
-        low, high = 1, len(steps)
         while low < high:
             middle = (low + high) // 2
             region = self._fitted(start, stop, replace(cut, step=steps[middle]))
@@ -161,6 +154,12 @@ class RegionCuts:
                 continue
             low = middle + 1
             yield region
+
+    def _step_without_gaps(self, start: int, stop: int) -> int:
+        """Return the rows of strips from which on no strip of a result is shorter than the alignment of buffers."""
+        tensors = self.regions.network.tensors
+        shortest = min((tensors[tensor].size for tensor in self.regions.results(start, stop)), default=0)
+        return ceil(ALIGNMENT * self.regions.rows(start, stop) / max(shortest, 1))
 
     def _fitted(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
         """Return the region with as many chunks of hidden channels as it takes to fit; None where that is not enough."""
