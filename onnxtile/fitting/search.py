@@ -138,14 +138,14 @@ class RegionCuts:
 
     def _longest(self, start: int, stop: int, steps: Sequence[int], cut: Cut) -> Iterator[RegionCost]:
         """Yield cuts that fit, the one with the longest strips last, by bisection: longer strips take more bytes, as a rule."""
-        shortest, low, high = None, 0, len(steps)
-        for low, step in enumerate(steps, start=1):
-            shortest = self._fitted(start, stop, replace(cut, step=step))
-            if shortest is not None or step >= self._step_without_gaps(start, stop):
-                break
+        without_gaps = self._step_without_gaps(start, stop)
+        short = [step for step in steps[:-1] if step < without_gaps]
+        tried = (self._fitted(start, stop, replace(cut, step=step)) for step in steps[: len(short) + 1])
+        shortest = next((region for region in tried if region is not None), None)
         if shortest is None:
             return
         yield shortest
+        low, high = steps.index(shortest.cut.step) + 1, len(steps)
         while low < high:
             middle = (low + high) // 2
             region = self._fitted(start, stop, replace(cut, step=steps[middle]))
