@@ -35,6 +35,8 @@ _FEW = 4
 """Tensors of which one is chosen to be computed again, at most."""
 _FAR = 1.1
 """Above this multiple of the capacity, rows of one tensor after the other are not tried to be computed again."""
+_GAPS = 8
+"""Gaps after short strips count from this part of the capacity on."""
 _ROUNDS = 8
 """Times that chunks are added in one region, at most."""
 
@@ -156,10 +158,10 @@ class RegionCuts:
             yield region
 
     def _step_without_gaps(self, start: int, stop: int) -> int:
-        """Return the rows of strips from which on no strip of a result is shorter than the alignment of buffers."""
-        tensors = self.regions.network.tensors
-        shortest = min((tensors[tensor].size for tensor in self.regions.results(start, stop)), default=0)
-        return ceil(ALIGNMENT * self.regions.rows(start, stop) / max(shortest, 1))
+        """Return the least rows of strips that are as long as the alignment of buffers, of the results whose gaps take many bytes."""
+        results = (self.regions.network.tensors[tensor] for tensor in self.regions.results(start, stop))
+        sizes = (about.size for about in results if about.rows * ALIGNMENT * _GAPS > self.capacity)
+        return ceil(ALIGNMENT * self.regions.rows(start, stop) / max(min(sizes, default=1 << 40), 1))
 
     def _fitted(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
         """Return the region with as many chunks of hidden channels as it takes to fit; None where that is not enough."""

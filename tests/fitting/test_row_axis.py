@@ -33,7 +33,7 @@ def over_length(form: str, length: int, steps: list[tuple[str, int]]) -> onnx.Mo
 
     random, nodes, constants, value, channels = np.random.default_rng(0), [], dict[str, Any](), "x", 1
     for number, (op, stride) in enumerate(steps):
-        attributes = {"kernel_shape": along(3), "strides": along(stride), "pads": along(1, 0) * 2}
+        attributes: dict[str, Any] = {"kernel_shape": along(3), "strides": along(stride), "pads": along(1, 0) * 2}
         operands = [value]
         if op == "Conv":
             constants[f"w{number}"] = random.standard_normal((16, channels, *along(3))).astype(np.float32) / 4
