@@ -18,8 +18,8 @@ from onnxtile.report.table import (
     Shown,
     counted,
     line,
+    places,
     rest_of,
-    some_of,
     table,
     table_of,
 )
@@ -127,7 +127,7 @@ def _nodes(result: ResultJson) -> list[Table | Text]:
 def _top(top: ResultJson) -> list[Table | Text]:
     title, rows = _TITLES[top["by"]], top["rows"]
     columns: dict[str, Shown] = {
-        "where": lambda row: some_of(alike(filter(None, row["modules"])) or alike(row["nodes"]), 1),
+        "where": lambda row: places(filter(None, row["modules"])) or places(row["nodes"]),
         **{"operator": "op", "count": "count"},
         "output": _NODES["output"],
         "type": _NODES["type"],

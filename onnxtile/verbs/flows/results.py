@@ -15,7 +15,9 @@ from onnxtile.declare.verb import JsonFields, VerbResult, write_result
 from onnxtile.model import save as files
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import Source
+from onnxtile.model.modules import ModulePath, module_path
 from onnxtile.model.stream import Draft
+from onnxtile.model.topology import node_ids
 from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.errors import Mismatch, UsageError, about_options
@@ -463,7 +465,11 @@ class PlannedModel(ModelResult):
 
         program = cache(lambda: self.firmware or self._built(weights, c_kernels))
         return PlanExport(
-            self.plan.to_dict(), self.constant_block, self.certificate, lambda title: program().files(title)
+            self.plan.to_dict(),
+            self.constant_block,
+            self.certificate,
+            lambda title: program().files(title),
+            modules_of(self.model),
         )
 
     def _built(self, weights: str, c_kernels: str | Path | None) -> Firmware:
@@ -501,6 +507,11 @@ class PlannedModel(ModelResult):
         return {**self.plan.to_dict(), "verdict": self.verdict and self.verdict.to_dict(), **missing}
 
 
+def modules_of(model: ir.Model) -> dict[str, ModulePath]:
+    """Return the modules around each node of the main graph, by the name that a schedule has."""
+    return {name: module_path(node.name, node.metadata_props) for node, name in node_ids(model.graph).items()}
+
+
 # The result of fit.
 
 
@@ -519,7 +530,13 @@ class ModelPlan:
         from onnxtile.report.format import PlanExport
 
         firmware = None if self.firmware is None else self.firmware.files
-        return PlanExport(self.plan.to_dict(), lambda: constant_block(self.opened.model, self.plan), firmware=firmware)
+        model = self.opened.model
+        return PlanExport(
+            self.plan.to_dict(),
+            lambda: constant_block(model, self.plan),
+            firmware=firmware,
+            modules=modules_of(model),
+        )
 
     def run(self, progress: Progress) -> ArenaVerdict:
         """Run the model inside its arena and outside it, and compare every tensor bit for bit."""
