@@ -110,7 +110,7 @@ def test_a_kept_tensor_shares_bytes_with_nothing() -> None:
 @pytest.mark.parametrize("planner", list(planners()))
 @pytest.mark.parametrize("order", ["model", "any"])
 def test_every_planner_and_order_honours_them(planner: str, order: str) -> None:
-    plan = planned(pins={"a": 1024, "y": 0}, keep=("d",), planner=planner, order=order)
+    plan = planned(pins={"a": 1024, "y": 0}, keep=("d",), search=planner, order=order)
     found = rows(plan)
     assert (found["a"].offset, found["y"].offset) == (1024, 0)
     assert (found["d"].first, found["d"].last) == (0, max(plan.steps))
@@ -216,7 +216,7 @@ def test_pins_hold_at_all_sizes_of_a_range() -> None:
 )
 def test_what_no_plan_can_have_is_refused(options: dict[str, Any], message: str, hint: str | None) -> None:
     with pytest.raises(UsageError) as error:
-        onnxtile.plan(model(), **options)
+        onnxtile.plan(model(), **build.with_layout(options))
     assert message in str(error.value)
     assert hint is None or error.value.hint == hint
 
@@ -345,7 +345,7 @@ def test_a_range_that_does_not_fit_names_its_smallest_sizes_also_with_places() -
     text = "g (float[N,16] x) => (float[N,16] y) { a = Relu(x)  b = Hardmax(a)  c = Hardmax(b)  y = Add(a, c) }"
     options: dict[str, Any] = {"places": {"b": "fast", "y": "slow"}, "capacity": {"fast": 256, "slow": 512}}
     with pytest.raises(Infeasible, match="N="):
-        onnxtile.plan(model(text), dims={"N": (1, 64)}, **options)
+        onnxtile.plan(model(text), dims={"N": (1, 64)}, **build.with_layout(options))
 
 
 def test_fusing_for_memory_compares_sizes_whatever_the_places() -> None:

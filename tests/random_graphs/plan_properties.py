@@ -17,7 +17,7 @@ from tests.random_graphs.carried_out import Run
 from tests.random_graphs.kernels import Kernels, run_model
 from tests.random_graphs.properties import Case, require_equal, without_addresses, written
 
-QUICK: dict[str, Any] = {"planner": "greedy-by-size"}
+QUICK: dict[str, Any] = {"search": "greedy-by-size"}
 
 
 def published(case: Case) -> None:
