@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias
 
 import pydantic
 
 from onnxtile.declare.plan_document import Arena, PlannedBuffer, PlanRow, first_fault
+from onnxtile.model.modules import ModulePath
 from onnxtile.system.errors import UsageError, about_options, invalid
 from onnxtile.system.files import require_readable
 from onnxtile.system.registry import discover
@@ -23,7 +25,8 @@ PlanJson: TypeAlias = Mapping[str, Any]
 class PlanExport(dict[str, Any]):
     """A plan as JSON that was just made of a model: `constants` returns the bytes of the block of constants.
 
-    `certificate` returns the certificate of the plan, `firmware` the files of the program in C by their ending, from a title.
+    `certificate` returns the certificate of the plan, `firmware` the files of the program in C by their ending, from a title. `modules` has
+    the modules around each node, by its name.
     """
 
     def __init__(
@@ -32,11 +35,13 @@ class PlanExport(dict[str, Any]):
         constants: Callable[[], bytes],
         certificate: Callable[[], PlanJson] | None = None,
         firmware: Callable[[str], Mapping[str, bytes]] | None = None,
+        modules: Mapping[str, ModulePath] = MappingProxyType({}),
     ) -> None:
         super().__init__(plan)
         self.constants = constants
         self.certificate = certificate
         self.firmware = firmware
+        self.modules = modules
 
 
 COLOR_BY = ("operator", "layer", "kind")

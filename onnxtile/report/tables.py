@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from onnxtile.report.inspect_tables import for_inspect, for_trace
 from onnxtile.report.layout import live_line
-from onnxtile.report.plan_tables import for_arena_run, for_check, for_firmware, for_plan
+from onnxtile.report.plan_tables import for_arena_run, for_check, for_firmware, for_plan, open_sizes
 from onnxtile.report.run_tables import for_run
 from onnxtile.report.table import (
     ResultJson,
@@ -19,15 +20,19 @@ from onnxtile.report.table import (
     at_sizes,
     counted,
     line,
+    places,
     plain,
     reasons,
     rest_of,
     some_of,
     table,
     table_of,
+    table_together,
     tables_of,
+    together,
 )
 from onnxtile.report.words import readable
+from onnxtile.system.text import unquoted
 
 __all__ = [
     "for_check",
@@ -126,6 +131,7 @@ def for_fuse(result: ResultJson) -> list[Table | Text]:
         "matches": "matches",
         "fused": "fused",
         "refused": lambda pattern: len(pattern["refused"]),
+        "where": lambda pattern: places(filter(None, pattern.get("modules") or pattern["calls"])),
     }
     reached = [p for p in result["patterns"] if p["matches"] or p["refused"]]
     title = f"{result['nodes_before']} nodes became {result['nodes_after']}"
@@ -133,12 +139,17 @@ def for_fuse(result: ResultJson) -> list[Table | Text]:
     none = len(result["patterns"]) - len(reached)
     if none:
         tables.append(line(f"{counted(none, 'pattern')} matched nothing (--explain NAME says why)"))
-    refused = [{"pattern": p["name"], **r} for p in result["patterns"] for r in p["refused"]]
-    tables += tables_of("matches not fused", {name: name for name in ("pattern", "root", "reason")}, refused)
+    refused = [{"pattern": p["name"], "node": r["root"], **r} for p in result["patterns"] for r in p["refused"]]
+    tables += tables_of(
+        "matches not fused", _REFUSED, together(refused, lambda r: (r["pattern"], unquoted(r["reason"])))
+    )
     arena = result.get("arena")
     if arena:
         tables.append(line(f"arena: {arena['before']:,} bytes node by node, {arena['after']:,} bytes with meta-ops"))
     return [*tables, *for_lowered(result), *for_verdict(result)]
+
+
+_REFUSED: dict[str, Shown] = {"pattern": "pattern", "count": "count", "root": "where", "reason": "reason"}
 
 
 def for_lowered(result: ResultJson) -> list[Table | Text]:
@@ -256,13 +267,16 @@ def _counts(nodes: Mapping[str, int]) -> str:
 _NAMES = 3
 """Names of nodes that are left as they are for one reason; --json has them all."""
 
+_OPEN_AXIS = re.compile(r"^axis \d+ of '.*' has the size ('.*': bind it with )")
+"""The reason of a node that is left since a size is open; those of all nodes with one size are one row."""
+
 _TILED: dict[str, Shown] = {
-    **{"node": "node", "operator": "op", "M": "m", "K": "k", "N": "n"},
+    **{"operator": "op", "M": "m", "K": "k", "N": "n"},
     "grid": lambda node: "×".join(map(str, node["grid"])),
     "tiles": "matmuls",
 }
 _EXPERTS: dict[str, Shown] = {
-    **{"node": "node", "operator": "op"},
+    "operator": "op",
     **{name: name for name in ("experts", "width", "inner", "step", "tiles")},
 }
 _CHOICE: dict[str, Shown] = {
@@ -273,7 +287,6 @@ _CHOICE: dict[str, Shown] = {
     "bytes moved": "bytes_moved",
 }
 _CHOSEN: dict[str, Shown] = {
-    "node": "node",
     **_CHOICE,
     "lower bound": lambda choice: "" if choice["lower_bound"] is None else f"{choice['lower_bound']:,.0f}",
     "ratio": lambda choice: "" if choice["ratio"] is None else f"{choice['ratio']:.3f}",
@@ -284,8 +297,9 @@ def for_tile(result: ResultJson) -> list[Table | Text]:
     """Return the tables of a `tile` result."""
     title = f"{result['nodes_before']} nodes became {result['nodes_after']}"
     tiled = result["tiled"]
-    tables = tables_of(title, _TILED, tiled) or [line(title)]
-    tables += tables_of("mixtures of experts", _EXPERTS, result.get("experts", ()))
+    tables: list[Table | Text] = [table_together(title, _TILED, tiled) if tiled else line(title)]
+    if result.get("experts"):
+        tables.append(table_together("mixtures of experts", _EXPERTS, result["experts"]))
     tables += _choices(tiled)
     if result.get("peaks"):
         peaks = [(way, peak["layers"], peak["model"]) for way, peak in result["peaks"].items()]
@@ -305,7 +319,7 @@ def _skipped(skipped: Iterable[ResultJson]) -> list[Table | Text]:
     """Return the nodes that are left as they are, grouped by reason, the most common first."""
     groups: dict[str, list[str]] = {}
     for node in skipped:
-        groups.setdefault(node["reason"], []).append(node["node"])
+        groups.setdefault(_OPEN_AXIS.sub(r"a size is \1", node["reason"]), []).append(node["node"])
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
     rows = [(len(names), reason, some_of(names, _NAMES)) for reason, names in ordered]
     return [table("left as they are", ("nodes", "reason", "which"), rows)] if rows else []
@@ -320,12 +334,14 @@ def _arena(arena: ResultJson) -> str:
 
 def _choices(tiled: Iterable[ResultJson]) -> list[Table | Text]:
     """Return the tiles chosen within a memory, and the other choices of the layer that moves most; nothing without a choice."""
-    chosen = [{**node["choice"], "node": node["node"]} for node in tiled if node.get("choice")]
+    chosen = [
+        {**node["choice"], "node": node["node"], "module": node.get("module")} for node in tiled if node.get("choice")
+    ]
     if not chosen:
         return []
     most = max(chosen, key=lambda choice: choice["bytes_moved"])
     return [
-        table_of("tiles chosen", _CHOSEN, chosen),
+        table_together("tiles chosen", _CHOSEN, chosen),
         table_of(f"nodes against bytes: {most['node']}", _CHOICE, most["trade"]),
     ]
 
@@ -449,6 +465,7 @@ def _fitted(result: ResultJson) -> list[Table | Text]:
     }
     rows = [{**before, "model": "before"}, {**after, "model": "after"}]
     tables: list[Table | Text] = [table_of("costs", costs, rows)]
+    tables += [line(f"sizes: {text}") for _, text in open_sizes(result)]
     movement = result.get("movement")
     if movement:
         ends = f"{movement['fast']} and {movement['slow']}"

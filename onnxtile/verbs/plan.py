@@ -18,7 +18,7 @@ from onnxtile.common_options import (
     WriteOptions,
 )
 from onnxtile.declare import values
-from onnxtile.declare.option import WRITING, Choices, Option, Positional, names, require_within
+from onnxtile.declare.option import SIZES, WRITING, Choices, Option, Positional, names, require_within
 from onnxtile.declare.verb import Outcome, Rendered, Verb
 from onnxtile.system.errors import UsageError, about_options
 from onnxtile.system.registry import imported
@@ -161,6 +161,10 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
     state_steps: Annotated[
         int, Option("number of runs, one after the other, that prove kept states", "N", kind=values.RUNS)
     ] = 64
+    largest: Annotated[
+        str | None,
+        Option("find the largest size of a dimension with which weights, states and arena fit", "NAME", heading=SIZES),
+    ] = None
     workspaces: Annotated[
         Mapping[str, str] | None,
         Option(
@@ -296,6 +300,10 @@ def _require_one_size(options: PlanStep) -> None:
     """Raise UsageError for a program in C of what is no ONNX model, or of a range of sizes."""
     if options.is_bare or options.is_tflite:
         raise about_options("a program in C is written of an ONNX model alone", hint="emit another file with {emit}")
+    if options.largest is not None:
+        raise about_options(
+            "a program in C is for one size, and {largest} plans a range", hint="leave one of the two out"
+        )
     if options.has_ranges:
         ends = ", ".join(f"{name}={high}" for name, (_, high) in options.dim_ranges.items())
         hint = f"give one size, such as {ends}" if ends else "give each dimension one size"

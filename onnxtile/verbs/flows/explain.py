@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,11 +17,11 @@ from onnxtile.query.graph import Vertex, identify
 from onnxtile.query.match import Match, Matcher, VertexIndex, required_nodes
 from onnxtile.query.program import Program
 from onnxtile.query.syntax import ANY_NODE, PRODUCER
+from onnxtile.system.text import unquoted
 from onnxtile.verbs.fuse import ExplainOptions, FuseCommand
 
 TAKEN = "taken"
 """The fate of a match of which an earlier pattern took a node first."""
-_QUOTED = re.compile(r"'[^']*'")
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ class Explanation(VerbResult):
         groups: dict[tuple[int, int, str, str], list[Stopped]] = {}
         for attempt in self.attempts:
             stopped = attempt.stopped
-            key = (attempt.variant, len(stopped.nodes), stopped.part, _QUOTED.sub("''", stopped.reason))
+            key = (attempt.variant, len(stopped.nodes), stopped.part, unquoted(stopped.reason))
             groups.setdefault(key, []).append(stopped)
         return tuple(
             StopReason(variant, nodes, part, same[0].reason, tuple(stopped.root for stopped in same))

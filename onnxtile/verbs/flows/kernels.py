@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from itertools import accumulate, islice
@@ -158,15 +158,19 @@ def _growth(plan: PlanResult, state: PlannedState, opened: Unfolded) -> Iterator
 
 def require_lengths(plan: PlanResult, opened: Unfolded) -> None:
     """Raise UsageError for a range that begins with 0, unless it is that of the length of a state that grows."""
-    states: list[KeptState | ListedState] = [*plan.states, *plan.listed]
+    lengths = lengths_of_states([*plan.states, *plan.listed], opened)
+    require_sizes_from_1({name: ends for name, ends in plan.ranges.items() if name not in lengths})
+
+
+def lengths_of_states(states: Iterable[KeptState | ListedState], opened: Unfolded) -> set[str]:
+    """Return the dimensions of the model that are the length of one of `states` that grows."""
     grown = {state.input: state.axis for state in states if state.axis is not None}
-    lengths = {
+    return {
         name
         for value in opened.model.graph.inputs
         for name, axis in _axes(opened.shapes, value)
         if grown.get(value.name or "") == axis
     }
-    require_sizes_from_1({name: ends for name, ends in plan.ranges.items() if name not in lengths})
 
 
 def require_sizes_from_1(ranges: SizeRanges) -> None:
