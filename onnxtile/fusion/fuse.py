@@ -227,8 +227,8 @@ class Fuser:
 
     def apply(self, pattern: Pattern) -> PatternResult:
         """Contract the matches of one pattern, and return what became of each."""
-        found = ((program.roots[0].type, len(self.matcher.find(program))) for program in pattern.operators)
-        already = {operator: count for operator, count in found if count}
+        single = ((program.roots[0].type, len(self.matcher.find(program))) for program in pattern.operators)
+        already = {operator: count for operator, count in single if count}
         fates = [] if pattern.island is None else self._islands(pattern, pattern.island)
         for i, program in enumerate(pattern.programs):
             with pattern.located(i):
