@@ -251,8 +251,8 @@ _STEPS = (
     'do = "tile"\nmax = 4\nconv = true',
     'do = "tile"\nmax = 3\nwrap = true',
     'do = "fit"\nsmallest = true',
-    'do = "plan"\nplanner = "greedy-by-size"',
-    'do = "plan"\nplanner = "greedy-by-size"\nio = "inside"\nemit = ["json", "csv"]',
+    'do = "plan"\nsearch = "greedy-by-size"',
+    'do = "plan"\nsearch = "greedy-by-size"\nio = "inside"\nemit = ["json", "csv"]',
     'do = "inspect"',
     'do = "verify"\nruns = 1',
 )
