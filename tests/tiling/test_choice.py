@@ -317,7 +317,7 @@ def test_a_product_of_a_size_that_no_search_ends_on_is_left_as_it_is() -> None:
         '<ir_version: 10, opset_import: ["": 17]> g (float[9007199254740993, 4] x, float[4, 3] w) => (float[M, 3] y) '
         "{ y = MatMul(x, w) }"
     )
-    result = api.tile(model, memory="1KiB", verify=False)
+    result = api.tile(model, max="1KiB", verify=False)
     reasons = [one["reason"] for one in result.to_dict()["skipped"]]
     assert reasons == ["its sizes leave more than 4,194,304 tiles to compare"]
 
