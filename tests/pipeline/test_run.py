@@ -91,8 +91,19 @@ def test_budgets_that_are_not_met_write_no_model(
     assert (tmp_path / "net.deploy.report.json").exists()
 
 
+def test_a_budget_of_one_model_replaces_that_of_all(
+    pipeline: Callable[[str], Pipeline], model: Path, tmp_path: Path
+) -> None:
+    shutil.copyfile(model, tmp_path / "other.onnx")
+    limits = '[budgets]\nmax_arena = 1\n[budgets.models."other.onnx"]\nmax_arena = "1GiB"'
+    made = pipeline(f'[[steps]]\ndo = "plan"\nverify = false\n{limits}')
+    reports = [run_one(made, path, Destination(dry_run=True)) for path in (model, tmp_path / "other.onnx")]
+    assert [report.passed for report in reports] == [False, True]
+    assert [one.limit for report in reports for one in report.budgets] == [1, 2**30]
+
+
 def test_an_unplanned_tensor_fails_the_budgets_of_a_plan(pipeline: Callable[[str], Pipeline], tmp_path: Path) -> None:
-    text = '<ir_version: 10, opset_import: ["" : 20]> free (float[N,3] x) => (float[N,3] y) { y = Relu(x) }'
+    text = '<ir_version: 10, opset_import: ["" : 20]> free (float[4,3] x) => (int64[2,N] y) { y = NonZero(x) }'
     onnx.save(onnx.parser.parse_model(text), tmp_path / "net.onnx")
     made = pipeline('[[steps]]\ndo = "plan"\nverify = false\n[budgets]\nmax_arena = 1024\noptimal = true')
     report = run_one(made, tmp_path / "net.onnx", Destination())
