@@ -16,7 +16,7 @@ import pytest
 from rich.table import Table
 
 from onnxtile.declare.verb import Outcome, Verb
-from onnxtile.pipeline.budgets import Budgets
+from onnxtile.pipeline.budgets import PipelineBudgets
 from onnxtile.pipeline.file import Destination, Pipeline, from_file
 from onnxtile.pipeline.run import run, run_one
 from onnxtile.pipeline.step import PipelineStep
@@ -249,7 +249,7 @@ def test_a_worker_that_dies_is_reported_and_the_others_go_on(tmp_path: Path, bac
             os._exit(9)
         return Outcome(OptionNames("none", "none", ()), "")
 
-    pipeline = Pipeline("p", (_step("die", perhaps_die),), Budgets(), (), "{name}.p.onnx")
+    pipeline = Pipeline("p", (_step("die", perhaps_die),), PipelineBudgets(), (), "{name}.p.onnx")
     result = run(pipeline, _models(tmp_path), Destination(), Workers(2, backend))
     assert [report.passed for report in result.reports] == [True, False, True]
     assert "died" in (result.reports[1].error or "")
@@ -259,7 +259,7 @@ def test_a_bug_shows_in_the_report_of_its_model(tmp_path: Path) -> None:
     def fail(_options: UnfuseOptions) -> Outcome:
         raise ZeroDivisionError("by\nzero")
 
-    pipeline = Pipeline("p", (_step("fail", fail),), Budgets(), (), "{name}.p.onnx")
+    pipeline = Pipeline("p", (_step("fail", fail),), PipelineBudgets(), (), "{name}.p.onnx")
     report = run_one(pipeline, tmp_path / "m.onnx", Destination(dry_run=True))
     assert report.error == "internal error: ZeroDivisionError: by zero"
 
