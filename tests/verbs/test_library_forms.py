@@ -17,7 +17,6 @@ from onnxtile.tiling.limits import Limits
 GRAPH = '<ir_version: 10, opset_import: ["": 17]> g (float[N, 64] x, float[64, 64] w) => (float[N, 64] y) '
 OLD_TILE: Any = onnxtile.tile
 """As callers of before call it."""
-OLD_TILE: Any = onnxtile.tile
 BODY = "{ h = MatMul(x, w)  i = Add(h, x)  y = Relu(i) }"
 
 
