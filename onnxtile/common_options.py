@@ -156,6 +156,20 @@ class BoundOptions(SizeOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlacingOptions(WatchOptions):
+    """Verbs that plan the inputs and outputs of a model."""
+
+    io: Annotated[
+        str,
+        Option(
+            "place graph inputs and outputs inside or outside the arena",
+            "outputs|inside|outside",
+            choices=Choices("onnxtile.kernels.from_onnx:PLACINGS"),
+        ),
+    ] = "outputs"
+
+
+@dataclass(frozen=True, kw_only=True)
 class InputOptions(SizeOptions):
     """Verbs that run the model."""
 

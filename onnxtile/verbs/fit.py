@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from onnxtile.common_options import (
     EmitOptions,
     ModelArgument,
+    PlacingOptions,
     ReportOptions,
     SizeOptions,
     VerifyOptions,
@@ -50,7 +51,7 @@ _SHARE = values.ValueKind(_read_share)
 
 
 @dataclass(frozen=True)
-class CurveOptions(VerifyOptions, SizeOptions):
+class CurveOptions(VerifyOptions, PlacingOptions, SizeOptions):
     """The options of `fit_curve`."""
 
     model: ModelArgument
@@ -162,6 +163,10 @@ def require_memory(options: FitOptions) -> None:
         )
     if options.memory is not None and options.smallest:
         raise about_options("{capacity} and {smallest} exclude each other", hint="leave out one of the two")
+    if options.io != "outputs" and options.memories is not None:
+        raise about_options(
+            "{io} is for one memory, and {capacity} is given for two", hint="give one {capacity}, or leave {io} out"
+        )
     if options.fuse and options.memories is not None:
         raise about_options(
             "{fuse} is for one memory, and {capacity} is given for two", hint="fuse the result: onnxtile fuse"

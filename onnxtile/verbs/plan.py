@@ -12,6 +12,7 @@ from onnxtile.common_options import (
     EmitOptions,
     InputOptions,
     ModelArgument,
+    PlacingOptions,
     ReportOptions,
     VerifyOptions,
     WatchOptions,
@@ -135,19 +136,11 @@ class CheckOptions(InputOptions, BoundOptions):
 
 
 @dataclass(frozen=True)
-class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
+class PlanOptions(VerifyOptions, PlacingOptions, InputOptions, BoundOptions, OffsetOptions):
     """The options of `plan`."""
 
     model: ModelArgument
     _: KW_ONLY
-    io: Annotated[
-        str,
-        Option(
-            "place graph inputs and outputs inside or outside the arena",
-            "outputs|inside|outside",
-            choices=Choices("onnxtile.kernels.from_onnx:PLACINGS"),
-        ),
-    ] = "outputs"
     overwrite_inputs: Annotated[bool, Option("reuse the bytes of inputs inside the arena")] = False
     state: Annotated[
         Mapping[str, str] | str | None,

@@ -12,7 +12,7 @@ from onnxtile.declare.option import declared
 from onnxtile.declare.verb import Outcome
 from onnxtile.fitting.editing import copy_of
 from onnxtile.fitting.read_network import separate
-from onnxtile.fitting.result import ModelCost, obstacle_of, steps_before, steps_of
+from onnxtile.fitting.result import InputPlace, ModelCost, obstacle_of, steps_before, steps_of
 from onnxtile.fitting.rewrites.rewrite import (
     ModelRewrite,
     batch_apart,
@@ -30,7 +30,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.load import file_name, load
 from onnxtile.model.validity import check
 from onnxtile.planning.annotate import annotate, clear_plan
-from onnxtile.planning.model_plan import PlanSettings
+from onnxtile.planning.model_plan import PlanSettings, plan_model, quick_allocation
 from onnxtile.planning.result import MovementResult
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import is_kernel
@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from onnxtile.arena.run import ArenaVerdict
 
 
+_PLANNED_TWICE = 1_000
+"""Nodes of the largest result that is planned once more, with its inputs in the other place."""
 _NEGLIGIBLE = 1e-4
 """The share of its MACs by which rewrites of a model may exceed the budget: the product with one pixel more."""
 
@@ -113,7 +115,8 @@ def read_subject(options: CurveOptions) -> FitSubject:
     model = load(options.model)
     clear_plan(model)
     dims = bind(model, options.single_dims, options.whole_shapes)
-    settings = replace(settings_of(PlanOptions(model)), name=file_name(options.model), dims=dims)
+    placed = PlanOptions(model, io=options.io, overwrite_inputs=options.io == "inside")
+    settings = replace(settings_of(placed), name=file_name(options.model), dims=dims)
     original = model.clone()
     inline(model)
     separate(model)
@@ -130,7 +133,7 @@ def _planned_subject(
     constants = Constants(model)
     options.progress("planning")
     planned = planned_model(opened_model(model, shapes), settings)
-    regions = regions_of(model, shapes, constants, exact=options.exact)
+    regions = regions_of(model, shapes, constants, exact=options.exact, io=settings.io)
     subject = FitSubject(options, settings, original, model, shapes, regions, planned, ModelCost(0, 0, 0, 0))
     return replace(subject, before=cost(subject.whole, planned.plan, running_nodes(model, constants)))
 
@@ -187,7 +190,21 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
         inside,
         tiled=best.tiled,
         source=file_of(options.model),
+        inputs=() if options.memories is not None else places_of_inputs(subject, best),
     )
+
+
+def places_of_inputs(subject: FitSubject, best: WrittenSchedule) -> tuple[InputPlace, ...]:
+    """Return the arenas before and after with inputs outside, and inside: one is that of the plan, one is planned beside it."""
+    is_inside = subject.settings.io == "inside"
+    settings = replace(subject.settings, io="outputs" if is_inside else "inside", overwrite_inputs=not is_inside)
+    before = plan_model(*subject.planned.opened, settings).arena_size
+    at_most = best.nodes > _PLANNED_TWICE
+    placed = quick_allocation(best.opened.unfolded, settings) if at_most else None
+    after = plan_model(*best.planned.opened, settings).arena_size if placed is None else placed.size
+    own = InputPlace(is_inside, subject.before.arena, best.plan.arena_size)
+    other = InputPlace(not is_inside, before, after, at_most)
+    return (other, own) if is_inside else (own, other)
 
 
 def candidate(options: FitOptions, subject: FitSubject) -> WrittenSchedule:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from onnxtile.arena.run import ArenaVerdict
     from onnxtile.arena.state_run import StateVerdict
     from onnxtile.firmware.build import Firmware
-    from onnxtile.fitting.result import FitStep, ModelCost, Obstacle
+    from onnxtile.fitting.result import FitStep, InputPlace, ModelCost, Obstacle
     from onnxtile.fusion.fuse import PatternResult
     from onnxtile.fusion.lower.driver import LoweredSite
     from onnxtile.fusion.pattern import Patterns
@@ -526,6 +526,8 @@ class FittedModel(RewrittenModel):
     arena_verdict: ArenaVerdict | None
     tiled: TileResult | None = None
     curve: FitCurve | None = None
+    inputs: tuple[InputPlace, ...] = ()
+    """The arenas with inputs outside, and inside; none for two memories."""
 
     @property
     def fits(self) -> bool:
@@ -575,6 +577,7 @@ class FittedModel(RewrittenModel):
             "fits": self.fits,
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
+            "inputs": [place.to_dict() for place in self.inputs],
             **self._movement,
             "steps": [step.to_dict() for step in self.steps],
             "tiled": self.tiled and self.tiled.to_dict(),
