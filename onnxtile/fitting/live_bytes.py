@@ -560,10 +560,10 @@ class InputRows:
         # A row that a later strip reads lives on; the first strip finds all of them.
         first = np.minimum.accumulate(first[::-1])[::-1]
         first[0] = 0
-        return _bytes_from(about, first)
+        return bytes_from(about, first)
 
 
-def _bytes_from(about: FitTensor, first: RowNumbers) -> RowNumbers:
+def bytes_from(about: FitTensor, first: RowNumbers) -> RowNumbers:
     """Return the bytes of a tensor from each of the rows `first` on, in whole blocks: the end of each plane."""
     plane, row = about.row_bytes * about.rows // about.planes, about.row_bytes // about.planes
     total, before = np.zeros(len(first), np.int64), np.zeros(len(first), np.int64)
