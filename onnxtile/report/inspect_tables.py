@@ -18,8 +18,8 @@ from onnxtile.report.table import (
     Shown,
     counted,
     line,
+    places,
     rest_of,
-    some_of,
     table,
     table_of,
 )
@@ -43,7 +43,11 @@ def for_inspect(result: ResultJson) -> list[Table | Text]:
         work = _products(body["by_operator"]) or "none"
         flops = _total(result["flops"]["bodies"][name])
         parts.append(line(f"body {name}, each time it runs: {body['total']:,} MACs ({work}), FLOPs {flops}"))
-    for title, remarks in (("not known", _unknown(result)), ("contradictions", result["conflicts"])):
+    unknown, open_ = _unknown(result), result["open"]
+    if unknown and open_ and not result["sizes"]:
+        parts.append(line(f"not known, since sizes are open: {len(unknown)}; give {' '.join(open_)}"))
+        unknown = []
+    for title, remarks in (("not known", unknown), ("contradictions", result["conflicts"])):
         if remarks:
             shown = table_of(f"{title}: {len(remarks)}", {"name": "name", "reason": "reason"}, remarks[:_ROWS])
             parts += [shown, *rest_of(len(remarks) - _ROWS)]
@@ -123,7 +127,7 @@ def _nodes(result: ResultJson) -> list[Table | Text]:
 def _top(top: ResultJson) -> list[Table | Text]:
     title, rows = _TITLES[top["by"]], top["rows"]
     columns: dict[str, Shown] = {
-        "where": lambda row: some_of(alike(filter(None, row["modules"])) or alike(row["nodes"]), 1),
+        "where": lambda row: places(filter(None, row["modules"])) or places(row["nodes"]),
         **{"operator": "op", "count": "count"},
         "output": _NODES["output"],
         "type": _NODES["type"],
@@ -152,6 +156,7 @@ def _model(result: ResultJson) -> list[tuple[str, object]]:
         *(("input", _tensor(tensor)) for tensor in result["inputs"]),
         *(("output", _tensor(tensor)) for tensor in result["outputs"]),
         *(("open", option) for option in result["open"]),
+        *(("figures at", f"{name}={size}") for name, size in result["sizes"].items()),
         ("parameters", f"{parameters['elements']:,} in {parameters['tensors']:,} tensors"),
         ("trainable parameters", f"{parameters['trainable']:,}"),
         ("parameter bytes", f"{parameters['bytes']:,}"),

@@ -112,7 +112,7 @@ _BOUNDS = {
     "search": "by exact search",
 }
 _LIMITS = {
-    "effort": "the search reached its limit of steps; --effort high allows more",
+    "effort": "the search reached its limit of steps; --search high allows more",
     "time": "the search reached its limit of time",
     "too many buffers": "there are more buffers than the exact search takes",
     "several arenas": "each arena was planned by itself",
@@ -127,6 +127,7 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
     bound = _BOUNDS[result["bound"]]
     rows += _largest(result)
     rows += _ranges(result)
+    rows += open_sizes(result)
     rows += [
         ("peak of the schedule", f"{result['peak']:,} bytes at step {result['peak_step']:,}{_node_at(result)}"),
         ("lower bound", f"{result['lower_bound']:,} bytes ({bound})"),
@@ -179,6 +180,13 @@ def for_firmware(firmware: ResultJson | None) -> list[Table | Text]:
     if firmware["copied"]:
         counts = ", ".join(f"{operator} {count:,}" for operator, count in firmware["copied"].items())
         rows.append(("calls on copies", f"{counts}: in place their kernels would read what they wrote"))
+    if firmware["in_floats"]:
+        rows.append(
+            (
+                "kernels in floats",
+                f"{firmware['in_floats']:,} between quantised tensors: planned as islands, they run in integers",
+            )
+        )
     rows += _bytes_of_program(firmware)
     return [table("C", ("figure", "value"), rows), line(firmware["proof"]["summary"])]
 
@@ -232,6 +240,20 @@ def _ranges(result: ResultJson) -> Iterator[tuple[str, object]]:
     yield "figures", "those of the largest sizes"
     if all(arena["capacity"] is not None for arena in result["arenas"]) and not result["unplanned"]:
         yield "capacity", "FITS at all sizes"
+
+
+def open_sizes(result: ResultJson) -> Iterator[tuple[str, object]]:
+    """Yield the row of the sizes that were taken for open dimensions, with the formula of the arena where there is one."""
+    taken = result.get("open_sizes")
+    if not taken:
+        return
+    sizes = ", ".join(f"{name}={size}" for name, size in taken["sizes"].items())
+    text = f"{sizes}, which the file leaves open ({taken['options']})"
+    for arena in taken["formulas"]:
+        ends = ", ".join(f"{name} {low} to {high}" for name, (low, high) in taken["ranges"].items())
+        least = arena["fixed"] if arena["scaled"] is None else arena["scaled"]
+        text += f"; {' or '.join(map(in_words, least['pieces']))} bytes at {ends}"
+    yield "sizes", text
 
 
 def _largest(result: ResultJson) -> Iterator[tuple[str, object]]:

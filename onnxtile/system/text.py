@@ -52,6 +52,14 @@ _NUMBERS = 4
 """Numbers that are written out where they are no run."""
 
 
+_NAME_IN_QUOTES = re.compile(r"'[^']*'")
+
+
+def unquoted(message: str) -> str:
+    """Return what messages that differ in quoted names only have in common."""
+    return _NAME_IN_QUOTES.sub("''", message)
+
+
 def without_numbers(name: str) -> str:
     """Return what names that differ in numbers only have in common."""
     return _DIGIT_RUN.sub("#", name)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from onnxtile.common_options import (
     EmitOptions,
     ModelArgument,
-    PlacingOptions,
     ReportOptions,
     SizeOptions,
     VerifyOptions,
@@ -51,7 +50,7 @@ _SHARE = values.ValueKind(_read_share)
 
 
 @dataclass(frozen=True)
-class CurveOptions(VerifyOptions, PlacingOptions, SizeOptions):
+class CurveOptions(VerifyOptions, SizeOptions):
     """The options of `fit_curve`."""
 
     model: ModelArgument
@@ -60,6 +59,14 @@ class CurveOptions(VerifyOptions, PlacingOptions, SizeOptions):
         float | str,
         Option("budget of multiply-accumulates done again", "10%", default="10%", kind=_SHARE),
     ] = 0.1
+    io: Annotated[
+        str,
+        Option(
+            "inputs and outputs in the arena or not; inside: an input is free after its last read",
+            "outputs|inside|outside",
+            choices=Choices("onnxtile.kernels.from_onnx:PLACINGS"),
+        ),
+    ] = "outputs"
     exact: Annotated[bool, Option("allow only rewrites that are equal to the last bit")] = False
     max_nodes: Annotated[int | None, Option("upper bound of the nodes of the result", "N")] = None
     wrap: Annotated[bool, Option("put each region that is cut into a local function")] = False
@@ -177,7 +184,7 @@ def _prepare(options: FitStepOptions, paths: Sequence[Path]) -> Rendered:
     """Return what renders the plan, in pictures beside the plan before; and the curve."""
     from onnxtile.report.format import Emission
 
-    emission = Emission.of(paths, options.names, color_by=options.color_by)
+    emission = Emission.of(paths)
     drawn = _curve_files(options)
 
     def rendered(content: Content) -> Mapping[Path, bytes]:

@@ -21,8 +21,6 @@ from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import UsageError
 from tests.fitting.networks import inverted_residuals, model
 
-INSIDE = {"io": "inside", "overwrite_inputs": True}
-
 
 def image(channels: int, rows: int = 24, columns: int = 20) -> onnx.ModelProto:
     """Return two strided convolutions of an image, and a mean."""
@@ -51,14 +49,14 @@ def test_an_input_inside_dies_row_by_row(source: onnx.ModelProto, tmp_path: Path
     assert fitted.verdict is not None and fitted.verdict.equal
     assert fitted.arena_verdict is not None and fitted.arena_verdict.equal
     fitted.save(tmp_path / "out.onnx")
-    assert onnxtile.plan(tmp_path / "out.onnx", **INSIDE).plan.arena_size == fitted.after.arena
+    assert onnxtile.plan(tmp_path / "out.onnx", io="overwrite").plan.arena_size == fitted.after.arena
 
 
 @pytest.mark.parametrize(("source", "share"), [(image(1), 1.4), (image(3), 1.2)])
 def test_the_bytes_of_the_search_are_those_of_the_plan(source: onnx.ModelProto, share: float) -> None:
     given_bytes = next(tensor.size for tensor in network_of(source, "inside").tensors if tensor.name == "x")
     fitted = onnxtile.fit(source, capacity=int(share * given_bytes), io="inside", exact=True)
-    in_order = onnxtile.plan(fitted.model, order="model", verify=False, **INSIDE).plan
+    in_order = onnxtile.plan(fitted.model, order="model", verify=False, io="overwrite").plan
     cut = [step.peak for step in fitted.steps if step.strips > 1]
     assert cut
     assert in_order.peak <= max(cut)
@@ -73,8 +71,8 @@ def test_both_places_of_inputs_are_reported() -> None:
         own = inside if io == "inside" else outside
         assert (own.before, own.after) == (fitted.before.arena, fitted.after.arena)
         assert outside.after == onnxtile.plan(fitted.model, verify=False).plan.arena_size
-        assert inside.after == onnxtile.plan(fitted.model, verify=False, **INSIDE).plan.arena_size
-        assert inside.before == onnxtile.plan(source, verify=False, **INSIDE).plan.arena_size
+        assert inside.after == onnxtile.plan(fitted.model, verify=False, io="overwrite").plan.arena_size
+        assert inside.before == onnxtile.plan(source, verify=False, io="overwrite").plan.arena_size
         places = fitted.to_dict()["inputs"]
         assert [place["inside"] for place in places] == [False, True]
 

@@ -25,7 +25,7 @@ from onnxtile.fitting.search import FitTarget, is_too_large, search
 from onnxtile.fitting.strips import Prices
 from onnxtile.fitting.write import inline
 from onnxtile.kernels.aliases import containers, kind_name
-from onnxtile.model.binding import bind, free_inputs, missing_sizes
+from onnxtile.model.binding import bind, bind_leading, free_inputs, missing_sizes
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import file_name, load
 from onnxtile.model.validity import check
@@ -51,8 +51,8 @@ from onnxtile.verbs.flows.fit_drafts import (
     written,
 )
 from onnxtile.verbs.flows.kernels import program_in_c, settings_of
-from onnxtile.verbs.flows.results import CurvePoint, FitCurve, FittedModel, agreeing, file_of, require_equal
-from onnxtile.verbs.plan import PlanOptions
+from onnxtile.verbs.flows.results import CurvePoint, FitCurve, FittedModel, OpenSizes, agreeing, file_of, require_equal
+from onnxtile.verbs.plan import OVERWRITE, PlanOptions
 from onnxtile.verification.rounding import judge, within_one_step
 from onnxtile.verification.trials import Verdict
 
@@ -94,7 +94,8 @@ def run(options: FitStepOptions) -> Outcome:
     if isinstance(options, FitCommand) and options.curve:
         curve = curve_of(subject)
         if not options.fits_one:
-            return Outcome(curve, "curve", emitted={"curve": curve.to_dict()})
+            note = "" if subject.leading is None else f"sizes: {subject.leading}"
+            return Outcome(curve, "curve", emitted={"curve": curve.to_dict()}, note=note)
     result = replace(attempt(options, subject), curve=curve)
     if options.wants_c and result.fits:
         planned = result.planned
@@ -115,7 +116,9 @@ def read_subject(options: CurveOptions) -> FitSubject:
     model = load(options.model)
     clear_plan(model)
     dims = bind(model, options.single_dims, options.whole_shapes)
-    placed = PlanOptions(model, io=options.io, overwrite_inputs=options.io == "inside")
+    leading = bind_leading(model)
+    dims |= {} if leading is None else leading.dims
+    placed = PlanOptions(model, io=OVERWRITE if options.io == "inside" else options.io)
     settings = replace(settings_of(placed), name=file_name(options.model), dims=dims)
     original = model.clone()
     inline(model)
@@ -123,7 +126,7 @@ def read_subject(options: CurveOptions) -> FitSubject:
     options.progress("inferring shapes")
     shapes = resolve(model, run=True)
     _require_sizes(model, shapes)
-    return _planned_subject(options, settings, original, model, shapes)
+    return replace(_planned_subject(options, settings, original, model, shapes), leading=leading)
 
 
 def _planned_subject(
@@ -189,6 +192,7 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
         verdict,
         inside,
         tiled=best.tiled,
+        open_sizes=None if subject.leading is None else OpenSizes(subject.leading.options, subject.leading.sizes),
         source=file_of(options.model),
         inputs=() if options.memories is not None else places_of_inputs(subject, best),
     )

@@ -12,7 +12,7 @@ from onnxtile.check.audit import require
 from onnxtile.declare import values as option_values
 from onnxtile.declare.option import declared
 from onnxtile.declare.verb import Outcome
-from onnxtile.model.binding import bind
+from onnxtile.model.binding import bind, bind_leading, free_inputs, missing_sizes
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted
 from onnxtile.model.load import digest, file_name, load
@@ -37,7 +37,7 @@ from onnxtile.verbs.flows.kernels import (
     state_verdict,
 )
 from onnxtile.verbs.flows.plan_largest import plan_largest
-from onnxtile.verbs.flows.plan_ranges import plan_over_ranges
+from onnxtile.verbs.flows.plan_ranges import open_sizes, plan_over_ranges
 from onnxtile.verbs.flows.results import PlannedModel, file_of, require_equal
 from onnxtile.verbs.plan import PlanOptions, PlanStep
 
@@ -72,12 +72,18 @@ def _planned(options: PlanOptions) -> PlannedModel:
     planned = load(options.model)
     given = None if inputs is None else read_inputs(inputs, planned)
     bound = bind(planned, options.fixed_dims, {**given_shapes(given or {}), **shapes})
+    leading = bind_leading(planned)
+    bound |= {} if leading is None else leading.dims
     counted = choose_kernels(planned, options.kernels)
     if find_order(options.order).every:
         require_orderable(planned.graph)
     progress("inferring shapes")
     wanted = Wanted(given, ranges)
     known = resolve(planned, run=True, wanted=wanted, bounds=bounds)
+    tensors = (value for value in free_inputs(planned) if isinstance(value.type, ir.TensorType))
+    left = [value for value in tensors if known.sizes(value) is None]
+    if left:
+        raise missing_sizes(left)
     progress("planning")
     settings = replace(settings, digest=digest(options.model), name=file_name(options.model), dims=bound)
     if options.movement == "none":
@@ -97,7 +103,8 @@ def _planned(options: PlanOptions) -> PlannedModel:
         else:
             require_equal(verdict)
     annotate(planned, result)
-    return PlannedModel(planned, result, verdict, not_run, source=file_of(options.model))
+    taken = None if leading is None else open_sizes(leading, result, options)
+    return PlannedModel(planned, result, verdict, not_run, open_sizes=taken, source=file_of(options.model))
 
 
 def run(options: PlanStep) -> Outcome:

@@ -12,8 +12,17 @@ from onnxtile.arena.run import ArenaVerdict, arena_run, at_sizes
 from onnxtile.arena.state_run import SizedPlan, StateVerdict, state_run
 from onnxtile.check.audit import require
 from onnxtile.check.ranges import listed, proved_sizes
+from onnxtile.common_options import DimensionSizes, WholeShapes
 from onnxtile.declare.plan_document import KernelCount
-from onnxtile.model.binding import bind, formula_names, free_inputs, missing_sizes, rename_symbols, symbols
+from onnxtile.model.binding import (
+    LeadingSizes,
+    bind,
+    formula_names,
+    free_inputs,
+    missing_sizes,
+    rename_symbols,
+    symbols,
+)
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted
 from onnxtile.model.formula import SizeRanges, read_size
@@ -27,6 +36,7 @@ from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import Infeasible, Mismatch, ModelError, ModelWarning, NoKernel, UsageError
+from onnxtile.system.progress import silent
 from onnxtile.system.text import LARGEST_COUNT
 from onnxtile.verbs.flows.kernels import (
     bind_ranges,
@@ -36,7 +46,7 @@ from onnxtile.verbs.flows.kernels import (
     settings_of,
     sizes_of_runs,
 )
-from onnxtile.verbs.flows.results import PlannedModel, RangeVerdict, file_of, require_equal
+from onnxtile.verbs.flows.results import OpenSizes, PlannedModel, RangeVerdict, file_of, require_equal
 from onnxtile.verbs.plan import PlanOptions
 
 
@@ -252,3 +262,31 @@ def _at(
         wanted = Wanted(None, options.ranges)
         known = resolve(bound, run=True, wanted=wanted, bounds=options.bounds)
         yield bound_sizes, unfold(bound, known, Constants(bound))
+
+
+# The formula of a plan at size 1 of a dimension that the file leaves open.
+
+_FORMULA = (1, 8)
+"""The sizes of an open dimension for which its formula holds."""
+
+
+def open_sizes(leading: LeadingSizes, plan: PlanResult, options: PlanOptions) -> OpenSizes:
+    """Return the `leading` sizes that `plan` takes, with the formulas of a plan for more of them, which is checked and not run.
+
+    There are formulas for one open dimension and one arena, without tensors at fixed addresses.
+    """
+    taken = OpenSizes(leading.options, leading.sizes)
+    is_plain = options.movement == "none" and len(plan.arenas) == 1 and not (plan.pins or plan.places)
+    if not is_plain or len(leading.sizes) != 1:
+        return taken
+    dims: DimensionSizes = {**(options.dims or {}), **dict.fromkeys(leading.dims, _FORMULA)}
+    shapes: WholeShapes = {
+        **(options.shapes or {}),
+        **{name: (_FORMULA, *shape[1:]) for name, shape in leading.shapes.items()},
+    }
+    ranged = replace(options, dims=dims, shapes=shapes, inputs=None, capacity=None, verify=False, progress=silent)
+    try:
+        found = plan_over_ranges(ranged).plan
+    except (ModelError, UsageError, Infeasible):
+        return taken
+    return replace(taken, ranges=found.ranges, formulas=found.formulas or ())
