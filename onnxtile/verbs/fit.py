@@ -62,7 +62,7 @@ class CurveOptions(VerifyOptions, SizeOptions):
     io: Annotated[
         str,
         Option(
-            "inputs and outputs in the arena or not; inside: an input is free after its last read",
+            "inputs inside the arena, free after their last read, or outside; outputs too",
             "outputs|inside|outside",
             choices=Choices("onnxtile.kernels.from_onnx:PLACINGS"),
         ),
