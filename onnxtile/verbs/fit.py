@@ -181,14 +181,14 @@ def require_memory(options: FitOptions) -> None:
 
 
 def _prepare(options: FitStepOptions, paths: Sequence[Path]) -> Rendered:
-    """Return what renders the plan, in pictures beside the plan before; and the curve."""
+    """Return what renders the plan, in pictures beside the plan before, each at a scale of its own; and the curve."""
     from onnxtile.report.format import Emission
 
     emission = Emission.of(paths)
     drawn = _curve_files(options)
 
     def rendered(content: Content) -> Mapping[Path, bytes]:
-        files = replace(emission, before=content["before"]).content(content["after"]) if paths else {}
+        files = replace(emission, before=content["before"], own_scales=True).content(content["after"]) if paths else {}
         return {**files, **{path: write(content["curve"], path) for path, write in drawn.items()}}
 
     return rendered

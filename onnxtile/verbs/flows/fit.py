@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxtile.declare.option import declared
+from onnxtile.declare.option import changed, declared, narrowed, parameters
 from onnxtile.declare.verb import Outcome
 from onnxtile.fitting.editing import copy_of
 from onnxtile.fitting.read_network import separate
@@ -426,7 +427,30 @@ def curve_of(subject: FitSubject) -> FitCurve:
         # Gaps between buffers may make an arena larger than its peak.
         if point.cost.arena < points[-1].cost.arena:
             points.append(point)
-    return FitCurve(tuple(points))
+    file = file_of(subject.options.model)
+    return FitCurve(tuple(points), "" if file is None else file.name, _command(subject.options))
+
+
+def _command(options: CurveOptions) -> str:
+    """Return the command line of fit with the model and the options that differ from their defaults, without a capacity."""
+    words = ["onnxtile", "fit", str(file_of(options.model) or "model.onnx")]
+    settings, known = narrowed(CurveOptions, options), parameters(CurveOptions)
+    for name in changed(settings):
+        value, flag = getattr(settings, name), known[name].flags[0]
+        if name == "max_extra_macs":
+            words += [flag, f"{100 * value:.10g}%"]
+        elif name == "verify":
+            continue  # the command proves its result
+        elif isinstance(value, Mapping):
+            words += [word for key, size in value.items() for word in (flag, f"{key}={_size_text(size)}")]
+        else:
+            words += [flag] if value is True else [flag, str(value)]
+    return shlex.join(words)
+
+
+def _size_text(size: object) -> str:
+    """Return a size, or a whole shape, as the command line takes it."""
+    return "x".join(map(str, size)) if isinstance(size, tuple) else str(size)
 
 
 def _points(subject: FitSubject) -> Iterator[CurvePoint]:

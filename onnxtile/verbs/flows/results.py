@@ -656,6 +656,10 @@ class FitCurve(VerbResult):
     verb: ClassVar[str] = "curve"
 
     points: tuple[CurvePoint, ...]
+    model: str = ""
+    """The name of the model's file; empty for a model in memory."""
+    command: str = ""
+    """The command line that makes the model of a point, with the point's arena as capacity."""
 
     @property
     def summary(self) -> str:
@@ -665,4 +669,4 @@ class FitCurve(VerbResult):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of the curve."""
-        return {"curve": [point.to_dict() for point in self.points]}
+        return {"model": self.model, "command": self.command, "curve": [point.to_dict() for point in self.points]}
