@@ -187,10 +187,10 @@ def tile(settings: TileOptions) -> TiledModel:
     """Split every matrix product of `model` into MatMul, Sum and Concat nodes within the limits; convolutions where these ask for it.
 
     `limits` are those of a limits file, and the other bounds count more than they do. With a memory, the tile is chosen that moves the
-    fewest bytes. With "compare" in `accumulate`, the model is tiled once for each way to add partial
-    sums, to show the bytes that live at once. With `verify`, each different product is judged against a float64 run, and the whole model is
-    run beside the original. Raises ModelError, UsageError; Infeasible where no tile meets the limits; Mismatch where a result is further off
-    than rounding explains.
+    fewest bytes. With "compare" in `accumulate`, the model is tiled once for each way to add partial sums, to show the bytes that live
+    at once. With `verify`, each different product is judged against a float64 run, and the whole model is run beside the original.
+    Raises ModelError, UsageError; Infeasible where no tile meets the limits; Mismatch where a result is further off than rounding
+    explains.
     """
     limits, options, progress = settings.bounds, settings.manner, settings.progress
     dims, shapes, peaks, verify = settings.single_dims, settings.whole_shapes, settings.compares, settings.verify
