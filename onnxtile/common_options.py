@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from onnxtile.declare import values
 from onnxtile.declare.option import REPORTING, SIZES, WRITING, Choices, Option, Positional
+from onnxtile.declare.target import TargetFigures
 from onnxtile.system.errors import UsageError
 from onnxtile.system.progress import Progress, silent
+from onnxtile.system.registry import imported
 from onnxtile.system.text import whole
 
 if TYPE_CHECKING:
     from onnxtile.model import load
-    from onnxtile.tiling.limits import TargetFigures
 
     Source: TypeAlias = load.Source
 else:  # the declarations are read without what models need
@@ -241,9 +242,10 @@ class TargetOptions(WatchOptions):
     @cached_property
     def figures(self) -> TargetFigures:
         """The figures of the target beside its limits. Raises UsageError."""
-        from onnxtile.tiling.limits import TargetFigures, figures_of
-
-        return TargetFigures() if self.target is None else figures_of(self.target)
+        if self.target is None:
+            return TargetFigures()
+        found: TargetFigures = imported("onnxtile.tiling.limits:figures_of")(self.target)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

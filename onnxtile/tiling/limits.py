@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import gcd, lcm
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import pydantic
 
+from onnxtile.declare.target import TargetFigures
 from onnxtile.declare.values import read_rate, read_speed
 from onnxtile.system.errors import OnnxtileError, UsageError
 from onnxtile.system.registry import data_folder, discover
@@ -402,20 +403,6 @@ def _limits_in(file: TomlFile) -> Limits:
     if limits == Limits():
         raise UsageError(f"{file.place()}: no limit is given", hint='say m = 64, or memory = "256KiB"')
     return limits
-
-
-@dataclass(frozen=True)
-class TargetFigures:
-    """What the file of a target says beside the limits on one tile.
-
-    `bandwidth` has the bytes per second of memories by name, `macs_per_second` is the speed of the kernels. Up to `streams` independent
-    nodes run at the same time. `c_kernels` is the file of a table of functions in C for kernels.
-    """
-
-    bandwidth: Mapping[str, int] = field(default_factory=dict)
-    macs_per_second: int | None = None
-    streams: int = 1
-    c_kernels: Path | None = None
 
 
 Target: TypeAlias = str | Path | Mapping[str, Any]
