@@ -16,7 +16,12 @@ from onnxtile.operators.node_view import STANDARD, NotApplicable
 
 _WIDE = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 """The element types in which sums are added up: those of 16 bits would lose too many."""
-_SUMS = {"GlobalAveragePool": "ReduceSum", "AveragePool": "ReduceSum", "ReduceMean": "ReduceSum", "ReduceL2": "ReduceSumSquare"}
+_SUMS = {
+    "GlobalAveragePool": "ReduceSum",
+    "AveragePool": "ReduceSum",
+    "ReduceMean": "ReduceSum",
+    "ReduceL2": "ReduceSumSquare",
+}
 """By reduction, the sum that it is made of."""
 
 
@@ -63,7 +68,9 @@ def _write(edit: ModelEdit, node: ir.Node, source: ir.Value, axes: list[int]) ->
         operands.append(edit.numbers(axes))
     else:
         attributes.append(ir.AttrInt64s("axes", axes))
-    total = edit.add(node, op, operands, edit.value(f"{result.name}/total", edit.sizes(result) or (), dtype), attributes)
+    total = edit.add(
+        node, op, operands, edit.value(f"{result.name}/total", edit.sizes(result) or (), dtype), attributes
+    )
     after = edit.value(f"{result.name}/after", edit.sizes(result) or (), dtype)
     if op == "ReduceSumSquare":
         edit.add(node, "Sqrt", [total], after)
@@ -72,3 +79,6 @@ def _write(edit: ModelEdit, node: ir.Node, source: ir.Value, axes: list[int]) ->
         edit.add(node, "Mul", [total, share], after)
     edit.replace(result, after)
     edit.model.graph.remove(node, safe=True)
+    maker = total.producer()
+    assert maker is not None
+    maker.name = node.name
