@@ -127,9 +127,9 @@ class FoldedRows:
 
 class _NetworkReader:
     def __init__(
-        self, model: ir.Model, shapes: Shapes, constants: Constants, of_islands: IslandTensors, exact: bool
+        self, model: ir.Model, shapes: Shapes, constants: Constants, of_islands: IslandTensors, exact: bool, io: str
     ) -> None:
-        self.inside, self.of_islands, self.exact = of_islands.inside, of_islands, exact
+        self.inside, self.of_islands, self.exact, self.io = of_islands.inside, of_islands, exact, io
         self.model, self.shapes, self.constants = model, shapes, constants
         self.facts = LayoutFacts(model, shapes, constants)
         self.opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
@@ -274,15 +274,17 @@ class _NetworkReader:
         elements = prod(dims)
         item = size // elements if elements and dtype is not None else 0
         is_input = value.producer() is None
+        is_outside = self.io != "inside" if is_input else is_output and self.io == "outside"
         is_inside, folded = value in self.inside, self.folded.get(value)
         return FitTensor(
             value.name or "",
             dims,
             0 if is_inside else item,
             self.axes[value] if folded is None else None,
-            is_input,
+            is_outside,
             is_output,
             is_inside,
+            is_input and not is_outside,
             dtype,
             *(() if folded is None else (folded.rows, folded.join)),
         )
@@ -425,9 +427,11 @@ def read_network(
     of_islands: IslandTensors | None = None,
     *,
     exact: bool = False,
+    io: str = "outputs",
 ) -> Network:
     """Return the kernels of the main graph of `model` and the tensors between them; values inside of islands take no bytes.
 
-    With `exact`, only kernels are cut whose pieces are equal to the whole in the last bit.
+    `io` says which inputs and outputs are in the arena, as in a plan; inputs that are may be written over. With `exact`, only kernels are
+    cut whose pieces are equal to the whole in the last bit.
     """
-    return _NetworkReader(model, shapes, constants, of_islands or IslandTensors(), exact).network()
+    return _NetworkReader(model, shapes, constants, of_islands or IslandTensors(), exact, io).network()

@@ -112,7 +112,7 @@ _BOUNDS = {
     "search": "by exact search",
 }
 _LIMITS = {
-    "effort": "the search reached its limit of steps; --effort high allows more",
+    "effort": "the search reached its limit of steps; --search high allows more",
     "time": "the search reached its limit of time",
     "too many buffers": "there are more buffers than the exact search takes",
     "several arenas": "each arena was planned by itself",
@@ -180,6 +180,13 @@ def for_firmware(firmware: ResultJson | None) -> list[Table | Text]:
     if firmware["copied"]:
         counts = ", ".join(f"{operator} {count:,}" for operator, count in firmware["copied"].items())
         rows.append(("calls on copies", f"{counts}: in place their kernels would read what they wrote"))
+    if firmware["in_floats"]:
+        rows.append(
+            (
+                "kernels in floats",
+                f"{firmware['in_floats']:,} between quantised tensors: planned as islands, they run in integers",
+            )
+        )
     rows += _bytes_of_program(firmware)
     return [table("C", ("figure", "value"), rows), line(firmware["proof"]["summary"])]
 
