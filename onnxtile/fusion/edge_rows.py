@@ -159,7 +159,7 @@ class SiteRuns:
         try:
             got = self.after.run(row.feeds)
         except ModelError as error:
-            return EdgeDifference(row, EdgeEffect.WORSE, refused=" ".join(str(error).split()))
+            return EdgeDifference(row, EdgeEffect.WORSE, refused=" ".join(error.message.split()))
 
         def reach(output: str) -> float:
             moved = moved_by_rounding([self.before] * _NUDGES, [Trial(row.feeds, expected)])

@@ -91,7 +91,7 @@ def _pieces(text: str, fragments: Mapping[str, str]) -> Iterator[_Piece]:
         open_[name] = text, reference.end()
         if inner not in fragments:
             error = unknown("fragment", inner, fragments)
-            raise PatternError(str(error), hint=error.hint if fragments else "name it in a table [fragments]")
+            raise PatternError(error.message, hint=error.hint if fragments else "name it in a table [fragments]")
         if inner in open_:
             above = " > ".join(filter(None, (*open_, inner)))
             raise PatternError(f"the fragment {inner!r} contains itself: {above}")
@@ -240,7 +240,9 @@ def _operators(texts: Sequence[str], source: TomlFile) -> Iterator[Program]:
         try:
             query = parse(text)
         except QueryError as error:
-            raise PatternError(f"{source.place(('operators', i))}: operators: {error}", hint=error.hint) from None
+            raise PatternError(
+                f"{source.place(('operators', i))}: operators: {error.message}", hint=error.hint
+            ) from None
         if not all(isinstance(clause, Node) for clause in query.clauses) or len(query.clauses) > 1:
             raise PatternError(f"{source.place(('operators', i))}: operators: {text!r} is not one node")
         yield compile_query(query)
@@ -253,7 +255,7 @@ def _expanded_texts(variant: _Variant, fragments: Mapping[str, str], source: Tom
             yield expanded(text, fragments).text
         except PatternError as error:
             place = source.place(location)
-            raise PatternError(f"{place}: variant {position + 1}: {error}", hint=error.hint) from None
+            raise PatternError(f"{place}: variant {position + 1}: {error.message}", hint=error.hint) from None
 
 
 def _texts(query: str, where: Sequence[str], position: int) -> list[tuple[Location, str]]:
@@ -272,7 +274,7 @@ def _size_rule(text: str, source: TomlFile) -> SizeRule:
     try:
         return SizeRule(text)
     except UsageError as error:
-        raise PatternError(f"{source.place(('workspace',))}: workspace: {error}", hint=error.hint) from error
+        raise PatternError(f"{source.place(('workspace',))}: workspace: {error.message}", hint=error.hint) from error
 
 
 def _require_anchors(names: tuple[str, ...], program: Program, source: TomlFile) -> None:

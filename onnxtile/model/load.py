@@ -25,7 +25,7 @@ from onnxtile.model.preserved import copied_tensor, note_inline, note_outputs, n
 from onnxtile.model.topology import all_nodes, all_values, main_graphs, tensors_of
 from onnxtile.model.validity import INLINE_BYTES, check, check_proto
 from onnxtile.operators.row import CONTROL_FLOW
-from onnxtile.system.errors import ModelError, ModelWarning, first_cause
+from onnxtile.system.errors import ModelError, ModelWarning, UsageError, first_cause
 from onnxtile.system.files import real, require_readable, straight
 from onnxtile.system.posix import let_go, open_to_read
 from onnxtile.system.process import collector_paused
@@ -278,8 +278,10 @@ def load(source: Source) -> ir.Model:
     elif isinstance(source, onnx.ModelProto):
         model = _deserialise(source, "the ModelProto")
         _own_tensors(model)
-    else:
+    elif isinstance(source, str | os.PathLike):
         return _read(Path(source))
+    else:
+        raise UsageError(f"a {type(source).__name__} is no model", hint="give a path, a ModelProto or an onnx_ir.Model")
     for tensor in external_tensors(model):
         _require_data(tensor, "the model")
     _free_negative_sizes(model)
@@ -370,7 +372,7 @@ def _deserialise(proto: onnx.ModelProto, name: str, mapped: MappedModel | None =
         for tensor in _tensors(model):
             _require_bytes(tensor)
     except ModelError as error:
-        raise ModelError(f"{name}: {error}", hint=error.hint) from None
+        raise ModelError(f"{name}: {error.message}", hint=error.hint) from None
     except (ArithmeticError, AttributeError, DecodeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise ModelError(f"{name}: not a valid ONNX model ({first_cause(error)})") from None
     return model

@@ -185,7 +185,7 @@ def none_fits(
                 high, error = middle, refused
         found[name] = (least, high)
     listed = _listed({name: high for name, (_, high) in found.items()})
-    return Infeasible(f"DOES NOT FIT: at {listed}, the smallest sizes without a plan, {error}", hint=_HINT)
+    return Infeasible(f"DOES NOT FIT: at {listed}, the smallest sizes without a plan, {error.message}", hint=_HINT)
 
 
 def _listed(sizes: Mapping[str, int]) -> str:

@@ -66,7 +66,7 @@ def sampled(model: ir.Model, values: Iterable[ir.Value], sizes: Sizes, wanted: W
     try:
         session = exposing(model, names)
     except NoKernel as error:
-        reason = f"no inference knows its shape, and {str(error).partition(':')[0]}"
+        reason = f"no inference knows its shape, and {error.message.partition(':')[0]}"
         found.reasons.update(dict.fromkeys(open_, reason))
         return found
     runs = [session.run(feeds, names) for feeds in wanted.feeds(model, sizes, _SAMPLES)]

@@ -261,7 +261,7 @@ def _session(model: onnx.ModelProto) -> Session:
     try:
         return Session(model.SerializeToString())
     except ModelError as error:
-        raise ModelError(str(error), hint="to tile without running, use --no-verify") from None
+        raise ModelError(error.message, hint="to tile without running, use --no-verify") from None
 
 
 def _opsets(opset: int) -> dict[str, int]:

@@ -590,7 +590,7 @@ def _raise(original: ir.Model, opsets: Iterable[int]) -> tuple[ir.Model, str]:
         try:
             return raised(original, version), refusal
         except ModelError as error:
-            refusal = refusal or str(error)
+            refusal = refusal or error.message
     return original, refusal
 
 
@@ -705,7 +705,7 @@ def _check(part: SitePair, facts: FactsTable, generator: np.random.Generator) ->
     except ModelError as error:
         # A shape or an index that the model computes elsewhere cannot be drawn at random.
         why = f"{guessed!r}, which the model computes, takes no random values" if guessed else ""
-        refused = "" if guessed else " ".join(str(error).split())
+        refused = "" if guessed else " ".join(error.message.split())
         return SiteVerdict(part.call, (), 0, why, refused)
 
 

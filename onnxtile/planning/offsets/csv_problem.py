@@ -167,7 +167,7 @@ def _buffer(row: dict[str, str], line: int, is_last: bool) -> Buffer:
             text_of(row["id"]), size, lower, upper, own.get("alignment"), own.get("moved"), pin=pin, memory=memory
         )
     except UsageError as error:
-        raise UsageError(f"line {line}: {error}") from error
+        raise UsageError(f"line {line}: {error.message}") from error
 
 
 def _number(row: dict[str, str], name: str, line: int) -> int:

@@ -106,7 +106,7 @@ class ArenaPlan:
         try:
             return plan_model(self.model, shapes, Constants(self.model), PlanSettings(order="auto"))
         except OnnxtileError as error:
-            return str(error)
+            return error.message
 
     @cached_property
     def _free(self) -> Mapping[str | None, int]:
@@ -168,7 +168,7 @@ def raised_to_join(
     try:
         copy = raised(model, version)
     except ModelError as error:
-        return ModelToTile(model, known, constants, OpsetChange(before, before, str(error)))
+        return ModelToTile(model, known, constants, OpsetChange(before, before, error.message))
     shapes = shapes_of_raised(model, known, copy) or resolve(copy, run=run)
     return ModelToTile(copy, shapes, Constants(copy), OpsetChange(before, version))
 
