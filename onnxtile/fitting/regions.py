@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -98,6 +99,8 @@ class Regions:
         self._tensors = list(network.tensors)
         self.counted = 0
         """The kernels of the regions whose costs were counted: the work that was done."""
+        self.limit = sys.maxsize
+        """No better way to cut a region is looked for once this many kernels are counted, at whatever place."""
         self.is_cut_short = False
         """Whether a bound of its work ended the last search, or one of the last attempts, so that a smaller schedule may exist."""
         self._known: dict[tuple[int, int, Cut], RegionCost | None] = {}
