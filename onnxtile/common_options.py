@@ -52,6 +52,7 @@ class SizeOptions(WatchOptions):
             ("--dim",),
             SIZES,
             kind=values.DIMS,
+            main=True,
         ),
     ] = None
     shapes: Annotated[
@@ -62,6 +63,7 @@ class SizeOptions(WatchOptions):
             ("--shape",),
             SIZES,
             kind=values.SHAPES,
+            main=True,
         ),
     ] = None
 
@@ -182,9 +184,9 @@ class VerifyOptions(WatchOptions):
 class ReportOptions(WatchOptions):
     """Every command: how it reports, and what its runs may take."""
 
-    as_json: Annotated[str | None, Option("write the result as JSON, - for stdout", "FILE", ("--json",), REPORTING)] = (
-        None
-    )
+    as_json: Annotated[
+        str | None, Option("write the result as JSON, - for stdout", "FILE", ("--json",), REPORTING, main=True)
+    ] = None
     quiet: Annotated[bool, Option("print errors only", flags=("-q", "--quiet"), heading=REPORTING)] = False
     debug: Annotated[bool, Option("show the traceback of an error", heading=REPORTING)] = False
     run_seconds: Annotated[
@@ -203,7 +205,7 @@ class WriteOptions(ReportOptions):
 
     output: Annotated[
         str | None,
-        Option("output file, - for stdout", "OUT", ("-o", "--output"), WRITING, default="beside IN"),
+        Option("output file, - for stdout", "OUT", ("-o", "--output"), WRITING, default="beside IN", main=True),
     ] = None
     force: Annotated[bool, Option("allow OUT to be IN", heading=WRITING)] = False
     dry_run: Annotated[bool, Option("do not write the model", heading=WRITING)] = False
@@ -211,7 +213,7 @@ class WriteOptions(ReportOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class EmitOptions:
-    """The files that a plan is written to, and the looks of its pictures."""
+    """The files that a plan is written to."""
 
     emit: Annotated[
         tuple[str, ...],
@@ -221,6 +223,11 @@ class EmitOptions:
             heading=WRITING,
             kind=values.TEXTS,
             endings=Choices("onnxtile.report.format:endings"),
+            main=True,
+            replaces={
+                **dict.fromkeys(("names", "no_names"), "--emit plan.html: a button of the page shows names"),
+                "color_by": "--emit plan.html: buttons of the page choose the colours",
+            },
         ),
     ] = ()
     weights: Annotated[
@@ -251,20 +258,6 @@ class EmitOptions:
         str,
         Option("command that runs a program of the target", '"qemu-system-arm ..."', heading=WRITING, default="none"),
     ] = ""
-    names: Annotated[
-        bool | None,
-        Option("label tensors in pictures", flags=("--names/--no-names",), heading=WRITING, default="where they fit"),
-    ] = None
-    color_by: Annotated[
-        str | None,
-        Option(
-            "colours of tensors in pictures",
-            "operator|layer|kind",
-            heading=WRITING,
-            default="operator",
-            choices=Choices("onnxtile.report.format:COLOR_BY"),
-        ),
-    ] = None
 
     @property
     def wants_c(self) -> bool:

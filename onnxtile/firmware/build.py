@@ -14,6 +14,7 @@ from typing import Any
 
 from onnxtile.firmware import in_place
 from onnxtile.firmware.own_kernels import OwnKernels, compiled_objects
+from onnxtile.firmware.program import CProgram
 from onnxtile.firmware.prove import (
     RUNS,
     STATE_RUNS,
@@ -30,9 +31,10 @@ from onnxtile.firmware.prove import (
     succeed,
 )
 from onnxtile.firmware.prove_results import compared_results
-from onnxtile.firmware.steps import CProgram, program_of
+from onnxtile.firmware.steps import program_of
 from onnxtile.firmware.write import CSource, written
 from onnxtile.model.feeds import ANYTHING, Wanted
+from onnxtile.model.node_kinds import dequantises, quantises
 from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.system.errors import UsageError
@@ -78,12 +80,14 @@ class Firmware:
     """A program in C, its proof, and its bytes (None where no compiler is).
 
     `copied` counts by operator the calls that read a copy of an operand, because in place their kernel in C would compute something else.
+    `in_floats` are the kernels between a DequantizeLinear and a QuantizeLinear that the plan has as kernels of their own.
     """
 
     source: CSource
     proof: Proof
     footprint: Footprint | None
     copied: Mapping[str, int] = field(default_factory=dict)
+    in_floats: int = 0
 
     def files(self, title: str) -> Mapping[str, bytes]:
         """Return the files of the program by their ending, with names that begin with `title`."""
@@ -101,6 +105,7 @@ class Firmware:
             "proof": self.proof.to_dict(),
             "footprint": self.footprint and self.footprint.to_dict(),
             "copied": dict(self.copied),
+            "in_floats": self.in_floats,
         }
 
 
@@ -163,19 +168,33 @@ def build(
         progress("running kernels of C in place")
         program, copied = in_place.checked(program, here)
     source = written(program, _NAME, weights)
+    made = Firmware(source, not_proved("verification is off"), None, copied, _in_floats(opened))
     with _with_objects(target.tools(), target.own) as tools:
         if tools is None:
-            return Firmware(source, not_proved("no C compiler is here"), None, copied)
-        footprint = footprint_of(source, tools)
+            return replace(made, proof=not_proved("no C compiler is here"))
+        made = replace(made, footprint=footprint_of(source, tools))
         if not verify:
-            return Firmware(source, not_proved("verification is off"), footprint, copied)
+            return made
         if target.compiler and not tools.runner:
-            return Firmware(source, not_proved("no runner is given for the target"), footprint, copied)
+            return replace(made, proof=not_proved("no runner is given for the target"))
         progress("running C")
         runs = list(runs_of(opened, plan, wanted, max(RUNS, state_runs) if plan.states else RUNS))
         proof = _proof(program, source, opened, runs, tools, progress)
     require_proved(proof)
-    return Firmware(source, proof, footprint, copied)
+    return replace(made, proof=proof)
+
+
+def _in_floats(opened: Unfolded) -> int:
+    """Return how many nodes of the main graph compute on dequantised tensors what is quantised again."""
+    return sum(
+        not dequantises(node)
+        and any(
+            value is not None and value not in opened.constants and dequantises(value.producer())
+            for value in node.inputs
+        )
+        and any(quantises(reader) for value in node.outputs for reader in value.consumers())
+        for node in opened.model.graph
+    )
 
 
 def _proof(

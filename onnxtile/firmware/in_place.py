@@ -18,8 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.firmware.kernels import CKernel, CKernels, kernels_in_c, model_of
-from onnxtile.firmware.prove import WARNINGS, Tools, command_done, succeed
-from onnxtile.firmware.steps import (
+from onnxtile.firmware.program import (
     WORKSPACE,
     Branch,
     BytePlace,
@@ -32,6 +31,7 @@ from onnxtile.firmware.steps import (
     RepeatedCalls,
     flat,
 )
+from onnxtile.firmware.prove import WARNINGS, Tools, command_done, succeed
 from onnxtile.model.feeds import sample_feeds
 from onnxtile.planning.offsets.problem import align
 from onnxtile.system.errors import Mismatch

@@ -18,7 +18,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.firmware.own_kernels import function_in_c, included
-from onnxtile.firmware.steps import IR_VERSION, DistinctKernel
+from onnxtile.firmware.program import IR_VERSION, DistinctKernel
 from onnxtile.model.submodel import assembled, tensor_type
 from onnxtile.system.errors import UsageError
 

@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from onnxtile.arena.memory import TensorMemory
 from onnxtile.arena.run import PlainRun
-from onnxtile.firmware.steps import Port, TensorForm
+from onnxtile.firmware.program import Port, TensorForm
 from onnxtile.firmware.transfers import proving_driver
 from onnxtile.firmware.write import CSource
 from onnxtile.model.feeds import Wanted

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from onnxtile.firmware.program import CProgram, NodeResult
 from onnxtile.firmware.prove import (
     REPORT,
     CheckedRun,
@@ -24,7 +25,6 @@ from onnxtile.firmware.prove import (
     output_of_run,
     tensor_of,
 )
-from onnxtile.firmware.steps import CProgram, NodeResult
 from onnxtile.firmware.write import written
 from onnxtile.model.submodel import exposing
 from onnxtile.shapes.opened_calls import Unfolded, fold

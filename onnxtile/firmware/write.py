@@ -21,7 +21,7 @@ from onnxtile.firmware.calls import (
     units_of,
 )
 from onnxtile.firmware.kernels import CTYPES, NO_KERNELS, CFunction, CKernel, kernels_in_c
-from onnxtile.firmware.steps import (
+from onnxtile.firmware.program import (
     ARENA,
     CONSTANT,
     WORKSPACE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
@@ -145,33 +145,51 @@ class _NetworkReader:
         return found
 
     def _axes(self) -> dict[ir.Value, int | None]:
-        """Return the axis of rows of each value: the last but one, unless the first reader moves it."""
+        """Return the axis of rows of each value: one that windows slide along, else the last but one, unless the first reader moves it."""
         axes: dict[ir.Value, int | None] = {}
+        slid: set[ir.Value] = set()
         for value in self.values:
-            axes[value] = self._default(value, axes)
+            axes[value] = self._default(value, axes, slid)
         settled: set[ir.Value] = set()
         for node in reversed(self.nodes):
             result = node.outputs[0]
             links = None if result not in axes or has_body(node) else self._links(node, axes[result])
             for place, value in self.reads(node) if links is not None else ():
                 link = None if place is None or links is None else links[place]
-                if value not in settled and link is not None:
+                if value not in settled and link is not None and self._moves(value, link.axis, slid):
                     axes[value] = link.axis
                     settled.add(value)
         return axes
 
-    def _default(self, value: ir.Value, known: Mapping[ir.Value, int | None]) -> int | None:
-        """Return the axis that comes from rows of an operand, given those of values before; else the last but one."""
+    def _moves(self, value: ir.Value, axis: int, slid: Collection[ir.Value]) -> bool:
+        """Return whether a reader of rows along an axis says which rows a value has: those of maps lie along rows or columns."""
+        return value not in slid or (axis > 1 and (self.shapes.sizes(value) or ())[axis] > 1)
+
+    def _default(self, value: ir.Value, known: Mapping[ir.Value, int | None], slid: set[ir.Value]) -> int | None:
+        """Return the axis that comes from rows of an operand, given those of values before; else the last but one.
+
+        A value after windows is noted in `slid`. Its rows come from those of an operand of this kind, if there is one. The first rows lie
+        along the longest axis that windows slide along.
+        """
         rank, node = len(self.shapes.sizes(value) or ()), value.producer()
-        if rank == 3 and node is not None and slides(node):
-            return 2
-        for place, operand in self.reads(node) if node is not None and not has_body(node) else ():
+        operands = [] if node is None or has_body(node) else self.reads(node)
+        for place, operand in sorted(operands, key=lambda read: read[1] not in slid):
             axis = known[operand]
-            if node is not None and place is not None and axis is not None:
-                rows = self._axis_from(node, place, axis, rank)
-                if rows is not None:
-                    return rows
+            if node is None or place is None or axis is None or (slides(node) and operand not in slid):
+                continue
+            rows = self._axis_from(node, place, axis, rank)
+            if rows is not None:
+                slid.update([value] if operand in slid else [])
+                return rows
+        if node is not None and slides(node) and rank > 2:
+            slid.add(value)
+            return self._longest(value)
         return rank - 2 if rank > 1 else None
+
+    def _longest(self, value: ir.Value) -> int:
+        """Return the longest axis after the channels; of equals, the last but one."""
+        sizes = self.shapes.sizes(value) or ()
+        return max(range(2, len(sizes)), key=lambda axis: (sizes[axis], axis == len(sizes) - 2))
 
     def _axis_from(self, node: ir.Node, place: int, own: int, rank: int) -> int | None:
         """Return the axis of a node's result that comes from the axis `own` of one operand."""

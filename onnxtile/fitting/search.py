@@ -35,6 +35,8 @@ _FEW = 4
 """Tensors of which one is chosen to be computed again, at most."""
 _FAR = 1.1
 """Above this multiple of the capacity, rows of one tensor after the other are not tried to be computed again."""
+_GAPS = 8
+"""Gaps after short strips count from this part of the capacity on."""
 _ROUNDS = 8
 """Times that chunks are added in one region, at most."""
 
@@ -138,13 +140,14 @@ class RegionCuts:
 
     def _longest(self, start: int, stop: int, steps: Sequence[int], cut: Cut) -> Iterator[RegionCost]:
         """Yield cuts that fit, the one with the longest strips last, by bisection: longer strips take more bytes, as a rule."""
-        if not steps:
-            return
-        shortest = self._fitted(start, stop, replace(cut, step=steps[0]))
+        without_gaps = self._step_without_gaps(start, stop)
+        short = [step for step in steps[:-1] if step < without_gaps]
+        tried = (self._fitted(start, stop, replace(cut, step=step)) for step in steps[: len(short) + 1])
+        shortest = next((region for region in tried if region is not None), None)
         if shortest is None:
             return
         yield shortest
-        low, high = 1, len(steps)
+        low, high = steps.index(shortest.cut.step) + 1, len(steps)
         while low < high:
             middle = (low + high) // 2
             region = self._fitted(start, stop, replace(cut, step=steps[middle]))
@@ -153,6 +156,12 @@ class RegionCuts:
                 continue
             low = middle + 1
             yield region
+
+    def _step_without_gaps(self, start: int, stop: int) -> int:
+        """Return the least rows of strips that are as long as the alignment of buffers, of the results whose gaps take many bytes."""
+        results = (self.regions.network.tensors[tensor] for tensor in self.regions.results(start, stop))
+        sizes = (about.size for about in results if about.rows * ALIGNMENT * _GAPS > self.capacity)
+        return ceil(ALIGNMENT * self.regions.rows(start, stop) / max(min(sizes, default=1 << 40), 1))
 
     def _fitted(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
         """Return the region with as many chunks of hidden channels as it takes to fit; None where that is not enough."""

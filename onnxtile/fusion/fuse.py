@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import TypeAlias
@@ -38,6 +38,7 @@ from onnxtile.fusion.record import (
 )
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants, constant_attribute
+from onnxtile.model.modules import ModulePath, dotted, module_note, module_path, shared_path
 from onnxtile.model.node_kinds import dequantises, is_quantised, quantises
 from onnxtile.model.opset import Opsets
 from onnxtile.model.save import raise_ir_version
@@ -143,6 +144,10 @@ class PatternResult:
     calls: tuple[str, ...]
     refused: tuple[Refused, ...] = ()
     fates: tuple[Fate, ...] = field(default=(), repr=False)
+    modules: tuple[str, ...] = ()
+    """The modules around the calls, as far as the exporter wrote them: "blocks.0.attn"."""
+    already: Mapping[str, int] = field(default_factory=dict)
+    """How many nodes there are of each operator that does the work of the whole meta-op by itself."""
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON of one pattern."""
@@ -152,7 +157,9 @@ class PatternResult:
             "matches": self.matches,
             "fused": len(self.calls),
             "calls": list(self.calls),
+            "modules": list(self.modules),
             "refused": refused,
+            "already": dict(self.already),
         }
 
 
@@ -220,6 +227,8 @@ class Fuser:
 
     def apply(self, pattern: Pattern) -> PatternResult:
         """Contract the matches of one pattern, and return what became of each."""
+        single = ((program.roots[0].type, len(self.matcher.find(program))) for program in pattern.operators)
+        already = {operator: count for operator, count in single if count}
         fates = [] if pattern.island is None else self._islands(pattern, pattern.island)
         for i, program in enumerate(pattern.programs):
             with pattern.located(i):
@@ -229,9 +238,10 @@ class Fuser:
             if any(fate.fate == FUSED for fate in made):
                 self.matcher.refresh()
         self.unify()
-        calls = tuple(fate.detail for fate in fates if fate.fate == FUSED)
+        done = [fate for fate in fates if fate.fate == FUSED]
+        calls, modules = tuple(fate.detail for fate in done), tuple(dotted(_path_of(fate.vertices)) for fate in done)
         refused = tuple(Refused(fate.root, fate.detail) for fate in fates if fate.fate == REFUSED)
-        return PatternResult(pattern.name, len(fates), calls, refused, tuple(fates))
+        return PatternResult(pattern.name, len(fates), calls, refused, tuple(fates), modules, already)
 
     def _islands(self, pattern: Pattern, rule: IslandRule) -> list[Fate]:
         """Contract the quantised islands of all graphs, and return what became of each."""
@@ -389,7 +399,7 @@ class Fuser:
             hand_on(old, new)
             self.matcher.replaced(old, new)
         name = self._unique(f"{_common_path(part.nodes) or f'{part.outputs[0].name}/'}{keys.meta_op(function.name)}")
-        metadata = {keys.FUSED: str(len(self.records))}
+        metadata = {keys.FUSED: str(len(self.records)), **module_note(_path_of(part.nodes), name)}
         self.records.append(record)
         return ir.Node(
             keys.DOMAIN,
@@ -457,6 +467,12 @@ def _past(model: ir.Model) -> Past:
         return past
     except ValueError:
         raise ModelError("the model was fused before, and the record of that is damaged") from None
+
+
+def _path_of(vertices: Iterable[Vertex]) -> ModulePath:
+    """Return the modules around all nodes among `vertices`."""
+    nodes = (vertex for vertex in vertices if isinstance(vertex, ir.Node) and vertex.op_type != "Constant")
+    return shared_path(module_path(node.name, node.metadata_props) for node in nodes)
 
 
 def _common_path(nodes: Collection[ir.Node]) -> str:

@@ -25,7 +25,8 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import OWN_DOMAINS, dequantises, quantises, quantises_at_run, sums_integers
 from onnxtile.model.opset import Opsets
 from onnxtile.model.topology import has_body, has_containers
-from onnxtile.operators.table import may_draw, movement_of
+from onnxtile.operators.row import No
+from onnxtile.operators.table import may_draw, movement_of, operator_of
 from onnxtile.shapes.contributed import fits_in_function
 
 # One quantised island: its nodes, and the region of the graph that becomes its call.
@@ -85,9 +86,30 @@ def overwritten(island: Island, part: FusedRegion, rule: IslandRule) -> tuple[in
     if island.is_attention:
         return tuple(place for place, value in enumerate(part.inputs) if value is island.query)
     if not island.operators or any(node.op_type not in rule.in_place for node in island.operators):
-        return ()
+        return tuple(place for place, value in enumerate(part.inputs) if value in _states(island))
     scales = {value for node in island.nodes if quantises(node) or dequantises(node) for value in node.inputs[1:]}
     return tuple(place for place, value in enumerate(part.inputs) if value not in scales)
+
+
+def _states(island: Island) -> frozenset[ir.Value]:
+    """Return the operands that an island of one operator makes the next value of, as ScatterND of a cache: floats, or stored."""
+    if len(island.operators) != 1:
+        return frozenset()
+    node = island.operators[0]
+    row = operator_of(node)
+    if row is None or not row.is_standard or isinstance(row.over, No):
+        return frozenset()
+    states = set[ir.Value]()
+    for place in row.state.values():
+        value = node.inputs[place]
+        if value is None or (row.over is not None and place not in row.over):
+            continue
+        maker = value.producer()
+        stored = maker.inputs[0] if maker in island.nodes and maker is not None and dequantises(maker) else value
+        readers = [(reader, at) for reader in island.nodes for at, read in enumerate(reader.inputs) if read is stored]
+        if stored is not None and len(readers) == 1:
+            states.add(stored)
+    return frozenset(states)
 
 
 # Quantised attention as a whole: both products, and all between them, as one kernel that stores no scores.

@@ -16,13 +16,14 @@ from onnxtile.model.binding import formula_names, free_inputs, rename_symbols, s
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeFormula, SizeRanges
 from onnxtile.model.known import Dims
+from onnxtile.model.modules import ModulePath, dotted, module_classes, module_path
 from onnxtile.model.topology import dependencies, graphs_in, node_ids
 from onnxtile.operators.node_view import operator_name
 from onnxtile.operators.table import movement_of
 from onnxtile.shapes.resolve import Shapes, resolve, tensor_bytes
 from onnxtile.shapes.size_rule import SizeRule
 from onnxtile.system.errors import ModelError
-from onnxtile.system.text import LARGEST_COUNT
+from onnxtile.system.text import LARGEST_COUNT, without_numbers
 
 # Workspaces that patterns declare for their meta-ops: the bytes that a kernel needs beside its operands and results.
 
@@ -96,6 +97,10 @@ class LayerCost:
     """Bytes that the pattern of a meta-op says its kernel needs besides; None where they are not known."""
     factors: str = ""
     """The stored element types of what it multiplies, as "int8 x int8"; empty where it multiplies nothing."""
+    module: ModulePath = ()
+    """The modules around it, from the outermost on, as far as the exporter wrote them."""
+    classes: tuple[str, ...] = ()
+    """The classes of the model and of each of these modules; none where they are not known."""
 
     @property
     def traffic(self) -> int | None:
@@ -104,18 +109,28 @@ class LayerCost:
         return None if None in sizes.values() else sum(size for size in sizes.values() if size is not None)
 
     @property
+    def kind(self) -> tuple[object, ...]:
+        """What it has in common with the same node of other layers: all but its name, and the numbers in that of its module."""
+        sizes = tuple((one.dtype, one.dims, one.constant) for one in (*self.inputs, *self.outputs))
+        return self.op, without_numbers(dotted(self.module)), sizes
+
+    @property
+    def moved(self) -> int | None:
+        """Bytes that it reads and writes, constants too; None where one size is not known."""
+        return None if self.read is None or self.written is None else self.read + self.written
+
+    @property
     def intensity(self) -> float | None:
         """Arithmetic intensity: MACs for each byte read or written; None where one of them is not known, or nothing is moved."""
         macs = self.work.total
-        if macs is None or self.read is None or self.written is None or not self.read + self.written:
-            return None
-        return macs / (self.read + self.written)
+        return None if macs is None or not self.moved else macs / self.moved
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of one node."""
         return {
             "node": self.node,
             "op": self.op,
+            "module": dotted(self.module),
             "body": self.body,
             "inputs": [tensor.to_dict() for tensor in self.inputs],
             "outputs": [tensor.to_dict() for tensor in self.outputs],
@@ -178,7 +193,10 @@ def _layer(node: ir.Node, name: str, body: str, work: NodeWork, described: Calla
     written = _sum([one.bytes for one in outputs])
     read, moving = (_read(node, inputs, written, constant) for constant in (True, False))
     weights = None if read is None or moving is None else read - moving
-    return LayerCost(name, operator_name(node), body, inputs, outputs, work, read, written, weights)
+    path, classes = module_path(node.name, node.metadata_props), module_classes(node.metadata_props)
+    return LayerCost(
+        name, operator_name(node), body, inputs, outputs, work, read, written, weights, module=path, classes=classes
+    )
 
 
 def _read(node: ir.Node, inputs: tuple[Tensor, ...], written: int | None, constants: bool) -> int | None:
@@ -198,7 +216,77 @@ def _sum(sizes: list[int | None]) -> int | None:
     return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
-# Sums over the modules of a model, which exporters leave in the names of nodes: /layer1/0/conv1/Conv or layer1.0.conv1.
+# The nodes that cost most.
+
+AMOUNTS: Mapping[str, Callable[[LayerCost], int | None]] = {
+    "bytes": lambda layer: layer.moved,
+    "macs": lambda layer: layer.work.total,
+    "flops": lambda layer: layer.work.operations,
+    "weights": lambda layer: layer.weights,
+}
+"""What nodes are ranked by: bytes read and written, multiply-accumulates, FLOPs, and bytes of constants read."""
+
+
+@dataclass(frozen=True)
+class RankedLayers:
+    """Equal nodes: of one operator, on operands and results of the same sizes, in modules whose names differ in numbers only."""
+
+    layers: tuple[LayerCost, ...]
+    each: int
+    """The amount of each of them."""
+
+    @property
+    def amount(self) -> int:
+        """The amount of all of them."""
+        return self.each * len(self.layers)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of the first of them, and the names and modules of all."""
+        names = {"nodes": [one.node for one in self.layers], "modules": [dotted(one.module) for one in self.layers]}
+        return {
+            **self.layers[0].to_dict(),
+            **names,
+            "count": len(self.layers),
+            "each": self.each,
+            "amount": self.amount,
+        }
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The nodes of the main graph with the largest amounts of `by`, one of AMOUNTS, equal ones together; the largest sum comes first.
+
+    `total` is the sum over all nodes of the main graph whose amount is known, `kinds` how many different ones there are; `unknown` counts
+    the nodes whose amount is not known.
+    """
+
+    by: str
+    rows: tuple[RankedLayers, ...]
+    kinds: int
+    total: int
+    unknown: int
+
+    @classmethod
+    def of(cls, layers: Iterable[LayerCost], by: str, count: int | None = None) -> Ranking:
+        """Return the `count` kinds of nodes with the largest sums, all where that is None; equal sums stay in the order of the graph."""
+        groups: dict[object, list[LayerCost]] = {}
+        unknown = 0
+        for layer in layers:
+            amount = AMOUNTS[by](layer)
+            unknown += not layer.body and amount is None
+            if not layer.body and amount is not None:
+                groups.setdefault((layer.kind, amount), []).append(layer)
+        ranked = [RankedLayers(tuple(same), AMOUNTS[by](same[0]) or 0) for same in groups.values()]
+        ranked.sort(key=lambda row: -row.amount)
+        return cls(by, tuple(ranked[:count]), len(ranked), sum(row.amount for row in ranked), unknown)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of the ranking."""
+        rows = [row.to_dict() for row in self.rows]
+        return {"by": self.by, "kinds": self.kinds, "total": self.total, "unknown_nodes": self.unknown, "rows": rows}
+
+
+# Sums over the modules of a model.
 
 Stored: TypeAlias = Mapping[str, Mapping[str, int]]
 """For each constant that is read the parameters that it is a view of, and how many elements these have."""
@@ -206,14 +294,14 @@ Stored: TypeAlias = Mapping[str, Mapping[str, int]]
 
 @dataclass
 class Module:
-    """All nodes of the main graph whose names begin with `name`; sizes in bytes, sums of what is known.
+    """All nodes of the main graph inside the module `path`, the model itself where that is empty; sizes in bytes, sums of what is known.
 
-    `unknown` are nodes whose MACs or bytes are not known, `uncounted` those whose FLOPs are not. A parameter that several of the nodes
-    read counts once.
+    `kind` is its class, empty where the exporter does not say it. `unknown` are nodes whose MACs or bytes are not known, `uncounted` those
+    whose FLOPs are not. A parameter that several of the nodes read counts once.
     """
 
-    name: str
-    depth: int
+    path: ModulePath
+    kind: str = ""
     nodes: int = 0
     macs: int = 0
     flops: int = 0
@@ -222,6 +310,16 @@ class Module:
     unknown: int = 0
     uncounted: int = 0
     _parameters: dict[str, int] = field(default_factory=dict, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The name of the module, as "blocks.0.attn"."""
+        return dotted(self.path)
+
+    @property
+    def depth(self) -> int:
+        """How many modules are around it, the model among them."""
+        return len(self.path)
 
     @property
     def parameters(self) -> int:
@@ -237,6 +335,7 @@ class Module:
         self.written += layer.written or 0
         self.unknown += None in {layer.work.total, layer.read, layer.written}
         self.uncounted += layer.work.operations is None
+        self.kind = self.kind or (layer.classes[len(self.path)] if layer.classes else "")
         for one in layer.inputs:
             self._parameters.update(stored.get(one.name, {}))
 
@@ -244,7 +343,9 @@ class Module:
         """Return the JSON of one module."""
         return {
             "module": self.name,
+            "path": list(self.path),
             "depth": self.depth,
+            "class": self.kind,
             "nodes": self.nodes,
             "parameters": self.parameters,
             "macs": self.macs,
@@ -257,35 +358,26 @@ class Module:
 
 
 def modules(layers: Iterable[LayerCost], stored: Stored) -> tuple[Module, ...]:
-    """Return the modules of the nodes of the main graph, each before those inside, in the order in which the nodes stand.
-
-    The first, without a name, is the model. The last part of a node's name is the node itself.
-    """
-    found: dict[tuple[str, ...], Module] = {(): Module("", 0)}
-    inside: dict[tuple[str, ...], list[tuple[str, ...]]] = {(): []}
+    """Return the model and the modules of the nodes of its main graph, each before those inside, in the order in which the nodes stand."""
+    found: dict[ModulePath, Module] = {(): Module(())}
+    inside: dict[ModulePath, list[ModulePath]] = {(): []}
     for layer in layers:
         if layer.body:
             continue
-        path = _path(layer.node)
-        for depth in range(len(path) + 1):
-            at = path[:depth]
+        for depth in range(len(layer.module) + 1):
+            at = layer.module[:depth]
             if at not in found:
-                found[at] = Module("/".join(at), depth)
+                found[at] = Module(at)
                 inside[at] = []
                 inside[at[:-1]].append(at)
             found[at].add(layer, stored)
     order: list[Module] = []
-    todo: list[tuple[str, ...]] = [()]
+    todo: list[ModulePath] = [()]
     while todo:
         at = todo.pop()
         order.append(found[at])
         todo += reversed(inside[at])
     return tuple(order)
-
-
-def _path(name: str) -> tuple[str, ...]:
-    parts = name.split("/") if "/" in name else name.split(".")
-    return tuple(part for part in parts[:-1] if part)
 
 
 # The work and the traffic of a model as formulas of its open dimensions.

@@ -17,6 +17,7 @@ from onnxtile.declare.verb import VerbResult
 from onnxtile.inspection.layers import (
     LayerCost,
     Module,
+    Ranking,
     Tensor,
     WorkFormulas,
     layers,
@@ -28,7 +29,7 @@ from onnxtile.inspection.layers import (
 from onnxtile.inspection.quantisation import Quantisation, quantisations
 from onnxtile.inspection.training import Kept, kept_for_training
 from onnxtile.inspection.work import add_up
-from onnxtile.model.binding import free_inputs, symbols
+from onnxtile.model.binding import bind_leading, free_inputs, symbols
 from onnxtile.model.constants import Constants, constant_tensor
 from onnxtile.model.formula import SizeRanges
 from onnxtile.model.topology import dependencies
@@ -364,10 +365,14 @@ class Inspection(VerbResult):
     training: Kept | None = None
     open: tuple[str, ...] = ()
     """The options that bind what is open in the inputs."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """The sizes of open dimensions for which the figures are given: 1 for the first dimensions of inputs; empty where others are open."""
     modules: tuple[Module, ...] | None = None
     quantised: tuple[Quantisation, ...] = ()
     formulas: WorkFormulas | None = None
     """The work at all sizes of open dimensions; None where none is open."""
+    top: Ranking | None = None
+    """The nodes that cost most, where they were asked for."""
 
     @property
     def totals(self) -> Totals:
@@ -427,8 +432,10 @@ class Inspection(VerbResult):
             "unknown": [remark.to_dict() for remark in self.unknown],
             "conflicts": [remark.to_dict() for remark in self.conflicts],
             "open": list(self.open),
+            "sizes": dict(self.sizes),
             "quantisation": [one.to_dict() for one in self.quantised],
             **({"formulas": self.formulas.to_dict()} if self.formulas is not None else {}),
+            **({"top": self.top.to_dict()} if self.top is not None else {}),
             **({"tree": [module.to_dict() for module in self.modules]} if self.modules is not None else {}),
             **({"training": self.training.to_dict()} if self.training is not None else {}),
         }
@@ -443,6 +450,7 @@ def summarise(
     returned. With `tree`, the sums over modules, too. `ranges` are those of open dimensions.
     Raises ModelError where shapes contradict each other.
     """
+    opened, model, sizes = model, *_at_one(model, ranges)
     shapes, constants = resolve(model), Constants(model)
     found = layers(model, shapes, constants)
     producer = f"{model.producer_name or ''} {model.producer_version or ''}".strip()
@@ -458,21 +466,32 @@ def summarise(
         tuple(_unknown(model, shapes, constants)),
         tuple(_conflicts(found)),
         None if training is None else kept_for_training(training),
-        tuple(_open(model)),
+        tuple(_open(opened)),
+        sizes,
         modules(found, stored_parameters(model, shapes, constants)) if tree else None,
         quantisations(model, shapes, constants),
-        work_formulas(model, constants, ranges or {}),
+        work_formulas(opened, Constants(opened), ranges or {}),
     )
 
 
-def _open(model: ir.Model) -> Iterator[str]:
-    """Yield the options that give every size of the inputs that is open."""
+def _at_one(model: ir.Model, ranges: SizeRanges | None) -> tuple[ir.Model, dict[str, int]]:
+    """Return `model` at the size 1 of open dimensions, where only the first ones of inputs are open; else as it is, without sizes."""
+    if ranges or not _open(model):
+        return model, {}
+    bound = model.clone()
+    taken = bind_leading(bound)
+    return (model, {}) if taken is None else (bound, taken.sizes)
+
+
+def _open(model: ir.Model) -> list[str]:
+    """Return the options that give every size of the inputs that is open."""
     inputs = free_inputs(model)
-    yield from (f"--dim {name}=N" for name in symbols(inputs))
+    found = [f"--dim {name}=N" for name in symbols(inputs)]
     for value in inputs:
         sizes = None if value.shape is None else [dim if isinstance(dim, int) else dim.value for dim in value.shape]
         if sizes is not None and None in sizes:
-            yield f"--shape {value.name}={'x'.join('N' if size is None else str(size) for size in sizes)}"
+            found.append(f"--shape {value.name}={'x'.join('N' if size is None else str(size) for size in sizes)}")
+    return found
 
 
 def _unknown(model: ir.Model, shapes: Shapes, constants: Constants) -> Iterator[Remark]:

@@ -233,6 +233,54 @@ class Unbound:
         return re.compile(rf"(?<!\w)(?:{names}\w+)(?!\w)")
 
 
+@dataclass(frozen=True)
+class LeadingSizes:
+    """The sizes of 1 that a verb takes for dimensions which a file leaves open, where only the first dimensions of inputs are open.
+
+    `dims` has those with a name, `shapes` the whole shapes of inputs whose first dimension has none.
+    """
+
+    dims: Mapping[str, int]
+    shapes: Mapping[str, tuple[int, ...]]
+
+    @property
+    def options(self) -> str:
+        """The options that give the same sizes."""
+        shapes = (f"--shape {shlex.quote(f'{name}={_times(shape)}')}" for name, shape in self.shapes.items())
+        return " ".join([*(f"--dim {shlex.quote(f'{name}={size}')}" for name, size in self.dims.items()), *shapes])
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes by dimension; one without a name is called as "x[0]" is, by its input."""
+        return {**self.dims, **{f"{name}[0]": shape[0] for name, shape in self.shapes.items()}}
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
+        return f"{sizes}, which the file leaves open ({self.options})"
+
+
+def bind_leading(model: ir.Model) -> LeadingSizes | None:
+    """Give the open dimensions of the inputs of `model` (in place) the size 1, where each is the first of its input; return them.
+
+    None, with `model` as it was, where no dimension is open, another dimension is, or the rank of an input is not known.
+    """
+    inputs = [value for value in free_inputs(model) if isinstance(value.type, ir.TensorType)]
+    written = {value.name or "": list(value.shape) for value in inputs if value.shape is not None}
+    open_ = {name: shape for name, shape in written.items() if not all(isinstance(dim, int) for dim in shape)}
+    is_leading = all(isinstance(dim, int) for shape in open_.values() for dim in shape[1:])
+    if not open_ or not is_leading or len(written) < len(inputs):
+        return None
+    dims = {_name(shape[0]): 1 for shape in open_.values() if _name(shape[0])}
+    nameless = {name: shape for name, shape in open_.items() if not _name(shape[0])}
+    shapes = {name: (1, *(dim for dim in shape[1:] if isinstance(dim, int))) for name, shape in nameless.items()}
+    bind(model, dims, shapes)
+    return LeadingSizes(dims, shapes)
+
+
+def _times(shape: Iterable[int]) -> str:
+    return "x".join(map(str, shape))
+
+
 def missing_sizes(inputs: Iterable[ir.Value]) -> ModelError:
     """Return the error to raise where `inputs` need sizes. It names each open dimension; its hint is a line to paste."""
     values = list(inputs)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from onnxtile.model.modules import ModulePath, module_note
 from onnxtile.model.topology import all_nodes, all_values
 from onnxtile.operators.reads import TensorDims
 from onnxtile.system.runtime import Array
@@ -105,6 +106,8 @@ class GraphWriter:
     constants: list[ir.Value] = field(default_factory=list)
     sizes: list[ir.Value] = field(default_factory=list)
     """Those of the constants that are sizes, which Split, Pad and Slice take."""
+    path: ModulePath = ()
+    """The modules around the site."""
     _shapes: dict[TensorDims, ir.Shape] = field(default_factory=dict, repr=False)
     _known: dict[tuple[int, ...], ir.Value] = field(default_factory=dict, repr=False)
 
@@ -237,7 +240,6 @@ class GraphWriter:
         name: str,
         part: tuple[str, GridPlace],
     ) -> None:
-        node = ir.Node(
-            self.domain(op), op, inputs, attributes, outputs=outputs, name=name, metadata_props=self.metadata(*part)
-        )
+        notes = {**self.metadata(*part), **module_note(self.path, name)}
+        node = ir.Node(self.domain(op), op, inputs, attributes, outputs=outputs, name=name, metadata_props=notes)
         self.nodes.append(node)

@@ -32,6 +32,9 @@ WORKSPACE = _PREFIX + "workspace"
 # On a local function that plan made: a call copies its operand into another memory, and is a kernel.
 COPY = _PREFIX + "copy"
 
+# On a node that fuse or tile made: the modules around it, with slashes between, where its name says others.
+MODULE = _PREFIX + "module"
+
 # On a node that tile emitted: its source node, operator and place in the grid (JSON).
 TILE = _PREFIX + "tile"
 

@@ -59,7 +59,8 @@ BodyPlans = Mapping[int, tuple[BodyPlan, ...]]
 class Terms:
     """The terms on which bodies are planned, those of the graph around them.
 
-    `kernels` knows the bytes inside meta-ops. Parts of a buffer have live ranges of their own if `in_parts`.
+    `kernels` knows the bytes inside meta-ops. Parts of a buffer have live ranges of their own if `in_parts`. `peak_first` is
+    that of the search of orders.
     """
 
     facts: LayoutFacts
@@ -70,6 +71,7 @@ class Terms:
     workspaces: WorkspaceRules
     kernels: Insides
     in_parts: bool = True
+    peak_first: bool = True
 
     def needs(self, graph: KernelGraph, inside: BodyPlans) -> Needs:
         """Return the workspace bytes of the kernels of `graph`; `inside` are the plans of their bodies."""
@@ -82,7 +84,7 @@ class Terms:
     def set_up(self, graph: KernelGraph) -> GraphSetup:
         """Return what the layouts of `graph` depend on, its bodies planned. Raises ModelError."""
         inside = plan_bodies(graph, self)
-        return GraphSetup(OrderSearch(graph, self.alignment), self, inside, self.needs(graph, inside))
+        return GraphSetup(OrderSearch(graph, self.alignment, self.peak_first), self, inside, self.needs(graph, inside))
 
 
 @dataclass(frozen=True)

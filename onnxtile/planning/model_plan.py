@@ -153,7 +153,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
 
         def searched_at(sizes: Mapping[str, int]) -> OrderSearch:
             at = replace(facts, shapes=facts.shapes.at(sizes))
-            return OrderSearch(read_kernels(at, scope), settings.alignment)
+            return OrderSearch(read_kernels(at, scope), settings.alignment, peak_first=False)
 
         rules = frozenset({*settings.share, "view"})
         further = RangeOrders(search, searched_at, facts.shapes, settings.ranges, rules, needs)
@@ -229,6 +229,8 @@ def plan_terms(facts: LayoutFacts, settings: PlanSettings, order: Order, planner
         settings.workspaces,
         Insides(facts, settings.alignment, settings.share),
         not settings.whole_buffers,
+        # The bytes away from the peak matter too at other sizes, and where a memory holds only a part of the tensors.
+        peak_first=not settings.ranges and len(memories(settings.capacity)) == 1 and settings.slow is None,
     )
 
 

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -24,9 +25,10 @@ from onnxtile.query.syntax import (
     Repeat,
     Sequence,
     Span,
+    names_in,
     nodes_of,
 )
-from onnxtile.system.errors import QueryError
+from onnxtile.system.errors import QueryError, unknown
 
 # Clauses read from their far end, for clauses whose anchor is there: `Relu->Add#1` is `Add#1<-Relu`.
 
@@ -167,9 +169,11 @@ class Program:
 def compile_query(query: Query, where: tuple[tuple[Expression, str], ...] = ()) -> Program:
     """Return the program of `query`, of whose matches those count for which every condition of `where` holds.
 
-    A condition is an expression over anchors, with its text. Raises QueryError for a clause that is not connected to the ones before it.
+    A condition is an expression over anchors, with its text. Raises QueryError for a clause that is not connected to the ones before it,
+    and for a condition that names an anchor which the query does not have.
     """
     _require_members(query)
+    _require_anchors(query, where)
     compiler = _Compiler(query.text)
     for position, clause in enumerate(query.clauses):
         compiler.clause(clause, first=position == 0)
@@ -191,6 +195,19 @@ def _require_members(query: Query) -> None:
         if node.key is not None and first.setdefault(node.key, node).looked_at != node.looked_at:
             reason = f"{node.key} is only looked at in one place and in the match in another"
             raise QueryError(reason, query.text, node.span, hint="write '@' at all of them, or at none")
+
+
+def _require_anchors(query: Query, where: Iterable[tuple[Expression, str]]) -> None:
+    """Raise QueryError where a condition names what is no anchor of the query."""
+    anchors = {node.anchor for node in query.nodes if node.anchor is not None}
+    for condition, text in where:
+        for name in names_in(condition):
+            if name.value not in anchors:
+                # There is no anchor to name where the query has none.
+                hint = (
+                    unknown("anchor", name.value, anchors).hint if anchors else "write #name after a node of the query"
+                )
+                raise QueryError(f"the query has no anchor #{name.value}", text, name.span, hint=hint)
 
 
 class _Compiler:
@@ -226,11 +243,18 @@ class _Compiler:
         position = _position_of_anchor(clause, self._known)
         if position is None or not isinstance(clause, Sequence):
             reason = "this clause is not connected to the ones before it"
-            raise QueryError(reason, self._text, clause.span, hint="share an anchor with them")
+            raise QueryError(reason, self._text, clause.span, hint=self._nearest_anchor(clause))
         before = Sequence(clause.items[: position + 1], clause.edges[:position], clause.span)
         self._clause(turned(before, self._text), None)
         if position + 1 < len(clause.items):
             self._clause(Sequence(clause.items[position:], clause.edges[position:], clause.span), None)
+
+    def _nearest_anchor(self, clause: Clause) -> str:
+        """Return the hint for a clause without a known anchor: the known one that is nearest to one of its own."""
+        keys = [node.key for node in nodes_of(clause) if node.key is not None]
+        near = (match for key in keys for match in difflib.get_close_matches(key, sorted(self._known), n=1))
+        found = next(near, None)
+        return "share an anchor with them" if found is None else f"did you mean {found}?"
 
     def _clause(self, clause: Clause, edge: Edge | None) -> None:
         """Emit `clause`, entered over `edge`."""

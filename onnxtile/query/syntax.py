@@ -92,6 +92,36 @@ class Logic:
 Expression: TypeAlias = Number | Text | Name | ElementOf | PropertyOf | ListOf | Comparison | Not | Logic
 
 
+TRUTHS = {"true": True, "false": False}
+"""The names in an expression that are truth values."""
+
+
+def names_in(expression: Expression) -> Iterator[Name]:
+    """Yield the names in `expression` that stand by themselves or start a reference, in order, without truth values."""
+    todo = [expression]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, Name) and one.value not in TRUTHS:
+            yield one
+        todo += reversed(_parts(one))
+
+
+def _parts(expression: Expression) -> tuple[Expression, ...]:
+    """Return the expressions right inside `expression`."""
+    match expression:
+        case ElementOf() | PropertyOf():
+            return (expression.base,)
+        case Comparison():
+            return (expression.left, expression.right)
+        case Not():
+            return (expression.operand,)
+        case ListOf():
+            return expression.items
+        case Logic():
+            return expression.operands
+    return ()
+
+
 @dataclass(frozen=True)
 class Edge:
     """From one node of a sequence to the next. `output` and `input` are positions, None for any.

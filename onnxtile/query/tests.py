@@ -23,7 +23,19 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.known import Dims
 from onnxtile.model.opset import Opsets
 from onnxtile.query.graph import Vertex, is_constant
-from onnxtile.query.syntax import Comparison, ElementOf, Expression, ListOf, Logic, Name, Not, Number, PropertyOf, Text
+from onnxtile.query.syntax import (
+    TRUTHS,
+    Comparison,
+    ElementOf,
+    Expression,
+    ListOf,
+    Logic,
+    Name,
+    Not,
+    Number,
+    PropertyOf,
+    Text,
+)
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import ModelError, QueryError
 from onnxtile.system.runtime import Array
@@ -274,7 +286,6 @@ class Unchanged:
         return self._constants.array(value).ravel().tolist() if value in self._constants else None
 
 
-_WORDS = {"true": True, "false": False}
 _ORDER: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,
     "!=": operator.ne,
@@ -284,7 +295,7 @@ _ORDER: dict[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge,
 }
 _FIELDS = ("constant", "dtype", "node", "op", "rank", "shape", "size", "value")
-WORDS = (*_FIELDS, *_WORDS, "inputs", "outputs", "data", "share", "count")
+WORDS = (*_FIELDS, *TRUTHS, "inputs", "outputs", "data", "share", "count")
 """Properties that a test may read of every node."""
 
 TestSubject: TypeAlias = Vertex | Mapping[str, Vertex]
@@ -386,8 +397,8 @@ def _look_up(reference: Name | ElementOf | PropertyOf, scope: TestSubject, facts
 
 
 def _anchored(name: Name, anchors: Mapping[str, Vertex]) -> Any:
-    if name.value in _WORDS:
-        return _WORDS[name.value]
+    if name.value in TRUTHS:
+        return TRUTHS[name.value]
     bound = [vertex for key, vertex in anchors.items() if key.partition("#")[2] == name.value]
     return bound[0] if bound else Unknown(f"the anchor #{name.value} is not bound")
 
@@ -405,8 +416,8 @@ def _element(base: Any, reference: ElementOf, facts: TestContext) -> Any:
 
 def _named(name: Name, vertex: Vertex, facts: TestContext) -> Any:
     word = name.value
-    if word in _WORDS:
-        return _WORDS[word]
+    if word in TRUTHS:
+        return TRUTHS[word]
     if word == "value" and is_constant(vertex, facts.constants):
         return _array(vertex if isinstance(vertex, ir.Value) else vertex.outputs[0], facts)
     if not isinstance(vertex, ir.Node):

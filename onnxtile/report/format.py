@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias
 
 import pydantic
 
 from onnxtile.declare.plan_document import Arena, PlannedBuffer, PlanRow, first_fault
-from onnxtile.system.errors import UsageError, about_options, invalid
+from onnxtile.model.modules import ModulePath
+from onnxtile.system.errors import UsageError, about_options
 from onnxtile.system.files import require_readable
 from onnxtile.system.registry import discover
 
@@ -23,7 +25,8 @@ PlanJson: TypeAlias = Mapping[str, Any]
 class PlanExport(dict[str, Any]):
     """A plan as JSON that was just made of a model: `constants` returns the bytes of the block of constants.
 
-    `certificate` returns the certificate of the plan, `firmware` the files of the program in C by their ending, from a title.
+    `certificate` returns the certificate of the plan, `firmware` the files of the program in C by their ending, from a title. `modules` has
+    the modules around each node, by its name.
     """
 
     def __init__(
@@ -32,11 +35,13 @@ class PlanExport(dict[str, Any]):
         constants: Callable[[], bytes],
         certificate: Callable[[], PlanJson] | None = None,
         firmware: Callable[[str], Mapping[str, bytes]] | None = None,
+        modules: Mapping[str, ModulePath] = MappingProxyType({}),
     ) -> None:
         super().__init__(plan)
         self.constants = constants
         self.certificate = certificate
         self.firmware = firmware
+        self.modules = modules
 
 
 COLOR_BY = ("operator", "layer", "kind")
@@ -123,14 +128,10 @@ class Emission:
     """The files that a plan is to be written to, each with its format, and how pictures are drawn."""
 
     files: Mapping[Path, Format]
-    names: bool | None
     before: PlanJson | None
-    color_by: str | None = None
 
     @classmethod
-    def of(
-        cls, paths: Iterable[Path], names: bool | None = None, compare: Path | None = None, color_by: str | None = None
-    ) -> Emission:
+    def of(cls, paths: Iterable[Path], compare: Path | None = None) -> Emission:
         """Return the emission to `paths`. `compare` is the JSON file of a plan to draw beside this one. Raises UsageError."""
         files = {path: format_of(path) for path in paths}
         for path, form in files.items():
@@ -141,23 +142,16 @@ class Emission:
                     f"{other} is written with {path}, and named as a file of its own too",
                     hint="leave one of the two out",
                 )
-        if color_by is not None and color_by not in COLOR_BY:
-            raise invalid("color_by", color_by, COLOR_BY)
-        given = {"compare": compare, "names": names, "color_by": color_by}
-        asked = next((option for option, value in given.items() if value is not None), None)
-        if asked is not None and not any(form.picture for form in files.values()):
-            message, hint = (
-                f"{{{asked}}} is about pictures, and {{emit}} names none",
-                "add {emit} plan.html, .svg or .png",
-            )
-            raise about_options(message, hint=hint)
-        return cls(files, names, None if compare is None else read_plan(compare), color_by)
+        if compare is not None and not any(form.picture for form in files.values()):
+            message = "{compare} is about pictures, and {emit} names none"
+            raise about_options(message, hint="add {emit} plan.html, .svg or .png")
+        return cls(files, None if compare is None else read_plan(compare))
 
     def content(self, plan: PlanJson) -> dict[Path, bytes]:
         """Return the content of each file."""
         found: dict[Path, bytes] = {}
         for path, form in self.files.items():
-            found |= form.contents(plan, path, RenderOptions(form.title(path), self.names, self.before, self.color_by))
+            found |= form.contents(plan, path, RenderOptions(form.title(path), before=self.before))
         return found
 
 

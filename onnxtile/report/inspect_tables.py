@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from onnxtile.report.table import ResultJson, Shown, counted, line, rest_of, table, table_of
+from onnxtile.model.modules import dotted, module_path
+from onnxtile.report.table import (
+    ResultJson,
+    Shown,
+    counted,
+    line,
+    places,
+    rest_of,
+    table,
+    table_of,
+)
 from onnxtile.report.words import in_words
-from onnxtile.system.text import as_csv
+from onnxtile.system.text import alike, as_csv, without_numbers
 
 _ROWS = 20
 """Rows of unknown sizes and of kept activations that are shown; --json has them all."""
@@ -24,14 +36,18 @@ def for_inspect(result: ResultJson) -> list[Table | Text]:
         table("model", ("figure", "value"), _model(result)),
         table("operators", ("operator", "count", "MACs", "FLOPs", "attributes"), _operators(result)),
         *_tree(result),
-        table_of("nodes", _NODES, result["nodes"]),
+        *_nodes(result),
         *_formulas(result),
     ]
     for name, body in result["macs"]["bodies"].items():
         work = _products(body["by_operator"]) or "none"
         flops = _total(result["flops"]["bodies"][name])
         parts.append(line(f"body {name}, each time it runs: {body['total']:,} MACs ({work}), FLOPs {flops}"))
-    for title, remarks in (("not known", _unknown(result)), ("contradictions", result["conflicts"])):
+    unknown, open_ = _unknown(result), result["open"]
+    if unknown and open_ and not result["sizes"]:
+        parts.append(line(f"not known, since sizes are open: {len(unknown)}; give {' '.join(open_)}"))
+        unknown = []
+    for title, remarks in (("not known", unknown), ("contradictions", result["conflicts"])):
         if remarks:
             shown = table_of(f"{title}: {len(remarks)}", {"name": "name", "reason": "reason"}, remarks[:_ROWS])
             parts += [shown, *rest_of(len(remarks) - _ROWS)]
@@ -80,6 +96,7 @@ def for_trace(result: ResultJson) -> list[Table | Text]:
 
 _NODES: dict[str, Shown] = {
     "node": lambda node: f"{node['body']}/{node['node']}" if node["body"] else node["node"],
+    "module": "module",
     "operator": "op",
     "output": lambda node: _shape(node["outputs"][0]["shape"] if node["outputs"] else None),
     "type": lambda node: node["outputs"][0]["dtype"] if node["outputs"] else None,
@@ -87,6 +104,46 @@ _NODES: dict[str, Shown] = {
     **{"bytes read": "bytes_read", "weight bytes read": "weight_bytes_read", "bytes written": "bytes_written"},
     "MACs/byte": lambda node: None if node["intensity"] is None else f"{node['intensity']:.3g}",
 }
+
+
+_TITLES = {
+    "bytes": "bytes read and written",
+    "macs": "MACs",
+    "flops": "FLOPs",
+    "weights": "bytes of constants read",
+}
+
+
+def _nodes(result: ResultJson) -> list[Table | Text]:
+    """Return the table of all nodes, with their modules where the names do not have them; or that of the nodes that cost most."""
+    if "top" in result:
+        return _top(result["top"])
+    nodes, columns = result["nodes"], dict(_NODES)
+    if all(_is_named(node) for node in nodes):
+        del columns["module"]
+    return [table_of("nodes", columns, nodes)]
+
+
+def _top(top: ResultJson) -> list[Table | Text]:
+    title, rows = _TITLES[top["by"]], top["rows"]
+    columns: dict[str, Shown] = {
+        "where": lambda row: places(filter(None, row["modules"])) or places(row["nodes"]),
+        **{"operator": "op", "count": "count"},
+        "output": _NODES["output"],
+        "type": _NODES["type"],
+        **{f"{title} of each": "each", "of all": "amount"},
+        "share": lambda row: f"{row['amount'] / top['total']:.1%}" if top["total"] else "",
+    }
+    shown = f"{len(rows):,} of {top['kinds']:,}" if len(rows) < top["kinds"] else f"{top['kinds']:,}"
+    parts: list[Table | Text] = [table_of(f"{shown} kinds of nodes by {title}, {top['total']:,} in all", columns, rows)]
+    if top["unknown_nodes"]:
+        parts.append(line(f"without {counted(top['unknown_nodes'], 'node')} whose {title} are not known"))
+    return parts
+
+
+def _is_named(node: ResultJson) -> bool:
+    """Return whether the name of a node says its module."""
+    return bool(dotted(module_path(node["node"], {})) == node["module"])
 
 
 def _model(result: ResultJson) -> list[tuple[str, object]]:
@@ -99,6 +156,7 @@ def _model(result: ResultJson) -> list[tuple[str, object]]:
         *(("input", _tensor(tensor)) for tensor in result["inputs"]),
         *(("output", _tensor(tensor)) for tensor in result["outputs"]),
         *(("open", option) for option in result["open"]),
+        *(("figures at", f"{name}={size}") for name, size in result["sizes"].items()),
         ("parameters", f"{parameters['elements']:,} in {parameters['tensors']:,} tensors"),
         ("trainable parameters", f"{parameters['trainable']:,}"),
         ("parameter bytes", f"{parameters['bytes']:,}"),
@@ -125,18 +183,81 @@ def _total(work: ResultJson) -> str:
     return f"{known}{without}"
 
 
+# The tree of modules. Equal modules next to each other, such as the layers of a transformer, are one row with their count.
+
+
+@dataclass(frozen=True)
+class _Subtree:
+    """A module with those inside it, in order. It stands for itself and its equal neighbours, whose `names` it has.
+
+    Modules have equal `figures` where their sums are equal, and the names and figures of what is inside.
+    """
+
+    module: ResultJson
+    names: tuple[str, ...]
+    inside: tuple[_Subtree, ...]
+    figures: int
+
+
 def _tree(result: ResultJson) -> list[Table | Text]:
     if "tree" not in result:
         return []
+    modules = result["tree"]
+    if len(modules) == 1:
+        return [line("modules: neither the metadata nor the names of the nodes say any")]
     columns: dict[str, Shown] = {
-        "module": lambda module: "  " * module["depth"] + (module["module"].rpartition("/")[2] or "model"),
-        **{"nodes": "nodes", "parameters": "parameters"},
+        "module": lambda row: row["shown"],
+        "class": lambda row: row["class"].rpartition(".")[2],
+        **{"count": "count", "nodes": "nodes", "parameters": "parameters"},
         "MACs": partial(_summed, "macs", "unknown_nodes"),
         "FLOPs": partial(_summed, "flops", "uncounted_nodes"),
         "bytes read": partial(_summed, "bytes_read", "unknown_nodes"),
         "bytes written": partial(_summed, "bytes_written", "unknown_nodes"),
     }
-    return [table_of("modules", columns, result["tree"])]
+    rows = list(_tree_rows(_subtree(modules)))
+    if not any(module["class"] for module in modules):
+        del columns["class"]
+    if all(row["count"] == 1 for row in rows):
+        del columns["count"]
+        return [table_of("modules", columns, rows)]
+    return [table_of("modules; a row with a count has the figures of each", columns, rows)]
+
+
+def _subtree(modules: Sequence[ResultJson]) -> _Subtree:
+    """Return the tree of `modules`, of which each stands before those inside it."""
+    figures: dict[object, int] = {}
+    # From the last module on, so that what is inside a module is built before it; the next sibling is on top.
+    built: list[_Subtree] = []
+    for module in reversed(modules):
+        inside = []
+        while built and built[-1].module["depth"] > module["depth"]:
+            inside.append(built.pop())
+        merged = tuple(_merged(inside))
+        sums = tuple(value for key, value in module.items() if key not in {"module", "path", "depth"})
+        key = sums, tuple((one.names, one.figures) for one in merged)
+        names = tuple(module["path"][-1:]) or ("model",)
+        built.append(_Subtree(module, names, merged, figures.setdefault(key, len(figures))))
+    return built[0]
+
+
+def _merged(siblings: Iterable[_Subtree]) -> Iterator[_Subtree]:
+    """Yield `siblings`, equal neighbours whose names differ in numbers only as one."""
+    for _, group in groupby(siblings, key=lambda one: (one.figures, without_numbers(one.names[0]))):
+        same = list(group)
+        yield replace(same[0], names=tuple(name for one in same for name in one.names))
+
+
+def _tree_rows(tree: _Subtree) -> Iterator[ResultJson]:
+    """Yield a row for each module of `tree`, indented by its depth, with its count."""
+    todo = [tree]
+    while todo:
+        one = todo.pop()
+        yield {
+            **one.module,
+            "shown": "  " * one.module["depth"] + alike(one.names)[0],
+            "count": len(one.names),
+        }
+        todo += reversed(one.inside)
 
 
 def _summed(key: str, missing: str, module: ResultJson) -> object:

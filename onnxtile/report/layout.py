@@ -7,11 +7,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate, pairwise, repeat, takewhile
+from itertools import accumulate, pairwise, repeat
 from operator import add
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from onnxtile.kernels.liveness import LivePart, rounded
+from onnxtile.model.modules import ModulePath, dotted, module_path, shared_path
 from onnxtile.report.format import PlanJson, RenderOptions
 
 BufferJson: TypeAlias = Mapping[str, Any]
@@ -262,46 +264,47 @@ def _path_name(body: PlanOrBodyJson, name: str) -> str:
     return "/".join(part for part in (body["node"], body["attribute"], name) if part is not None)
 
 
-# The layer of each node, read from its name: exporters write the path of modules before the operator.
+# The layer of each node, read from the modules around it.
 
-_NUMBERED = re.compile(r"(.*[._])?\d+")
+_COUNTED = re.compile(r"(.*[._])?\d+")
 """A module that is one of several: `layers.3`, `h_2`, or `5`."""
-_NUMBERED_INSIDE = re.compile(r"(.*\.)?\d+")
+_COUNTED_INSIDE = re.compile(r"(.*\.)?\d+")
 """The same right inside such a module, where `norm_1` is a part of the layer."""
 
 
-def layer_names(nodes: Iterable[str]) -> dict[str, str]:
-    """Return the layer of each of `nodes` by its name; empty where the names tell no two layers apart.
+def layer_names(nodes: Iterable[str], modules: Mapping[str, ModulePath] = MappingProxyType({})) -> dict[str, str]:
+    """Return the layer of each of `nodes`; empty where the modules around them tell no two layers apart.
 
-    A layer is the path to the first counted module, with counted modules right inside it: `/m/encoder/layers.0/blocks.1/attn/MatMul` is of
-    `layers.0/blocks.1`. A node outside of counted modules is of its outermost module; one outside of all is of "model".
+    `modules` has the modules of nodes by name; for other nodes, the name says them. A layer is the path to the first counted module, with
+    counted modules right inside it: a node in `m.encoder.layers.0.blocks.1.attn` is of `layers.0.blocks.1`. A node outside of counted
+    modules is of its outermost module; one outside of all is of "model".
     """
-    paths = {node: tuple(part for part in node.split("/")[:-1] if part) for node in nodes}
-    shared = _shared([path for path in paths.values() if path])
-    layers = {node: _layer(path[shared:]) for node, path in paths.items()}
+    paths = {node: _modules_of(node, modules) for node in nodes}
+    shared = len(shared_path(path for path in paths.values() if path))
+    layers = {node: _layer(path, shared) for node, path in paths.items()}
     return layers if len(set(layers.values())) > 1 else {}
 
 
-def _shared(paths: Sequence[tuple[str, ...]]) -> int:
-    """Return how many modules all of `paths` begin with: as many as the first and the last of them in alphabetical order."""
-    if not paths:
-        return 0
-    pairs = zip(min(paths), max(paths), strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+def _modules_of(node: str, modules: Mapping[str, ModulePath]) -> ModulePath:
+    """Return the modules around `node`, or around the node in whose body it is, whose name is before its own."""
+    outer = node
+    while outer not in modules:
+        outer, slash, _ = outer.rpartition("/")
+        if not slash:
+            return module_path(node, {})
+    return modules[outer]
 
 
-def _layer(path: Sequence[str]) -> str:
-    start = next((i for i, part in enumerate(path) if _NUMBERED.fullmatch(part)), None)
+def _layer(path: ModulePath, shared: int) -> str:
+    """Return the layer that `path` says, of whose modules the first `shared` are around all nodes."""
+    start = next((i for i in range(shared, len(path)) if _COUNTED.fullmatch(path[i])), None)
     if start is None:
-        return path[0] if path else "model"
+        return path[shared] if len(path) > shared else "model"
     end = start + 1
-    while end < len(path) and _NUMBERED_INSIDE.fullmatch(path[end]):
+    while end < len(path) and _COUNTED_INSIDE.fullmatch(path[end]):
         end += 1
-    counted = path[start:end]
-    # `blocks.3/blocks.3.0` says it twice.
-    return "/".join(
-        part for i, part in enumerate(counted) if not "".join(counted[i + 1 : i + 2]).startswith(f"{part}.")
-    )
+    # A number alone counts the parts of the module around it.
+    return dotted(path[max(start - path[start].isdecimal(), 0) : end])
 
 
 # A plan as pictures show it: on one line of time, without steps that only make constants, each row with its operator and layer.
@@ -315,7 +318,7 @@ def shown(plan: PlanJson) -> PlanJson:
     whole = _without_constant_steps(unrolled(plan))
     nodes = [node for _, node in runs(whole)]
     operators = dict(zip(nodes, whole.get("operators") or (), strict=False))
-    layers = layer_names(nodes)
+    layers = layer_names(nodes, getattr(plan, "modules", {}))
     return {**whole, "buffers": [_described(row, operators, layers) for row in whole["buffers"]]}
 
 

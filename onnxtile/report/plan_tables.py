@@ -112,7 +112,7 @@ _BOUNDS = {
     "search": "by exact search",
 }
 _LIMITS = {
-    "effort": "the search reached its limit of steps; --effort high allows more",
+    "effort": "the search reached its limit of steps; --search high allows more",
     "time": "the search reached its limit of time",
     "too many buffers": "there are more buffers than the exact search takes",
     "several arenas": "each arena was planned by itself",
@@ -125,7 +125,9 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
     rows: list[tuple[str, object]] = [_arena(arena, len(result["unplanned"])) for arena in result["arenas"]]
     buffers = [b for b in result["buffers"] if b.get("alias") is None]
     bound = _BOUNDS[result["bound"]]
+    rows += _largest(result)
     rows += _ranges(result)
+    rows += open_sizes(result)
     rows += [
         ("peak of the schedule", f"{result['peak']:,} bytes at step {result['peak_step']:,}{_node_at(result)}"),
         ("lower bound", f"{result['lower_bound']:,} bytes ({bound})"),
@@ -178,6 +180,13 @@ def for_firmware(firmware: ResultJson | None) -> list[Table | Text]:
     if firmware["copied"]:
         counts = ", ".join(f"{operator} {count:,}" for operator, count in firmware["copied"].items())
         rows.append(("calls on copies", f"{counts}: in place their kernels would read what they wrote"))
+    if firmware["in_floats"]:
+        rows.append(
+            (
+                "kernels in floats",
+                f"{firmware['in_floats']:,} between quantised tensors: planned as islands, they run in integers",
+            )
+        )
     rows += _bytes_of_program(firmware)
     return [table("C", ("figure", "value"), rows), line(firmware["proof"]["summary"])]
 
@@ -231,6 +240,39 @@ def _ranges(result: ResultJson) -> Iterator[tuple[str, object]]:
     yield "figures", "those of the largest sizes"
     if all(arena["capacity"] is not None for arena in result["arenas"]) and not result["unplanned"]:
         yield "capacity", "FITS at all sizes"
+
+
+def open_sizes(result: ResultJson) -> Iterator[tuple[str, object]]:
+    """Yield the row of the sizes that were taken for open dimensions, with the formula of the arena where there is one."""
+    taken = result.get("open_sizes")
+    if not taken:
+        return
+    sizes = ", ".join(f"{name}={size}" for name, size in taken["sizes"].items())
+    text = f"{sizes}, which the file leaves open ({taken['options']})"
+    for arena in taken["formulas"]:
+        ends = ", ".join(f"{name} {low} to {high}" for name, (low, high) in taken["ranges"].items())
+        least = arena["fixed"] if arena["scaled"] is None else arena["scaled"]
+        text += f"; {' or '.join(map(in_words, least['pieces']))} bytes at {ends}"
+    yield "sizes", text
+
+
+def _largest(result: ResultJson) -> Iterator[tuple[str, object]]:
+    """Yield the rows of the largest size of a dimension that fits, and of the next one, which does not."""
+    found = result.get("largest")
+    if found is None:
+        return
+    name, needed, refused = found["dimension"], found["needed"], found["refused"]
+    yield f"largest {name}", f"{found['size']:,}"
+    parts = " + ".join(f"{part} {needed[part]:,}" for part in ("weights", "state", "arena"))
+    yield f"bytes at {name}={found['size']}", f"{parts} = {needed['total']:,} of {found['capacity']:,}"
+    if refused is None:
+        yield f"next {name}", "none: the range ends here"
+    else:
+        yield f"refused at {name}={refused['size']}", f"at least {refused['total']:,} bytes"
+    if found["apart"]:
+        yield "inputs and outputs apart", f"{found['apart']:,} bytes outside the arena, not counted"
+    if any(not is_kept(state) for state in result.get("states") or ()):
+        yield "states", "not kept in place: --state found counts each once"
 
 
 def _fixed(result: ResultJson) -> list[Table | Text]:

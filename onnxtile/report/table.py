@@ -17,6 +17,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from onnxtile.system.errors import escaped
+from onnxtile.system.text import alike
 
 ResultJson: TypeAlias = Mapping[str, Any]
 
@@ -28,7 +29,7 @@ _WORD = 30
 """Characters of a word that a narrow table does not break."""
 _COLUMNS = 3
 """Columns that a narrow table keeps at least."""
-_NUMBER = re.compile(r"[-+]?[\d,.]+(e[-+]\d+)?( B| bytes| [KMGT]iB)?|\?")
+_NUMBER = re.compile(r"[-+]?[\d,.]+(e[-+]\d+)?( B| bytes| [KMGT]iB|%)?|\?")
 
 
 class FittedTable(Table):
@@ -151,6 +152,42 @@ def table_of(title: str, columns: Mapping[str, Shown], rows: Iterable[ResultJson
 def tables_of(title: str, columns: Mapping[str, Shown], rows: Sequence[ResultJson]) -> list[Table | Text]:
     """Return the table of `rows`, as `table_of` does; nothing where there are no rows."""
     return [table_of(title, columns, rows)] if rows else []
+
+
+def together(rows: Iterable[ResultJson], key: Callable[[ResultJson], object]) -> list[ResultJson]:
+    """Return rows of equal `key`, such as those of repeated layers, as one: the first, with their `count`, and `where` they are.
+
+    That is in their modules, or at their nodes where the modules are not known. A row by itself is at its node.
+    """
+    groups: dict[object, list[ResultJson]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return [{**same[0], "count": len(same), "where": _where(same)} for same in groups.values()]
+
+
+def _where(rows: Sequence[ResultJson]) -> str:
+    modules = [row["module"] for row in rows if row.get("module")] if len(rows) > 1 else []
+    return places(modules if len(modules) == len(rows) else [row["node"] for row in rows])
+
+
+def places(names: Iterable[str]) -> str:
+    """Return the first of `names`, those that differ in numbers only as one, and how many more there are."""
+    return some_of(alike(names), _PLACES)
+
+
+_PLACES = 2
+"""Names of modules or nodes that a cell lists."""
+
+
+def table_together(title: str, columns: Mapping[str, Shown], rows: Iterable[ResultJson]) -> Table:
+    """Return the table of `rows` with `columns`, by their heads; rows that differ in their names only are one, with their count."""
+
+    def cells(row: ResultJson) -> tuple[object, ...]:
+        return tuple(row[shown] if isinstance(shown, str) else shown(row) for shown in columns.values())
+
+    shown = together(rows, cells)
+    counts: dict[str, Shown] = {"count": "count"} if any(row["count"] > 1 for row in shown) else {}
+    return table_of(title, {"where" if counts else "node": "where", **counts, **columns}, shown)
 
 
 class _Cell:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from onnxtile.report.inspect_tables import for_inspect, for_trace
 from onnxtile.report.layout import live_line
-from onnxtile.report.plan_tables import for_arena_run, for_check, for_firmware, for_plan
+from onnxtile.report.plan_tables import for_arena_run, for_check, for_firmware, for_plan, open_sizes
 from onnxtile.report.run_tables import for_run
 from onnxtile.report.table import (
     ResultJson,
@@ -19,15 +20,19 @@ from onnxtile.report.table import (
     at_sizes,
     counted,
     line,
+    places,
     plain,
     reasons,
     rest_of,
     some_of,
     table,
     table_of,
+    table_together,
     tables_of,
+    together,
 )
 from onnxtile.report.words import readable
+from onnxtile.system.text import unquoted
 
 __all__ = [
     "for_check",
@@ -126,19 +131,28 @@ def for_fuse(result: ResultJson) -> list[Table | Text]:
         "matches": "matches",
         "fused": "fused",
         "refused": lambda pattern: len(pattern["refused"]),
+        "already one node": lambda pattern: _counts(pattern.get("already", {}), none=""),
+        "where": lambda pattern: places(filter(None, pattern.get("modules", ()))) or places(pattern["calls"]),
     }
-    reached = [p for p in result["patterns"] if p["matches"] or p["refused"]]
+    reached = [p for p in result["patterns"] if p["matches"] or p["refused"] or p.get("already")]
+    if not any(p.get("already") for p in reached):
+        del columns["already one node"]
     title = f"{result['nodes_before']} nodes became {result['nodes_after']}"
     tables = tables_of(title, columns, reached) or [line(title)]
     none = len(result["patterns"]) - len(reached)
     if none:
         tables.append(line(f"{counted(none, 'pattern')} matched nothing (--explain NAME says why)"))
-    refused = [{"pattern": p["name"], **r} for p in result["patterns"] for r in p["refused"]]
-    tables += tables_of("matches not fused", {name: name for name in ("pattern", "root", "reason")}, refused)
+    refused = [{"pattern": p["name"], "node": r["root"], **r} for p in result["patterns"] for r in p["refused"]]
+    tables += tables_of(
+        "matches not fused", _REFUSED, together(refused, lambda r: (r["pattern"], unquoted(r["reason"])))
+    )
     arena = result.get("arena")
     if arena:
         tables.append(line(f"arena: {arena['before']:,} bytes node by node, {arena['after']:,} bytes with meta-ops"))
     return [*tables, *for_lowered(result), *for_verdict(result)]
+
+
+_REFUSED: dict[str, Shown] = {"pattern": "pattern", "count": "count", "root": "where", "reason": "reason"}
 
 
 def for_lowered(result: ResultJson) -> list[Table | Text]:
@@ -195,7 +209,7 @@ _PARTIAL: dict[str, Shown] = {
     "reason": "reason",
     "roots": lambda reason: some_of(reason["roots"], 1),
 }
-_NOT_FUSED: dict[str, Shown] = {"root": "root", "variant": "variant", "fate": "fate", "why": "detail"}
+_NOT_FUSED: dict[str, Shown] = {"sites": "sites", "why": "reason", "first": "first"}
 _BEGINNINGS: dict[str, Shown] = {
     "variant": "variant",
     "begins with": lambda beginning: " or ".join(beginning["operators"]),
@@ -208,29 +222,39 @@ _BEGINNINGS: dict[str, Shown] = {
 
 
 def for_explain(result: ResultJson) -> list[Table | Text]:
-    """Return the tables of an explanation: what became of each match, and why partial matches stopped, the nearest first."""
-    shown = result["reasons"][:_REASONS]
+    """Return the tables of an explanation: why sites are no meta-op, the commonest reason first, and why partial matches stopped.
+
+    Of these, the nearest come first, and last those of variants that need an operator which the model lacks.
+    """
+    missing = {one["variant"]: ", ".join(one["missing"]) for one in result["beginnings"] if one["missing"]}
+    shown = sorted(result["reasons"], key=lambda reason: reason["variant"] in missing)[:_REASONS]
     parts: list[Table | Text] = [line(f"{result['pattern']}: {len(result['matches'])} matches, {_fates(result)}")]
     if result["earlier"]:
         parts.append(line(_ran_before(result["earlier"])))
-    left_alone = [m for m in result["matches"] if m["fate"] != "fused"]
-    parts += tables_of("matches that were not fused", _NOT_FUSED, left_alone)
+    parts += tables_of("sites that were not fused", _NOT_FUSED, result["causes"])
     if shown:
         parts.append(table_of("partial matches, the nearest first", _PARTIAL, shown))
-        parts += [
-            line(
-                f"variant {beginning['variant']} needs {', '.join(beginning['missing'])}, which the model does not have"
-            )
-            for beginning in result["beginnings"]
-            if beginning["missing"]
-        ]
+        parts += [line(_lacking(variants, names)) for names, variants in _by_value(missing).items()]
     left = len(result["reasons"]) - len(shown)
     if left:
         parts.append(line(f"{left} more reasons of partial matches that got less far; --json has them all"))
-    if shown or result["matches"]:
+    if shown or result["matches"] or result["already"]:
         return parts
     names = " or ".join(dict.fromkeys(name for beginning in result["beginnings"] for name in beginning["operators"]))
     return [*parts, table_of(f"no {names} to begin with", _BEGINNINGS, result["beginnings"])]
+
+
+def _by_value(names: Mapping[int, str]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for number, name in names.items():
+        found.setdefault(name, []).append(number)
+    return found
+
+
+def _lacking(variants: Sequence[int], operators: str) -> str:
+    numbers = ", ".join(map(str, variants))
+    subject = f"variant {numbers} needs" if len(variants) == 1 else f"variants {numbers} need"
+    return f"{subject} {operators}, which the model does not have"
 
 
 def _ran_before(earlier: Sequence[ResultJson]) -> str:
@@ -247,8 +271,8 @@ def _fates(result: ResultJson) -> str:
     return ", ".join(f"{counts[fate]} {fate}" for fate in ("fused", *sorted(counts.keys() - {"fused"})))
 
 
-def _counts(nodes: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in nodes.items()) or "none"
+def _counts(nodes: Mapping[str, int], none: str = "none") -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in nodes.items()) or none
 
 
 # The tiled nodes, their tiles, the arena before and after, and the nodes left as they are.
@@ -256,13 +280,16 @@ def _counts(nodes: Mapping[str, int]) -> str:
 _NAMES = 3
 """Names of nodes that are left as they are for one reason; --json has them all."""
 
+_OPEN_AXIS = re.compile(r"^axis \d+ of '.*' has the size ('.*': bind it with )")
+"""The reason of a node that is left since a size is open; those of all nodes with one size are one row."""
+
 _TILED: dict[str, Shown] = {
-    **{"node": "node", "operator": "op", "M": "m", "K": "k", "N": "n"},
+    **{"operator": "op", "M": "m", "K": "k", "N": "n"},
     "grid": lambda node: "×".join(map(str, node["grid"])),
     "tiles": "matmuls",
 }
 _EXPERTS: dict[str, Shown] = {
-    **{"node": "node", "operator": "op"},
+    "operator": "op",
     **{name: name for name in ("experts", "width", "inner", "step", "tiles")},
 }
 _CHOICE: dict[str, Shown] = {
@@ -273,7 +300,6 @@ _CHOICE: dict[str, Shown] = {
     "bytes moved": "bytes_moved",
 }
 _CHOSEN: dict[str, Shown] = {
-    "node": "node",
     **_CHOICE,
     "lower bound": lambda choice: "" if choice["lower_bound"] is None else f"{choice['lower_bound']:,.0f}",
     "ratio": lambda choice: "" if choice["ratio"] is None else f"{choice['ratio']:.3f}",
@@ -284,8 +310,9 @@ def for_tile(result: ResultJson) -> list[Table | Text]:
     """Return the tables of a `tile` result."""
     title = f"{result['nodes_before']} nodes became {result['nodes_after']}"
     tiled = result["tiled"]
-    tables = tables_of(title, _TILED, tiled) or [line(title)]
-    tables += tables_of("mixtures of experts", _EXPERTS, result.get("experts", ()))
+    tables: list[Table | Text] = [table_together(title, _TILED, tiled) if tiled else line(title)]
+    if result.get("experts"):
+        tables.append(table_together("mixtures of experts", _EXPERTS, result["experts"]))
     tables += _choices(tiled)
     if result.get("peaks"):
         peaks = [(way, peak["layers"], peak["model"]) for way, peak in result["peaks"].items()]
@@ -305,7 +332,7 @@ def _skipped(skipped: Iterable[ResultJson]) -> list[Table | Text]:
     """Return the nodes that are left as they are, grouped by reason, the most common first."""
     groups: dict[str, list[str]] = {}
     for node in skipped:
-        groups.setdefault(node["reason"], []).append(node["node"])
+        groups.setdefault(_OPEN_AXIS.sub(r"a size is \1", node["reason"]), []).append(node["node"])
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
     rows = [(len(names), reason, some_of(names, _NAMES)) for reason, names in ordered]
     return [table("left as they are", ("nodes", "reason", "which"), rows)] if rows else []
@@ -320,12 +347,14 @@ def _arena(arena: ResultJson) -> str:
 
 def _choices(tiled: Iterable[ResultJson]) -> list[Table | Text]:
     """Return the tiles chosen within a memory, and the other choices of the layer that moves most; nothing without a choice."""
-    chosen = [{**node["choice"], "node": node["node"]} for node in tiled if node.get("choice")]
+    chosen = [
+        {**node["choice"], "node": node["node"], "module": node.get("module")} for node in tiled if node.get("choice")
+    ]
     if not chosen:
         return []
     most = max(chosen, key=lambda choice: choice["bytes_moved"])
     return [
-        table_of("tiles chosen", _CHOSEN, chosen),
+        table_together("tiles chosen", _CHOSEN, chosen),
         table_of(f"nodes against bytes: {most['node']}", _CHOICE, most["trade"]),
     ]
 
@@ -449,6 +478,7 @@ def _fitted(result: ResultJson) -> list[Table | Text]:
     }
     rows = [{**before, "model": "before"}, {**after, "model": "after"}]
     tables: list[Table | Text] = [table_of("costs", costs, rows)]
+    tables += [line(f"sizes: {text}") for _, text in open_sizes(result)]
     movement = result.get("movement")
     if movement:
         ends = f"{movement['fast']} and {movement['slow']}"

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _UNITS = {
@@ -43,6 +43,55 @@ def bytes_of(text: str) -> int | None:
     decimals = match[2] or ""
     number, parts = whole(match[1] + decimals), int("1" + "0" * len(decimals))
     return None if number is None or number * unit % parts else number * unit // parts
+
+
+_DIGIT_RUN = re.compile(r"[0-9]+")
+_DIGITS_OF_A_RUN = 10
+"""Digits of a longer number are no count of layers."""
+_NUMBERS = 4
+"""Numbers that are written out where they are no run."""
+
+
+_NAME_IN_QUOTES = re.compile(r"'[^']*'")
+
+
+def unquoted(message: str) -> str:
+    """Return what messages that differ in quoted names only have in common."""
+    return _NAME_IN_QUOTES.sub("''", message)
+
+
+def without_numbers(name: str) -> str:
+    """Return what names that differ in numbers only have in common."""
+    return _DIGIT_RUN.sub("#", name)
+
+
+def alike(names: Iterable[str]) -> list[str]:
+    """Return `names` with those that differ in numbers only as one, in the order of the first of each.
+
+    >>> alike(["blocks.0.attn", "blocks.1.attn", "blocks.2.attn", "head"])
+    ['blocks.{0..2}.attn', 'head']
+    """
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(without_numbers(name), []).append(name)
+    return [_as_one(group) if len({*group}) > 1 else group[0] for group in groups.values()]
+
+
+def _as_one(names: Sequence[str]) -> str:
+    columns = zip(*(_DIGIT_RUN.findall(name) for name in names), strict=True)
+    texts = iter([_numbers(sorted({*column}, key=lambda digits: (len(digits), digits))) for column in columns])
+    return _DIGIT_RUN.sub(lambda _: next(texts), names[0])
+
+
+def _numbers(numbers: Sequence[str]) -> str:
+    """Return different numbers, in their order, as a shell writes them: "{0..11}", "{1,4,7}"."""
+    first, last = numbers[0], numbers[-1]
+    if len(numbers) == 1:
+        return first
+    if len(numbers) > 2 and len(last) < _DIGITS_OF_A_RUN and int(last) - int(first) == len(numbers) - 1:
+        return f"{{{first}..{last}}}"
+    more = [*numbers[:_NUMBERS], *(["…"] if len(numbers) > _NUMBERS else [])]
+    return f"{{{','.join(more)}}}"
 
 
 # Writes results as JSON: a line for each part, so that files can be searched and compared by line.

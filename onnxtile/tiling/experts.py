@@ -18,6 +18,7 @@ import onnx_ir as ir
 from onnxtile.model import keys
 from onnxtile.model.constants import prune
 from onnxtile.model.graph_writer import Names
+from onnxtile.model.modules import module_note, module_path
 from onnxtile.operators.node_view import MICROSOFT, KnownConstants, NotApplicable
 from onnxtile.system.errors import Infeasible
 from onnxtile.system.runtime import Array
@@ -190,14 +191,16 @@ def _node(
     output = ir.Value(name=names.fresh(name), type=source.type, shape=source.shape)
     mark = json.dumps({"source": site.name, "op": site.node.op_type, "n": index}, ensure_ascii=False)
     domain = MICROSOFT if op == site.node.op_type else ""
+    fresh = names.fresh(name)
+    path = module_path(site.node.name, site.node.metadata_props)
     return ir.Node(
         domain,
         op,
         inputs,
         tuple(attributes),
         outputs=[output],
-        name=names.fresh(name),
-        metadata_props={keys.TILE: mark},
+        name=fresh,
+        metadata_props={keys.TILE: mark, **module_note(path, fresh)},
     )
 
 

@@ -169,12 +169,15 @@ class TiledNode:
     """How the tile was chosen; None where the limits leave no choice."""
     nodes: int = 0
     """The number of nodes that replace it. Where they are made only when they are written, `emitted` is empty."""
+    module: str = ""
+    """The module around it, as far as the exporter wrote it: "blocks.0.attn"."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return sizes in elements, the grid as stretches along M, K and N, how it is written, and how it was chosen."""
         windows = self.contraction.windows
         return {
             "node": self.node,
+            "module": self.module,
             "op": self.op,
             "m": self.contraction.m,
             "k": self.contraction.k,

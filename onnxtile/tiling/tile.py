@@ -17,6 +17,7 @@ from onnxtile.model import keys
 from onnxtile.model.binding import Unbound, free_inputs
 from onnxtile.model.constants import prune
 from onnxtile.model.graph_writer import ConstantReader, Names
+from onnxtile.model.modules import dotted, module_note, module_path
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.stream import Written
 from onnxtile.operators.node_view import KnownConstants, NoConstants, NotApplicable
@@ -280,7 +281,9 @@ def wrap(model: ir.Model, writer: Writer, result: ir.Value) -> tuple[ir.Node, li
     model.functions[function.identifier()] = function
     model.opset_imports.setdefault(keys.DOMAIN, OPSET_VERSION)
     output = ir.Value(name=result.name, type=result.type, shape=result.shape)
-    call = ir.Node(keys.DOMAIN, name, outer, outputs=[output], name=writer.fresh("layer"), metadata_props=mark)
+    call_name = writer.fresh("layer")
+    notes = {**mark, **module_note(writer.path, call_name)}
+    call = ir.Node(keys.DOMAIN, name, outer, outputs=[output], name=call_name, metadata_props=notes)
     return call, [value for value in writer.constants if value not in sizes]
 
 
@@ -346,6 +349,7 @@ def emitted(site: TileSite, writing: Writing) -> tuple[Writer, ir.Value]:
         op=site.node.op_type,
         contraction=site.contraction,
         grid=site.grid,
+        path=module_path(site.node.name, site.node.metadata_props),
     )
     constants = writing.constants_in(graph)
     _fold(site.contraction, constants)
@@ -414,6 +418,7 @@ def report(
         how,
         site.chosen,
         nodes=count,
+        module=dotted(module_path(site.node.name, site.node.metadata_props)),
     )
 
 

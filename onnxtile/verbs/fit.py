@@ -172,7 +172,7 @@ def _prepare(options: FitStepOptions, paths: Sequence[Path]) -> Rendered:
     """Return what renders the plan, in pictures beside the plan before; and the curve."""
     from onnxtile.report.format import Emission
 
-    emission = Emission.of(paths, options.names, color_by=options.color_by)
+    emission = Emission.of(paths)
     drawn = _curve_files(options)
 
     def rendered(content: Content) -> Mapping[Path, bytes]:

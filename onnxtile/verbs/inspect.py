@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from onnxtile.common_options import InputOptions, ModelArgument, ReportOptions, SizeOptions
 from onnxtile.declare import values
@@ -23,7 +23,12 @@ class InspectOptions(SizeOptions):
     model: ModelArgument
     _: KW_ONLY
     training: Annotated[bool, Option("list the activations that a backward pass keeps")] = False
-    tree: Annotated[bool, Option("sums over modules, as the names of nodes nest them")] = False
+    tree: Annotated[bool, Option("the tree of modules, with sums over their nodes")] = False
+    top: Annotated[int | None, Option("list only the N nodes that cost most", "N", kind=values.COUNT)] = None
+    by: Annotated[
+        Literal["bytes", "macs", "flops", "weights"] | None,
+        Option("cost by which nodes are listed, the largest first", default="bytes"),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,8 @@ class InspectCommand(ReportOptions, InputOptions, InspectStep):
 
     Examples:
         onnxtile inspect model.onnx --dim batch=1
+        onnxtile inspect model.onnx --tree
+        onnxtile inspect model.onnx --top 10 --by bytes
         onnxtile inspect model.onnx --emit nodes.csv --training
         onnxtile inspect model.onnx --trace Softmax -o activations.npz
     """

@@ -45,7 +45,7 @@ from tests.fitting.networks import inverted_residuals, model
         (("--capacity", "4KiB", "-o", "nowhere/m.onnx"), 2, "nowhere"),
         (("--capacity", "4KiB", "--emit", "m.onnx"), 2, "would be written over"),
         (("--capacity", "4KiB", "--emit", "p.json", "--json", "p.json"), 2, "both name"),
-        (("--capacity", "4KiB", "--color-by", "kind"), 2, "is about pictures"),
+        (("--capacity", "4KiB", "--color-by", "kind"), 2, "there is no --color-by any more"),
         (("--smallest", "--dim", "batch=1"), 2, "batch"),
     ],
 )
@@ -66,7 +66,8 @@ def test_bad_input_is_one_line_and_nothing_is_written(
 
 def test_unbound_sizes_name_the_dimension(run: Run, tmp_path: Path) -> None:
     onnx.save(
-        model("g (float[n,64] x) => (float[n,8] y) { h = MatMul(x, w) y = Relu(h) }", w=(64, 8)), tmp_path / "m.onnx"
+        model("g (float[2,n,64] x) => (float[2,n,8] y) { h = MatMul(x, w) y = Relu(h) }", w=(64, 8)),
+        tmp_path / "m.onnx",
     )
     done = run("fit", "m.onnx", "--capacity", "1KiB")
     assert done.code == 2

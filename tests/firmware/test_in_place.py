@@ -14,8 +14,9 @@ pytest.importorskip("emx_onnx_cgen", reason="the extra c is not installed")
 
 from onnxtile.firmware import in_place
 from onnxtile.firmware.build import HERE, build
+from onnxtile.firmware.program import WORKSPACE, CopyCall, CProgram, KernelCall, flat
 from onnxtile.firmware.prove import Tools, compared, output_of, runs_of
-from onnxtile.firmware.steps import WORKSPACE, CopyCall, CProgram, KernelCall, flat, program_of
+from onnxtile.firmware.steps import program_of
 from onnxtile.firmware.write import written
 from onnxtile.model.feeds import ANYTHING
 from tests.firmware.test_program import needs_cc, opened_of

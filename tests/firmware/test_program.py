@@ -386,7 +386,8 @@ def test_an_operator_that_emx_lacks_is_named_with_its_node() -> None:
     )
     model.graph.node[0].name = "the node"
     from onnxtile.firmware import kernels
-    from onnxtile.firmware.steps import kernels_of, program_of
+    from onnxtile.firmware.program import kernels_of
+    from onnxtile.firmware.steps import program_of
 
     planned = onnxtile.plan(model, verify=False)
     found = [

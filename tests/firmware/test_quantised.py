@@ -12,10 +12,12 @@ import onnx
 import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from rich.table import Table
 
 import onnxtile
 from onnxtile.firmware.build import ProgramTarget, build
 from onnxtile.firmware.kernels import kernels_in_c
+from onnxtile.report.plan_tables import for_firmware
 from onnxtile.system.errors import Mismatch
 from tests.conftest import ROOT
 from tests.firmware.test_program import M4, M7, built, needs_cc, network, opened_of
@@ -28,6 +30,21 @@ def test_a_quantised_network_runs_in_integers(form: str, tmp_path: Path) -> None
     assert made.proof.equal and made.source.workspace <= 256  # the floats of an island that has no operator on integers
     functions = made.source.code.split("_run(", maxsplit=1)[0]
     assert "weights_8[]" in functions
+
+
+@needs_cc
+def test_a_plan_of_nodes_says_that_its_kernels_run_in_floats(tmp_path: Path) -> None:
+    model = quantised(tmp_path, "qdq")
+    made = built(model, kernels="nodes")
+    assert made.in_floats > 3
+    table = for_firmware(made.to_dict())[0]
+    assert isinstance(table, Table)
+    rows = dict(zip(*(map(str, column.cells) for column in table.columns), strict=True))
+    assert (
+        rows["kernels in floats"]
+        == f"{made.in_floats} between quantised tensors: planned as islands, they run in integers"
+    )
+    assert built(model).in_floats == 0
 
 
 def _with_sums_rounded_by(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,9 +167,9 @@ def _island(body: str, sizes: str, out: str = "") -> onnx.ModelProto:
 def test_an_island_in_floats_runs_row_by_row(
     body: str, sizes: str, out: str, row: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from onnxtile.firmware import steps
+    from onnxtile.firmware import islands
 
-    monkeypatch.setattr(steps, "_LITTLE", 64)
+    monkeypatch.setattr(islands, "_LITTLE", 64)
     model = _island(body, sizes, out)
     model.graph.initializer.append(numpy_helper.from_array(np.linspace(0.5, 1.5, 50, dtype=np.float32), "scale"))
     model.graph.initializer.append(numpy_helper.from_array(np.asarray([-1], np.int64), "last"))
@@ -166,9 +183,9 @@ def test_an_island_in_floats_runs_row_by_row(
 @needs_cc
 @pytest.mark.parametrize("rows", [True, False])
 def test_an_island_may_be_written_over_its_operand(rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from onnxtile.firmware import steps
+    from onnxtile.firmware import islands
 
-    monkeypatch.setattr(steps, "_LITTLE", 64 if rows else 1 << 20)
+    monkeypatch.setattr(islands, "_LITTLE", 64 if rows else 1 << 20)
     model = _island("y = Tanh(x)", "2, 16, 32")
     model.graph.node.append(helper.make_node("Neg", ["r"], ["n"]))
     model.graph.node.insert(0, helper.make_node("Neg", ["p"], ["q"]))
@@ -194,3 +211,39 @@ def test_a_quantised_program_is_compared_node_by_node_on_a_microcontroller(
     assert made.proof.equal and made.proof.runs == 3 and results is not None
     assert results.count == results.equal + results.one_step + results.within >= 10
     assert made.footprint is not None and made.footprint.ram is not None and made.footprint.ram < 4096
+
+
+@needs_cc
+def test_a_cache_of_floats_around_integers_is_at_one_address() -> None:
+    """A ScatterND that reads an 8-bit row writes into the cache; the cache is quantised before it is transposed."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 19]>
+        g (int8[1, 24] q, int64[1, 1] at, float[32, 24] past) => (float[32, 24] next, int8[24, 32] turned)
+        <float s = {0.05}, int8 z = {3}> {
+            row = DequantizeLinear(q, s, z)
+            next = ScatterND(past, at, row)
+            columns = Transpose <perm = [1, 0]> (next)
+            turned = QuantizeLinear(columns, s, z)
+        }"""
+    )
+    planned = onnxtile.plan(model, verify=False, state={"past": "next"}, io="overwrite")
+    assert [state.copied for state in planned.plan.states] == [0]
+    made = build(opened_of(planned), planned.plan)
+    assert made.proof.runs == 64 and all(output.max_abs == 0 for output in made.proof.outputs)
+    assert made.source.workspace <= 24 * 32 + 128, "the workspace has no floats of the whole cache"
+
+
+@needs_cc
+def test_a_softmax_in_8_bits_is_rounded_once() -> None:
+    """QLinearSoftmax takes 1 / scale as a whole number, so that shares near 1 are a step too small."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 19]>
+        g (int8[40, 9] q) => (int8[40, 9] r)
+        <float s = {0.05}, int8 z = {3}, float t = {0.00397}, int8 low = {-128}> {
+            x = DequantizeLinear(q, s, z)
+            y = Softmax <axis = -1> (x)
+            r = QuantizeLinear(y, t, low)
+        }"""
+    )
+    made = built(model)
+    assert made.proof.outputs[0].max_abs == 0 and 0 < made.source.workspace <= 40 * 9 * 4

@@ -57,16 +57,28 @@ def test_json_and_csv(run: Run, model: Path, tmp_path: Path) -> None:
     assert rows[0]["outputs"].endswith(":float[1x32x112x112]")
 
 
-def test_free_sizes_are_shown_as_unknown(run: Run, model: Path) -> None:
-    code, out, _ = run("inspect", model)
+def test_free_sizes_are_shown_as_unknown(run: Run, model: Path, tmp_path: Path) -> None:
+    proto = onnx.load(model)
+    proto.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "height"
+    onnx.save(proto, tmp_path / "open.onnx")
+    code, out, _ = run("inspect", tmp_path / "open.onnx")
     assert code == 0
     assert "without 53 nodes whose work is not known" in out
-    assert "it depends on batch" in out
+    assert re.search(r"\nnot known, since sizes are open: [0-9]+; give --dim batch=N --dim height=N\n", out)
     assert re.search(r"Conv +52 +\? +\? ", out)
     assert re.search(r"Clip +35 +0 +\? ", out)
     assert re.search(r"FLOPs +\?, without 99 nodes whose work is not known", out)
     assert re.search(r"busiest node .* \? *\n", out)
     assert re.search(r"activations with inputs +0 B \+ \? *\n", out)
+
+
+def test_an_open_batch_is_1_in_figures_and_a_name_in_formulas(run: Run, model: Path) -> None:
+    code, out, _ = run("inspect", model)
+    assert code == 0
+    assert re.search(r"figures at +batch=1 *\n", out)
+    assert re.search(r"MACs +300,774,272 *\n", out)
+    assert re.search(r"MACs +300,774,272·batch", out)
+    assert "not known" not in out
 
 
 @pytest.mark.parametrize(

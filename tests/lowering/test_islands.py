@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantFormat
@@ -320,6 +321,36 @@ def bad_bias(net: Net) -> onnx.ModelProto:
 def scale_of_nothing(net: Net) -> onnx.ModelProto:
     net.q(net.add("Relu", [net.add("Add", [net.x("x", 2, 4), net.x("z", 2, 4)], "v")], "r"), scale=0.0)
     return net.model([2, 4])
+
+
+@pytest.mark.parametrize(
+    ("moved", "out", "scales"),
+    [
+        ("Transpose <perm = [1, 0]> (x)", "3, 2", 1),
+        ("Tile(x, twice)", "4, 3", 1),
+        ("Transpose <perm = [1, 0]> (x)", "3, 2", 2),
+        ("Gather(x, twice)", "2, 3", 1),
+    ],
+)
+def test_floats_are_quantised_before_they_are_moved(
+    moved: str, out: str, scales: int, operators: Callable[[FuseResult], list[str]]
+) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 19]>
+        g (float[2, 3] x) => (int8[{out}] y) <int64[2] twice = {{{"0, 1" if "Gather" in moved else "2, 1"}}}> {{
+            m = {moved}
+            y = QuantizeLinear(m, s, z)
+        }}"""
+    )
+    size = () if scales == 1 else (scales,)
+    model.graph.initializer.append(numpy_helper.from_array(np.full(size, STEP, np.float32), "s"))
+    model.graph.initializer.append(numpy_helper.from_array(np.full(size, ZERO, np.int8), "z"))
+    result = api.fuse(model, lower="ort")
+    if scales == 1 and "Gather" not in moved:
+        assert operators(result) == ["QuantizeLinear", moved.split(maxsplit=1)[0].split("(", maxsplit=1)[0]]
+        assert result.sites[0].outputs[0].max_abs == 0
+    else:
+        assert len(operators(result)) == 1, "a scale for each channel, and what leaves elements out, stay"
 
 
 REFUSED: dict[str, tuple[Callable[[Net], onnx.ModelProto], str]] = {

@@ -23,6 +23,7 @@ from onnxtile.declare.plan_document import document_of
 from onnxtile.planning.result import MovementResult
 from onnxtile.report.formats import to_header, to_trace
 from onnxtile.verbs.flows.results import PlannedModel
+from tests import build
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "plan.schema.json").read_text())
 
@@ -136,7 +137,9 @@ def graph(text: str) -> onnx.ModelProto:
 
 
 def moved(text: str, fast: int, movement: str = "activations", **options: Any) -> PlannedModel:
-    return onnxtile.plan(graph(text), movement=movement, capacity={"sram": fast, "dram": 1 << 20}, **options)
+    return onnxtile.plan(
+        graph(text), movement=movement, capacity={"sram": fast, "dram": 1 << 20}, **build.with_layout(options)
+    )
 
 
 def movement_of(planned: PlannedModel) -> MovementResult:

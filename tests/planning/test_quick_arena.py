@@ -12,6 +12,7 @@ from onnxtile.planning.ordering.search import FoundOrder, OrderingProblem, heigh
 from onnxtile.shapes.opened_calls import unfold
 from onnxtile.shapes.resolve import resolve
 from tests.fitting.networks import inverted_residuals
+from tests.planning.conftest import Case
 
 
 @pytest.mark.parametrize("rows", [9, 33, 65])
@@ -43,3 +44,42 @@ def test_no_further_order_is_made_where_the_arena_is_the_peak_of_the_orders_that
     monkeypatch.setattr(order_search, "refined", refined)
     plan = plan_model(*opened, PlanSettings(order="auto"))
     assert plan.arena_size == plan.peak == (plan.any_order_bound or 0) + 64
+
+
+_BRANCHES = """
+    g (float[1, N] x) => (float[1, N] z) <int64[2] twice = {1, 2}> {
+      a = Relu(x)
+      b = Relu(x)
+      aa = Tile(a, twice)
+      bb = Tile(b, twice)
+      ar = ReduceMax<keepdims=1>(aa)
+      br = ReduceMax<keepdims=1>(bb)
+      s = Add(ar, br)
+      z = Add(s, x)
+    }
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_refined"),
+    [
+        (PlanSettings(order="min-peak"), False),
+        (PlanSettings(order="min-peak", capacity={"sram": 1024, "dram": 2048}), True),
+    ],
+)
+def test_bytes_away_from_the_peak_are_searched_only_where_they_may_matter(
+    monkeypatch: pytest.MonkeyPatch, settings: PlanSettings, is_refined: bool
+) -> None:
+    """The model's own order has both branches at once; the first order of the search reaches the bound of every order."""
+    searches: list[tuple[int, ...]] = []
+
+    def refined(_problem: OrderingProblem, order: tuple[int, ...]) -> tuple[int, ...]:
+        searches.append(order)
+        return order
+
+    monkeypatch.setattr(order_search, "refined", refined)
+    case = Case.of(_BRANCHES.replace("N", "64"))
+    opened = unfold(case.model, case.shapes, case.constants)
+    plan = plan_model(*opened, settings)
+    assert plan.optimal_over == "any order"
+    assert bool(searches) == is_refined

@@ -409,3 +409,39 @@ def _plain(edge: Edge) -> tuple[bool, int | None, int | None, bool]:
 def test_what_is_written_is_what_is_read(case: tuple[str, Any]) -> None:
     text, expected = case
     assert _read(only(text)) == expected
+
+
+# Conditions name anchors of their query.
+
+UNKNOWN_ANCHORS = [
+    ("gatee.inputs[0] in gate.inputs", "gatee", "did you mean 'gate'?"),
+    ("not (gate.size == [1, sigmiod.size] or true)", "sigmiod", "did you mean 'sigmoid'?"),
+    ("axis == 1", "axis", "choose gate, sigmoid"),
+]
+
+
+@pytest.mark.parametrize(("condition", "name", "hint"), UNKNOWN_ANCHORS)
+def test_a_condition_on_an_unknown_anchor_is_an_error_when_it_is_read(condition: str, name: str, hint: str) -> None:
+    query = parse("Sigmoid#sigmoid-*>Mul#gate")
+    with pytest.raises(QueryError, match=f"no anchor #{name}") as caught:
+        compile_query(query, ((parse_condition(condition), condition),))
+    start, stop = caught.value.span
+    assert condition[start:stop] == name
+    assert caught.value.hint == hint
+    known = "not (gate.size == [1, sigmoid.size] or true)"
+    assert compile_query(query, ((parse_condition(known), known),))
+
+
+def test_a_condition_of_a_query_without_anchors_is_an_error() -> None:
+    with pytest.raises(QueryError, match="no anchor #conv") as caught:
+        compile_query(parse("Conv"), ((parse_condition("conv.group == 1"), "conv.group == 1"),))
+    assert caught.value.hint == "write #name after a node of the query"
+
+
+def test_a_clause_with_a_misspelt_anchor_names_the_nearest() -> None:
+    with pytest.raises(QueryError, match="not connected") as caught:
+        compile_query(parse("Sub#centre->Pow;Sub#center->Div"))
+    assert caught.value.hint == "did you mean Sub#centre?"
+    with pytest.raises(QueryError, match="not connected") as caught:
+        compile_query(parse("Sub#centre->Pow;Tanh->Div"))
+    assert caught.value.hint == "share an anchor with them"

@@ -168,20 +168,13 @@ def test_another_plan_to_compare_with(problem: Plan, tmp_path: Path) -> None:
     assert b'"said":"before"' in Emission.of([page], compare=before).content(problem)[page]
 
 
-@pytest.mark.parametrize(("names", "compare"), [(True, None), (False, None), (None, Path("before.json"))])
-def test_options_of_pictures_need_one(names: bool | None, compare: Path | None) -> None:
+def test_options_of_pictures_need_one() -> None:
     with pytest.raises(UsageError, match="about pictures"):
-        Emission.of([Path("plan.json")], names, compare)
+        Emission.of([Path("plan.json")], Path("before.json"))
 
 
-def test_an_unknown_colouring_is_refused() -> None:
-    with pytest.raises(UsageError, match="invalid color_by='size'"):
-        Emission.of([Path("plan.html")], color_by="size")
-
-
-def test_the_page_opens_with_the_colouring_asked_for(plan: Plan, tmp_path: Path) -> None:
-    page = tmp_path / "net.html"
-    text = Emission.of([page], color_by="kind").content(plan)[page].decode()
+def test_the_page_opens_with_the_colouring_asked_for(plan: Plan) -> None:
+    text = format_of(Path("net.html")).render(plan, RenderOptions(color_by="kind")).decode()
     assert text.index('"name":"kind"') < text.index('"name":"operator"')
 
 
@@ -250,7 +243,7 @@ g (float[4] x, bool c) => (float[4] y) {
 
 @pytest.fixture(scope="module")
 def nested() -> Plan:
-    return api.plan(onnx.parser.parse_model(MODEL), workspaces={"If": "100"}, verify=False).plan.to_dict()
+    return api.plan(onnx.parser.parse_model(MODEL), layout={"workspaces": {"If": "100"}}, verify=False).plan.to_dict()
 
 
 def overlapping(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:

@@ -235,11 +235,11 @@ def test_a_graph_input_is_a_group_of_its_own() -> None:
 
 def test_layers_are_read_from_names() -> None:
     names = {
-        "/m/encoder/layers.0/blocks.1/attention/MatMul": "layers.0/blocks.1",
-        "/m/encoder/layers.0/blocks.1/norm_1/Add": "layers.0/blocks.1",
+        "/m/encoder/layers.0/blocks.1/attention/MatMul": "layers.0.blocks.1",
+        "/m/encoder/layers.0/blocks.1/norm_1/Add": "layers.0.blocks.1",
         "/m/blocks/blocks.3/blocks.3.0/se/Mul": "blocks.3.0",
         "/m/layer1/layer1.0/conv1/Conv": "layer1.0",
-        "/m/h/5/attn/Softmax": "5",
+        "/m/h/5/attn/Softmax": "h.5",
         "/m/embeddings/patch/Conv": "embeddings",
         "Softmax_12": "model",
     }

@@ -82,7 +82,10 @@ def test_the_result_object(bench: Bench) -> None:
     # Tiles, sums, a Split and Slices of each operand, Concats; a Slice is saved at each turn of the loops.
     nodes = 12 + 4 * 2 + (1 + 12 - 2) + (1 + 12 - 1) + 3
     cost = {"accumulate": "chain", "accumulate_type": None, "nodes": nodes, "choice": None}
-    assert tiled.result.to_dict() == {"tiled": [{"node": "fc", "op": "Gemm", **sizes, **cost}], "skipped": []}
+    assert tiled.result.to_dict() == {
+        "tiled": [{"node": "fc", "module": "", "op": "Gemm", **sizes, **cost}],
+        "skipped": [],
+    }
     json.dumps(tiled.result.to_dict())
 
 

@@ -60,7 +60,7 @@ def test_a_lone_pattern_is_one(model: onnx.ModelProto) -> None:
         (lambda m: onnxtile.plan(m, io="foo"), "invalid io='foo'", "choose outputs, inside, outside"),
         (lambda m: onnxtile.plan(m, capacity={"sram": "lots"}), "invalid capacity={'sram': 'lots'}", "write 262144"),
         (lambda m: onnxtile.plan(m, dims={"N": 0}), "invalid dims={'N': 0}: give a whole number", None),
-        (lambda m: onnxtile.plan(m, effort="foo"), "invalid effort='foo'", "or a number of steps"),
+        (lambda m: onnxtile.plan(m, search="exakt"), "invalid search='exakt': 'exakt' is no planner", "'exact'?"),
         (lambda m: onnxtile.tile(m, max=TEXT), "invalid max='64': give a whole number of at least 1", None),
         (lambda m: onnxtile.fuse(m, lower="torch"), "invalid lower='torch'", "choose none, onnx, ort"),
         (lambda m: onnxtile.fuse(m, [("no name", "Add")]), "invalid patterns='no name'", None),
@@ -78,7 +78,7 @@ def test_errors_speak_of_parameters(model: onnx.ModelProto, call: Any, message: 
     ("call", "words"),
     [
         (onnxtile.tile, ("no limit is given", "max=64, or one of max_m, max_k, max_n, memory and target")),
-        (lambda m: onnxtile.plan(m, dims={"N": 4}, overwrite_inputs=True), ("add io='inside'",)),
+        (lambda m: onnxtile.plan(m, dims={"N": 4}, layout={"keep": "x"}), ("add io='inside'",)),
         (
             lambda m: onnxtile.tile(m, Limits(k=128, multiples=(1, 64, 1)), max_k=48),
             ("max_k=48 is not a multiple of 64",),
@@ -113,7 +113,8 @@ def test_a_script_of_a_user_passes_mypy(tmp_path: Path) -> None:
         "import onnxtile\n"
         "fused = onnxtile.fuse('m.onnx', 'LayerNorm', lower='onnx')\n"
         "tiled = onnxtile.tile(fused.model, max=64, memory='256KiB')\n"
-        "planned = onnxtile.plan(tiled.model, capacity={'sram': '256KiB'}, dims={'N': 4}, effort=10)\n"
+        "planned = onnxtile.plan(tiled.model, capacity={'sram': '256KiB'}, dims={'N': 4}, search=('best', 10),\n"
+        "    layout={'pins': {'a': 0}, 'keep': ['b']})\n"
         "size: int = planned.plan.arenas[0].size\n"
     )
     (tmp_path / "bad.py").write_text(

@@ -9,6 +9,7 @@ from onnxtile.fusion.lower.island_lowering import (
     clamped,
     on_stored,
     require_alone,
+    scale_pair,
 )
 from onnxtile.fusion.lower.lowering import (
     ORT_DOMAIN,
@@ -20,6 +21,7 @@ from onnxtile.fusion.lower.lowering import (
     Replacement,
     settings,
 )
+from onnxtile.operators.table import movement_of
 
 
 def moves(island: IslandSite, inputs: tuple[Operand, ...], *, since: int) -> Replacement:
@@ -28,6 +30,10 @@ def moves(island: IslandSite, inputs: tuple[Operand, ...], *, since: int) -> Rep
     node = island.first
     step = NewNode(node.op_type, inputs, settings(node), since=since, outputs=len(node.outputs))
     return Replacement((step,), tuple(Made(0, output.output) for output, _ in island.results))
+
+
+_KEEPING = frozenset({"renames", "permutes", "repeats"})
+"""What operators do that leave out no element."""
 
 
 class MovedIsland(IslandLowering):
@@ -41,19 +47,34 @@ class MovedIsland(IslandLowering):
         self._since = since
 
     def to_onnx(self, island: IslandSite) -> Replacement:
-        """Return the operator on the stored tensor."""
+        """Return the operator on the stored tensor; one that keeps all elements of a float is QuantizeLinear before the operator."""
+        if isinstance(island.source(0), Argument) and movement_of(island.first) in _KEEPING:
+            return self._quantised_before(island)
         first = island.stored(0)
         if any(rule is None for _, rule in island.results):
             raise NotLowered("its result is not quantised")
         if not all(rule is not None and first.rule.same_as(rule) for _, rule in island.results):
             raise NotLowered("its operand and its result have different scales")
+        return moves(island, (first.operand, *self._others(island)), since=self._since)
+
+    def _quantised_before(self, island: IslandSite) -> Replacement:
+        """Return the operator on the float, quantised: an element is stored alike wherever it is, and is fewer bytes to move."""
+        source, rule = island.source(0), island.result
+        assert isinstance(source, Argument)
+        if source.value is None or not rule.is_whole:
+            raise NotLowered("its operand is no tensor, or its result has a scale for each channel")
+        quantised = NewNode("QuantizeLinear", (source.value, *scale_pair(rule)), since=10)
+        moved = moves(island, (Made(0), *self._others(island)), since=self._since).steps[0]
+        return Replacement((quantised, moved), (Made(1),), main=1)
+
+    def _others(self, island: IslandSite) -> tuple[Operand, ...]:
         others = island.steps[0].sources[1:]
         if any(isinstance(source, StoredTensor) for source in others):
             raise NotLowered("an operand besides the first is quantised")
         known = tuple(source.value if isinstance(source, Argument) else None for source in others)
         if any(value is None and source is not None for value, source in zip(known, others, strict=True)):
             raise NotLowered("an operand is computed in it")
-        return moves(island, (first.operand, *known), since=self._since)
+        return known
 
     def to_ort(self, island: IslandSite) -> Replacement:
         """Return the operator on the stored tensor."""

@@ -36,6 +36,7 @@ from onnxtile.fusion.site_check import SiteVerdict
 from onnxtile.fusion.unfuse import Opening, Undo, called_functions
 from onnxtile.model import keys
 from onnxtile.model.feeds import draw
+from onnxtile.model.modules import module_note, module_path
 from onnxtile.model.opset import opset_of, raised
 from onnxtile.model.session import session_of
 from onnxtile.model.submodel import Submodels, tensor_type
@@ -276,6 +277,9 @@ class Emitter:
             nodes.append(self._node(step, nodes, name, graph, shared=shared))
         nodes[proof.main].metadata_props[keys.LOWERED] = meta_op
         fresh = [node for node in dict.fromkeys(nodes) if node.graph is None]
+        path = module_path(call.name, call.metadata_props)
+        for node in fresh:
+            node.metadata_props.update(module_note(path, node.name or ""))
         graph.insert_before(call, fresh)
         for old, made in zip(call.outputs, proof.outputs, strict=True):
             self._replaced[old] = nodes[made.step].outputs[made.output]

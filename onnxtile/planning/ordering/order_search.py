@@ -152,10 +152,15 @@ ALL_RULES = frozenset({"view", "in place", "cut", "join"})
 
 @dataclass
 class OrderSearch:
-    """The searches of the orders of `graph`. Buffers take multiples of `alignment` bytes."""
+    """The searches of the orders of `graph`. Buffers take multiples of `alignment` bytes.
+
+    With `peak_first`, the first order has the least peak, and the second has the least before and after its peak, too. Finding the second
+    takes longer than placing the first, which most often needs no more bytes. Without, the second comes first.
+    """
 
     graph: KernelGraph
     alignment: int
+    peak_first: bool = True
     _problems: list[tuple[frozenset[str], Needs, OrderingProblem]] = field(default_factory=list, init=False)
     _found: dict[int, FoundOrder] = field(default_factory=dict, init=False)
 
@@ -165,16 +170,20 @@ class OrderSearch:
         return len(self.graph.kernels) > WIDEST
 
     def orders(self, rules: Collection[str], needs: Needs) -> Iterator[Schedule]:
-        """Yield orders of the least peak that is found where all aliases by `rules` are taken, each once.
+        """Yield orders of the least peak that is found where all aliases by `rules` are taken, each once."""
+        yielded: set[tuple[int, ...]] = set()
+        for order in self._orders(self._problem(rules, needs)):
+            if order not in yielded:
+                yielded.add(order)
+                yield Schedule(order)
 
-        The first has the least peak before and after its peak, too, recursively.
-        """
-        problem = self._problem(rules, needs)
+    def _orders(self, problem: OrderingProblem) -> Iterator[tuple[int, ...]]:
         found = self._search(problem)
-        first = refined(problem, found.order)
-        further = others(problem, found) if found.exact and not self.is_wide else ()
-        for order in dict.fromkeys((first, *further)):
-            yield Schedule(order)
+        if self.peak_first:
+            yield tuple(found.order)
+        yield refined(problem, found.order)
+        if found.exact and not self.is_wide:
+            yield from others(problem, found)
 
     def bound(self, needs: Needs) -> int:
         """Return a number of bytes that every arena needs, over all orders of the nodes and all lawful aliases.

@@ -13,7 +13,7 @@ from onnxtile.check.reading import RangedValue, from_marks, plain_model, ranged_
 from onnxtile.declare.option import declared, narrowed
 from onnxtile.declare.plan_document import PlanDocument, PlanFailure, ReadPlan, from_json
 from onnxtile.declare.verb import Outcome
-from onnxtile.model.binding import bind, formula_names, free_inputs, rename_symbols, symbols
+from onnxtile.model.binding import bind, bind_leading, formula_names, free_inputs, rename_symbols, symbols
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted
 from onnxtile.model.load import digest, load
@@ -53,6 +53,8 @@ def check_plan(options: CheckOptions) -> Audit:
         reasons = (f"{name}: the model shows no such field, so that nothing can check it" for name in surplus)
         return Audit.refused(*map(PlanFailure, reasons))
     bind(checked, {**dims, **options.single_dims}, {**given_shapes(given or {}), **options.whole_shapes})
+    if not claims.ranges:
+        bind_leading(checked)
     islands = choose_kernels(checked, KernelChoice.NODES if claims.kernels is None else KernelChoice.ISLANDS)
     # A planned model has its islands already.
     if claims.outside is not None and claims.kernels not in {None, islands}:

@@ -24,7 +24,7 @@ from onnxtile.fitting.rewrites.rewrite import (
 from onnxtile.fitting.search import FitTarget, is_too_large, search
 from onnxtile.fitting.write import inline
 from onnxtile.kernels.aliases import containers, kind_name
-from onnxtile.model.binding import bind, free_inputs, missing_sizes
+from onnxtile.model.binding import bind, bind_leading, free_inputs, missing_sizes
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import file_name, load
 from onnxtile.model.validity import check
@@ -50,7 +50,7 @@ from onnxtile.verbs.flows.fit_drafts import (
     written,
 )
 from onnxtile.verbs.flows.kernels import program_in_c, settings_of
-from onnxtile.verbs.flows.results import CurvePoint, FitCurve, FittedModel, agreeing, file_of, require_equal
+from onnxtile.verbs.flows.results import CurvePoint, FitCurve, FittedModel, OpenSizes, agreeing, file_of, require_equal
 from onnxtile.verbs.plan import PlanOptions
 from onnxtile.verification.rounding import judge, within_one_step
 from onnxtile.verification.trials import Verdict
@@ -91,7 +91,8 @@ def run(options: FitStepOptions) -> Outcome:
     if isinstance(options, FitCommand) and options.curve:
         curve = curve_of(subject)
         if not options.fits_one:
-            return Outcome(curve, "curve", emitted={"curve": curve.to_dict()})
+            note = "" if subject.leading is None else f"sizes: {subject.leading}"
+            return Outcome(curve, "curve", emitted={"curve": curve.to_dict()}, note=note)
     result = replace(attempt(options, subject), curve=curve)
     if options.wants_c and result.fits:
         planned = result.planned
@@ -112,6 +113,8 @@ def read_subject(options: CurveOptions) -> FitSubject:
     model = load(options.model)
     clear_plan(model)
     dims = bind(model, options.single_dims, options.whole_shapes)
+    leading = bind_leading(model)
+    dims |= {} if leading is None else leading.dims
     settings = replace(settings_of(PlanOptions(model)), name=file_name(options.model), dims=dims)
     original = model.clone()
     inline(model)
@@ -119,7 +122,7 @@ def read_subject(options: CurveOptions) -> FitSubject:
     options.progress("inferring shapes")
     shapes = resolve(model, run=True)
     _require_sizes(model, shapes)
-    return _planned_subject(options, settings, original, model, shapes)
+    return replace(_planned_subject(options, settings, original, model, shapes), leading=leading)
 
 
 def _planned_subject(
@@ -186,6 +189,7 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
         verdict,
         inside,
         tiled=best.tiled,
+        open_sizes=None if subject.leading is None else OpenSizes(subject.leading.options, subject.leading.sizes),
         source=file_of(options.model),
     )
 

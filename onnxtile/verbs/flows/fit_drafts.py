@@ -24,6 +24,7 @@ from onnxtile.fitting.strips import FitSchedule, Prices
 from onnxtile.fitting.write import wrap, write
 from onnxtile.fusion.fuse import fuse
 from onnxtile.fusion.pattern import chosen_patterns
+from onnxtile.model.binding import LeadingSizes
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.opset import opset_of
@@ -53,7 +54,7 @@ class FitSubject:
     """A `model` to cut, in which calls are written out: it computes what the `original` does.
 
     `planned` and `before` are its plan and its costs without `rewrites`; `settings` are those of every plan. Where it `fuses`, the pieces
-    of the model are fused after it was cut.
+    of the model are fused after it was cut. `leading` are the sizes taken for what the file leaves open.
     """
 
     options: CurveOptions
@@ -66,6 +67,7 @@ class FitSubject:
     before: ModelCost
     rewrites: tuple[ModelRewrite, ...] = ()
     fuses: bool = False
+    leading: LeadingSizes | None = None
 
     @cached_property
     def whole(self) -> FitSchedule:

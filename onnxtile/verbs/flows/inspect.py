@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import partial
 
 import onnx_ir as ir
 
 from onnxtile.declare.option import declared, narrowed
 from onnxtile.declare.verb import Outcome
+from onnxtile.inspection.layers import Ranking
 from onnxtile.inspection.summary import Inspection, summarise
 from onnxtile.inspection.trace import Trace, choose_anywhere
 from onnxtile.inspection.trace import trace as trace_nodes
@@ -25,8 +27,8 @@ from onnxtile.verbs.inspect import InspectCommand, InspectOptions, InspectStep, 
 def inspect(options: InspectOptions) -> Inspection:
     """Return operators, parameters, work and traffic of `model`, layer by layer, without running it, at any size.
 
-    With `training`, also the bytes of activations that a backward pass would keep; with `tree`, sums over the modules that the names of
-    nodes say. Raises ModelError, UsageError.
+    With `training`, also the bytes of activations that a backward pass would keep; with `tree`, sums over the modules that the exporter
+    wrote; with `top` or `by`, the nodes that cost most, the largest cost first. Raises ModelError, UsageError.
     """
     progress = options.progress
     progress("reading the model")
@@ -35,7 +37,10 @@ def inspect(options: InspectOptions) -> Inspection:
     require_sizes_from_1(ranges)
     trained = _as_trained(graph, progress) if options.training else None
     progress("resolving shapes")
-    return summarise(graph, training=trained, tree=options.tree, ranges=ranges)
+    found = summarise(graph, training=trained, tree=options.tree, ranges=ranges)
+    if options.top is None and options.by is None:
+        return found
+    return replace(found, top=Ranking.of(found.layers, options.by or "bytes", options.top))
 
 
 def _as_trained(graph: ir.Model, progress: Progress) -> ir.Model:

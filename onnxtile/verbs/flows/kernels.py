@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from itertools import accumulate, islice
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnxtile.declare import values
 from onnxtile.declare.plan_document import KernelCount
 from onnxtile.fusion.float_view import float_meaning
 from onnxtile.model.binding import bind, bind_shapes, rename_symbols, require_symbols
@@ -158,15 +157,19 @@ def _growth(plan: PlanResult, state: PlannedState, opened: Unfolded) -> Iterator
 
 def require_lengths(plan: PlanResult, opened: Unfolded) -> None:
     """Raise UsageError for a range that begins with 0, unless it is that of the length of a state that grows."""
-    states: list[KeptState | ListedState] = [*plan.states, *plan.listed]
+    lengths = lengths_of_states([*plan.states, *plan.listed], opened)
+    require_sizes_from_1({name: ends for name, ends in plan.ranges.items() if name not in lengths})
+
+
+def lengths_of_states(states: Iterable[KeptState | ListedState], opened: Unfolded) -> set[str]:
+    """Return the dimensions of the model that are the length of one of `states` that grows."""
     grown = {state.input: state.axis for state in states if state.axis is not None}
-    lengths = {
+    return {
         name
         for value in opened.model.graph.inputs
         for name, axis in _axes(opened.shapes, value)
         if grown.get(value.name or "") == axis
     }
-    require_sizes_from_1({name: ends for name, ends in plan.ranges.items() if name not in lengths})
 
 
 def require_sizes_from_1(ranges: SizeRanges) -> None:
@@ -190,19 +193,21 @@ def settings_of(options: PlanOptions) -> PlanSettings:
     from onnxtile.planning.layout import Pins
     from onnxtile.planning.model_plan import PlanSettings
     from onnxtile.planning.workspaces import WorkspaceRules
+    from onnxtile.verbs.plan import OVERWRITE
 
-    offsets = values.read_offsets(options.pins or {})
+    rules = options.rules
+    is_overwritten = options.io == OVERWRITE
     return PlanSettings(
-        pins=Pins(offsets, options.places or {}, tuple(dict.fromkeys(options.keep))),
+        pins=Pins(rules.pins, rules.places, tuple(dict.fromkeys(rules.keep))),
         alignment=64 if options.alignment is None else options.alignment,
         planner=options.planner,
         order=options.order,
         streams=options.streams,
-        io=options.io,
-        overwrite_inputs=options.overwrite_inputs,
-        whole_buffers=options.whole_buffers,
-        workspaces=WorkspaceRules.of(options.workspaces or {}, options.share_workspaces),
-        effort=replace(options.search, progress=options.progress),
+        io="inside" if is_overwritten else options.io,
+        overwrite_inputs=is_overwritten,
+        whole_buffers=rules.whole_buffers,
+        workspaces=WorkspaceRules.of(rules.workspaces, rules.shared_workspaces),
+        effort=replace(options.effort, progress=options.progress),
         capacity=options.capacities,
         bounds=options.bounds or {},
         states=state_choice(options.state),

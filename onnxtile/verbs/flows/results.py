@@ -15,7 +15,9 @@ from onnxtile.declare.verb import JsonFields, VerbResult, write_result
 from onnxtile.model import save as files
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import Source
+from onnxtile.model.modules import ModulePath, module_path
 from onnxtile.model.stream import Draft
+from onnxtile.model.topology import node_ids
 from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.errors import Mismatch, UsageError, about_options
@@ -27,6 +29,7 @@ from onnxtile.verification.trials import Verdict
 if TYPE_CHECKING:
     from onnxtile.arena.run import ArenaVerdict
     from onnxtile.arena.state_run import StateVerdict
+    from onnxtile.declare.plan_document import ArenaFormula
     from onnxtile.firmware.build import Firmware
     from onnxtile.fitting.result import FitStep, ModelCost, Obstacle
     from onnxtile.fusion.fuse import PatternResult
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from onnxtile.fusion.site_check import SiteVerdict
     from onnxtile.fusion.unfuse import Unfused
     from onnxtile.inspection.summary import Inspection
+    from onnxtile.planning.largest import LargestSize
     from onnxtile.planning.result import PlanResult
     from onnxtile.report.format import PlanExport
     from onnxtile.tiling.result import TileResult
@@ -382,6 +386,29 @@ class RangeVerdict:
         }
 
 
+@dataclass(frozen=True)
+class OpenSizes:
+    """The sizes that a verb takes for dimensions which the file leaves open; `options` are those that give the same sizes.
+
+    `formulas` are the bytes of the arena of a plan for all sizes in `ranges`, which `plan` makes where it is given these ranges. They are
+    empty where there is no such plan.
+    """
+
+    options: str
+    sizes: Mapping[str, int]
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    formulas: tuple[ArenaFormula, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return {
+            "options": self.options,
+            "sizes": dict(self.sizes),
+            "ranges": {name: list(ends) for name, ends in self.ranges.items()},
+            "formulas": [formula.to_dict() for formula in self.formulas],
+        }
+
+
 @dataclass(frozen=True, repr=False)
 class PlannedModel(ModelResult):
     """The annotated model, its plan, and the verdict of the run inside the arena (None where verification was off).
@@ -398,6 +425,10 @@ class PlannedModel(ModelResult):
     not_run: str | None = None
     firmware: Firmware | None = None
     """The program in C, its proof and its bytes; None where it was not asked for."""
+    open_sizes: OpenSizes | None = None
+    """The sizes that were taken for dimensions which the file leaves open; None where it leaves none."""
+    largest: LargestSize | None = None
+    """The largest size of a dimension that fits; None where it was not asked for."""
 
     @property
     def summary(self) -> str:
@@ -434,7 +465,11 @@ class PlannedModel(ModelResult):
 
         program = cache(lambda: self.firmware or self._built(weights, c_kernels))
         return PlanExport(
-            self.plan.to_dict(), self.constant_block, self.certificate, lambda title: program().files(title)
+            self.plan.to_dict(),
+            self.constant_block,
+            self.certificate,
+            lambda title: program().files(title),
+            modules_of(self.model),
         )
 
     def _built(self, weights: str, c_kernels: str | Path | None) -> Firmware:
@@ -465,7 +500,16 @@ class PlannedModel(ModelResult):
         missing: dict[str, Any] = {} if self.not_run is None else {"not_run": self.not_run}
         if self.firmware is not None:
             missing["firmware"] = self.firmware.to_dict()
+        if self.open_sizes is not None:
+            missing["open_sizes"] = self.open_sizes.to_dict()
+        if self.largest is not None:
+            missing["largest"] = self.largest.to_dict()
         return {**self.plan.to_dict(), "verdict": self.verdict and self.verdict.to_dict(), **missing}
+
+
+def modules_of(model: ir.Model) -> dict[str, ModulePath]:
+    """Return the modules around each node of the main graph, by the name that a schedule has."""
+    return {name: module_path(node.name, node.metadata_props) for node, name in node_ids(model.graph).items()}
 
 
 # The result of fit.
@@ -486,7 +530,13 @@ class ModelPlan:
         from onnxtile.report.format import PlanExport
 
         firmware = None if self.firmware is None else self.firmware.files
-        return PlanExport(self.plan.to_dict(), lambda: constant_block(self.opened.model, self.plan), firmware=firmware)
+        model = self.opened.model
+        return PlanExport(
+            self.plan.to_dict(),
+            lambda: constant_block(model, self.plan),
+            firmware=firmware,
+            modules=modules_of(model),
+        )
 
     def run(self, progress: Progress) -> ArenaVerdict:
         """Run the model inside its arena and outside it, and compare every tensor bit for bit."""
@@ -521,6 +571,8 @@ class FittedModel(RewrittenModel):
     arena_verdict: ArenaVerdict | None
     tiled: TileResult | None = None
     curve: FitCurve | None = None
+    open_sizes: OpenSizes | None = None
+    """The sizes that were taken for dimensions which the file leaves open; None where it leaves none."""
 
     @property
     def fits(self) -> bool:
@@ -575,6 +627,7 @@ class FittedModel(RewrittenModel):
             "tiled": self.tiled and self.tiled.to_dict(),
             "curve": self.curve and self.curve.to_dict()["curve"],
             **({} if self.planned.firmware is None else {"firmware": self.planned.firmware.to_dict()}),
+            **({} if self.open_sizes is None else {"open_sizes": self.open_sizes.to_dict()}),
             "blocked_by": self.blocked_by and self.blocked_by.to_dict(),
             "verdict": self.verdict
             and {**self.verdict.to_dict(), "arena": self.arena_verdict and self.arena_verdict.to_dict()},

@@ -1,0 +1,124 @@
+"""Meta-ops and quantised islands as calls of their nodes: on integers where that is proved, row by row where that saves workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from onnxtile.firmware.program import END, BytePlace, CopyCall, KernelCall, ProgramCall
+from onnxtile.firmware.rows import row_model
+from onnxtile.fusion.lower.driver import lower
+from onnxtile.fusion.lower.lowering import Target
+from onnxtile.fusion.pattern import select
+from onnxtile.kernels.aliases import LayoutFacts, overwritable, parts, views
+from onnxtile.model.constants import Constants
+from onnxtile.model.node_kinds import is_quantised
+from onnxtile.planning.model_plan import PlanSettings, plan_model
+from onnxtile.planning.result import PlanResult
+from onnxtile.planning.schedule import named
+from onnxtile.shapes.opened_calls import Unfolded, unfold
+from onnxtile.shapes.resolve import resolve
+from onnxtile.system.errors import ModelError
+
+_SMALL = 4096
+"""Elements of a computed constant that is written out with a meta-op, as `written_out` does."""
+
+
+def is_written_as_constant(value: ir.Value, constants: Constants) -> bool:
+    """Return whether `written_out` makes an operand a constant of the model inside."""
+    if value not in constants:
+        return False
+    return value.const_value is not None or constants.array(value).size <= _SMALL
+
+
+@dataclass(frozen=True)
+class PlannedIsland:
+    """A meta-op that is written out, with its plan, whose inputs and outputs are outside.
+
+    Where it runs row by row, it is that of one row, and `offsets` are those of `RowModel`. `over` are the inputs, by number, that the
+    result may be written over.
+    """
+
+    opened: Unfolded
+    plan: PlanResult
+    over: frozenset[int]
+    offsets: tuple[tuple[int, ...], ...] = ()
+
+
+_LITTLE = 1024
+"""Bytes of temporaries for which a meta-op is not cut into rows; rows are not cut finer than these need."""
+
+
+def planned_island(flat: ir.Model, alignment: int) -> PlannedIsland:
+    """Return a meta-op that is written out, row by row where that takes less workspace."""
+    opened = _lowered(flat)
+    whole = _planned_alone(opened, alignment)
+    sizes = opened.shapes.sizes(opened.model.graph.outputs[0]) or ()
+    best = whole
+    for axes in range(1, len(sizes)):
+        if best.plan.arena_size <= _LITTLE:
+            break
+        row = row_model(opened, axes)
+        if row is not None:
+            planned = _planned_alone(row.opened, alignment)
+            best = min(best, replace(planned, offsets=row.offsets), key=lambda one: one.plan.arena_size)
+    if best.offsets and any(len({row[place] - row[-1] for row in best.offsets}) > 1 for place in best.over):
+        return replace(best, over=frozenset())
+    return best
+
+
+_COARSE = frozenset({"QLinearSoftmax"})
+"""Operators of onnxruntime that round more than their result: this one takes 1 / scale as a whole number, and is off by up to 0.4 %."""
+
+
+def _lowered(flat: ir.Model) -> Unfolded:
+    """Return a meta-op that is written out, on integers where that is proved."""
+    model = flat
+    if is_quantised(flat):
+        lowered = lower(flat, select(["quantised"]), Target("ort")).model
+        if not any(node.op_identifier() in lowered.functions or node.op_type in _COARSE for node in lowered.graph):
+            model = lowered
+    known = resolve(model, run=True)
+    return unfold(model, known, Constants(model))
+
+
+def _planned_alone(opened: Unfolded, alignment: int) -> PlannedIsland:
+    plan = plan_model(*opened, PlanSettings(alignment=alignment, io="outside"))
+    return PlannedIsland(opened, plan, _over(opened, plan))
+
+
+def _over(opened: Unfolded, plan: PlanResult) -> frozenset[int]:
+    """Return the inputs, by number, that the output may be written over: no kernel reads them later than the last, which makes it."""
+    graph, facts = opened.model.graph, LayoutFacts(*opened)
+    roots = {alias.value: alias.source for node in graph for alias in views(node, facts)}
+
+    def root(value: ir.Value | None) -> ir.Value | None:
+        while value in roots:
+            value = roots[value]
+        return value
+
+    output = graph.outputs[0]
+    last = output.producer()
+    order = named(graph, plan.schedule)
+    is_last = last is not None and order[-1] is last
+    if last is None or not is_last or len(graph.outputs) > 1 or output in roots or any(parts(last, facts)):
+        return frozenset()  # kernels before the last write the output, or there are several
+    allowed = overwritable(last, facts)
+    read = {root(value) for place, value in enumerate(last.inputs) if place not in allowed}
+    inputs = [value for value in graph.inputs if value not in opened.constants]
+    return frozenset(number for number, value in enumerate(inputs) if value not in read)
+
+
+def between(call: ProgramCall, ends: Sequence[BytePlace]) -> ProgramCall:
+    """Return `call` of a meta-op with `ends`, the places of its operands and results."""
+
+    def placed(place: BytePlace) -> BytePlace:
+        return ends[place.number].at(place.offset) if place.kind == END else place
+
+    if isinstance(call, KernelCall):
+        return replace(call, places={name: placed(place) for name, place in call.places.items()})
+    if isinstance(call, CopyCall):
+        return replace(call, target=placed(call.target), source=placed(call.source))
+    raise ModelError("a meta-op with control flow inside has no C")

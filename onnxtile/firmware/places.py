@@ -1,0 +1,119 @@
+"""Where each value of a planned graph is: at its address in the plan, with the caller, in flash, or in the workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.declare.plan_document import PlannedBuffer
+from onnxtile.firmware.program import ARENA, CONSTANT, WORKSPACE, BytePlace, TensorForm
+from onnxtile.kernels.aliases import LayoutFacts
+from onnxtile.kernels.from_onnx import no_fixed_bytes
+from onnxtile.planning.offsets.problem import align
+from onnxtile.shapes.opened_calls import Unfolded
+from onnxtile.shapes.resolve import tensor_bytes
+from onnxtile.system.errors import UsageError
+from onnxtile.system.runtime import Array
+
+_WRITABLE = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13})
+"""The element types, by their numbers in onnx, that compilers have: integers, booleans, floats of 16, 32 and 64 bits."""
+
+
+@dataclass
+class ProgramMemory:
+    """The bytes that all graphs of a program have in common: constants, each once, and the end of the workspace."""
+
+    arrays: list[Array] = field(default_factory=list)
+    workspace: int = 0
+    _numbers: dict[tuple[int, tuple[int, ...], bytes], int] = field(default_factory=dict)
+
+    def constant(self, array: Array, tensor: TensorForm) -> BytePlace:
+        """Return the place of a constant; equal ones are one."""
+        plain = np.ascontiguousarray(array)
+        key = (tensor.dtype, tensor.sizes, blake2b(plain.data).digest())
+        if key not in self._numbers:
+            self._numbers[key] = len(self.arrays)
+            self.arrays.append(plain)
+        return BytePlace(CONSTANT, self._numbers[key])
+
+
+class ValuePlaces:
+    """The places of the values of one graph and its bodies.
+
+    Where it is a meta-op, its buffers are in the workspace from `base` on; `end` is the end of the workspace that is in use around it.
+    """
+
+    def __init__(
+        self, opened: Unfolded, memory: ProgramMemory, arenas: Mapping[str, int], base: int | None, end: int
+    ) -> None:
+        _, self._shapes, self.constants = opened
+        self.memory = memory
+        self.facts = LayoutFacts(*opened)
+        self.end = end
+        self._arenas, self._base = arenas, base
+        self._places: dict[ir.Value, BytePlace] = {}
+
+    def __contains__(self, value: object) -> bool:
+        return value in self._places
+
+    def __getitem__(self, value: ir.Value) -> BytePlace:
+        return self._places[value]
+
+    def __setitem__(self, value: ir.Value, place: BytePlace) -> None:
+        self._places[value] = place
+
+    def get(self, value: ir.Value | None) -> BytePlace | None:
+        """Return the place of a value that has bytes outside flash, None for any other."""
+        return None if value is None else self._places.get(value)
+
+    def setdefault(self, value: ir.Value, place: BytePlace) -> BytePlace:
+        """Return the place of `value`, which is `place` where it has none yet."""
+        return self._places.setdefault(value, place)
+
+    def add_buffers(self, graph: ir.Graph, buffers: Iterable[PlannedBuffer]) -> None:
+        """Give the values of `graph` the addresses of their `buffers`."""
+        by_name = {row.name: row for row in buffers if row.kind != "workspace"}
+        values = (*graph.inputs, *(value for node in graph for value in node.outputs), *graph.initializers.values())
+        for value in values:
+            row = by_name.get(value.name or "")
+            if row is None:
+                continue
+            if self._base is None:
+                self._places[value] = BytePlace(ARENA, self._arenas[row.arena], row.offset)
+            else:
+                self._places[value] = BytePlace(WORKSPACE, 0, self._base + row.offset)
+
+    def of(self, value: ir.Value) -> BytePlace:
+        """Return the place of `value`, that of a constant in flash. Raises UsageError where it has none."""
+        if value in self._places:
+            return self._places[value]
+        if value in self.constants:
+            return self.constant(self.constants.array(value), self.tensor(value))
+        raise UsageError(f"C needs fixed bytes, and {value.name!r} has no address in the plan")
+
+    def constant(self, array: Array, tensor: TensorForm) -> BytePlace:
+        """Return the place of a constant in flash."""
+        return self.memory.constant(array, tensor)
+
+    def tensor(self, value: ir.Value) -> TensorForm:
+        """Return the type of `value`. Raises UsageError where it has no fixed bytes, or elements of less than a byte."""
+        never = no_fixed_bytes(value, self.facts)
+        if never is not None:
+            raise UsageError(f"no C is written for {value.name!r}: {never}")
+        dtype, sizes = self._shapes.dtype(value), self._shapes.sizes(value)
+        if dtype is None or sizes is None or tensor_bytes(value, self._shapes) is None or self._shapes.is_bound(value):
+            raise UsageError(f"C needs fixed bytes, and {value.name!r} has none: {self._shapes.reason(value)}")
+        if dtype.bitwidth < 8 or int(dtype) not in _WRITABLE:
+            raise UsageError(f"no C is written for {value.name!r}, which has elements of {dtype.name}")
+        return TensorForm(int(dtype), sizes)
+
+    def cell(self, size: int, alignment: int = 8) -> BytePlace:
+        """Return bytes of the workspace that nothing else has until this graph ends."""
+        at = align(self.end, alignment)
+        self.end = at + size
+        self.memory.workspace = max(self.memory.workspace, self.end)
+        return BytePlace(WORKSPACE, 0, at)

@@ -1,0 +1,241 @@
+"""A program as plain calls: which kernel runs on which bytes, copies, branches and repeats, and what they run on. It knows no plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.firmware.own_kernels import OwnCall
+from onnxtile.model.save import MAX_IR_VERSION
+from onnxtile.system.runtime import Array
+
+ARENA, INPUT, OUTPUT, CONSTANT, WORKSPACE = "arena", "input", "output", "constant", "workspace"
+"""Where bytes may lie: in an arena, with the caller, in flash, or in the workspace of a kernel."""
+END = "end"
+"""The place of an operand or result of a meta-op, by its number, until a call of it says where that is."""
+
+
+@dataclass(frozen=True)
+class BytePlace:
+    """`offset` bytes from the start of the block `number` of a kind of memory."""
+
+    kind: str
+    number: int
+    offset: int = 0
+
+    def at(self, offset: int) -> BytePlace:
+        """Return the place `offset` bytes further on."""
+        return replace(self, offset=self.offset + offset)
+
+
+@dataclass(frozen=True)
+class TensorForm:
+    """The element type of a tensor, by its number in onnx, and its sizes."""
+
+    dtype: int
+    sizes: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all elements."""
+        return int(np.prod(self.sizes, dtype=np.int64)) * ir.DataType(self.dtype).bitwidth // 8
+
+
+@dataclass(frozen=True)
+class DistinctKernel:
+    """One different kernel: a node whose operands are called i0, i1 ... and its results o0, o1 ...
+
+    `tensors` has the types by these names. `fixed` has the constants, as serialised tensors, whose numbers decide what the kernel is.
+    `opsets` are the versions of operators. `label` is the first node that runs it, for messages, and `macs` are its multiply-accumulates
+    (0 where no rule counts them). `own` is the call of the user's function that runs it, where there is one.
+    """
+
+    node: bytes
+    tensors: tuple[tuple[str, TensorForm], ...]
+    fixed: tuple[tuple[str, bytes], ...]
+    opsets: tuple[tuple[str, int], ...]
+    label: str = field(compare=False)
+    op_type: str = field(compare=False)
+    own: OwnCall | None = None
+    macs: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """A run of `kernel` on operands and results at `places`, by their names in it."""
+
+    kernel: DistinctKernel
+    places: Mapping[str, BytePlace]
+
+
+@dataclass(frozen=True)
+class CopyCall:
+    """A copy of `size` bytes; both may overlap. Target and source advance by `steps` bytes in each turn of the repeat around."""
+
+    target: BytePlace
+    source: BytePlace
+    size: int
+    steps: tuple[int, int] = (0, 0)
+
+    @property
+    def turned(self) -> CopyCall:
+        """The copy the other way round."""
+        return CopyCall(self.source, self.target, self.size, self.steps[::-1])
+
+
+@dataclass(frozen=True)
+class StartCall:
+    """The start of the copy `number` between two memories, which runs beside the calls after it."""
+
+    number: int
+    copy: CopyCall
+
+
+@dataclass(frozen=True)
+class WaitCall:
+    """The end of the copy `number`: the calls after it read or write its bytes."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The calls `then` where the byte at `condition` is not zero, else the calls `otherwise`."""
+
+    condition: BytePlace
+    then: tuple[ProgramCall, ...]
+    otherwise: tuple[ProgramCall, ...]
+
+
+@dataclass(frozen=True)
+class CheckCall:
+    """A look at a result of `size` bytes that is complete now; only programs that a proof runs have it."""
+
+    place: BytePlace
+    size: int
+
+
+@dataclass(frozen=True)
+class RepeatedCalls:
+    """The calls `turn`, again and again: while the byte at `goes_on` is not zero, and at most as often as the int64 at `most` says.
+
+    None stands for no such limit. `number` is where the calls read the number of the turn, an int64.
+    """
+
+    most: BytePlace | None
+    goes_on: BytePlace
+    number: BytePlace | None
+    turn: tuple[ProgramCall, ...]
+
+
+PlainCall: TypeAlias = KernelCall | CopyCall | StartCall | WaitCall | CheckCall
+ProgramCall: TypeAlias = PlainCall | Branch | RepeatedCalls
+
+
+def flat(calls: Iterable[ProgramCall]) -> Iterator[PlainCall]:
+    """Yield `calls`, those of branches and of turns in their places."""
+    for call in calls:
+        if isinstance(call, Branch):
+            yield from flat((*call.then, *call.otherwise))
+        elif isinstance(call, RepeatedCalls):
+            yield from flat(call.turn)
+        else:
+            yield call
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of the graph: an argument of the run (`place` is the caller's), or bytes of an arena."""
+
+    name: str
+    tensor: TensorForm
+    place: BytePlace
+
+    @property
+    def is_argument(self) -> bool:
+        """Whether the caller gives its memory."""
+        return self.place.kind != ARENA
+
+
+@dataclass(frozen=True)
+class NodeResult:
+    """A result of a node of the main graph: after the first `calls` calls it lies at `place`.
+
+    `is_rounded` says whether the node rounds it to steps of quantisation.
+    """
+
+    calls: int
+    name: str
+    operator: str
+    tensor: TensorForm
+    place: BytePlace
+    is_rounded: bool
+
+
+@dataclass(frozen=True)
+class CProgram:
+    """The calls of one run in order, and what they run on.
+
+    `arenas` has the name and bytes of each arena, `workspace` the bytes of the workspace. `resets` are the bytes of states, as places and
+    sizes, which are zero before the first run. `results` are those of the main graph that calls make, in the order of the calls.
+    """
+
+    calls: tuple[ProgramCall, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    constants: tuple[Array, ...]
+    arenas: tuple[tuple[str, int], ...]
+    alignment: int
+    workspace: int
+    resets: tuple[tuple[BytePlace, int], ...] = ()
+    results: tuple[NodeResult, ...] = ()
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether a node rounds its result to steps of quantisation."""
+        return any(result.is_rounded for result in self.results)
+
+    def with_checks(self) -> CProgram:
+        """Return the program with a look at each of its results, in their order."""
+        calls, done = list[ProgramCall](), 0
+        for result in self.results:
+            calls += self.calls[done : result.calls]
+            calls.append(CheckCall(result.place, result.tensor.bytes))
+            done = result.calls
+        return replace(self, calls=(*calls, *self.calls[done:]))
+
+
+IR_VERSION = min(MAX_IR_VERSION, 10)
+
+
+def kernels_of(calls: Iterable[ProgramCall]) -> Iterator[DistinctKernel]:
+    """Yield the different kernels of `calls`, in the order in which they first run."""
+    yield from dict.fromkeys(call.kernel for call in flat(calls) if isinstance(call, KernelCall))
+
+
+def overlaps(one: CopyCall, other: CopyCall) -> bool:
+    """Return whether a copy writes what another reads."""
+    target, source = one.target, other.source
+    if (target.kind, target.number) != (source.kind, source.number):
+        return False
+    return target.offset < source.offset + other.size and source.offset < target.offset + one.size
+
+
+def copied_at_once(copies: Iterable[CopyCall], cell: Callable[[int], BytePlace]) -> Iterator[CopyCall]:
+    """Yield `copies` in an order in which none reads what another has written; bytes that are in the way are saved in a `cell` before."""
+    pending = [copy for copy in copies if copy.target != copy.source]
+    while pending:
+        free = next(
+            (one for one in pending if not any(overlaps(one, other) for other in pending if other is not one)), None
+        )
+        if free is not None:
+            pending.remove(free)
+            yield free
+            continue
+        blocked = pending[0]
+        pending[0] = replace(blocked, source=cell(blocked.size))
+        yield CopyCall(pending[0].source, blocked.source, blocked.size)
