@@ -36,7 +36,7 @@ def is_no_worse(result: FittedModel, than: FittedModel) -> bool:
     return not than.fits or (result.fits and result.after.macs <= than.after.macs)
 
 
-@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(nets())
 def test_what_fits_less_fits_more(made: onnx.ModelProto) -> None:
     about = subject(made)
@@ -49,14 +49,6 @@ def test_what_fits_less_fits_more(made: onnx.ModelProto) -> None:
     for column in zip(*results, strict=True):
         for less, more in pairwise(column):
             assert more.fits or not less.fits
-
-
-@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(nets())
-def test_no_capacity_below_the_smallest_arena_is_fitted(made: onnx.ModelProto) -> None:
-    about = subject(made)
-    least = fitted(about, None, 1.0).after.arena
-    assert fitted(about, least, 1.0).fits
 
 
 GATE = """
@@ -88,5 +80,7 @@ def test_the_operand_of_a_mean_is_made_twice_where_it_fits_but_nothing_beside_it
 
 
 def test_the_smallest_arena_is_looked_for_with_the_operand_of_a_mean_made_twice(gate: FitSubject) -> None:
-    assert fitted(gate, None, 1.0).after.arena <= 150_528
+    least = fitted(gate, None, 1.0).after.arena
+    assert least <= 150_528
+    assert fitted(gate, least, 1.0).fits
     assert fitted(gate, None, 0.0).after.macs == gate.before.macs
