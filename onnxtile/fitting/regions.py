@@ -340,10 +340,12 @@ class Regions:
         """The bytes that every schedule takes at least: those of a kernel that is cut neither into rows nor into channels."""
         in_chunks = {index for group in self.groups.values() for index in group.places}
         uncut = (region for region in self.whole if self.network.kernels[region.start].links is None)
-        alone = (
-            region.peak - self._passing(region.start, region.stop) for region in uncut if region.start not in in_chunks
-        )
+        alone = (self.alone_bytes(region.start) for region in uncut if region.start not in in_chunks)
         return max(alone, default=0)
+
+    def alone_bytes(self, index: int) -> int:
+        """Return the bytes of the operands and results of a kernel as it is, without those of tensors that pass by."""
+        return self.whole[index].peak - self._passing(index, index + 1)
 
     def fixed(self, start: int, stop: int) -> tuple[int, ...]:
         """Return the numbers of the kernels of a region that lie in no group of hidden channels."""

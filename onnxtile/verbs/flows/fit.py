@@ -12,8 +12,9 @@ import onnx_ir as ir
 from onnxtile.declare.option import changed, declared, narrowed, parameters
 from onnxtile.declare.verb import Outcome
 from onnxtile.fitting.editing import copy_of
+from onnxtile.fitting.floor import floor_of
 from onnxtile.fitting.read_network import separate
-from onnxtile.fitting.result import InputPlace, ModelCost, obstacle_of, steps_before, steps_of
+from onnxtile.fitting.result import InputPlace, ModelCost, obstacle_at, obstacle_of, steps_before, steps_of
 from onnxtile.fitting.rewrites.rewrite import (
     ModelRewrite,
     batch_apart,
@@ -189,7 +190,7 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
         subject.before,
         after,
         steps_before(rewrites) + steps_of(regions, chosen) + steps_before(fused_after),
-        None if fits else obstacle_of(best.plan, regions, chosen, is_cut_short=best.is_cut_short),
+        None if fits else best.obstacle or obstacle_of(best.plan, regions, chosen, is_cut_short=best.is_cut_short),
         verdict,
         inside,
         tiled=best.tiled,
@@ -224,7 +225,7 @@ def candidate(options: FitOptions, subject: FitSubject) -> WrittenSchedule:
         )
     best, is_cut_short = cut(subject, _target(options, capacity))
     if best is None or best.plan.arena_size >= whole.plan.arena_size:
-        best = whole
+        best = replace(whole, obstacle=best and best.obstacle)
     return replace(best, plan_known=best.planned, is_cut_short=is_cut_short)
 
 
@@ -307,11 +308,15 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
     """Return the best of the model's forms with the schedule of regions written into it, and whether the bound ended the search.
 
     The best is the one that fits for the lowest price, else the one with the smallest arena. No further form is tried where one fits as
-    it is, or nearly so.
+    it is, or nearly so. Where the bytes of single kernels show that none fits, the model stays as it is.
     """
     best: WrittenSchedule | None = None
     is_cut_short = False
-    for form in _forms(unblocked_subject(subject), wanted):
+    floors = [(floor_of(form.regions), form) for form in _forms(unblocked_subject(subject), wanted)]
+    floor, lowest = min(floors, key=lambda pair: pair[0].bytes)
+    if wanted.capacity is not None and floor.bytes > wanted.capacity:
+        return replace(subject.as_it_is(), obstacle=obstacle_at(floor, lowest.regions)), False
+    for form in (form for floor, form in floors if wanted.capacity is None or floor.bytes <= wanted.capacity):
         found = FitAttempts(form, replace(wanted, extra_macs=max(form.extra_left, 0.0))).result()
         is_cut_short |= form.regions.is_cut_short
         if found is not None and (best is None or found.worth(wanted.capacity) < best.worth(wanted.capacity)):
@@ -325,11 +330,8 @@ _SHARES = (1.0, 0.5, 0.25)
 """Shares of the capacity: operands of reductions that take more are made twice, where the budget allows it."""
 
 
-def _forms(edited: FitSubject, wanted: FitTarget) -> Iterator[FitSubject]:
-    """Yield the model as it is, and with operands of reductions made twice: the wide ones, then narrower ones too.
-
-    A form with a kernel that is not cut and exceeds the capacity is left out, unless it is the only one.
-    """
+def _forms(edited: FitSubject, wanted: FitTarget) -> list[FitSubject]:
+    """Return the model as it is, and with operands of reductions made twice: the wide ones, then narrower ones too."""
     most = edited.extra_left * edited.regions.network.macs
     forms = [edited]
     size = edited.whole.peak if wanted.capacity is None else wanted.capacity
@@ -338,8 +340,7 @@ def _forms(edited: FitSubject, wanted: FitTarget) -> Iterator[FitSubject]:
         form = None if twice is None else edited.rewritten(twice, exact=False)
         if form is not None and all(form.rewrites != other.rewrites for other in forms):
             forms.append(form)
-    least = forms[0].regions.least if wanted.capacity is None else wanted.capacity
-    yield from [form for form in forms if form.regions.least <= least] or forms[-1:]
+    return forms
 
 
 def unblocked_subject(subject: FitSubject) -> FitSubject:

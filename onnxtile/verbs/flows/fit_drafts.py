@@ -17,7 +17,7 @@ from onnxtile.fitting.editing import copy_of, known_shapes
 from onnxtile.fitting.live_bytes import ALIGNMENT, uncut_peak
 from onnxtile.fitting.read_network import island_tensors, read_network
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.result import ModelCost
+from onnxtile.fitting.result import ModelCost, Obstacle
 from onnxtile.fitting.rewrites.rewrite import ModelRewrite, UnblockedModel, token_cuts
 from onnxtile.fitting.search import SLIGHT, FitTarget, attempts, search_soon, search_within
 from onnxtile.fitting.strips import FitSchedule, Prices
@@ -124,6 +124,8 @@ class WrittenSchedule:
     tiled: TileResult | None = None
     plan_known: ModelPlan | None = None
     is_cut_short: bool = False
+    obstacle: Obstacle | None = None
+    """What is in the way of the capacity, where that was known without a search."""
 
     @property
     def arena(self) -> int:
