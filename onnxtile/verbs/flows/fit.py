@@ -320,8 +320,9 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
 
 def unblocked_subject(subject: FitSubject) -> FitSubject:
     """Return the model after the rewrites that let more of it be cut; without those that take more MACs than the budget."""
-    for exact in dict.fromkeys((subject.options.exact, True)):
-        edit = unblock(subject.model, subject.shapes, exact=exact)
+    given = subject.options.exact
+    for exact, more_macs in dict.fromkeys([(given, not given), (given, False), (True, False)]):
+        edit = unblock(subject.model, subject.shapes, exact=exact, more_macs=more_macs)
         if edit is None:
             continue
         edited = subject.rewritten(edit, exact=subject.options.exact)
