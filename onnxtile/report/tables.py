@@ -478,6 +478,7 @@ def _fitted(result: ResultJson) -> list[Table | Text]:
     }
     rows = [{**before, "model": "before"}, {**after, "model": "after"}]
     tables: list[Table | Text] = [table_of("costs", costs, rows)]
+    tables += tables_of("arena, by the place of inputs", _INPUT_PLACES, result.get("inputs") or ())
     tables += [line(f"sizes: {text}") for _, text in open_sizes(result)]
     movement = result.get("movement")
     if movement:
@@ -496,6 +497,13 @@ def _fitted(result: ResultJson) -> list[Table | Text]:
         tables.append(table_of("alive there", {"tensor": str}, blocked["tensors"][:_SHOWN]))
         tables += tables_of("what is in the way", {"node": str}, blocked["reasons"][:_SHOWN])
     return tables
+
+
+_INPUT_PLACES: dict[str, Shown] = {
+    "inputs": lambda place: "inside" if place["inside"] else "outside",
+    "before": "before",
+    "after": lambda place: f"at most {place['after']:,}" if place["at_most"] else place["after"],
+}
 
 
 def _tiled(result: ResultJson) -> str:
