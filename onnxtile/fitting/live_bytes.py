@@ -179,10 +179,14 @@ class RegionTracer:
             makes = tuple([self._patch(self._made(kernel, result, rows)) for result in kernel.makes])
             self._op(number, operands, makes)
             for result, patch in zip(kernel.makes, makes, strict=True):
+                before = held.get(result)
+                if self.tensors[result].folds:
+                    held[result] = patch if before is None else self._join(result, [before, patch])
+                    parts.get(result, [])[:] = [held[result]]
+                    continue
                 if result in self.results:
                     parts[result].append(patch)
                 if result in readers:
-                    before = held.get(result)
                     held[result] = patch if before is None else self._join(result, [before, patch])
 
     def _rows_in(self, strip: int) -> Iterator[list[PatchRange | None]]:
@@ -382,7 +386,7 @@ class _Count:
 
     def _size(self, patch: Patch) -> int:
         about, (start, stop) = self.tensors[patch.tensor], patch.rows
-        return 0 if about.is_outside and stop - start == about.rows else aligned(about.row_bytes * (stop - start))
+        return 0 if about.is_outside and stop - start == about.rows else aligned(about.bytes_of(stop - start))
 
     def run(self) -> LiveBytes:
         """Count the live bytes while each operation runs."""
@@ -422,7 +426,9 @@ class _Count:
     def _shared(self, at: int, op: PieceOp) -> int | None:
         """Return the operand whose bytes the result takes; None where it has its own."""
         if op.kernel is None:
-            return op.reads[0] if len(op.reads) == 1 and self._is_contiguous(op) else None
+            # Sums are written over the sum so far.
+            is_over = len(op.reads) == 1 or (self._folds(op) and self.last[op.reads[0]] == at)
+            return op.reads[0] if is_over and self._is_contiguous(op) else None
         kernel = self.kernels[op.kernel]
         if kernel.is_view:
             return op.reads[0]
@@ -450,7 +456,10 @@ class _Count:
     def _is_join(self, op: PieceOp) -> bool:
         if op.kernel is not None:
             return self.kernels[op.kernel].is_join or self.kernels[op.kernel].is_island_join
-        return len(op.reads) > 1 and self._is_contiguous(op)
+        return len(op.reads) > 1 and self._is_contiguous(op) and not self._folds(op)
+
+    def _folds(self, op: PieceOp) -> bool:
+        return bool(self.tensors[self.trace.patches[op.makes[0]].tensor].folds)
 
     def _is_split(self, op: PieceOp) -> bool:
         return op.kernel is not None and self.kernels[op.kernel].is_split
@@ -690,7 +699,9 @@ class _StripCosts:
     def _row_bytes(self, tensor: int) -> RowNumbers:
         """Return the bytes of the strips of a result that are complete before each strip."""
         about = self.region.tensors[tensor]
-        lengths = self.about.rows[self.about.makers[tensor]].news.lengths
+        news = self.about.rows[self.about.makers[tensor]].news
+        # A sum is complete with its last part; before that it is among the patches that are kept.
+        lengths = (news.stops == about.rows).astype(np.int64) if about.folds else news.lengths
         sizes = -(-lengths * about.row_bytes // ALIGNMENT) * ALIGNMENT
         return np.concatenate(([0], np.cumsum(sizes)))
 
@@ -767,7 +778,7 @@ class _StripCosts:
             tensor, rows = patches[patch]
             others = weights[makers[tensor]] - 1 if tensor in makers else 0
             if others:
-                size = self.region.tensors[tensor].row_bytes * (rows[1] - rows[0])
+                size = self.region.tensors[tensor].bytes_of(rows[1] - rows[0])
                 kept[tensor] = max(kept.get(tensor, 0), others * aligned(size))
         return sum(kept.values())
 

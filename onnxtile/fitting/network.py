@@ -33,10 +33,18 @@ class FitTensor:
     """Whether it is floats that a QuantizeLinear reads. Its Slices run in the island of this node, which reads all of it to the plan."""
     dtype: Any = field(default=None, compare=False, repr=False)
     """The element type, for the writer."""
+    folds: int = 0
+    """The elements of the axis that it is reduced from, part by part, which count as its rows; 0 for any other tensor.
+
+    Each part makes all its elements, and `joined_by` is the operator that puts those of two parts together.
+    """
+    joined_by: str = ""
 
     @cached_property
     def rows(self) -> int:
         """The number of rows; 1 without such an axis."""
+        if self.folds:
+            return self.folds
         return 1 if self.axis is None else self.dims[self.axis]
 
     @cached_property
@@ -47,7 +55,11 @@ class FitTensor:
     @property
     def size(self) -> int:
         """The bytes of the whole tensor in the arena."""
-        return 0 if self.is_outside else self.row_bytes * self.rows
+        return 0 if self.is_outside else self.bytes_of(self.rows)
+
+    def bytes_of(self, rows: int) -> int:
+        """Return the bytes of a number of rows."""
+        return self.row_bytes * (min(rows, 1) if self.folds else rows)
 
     @property
     def has_contiguous_rows(self) -> bool:

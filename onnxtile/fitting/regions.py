@@ -405,7 +405,7 @@ class Regions:
         while pending:
             operand = pending.pop()
             for source in self.network.kernels[self.makers[operand]].reads:
-                wide = self.row_bytes(source) * 2 > self.row_bytes(operand)
+                wide = self.row_bytes(source) * 2 > self.row_bytes(operand) and not self.network.tensors[source].folds
                 if wide and source not in tensors and self.makers.get(source, -1) >= start:
                     tensors.add(source)
                     pending.append(source)

@@ -13,6 +13,7 @@ from onnxtile.common_options import (
     ModelArgument,
     ReportOptions,
     SizeOptions,
+    TargetOptions,
     VerifyOptions,
     WriteOptions,
 )
@@ -50,7 +51,7 @@ _SHARE = values.ValueKind(_read_share)
 
 
 @dataclass(frozen=True)
-class CurveOptions(VerifyOptions, SizeOptions):
+class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
     """The options of `fit_curve`."""
 
     model: ModelArgument
@@ -70,14 +71,6 @@ class CurveOptions(VerifyOptions, SizeOptions):
     exact: Annotated[bool, Option("allow only rewrites that are equal to the last bit")] = False
     max_nodes: Annotated[int | None, Option("upper bound of the nodes of the result", "N")] = None
     wrap: Annotated[bool, Option("put each region that is cut into a local function")] = False
-    target: Annotated[
-        str | None,
-        Option(
-            "also tile products within limits of the hardware, a file or a name: 64x64x64 ...",
-            "FILE|NAME",
-            choices=Choices("onnxtile.tiling.limits:ready_made", open=True),
-        ),
-    ] = None
 
     @property
     def limits(self) -> Limits | None:
