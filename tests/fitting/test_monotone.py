@@ -27,7 +27,9 @@ def subject(made: onnx.ModelProto) -> FitSubject:
 
 def fitted(about: FitSubject, capacity: int | None, budget: float) -> FittedModel:
     """Return the model cut for a capacity in bytes, or for the smallest arena, within a budget of MACs."""
-    options = replace(about.options, capacity=capacity, smallest=capacity is None, max_extra_macs=budget)
+    given = about.options
+    assert isinstance(given, FitOptions)
+    options = replace(given, capacity=capacity, smallest=capacity is None, max_extra_macs=budget)
     return attempt(options, replace(about, options=options))
 
 

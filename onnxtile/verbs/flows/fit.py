@@ -228,7 +228,7 @@ def candidate(options: FitOptions, subject: FitSubject) -> WrittenSchedule:
         )
     best, is_cut_short = cut(subject, _target(options, capacity))
     if best is None or best.plan.arena_size >= whole.plan.arena_size:
-        best = replace(whole, obstacle=best and best.obstacle)
+        best = replace(whole, obstacle=None if best is None else best.obstacle)
     return replace(best, plan_known=best.planned, is_cut_short=is_cut_short)
 
 
