@@ -197,4 +197,134 @@ def _gru(kernel: _Kernel) -> KernelText | None:
     return KernelText(_DOT, "".join(lines), operands)
 
 
-_TEMPLATES: Mapping[str, Callable[[_Kernel], KernelText | None]] = {"QLinearAdd": _sum, "GRU": _gru}
+# A convolution over images. No condition is inside the innermost loop: the rows and columns of the kernel that are on the image are known
+# before. Where an element of the result is a sum over many channels, that loop is over these.
+
+_CONVOLUTION = """\
+    for (idx_t o = 0; o < ${channels}; ++o) {
+        const ${x_type} *const image = ${x} + o / ${channels_of_group} * ${depth} * ${area};
+        const ${w_type} *const filter = ${w} + o * ${depth} * ${kernel};
+${before}
+        for (idx_t i = 0; i < ${result_rows}; ++i) {
+            const idx_t top = i * ${row_stride} - ${rows_before};
+            const idx_t row = top < 0 ? -top : 0, row_end = ${rows} - top < ${kernel_rows} ? ${rows} - top : ${kernel_rows};
+            for (idx_t j = 0; j < ${result_columns}; ++j) {
+                const idx_t left = j * ${column_stride} - ${columns_before};
+                const idx_t column = left < 0 ? -left : 0;
+                const idx_t column_end = ${columns} - left < ${kernel_columns} ? ${columns} - left : ${kernel_columns};
+                ${sum_type} sum = ${first};
+${loops}
+                ${y}[(o * ${result_rows} + i) * ${result_columns} + j] = ${stored};
+            }
+        }
+    }
+"""
+_POINTWISE = """\
+    for (idx_t o = 0; o < ${channels}; ++o) {
+        const ${x_type} *const image = ${x} + o / ${channels_of_group} * ${depth} * ${area};
+        const ${w_type} *const filter = ${w} + o * ${depth};
+${before}
+        for (idx_t i = 0; i < ${result_rows}; ++i) {
+            for (idx_t j = 0; j < ${result_columns}; ++j) {
+                const ${x_type} *a = image + i * ${row_stride} * ${columns} + j * ${column_stride};
+                ${sum_type} sum = ${first};
+                for (idx_t c = 0; c < ${depth}; ++c, a += ${area}) sum += ${product};
+                ${y}[(o * ${result_rows} + i) * ${result_columns} + j] = ${stored};
+            }
+        }
+    }
+"""
+_OVER_CHANNELS = """\
+                for (idx_t k = row; k < row_end; ++k) {
+                    for (idx_t l = column; l < column_end; ++l) {
+                        const ${x_type} *a = image + (top + k) * ${columns} + left + l;
+                        const ${w_type} *b = filter + k * ${kernel_columns} + l;
+                        for (idx_t c = 0; c < ${depth}; ++c, a += ${area}, b += ${kernel}) sum += ${product};
+                    }
+                }"""
+_OVER_COLUMNS = """\
+                for (idx_t c = 0; c < ${depth}; ++c) {
+                    for (idx_t k = row; k < row_end; ++k) {
+                        const ${x_type} *const a = image + c * ${area} + (top + k) * ${columns} + left;
+                        const ${w_type} *const b = filter + c * ${kernel} + k * ${kernel_columns};
+                        for (idx_t l = column; l < column_end; ++l) sum += ${product};
+                    }
+                }"""
+_ROUNDED = """\
+        const int32_t x_zero = ${x_zero}[0], w_zero = ${w_zero}[${w_zero_at}];
+        const float scale = ${x_scale}[0] * ${w_scale}[${w_scale_at}] / ${y_scale}[0], zero = (float)${y_zero}[0];
+"""
+_CLAMPED = """\
+static ${type} KERNEL_rounded(float value, float zero) {
+    const float nearest = nearbyintf(value) + zero;
+    return (${type})(nearest < ${low} ? ${low} : nearest > ${high} ? ${high} : nearest);
+}
+"""
+_CTYPES: Mapping[int, str] = {onnx.TensorProto.FLOAT: "float", onnx.TensorProto.INT8: "int8_t", onnx.TensorProto.UINT8: "uint8_t"}
+_LIMITS: Mapping[int, tuple[str, str]] = {onnx.TensorProto.INT8: ("-128.0f", "127.0f"), onnx.TensorProto.UINT8: ("0.0f", "255.0f")}
+_LEAST_DEPTH = 4
+"""Channels from which the innermost loop is over them."""
+
+
+def _convolution(kernel: _Kernel) -> KernelText | None:
+    """Return a Conv or QLinearConv of one image without dilation or automatic padding; others are emx-onnx-cgen's.
+
+    QLinearConv is rounded as emx-onnx-cgen and onnxruntime do: the sum in 32 bits times x_scale · w_scale / y_scale, to the nearest even.
+    """
+    is_rounded = kernel.node.op_type == "QLinearConv"
+    x, w, bias = (kernel.name(place) for place in ((0, 3, 8) if is_rounded else (0, 1, 2)))
+    y = kernel.result(0)
+    sizes, weights, result = (kernel.form(name).sizes for name in (x, w, y))
+    attributes = kernel.attributes
+    if len(sizes) != 4 or sizes[0] != 1 or kernel.form(x).dtype not in _CTYPES or kernel.form(y).dtype not in _CTYPES:
+        return None
+    if attributes.get("auto_pad", b"NOTSET") != b"NOTSET" or set(attributes.get("dilations", [1])) != {1}:
+        return None
+    rows, columns = attributes.get("strides", [1, 1])
+    pads = attributes.get("pads", [0] * 4)
+    holes: dict[str, object] = {
+        **{"x": x, "w": w, "y": y, "x_type": _CTYPES[kernel.form(x).dtype], "w_type": _CTYPES[kernel.form(w).dtype]},
+        **{"channels": result[1], "channels_of_group": result[1] // attributes.get("group", 1), "depth": weights[1]},
+        **{"rows": sizes[2], "columns": sizes[3], "area": sizes[2] * sizes[3]},
+        **{"kernel_rows": weights[2], "kernel_columns": weights[3], "kernel": weights[2] * weights[3]},
+        **{"result_rows": result[2], "result_columns": result[3], "row_stride": rows, "column_stride": columns},
+        **{"rows_before": pads[0], "columns_before": pads[1]},
+        **{"sum_type": "float", "first": f"{bias}[o]" if bias else "0", "before": "", "stored": "sum"},
+    }
+    operands, low, high = [x, w, bias, y], "", ""
+    if is_rounded:
+        names = dict(
+            zip(
+                ("x_scale", "x_zero", "w_scale", "w_zero", "y_scale", "y_zero"),
+                map(kernel.name, (1, 2, 4, 5, 6, 7)),
+                strict=True,
+            )
+        )
+        low, high = _LIMITS[kernel.form(y).dtype]
+        each = {
+            f"{name}_at": "o" if prod(kernel.form(names[name]).sizes) > 1 else "0" for name in ("w_zero", "w_scale")
+        }
+        holes |= {
+            "sum_type": "int32_t",
+            "stored": "KERNEL_rounded((float)sum * scale, zero)",
+            "before": _ROUNDED,
+            **names,
+            **each,
+        }
+        operands += names.values()
+    is_pointwise = weights[2:] == (1, 1) and not any(pads)
+    is_deep = weights[1] >= _LEAST_DEPTH
+    loops = "" if is_pointwise else _OVER_CHANNELS if is_deep else _OVER_COLUMNS
+    pair = ("*a", "filter[c]") if is_pointwise else ("*a", "*b") if is_deep else ("a[l]", "b[l]")
+    product = "({} - x_zero) * ({} - w_zero)" if is_rounded else "{} * {}"
+    text = (_POINTWISE if is_pointwise else _CONVOLUTION).replace("${loops}", loops)
+    text = _filled(_filled(text, {"product": product.format(*pair), "before": holes.pop("before")}), holes)
+    lines = (line for line in text.splitlines(keepends=True) if line.strip())
+    helper = _filled(_CLAMPED, {"type": _CTYPES[kernel.form(y).dtype], "low": low, "high": high}) if is_rounded else ""
+    return KernelText(helper, "".join(lines), tuple(dict.fromkeys(name for name in operands if name)))
+
+
+_TEMPLATES: Mapping[str, Callable[[_Kernel], KernelText | None]] = {
+    **{"Conv": _convolution, "QLinearConv": _convolution},
+    **{"GRU": _gru, "QLinearAdd": _sum},
+}

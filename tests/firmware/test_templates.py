@@ -12,6 +12,7 @@ from onnx import numpy_helper
 pytest.importorskip("emx_onnx_cgen", reason="the extra c is not installed")
 
 import onnxtile
+from models.make_quantised import FORMS
 from onnxtile.firmware.build import build
 from onnxtile.model.feeds import Wanted
 from tests.firmware.test_program import built, needs_cc, opened_of
@@ -83,3 +84,49 @@ def test_other_recurrent_units_are_not_ours(attributes: str) -> None:
         model.graph.initializer.append(numpy_helper.from_array(array, name))
     made = built(model)
     assert made.proof.equal and "H_prev" in made.source.code
+
+
+CONVOLUTIONS = [
+    ("1, 3, 9, 8", "6, 3, 3, 3", "pads = [1, 1, 1, 1]"),
+    ("1, 8, 9, 8", "6, 8, 3, 2", "pads = [1, 0, 2, 1], strides = [2, 1]"),
+    ("1, 8, 5, 5", "4, 2, 1, 1", "group = 4, strides = [2, 2]"),
+    ("1, 6, 7, 9", "6, 1, 5, 3", "group = 6, pads = [4, 2, 2, 0]"),
+    ("1, 4, 2, 2", "8, 1, 3, 3", "group = 4, pads = [3, 3, 3, 3], strides = [3, 3]"),
+    ("1, 5, 4, 4", "3, 5, 1, 1", ""),
+]
+OTHER_CONVOLUTIONS = [
+    ("2, 3, 6, 6", "4, 3, 3, 3", ""),
+    ("1, 3, 9, 9", "4, 3, 3, 3", "dilations = [2, 2]"),
+    ("1, 3, 9, 9", "4, 3, 3, 3", 'auto_pad = "SAME_UPPER"'),
+    ("1, 3, 9", "4, 3, 3", ""),
+]
+
+
+@needs_cc
+@pytest.mark.parametrize("form", ["float", "qoperator-per-channel", "qoperator-u8s8"])
+@pytest.mark.parametrize(
+    ("sizes", "weight", "attributes", "ours"),
+    [(*case, True) for case in CONVOLUTIONS] + [(*case, False) for case in OTHER_CONVOLUTIONS],
+)
+def test_convolutions_of_all_shapes(
+    form: str, sizes: str, weight: str, attributes: str, ours: bool, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(0)
+    shape = [int(size) for size in weight.split(", ")]
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float[{sizes}] x) => (float y) {{
+            c = Conv <kernel_shape = {shape[2:]}{", " if attributes else ""}{attributes}> (x, w, b)
+            y = Relu(c)
+        }}"""
+    )
+    for name, size in (("w", tuple(shape)), ("b", (shape[0],))):
+        model.graph.initializer.append(numpy_helper.from_array(random.normal(size=size).astype(np.float32), name))
+    model = onnx.shape_inference.infer_shapes(model)
+    onnx.save(model, tmp_path / "model.onnx")
+    if form != "float":
+        FORMS[form](tmp_path / "model.onnx", tmp_path / "model.onnx")
+    made = built(tmp_path / "model.onnx")
+    results = made.proof.results
+    assert made.proof.equal and (results is None or results.one_step == 0)
+    assert ("row_end" in made.source.code or "a +=" in made.source.code) == ours
