@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from onnxtile.declare import values
 from onnxtile.declare.option import REPORTING, SIZES, WRITING, Choices, Option, Positional
+from onnxtile.declare.target import TargetFigures
 from onnxtile.system.errors import UsageError
 from onnxtile.system.progress import Progress, silent
+from onnxtile.system.registry import imported
 from onnxtile.system.text import whole
 
 if TYPE_CHECKING:
@@ -52,6 +55,7 @@ class SizeOptions(WatchOptions):
             ("--dim",),
             SIZES,
             kind=values.DIMS,
+            main=True,
         ),
     ] = None
     shapes: Annotated[
@@ -62,6 +66,7 @@ class SizeOptions(WatchOptions):
             ("--shape",),
             SIZES,
             kind=values.SHAPES,
+            main=True,
         ),
     ] = None
 
@@ -182,9 +187,9 @@ class VerifyOptions(WatchOptions):
 class ReportOptions(WatchOptions):
     """Every command: how it reports, and what its runs may take."""
 
-    as_json: Annotated[str | None, Option("write the result as JSON, - for stdout", "FILE", ("--json",), REPORTING)] = (
-        None
-    )
+    as_json: Annotated[
+        str | None, Option("write the result as JSON, - for stdout", "FILE", ("--json",), REPORTING, main=True)
+    ] = None
     quiet: Annotated[bool, Option("print errors only", flags=("-q", "--quiet"), heading=REPORTING)] = False
     debug: Annotated[bool, Option("show the traceback of an error", heading=REPORTING)] = False
     run_seconds: Annotated[
@@ -203,15 +208,49 @@ class WriteOptions(ReportOptions):
 
     output: Annotated[
         str | None,
-        Option("output file, - for stdout", "OUT", ("-o", "--output"), WRITING, default="beside IN"),
+        Option("output file, - for stdout", "OUT", ("-o", "--output"), WRITING, default="beside IN", main=True),
     ] = None
     force: Annotated[bool, Option("allow OUT to be IN", heading=WRITING)] = False
     dry_run: Annotated[bool, Option("do not write the model", heading=WRITING)] = False
 
 
 @dataclass(frozen=True, kw_only=True)
+class TargetOptions(WatchOptions):
+    """Verbs that take limits and figures of the hardware from a file."""
+
+    target: Annotated[
+        str | Path | Mapping[str, Any] | None,
+        Option(
+            "hardware: limits of a tile, speeds, streams; a file or a name: 64x64x64 ...",
+            "FILE|NAME",
+            kind=values.TARGET,
+            choices=Choices("onnxtile.tiling.limits:ready_made", open=True),
+            main=True,
+            replaces={
+                "bandwidth": '--target target.toml, and in it bandwidth.dram = "8GB/s"',
+                "macs_per_second": '--target target.toml, and in it macs_per_second = "4G"',
+                "streams": "--target target.toml, and in it streams = 2",
+                "c_kernels": '--target target.toml, and in it c_kernels = "table.toml"',
+                "max_rows": "--target target.toml, and in it rows = 4",
+                "max_columns": "--target target.toml, and in it columns = 4",
+                "max_channels": "--target target.toml, and in it channels = 16",
+                "max_filters": "--target target.toml, and in it filters = 16",
+            },
+        ),
+    ] = None
+
+    @cached_property
+    def figures(self) -> TargetFigures:
+        """The figures of the target beside its limits. Raises UsageError."""
+        if self.target is None:
+            return TargetFigures()
+        found: TargetFigures = imported("onnxtile.tiling.limits:figures_of")(self.target)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
 class EmitOptions:
-    """The files that a plan is written to, and the looks of its pictures."""
+    """The files that a plan is written to."""
 
     emit: Annotated[
         tuple[str, ...],
@@ -221,6 +260,11 @@ class EmitOptions:
             heading=WRITING,
             kind=values.TEXTS,
             endings=Choices("onnxtile.report.format:endings"),
+            main=True,
+            replaces={
+                **dict.fromkeys(("names", "no_names"), "--emit plan.html: a button of the page shows names"),
+                "color_by": "--emit plan.html: buttons of the page choose the colours",
+            },
         ),
     ] = ()
     weights: Annotated[
@@ -232,12 +276,6 @@ class EmitOptions:
             choices=Choices("onnxtile.firmware.weights:HOLDERS"),
         ),
     ] = "code"
-    c_kernels: Annotated[
-        Path | None,
-        Option(
-            "functions in C of your own for kernels of a .c, as a table", "TABLE.toml", heading=WRITING, default="none"
-        ),
-    ] = None
     target_cc: Annotated[
         str,
         Option(
@@ -251,20 +289,6 @@ class EmitOptions:
         str,
         Option("command that runs a program of the target", '"qemu-system-arm ..."', heading=WRITING, default="none"),
     ] = ""
-    names: Annotated[
-        bool | None,
-        Option("label tensors in pictures", flags=("--names/--no-names",), heading=WRITING, default="where they fit"),
-    ] = None
-    color_by: Annotated[
-        str | None,
-        Option(
-            "colours of tensors in pictures",
-            "operator|layer|kind",
-            heading=WRITING,
-            default="operator",
-            choices=Choices("onnxtile.report.format:COLOR_BY"),
-        ),
-    ] = None
 
     @property
     def wants_c(self) -> bool:

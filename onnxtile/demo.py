@@ -99,7 +99,7 @@ def _stage(title: str, model: Path, command: str, meta_ops: int, tiles: int, pro
     if not verdict.equal:
         raise Mismatch(f"the outputs of {target.name} differ from those of {ORIGINAL}", hint="please report it")
     held = {inside.operator: "inside" for inside in planned.plan.insides}
-    counted = api.plan(model, workspaces=held, verify=False).plan if held else planned.plan
+    counted = api.plan(model, layout={"workspaces": held}, verify=False).plan if held else planned.plan
     return Stage(
         model=title,
         file=model.name,

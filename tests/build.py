@@ -9,9 +9,18 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from onnxtile.declare.layout_rules import LayoutTable
+
 Dims: TypeAlias = Sequence[int | str | None] | None
 Values: TypeAlias = Iterable[onnx.ValueInfoProto] | Mapping[str, Dims | tuple[int, Dims]]
 """Inputs or outputs of a graph, by name: their dimensions where they are floats, else the element type and the dimensions."""
+
+
+def with_layout(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of a plan, with pins, places, kept tensors, workspaces and whole buffers among them as its layout."""
+    rules = {name: options[name] for name in LayoutTable.__annotations__ if name in options}
+    others = {name: value for name, value in options.items() if name not in rules}
+    return {**others, "layout": rules} if rules else others
 
 
 def parsed(text: str, *functions: str, opset: int = 17, ir_version: int = 10, **domains: int) -> onnx.ModelProto:

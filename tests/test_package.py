@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -70,6 +71,31 @@ def test_the_wheel_holds_patterns_models_grammar_and_licence(wheel: Path) -> Non
             assert file.relative_to(ROOT).as_posix() in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not any(name.startswith(("tests", "docs", ".ci")) or "__pycache__" in name for name in names)
+
+
+def test_a_container_gets_all_that_the_wheel_is_made_of(wheel: Path, tmp_path: Path) -> None:
+    """The files that the Dockerfile copies make the same wheel. No container is run."""
+    copies = re.findall(r"^COPY (.+) /src/(.*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    for names, target in copies:
+        for name in names.split():
+            source = ROOT / name
+            if source.is_dir():
+                shutil.copytree(source, tmp_path / "src" / target, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                (tmp_path / "src").mkdir(exist_ok=True)
+                shutil.copy(source, tmp_path / "src")
+    isolation = [] if importlib.util.find_spec("hatchling") is None else ["--no-isolation"]
+    out = tmp_path / "dist"
+    _quiet(sys.executable, "-m", "build", "--wheel", *isolation, "--outdir", out, tmp_path / "src", folder=tmp_path)
+    (made,) = out.glob("*.whl")
+    assert _content(made) == _content(wheel)
+
+
+def _content(wheel: Path) -> dict[str, int]:
+    """Return the files of a wheel with their checksums."""
+    return {
+        file.filename: file.CRC for file in zipfile.ZipFile(wheel).infolist() if not file.filename.endswith("RECORD")
+    }
 
 
 def test_the_wheel_is_small(wheel: Path) -> None:
@@ -171,7 +197,7 @@ def test_the_sources_hold_documents_and_tests(tmp_path: Path) -> None:
     for folder in ("docs", "patterns", "limits"):
         for path in (path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts):
             assert path.relative_to(ROOT).as_posix() in names
-    assert {"mkdocs.yml", "README.md", "CHANGELOG.md", "LICENSE", "tests/conftest.py"} <= names
+    assert {"mkdocs.yml", "README.md", "CHANGELOG.md", "LICENSE", "Dockerfile", "tests/conftest.py"} <= names
 
 
 def test_oldest_dependencies_are_stated_as_their_own_dependencies_need_them(installed: Path) -> None:

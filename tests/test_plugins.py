@@ -133,7 +133,7 @@ def _model(tmp_path: Path) -> Path:
 
 def test_planner_order_and_format_of_another_distribution(install: Install, model: Path, tmp_path: Path) -> None:
     install()
-    planned = onnxtile.plan(model, planner="acme-stack", order="acme-file")
+    planned = onnxtile.plan(model, search="acme-stack", order="acme-file")
     assert (planned.plan.planner, planned.plan.order) == ("acme-stack", "acme-file")
     planned.write(tmp_path / "plan.acme")
     assert (tmp_path / "plan.acme").read_text().splitlines()[
@@ -179,7 +179,7 @@ def test_the_command_lists_and_takes_them(install: Install, model: Path, tmp_pat
         return done.stdout
 
     assert "acme-stack" in run("list", "planners") and ".acme" in run("list", "formats")
-    run("plan", model, "--planner", "acme-stack", "--emit", "plan.acme", "-o", "out.onnx")
+    run("plan", model, "--search", "acme-stack", "--emit", "plan.acme", "-o", "out.onnx")
     assert (tmp_path / "plan.acme").exists()
 
 

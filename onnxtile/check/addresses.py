@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from onnxtile.check.graph import Graph, GraphNode, Value
 from onnxtile.check.operators import TAKES_PARTS
-from onnxtile.check.sharing import RunOrder, SharedStates, held
+from onnxtile.check.sharing import RunOrder, SharedStates, held, runs_read
 from onnxtile.declare.plan_document import (
     NO_SHAPE,
     SHARED,
@@ -112,7 +112,8 @@ def bytes_read(node: GraphNode, value: Value, states: SharedStates) -> list[tupl
         return None
     taken = {link.result: link.at for link in held(node, states) if link.operand is value and link.rule == "part"}
     if set(taken) != {result for result in node.outputs if result.name}:
-        return None
+        is_spread = any(one in states.spread for one in (value, *node.outputs))
+        return runs_read(node) if node.inputs[0] is value and not is_spread else None
     return [(at, at + (result.bytes or 0)) for result, at in taken.items()]
 
 

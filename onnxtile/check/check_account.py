@@ -25,11 +25,21 @@ import onnx
 if TYPE_CHECKING or __package__:
     from onnxtile.check.graph import STEP, Graph, GraphModel, GraphNode, Value, ValueFacts, inferred
     from onnxtile.check.operators import JOINS, appends, is_contiguous
-    from onnxtile.check.sharing import Boxes, Link, RunOrder, SharedStates, boxes_of, carried, held, written_over
+    from onnxtile.check.sharing import (
+        Boxes,
+        Link,
+        RunOrder,
+        SharedStates,
+        boxes_of,
+        carried,
+        held,
+        runs_read,
+        written_over,
+    )
 else:
     from graph import STEP, Graph, GraphModel, GraphNode, Value, ValueFacts, inferred
     from operators import JOINS, appends, is_contiguous
-    from sharing import Boxes, Link, RunOrder, SharedStates, boxes_of, carried, held, written_over
+    from sharing import Boxes, Link, RunOrder, SharedStates, boxes_of, carried, held, runs_read, written_over
 
 UNITS = "this order, its aliases and whole units"
 """The scope of a proof in which no two buffers share a unit of the alignment."""
@@ -102,10 +112,13 @@ class ByteGraph:
 
     def part(self, link: Link) -> Pieces:
         """Return the pieces of an operand that are those of a view or part; none where they are not known."""
-        pieces, start, stop = self.held(link.operand), link.at, link.at + (link.result.bytes or 0)
-        if sum(end - begin for _, begin, end in pieces) != link.operand.bytes:
+        return self.between(link.operand, link.at, link.at + (link.result.bytes or 0))
+
+    def between(self, value: Value, start: int, stop: int) -> Pieces:
+        """Return the pieces of the bytes of a value from `start` to `stop`; none where they are not known."""
+        pieces, found = self.held(value), Pieces()
+        if sum(end - begin for _, begin, end in pieces) != value.bytes:
             return []
-        found = []
         for origin, begin, end in pieces:
             low, high = begin + max(start, 0), begin + min(stop, end - begin)
             found += [(origin, low, high)] if low < high else []
@@ -135,9 +148,16 @@ class ByteGraph:
         whole = [] if boxes is None else [x for x in (boxes.operands if kind == "join" else boxes.operands[:1]) if x]
         self.pairs += [*alike, *((v.name, x.name) for v in made for x in whole if self.held(x))]
         self.loose |= {v.name for v in (*node.outputs, *whole)} if kind and kind != "view" else set()
-        left = [] if kind == "moved" else [v for v in reads if kind != "cut" or v is not whole[0]]
+        parts += [] if kind else self.runs(node)
+        left = [] if kind == "moved" else [v for v in reads if not parts or v is not node.inputs[0]]
         read = chain(*parts, *(self.held(v) for v in left))
         return [v.name for v in made], [*read], alike, appends(node.op_type)
+
+    def runs(self, node: GraphNode) -> list[Pieces]:
+        """Return the bytes that a node reads of its first operand, where it reads a few runs of them; none where it reads all."""
+        first = node.inputs[0] if node.inputs else None
+        ends = None if first is None else runs_read(node)
+        return [] if first is None or ends is None else [self.between(first, *run) for run in ends]
 
     def number(self, rows: list[Any], states: Mapping[str, str], unit: int) -> None:
         """Cut tensors into the bytes that are touched as a whole. A part of another may lie at any address, and so may all in its bytes."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import TYPE_CHECKING
 
 import onnx
@@ -333,6 +333,32 @@ def _distance(whole: Value, box: Value, corner: Sequence[int]) -> int | None:
     if bits < 8 or any(start + length > size for start, length, size in zip(corner, inner, outer, strict=True)):
         return None
     return table.elements_before(outer, corner) * bits // 8 if table.is_contiguous(outer, inner) else None
+
+
+MOST_RUNS = 4
+"""A Slice of more runs of bytes counts as one that reads its whole operand."""
+
+
+def runs_read(node: GraphNode) -> list[tuple[int, int]] | None:
+    """Return the bytes of operand 0 that a Slice reads, by starts and ends; None where they are more runs, or it is not known which."""
+    whole, box = node.inputs[0], node.outputs[0]
+    if node.op_type != "Slice" or not node.is_standard or whole is None or any_open((*node.inputs, *node.outputs)):
+        return None
+    outer, inner, bits = whole.shape, box.shape, whole.bits
+    corner = None if outer is None else _slice_corner(node, outer)
+    if outer is None or inner is None or bits is None or corner is None or bits < 8 or len(outer) != len(inner):
+        return None
+    # Behind so many first indices, the rest of the box is one run.
+    first = next((axis for axis in range(len(outer)) if table.is_contiguous(outer[axis:], inner[axis:])), None)
+    if first is None or math.prod(inner[:first]) > MOST_RUNS:
+        return None
+    length = math.prod(inner[first:]) * bits // 8
+    ends = []
+    for index in product(*map(range, inner[:first])):
+        place = [start + step for start, step in zip(corner, index, strict=False)] + list(corner[first:])
+        start = table.elements_before(outer, place) * bits // 8
+        ends.append((start, start + length))
+    return ends
 
 
 # Results that are written over operands.

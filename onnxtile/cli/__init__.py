@@ -14,7 +14,8 @@ import typer
 from onnxtile.cli.app import build, verbs
 from onnxtile.cli.command import worded
 from onnxtile.cli.streams import Signals, leads_nowhere, open_streams, say, show_warnings
-from onnxtile.system.errors import MOST, OnnxtileError, capped, error_line, escaped
+from onnxtile.declare.option import replaced
+from onnxtile.system.errors import MOST, OnnxtileError, UsageError, capped, error_line, escaped
 from onnxtile.system.files import remove_temporary
 from onnxtile.system.modules import defer
 from onnxtile.system.process import silence_libraries
@@ -57,7 +58,8 @@ def _run() -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 2
     except typer.TyperException as error:
-        return _failed(_one_line(error), _help_of(error), 2)
+        gone = _replaced(error)
+        return _failed(_one_line(error), _help_of(error), 2) if gone is None else _failed(str(gone), gone.hint, 2)
     except BrokenPipeError:  # as in `onnxtile ... | head`: the reader has seen enough
         leads_nowhere(1)
         return 1
@@ -86,6 +88,14 @@ def _message_of(error: Exception) -> tuple[str, str | None, int]:
 def _one_line(error: Exception) -> str:
     formatted: Callable[[], str] = getattr(error, "format_message", lambda: str(error))
     return " ".join(formatted().split())
+
+
+def _replaced(error: Exception) -> UsageError | None:
+    """Return the error for an option that the command had before; None for any other error."""
+    context: Any = getattr(error, "ctx", None)
+    name = getattr(error, "option_name", None)
+    verb = None if context is None else verbs().get(" ".join(context.command_path.split()[1:]))
+    return None if verb is None or name is None else replaced(verb.command, name)
 
 
 def _help_of(error: Exception) -> str:

@@ -72,20 +72,45 @@ class _AsGiven:
         return value
 
 
+_ALL = "all"
+"""The word after --help that asks for all options."""
+_FEW = 14
+"""Options that are shown together; of more, help shows the main ones first."""
+
+
 class Command(_Plain, TyperCommand):
-    """A command whose options stand under the headings that they name."""
+    """A command whose options stand under the headings that they name; `--help all` shows those that are not main ones, too."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments; `all` after --help is part of it."""
+        asked = next((place for place, word in enumerate(args) if word in ctx.help_option_names), len(args))
+        if args[asked + 1 : asked + 2] == [_ALL]:
+            ctx.meta[_ALL] = True
+            args = args[: asked + 1]
+        read_args: list[str] = super().parse_args(ctx, args)
+        return read_args
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, the options without a heading, the command's own headings, then the common ones."""
+        params = self.get_params(ctx)
+        hidden = set() if _ALL in ctx.meta or len(params) <= _FEW else {param.name for param in params} - self._first
         headings: dict[str, list[tuple[str, str]]] = {_ARGUMENTS: []}
-        for param in self.get_params(ctx):
+        for param in params:
             record = param.get_help_record(ctx)
-            if record is not None:
+            if record is not None and param.name not in hidden:
                 headings.setdefault(_heading(param), []).append(_short(record))
         of_command = [heading for heading in headings if heading not in _LAST]
         for heading in (heading for heading in (*of_command, *_LAST) if headings.get(heading)):
             with formatter.section(heading):
                 formatter.write_dl(headings[heading])
+        if hidden:
+            formatter.write_paragraph()
+            formatter.write_text(f"{len(hidden)} more options: {ctx.command_path} --help {_ALL}")
+
+    @property
+    def _first(self) -> set[str]:
+        """The names of the arguments and options that help always shows."""
+        return {"help", *getattr(self.callback, "main", ())}
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         """Write the examples, a line each."""
@@ -370,6 +395,8 @@ def command(app: typer.Typer, verb: Verb, name: str) -> None:
     ]
     run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    main = {name for name, parameter in known.items() if getattr(parameter.about, "main", True)}
+    run.main = main  # type: ignore[attr-defined]
     text, examples = split(verb.command.__doc__)
     app.command(name, cls=Command, help=text, epilog=examples)(run)
 

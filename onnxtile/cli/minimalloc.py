@@ -111,7 +111,7 @@ def _plan(options: argparse.Namespace) -> PlanResult:
     if options.capacity < 0:
         raise UsageError(f"the capacity must not be negative: {options.capacity}")
     if options.minimize_capacity or not options.capacity:
-        smallest = plan_problem(options.input, time=limit)
+        smallest = plan_problem(options.input, search=limit)
         if smallest.arena_size <= options.capacity:
             return smallest
     if not options.capacity:  # MiniMalloc's default
@@ -119,7 +119,7 @@ def _plan(options: argparse.Namespace) -> PlanResult:
             f"the arena needs {smallest.arena_size:,} bytes, more than its capacity of 0", hint="give --capacity=BYTES"
         )
     try:
-        return plan_problem(options.input, capacity={"arena": options.capacity}, time=limit)
+        return plan_problem(options.input, capacity={"arena": options.capacity}, search=limit)
     except Infeasible as error:
         if any(row.get("gaps") for row in _rows(_read(options.input))):
             raise Infeasible(

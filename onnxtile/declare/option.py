@@ -17,7 +17,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import Enum
 from functools import cache, wraps
 from pathlib import Path
@@ -30,6 +30,7 @@ from onnxtile.system.errors import (
     Entry,
     OnnxtileError,
     QueryError,
+    UsageError,
     Wording,
     about_options,
     in_python,
@@ -135,7 +136,8 @@ class Option:
     """An option: its help, how its value is shown, and what its field's name and type do not say.
 
     `flags` are its names on the command line, where these are not `--` and the field's name; one that begins with `--no-` turns a flag off.
-    `default` tells the default where the value in the declaration does not. `endings` are those of the files that it names.
+    `default` tells the default where the value in the declaration does not. `endings` are those of the files that it names. Help shows
+    those options first that are `main`. `replaces` has the names of options that there are no more, each with what says the same now.
     """
 
     help: str
@@ -146,6 +148,8 @@ class Option:
     kind: ValueKind | None = None
     choices: Choices | None = None
     endings: Choices | None = None
+    main: bool = False
+    replaces: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -212,7 +216,8 @@ class VerbParameter:
         try:
             value_read = self.kind.read(value)
         except Unreadable as error:
-            shown = value if error.key is None else Entry(error.key, value[error.key])
+            shown = value[0] if isinstance(value, list) and len(value) == 1 else value
+            shown = shown if error.key is None else Entry(error.key, value[error.key])
             raise invalid(self.name, shown, reason=error.reason, hint=error.hint or "") from None
         if self.choices is not None and not self.choices.open:
             for entry in value_read if isinstance(value_read, tuple) else (value_read,):
@@ -226,17 +231,17 @@ def parameters(declaration: type) -> dict[str, VerbParameter]:
     """Return the arguments and options that a declaration has, by the names of its fields."""
     hints = get_type_hints(declaration, include_extras=True)
     by_name = {}
-    for field in fields(declaration):
+    for one in fields(declaration):
         about = next(
-            (mark for mark in getattr(hints[field.name], "__metadata__", ()) if isinstance(mark, Option | Positional)),
+            (mark for mark in getattr(hints[one.name], "__metadata__", ()) if isinstance(mark, Option | Positional)),
             None,
         )
         if about is not None:
-            hint = get_args(hints[field.name])[0]
+            hint = get_args(hints[one.name])[0]
             kind, choices = _kind(hint)
             optional = hint is Any or NoneType in get_args(hint)
-            by_name[field.name] = VerbParameter(
-                field.name, about, about.kind or kind, field.default, about.choices or choices, optional
+            by_name[one.name] = VerbParameter(
+                one.name, about, about.kind or kind, one.default, about.choices or choices, optional
             )
     return by_name
 
@@ -246,6 +251,16 @@ def options(declaration: type) -> dict[str, VerbParameter]:
     return {
         name: parameter for name, parameter in parameters(declaration).items() if isinstance(parameter.about, Option)
     }
+
+
+def replaced(declaration: type, name: str) -> UsageError | None:
+    """Return the error for an option `name` that a declaration has no more, which says what does the same; None where it never had it."""
+    key = name.lstrip("-").replace("-", "_")
+    for parameter in options(declaration).values():
+        assert isinstance(parameter.about, Option)
+        if key in parameter.about.replaces:
+            return UsageError(f"there is no {name} any more", hint=f"write {parameter.about.replaces[key]}")
+    return None
 
 
 def _kind(hint: Any) -> tuple[ValueKind, Choices | None]:
@@ -312,7 +327,7 @@ def declared(declaration: Callable[P, O]) -> Callable[[Callable[[O], R]], VerbFu
             try:
                 bound = signature.bind(*args, **given)
             except TypeError as error:
-                raise TypeError(f"{body.__name__}() {error}") from None
+                raise _misspelled(declaration, given) or TypeError(f"{body.__name__}() {error}") from None
             settings = read(declaration, bound.arguments)
             try:
                 return body(settings)
@@ -327,6 +342,14 @@ def declared(declaration: Callable[P, O]) -> Callable[[Callable[[O], R]], VerbFu
         return cast(VerbFunction[P, O, R], call)
 
     return decorate
+
+
+def _misspelled(declaration: Any, given: Mapping[str, Any]) -> UsageError | None:
+    """Return the error for the first of the arguments `given` that is an option of before; None where none is."""
+    error = next((error for name in given if (error := replaced(declaration, name)) is not None), None)
+    if error is not None:
+        reword(error, options(declaration), in_python)
+    return error
 
 
 def _doc(text: str, declaration: Any) -> str:

@@ -294,6 +294,10 @@ def _rule(value: Any) -> str:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else read_text(value)
 
 
+read_names = _table_of(read_text)
+"""Returns texts by name."""
+read_rules = _table_of(_rule)
+"""Returns rules by name, as texts: "4096 shared", or a number."""
 read_offsets = _table_of(_offset)
 """Returns offsets in bytes by name: a number of at least 0, or a text such as "4KiB"."""
 read_rates = _table_of(read_rate)
@@ -303,15 +307,20 @@ read_dims = _table_of(_dim)
 read_shapes = _table_of(_shape)
 """Returns whole shapes of inputs, by name: "1x3x224x224", or a sequence of sizes; a size may be a range, as in "1x3x48x(1:320)"."""
 
+
+def read_target(value: Any) -> str | Mapping[str, Any]:
+    """Return the name or the file of a target, or a table of what such a file says."""
+    return value if isinstance(value, Mapping) else str(read_file(value))
+
+
 FLAG = ValueKind(read_flag, flag=True)
+TARGET = ValueKind(read_target)
 COUNT = ValueKind(read_count, number_or_text)
 RUNS = ValueKind(read_runs, number_or_text)
 NATURAL = ValueKind(read_natural, number_or_text)
 SECONDS = ValueKind(read_seconds, seconds_or_text)
 SIZE = ValueKind(read_size, number_or_text)
 SIZES = ValueKind(read_sizes, several=True, pair="NAME=SIZE", lone=True)
-OFFSETS = ValueKind(read_offsets, several=True, pair="NAME=OFFSET")
-NAMES = ValueKind(_table_of(read_text), several=True, pair="NAME=MEMORY")
 TEXT = ValueKind(read_text)
 TEXTS = ValueKind(read_texts, several=True)
 PATTERNS = ValueKind(read_patterns, several=True)
@@ -325,7 +334,6 @@ RANGES = ValueKind(_table_of(_range), several=True, pair="INPUT=LOW:HIGH")
 STATES = ValueKind(read_states, several=True, pair="INPUT=OUTPUT", lone=True)
 RATES = ValueKind(read_rates, several=True, pair="MEMORY=RATE")
 SPEED = ValueKind(read_speed, number_or_text)
-RULES = ValueKind(_table_of(_rule), several=True, pair="OPERATOR=BYTES")
 ANY = ValueKind(lambda value: value)
 
 

@@ -114,7 +114,7 @@ class Regions:
         """The places where one tensor lives, with this tensor."""
         count = len(self.network.kernels)
         tensors, numbers = [0] * (count + 2), [0] * (count + 2)
-        for tensor, index in self.makers.items():
+        for tensor, index in self.origins.items():
             last = self.network.last_reads[tensor]
             if last > index:
                 for at, sign in ((index + 1, 1), (last + 1, -1)):
@@ -127,7 +127,7 @@ class Regions:
     def live_sizes(self) -> list[int]:
         """The bytes that live at each place."""
         changes, last = [0] * (len(self.network.kernels) + 2), self.network.last_reads
-        for tensor, index in self.makers.items():
+        for tensor, index in self.origins.items():
             if last[tensor] > index:
                 changes[index + 1] += self.size(tensor)
                 changes[last[tensor] + 1] -= self.size(tensor)
@@ -309,7 +309,7 @@ class Regions:
         last_reads = self.network.last_reads
         tensors: list[list[tuple[int, int]]] = [[] for _ in self.network.kernels]
         groups: list[list[tuple[int, frozenset[int]]]] = [[] for _ in self.network.kernels]
-        for tensor, maker in self.makers.items():
+        for tensor, maker in self.origins.items():
             if maker < last_reads[tensor] < len(tensors):
                 tensors[last_reads[tensor]].append((self.size(tensor), maker))
         for first in sorted(self.groups, reverse=True):
@@ -319,7 +319,11 @@ class Regions:
     def dying(self, start: int, stop: int) -> set[int]:
         """Return the tensors from before a region that it reads last."""
         read = {tensor for kernel in self.network.kernels[start:stop] for tensor in kernel.reads}
-        return {t for t in read if self.network.last_reads[t] < stop and self.makers.get(t, start) < start}
+        return {t for t in read if self.network.last_reads[t] < stop and self.origins.get(t, start) < start}
+
+    def dying_by_rows(self, start: int, stop: int) -> set[int]:
+        """Return the tensors from before a region that it reads last, and whose rows die one after the other where it is cut."""
+        return {tensor for tensor in self.dying(start, stop) if self.network.tensors[tensor].dies_by_rows}
 
     def _passing(self, start: int, stop: int, cut: Cut = WHOLE) -> int:
         """Return the bytes from before a region that live throughout it, without tensors in pieces."""
@@ -390,13 +394,18 @@ class Regions:
         """The place of the kernel that makes each tensor."""
         return {tensor: index for index, kernel in enumerate(self.network.kernels) for tensor in kernel.makes}
 
+    @cached_property
+    def origins(self) -> dict[int, int]:
+        """The place of the kernel that makes each tensor; -1 for a graph input in the arena."""
+        return {**dict.fromkeys(self.network.given, -1), **self.makers}
+
     def from_narrower(self, start: int, tensor: int) -> frozenset[int]:
         """Return `tensor`, and those that it is computed from back to narrower ones, which stay kept."""
         tensors, pending = {tensor}, [tensor]
         while pending:
             operand = pending.pop()
             for source in self.network.kernels[self.makers[operand]].reads:
-                wide = self.row_bytes(source) * 2 > self.row_bytes(operand)
+                wide = self.row_bytes(source) * 2 > self.row_bytes(operand) and not self.network.tensors[source].folds
                 if wide and source not in tensors and self.makers.get(source, -1) >= start:
                     tensors.add(source)
                     pending.append(source)

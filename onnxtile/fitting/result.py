@@ -28,6 +28,16 @@ class ModelCost(JsonFields):
 
 
 @dataclass(frozen=True)
+class InputPlace(JsonFields):
+    """The bytes of the arena before and after with inputs `inside` it, or outside; with `at_most`, a plan may find fewer after."""
+
+    inside: bool
+    before: int
+    after: int
+    at_most: bool = False
+
+
+@dataclass(frozen=True)
 class FitStep:
     """A run of kernels that was cut: how, and what that costs. `peak` is the largest sum of live bytes in it."""
 

@@ -511,8 +511,8 @@ class PiecesSearch:
         joined = results - self._size(parted)
         if after + results + joined > capacity:
             joined = regions.largest_copied(start, stop, parted)
-        # Operands in pieces die while the results are made; others live until the last strip is done.
-        dying = self._size(regions.dying(start, stop) & pieces)
+        # Operands in pieces, and inputs, die while the results are made; others live until the last strip is done.
+        dying = self._size(regions.dying(start, stop) & pieces | regions.dying_by_rows(start, stop))
         if max(before, before - dying + results, after + results + joined) > capacity:
             return False
         if after + regions.least_kept(start, stop) + (0 if pieces else results * 3 // 4) > capacity:
@@ -807,7 +807,8 @@ class PathSearch:
             return False
         before, after, results = self.regions.bytes_around(start, stop)
         # At the end all results are there, beside the operands or, where strips are joined by a copy, the strips of one.
-        if max(before, after) + results > self.capacity:
+        by_rows = sum(map(self.regions.size, self.regions.dying_by_rows(start, stop)))
+        if max(before, max(before - by_rows, after) + results) > self.capacity:
             return False
         is_tight = after + 2 * results > self.capacity
         if is_tight and after + results + self.regions.largest_copied(start, stop) > self.capacity:

@@ -173,6 +173,8 @@ class _RegionWriter:
         patch, first = trace.patches[op.makes[0]], trace.patches[op.reads[0]]
         about, results = self.tensors[patch.tensor], [self._value(patch)]
         inputs = [values[number] for number in op.reads]
+        if about.folds:
+            return self._add(("", about.joined_by), f"{about.name}/fold", inputs, results)
         assert about.axis is not None
         if len(inputs) > 1:
             return self._add(("", "Concat"), f"{about.name}/join", inputs, results, [ir.AttrInt64("axis", about.axis)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import TypeAlias
@@ -146,6 +146,8 @@ class PatternResult:
     fates: tuple[Fate, ...] = field(default=(), repr=False)
     modules: tuple[str, ...] = ()
     """The modules around the calls, as far as the exporter wrote them: "blocks.0.attn"."""
+    already: Mapping[str, int] = field(default_factory=dict)
+    """How many nodes there are of each operator that does the work of the whole meta-op by itself."""
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON of one pattern."""
@@ -157,6 +159,7 @@ class PatternResult:
             "calls": list(self.calls),
             "modules": list(self.modules),
             "refused": refused,
+            "already": dict(self.already),
         }
 
 
@@ -224,6 +227,8 @@ class Fuser:
 
     def apply(self, pattern: Pattern) -> PatternResult:
         """Contract the matches of one pattern, and return what became of each."""
+        single = ((program.roots[0].type, len(self.matcher.find(program))) for program in pattern.operators)
+        already = {operator: count for operator, count in single if count}
         fates = [] if pattern.island is None else self._islands(pattern, pattern.island)
         for i, program in enumerate(pattern.programs):
             with pattern.located(i):
@@ -236,7 +241,7 @@ class Fuser:
         done = [fate for fate in fates if fate.fate == FUSED]
         calls, modules = tuple(fate.detail for fate in done), tuple(dotted(_path_of(fate.vertices)) for fate in done)
         refused = tuple(Refused(fate.root, fate.detail) for fate in fates if fate.fate == REFUSED)
-        return PatternResult(pattern.name, len(fates), calls, refused, tuple(fates), modules)
+        return PatternResult(pattern.name, len(fates), calls, refused, tuple(fates), modules, already)
 
     def _islands(self, pattern: Pattern, rule: IslandRule) -> list[Fate]:
         """Contract the quantised islands of all graphs, and return what became of each."""

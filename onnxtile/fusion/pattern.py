@@ -15,7 +15,7 @@ import pydantic
 from onnxtile.fusion.declared_operator import Declared, TargetName
 from onnxtile.query.language import parse, parse_condition
 from onnxtile.query.program import Program, compile_query
-from onnxtile.query.syntax import ANY_NODE, Span
+from onnxtile.query.syntax import ANY_NODE, Node, Span
 from onnxtile.shapes.size_rule import SizeRule
 from onnxtile.system.errors import PatternError, QueryError, UsageError, caret, invalid, unknown
 from onnxtile.system.registry import contributed_folders, data_folder
@@ -145,6 +145,7 @@ class _PatternFile(pydantic.BaseModel):
     assumes: tuple[str, ...] = ()
     outputs: int = pydantic.Field(default=1, ge=1)
     after: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
     in_place: tuple[str, ...] = ()
     workspace: str | None = None
     lower: dict[TargetName, Declared] = {}
@@ -171,6 +172,7 @@ class Pattern:
     element, or each row that it normalises, as a whole before it writes it. `workspace` says how many bytes the kernel needs beside its
     operands and results, of which `inputs` and `outputs` are those of the meta-op. `lowering` is the operator that the file says it is,
     if any. `file` is None where the pattern comes from no file. With an `island` it has no queries: its sites are quantised operators.
+    `operators` are queries of single nodes that do the work of the whole meta-op: a model with these has nothing to fuse there.
     """
 
     name: str
@@ -183,6 +185,7 @@ class Pattern:
     workspace: SizeRule | None = None
     lowering: DeclaredLowering | None = None
     island: IslandRule | None = None
+    operators: tuple[Program, ...] = ()
 
     def needs(self) -> set[str]:
         """Return the names of patterns that come first, if they are there: those in `after`, and all operators of the queries."""
@@ -227,8 +230,20 @@ def _read_pattern(path: Path) -> Pattern:
     lowering = _lowering(file, source) if file.lower else None
     return Pattern(
         file.name, file.doc, tuple(programs), file.outputs, file.after, source, file.in_place, workspace, lowering,
-        file.island,
+        file.island, tuple(_operators(file.operators, source)),
     )  # fmt: skip
+
+
+def _operators(texts: Sequence[str], source: TomlFile) -> Iterator[Program]:
+    """Yield the queries of the operators that do the work of the whole meta-op. Raises PatternError where one is not a single node."""
+    for i, text in enumerate(texts):
+        try:
+            query = parse(text)
+        except QueryError as error:
+            raise PatternError(f"{source.place(('operators', i))}: operators: {error}", hint=error.hint) from None
+        if not all(isinstance(clause, Node) for clause in query.clauses) or len(query.clauses) > 1:
+            raise PatternError(f"{source.place(('operators', i))}: operators: {text!r} is not one node")
+        yield compile_query(query)
 
 
 def _expanded_texts(variant: _Variant, fragments: Mapping[str, str], source: TomlFile, position: int) -> Iterator[str]:

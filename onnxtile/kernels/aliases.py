@@ -11,7 +11,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, product
+from operator import mul
 
 import numpy as np
 import onnx
@@ -353,7 +354,8 @@ def _moved(node: ir.Node, facts: LayoutFacts) -> Move | None:
 def spans_read(node: ir.Node, value: ir.Value, facts: LayoutFacts) -> tuple[ByteSpan, ...] | None:
     """Return the bytes of `value` that `node` reads; None for all of them.
 
-    A Slice or Split reads only the bytes of its results, where these are contiguous.
+    A Slice or Split reads only the bytes of its results, where these are contiguous. So does a Slice whose result is a few runs of bytes,
+    such as rows of the planes of a coloured image.
     """
     if sharing_of(node) != "cut" or not facts.is_standard(node):
         return None
@@ -361,8 +363,31 @@ def spans_read(node: ir.Node, value: ir.Value, facts: LayoutFacts) -> tuple[Byte
         return None
     cuts = [alias for alias in facts.lawful(node) if alias.rule == "cut"]
     if {alias.value for alias in cuts} != {result for result in node.outputs if result.name}:
-        return None
+        return _runs_read(node, value, facts) if node.op_type == "Slice" else None
     return tuple(ByteSpan(alias.at, alias.at + (tensor_bytes(alias.value, facts.shapes) or 0)) for alias in cuts)
+
+
+MOST_RUNS = 4
+"""Runs of bytes of which a Slice reads no others, at most."""
+
+
+def _runs_read(node: ir.Node, whole: ir.Value, facts: LayoutFacts) -> tuple[ByteSpan, ...] | None:
+    """Return the bytes of `whole` that a Slice reads, as up to `MOST_RUNS` runs of equal length; None where they are more, or not known."""
+    known = [value for value in (*node.inputs, *node.outputs) if value is not None]
+    if any(value in facts.spread for value in known) or any(map(facts.shapes.is_bound, known)):
+        return None
+    for part, starts in sliced(node, facts):
+        outer, inner, dtype = facts.shapes.sizes(whole), facts.shapes.sizes(part), facts.shapes.dtype(whole)
+        if outer is None or inner is None or dtype is None or dtype.bitwidth < 8 or not all(inner):
+            continue
+        cut = max((axis for axis, pair in enumerate(zip(outer, inner, strict=True)) if pair[0] != pair[1]), default=0)
+        if math.prod(inner[:cut]) > MOST_RUNS:
+            continue
+        strides = [math.prod(outer[axis + 1 :]) * dtype.bitwidth // 8 for axis in range(cut + 1)]
+        corners = product(*(range(start, start + length) for start, length in zip(starts, inner[:cut], strict=False)))
+        begins = [sum(map(mul, (*corner, starts[cut]), strides)) for corner in corners]
+        return tuple(ByteSpan(begin, begin + inner[cut] * strides[cut]) for begin in begins)
+    return None
 
 
 def overwrites(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -105,7 +106,7 @@ class Judged(JsonFields):
 
 
 class Budgets(pydantic.BaseModel):
-    """The budgets of a pipeline: bytes of all arenas and of a program in C, fused sites by meta-op, tiles, nodes, the worst relative error,
+    """The budgets of models: bytes of all arenas and of a program in C, fused sites by meta-op, tiles, nodes, the worst relative error,
     a proved plan."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -121,7 +122,7 @@ class Budgets(pydantic.BaseModel):
 
     def needs(self) -> dict[str, set[str]]:
         """Return the steps of which one must be there for each of the budgets that are given."""
-        return {name: _NEEDS[name] for name in sorted(self.model_fields_set)}
+        return {name: _NEEDS[name] for name in sorted(self.model_fields_set & _NEEDS.keys())}
 
     def judged(self, figures: Mapping[str, Any]) -> Iterator[Judged]:
         """Judge the `figures` of a model by each budget that is given."""
@@ -135,6 +136,28 @@ class Budgets(pydantic.BaseModel):
         for meta_op, least in self.min_fused.items():
             count = figures.get("fused_by", {}).get(meta_op, 0)
             yield Judged(f"min_fused.{meta_op}", least, count, count >= least)
+
+
+class PipelineBudgets(Budgets):
+    """The budgets of a pipeline: those of all models, and `models` with others for some, by a pattern of their file names."""
+
+    models: dict[str, Budgets] = {}
+
+    @property
+    def tables(self) -> dict[tuple[str, ...], Budgets]:
+        """All tables of budgets by their place in the file."""
+        return {(): self, **{("models", pattern): budgets for pattern, budgets in self.models.items()}}
+
+    def of(self, model: Path) -> Budgets:
+        """Return the budgets of `model`: those of all, each replaced by that of the last pattern that matches and has it."""
+        matching = [budgets for pattern, budgets in self.models.items() if fnmatchcase(model.name, pattern)]
+        given = {name: getattr(table, name) for table in (self, *matching) for name in table.needs()}
+        return Budgets.model_construct(set(given), **given)
+
+    def unmatched(self, models: Iterable[Path]) -> list[str]:
+        """Return the patterns that no file name of `models` matches."""
+        names = {model.name for model in models}
+        return [pattern for pattern in self.models if not any(fnmatchcase(name, pattern) for name in names)]
 
 
 # A baseline: the summary of an earlier run, with which the figures of each model are compared.

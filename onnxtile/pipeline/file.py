@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import pydantic
 
-from onnxtile.pipeline.budgets import Baseline, Budgets, SecondsField, SizeField
+from onnxtile.pipeline.budgets import Baseline, Budgets, PipelineBudgets, SecondsField, SizeField
 from onnxtile.pipeline.step import PipelineStep, step_at
 from onnxtile.system.errors import UsageError, nearest
 from onnxtile.system.files import is_file_name, real
@@ -41,7 +41,7 @@ class PipelineFile(pydantic.BaseModel):
     models: list[str] = []
     output: str = ""
     steps: Annotated[list[dict[str, Any]], pydantic.Field(min_length=1)]
-    budgets: Budgets = Budgets()
+    budgets: PipelineBudgets = PipelineBudgets()
     limits: RunLimitsTable = RunLimitsTable()
 
 
@@ -54,7 +54,7 @@ class Pipeline:
 
     name: str
     steps: tuple[PipelineStep, ...]
-    budgets: Budgets
+    budgets: PipelineBudgets
     models: tuple[Path, ...]
     output: str
     limits: RunLimits = field(default_factory=RunLimits)
@@ -67,33 +67,44 @@ def from_file(path: Path) -> Pipeline:
     file = source.validated(PipelineFile)
     steps = tuple(step_at(source, ("steps", i), step) for i, step in enumerate(file.steps))
     _require_files_apart(source, steps)
-    for name, needed in file.budgets.needs().items():
-        if not needed & {step.name for step in steps}:
-            where = source.place(("budgets", name))
-            raise UsageError(f"{where}: the budget {name!r} needs a step {' or '.join(sorted(needed))}")
-    _require_meta_ops(source, file.budgets, steps)
-    _require_program(source, file.budgets, steps)
+    for place, budgets in file.budgets.tables.items():
+        _require_steps(source, ("budgets", *place), budgets, steps)
     output = file.output or f"{{name}}.{path.stem}.onnx"
     if "{name}" not in output or not is_file_name(output) or not output.endswith(".onnx"):
         raise UsageError(f"{source.place(('output',))}: the output is a file's name such as '{{name}}.deployed.onnx'")
     models = tuple(model for pattern in file.models for model in _models_named(source, pattern))
+    for pattern in file.budgets.unmatched(models) if models else ():
+        where = source.place(("budgets", "models", pattern))
+        raise UsageError(f"{where}: {pattern!r} matches none of the models of this file", hint="give names of files")
     limits = RunLimits(file.limits.run_seconds, file.limits.run_memory)
     return Pipeline(path.stem, steps, file.budgets, models, output, limits)
 
 
-def _require_program(source: TomlFile, budgets: Budgets, steps: Sequence[PipelineStep]) -> None:
+def _require_steps(source: TomlFile, table: tuple[str, ...], budgets: Budgets, steps: Sequence[PipelineStep]) -> None:
+    """Raise UsageError where one of `budgets`, those of `table`, needs a step or a meta-op that the pipeline lacks."""
+    for name, needed in budgets.needs().items():
+        if not needed & {step.name for step in steps}:
+            where = source.place((*table, name))
+            raise UsageError(f"{where}: the budget {name!r} needs a step {' or '.join(sorted(needed))}")
+    _require_meta_ops(source, table, budgets, steps)
+    _require_program(source, table, budgets, steps)
+
+
+def _require_program(source: TomlFile, table: tuple[str, ...], budgets: Budgets, steps: Sequence[PipelineStep]) -> None:
     """Raise UsageError where a budget is about a program in C, and no step writes one."""
     if any(step.name == "plan" and step.options.wants_c for step in steps):
         return
     for name in ("max_ram", "max_flash"):
         if getattr(budgets, name) is not None:
-            where = source.place(("budgets", name))
+            where = source.place((*table, name))
             raise UsageError(
                 f"{where}: the budget {name!r} needs a step plan that writes C", hint='add emit = ["c"] to it'
             )
 
 
-def _require_meta_ops(source: TomlFile, budgets: Budgets, steps: Sequence[PipelineStep]) -> None:
+def _require_meta_ops(
+    source: TomlFile, table: tuple[str, ...], budgets: Budgets, steps: Sequence[PipelineStep]
+) -> None:
     """Raise UsageError where `min_fused` names a meta-op that no step makes."""
     if not budgets.min_fused:
         return
@@ -103,7 +114,7 @@ def _require_meta_ops(source: TomlFile, budgets: Budgets, steps: Sequence[Pipeli
     meta_ops = [pattern.name for chosen in patterns for pattern in chosen]
     for name in budgets.min_fused:
         if name not in meta_ops:
-            where = source.place(("budgets", "min_fused", name))
+            where = source.place((*table, "min_fused", name))
             raise UsageError(f"{where}: no step fuses {name!r}", hint=nearest(name, sorted(meta_ops)))
 
 

@@ -110,7 +110,7 @@ def _applied(
             return Report(source, tuple(results), error=f"{step.name}: {done.reason}")
         state = _next_state(state, done)
     reached = figures(results)
-    budgets = (*pipeline.budgets.judged(reached), *pipeline.baseline.judged(source, reached))
+    budgets = (*pipeline.budgets.of(source).judged(reached), *pipeline.baseline.judged(source, reached))
     report = Report(source, tuple(results), budgets)
     if not report.passed or destination.dry_run:
         return report

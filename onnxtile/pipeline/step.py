@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxtile.common_options import Source
-from onnxtile.declare.option import options, read, reword, reworded, with_progress
+from onnxtile.declare.option import options, read, replaced, reword, reworded, with_progress
 from onnxtile.declare.verb import Verb
 from onnxtile.system.errors import NAME_ONLY, Entry, OnnxtileError, UsageError, invalid, nearest
 from onnxtile.system.files import is_file_name
@@ -173,6 +173,9 @@ def _options(source: TomlFile, at: Location, verb: Verb, content: Mapping[str, A
     given = {name: value for name, value in content.items() if name != DO}
     alien = next((name for name in given if name not in fields), None)
     if alien is not None:
+        gone = replaced(declaration, alien)
+        if gone is not None:
+            raise _error_at(source, (*at, alien), content, gone)
         raise UsageError(f"{source.place((*at, alien))}: unknown key {alien!r}", hint=nearest(alien, sorted(fields)))
     try:
         settings = read(declaration, {**verb.operands(None, None), **given})

@@ -14,7 +14,7 @@ import pydantic
 
 from onnxtile.declare.plan_document import Arena, PlannedBuffer, PlanRow, first_fault
 from onnxtile.model.modules import ModulePath
-from onnxtile.system.errors import UsageError, about_options, invalid
+from onnxtile.system.errors import UsageError, about_options
 from onnxtile.system.files import require_readable
 from onnxtile.system.registry import discover
 
@@ -53,14 +53,15 @@ class RenderOptions:
     """How a plan is written: `title` heads a picture and is the prefix in a C header, the others are for pictures.
 
     `names` says whether tensors are named (None: where a name fits); `before` is another plan that is drawn beside this one, at the
-    same scale. `color_by` is what tensors are coloured by, one of COLOR_BY; None, or one that the plan does not tell, is the first of these
-    that it does.
+    same scale, or with `own_scales` each at its own. `color_by` is what tensors are coloured by, one of COLOR_BY; None, or one that the
+    plan does not tell, is the first of these that it does.
     """
 
     title: str = "plan"
     names: bool | None = None
     before: PlanJson | None = None
     color_by: str | None = None
+    own_scales: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,17 +126,14 @@ def format_of(path: Path) -> Format:
 
 @dataclass(frozen=True)
 class Emission:
-    """The files that a plan is to be written to, each with its format, and how pictures are drawn."""
+    """The files that a plan is to be written to, each with its format, and how pictures are drawn: see RenderOptions."""
 
     files: Mapping[Path, Format]
-    names: bool | None
     before: PlanJson | None
-    color_by: str | None = None
+    own_scales: bool = False
 
     @classmethod
-    def of(
-        cls, paths: Iterable[Path], names: bool | None = None, compare: Path | None = None, color_by: str | None = None
-    ) -> Emission:
+    def of(cls, paths: Iterable[Path], compare: Path | None = None) -> Emission:
         """Return the emission to `paths`. `compare` is the JSON file of a plan to draw beside this one. Raises UsageError."""
         files = {path: format_of(path) for path in paths}
         for path, form in files.items():
@@ -146,23 +144,17 @@ class Emission:
                     f"{other} is written with {path}, and named as a file of its own too",
                     hint="leave one of the two out",
                 )
-        if color_by is not None and color_by not in COLOR_BY:
-            raise invalid("color_by", color_by, COLOR_BY)
-        given = {"compare": compare, "names": names, "color_by": color_by}
-        asked = next((option for option, value in given.items() if value is not None), None)
-        if asked is not None and not any(form.picture for form in files.values()):
-            message, hint = (
-                f"{{{asked}}} is about pictures, and {{emit}} names none",
-                "add {emit} plan.html, .svg or .png",
-            )
-            raise about_options(message, hint=hint)
-        return cls(files, names, None if compare is None else read_plan(compare), color_by)
+        if compare is not None and not any(form.picture for form in files.values()):
+            message = "{compare} is about pictures, and {emit} names none"
+            raise about_options(message, hint="add {emit} plan.html, .svg or .png")
+        return cls(files, None if compare is None else read_plan(compare))
 
     def content(self, plan: PlanJson) -> dict[Path, bytes]:
         """Return the content of each file."""
         found: dict[Path, bytes] = {}
         for path, form in self.files.items():
-            found |= form.contents(plan, path, RenderOptions(form.title(path), self.names, self.before, self.color_by))
+            options = RenderOptions(form.title(path), before=self.before, own_scales=self.own_scales)
+            found |= form.contents(plan, path, options)
         return found
 
 

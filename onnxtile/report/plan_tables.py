@@ -112,7 +112,7 @@ _BOUNDS = {
     "search": "by exact search",
 }
 _LIMITS = {
-    "effort": "the search reached its limit of steps; --effort high allows more",
+    "effort": "the search reached its limit of steps; --search high allows more",
     "time": "the search reached its limit of time",
     "too many buffers": "there are more buffers than the exact search takes",
     "several arenas": "each arena was planned by itself",

@@ -131,9 +131,12 @@ def for_fuse(result: ResultJson) -> list[Table | Text]:
         "matches": "matches",
         "fused": "fused",
         "refused": lambda pattern: len(pattern["refused"]),
-        "where": lambda pattern: places(filter(None, pattern.get("modules") or pattern["calls"])),
+        "already one node": lambda pattern: _counts(pattern.get("already", {}), none=""),
+        "where": lambda pattern: places(filter(None, pattern.get("modules", ()))) or places(pattern["calls"]),
     }
-    reached = [p for p in result["patterns"] if p["matches"] or p["refused"]]
+    reached = [p for p in result["patterns"] if p["matches"] or p["refused"] or p.get("already")]
+    if not any(p.get("already") for p in reached):
+        del columns["already one node"]
     title = f"{result['nodes_before']} nodes became {result['nodes_after']}"
     tables = tables_of(title, columns, reached) or [line(title)]
     none = len(result["patterns"]) - len(reached)
@@ -206,7 +209,7 @@ _PARTIAL: dict[str, Shown] = {
     "reason": "reason",
     "roots": lambda reason: some_of(reason["roots"], 1),
 }
-_NOT_FUSED: dict[str, Shown] = {"root": "root", "variant": "variant", "fate": "fate", "why": "detail"}
+_NOT_FUSED: dict[str, Shown] = {"sites": "sites", "why": "reason", "first": "first"}
 _BEGINNINGS: dict[str, Shown] = {
     "variant": "variant",
     "begins with": lambda beginning: " or ".join(beginning["operators"]),
@@ -219,29 +222,39 @@ _BEGINNINGS: dict[str, Shown] = {
 
 
 def for_explain(result: ResultJson) -> list[Table | Text]:
-    """Return the tables of an explanation: what became of each match, and why partial matches stopped, the nearest first."""
-    shown = result["reasons"][:_REASONS]
+    """Return the tables of an explanation: why sites are no meta-op, the commonest reason first, and why partial matches stopped.
+
+    Of these, the nearest come first, and last those of variants that need an operator which the model lacks.
+    """
+    missing = {one["variant"]: ", ".join(one["missing"]) for one in result["beginnings"] if one["missing"]}
+    shown = sorted(result["reasons"], key=lambda reason: reason["variant"] in missing)[:_REASONS]
     parts: list[Table | Text] = [line(f"{result['pattern']}: {len(result['matches'])} matches, {_fates(result)}")]
     if result["earlier"]:
         parts.append(line(_ran_before(result["earlier"])))
-    left_alone = [m for m in result["matches"] if m["fate"] != "fused"]
-    parts += tables_of("matches that were not fused", _NOT_FUSED, left_alone)
+    parts += tables_of("sites that were not fused", _NOT_FUSED, result["causes"])
     if shown:
         parts.append(table_of("partial matches, the nearest first", _PARTIAL, shown))
-        parts += [
-            line(
-                f"variant {beginning['variant']} needs {', '.join(beginning['missing'])}, which the model does not have"
-            )
-            for beginning in result["beginnings"]
-            if beginning["missing"]
-        ]
+        parts += [line(_lacking(variants, names)) for names, variants in _by_value(missing).items()]
     left = len(result["reasons"]) - len(shown)
     if left:
         parts.append(line(f"{left} more reasons of partial matches that got less far; --json has them all"))
-    if shown or result["matches"]:
+    if shown or result["matches"] or result["already"]:
         return parts
     names = " or ".join(dict.fromkeys(name for beginning in result["beginnings"] for name in beginning["operators"]))
     return [*parts, table_of(f"no {names} to begin with", _BEGINNINGS, result["beginnings"])]
+
+
+def _by_value(names: Mapping[int, str]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for number, name in names.items():
+        found.setdefault(name, []).append(number)
+    return found
+
+
+def _lacking(variants: Sequence[int], operators: str) -> str:
+    numbers = ", ".join(map(str, variants))
+    subject = f"variant {numbers} needs" if len(variants) == 1 else f"variants {numbers} need"
+    return f"{subject} {operators}, which the model does not have"
 
 
 def _ran_before(earlier: Sequence[ResultJson]) -> str:
@@ -258,8 +271,8 @@ def _fates(result: ResultJson) -> str:
     return ", ".join(f"{counts[fate]} {fate}" for fate in ("fused", *sorted(counts.keys() - {"fused"})))
 
 
-def _counts(nodes: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in nodes.items()) or "none"
+def _counts(nodes: Mapping[str, int], none: str = "none") -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in nodes.items()) or none
 
 
 # The tiled nodes, their tiles, the arena before and after, and the nodes left as they are.
@@ -465,6 +478,7 @@ def _fitted(result: ResultJson) -> list[Table | Text]:
     }
     rows = [{**before, "model": "before"}, {**after, "model": "after"}]
     tables: list[Table | Text] = [table_of("costs", costs, rows)]
+    tables += tables_of("arena, by the place of inputs", _INPUT_PLACES, result.get("inputs") or ())
     tables += [line(f"sizes: {text}") for _, text in open_sizes(result)]
     movement = result.get("movement")
     if movement:
@@ -483,6 +497,13 @@ def _fitted(result: ResultJson) -> list[Table | Text]:
         tables.append(table_of("alive there", {"tensor": str}, blocked["tensors"][:_SHOWN]))
         tables += tables_of("what is in the way", {"node": str}, blocked["reasons"][:_SHOWN])
     return tables
+
+
+_INPUT_PLACES: dict[str, Shown] = {
+    "inputs": lambda place: "inside" if place["inside"] else "outside",
+    "before": "before",
+    "after": lambda place: f"at most {place['after']:,}" if place["at_most"] else place["after"],
+}
 
 
 def _tiled(result: ResultJson) -> str:

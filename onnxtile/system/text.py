@@ -52,12 +52,12 @@ _NUMBERS = 4
 """Numbers that are written out where they are no run."""
 
 
-_QUOTED = re.compile(r"'[^']*'")
+_NAME_IN_QUOTES = re.compile(r"'[^']*'")
 
 
 def unquoted(message: str) -> str:
     """Return what messages that differ in quoted names only have in common."""
-    return _QUOTED.sub("''", message)
+    return _NAME_IN_QUOTES.sub("''", message)
 
 
 def without_numbers(name: str) -> str:

@@ -74,7 +74,7 @@ def _formats() -> Iterator[OptionName]:
 
 _KINDS: dict[str, tuple[str, Callable[[], Iterator[OptionName]]]] = {
     "patterns": ("fuse --pattern", _patterns),
-    "planners": ("plan --planner", _planners),
+    "planners": ("plan --search", _planners),
     "orders": ("plan --order", _orders),
     "targets": ("tile --target", _targets),
     "formats": ("plan --emit", _formats),

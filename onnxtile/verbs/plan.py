@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -13,14 +14,16 @@ from onnxtile.common_options import (
     InputOptions,
     ModelArgument,
     ReportOptions,
+    TargetOptions,
     VerifyOptions,
     WatchOptions,
     WriteOptions,
 )
 from onnxtile.declare import values
+from onnxtile.declare.layout_rules import LAYOUT, LayoutRules, LayoutTable, rules_in
 from onnxtile.declare.option import SIZES, WRITING, Choices, Option, Positional, names, require_within
 from onnxtile.declare.verb import Outcome, Rendered, Verb
-from onnxtile.system.errors import UsageError, about_options
+from onnxtile.system.errors import UsageError, about_options, nearest
 from onnxtile.system.registry import imported
 from onnxtile.system.text import whole
 
@@ -28,37 +31,68 @@ if TYPE_CHECKING:
     from onnxtile.planning.offsets.effort import Effort
     from onnxtile.planning.offsets.memories import Capacity
     from onnxtile.planning.result import PlanResult
+    from onnxtile.verbs.fit import FitStepOptions
 else:
     PlanResult: TypeAlias = Any
 
 _SEARCH = "Search"
+OVERWRITE = "overwrite"
+"""The place of inputs and outputs inside the arena, where the bytes of inputs are reused."""
 Capacities: TypeAlias = int | str | Mapping[str, int] | Mapping[str, str]
 """The bytes of one arena, or of several by name, the fastest first."""
 
 
-def _read_effort(value: Any) -> str:
-    """Return a search effort: a level, or a number of steps."""
+@dataclass(frozen=True)
+class SearchChoice:
+    """A search for offsets: the planner, its effort (a level, or a number of steps), and the time that ends it, as texts."""
+
+    planner: str = "best"
+    effort: str | None = None
+    time: str | None = None
+
+
+SearchWords: TypeAlias = str | int | Sequence[str | int] | SearchChoice
+"""A planner, a level of effort or a number of steps, and a time such as "5s": one of them, or several."""
+
+
+def _search_words() -> list[str]:
+    """Return the words of a search: the planners, and the levels of effort."""
     from onnxtile.planning.offsets.effort import LEVELS
+    from onnxtile.planning.planner import planners
 
-    text = str(value)
-    if isinstance(value, bool) or not isinstance(value, str | int) or (text not in LEVELS and whole(text) is None):
-        raise values.Unreadable("", hint=f"choose {', '.join(LEVELS)}, or a number of steps")
-    return text
+    return [*planners(), *LEVELS]
 
 
-def _read_duration(value: Any) -> str:
-    """Return a time such as "5s", "200ms" or 5 (seconds)."""
-    from onnxtile.planning.offsets.effort import parse_effort
+def _read_search(value: Any) -> SearchChoice:
+    """Return the search that words name: a planner, a level of effort or a number of steps, and a time; none of them twice."""
+    from onnxtile.planning.offsets.effort import LEVELS, parse_effort
 
-    try:
-        parse_effort(None, str(value))
-    except UsageError:
-        raise values.Unreadable("", hint="write a time such as 5s, 200ms or 2min") from None
-    return str(value)
+    if isinstance(value, SearchChoice):
+        return value
+    entries = [value] if isinstance(value, str | int) else value
+    if isinstance(value, bool) or not isinstance(entries, Sequence):
+        raise values.Unreadable("give a planner, an effort or a time")
+    said: dict[str, str] = {}
+    for word in (part.strip() for entry in entries for part in str(entry).split(",")):
+        if word in LEVELS or whole(word) is not None:
+            part = "effort"
+        elif word[:1].isdigit():
+            part = "time"
+            try:
+                parse_effort(None, word)
+            except UsageError:
+                raise values.Unreadable(f"{word!r} is no time", hint="write 5s, 200ms or 2min") from None
+        else:
+            part = "planner"
+            if word not in (names := _search_words()):
+                raise values.Unreadable(f"{word!r} is no planner and no effort", hint=nearest(word, names))
+        if part in said:
+            raise values.Unreadable(f"{said[part]} and {word} are two of a kind", hint="leave one of the two out")
+        said[part] = word
+    return SearchChoice(**said)
 
 
-_EFFORT = values.ValueKind(_read_effort)
-_DURATION = values.ValueKind(_read_duration)
+_SEARCHED = values.ValueKind(_read_search, several=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,39 +104,36 @@ class OffsetOptions(WatchOptions):
     ] = None
     capacity: Annotated[
         Capacities | None,
-        Option("size limit of an arena, the fastest first", "[NAME=]256KiB", kind=values.SIZES),
+        Option("size limit of an arena, the fastest first", "[NAME=]256KiB", kind=values.SIZES, main=True),
     ] = None
-    planner: Annotated[
-        str,
+    search: Annotated[
+        SearchWords | None,
         Option(
-            "algorithm that finds the offsets",
-            "NAME",
+            "planner, effort (low, normal, high, or a number of steps) and time limit of the search",
+            "best|high|5s",
             heading=_SEARCH,
-            choices=Choices("onnxtile.planning.planner:planners"),
-        ),
-    ] = "best"
-    effort: Annotated[
-        str | int | None,
-        Option(
-            "search effort, or a number of steps N",
-            "low|normal|high|N",
-            heading=_SEARCH,
-            default="normal",
-            kind=_EFFORT,
-            choices=Choices("onnxtile.planning.offsets.effort:LEVELS", open=True),
+            default="best,normal",
+            kind=_SEARCHED,
+            choices=Choices("onnxtile.verbs.plan:_search_words", open=True),
+            replaces={"planner": "--search exact", "effort": "--search high", "time": "--search 5s"},
         ),
     ] = None
-    time: Annotated[str | float | None, Option("time limit of the search", "5s", heading=_SEARCH, kind=_DURATION)] = (
-        None
-    )
 
     @property
-    def search(self) -> Effort:
+    def planner(self) -> str:
+        """The name of the planner."""
+        return self._search.planner
+
+    @property
+    def effort(self) -> Effort:
         """The effort that a planner may take."""
         from onnxtile.planning.offsets.effort import parse_effort
 
-        level = None if self.effort is None else str(self.effort)
-        return parse_effort(level, None if self.time is None else str(self.time))
+        return parse_effort(self._search.effort, self._search.time)
+
+    @property
+    def _search(self) -> SearchChoice:
+        return SearchChoice() if self.search is None else _read_search(self.search)
 
     @property
     def capacities(self) -> Capacity:
@@ -135,7 +166,7 @@ class CheckOptions(InputOptions, BoundOptions):
 
 
 @dataclass(frozen=True)
-class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
+class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions, TargetOptions):
     """The options of `plan`."""
 
     model: ModelArgument
@@ -143,12 +174,13 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
     io: Annotated[
         str,
         Option(
-            "place graph inputs and outputs inside or outside the arena",
-            "outputs|inside|outside",
-            choices=Choices("onnxtile.kernels.from_onnx:PLACINGS"),
+            "inputs and outputs in the arena or not; overwrite: inside, and inputs may be overwritten",
+            "outputs|inside|overwrite|outside",
+            choices=Choices("onnxtile.kernels.from_onnx:PLACINGS", also=(OVERWRITE,)),
+            main=True,
+            replaces={"overwrite_inputs": "--io overwrite"},
         ),
     ] = "outputs"
-    overwrite_inputs: Annotated[bool, Option("reuse the bytes of inputs inside the arena")] = False
     state: Annotated[
         Mapping[str, str] | str | None,
         Option(
@@ -156,6 +188,7 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
             "INPUT=OUTPUT|found|none",
             default="list those found",
             kind=values.STATES,
+            main=True,
         ),
     ] = None
     state_steps: Annotated[
@@ -165,43 +198,34 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
         str | None,
         Option("find the largest size of a dimension with which weights, states and arena fit", "NAME", heading=SIZES),
     ] = None
-    workspaces: Annotated[
-        Mapping[str, str] | None,
+    layout: Annotated[
+        LayoutTable | LayoutRules | Path | str | None,
         Option(
-            "workspace of an operator or node: 4096, inputs[0].bytes, 4096 shared, 64 unique",
-            "OPERATOR=BYTES",
-            ("--workspace",),
-            kind=values.RULES,
+            "file of pins, places, kept tensors and workspaces",
+            "layout.toml",
+            kind=LAYOUT,
+            main=True,
+            replaces={
+                **dict.fromkeys(("pin", "pins"), "--layout layout.toml, and in it [pins] with NAME = 4096"),
+                **dict.fromkeys(("place", "places"), '--layout layout.toml, and in it [places] with NAME = "sram"'),
+                "keep": '--layout layout.toml, and in it keep = ["NAME"]',
+                **dict.fromkeys(
+                    ("workspace", "workspaces"), '--layout layout.toml, and in it [workspaces] with OPERATOR = "4096"'
+                ),
+                "share_workspaces": '--layout layout.toml, and in it [workspaces] with "*" = "shared"',
+                "whole_buffers": "--layout layout.toml, and in it whole_buffers = true",
+            },
         ),
     ] = None
-    pins: Annotated[
-        Mapping[str, int | str] | None,
-        Option("offset of a tensor in its memory", "NAME=4096", ("--pin",), kind=values.OFFSETS),
-    ] = None
-    places: Annotated[
-        Mapping[str, str] | None, Option("memory of a tensor", "NAME=sram", ("--place",), kind=values.NAMES)
-    ] = None
-    keep: Annotated[
-        tuple[str, ...], Option("tensor whose bytes are shared with nothing", "NAME", kind=values.TEXTS)
-    ] = ()
-    whole_buffers: Annotated[bool, Option("keep all bytes of a buffer live as long as one is")] = False
-    share_workspaces: Annotated[bool, Option("one workspace for all kernels, the largest")] = False
     movement: Annotated[
         str,
         Option(
             "copy tensors, or weights too, to the first of two memories while kernels use them",
             "none|activations|weights",
             choices=Choices("onnxtile.planning.result:MOVEMENTS"),
+            main=True,
         ),
     ] = "none"
-    bandwidth: Annotated[
-        Mapping[str, int] | Mapping[str, str] | None,
-        Option("bandwidth of the slow memory, for the time of copies", "dram=8GB/s", kind=values.RATES),
-    ] = None
-    macs_per_second: Annotated[
-        int | str | None,
-        Option("speed of the kernels, for the time beside the copies", "4G", kind=values.SPEED),
-    ] = None
     kernels: Annotated[
         str,
         Option(
@@ -219,7 +243,14 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
             choices=Choices("onnxtile.planning.schedule:orders"),
         ),
     ] = "auto"
-    streams: Annotated[int, Option("run up to N independent nodes in parallel", "N", heading=_SEARCH)] = 1
+
+    @cached_property
+    def rules(self) -> LayoutRules:
+        """The rules of the layout. Raises UsageError for a file that has none."""
+        if self.layout is None:
+            return LayoutRules()
+        layout = LAYOUT.read(self.layout)
+        return layout if isinstance(layout, LayoutRules) else rules_in(layout)
 
     @property
     def is_bare(self) -> bool:
@@ -260,7 +291,7 @@ class PlanCommand(WriteOptions, PlanStep):
     check: Annotated[Path | None, Option("check this plan, a .json file or a planned model", "PLAN")] = None
 
 
-def require_target(options: EmitOptions) -> None:
+def require_target(options: PlanStep | FitStepOptions) -> None:
     """Raise UsageError for a compiler or a runner without a program in C, or a runner without a compiler; also where emx is missing."""
     if options.wants_c:
         from onnxtile.firmware.build import ProgramTarget
@@ -269,10 +300,10 @@ def require_target(options: EmitOptions) -> None:
 
         require_emx()
         ProgramTarget(options.target_cc, options.runner).tools()
-        if options.c_kernels is not None:
-            read_own_kernels(options.c_kernels)
+        if options.figures.c_kernels is not None:
+            read_own_kernels(options.figures.c_kernels)
     else:
-        about_c = ("target_cc", "runner", "c_kernels", *(("weights",) if options.weights != "code" else ()))
+        about_c = ("target_cc", "runner", *(("weights",) if options.weights != "code" else ()))
         for name in about_c:
             if getattr(options, name):
                 message = f"{{{name}}} is about a program in C, and {{emit}} names none"
@@ -285,15 +316,16 @@ def require_target(options: EmitOptions) -> None:
 
 
 def _require(options: PlanStep) -> None:
+    _ = options.figures
     require_target(options)
     if options.wants_c:
         _require_one_size(options)
     if isinstance(options, PlanCommand):
         _require_one_mode(options)
-    if not options.is_bare and options.workspaces:
+    if not options.is_bare and options.rules.workspaces:
         from onnxtile.planning.workspaces import WorkspaceRules
 
-        WorkspaceRules.of(options.workspaces, options.share_workspaces)
+        WorkspaceRules.of(options.rules.workspaces, options.rules.shared_workspaces)
 
 
 def _require_one_size(options: PlanStep) -> None:
@@ -338,7 +370,7 @@ def _require_tflite_files(options: PlanCommand) -> None:
 def _prepare(options: PlanStep, paths: Sequence[Path]) -> Rendered:
     from onnxtile.report.format import Emission
 
-    return Emission.of(paths, options.names, options.compare, options.color_by).content
+    return Emission.of(paths, options.compare).content
 
 
 def _writes(options: PlanCommand) -> str | None:

@@ -54,7 +54,9 @@ def _arenas(run: Run, subject: Subject) -> Row:
             options = for_onnxsim(subject.shapes)
             commands["onnxsim"] = [python, "-m", "onnxsim", str(subject.path), target, "--no-certify", *options]
         costs = costs_in_turn(commands)
-        buffers = [*own, "--no-verify", "--whole-buffers", "--alignment", "1", "--emit", str(problem)]
+        layout = Path(folder) / "layout.toml"
+        layout.write_text("whole_buffers = true\n")
+        buffers = [*own, "--no-verify", "--layout", str(layout), "--alignment", "1", "--emit", str(problem)]
         succeeded(buffers, TIMEOUT)
         bare, _ = planned(problem)
         limit = str(bare["lower_bound"])

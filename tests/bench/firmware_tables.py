@@ -142,7 +142,7 @@ class Row:
 
 def ours(given: Subject, folder: Path, asked: int | None, extra: str = "0%") -> Row:
     """Return the row of onnxtile: fitted into `asked` bytes where these are given, then planned and written."""
-    file, options = given.file, ["--io", "inside", "--overwrite-inputs", "--state", "found", "--alignment", "16"]
+    file, options = given.file, ["--io", "overwrite", "--state", "found", "--alignment", "16"]
     command = [sys.executable, "-m", "onnxtile"]
     if asked is not None:
         fitted = folder / "fitted.onnx"

@@ -155,7 +155,7 @@ def test_tile(run: Run, folder: Path) -> None:
     assert (done.code, done.err) == (0, "")
     assert "written: m.tiled.onnx" in done.out
     assert sum(node.op_type == "MatMul" for node in onnx.load(folder / "m.tiled.onnx").graph.node) == 2
-    content = run("tile", "m.onnx", "--max-k", "16", "--shape", "x=3x64", "--json", "-", "--dry-run").json
+    content = run("tile", "m.onnx", "--max", "_x16x_", "--shape", "x=3x64", "--json", "-", "--dry-run").json
     (tiled,) = content["tiled"]
     assert (tiled["node"], tiled["op"], tiled["m"], tiled["k"], tiled["n"], tiled["matmuls"]) == (
         "product",
@@ -186,13 +186,13 @@ def test_plan(run: Run, folder: Path) -> None:
     assert shown["arenas"] == content["arenas"]
 
 
-def test_plan_draws_names_or_not_and_beside_another_plan(run: Run, folder: Path) -> None:
+def test_plan_is_drawn_beside_another_plan(run: Run, folder: Path) -> None:
     plan = ("plan", "m.onnx", "--dim", "N=4", "--no-verify")
     assert run(*plan, "--emit", "before.json", "--emit", "net.h").code == 0
     assert "#define NET_T_y_OFFSET" in (folder / "net.h").read_text()
-    assert run(*plan, "--emit", "plan.html", "--no-names", "--compare", "before.json").code == 0
+    assert run(*plan, "--emit", "plan.html", "--compare", "before.json").code == 0
     page = (folder / "plan.html").read_text()
-    assert '"names":false' in page and '"said":"before"' in page
+    assert '"said":"before"' in page
 
 
 def test_plan_over_capacity_is_exit_1(run: Run, folder: Path) -> None:
@@ -465,7 +465,7 @@ def test_a_bad_query_in_a_pattern_file_names_the_file(run: Run, folder: Path) ->
         (("tile", "m.onnx", "--max", "0"), ("0",)),
         (("tile", "m.onnx", "--max", "-3"), ("-3",)),
         (("tile", "m.onnx", "--max", "many"), ("--max 'many'", "whole number")),
-        (("tile", "m.onnx", "--max-m", "0"), ("0",)),
+        (("tile", "m.onnx", "--max", "0x_x_"), ("0",)),
         (("tile", "m.onnx", "--max", "8", "--runs", "0"), ("invalid --runs 0", "from 1 to 1,000,000")),
         (("tile", "m.onnx"), ("--max",)),
         (("tile", "m.onnx", "--max", "64", "--dim", "M=3"), ("'M'", "N")),
@@ -478,11 +478,11 @@ def test_a_bad_query_in_a_pattern_file_names_the_file(run: Run, folder: Path) ->
         (("plan", "m.onnx", "--shape", "x=1,64"), ("1,64",)),
         (("plan", "m.onnx", "--dim", "N=2", "--alignment", "0"), ("0",)),
         (("plan", "m.onnx", "--dim", "N=2", "--alignment", "3"), ("3",)),
-        (("plan", "m.onnx", "--dim", "N=2", "--planner", "wizard"), ("wizard", "greedy")),
+        (("plan", "m.onnx", "--dim", "N=2", "--search", "wizard"), ("wizard", "no planner")),
         (("plan", "m.onnx", "--dim", "N=2", "--capacity", "lots"), ("lots", "KiB")),
         (("plan", "m.onnx", "--dim", "N=2", "--emit", "plan.xyz"), ("plan.xyz", ".json")),
         (("plan", "m.onnx", "--dim", "N=2", "--emit", "nowhere/plan.json"), ("nowhere",)),
-        (("plan", "m.onnx", "--dim", "N=2", "--emit", "plan.json", "--no-names"), ("--names is about pictures",)),
+        (("plan", "m.onnx", "--emit", "plan.html", "--no-names"), ("no --no-names any more", "a button of the page")),
         (("plan", "m.onnx", "--dim", "N=2", "--emit", "p.svg", "--compare", "no.json"), ("no.json", "no such file")),
         (("verify", "m.onnx", "m.onnx", "--dim", "M=2"), ("'M'",)),
         (("verify", "m.onnx"), ("OTHER",)),

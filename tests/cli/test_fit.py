@@ -45,7 +45,7 @@ from tests.fitting.networks import inverted_residuals, model
         (("--capacity", "4KiB", "-o", "nowhere/m.onnx"), 2, "nowhere"),
         (("--capacity", "4KiB", "--emit", "m.onnx"), 2, "would be written over"),
         (("--capacity", "4KiB", "--emit", "p.json", "--json", "p.json"), 2, "both name"),
-        (("--capacity", "4KiB", "--color-by", "kind"), 2, "is about pictures"),
+        (("--capacity", "4KiB", "--color-by", "kind"), 2, "there is no --color-by any more"),
         (("--smallest", "--dim", "batch=1"), 2, "batch"),
     ],
 )

@@ -77,7 +77,7 @@ def test_the_examples_stand_on_lines_of_their_own_and_are_read(run: Run, path: t
 
 
 def test_the_options_stand_under_headings(run: Run) -> None:
-    lines = run("plan", "--help").out.splitlines()
+    lines = run("plan", "--help", "all").out.splitlines()
     headings = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
     assert headings == ["Arguments:", "Options:", "Search:", "Sizes and inputs:", "Writing:", "Reporting:", "Examples:"]
 
@@ -132,12 +132,12 @@ def test_a_group_without_a_command_shows_its_help(run: Run, arguments: tuple[str
         (("fuze", "m.onnx"), "No such command 'fuze'. Did you mean 'fuse', 'unfuse'? (onnxtile --help"),
         (("fuse",), "Missing argument 'IN'. (onnxtile fuse --help"),
         (
-            ("plan", "m.onnx", "--plannner", "best"),
-            "--plannner (Possible options: --place, --planner, --runner) (onnxtile plan --help",
+            ("plan", "m.onnx", "--serch", "best"),
+            "--serch (Possible options: --search) (onnxtile plan --help",
         ),
         (("pattern", "nw"), "Did you mean 'new'? (onnxtile pattern --help"),
-        (("plan", "m.onnx", "--streams", "two"), "invalid --streams 'two': give a whole number"),
-        (("plan", "m.onnx", "--planner"), "'--planner' requires an argument"),
+        (("tile", "m.onnx", "--max", "two"), "invalid --max 'two': this is no bound of a tile"),
+        (("plan", "m.onnx", "--search"), "'--search' requires an argument"),
     ],
 )
 def test_a_slip_of_the_pen_gets_what_was_meant(run: Run, arguments: tuple[str, ...], message: str) -> None:
@@ -204,9 +204,9 @@ def complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     [
         ("onnxtile in", {"inspect"}),
         ("onnxtile plan --al", {"--alignment"}),
-        ("onnxtile plan m.onnx --planner ", {"best", "exact", "greedy-by-size"}),
+        ("onnxtile plan m.onnx --search ", {"best", "exact", "greedy-by-size"}),
         ("onnxtile plan m.onnx --order m", {"model", "min-peak"}),
-        ("onnxtile plan m.onnx --effort n", {"normal"}),
+        ("onnxtile plan m.onnx --search n", {"normal"}),
         ("onnxtile plan m.onnx --io in", {"inside"}),
         ("onnxtile plan m.onnx --emit plan.h", {"plan.h", "plan.html"}),
         ("onnxtile fuse m.onnx -p La", {"LayerNorm"}),
@@ -246,7 +246,7 @@ def test_bash_takes_the_script_that_is_shown(tmp_path: Path) -> None:
     script = """
 eval "$(onnxtile --show-completion)"
 complete -p onnxtile
-COMP_WORDS=(onnxtile plan --planner gr); COMP_CWORD=3
+COMP_WORDS=(onnxtile plan --search gr); COMP_CWORD=3
 _onnxtile_completion onnxtile
 echo "${COMPREPLY[*]}"
 """

@@ -123,7 +123,7 @@ def test_a_full_disk_behind_stdout_is_said(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("plan", "m.onnx", "--emit", "a\nb"), ("plan", "m.onnx", "--planner", "a\nb^"), ("inspect", "a\nb\n^^.onnx")],
+    [("plan", "m.onnx", "--emit", "a\nb"), ("plan", "m.onnx", "--search", "a\nb^"), ("inspect", "a\nb\n^^.onnx")],
 )
 def test_a_line_that_ends_in_an_argument_does_not_end_in_the_message(
     run: Run, folder: Path, arguments: tuple[str, ...]

@@ -222,7 +222,7 @@ def test_a_cache_of_floats_around_integers_is_at_one_address() -> None:
             turned = QuantizeLinear(columns, s, z)
         }"""
     )
-    planned = onnxtile.plan(model, verify=False, state={"past": "next"}, io="inside", overwrite_inputs=True)
+    planned = onnxtile.plan(model, verify=False, state={"past": "next"}, io="overwrite")
     assert [state.copied for state in planned.plan.states] == [0]
     made = build(opened_of(planned), planned.plan)
     assert made.proof.runs == 64 and all(output.max_abs == 0 for output in made.proof.outputs)

@@ -46,24 +46,41 @@ _MODEL_COMMANDS = (
     *("plan m.onnx --order any --dry-run",),
     *("plan m.onnx --dim N=1:8 --dry-run",),
     *("plan m.onnx --dim N=2 --emit out/p.json --emit out/p.csv --dry-run",),
-    *("plan m.onnx --streams 2 --dry-run",),
+    *("plan m.onnx --target t.toml --dry-run",),
     *("plan m.onnx --state found --dry-run", "plan m.onnx --capacity a=128 --capacity b=1MiB --movement activations --dry-run"),
     *("plan m.onnx --capacity a=128 --capacity b=1MiB --movement weights --emit out/p.html -o out/o.onnx",),
-    *("plan m.onnx --pin y=64 --keep h --capacity a=1KiB --capacity b=1MiB --place y=a --emit out/p.h --dry-run",),
-    *("plan m.onnx --bound u=4 --bound L=9 --overwrite-inputs --io inside --dry-run", "plan m.onnx --check m.onnx"),
+    *("plan m.onnx --layout y.toml --capacity a=1KiB --capacity b=1MiB --emit out/p.h --dry-run",),
+    *("plan m.onnx --bound u=4 --bound L=9 --io overwrite --dry-run", "plan m.onnx --check m.onnx"),
     *("tile m.onnx --max 2 -o out/o.onnx", "tile m.onnx --max 3 --conv -o out/o.onnx"),
-    *("tile m.onnx --memory 1KiB --wrap --no-verify -o out/o.onnx",),
+    *("tile m.onnx --max 1KiB --wrap --no-verify -o out/o.onnx",),
     *("fit m.onnx --capacity 256 -o out/o.onnx", "fit m.onnx --smallest -o out/o.onnx"),
     *("fit m.onnx --curve - --dry-run", "fit m.onnx --curve out/c.html", "fit m.onnx --curve out/c.csv --json -"),
     *("fit m.onnx --capacity a=256 --capacity b=64KiB -o out/o.onnx", "fit m.onnx --capacity 512 --wrap --dry-run"),
-    *("plan m.onnx --emit out/p.certificate.json --dry-run", "plan m.onnx --share-workspaces --emit out/p.trace.json --dry-run"),
+    *("plan m.onnx --emit out/p.certificate.json --dry-run", "plan m.onnx --layout s.toml --emit out/p.trace.json --dry-run"),
     *("plan m.onnx --dim N=1:8 --state found --dry-run", "plan m.onnx --dim N=1:8 --dim M=1:4 --emit out/p.h --emit out/p.csv --dry-run"),
-    *("plan m.onnx --state x=y --state-steps 3 --dry-run", "plan m.onnx --whole-buffers --emit out/p.svg --dry-run"),
-    *("plan m.onnx --capacity a=256 --capacity b=1MiB --movement activations --bandwidth b=1MB/s --macs-per-second 1e6 --dry-run",),
+    *("plan m.onnx --state x=y --state-steps 3 --dry-run", "plan m.onnx --layout w.toml --emit out/p.svg --dry-run"),
+    *("plan m.onnx --capacity a=256 --capacity b=1MiB --movement activations --target b.toml --dry-run",),
     *("verify m.onnx base.onnx", "verify base.onnx m.onnx --edge --runs 1", "verify m.onnx m.onnx --bisect"),
     *("pattern new --from m.onnx --nodes a,b,y -o out/p.toml", "run p.toml m.onnx -o out"),
     *("run p.toml m.onnx -o out --junit out/r.xml --markdown out/r.md",),
 )  # fmt: skip
+_LAYOUT = """keep = ["h"]
+whole_buffers = false
+[pins]
+y = 64
+[places]
+y = "a"
+[workspaces]
+MatMul = "4096 shared; 64 unique"
+Relu = "inputs[0].bytes // 4"
+"""
+_LAYOUTS = {
+    "y.toml": b'pins = {y = 64}\nplaces = {y = "a"}\nkeep = ["h"]\n',
+    "s.toml": b'workspaces = {"*" = "shared"}\n',
+    "w.toml": b"whole_buffers = true\n",
+    "t.toml": b"streams = 2\n",
+    "b.toml": b'bandwidth = {b = "1MB/s"}\nmacs_per_second = "1M"\n',
+}
 _PLAN_COMMANDS = (
     "plan base.onnx --check p.json",
     "plan base.onnx --check p.json --json -",
@@ -76,15 +93,16 @@ _PLANS: tuple[Mapping[str, Any], ...] = (
     {"order": "any"},
     {"movement": "activations", "capacity": {"a": 512, "b": 2**20}},
     {"movement": "weights", "capacity": {"a": 512, "b": 2**20}},
-    {"streams": 2, "overwrite_inputs": True},
+    {"io": "overwrite"},
 )
 """Options of the plans whose JSON is mutated; where they do not apply to a model, its plan is without them."""
 _TEXT_COMMANDS = {
     "pipeline": ("p.toml", ("run p.toml base.onnx -o out", "run p.toml base.onnx -o out --dry-run", "run p.toml")),
     "pattern": ("f.toml", ("fuse base.onnx -p f.toml -o out/o.onnx", "fuse base.onnx -p f.toml --explain f --dry-run")),
+    "layout": ("y.toml", ("plan base.onnx --layout y.toml --dry-run", "plan base.onnx --capacity a=1KiB --layout y.toml --dry-run")),
     "limits": ("l.toml", ("tile base.onnx --target l.toml -o out/o.onnx", "fit base.onnx --capacity 1KiB --target l.toml -o out/o.onnx")),
     "problem": ("b.csv", ("plan b.csv", "plan b.csv --emit out/b.csv --capacity arena=1000",
-        "plan b.csv --planner exact --time 1s --emit out/b.html")),
+        "plan b.csv --search exact,1s --emit out/b.html")),
     "query": ("q.txt", ("match base.onnx {query}", "fuse base.onnx -p {query} --dry-run", "inspect base.onnx --trace {query}")),
     "model text": ("m.onnxtxt", ("inspect m.onnxtxt", "plan m.onnxtxt --dry-run", "fuse m.onnxtxt -o out/o.onnx")),
     "model json": ("m.onnxjson", ("inspect m.onnxjson", "tile m.onnxjson --max 3 -o out/o.onnx")),
@@ -105,14 +123,13 @@ _ARRAY_COMMANDS = (
 _ARGUMENTS = (
     *("plan base.onnx --dry-run --dim {text}={number}", "plan base.onnx --dry-run --dim N={number}:{number}"),
     *("plan base.onnx --dry-run --shape x={number}x{number}", "plan base.onnx --dry-run --capacity {text}={number}"),
-    *("plan base.onnx --dry-run --alignment {number}", "plan base.onnx --dry-run --workspace {text}={text}"),
-    *("plan base.onnx --dry-run --pin {text}={number}", "plan base.onnx --dry-run --pin y={number}"),
-    *("plan base.onnx --dry-run --capacity a={number} --capacity b=1MiB --place {text}=a", "plan base.onnx --dry-run --keep {text}"),
+    *("plan base.onnx --dry-run --alignment {number}", "plan base.onnx --dry-run --layout {text}"),
+    *("plan base.onnx --dry-run --capacity a={number} --capacity b=1MiB --layout y.toml",),
     *("plan base.onnx --dry-run --state {text}={text}", "plan base.onnx --dry-run --state x=y --state-steps {number}"),
-    *("plan base.onnx --dry-run --capacity a=256 --movement activations --bandwidth {text}={text} --macs-per-second {number}",),
-    *("plan base.onnx --dry-run --bound N={number}", "plan base.onnx --dry-run --effort {number}"),
+    *("plan base.onnx --dry-run --capacity a=256 --movement activations --target {text}",),
+    *("plan base.onnx --dry-run --bound N={number}", "plan base.onnx --dry-run --search {number}"),
     *("tile base.onnx --max {number} -o out/o.onnx",),
-    *("tile base.onnx --memory {number} --nodes-at-most {number} -o out/o.onnx",),
+    *("tile base.onnx --max {number}B --max {number}nodes -o out/o.onnx", "tile base.onnx --max {number}x{number}x_",),
     *("tile base.onnx --max 2 --skip {text} -o out/o.onnx",),
     *("fit base.onnx --capacity {number} -o out/o.onnx --max-extra-macs {number}%",),
     *("verify base.onnx base.onnx --range x={number}:{number}",),
@@ -124,8 +141,8 @@ _ARGUMENTS = (
     *("pattern new --from base.onnx --nodes {text} --name {text}", "{text} base.onnx"),
     *("run {text} base.onnx --jobs {number}",),
     *("verify base.onnx base.onnx --run-seconds {number} --run-memory {number}",),
-    *("plan base.onnx --order {text} --planner {text}", "plan base.onnx --dry-run --kernels {text} --io {text}"),
-    *("plan base.onnx --dry-run --emit out/p.svg --color-by {text}", "plan base.onnx --dry-run --time {number}s --streams {number}"),
+    *("plan base.onnx --order {text} --search {text}", "plan base.onnx --dry-run --kernels {text} --io {text}"),
+    *("plan base.onnx --dry-run --search {number}s"),
     *("plan base.onnx --dry-run --range {text}={number}:{number}", "plan base.onnx --dry-run --dim N=1:{number} --dim M={number}:9"),
     *("fit base.onnx --curve {text} --dry-run", "fit base.onnx --capacity {text}={number} --capacity b={number} --dry-run"),
     *("fit base.onnx --capacity {text} --max-extra-macs {text} --dry-run", "fit base.onnx --smallest --max-nodes {number} --dry-run"),
@@ -264,6 +281,7 @@ def _model(rng: random.Random, real: bool) -> Case:
         "m.onnx": mutated_model(data, rng),
         "base.onnx": data,
         "p.toml": _PIPELINE.encode(),
+        **_LAYOUTS,
         "w.bin": bytes(4096),
     }
     return _of("model", name, command, rng, files)
@@ -318,6 +336,8 @@ def _text_of(kind: str, data: bytes, rng: random.Random) -> str:
             return rng.choice(sorted(data_folder("patterns").glob("*.toml"))).read_text()
         case "limits":
             return rng.choice(sorted(data_folder("limits").glob("*.toml"))).read_text()
+        case "layout":
+            return _LAYOUT
         case "problem":
             return _PROBLEM
         case "query":
@@ -440,7 +460,7 @@ def _micro_model(seed: int) -> bytes:
 def _arguments(rng: random.Random, _real_too: bool) -> Case:
     name, data = _base(rng)
     template = rng.choice(_ARGUMENTS)
-    found = _of("arguments", name, "", rng, {"base.onnx": data, "p.toml": _PIPELINE.encode()})
+    found = _of("arguments", name, "", rng, {"base.onnx": data, "p.toml": _PIPELINE.encode(), **_LAYOUTS})
     arguments = (_filled(part, rng) for part in template.split())
     return Case(found.kind, name, (*arguments, *found.arguments), found.files, found.links)
 

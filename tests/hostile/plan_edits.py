@@ -114,9 +114,11 @@ KINDS: Mapping[str, Kind] = {
     "any order": Kind(_text(MIXED), {"order": "any"}),
     "bounds": Kind(_text(COUNTED), {"bounds": {"i": 8}}),
     "unplanned": Kind(_text(COUNTED), {}),
-    "places": Kind(_text(MIXED), {"capacity": MEMORIES, "places": {"z": "slow"}}),
-    "memories": Kind(_text(MIXED), {"capacity": MEMORIES, "workspaces": {"Exp": "100", "Softmax": "outputs[0].bytes"}}),
-    "pins": Kind(_text(MIXED), {"pins": {"z": 1024}, "keep": ("g",)}),
+    "places": Kind(_text(MIXED), {"capacity": MEMORIES, "layout": {"places": {"z": "slow"}}}),
+    "memories": Kind(
+        _text(MIXED), {"capacity": MEMORIES, "layout": {"workspaces": {"Exp": "100", "Softmax": "outputs[0].bytes"}}}
+    ),
+    "pins": Kind(_text(MIXED), {"layout": {"pins": {"z": 1024}, "keep": ("g",)}}),
     "bodies": Kind(_text(IN_A_LOOP), {}),
     "calls": Kind(_proto(lambda: calling(GRAPHS["twice"])), {}),
     "islands": Kind(_proto(_residual), {}),

@@ -30,7 +30,7 @@ _GRAPHS: Mapping[str, tuple[str, dict[str, Any]]] = {
     ),
     "pin": (
         "g (float[1, 16] x, float[16, 16] w) => (float[1, 16] y) { a = MatMul(x, w)  b = MatMul(a, w)  y = MatMul(b, w) }",
-        {"pins": {"b": 6400}},
+        {"layout": {"pins": {"b": 6400}}},
     ),
     "state": (
         "g (float[1, 16, 64] kv, float[1, 16, 64] x) => (float[1, 16, 64] next, float[1, 1, 64] y) "

@@ -13,6 +13,7 @@ import onnx
 import pytest
 
 from onnxtile import api
+from onnxtile.declare.layout_rules import rules_in
 from onnxtile.fusion.pattern import from_file as pattern_file
 from onnxtile.model.load import load
 from onnxtile.model.npz_inputs import read_inputs
@@ -39,6 +40,12 @@ def test_a_mutant_is_refused_or_read(tmp_path: Path, first: int) -> None:
         assert not wrong, f"seed {seed}: {made.kind} {made.base} {made.arguments}: {wrong}: {ended.err}"
 
 
+_LAYOUT = """keep = ["h"]
+[pins]
+y = 64
+[workspaces]
+MatMul = "4096 shared; 64 unique"
+"""
 _PIPELINE = """doc = "all steps"
 models = ["*.onnx"]
 output = "{name}.deploy.onnx"
@@ -78,8 +85,9 @@ def _read_inputs(path: Path) -> object:
 _READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "pipeline": (_PIPELINE, pipeline_file),
     "pattern": ((data_folder("patterns") / "gelu_tanh.toml").read_text(), pattern_file),
+    "layout": (_LAYOUT, rules_in),
     "limits": (sorted(data_folder("limits").glob("*.toml"))[0].read_text(), limits_file),
-    "problem": (_PROBLEM, lambda path: api.plan_problem(path, planner="greedy_by_size")),
+    "problem": (_PROBLEM, lambda path: api.plan_problem(path, search="greedy-by-size")),
 }
 
 

@@ -305,3 +305,11 @@ def test_the_explanation_says_what_ran_before(tiny: Tiny, tmp_path: Path) -> Non
     assert "ran before it: SiLU (1 fused)" in lines
     said = api.explain(tiny.model(GATED), "Mish", [gated, "SiLU", "Mish"]).to_dict()
     assert said["earlier"] == [{"name": "SiLU", "fused": 1}, {"name": "Gated", "fused": 1}]
+
+
+@pytest.mark.parametrize("text", ["Relu->Exp", "Relu[", "Relu;Relu#1", "(Relu)"])
+def test_the_operators_of_a_pattern_are_single_nodes(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "p.toml"
+    path.write_text(f'name = "P"\ndoc = "x"\noperators = ["{text}"]\n[[variants]]\nquery = "Exp->Relu"\n')
+    with pytest.raises(PatternError, match=r"p\.toml:3: operators: "):
+        from_file(path)

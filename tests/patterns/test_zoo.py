@@ -224,3 +224,43 @@ def test_means_that_are_sums_are_found_and_are_left_calls(magika: Path) -> None:
     assert [(pattern.matches, len(pattern.calls)) for pattern in result.patterns] == [(2, 2)]
     assert result.verdict is not None and result.verdict.equal
     assert [(site.operator, site.reason) for site in result.lowered] == [("", "the mean does not keep its axes")] * 2
+
+
+# Why sites are no meta-op: the commonest reason first, and each site once.
+
+
+def test_an_operator_that_does_the_whole_work_is_the_reason(tiny: Tiny) -> None:
+    model = tiny.model("a = Softmax(x)\nb = Softmax(a)\ny = Relu(b)")
+    said = api.explain(model, "Softmax").to_dict()
+    assert said["already"] == {"Softmax": ["a", "b"]}
+    assert said["causes"] == [{"sites": 2, "reason": "already one node: Softmax", "first": "a"}]
+    (shown,) = [part for part in for_explain(said) if isinstance(part, Table)]
+    assert str(shown.title) == "sites that were not fused"
+    (pattern,) = api.fuse(model, ["Softmax"], verify=False).to_dict()["patterns"]
+    assert (pattern["matches"], pattern["already"]) == (0, {"Softmax": 2})
+
+
+def test_the_two_forms_of_gelu_are_told_apart(tiny: Tiny) -> None:
+    model = tiny.model('a = Gelu<approximate="tanh">(x)\ny = Gelu(a)', opset=20)
+    assert api.explain(model, "GeLUTanh").already == {"Gelu": ("a",)}
+    assert api.explain(model, "GeLU").already == {"Gelu": ("y",)}
+
+
+def test_each_site_counts_once_and_the_commonest_reason_comes_first(tiny: Tiny, tmp_path: Path) -> None:
+    (tmp_path / "First.toml").write_text('name = "First"\ndoc = "x"\n[[variants]]\nquery = "Exp->Relu"\n')
+    # Relu after Relu: b shares a node with a, and f one with e; First takes j.
+    body = "a = Relu(x)\nb = Relu(a)\nc = Relu(b)\nd = Tanh(c)\ne = Relu(d)\nf = Relu(e)\nh = Relu(f)\n"
+    body += "i = Exp(h)\nj = Relu(i)\ny = Relu(j)"
+    explained = api.explain(tiny.model(body), "Relu->Relu", [str(tmp_path / "First.toml")])
+    assert explained.fused == 3
+    assert [(one.sites, one.reason.partition(":")[0], one.first) for one in explained.causes] == [
+        (2, "overlapped", "b")
+    ]
+    both = [str(tmp_path / "First.toml"), "Pair=Relu->Relu"]
+    taken = api.explain(tiny.model(body), "Pair", both).causes
+    assert [(one.sites, one.reason.partition(":")[0]) for one in taken] == [(2, "overlapped"), (1, "taken by First")]
+
+
+def test_matches_of_the_same_nodes_are_no_further_sites(rapidocr: Callable[[str], Path]) -> None:
+    explanation = api.explain(rapidocr("ch_PP-OCRv4_rec_infer"), "MultiHeadAttention")
+    assert len(explanation.matches) == 6 and explanation.causes == ()

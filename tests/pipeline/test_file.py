@@ -51,6 +51,22 @@ def test_a_file_says_steps_options_and_budgets(tmp_path: Path) -> None:
     assert (pipeline.budgets.max_arena, pipeline.budgets.min_fused) == (2**20, {"LayerNorm": 2})
 
 
+def test_a_model_has_the_budgets_of_all_and_those_of_the_patterns_that_its_name_matches(tmp_path: Path) -> None:
+    text = """
+        [budgets.models."wide*.onnx"]
+        max_arena = "2MiB"
+        max_nodes = 9
+        [budgets.models."wide-2.onnx"]
+        max_arena = "3MiB"
+    """
+    budgets = read(tmp_path, GOOD + text).budgets
+    given = {"max_arena": 2**20, "min_fused": {"LayerNorm": 2}}
+    assert budgets.of(Path("a/net.onnx")).model_dump(exclude_unset=True) == given
+    wide = {**given, "max_arena": 2**21, "max_nodes": 9}
+    assert budgets.of(Path("a/wide.onnx")).model_dump(exclude_unset=True) == wide
+    assert budgets.of(Path("wide-2.onnx")).model_dump(exclude_unset=True) == {**wide, "max_arena": 3 * 2**20}
+
+
 def test_the_output_is_named_after_the_file(tmp_path: Path) -> None:
     assert read(tmp_path, '[[steps]]\ndo = "unfuse"').output == "{name}.p.onnx"
 
@@ -87,8 +103,8 @@ def test_every_step_takes_no_option_that_it_does_not_have(tmp_path: Path, name: 
         ('[[steps]]\ndo = "verify"\ninputs = "a\\u0000.npz"', 3, "is not a valid path"),
         (f'[[steps]]\ndo = "tile"\nmax = {"9" * 5000}', 3, "too many digits"),
         (f'[[steps]]\ndo = "plan"\nshapes = {{x = "{"9" * 5000}x1"}}', 3, "not a shape"),
-        (f'[[steps]]\ndo = "plan"\neffort = "{"9" * 5000}"', 3, "invalid effort = "),
-        (f'[[steps]]\ndo = "plan"\ntime = "{"9" * 5000}"', 3, "invalid time = "),
+        (f'[[steps]]\ndo = "plan"\nsearch = "{"9" * 5000}"', 3, "invalid search = "),
+        (f'[[steps]]\ndo = "plan"\nsearch = "{"9" * 5000}s"', 3, "invalid search = "),
         ('[[steps]]\ndo = "verify"\nranges = {x = [-1e308, 1e308]}', 3, "too wide"),
         (f'[[steps]]\ndo = "verify"\nruns = {"9" * 20}', 3, "from 1 to 1,000,000"),
         ('[[steps]]\ndo = "fuse"\nlower = "torch"', 3, 'invalid lower = "torch"'),
@@ -101,6 +117,19 @@ def test_every_step_takes_no_option_that_it_does_not_have(tmp_path: Path, name: 
         ('[[steps]]\ndo = "plan"\nemit = ["docx"]', 3, "docx"),
         ('[[steps]]\ndo = "fuse"\n[budgets]\nmax_arena = 5', 4, "needs a step plan"),
         ('[[steps]]\ndo = "plan"\n[budgets]\nmax_area = 5', 4, "unknown key 'budgets.max_area'"),
+        ('[[steps]]\ndo = "fuse"\n[budgets.models."a.onnx"]\nmax_arena = 5', 4, "needs a step plan"),
+        ('[[steps]]\ndo = "plan"\n[budgets.models."a.onnx"]\nmax_ram = 5', 4, "needs a step plan that writes C"),
+        (
+            '[[steps]]\ndo = "plan"\n[budgets.models."a.onnx"]\nmax_area = 5',
+            4,
+            "unknown key 'budgets.models.a.onnx.max_area'",
+        ),
+        ('[[steps]]\ndo = "fuse"\n[budgets.models.a]\nmin_fused = {Foo = 1}', 4, "no step fuses 'Foo'"),
+        (
+            'models = ["*.toml"]\n[[steps]]\ndo = "plan"\n[budgets.models."b.*"]\nmax_arena = 5',
+            4,
+            "matches none of the models",
+        ),
         ('output = "x.onnx"\n[[steps]]\ndo = "fuse"', 1, "{name}"),
         ('models = ["none*.onnx"]\n[[steps]]\ndo = "fuse"', 1, "names no file"),
     ],

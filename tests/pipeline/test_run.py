@@ -16,7 +16,7 @@ import pytest
 from rich.table import Table
 
 from onnxtile.declare.verb import Outcome, Verb
-from onnxtile.pipeline.budgets import Budgets
+from onnxtile.pipeline.budgets import PipelineBudgets
 from onnxtile.pipeline.file import Destination, Pipeline, from_file
 from onnxtile.pipeline.run import run, run_one
 from onnxtile.pipeline.step import PipelineStep
@@ -91,8 +91,19 @@ def test_budgets_that_are_not_met_write_no_model(
     assert (tmp_path / "net.deploy.report.json").exists()
 
 
+def test_a_budget_of_one_model_replaces_that_of_all(
+    pipeline: Callable[[str], Pipeline], model: Path, tmp_path: Path
+) -> None:
+    shutil.copyfile(model, tmp_path / "other.onnx")
+    limits = '[budgets]\nmax_arena = 1\n[budgets.models."other.onnx"]\nmax_arena = "1GiB"'
+    made = pipeline(f'[[steps]]\ndo = "plan"\nverify = false\n{limits}')
+    reports = [run_one(made, path, Destination(dry_run=True)) for path in (model, tmp_path / "other.onnx")]
+    assert [report.passed for report in reports] == [False, True]
+    assert [one.limit for report in reports for one in report.budgets] == [1, 2**30]
+
+
 def test_an_unplanned_tensor_fails_the_budgets_of_a_plan(pipeline: Callable[[str], Pipeline], tmp_path: Path) -> None:
-    text = '<ir_version: 10, opset_import: ["" : 20]> free (float[N,3] x) => (float[N,3] y) { y = Relu(x) }'
+    text = '<ir_version: 10, opset_import: ["" : 20]> free (float[4,3] x) => (int64[2,N] y) { y = NonZero(x) }'
     onnx.save(onnx.parser.parse_model(text), tmp_path / "net.onnx")
     made = pipeline('[[steps]]\ndo = "plan"\nverify = false\n[budgets]\nmax_arena = 1024\noptimal = true')
     report = run_one(made, tmp_path / "net.onnx", Destination())
@@ -238,7 +249,7 @@ def test_a_worker_that_dies_is_reported_and_the_others_go_on(tmp_path: Path, bac
             os._exit(9)
         return Outcome(OptionNames("none", "none", ()), "")
 
-    pipeline = Pipeline("p", (_step("die", perhaps_die),), Budgets(), (), "{name}.p.onnx")
+    pipeline = Pipeline("p", (_step("die", perhaps_die),), PipelineBudgets(), (), "{name}.p.onnx")
     result = run(pipeline, _models(tmp_path), Destination(), Workers(2, backend))
     assert [report.passed for report in result.reports] == [True, False, True]
     assert "died" in (result.reports[1].error or "")
@@ -248,7 +259,7 @@ def test_a_bug_shows_in_the_report_of_its_model(tmp_path: Path) -> None:
     def fail(_options: UnfuseOptions) -> Outcome:
         raise ZeroDivisionError("by\nzero")
 
-    pipeline = Pipeline("p", (_step("fail", fail),), Budgets(), (), "{name}.p.onnx")
+    pipeline = Pipeline("p", (_step("fail", fail),), PipelineBudgets(), (), "{name}.p.onnx")
     report = run_one(pipeline, tmp_path / "m.onnx", Destination(dry_run=True))
     assert report.error == "internal error: ZeroDivisionError: by zero"
 

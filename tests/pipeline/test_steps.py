@@ -58,12 +58,10 @@ def test_plan_takes_what_the_command_takes(pipeline: Callable[[str], Pipeline], 
 do = "plan"
 capacity = {sram = "128KiB", dram = "8MiB"}
 order = "min-peak"
-streams = 2
-effort = "low"
-io = "inside"
-overwrite_inputs = true
+target = {streams = 2}
+search = "low"
+io = "overwrite"
 emit = ["json", "h", "before.json", "page.html"]
-names = false
 verify = false
 """
     )
@@ -74,7 +72,6 @@ verify = false
     content = json.loads((tmp_path / "net.p.plan.json").read_text())
     assert [arena["name"] for arena in content["arenas"]] == ["sram", "dram"]
     assert content == json.loads((tmp_path / "net.p.before.json").read_text())
-    assert '"names":false' in (tmp_path / "net.p.page.html").read_text()
 
 
 def test_verify_takes_inputs_from_the_folder_of_the_file(pipeline: Callable[[str], Pipeline], tmp_path: Path) -> None:
@@ -135,20 +132,22 @@ def test_patterns_and_limits_are_found_from_the_folder_of_the_file(
     [
         ('do = "plan"\nemit = ["docx"]', 3, 'invalid emit = "docx"'),
         ('do = "plan"\nplaner = "best"', 3, "unknown key 'planer'"),
-        ('do = "plan"\nplanner = "wizard"', 3, 'invalid planner = "wizard"'),
+        ('do = "plan"\nplanner = "exact"', 3, "there is no planner any more"),
+        ('do = "plan"\npins = {x = 4}', 3, "there is no pins any more"),
         ('do = "plan"\norder = "alphabetical"', 3, 'invalid order = "alphabetical"'),
-        ('do = "plan"\neffort = "huge"', 3, 'invalid effort = "huge"'),
-        ('do = "plan"\ntime = "soon"', 3, 'invalid time = "soon"'),
+        ('do = "plan"\nsearch = "huge"', 3, 'invalid search = "huge"'),
+        ('do = "plan"\nsearch = ["exact", "5m"]', 3, "'5m' is no time"),
+        ('do = "plan"\nlayout = {pin = {x = 4}}', 3, "there is no such rule"),
         ('do = "plan"\nio = "somewhere"', 3, 'invalid io = "somewhere"'),
         ('do = "plan"\ncapacity = "lots"', 3, "not a size in bytes"),
         ('do = "plan"\ncapacity = {sram = true}', 3, "not a size in bytes"),
-        ('do = "plan"\nnames = true\nemit = ["json"]', 3, "names is about pictures"),
+        ('do = "plan"\nnames = true\nemit = ["svg"]', 3, "there is no names any more"),
         ('do = "plan"\nemit = ["svg"]\ncompare = "no.json"', 1, "no.json"),
         ('do = "plan"\nranges = {x = "5:1"}', 3, "is empty"),
         ('do = "plan"\nranges = {x = [0, 1, 2]}', 3, "is not a range"),
-        ('do = "plan"\nstreams = 0', 3, "give a whole number of at least 1"),
+        ('do = "plan"\nstreams = 2', 3, "there is no streams any more"),
         ('do = "verify"\nruns = 0', 3, "from 1 to 1,000,000"),
-        ('do = "tile"\nmax_rows = 0', 3, "give a whole number of at least 1"),
+        ('do = "tile"\nmax_rows = 4', 3, "there is no max_rows any more"),
         ('do = "tile"\nmax = 8\naccumulate = "slowly"', 4, "slowly"),
         ('do = "inspect"\nemit = ["xlsx"]', 3, 'emit = "xlsx"'),
         ('do = "plan"\nemit = ["../x.json"]', 3, 'emit = "../x.json"'),

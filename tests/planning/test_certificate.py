@@ -24,6 +24,7 @@ from onnxtile.check import check_account, check_bound, graph, operators, sharing
 from onnxtile.check.certificate import FixedRow, certificate, offset_tree, problem_certificate
 from onnxtile.check.check_account import graph_of
 from onnxtile.check.check_bound import Account, is_proved
+from tests import build
 from tests.planning.test_movement_plan import SKIP, moved
 
 NOT_PROVED = "the proof does not hold"
@@ -79,7 +80,7 @@ def _model(text: str) -> onnx.ModelProto:
 
 
 def _certificate(text: str, **options: Any) -> dict[str, Any]:
-    found = onnxtile.plan(_model(text), verify=False, **options).certificate()
+    found = onnxtile.plan(_model(text), verify=False, **build.with_layout(options)).certificate()
     read: dict[str, Any] = json.loads(json.dumps(found))
     return read
 
@@ -439,7 +440,7 @@ def test_a_plan_with_copies_has_a_certificate_of_its_arenas() -> None:
 
 
 def test_a_plan_that_is_not_proved_has_a_certificate_without_a_proof() -> None:
-    said = _certificate(CHAIN, planner="naive")
+    said = _certificate(CHAIN, search="naive")
     assert (said["proof"], said["reason"]) == (None, "the plan is not proved the smallest")
 
 
@@ -552,7 +553,7 @@ def test_the_search_agrees_with_all_orders(seed: int) -> None:
     said: dict[str, Any] = {"dims": {}, "types": {}, "io": io, "overwrite_inputs": overwrite, "alignment": 4}
     said |= {"states": [], "workspaces": {}, "bodies": [], "scope": "any order"}
     model = _random_graph(seed)
-    plan = onnxtile.plan(model, verify=False, io=io, overwrite_inputs=overwrite, alignment=4).plan
+    plan = onnxtile.plan(model, verify=False, io="overwrite" if overwrite else io, alignment=4).plan
     problem = Account(
         check_account.account_of(graph_of(model, said), said | {"order": [node.output[0] for node in model.graph.node]})
     )

@@ -62,6 +62,6 @@ def test_a_fused_resnet(light: Find) -> None:
 @pytest.mark.parametrize(("order", "slots"), [("model", 3), ("any", 4)])
 def test_a_resnet_in_whole_buffers(order: str, slots: int, light: Find) -> None:
     """Caffe2's memonger published 3 in sequence, and 5 for every order."""
-    result = planned(light("resnet50"), planner="slots", order=order)
+    result = planned(light("resnet50"), search="slots", order=order)
     owners = [b for b in result.buffers if b.alias is None and b.size]
     assert len({b.offset for b in owners}) == slots

@@ -145,7 +145,7 @@ def test_the_model_stays_as_it_is() -> None:
 def test_every_format_takes_a_plan_with_functions(tmp_path: Path) -> None:
     plan = api.plan(model(GRAPHS["in branches"])).plan.to_dict()
     files = [tmp_path / f"p.{ending}" for ending in ("json", "csv", "h", "html", "svg", "trace.json", "tflm.json")]
-    content = Emission.of(files, None, None).content(plan)
+    content = Emission.of(files).content(plan)
     assert b"y/then_branch/r/v" in content[tmp_path / "p.trace.json"]
     assert content.keys() == set(files)
 
@@ -228,7 +228,7 @@ def test_a_random_graph_in_a_function_runs_as_planned(options: dict[str, Any], p
     around = helper.make_graph([call], "g", list(graph.input), outputs, list(graph.initializer))
     imports = [*plain.opset_import, helper.make_opsetid("local", 1)]
     model_of = helper.make_model(around, functions=[inside], opset_imports=imports, ir_version=10)
-    result = api.plan(model_of, planner="greedy-by-size", **options)
+    result = api.plan(model_of, search="greedy-by-size", **options)
     assert not result.plan.unplanned
     assert [body.node for body in result.plan.bodies] == ["call"]
     assert result.verdict is not None

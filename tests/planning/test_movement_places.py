@@ -94,10 +94,7 @@ def test_an_input_that_stays_leaves_less_room() -> None:
     planned = moved(SKIP, 1280, io="inside", places={"x": "sram"})
     assert [copy.tensor for copy in movement_of(planned).copies] == ["a", "a", "y"]
     assert movement_of(planned).bytes == movement_of(planned).lower_bound == 768
-    assert (
-        moved(SKIP, 1280, io="inside", overwrite_inputs=True, places={"x": "sram"}).plan.movement
-        != planned.plan.movement
-    )
+    assert moved(SKIP, 1280, io="overwrite", places={"x": "sram"}).plan.movement != planned.plan.movement
 
 
 def test_a_kept_tensor_has_bytes_to_the_end() -> None:

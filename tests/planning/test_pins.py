@@ -23,6 +23,7 @@ from onnxtile.report.formats.to_html import content
 from onnxtile.report.plan_tables import for_plan
 from onnxtile.report.table import plain
 from onnxtile.system.errors import Infeasible, UsageError
+from tests import build
 from tests.planning.conftest import Case
 
 BLOCK = """
@@ -59,7 +60,7 @@ def rows(plan: PlanResult) -> dict[str, PlannedBuffer]:
 
 def planned(source: onnx.ModelProto | None = None, **options: Any) -> PlanResult:
     """Return a plan that was checked, and run inside its arena."""
-    found = onnxtile.plan(source or model(), **options)
+    found = onnxtile.plan(source or model(), **build.with_layout(options))
     assert found.verdict is not None
     assert found.verdict.equal
     return found.plan
@@ -109,14 +110,14 @@ def test_a_kept_tensor_shares_bytes_with_nothing() -> None:
 @pytest.mark.parametrize("planner", list(planners()))
 @pytest.mark.parametrize("order", ["model", "any"])
 def test_every_planner_and_order_honours_them(planner: str, order: str) -> None:
-    plan = planned(pins={"a": 1024, "y": 0}, keep=("d",), planner=planner, order=order)
+    plan = planned(pins={"a": 1024, "y": 0}, keep=("d",), search=planner, order=order)
     found = rows(plan)
     assert (found["a"].offset, found["y"].offset) == (1024, 0)
     assert (found["d"].first, found["d"].last) == (0, max(plan.steps))
 
 
 def test_an_input_inside_the_arena_can_be_pinned_and_kept() -> None:
-    plan = planned(pins={"x": 512}, keep=("x",), io="inside", overwrite_inputs=True)
+    plan = planned(pins={"x": 512}, keep=("x",), io="overwrite")
     assert rows(plan)["x"].offset == 512
     assert rows(plan)["x"].last == max(plan.steps)
 
@@ -151,7 +152,7 @@ def test_another_order_is_taken_where_the_pins_need_it() -> None:
       a = Hardmax(x)  b = Softmax(x)  c = ReduceSum<keepdims=1>(a)  d = ReduceSum<keepdims=1>(b)  e = Add(c, d)  y = Mul(x, e)
     }"""
     with pytest.raises(PinOverlap, match=r"'a' at 0 \(256 bytes\) and 'b' at 0 \(256 bytes\)"):
-        onnxtile.plan(model(text), pins={"a": 0, "b": 0}, order="model")
+        onnxtile.plan(model(text), layout={"pins": {"a": 0, "b": 0}}, order="model")
     found = rows(planned(model(text), pins={"a": 0, "b": 0}))
     assert found["a"].offset == found["b"].offset == 0
 
@@ -215,7 +216,7 @@ def test_pins_hold_at_all_sizes_of_a_range() -> None:
 )
 def test_what_no_plan_can_have_is_refused(options: dict[str, Any], message: str, hint: str | None) -> None:
     with pytest.raises(UsageError) as error:
-        onnxtile.plan(model(), **options)
+        onnxtile.plan(model(), **build.with_layout(options))
     assert message in str(error.value)
     assert hint is None or error.value.hint == hint
 
@@ -238,7 +239,7 @@ def test_a_tensor_of_a_body_has_no_address_of_its_own() -> None:
       y = If(c) <then_branch = t () => (float[4] u) { v = Relu(x)  u = Exp(v) }, else_branch = e () => (float[4] w) { w = Neg(x) }>
     }"""
     with pytest.raises(UsageError, match="'v' has no address of its own in the main graph"):
-        onnxtile.plan(model(text), pins={"v": 0})
+        onnxtile.plan(model(text), layout={"pins": {"v": 0}})
 
 
 def audited(plan: PlanResult) -> list[str]:
@@ -276,7 +277,7 @@ def test_the_check_reads_the_metadata_of_the_model() -> None:
 
 
 def test_the_written_model_says_what_was_fixed(tmp_path: Any) -> None:
-    found = onnxtile.plan(model(), pins={"b": 2048}, keep=("d",))
+    found = onnxtile.plan(model(), layout={"pins": {"b": 2048}, "keep": ("d",)})
     found.save(tmp_path / "planned.onnx")
     audit = onnxtile.check_plan(tmp_path / "planned.onnx", tmp_path / "planned.onnx")
     assert audit.sound
@@ -344,7 +345,7 @@ def test_a_range_that_does_not_fit_names_its_smallest_sizes_also_with_places() -
     text = "g (float[N,16] x) => (float[N,16] y) { a = Relu(x)  b = Hardmax(a)  c = Hardmax(b)  y = Add(a, c) }"
     options: dict[str, Any] = {"places": {"b": "fast", "y": "slow"}, "capacity": {"fast": 256, "slow": 512}}
     with pytest.raises(Infeasible, match="N="):
-        onnxtile.plan(model(text), dims={"N": (1, 64)}, **options)
+        onnxtile.plan(model(text), dims={"N": (1, 64)}, **build.with_layout(options))
 
 
 def test_fusing_for_memory_compares_sizes_whatever_the_places() -> None:

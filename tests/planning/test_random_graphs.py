@@ -118,7 +118,7 @@ def models(draw: st.DrawFn, most: int = 14) -> onnx.ModelProto:
         {"order": "any"},
         {"order": "min-peak", "io": "inside"},
         {"streams": 3},
-        {"io": "inside", "overwrite_inputs": True, "alignment": 4},
+        {"io": "overwrite", "alignment": 4},
         {"io": "outside", "alignment": 1},
     ],
     ids=str,
@@ -126,7 +126,7 @@ def models(draw: st.DrawFn, most: int = 14) -> onnx.ModelProto:
 @settings(max_examples=30, deadline=None)
 @given(model=models())
 def test_a_plan_of_a_random_graph_is_sound_and_its_run_equal(options: dict[str, Any], model: onnx.ModelProto) -> None:
-    result = plan(model, planner="greedy-by-size", **options)  # the search is tried elsewhere
+    result = plan(model, search="greedy-by-size", **options)  # the search is tried elsewhere
     assert not result.plan.unplanned
     assert result.verdict is not None
     assert result.verdict.equal
@@ -141,6 +141,6 @@ def test_parts_of_a_random_graph_are_sound_also_where_they_save_nothing(model: o
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_Smallest, "enter", enter)
-        result = plan(model, planner="greedy-by-size", alignment=alignment)
+        result = plan(model, search="greedy-by-size", alignment=alignment)
     assert result.verdict is not None
     assert result.verdict.equal

@@ -427,7 +427,7 @@ IN_WORKSPACES = {
 @pytest.mark.parametrize("text", IN_WORKSPACES.values(), ids=IN_WORKSPACES)
 def test_the_offsets_of_bodies_scale_with_those_of_their_workspaces(text: str) -> None:
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 22, "local": 1]>\n{text}')
-    result = onnxtile.plan(model, dims={"N": "1:64"}, planner="greedy-by-size", order="model", io="inside")
+    result = onnxtile.plan(model, dims={"N": "1:64"}, search="greedy-by-size", order="model", io="inside")
     assert result.verdict is not None and result.verdict.equal
     assert any(arena.scaled is not None for arena in result.plan.formulas or ())
     workspace = next(row for row in result.plan.buffers if row.kind == "workspace")
@@ -444,7 +444,7 @@ def test_equal_names_in_sibling_bodies_have_the_sizes_of_their_own() -> None:
       z = If(c) <then_branch = t () => (float[N, 4] d) { b = Add(v, w) d = Neg(x) },
                 else_branch = f () => (float[N, 4] d) { b = Neg(x) d = Exp(b) }> }"""
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 22]>\n{text}')
-    result = onnxtile.plan(model, dims={"N": "1:64"}, planner="greedy-by-size")
+    result = onnxtile.plan(model, dims={"N": "1:64"}, search="greedy-by-size")
     assert result.verdict is not None and result.verdict.equal
 
 

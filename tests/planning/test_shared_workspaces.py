@@ -92,7 +92,7 @@ def test_a_node_with_bodies_may_have_unique_bytes_beside_them() -> None:
 def test_the_metadata_have_them(tmp_path: Path) -> None:
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]>\n{CHAIN}')
     rules = {"Softmax": "100 unique; 20", "Neg": "300 shared"}
-    onnxtile.plan(model, workspaces=rules).save(tmp_path / "planned.onnx")
+    onnxtile.plan(model, layout={"workspaces": rules}).save(tmp_path / "planned.onnx")
     audit = onnxtile.check_plan(tmp_path / "planned.onnx", tmp_path / "planned.onnx")
     assert (audit.sound, audit.workspaces) == (True, 7)
 
@@ -127,7 +127,7 @@ def test_the_check_notices_one_that_is_overwritten_or_too_short() -> None:
 def test_rules_that_say_nothing_are_refused(rules: dict[str, str], message: str) -> None:
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]>\n{CHAIN}')
     with pytest.raises(UsageError, match=message):
-        onnxtile.plan(model, workspaces=rules)
+        onnxtile.plan(model, layout={"workspaces": rules})
 
 
 def test_shared_rules_hold_for_one_order_only() -> None:

@@ -31,7 +31,7 @@ from tests.random_graphs.properties import (
 
 TILE = "pkg.onnxtile.tile"
 """The metadata of a tile, JSON: `op` is the operator of the node that was cut, whose limits hold for the tile."""
-QUICK: dict[str, Any] = {"planner": "greedy-by-size"}
+QUICK: dict[str, Any] = {"search": "greedy-by-size"}
 FITS: tuple[dict[str, Any], ...] = (
     {"exact": True},
     {"exact": True, "wrap": True},
@@ -104,7 +104,7 @@ def placed(case: Case) -> None:
     places = {row.name: random.choice(["sram", "dram"]) for row in chosen if row.kind not in kinds}
     if not places:
         return
-    options: dict[str, Any] = {"capacity": memories, "places": places, "io": io, **QUICK}
+    options: dict[str, Any] = {"capacity": memories, "layout": {"places": places}, "io": io, **QUICK}
     if moving:
         options |= {"movement": "activations", "io": "inside"}
     result = onnxtile.plan(case.model, verify=case.verify, dims=dims, **options)
@@ -126,15 +126,16 @@ def timed(case: Case) -> None:
     planned = onnxtile.plan(case.model, verify=False, dims=dims, io="inside", **QUICK).plan
     if planned.unplanned or not planned.arena_size:
         return
+    speeds: dict[str, Any] = {"bandwidth": {"dram": random.choice(["8GB/s", "100MB/s"])}}
+    if random.random() < 0.5:
+        speeds |= {"macs_per_second": random.choice(["4G", "1M"])}
     options: dict[str, Any] = {
         "capacity": {"sram": int(planned.arena_size * random.choice([0.6, 0.9, 1.5])) // 64 * 64 + 64, "dram": 1 << 24},
         "movement": random.choice(["activations", "weights"]),
-        "bandwidth": {"dram": random.choice(["8GB/s", "100MB/s"])},
+        "target": speeds,
         "io": "inside",
         **QUICK,
     }
-    if random.random() < 0.5:
-        options["macs_per_second"] = random.choice(["4G", "1M"])
     try:
         result = onnxtile.plan(case.model, verify=case.verify, dims=dims, **options)
     except Infeasible:
@@ -251,8 +252,8 @@ _STEPS = (
     'do = "tile"\nmax = 4\nconv = true',
     'do = "tile"\nmax = 3\nwrap = true',
     'do = "fit"\nsmallest = true',
-    'do = "plan"\nplanner = "greedy-by-size"',
-    'do = "plan"\nplanner = "greedy-by-size"\nio = "inside"\nemit = ["json", "csv"]',
+    'do = "plan"\nsearch = "greedy-by-size"',
+    'do = "plan"\nsearch = "greedy-by-size"\nio = "inside"\nemit = ["json", "csv"]',
     'do = "inspect"',
     'do = "verify"\nruns = 1',
 )

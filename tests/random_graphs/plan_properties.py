@@ -17,7 +17,7 @@ from tests.random_graphs.carried_out import Run
 from tests.random_graphs.kernels import Kernels, run_model
 from tests.random_graphs.properties import Case, require_equal, without_addresses, written
 
-QUICK: dict[str, Any] = {"planner": "greedy-by-size"}
+QUICK: dict[str, Any] = {"search": "greedy-by-size"}
 
 
 def published(case: Case) -> None:
@@ -87,7 +87,7 @@ def pinned(case: Case) -> None:
     pins = {row.name: random.choice(ends) // 64 * 64 for row in chosen}
     keep = tuple(row.name for row in random.sample(rows, 1)) if random.random() < 0.3 else ()
     try:
-        result = onnxtile.plan(case.model, verify=case.verify, dims=dims, pins=pins, keep=keep, **QUICK)
+        result = onnxtile.plan(case.model, verify=case.verify, dims=dims, layout={"pins": pins, "keep": keep}, **QUICK)
     except PinOverlap:
         assert len(pins) > 1, f"one pin cannot be held: {pins}"
         return

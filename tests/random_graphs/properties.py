@@ -306,23 +306,23 @@ PLANS: tuple[dict[str, Any], ...] = (
     {"order": "min-peak", "io": "outside", "alignment": 1},
     {"order": "any"},
     {"order": "any", "io": "inside", "alignment": 16},
-    {"streams": 3},
-    {"streams": 2, "io": "inside"},
-    {"io": "inside", "overwrite_inputs": True, "alignment": 4},
-    {"io": "outside", "whole_buffers": True},
-    {"planner": "slots"},
-    {"planner": "greedy-by-size", "alignment": 8},
-    {"planner": "naive"},
+    {"target": {"streams": 3}},
+    {"target": {"streams": 2}, "io": "inside"},
+    {"io": "overwrite", "alignment": 4},
+    {"io": "outside", "layout": {"whole_buffers": True}},
+    {"search": "slots"},
+    {"search": "greedy-by-size", "alignment": 8},
+    {"search": "naive"},
     {"kernels": "nodes"},
-    {"workspaces": {"MatMul": "100", "Conv": "inputs[0].bytes"}},
-    {"workspaces": {"MatMul": "100", "Softmax": "64"}, "share_workspaces": True},
+    {"layout": {"workspaces": {"MatMul": "100", "Conv": "inputs[0].bytes"}}},
+    {"layout": {"workspaces": {"MatMul": "100", "Softmax": "64", "*": "shared"}}},
 )
 
 
 def plan(case: Case) -> None:
     """A plan is carried out at its addresses, names every value, and comes twice as the same bytes."""
     random = case.random("plan")
-    options = {"planner": "greedy-by-size", **random.choice(PLANS), "dims": case.random_model.dims}
+    options = {"search": "greedy-by-size", **random.choice(PLANS), "dims": case.random_model.dims}
     fused = random.random() < 0.3
     source = onnxtile.fuse(case.model, verify=False).model if fused else case.model
     result = onnxtile.plan(source, verify=case.verify, **options)
@@ -333,9 +333,7 @@ def plan(case: Case) -> None:
     # A session of one node does not pack the weights of products, which changes how these are rounded.
     # The session of a node that is run several times goes on with other numbers.
     case.require_same(plain, exact=False, but=case.random_model.stepped | case.random_model.drawn)
-    for seed in (
-        (None, case.seed, case.seed + 1) if options.get("streams", 1) > 1 or options.get("order") == "any" else (None,)
-    ):
+    for seed in (None, case.seed, case.seed + 1) if "target" in options or options.get("order") == "any" else (None,):
         for name, got in Run(model, found, kernels, seed=seed).outputs(case.feeds).items():
             if name not in case.random_model.drawn:
                 require_equal(name, got, plain[name], exact=True)
@@ -376,7 +374,7 @@ def fit(case: Case) -> None:
     """A model that is cut to fit computes the same as far as rounding explains."""
     random = case.random("fit")
     options: dict[str, Any] = {"dims": case.random_model.dims, "verify": case.verify}
-    planned = onnxtile.plan(case.model, verify=False, planner="greedy-by-size", dims=case.random_model.dims).plan
+    planned = onnxtile.plan(case.model, verify=False, search="greedy-by-size", dims=case.random_model.dims).plan
     capacity = int(planned.arena_size * random.choice([0.6, 0.75, 0.9])) // 64 * 64
     if planned.unplanned or capacity < 64:
         return

@@ -264,7 +264,7 @@ def ranged_model(seed: int) -> RangedModel:
         "alignment": random.choice((1, 2, 4, 8, 64)),
         "order": random.choice(("auto", "auto", "model")),
         "io": random.choice(("outputs", "outputs", "inside", "outside")),
-        "whole_buffers": random.random() < 0.3,
+        "layout": {"whole_buffers": random.random() < 0.3},
     }
     if has_cache and random.random() < 0.7:
         options |= {"state": "found", "state_steps": random.choice((2, 4))}

@@ -122,7 +122,7 @@ for seed in range(int(sys.argv[1]), int(sys.argv[2])):
     made = random_model(seed, 7)
     fused = onnxtile.fuse(made.model, verify=False).model
     tiled = onnxtile.tile(made.model, max=4, conv=True, dims=made.dims, verify=False).model
-    planned = onnxtile.plan(fused, dims=made.dims, planner="greedy-by-size", verify=False)
+    planned = onnxtile.plan(fused, dims=made.dims, search="greedy-by-size", verify=False)
     for part in (to_bytes(fused), to_bytes(tiled), to_bytes(planned.model), repr(planned.plan.to_dict()).encode()):
         digest.update(part)
 print(digest.hexdigest())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from onnxtile.declare.option import declared, narrowed
 from onnxtile.declare.verb import JsonFields, Outcome, VerbResult
-from onnxtile.fusion.fuse import FUSED, Fate, FusionRun, PatternResult, Refused
+from onnxtile.fusion.fuse import FUSED, OVERLAPPED, REFUSED, Fate, FusionRun, PatternResult, Refused
 from onnxtile.fusion.pattern import Pattern, chosen_patterns
 from onnxtile.model.load import load
 from onnxtile.query.explain import Stopped
@@ -22,6 +22,8 @@ from onnxtile.verbs.fuse import ExplainOptions, FuseCommand
 
 TAKEN = "taken"
 """The fate of a match of which an earlier pattern took a node first."""
+_RANKS = (FUSED, REFUSED, TAKEN, OVERLAPPED)
+"""Fates in the order in which they say what became of a site."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,15 @@ class Beginning(JsonFields):
     missing: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Cause(JsonFields):
+    """Why the pattern made no meta-op at sites: how many these are, the reason, and the root of the first."""
+
+    sites: int
+    reason: str
+    first: str
+
+
 @dataclass(frozen=True, repr=False)
 class Explanation(VerbResult):
     """Why a pattern did not match where it might have: the partial match of each root that got furthest, the nearest to a match first.
@@ -84,6 +95,29 @@ class Explanation(VerbResult):
     matches: tuple[Fate, ...]
     beginnings: tuple[Beginning, ...]
     earlier: tuple[tuple[str, int], ...] = ()
+    already: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The names of nodes whose operator does the work of the whole meta-op by itself, by operator."""
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        """Why sites are no meta-op of the pattern, the commonest reason first; each site counts once.
+
+        A match at the root of another, or among the nodes of those that were fused, is no further site.
+        """
+        groups: dict[str, list[str]] = {}
+        for operator, nodes in self.already.items():
+            groups[f"already one node: {operator}"] = list(nodes)
+        in_calls = {vertex for match in self.matches if match.fate == FUSED for vertex in match.vertices}
+        seen = {match.root for match in self.matches if match.fate == FUSED}
+        shown: dict[str, str] = {}
+        for match in sorted(self.matches, key=lambda one: _RANKS.index(one.fate)):
+            if match.root in seen or in_calls.issuperset(match.vertices):
+                continue
+            seen.add(match.root)
+            reason = match.detail if match.fate == TAKEN else f"{match.fate}: {match.detail}"
+            groups.setdefault(shown.setdefault(unquoted(reason), reason), []).append(match.root)
+        causes = (Cause(len(roots), reason, roots[0]) for reason, roots in groups.items())
+        return tuple(sorted(causes, key=lambda cause: -cause.sites))
 
     @property
     def summary(self) -> str:
@@ -114,6 +148,8 @@ class Explanation(VerbResult):
             "matches": [match.to_dict() for match in self.matches],
             "beginnings": [beginning.to_dict() for beginning in self.beginnings],
             "earlier": [{"name": name, "fused": fused} for name, fused in self.earlier],
+            "already": {operator: list(nodes) for operator, nodes in self.already.items()},
+            "causes": [cause.to_dict() for cause in self.causes],
         }
 
 
@@ -134,6 +170,8 @@ def explain(options: ExplainOptions) -> Explanation:
     matcher = run.matcher
     progress("matching")
     might = _matches(matcher, wanted) if position else []
+    found = ((one.roots[0].type, [identify(match.root) for match in matcher.find(one)]) for one in wanted.operators)
+    already = {operator: tuple(nodes) for operator, nodes in found if nodes}
     *earlier, done = run.apply()
     best: dict[str, PartialMatch] = {}
     for i, program in enumerate(wanted.programs):
@@ -149,7 +187,7 @@ def explain(options: ExplainOptions) -> Explanation:
     inside = _NodesInside(VertexIndex(list(owners), matcher.constants), owners)
     beginnings = tuple(_beginning(i + 1, program, matcher.index(), inside) for i, program in enumerate(wanted.programs))
     ran = tuple((result.name, len(result.calls)) for result in earlier)
-    return Explanation(wanted.name, len(done.calls), done.refused, tuple(attempts), matches, beginnings, ran)
+    return Explanation(wanted.name, len(done.calls), done.refused, tuple(attempts), matches, beginnings, ran, already)
 
 
 def run(options: FuseCommand) -> Outcome:

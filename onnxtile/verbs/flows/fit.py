@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxtile.declare.option import declared
+from onnxtile.declare.option import changed, declared, narrowed, parameters
 from onnxtile.declare.verb import Outcome
 from onnxtile.fitting.editing import copy_of
 from onnxtile.fitting.read_network import separate
-from onnxtile.fitting.result import ModelCost, obstacle_of, steps_before, steps_of
+from onnxtile.fitting.result import InputPlace, ModelCost, obstacle_of, steps_before, steps_of
 from onnxtile.fitting.rewrites.rewrite import (
     ModelRewrite,
     batch_apart,
@@ -30,7 +31,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.load import file_name, load
 from onnxtile.model.validity import check
 from onnxtile.planning.annotate import annotate, clear_plan
-from onnxtile.planning.model_plan import PlanSettings
+from onnxtile.planning.model_plan import PlanSettings, plan_model, quick_allocation
 from onnxtile.planning.result import MovementResult
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import is_kernel
@@ -52,7 +53,7 @@ from onnxtile.verbs.flows.fit_drafts import (
 )
 from onnxtile.verbs.flows.kernels import program_in_c, settings_of
 from onnxtile.verbs.flows.results import CurvePoint, FitCurve, FittedModel, OpenSizes, agreeing, file_of, require_equal
-from onnxtile.verbs.plan import PlanOptions
+from onnxtile.verbs.plan import OVERWRITE, PlanOptions
 from onnxtile.verification.rounding import judge, within_one_step
 from onnxtile.verification.trials import Verdict
 
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
     from onnxtile.arena.run import ArenaVerdict
 
 
+_PLANNED_TWICE = 1_000
+"""Nodes of the largest result that is planned once more, with its inputs in the other place."""
 _NEGLIGIBLE = 1e-4
 """The share of its MACs by which rewrites of a model may exceed the budget: the product with one pixel more."""
 
@@ -116,7 +119,8 @@ def read_subject(options: CurveOptions) -> FitSubject:
     dims = bind(model, options.single_dims, options.whole_shapes)
     leading = bind_leading(model)
     dims |= {} if leading is None else leading.dims
-    settings = replace(settings_of(PlanOptions(model)), name=file_name(options.model), dims=dims)
+    placed = PlanOptions(model, io=OVERWRITE if options.io == "inside" else options.io)
+    settings = replace(settings_of(placed), name=file_name(options.model), dims=dims)
     original = model.clone()
     inline(model)
     separate(model)
@@ -133,7 +137,7 @@ def _planned_subject(
     constants = Constants(model)
     options.progress("planning")
     planned = planned_model(opened_model(model, shapes), settings)
-    regions = regions_of(model, shapes, constants, exact=options.exact)
+    regions = regions_of(model, shapes, constants, exact=options.exact, io=settings.io)
     subject = FitSubject(options, settings, original, model, shapes, regions, planned, ModelCost(0, 0, 0, 0))
     return replace(subject, before=cost(subject.whole, planned.plan, running_nodes(model, constants)))
 
@@ -191,7 +195,21 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
         tiled=best.tiled,
         open_sizes=None if subject.leading is None else OpenSizes(subject.leading.options, subject.leading.sizes),
         source=file_of(options.model),
+        inputs=() if options.memories is not None else places_of_inputs(subject, best),
     )
+
+
+def places_of_inputs(subject: FitSubject, best: WrittenSchedule) -> tuple[InputPlace, ...]:
+    """Return the arenas before and after with inputs outside, and inside: one is that of the plan, one is planned beside it."""
+    is_inside = subject.settings.io == "inside"
+    settings = replace(subject.settings, io="outputs" if is_inside else "inside", overwrite_inputs=not is_inside)
+    before = plan_model(*subject.planned.opened, settings).arena_size
+    at_most = best.nodes > _PLANNED_TWICE
+    placed = quick_allocation(best.opened.unfolded, settings) if at_most else None
+    after = plan_model(*best.planned.opened, settings).arena_size if placed is None else placed.size
+    own = InputPlace(is_inside, subject.before.arena, best.plan.arena_size)
+    other = InputPlace(not is_inside, before, after, at_most)
+    return (other, own) if is_inside else (own, other)
 
 
 def candidate(options: FitOptions, subject: FitSubject) -> WrittenSchedule:
@@ -299,8 +317,9 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
 
 def unblocked_subject(subject: FitSubject) -> FitSubject:
     """Return the model after the rewrites that let more of it be cut; without those that take more MACs than the budget."""
-    for exact in dict.fromkeys((subject.options.exact, True)):
-        edit = unblock(subject.model, subject.shapes, exact=exact)
+    given = subject.options.exact
+    for exact, more_macs in dict.fromkeys([(given, not given), (given, False), (True, False)]):
+        edit = unblock(subject.model, subject.shapes, exact=exact, more_macs=more_macs)
         if edit is None:
             continue
         edited = subject.rewritten(edit, exact=subject.options.exact)
@@ -409,7 +428,30 @@ def curve_of(subject: FitSubject) -> FitCurve:
         # Gaps between buffers may make an arena larger than its peak.
         if point.cost.arena < points[-1].cost.arena:
             points.append(point)
-    return FitCurve(tuple(points))
+    file = file_of(subject.options.model)
+    return FitCurve(tuple(points), "" if file is None else file.name, _command(subject.options))
+
+
+def _command(options: CurveOptions) -> str:
+    """Return the command line of fit with the model and the options that differ from their defaults, without a capacity."""
+    words = ["onnxtile", "fit", str(file_of(options.model) or "model.onnx")]
+    settings, known = narrowed(CurveOptions, options), parameters(CurveOptions)
+    for name in changed(settings):
+        value, flag = getattr(settings, name), known[name].flags[0]
+        if name == "max_extra_macs":
+            words += [flag, f"{100 * value:.10g}%"]
+        elif name == "verify":
+            continue  # the command proves its result
+        elif isinstance(value, Mapping):
+            words += [word for key, size in value.items() for word in (flag, f"{key}={_size_text(size)}")]
+        else:
+            words += [flag] if value is True else [flag, str(value)]
+    return shlex.join(words)
+
+
+def _size_text(size: object) -> str:
+    """Return a size, or a whole shape, as the command line takes it."""
+    return "x".join(map(str, size)) if isinstance(size, tuple) else str(size)
 
 
 def _points(subject: FitSubject) -> Iterator[CurvePoint]:

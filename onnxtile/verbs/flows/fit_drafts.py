@@ -86,7 +86,7 @@ class FitSubject:
 
     def rewritten(self, edit: UnblockedModel, *, exact: bool) -> FitSubject:
         """Return the model after further rewrites; with `exact`, no sum of it is added up in another order."""
-        regions = regions_of(edit.model, edit.shapes, Constants(edit.model), exact=exact)
+        regions = regions_of(edit.model, edit.shapes, Constants(edit.model), exact=exact, io=self.settings.io)
         rewrites = self.rewrites + edit.rewrites
         return replace(self, model=edit.model, shapes=edit.shapes, regions=regions, rewrites=rewrites)
 
@@ -177,7 +177,7 @@ def written(subject: FitSubject, schedule: FitSchedule) -> WrittenSchedule:
     constants = Constants(model)
     pieces: list[list[ir.Node]] = []
     if not schedule.is_whole:
-        pieces = write(model, schedule, regions_of(model, shapes, constants), shapes, constants)
+        pieces = write(model, schedule, regions_of(model, shapes, constants, io=subject.settings.io), shapes, constants)
     if options.wrap:
         wrap(model, pieces)
     shapes = known_shapes(model, shapes)
@@ -227,10 +227,12 @@ def _checked(opened: Unfolded, plan: PlanResult) -> ModelPlan:
     return ModelPlan(opened, plan)
 
 
-def regions_of(model: ir.Model, shapes: Shapes, constants: Constants, *, exact: bool = False) -> Regions:
-    """Return the regions of a model; `exact` says that no sum may be added up in another order."""
+def regions_of(
+    model: ir.Model, shapes: Shapes, constants: Constants, *, exact: bool = False, io: str = "outputs"
+) -> Regions:
+    """Return the regions of a model; `exact` says that no sum may be added up in another order, `io` what of its ends the arena has."""
     of_islands = island_tensors(model, constants)
-    network = read_network(model, shapes, constants, of_islands, exact=exact)
+    network = read_network(model, shapes, constants, of_islands, exact=exact, io=io)
     if exact:
         return Regions(network)
     # Sums of quantised products cannot be added up in parts without a wider type.

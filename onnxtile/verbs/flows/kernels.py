@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnxtile.declare import values
 from onnxtile.declare.plan_document import KernelCount
 from onnxtile.fusion.float_view import float_meaning
 from onnxtile.model.binding import bind, bind_shapes, rename_symbols, require_symbols
@@ -194,19 +193,21 @@ def settings_of(options: PlanOptions) -> PlanSettings:
     from onnxtile.planning.layout import Pins
     from onnxtile.planning.model_plan import PlanSettings
     from onnxtile.planning.workspaces import WorkspaceRules
+    from onnxtile.verbs.plan import OVERWRITE
 
-    offsets = values.read_offsets(options.pins or {})
+    rules = options.rules
+    is_overwritten = options.io == OVERWRITE
     return PlanSettings(
-        pins=Pins(offsets, options.places or {}, tuple(dict.fromkeys(options.keep))),
+        pins=Pins(rules.pins, rules.places, tuple(dict.fromkeys(rules.keep))),
         alignment=64 if options.alignment is None else options.alignment,
         planner=options.planner,
         order=options.order,
-        streams=options.streams,
-        io=options.io,
-        overwrite_inputs=options.overwrite_inputs,
-        whole_buffers=options.whole_buffers,
-        workspaces=WorkspaceRules.of(options.workspaces or {}, options.share_workspaces),
-        effort=replace(options.search, progress=options.progress),
+        streams=options.figures.streams,
+        io="inside" if is_overwritten else options.io,
+        overwrite_inputs=is_overwritten,
+        whole_buffers=rules.whole_buffers,
+        workspaces=WorkspaceRules.of(rules.workspaces, rules.shared_workspaces),
+        effort=replace(options.effort, progress=options.progress),
         capacity=options.capacities,
         bounds=options.bounds or {},
         states=state_choice(options.state),
@@ -232,7 +233,8 @@ def program_in_c(opened: Unfolded, plan: PlanResult, options: FitStepOptions | P
     from onnxtile.firmware.build import ProgramTarget, build
     from onnxtile.firmware.own_kernels import read_own_kernels
 
-    kernels = None if options.c_kernels is None else read_own_kernels(options.c_kernels)
+    table = options.figures.c_kernels
+    kernels = None if table is None else read_own_kernels(table)
     target = ProgramTarget(options.target_cc, options.runner, kernels)
     how = {"verify": options.verify, "weights": options.weights, "progress": options.progress, **how}
     return build(opened, plan, target=target, **how)

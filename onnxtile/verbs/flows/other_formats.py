@@ -89,7 +89,7 @@ def plan_tflite(options: TfliteOptions) -> PlannedTflite:
         raise UsageError("TensorFlow Lite Micro takes tensors below 2 GiB, and the model has larger ones")
     progress("planning")
     problem = problem_of(graphs, unit, _scratch(data, graphs))
-    effort = replace(options.search, progress=progress)
+    effort = replace(options.effort, progress=progress)
     planned = plan_buffers(problem.problem, planner=options.planner, effort=effort, capacity=capacity)
     if planned.arena_size > _LARGEST:
         raise UsageError("TensorFlow Lite Micro takes offsets below 2 GiB, and the plan has larger ones")
@@ -167,7 +167,7 @@ def plan_problem(options: ProblemOptions) -> PlanResult:
     return plan_buffers(
         problem,
         planner=options.planner,
-        effort=replace(options.search, progress=progress),
+        effort=replace(options.effort, progress=progress),
         capacity=options.capacities,
         digest=hashlib.sha256(data).hexdigest(),
     )
