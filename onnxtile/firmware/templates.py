@@ -260,8 +260,15 @@ static ${type} KERNEL_rounded(float value, float zero) {
     return (${type})(nearest < ${low} ? ${low} : nearest > ${high} ? ${high} : nearest);
 }
 """
-_CTYPES: Mapping[int, str] = {onnx.TensorProto.FLOAT: "float", onnx.TensorProto.INT8: "int8_t", onnx.TensorProto.UINT8: "uint8_t"}
-_LIMITS: Mapping[int, tuple[str, str]] = {onnx.TensorProto.INT8: ("-128.0f", "127.0f"), onnx.TensorProto.UINT8: ("0.0f", "255.0f")}
+_CTYPES: Mapping[int, str] = {
+    onnx.TensorProto.FLOAT: "float",
+    onnx.TensorProto.INT8: "int8_t",
+    onnx.TensorProto.UINT8: "uint8_t",
+}
+_LIMITS: Mapping[int, tuple[str, str]] = {
+    onnx.TensorProto.INT8: ("-128.0f", "127.0f"),
+    onnx.TensorProto.UINT8: ("0.0f", "255.0f"),
+}
 _LEAST_DEPTH = 4
 """Channels from which the innermost loop is over them."""
 
