@@ -69,6 +69,11 @@ class RegionCuts:
         self._found: dict[tuple[int, int, Cut], list[RegionCost]] = {}
 
     @property
+    def bound(self) -> int:
+        """The kernels that all searches with these ways count, at most."""
+        return max(self.depth * all_effort(len(self.regions.network.kernels)), self.regions.counted)
+
+    @property
     def is_spent(self) -> bool:
         """Whether the effort is used up; the regions then note that a search was cut short."""
         spent = self.regions.counted >= self.most
@@ -474,7 +479,7 @@ class PiecesSearch:
             if self.cuts.is_spent:
                 return
             ways: list[RegionCost] = []
-            self.progress("searching", self.regions.counted)
+            self.progress("searching", self.regions.counted, self.cuts.bound)
             choices = [parted for parted in self.choices(index, stop) if self._is_worth(index, stop, given, parted)]
             for parted in choices:
                 ways += self.cuts.of(index, stop, Cut(given=given, parted=parted))
@@ -790,7 +795,7 @@ class PathSearch:
                 continue
             if self._is_worth(index, stop):
                 tried += 1
-                self.progress("searching", self.regions.counted)
+                self.progress("searching", self.regions.counted, self.cuts.bound)
                 ways = self.cuts.of(index, stop)
                 fitting += bool(ways)
                 for way in ways:

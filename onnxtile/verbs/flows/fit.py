@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxtile.declare.option import changed, declared, narrowed, parameters
+from onnxtile.declare.option import changed, declared, narrowed, parameters, with_progress
 from onnxtile.declare.verb import Outcome
 from onnxtile.fitting.editing import copy_of
 from onnxtile.fitting.read_network import separate
@@ -33,10 +34,12 @@ from onnxtile.model.validity import check
 from onnxtile.planning.annotate import annotate, clear_plan
 from onnxtile.planning.model_plan import PlanSettings, plan_model, quick_allocation
 from onnxtile.planning.result import MovementResult
+from onnxtile.report.words import readable
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import Infeasible, Mismatch, ModelError
+from onnxtile.system.progress import within
 from onnxtile.verbs.fit import CurveOptions, FitCommand, FitOptions, FitStepOptions, require_memory
 from onnxtile.verbs.flows.fit_drafts import (
     FitAttempts,
@@ -456,11 +459,13 @@ def _size_text(size: object) -> str:
 
 def _points(subject: FitSubject) -> Iterator[CurvePoint]:
     """Yield the cheapest schedule within each capacity; the last is the one with the least peak."""
-    peak, options = subject.before.arena, subject.options
+    peak, options, numbers = subject.before.arena, subject.options, count(2)
     while peak:
         capacity = int(_RATIO * peak)
         target = FitTarget(capacity, max(subject.extra_left, 0.0), options.max_nodes)
-        schedule = search(subject.regions, target, options.progress)
+        stage = f"point {next(numbers)}, up to {readable(capacity)} of {readable(subject.before.arena)}"
+        subject = replace(subject, options=with_progress(options, within(options.progress, stage)))
+        schedule = search(subject.regions, target, subject.options.progress)
         if schedule.peak >= peak:
             return
         peak = schedule.peak if schedule.peak <= capacity else 0

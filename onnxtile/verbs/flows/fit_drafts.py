@@ -35,6 +35,7 @@ from onnxtile.planning.offsets.memories import Allocation
 from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.opened_calls import Unfolded, is_kernel, unfold
 from onnxtile.shapes.resolve import Shapes, resolve
+from onnxtile.system.progress import within
 from onnxtile.tiling.contraction import none_known
 from onnxtile.tiling.limits import TilingPolicy
 from onnxtile.tiling.tile import tile
@@ -282,9 +283,11 @@ class FitAttempts:
         """Return the schedule whose arena fits; else the one with the smallest arena; None over the bound of nodes."""
         regions = self.subject.regions
         target, last, is_cut_short = self.wanted, None, False
-        for _ in range(attempts(self.subject.kernels)):
+        most = attempts(self.subject.kernels)
+        for number in range(1, most + 1):
             find = search_soon if self.best is None or target.capacity is None else search_within
-            schedule = find(regions, target, self.subject.options.progress)
+            progress = within(self.subject.options.progress, f"attempt {number} of at most {most}")
+            schedule = find(regions, target, progress)
             is_cut_short |= regions.is_cut_short
             if schedule is not None and (last is None or schedule != last.schedule):
                 last = written(self.subject, schedule)
