@@ -105,7 +105,7 @@ def test_convolutions_that_do_little_of_the_work_each_are_one_function() -> None
 def test_convolutions_that_do_much_of_the_work_have_their_sizes_as_constants() -> None:
     code = built(network()).source.code
     assert code.count("row_end = ") == 3
-    assert re.findall(r"ic < (\w+);", code) == ["3", "6", "6"]
+    assert re.findall(r"filter = i1 \+ o \* (\w+) \*", code) == ["3", "6", "6"]
 
 
 @pytest.mark.parametrize(
