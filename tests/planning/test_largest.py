@@ -16,6 +16,7 @@ import onnxtile
 from onnxtile import cli
 from onnxtile.planning.largest import Growth, SizeTrial, growth_of, largest_fitting
 from onnxtile.system.errors import Infeasible, ModelError, UsageError
+from tests.conftest import ZOO
 from tests.firmware.test_decoder import decoder
 from tests.planning.test_states import ATTENTION, GROWING, MULTI_HEAD, model
 
@@ -223,6 +224,21 @@ def test_growth_is_the_peak_of_the_plan_at_its_own_size() -> None:
     growth = growth_of(plan, "rows")
     assert growth(64) == plan.peak
     assert growth(128) == 2 * growth(64)
+
+
+@pytest.mark.skipif(not ZOO.exists(), reason="the models of torch's exporters are not here")
+def test_an_exported_model_reads_as_many_tokens_as_fit() -> None:
+    source, weights = ZOO / "bert_dy20dyn.onnx", 1_655_917
+    options: dict[str, Any] = {"dims": {"batch": 1}, "verify": False}
+    largest = onnxtile.plan(source, capacity=1_782_000, largest="seq", **options).largest
+    assert largest is not None
+    assert largest.refused is not None
+    assert largest.needed.weights == weights
+    assert largest.needed.total <= 1_782_000 < largest.refused.total
+    # At one size, too, the plan of the next one takes more than weights leave.
+    with pytest.raises(Infeasible):
+        dims = {"batch": 1, "seq": largest.size + 1}
+        onnxtile.plan(source, capacity=1_782_000 - weights, dims=dims, verify=False)
 
 
 # What is refused.
