@@ -15,7 +15,8 @@ import pytest
 import onnxtile
 from onnxtile import cli
 from onnxtile.planning.largest import Growth, SizeTrial, growth_of, largest_fitting
-from onnxtile.system.errors import Infeasible, ModelError, UsageError
+from onnxtile.system.errors import Infeasible, ModelError, OverLimit, UsageError
+from onnxtile.verbs.flows.plan_ranges import RangedModel
 from tests.conftest import ZOO
 from tests.firmware.test_decoder import decoder
 from tests.planning.test_states import ATTENTION, GROWING, MULTI_HEAD, model
@@ -200,6 +201,15 @@ def test_a_size_at_which_the_model_fails_is_named() -> None:
     assert caught.value.hint == "give the sizes that it can run: dims={'seq': ...}" or "seq" in (
         caught.value.hint or ""
     )
+
+
+def test_a_run_that_takes_too_much_memory_leaves_the_size_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def proved(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(RangedModel, "proved", proved)
+    with pytest.raises(OverLimit, match=r"rows=\d+ fits the capacity, and a run there takes more memory"):
+        onnxtile.plan(weighted(), capacity=65_536, largest="rows")
 
 
 def test_a_sum_of_the_dimension_follows_it() -> None:
