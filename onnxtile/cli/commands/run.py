@@ -10,7 +10,7 @@ from typing import Annotated
 from onnxtile.common_options import ReportOptions
 from onnxtile.declare.option import REPORTING, Option
 from onnxtile.declare.verb import Content, Outcome, Verb
-from onnxtile.pipeline.library import RunOptions, run_within
+from onnxtile.pipeline.options import RunOptions
 from onnxtile.system.limits import RunLimits
 
 
@@ -31,6 +31,8 @@ class RunCommand(ReportOptions, RunOptions):
 
 
 def _run(options: RunCommand) -> Outcome:
+    from onnxtile.pipeline.library import run_within
+
     summaries = [Path(options.as_json)] if options.as_json not in {None, "-"} else []
     reserved = [*summaries, *(path for path in (options.junit, options.markdown) if path is not None)]
     result = run_within(options, RunLimits(options.run_seconds, options.run_memory), reserved)
