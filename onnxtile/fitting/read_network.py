@@ -75,9 +75,9 @@ def island_tensors(model: ir.Model, constants: Constants) -> IslandTensors:
     for island in islands(model, model.graph, rule, constants):
         members = set(island.nodes)
         made = (value for node in island.nodes for value in node.outputs if value not in constants)
-        inside = {value for value in made if value.uses() and all(use.node in members for use in value.uses())}
+        hidden = {value for value in made if value.uses() and all(use.node in members for use in value.uses())}
         # Sums of a tensor that is stored are stored, too: they are added up part by part.
-        found.update(value for value in inside if not _sums_stored(value.producer(), inside))
+        found.update(value for value in hidden if not _sums_stored(value.producer(), hidden))
         part = island_region(island)
         if len(part.outputs) == 1:
             join = next((node for node in island.operators if island.is_view and node.op_type == "Concat"), None)

@@ -209,7 +209,7 @@ def quantised_mean(mean: str, kind: str, zero_point: int, *, rows: int = 24) -> 
             [mean] m = {mean} q = QuantizeLinear(m, s2, z) y = DequantizeLinear(q, s2, z) }}"""
     )
     random = np.random.default_rng(3)
-    constants = {
+    constants: dict[str, Any] = {
         "w": random.integers(-8, 8, (16, 3, 3, 3)).astype(np.int8),
         "s": np.asarray(1 / 16, np.float32),
         "s2": np.asarray(0.03, np.float32),
