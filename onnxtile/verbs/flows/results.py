@@ -588,8 +588,9 @@ class FittedModel(RewrittenModel):
             return None
         name, size = self.memory
         blocked = self.blocked_by
-        more = " ..." if blocked and len(blocked.tensors) > 3 else ""
-        where = f"; while {blocked.kernel} runs, {', '.join(blocked.tensors[:3])}{more} live" if blocked else ""
+        where = f"; {blocked.live}" if blocked and blocked.live else ""
+        if blocked and blocked.search == "floor":
+            return f"nothing fits {name} of {size:,} bytes: no way to cut the model takes less than {blocked.floor:,} bytes{where}"
         ended = "; the bound of the search ended it" if blocked and blocked.search == "bound" else ""
         gaps = self.after.arena - blocked.peak if blocked else 0
         beside = f", beside gaps of {gaps:,} bytes" if gaps else ""
