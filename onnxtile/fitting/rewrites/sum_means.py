@@ -100,6 +100,9 @@ def _take_over(edit: ModelEdit, node: ir.Node, total: ir.Value, after: ir.Value)
 #
 # A product with ones adds up the last axis. It makes sums of 32 bits of integers of 8 without a wider copy of them.
 
+_BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
+_LARGE = 2
+"""The part of the largest stored map from which on a map is summed up: a smaller one may be made in chunks of channels instead."""
 _MOST_SUMMED = 1 << 23
 """The elements of the largest tensor whose sums have no more than 31 bits."""
 
@@ -107,10 +110,12 @@ _MOST_SUMMED = 1 << 23
 def sum_quantised_means(edit: ModelEdit) -> list[ir.Node]:
     """Write means of dequantised maps that matter as sums of their integers; return the means that went."""
     changed = []
+    made = [value for node in edit.model.graph for value in node.outputs if edit.dtype(value) in _BYTES]
+    least = max(map(edit.bytes, made), default=0) // _LARGE
     for node in list(edit.model.graph):
         source = node.inputs[0] if _SUMS.get(node.op_type) == "ReduceSum" and node.domain in STANDARD else None
         stored = None if source is None else _stored(edit, source)
-        axes = [] if stored is None or edit.bytes(stored.value) <= edit.least else _axes(edit, node)
+        axes = [] if stored is None or edit.bytes(stored.value) < least else _axes(edit, node)
         sizes = () if source is None else edit.sizes(source) or ()
         if stored is not None and axes and axes[-1] == len(sizes) - 1 and prod(sizes) <= _MOST_SUMMED:
             _write_quantised(edit, node, stored, axes)
@@ -132,7 +137,7 @@ def _stored(edit: ModelEdit, value: ir.Value) -> StoredIntegers | None:
     if maker is None or not dequantises(maker) or value in edit.constants or edit.dtype(value) != ir.DataType.FLOAT:
         return None
     stored, *numbers = maker.inputs
-    if stored is None or edit.dtype(stored) not in {ir.DataType.INT8, ir.DataType.UINT8}:
+    if stored is None or edit.dtype(stored) not in _BYTES:
         return None
     known = [edit.constants.array(number) for number in numbers if number is not None and number in edit.constants]
     if len(known) < len(numbers) or any(array.size != 1 for array in known):
