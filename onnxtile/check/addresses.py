@@ -114,7 +114,7 @@ def bytes_read(node: GraphNode, value: Value, states: SharedStates) -> list[tupl
         return None
     taken = {link.result: link.at for link in held(node, states) if link.operand is value and link.rule == "part"}
     if set(taken) != {result for result in node.outputs if result.name}:
-        is_spread = any(one in states.spread for one in (value, *node.outputs))
+        is_spread = any(tensor in states.spread for tensor in (value, *node.outputs))
         return runs_read(node) if node.inputs[0] is value and not is_spread else None
     return [(at, at + (result.bytes or 0)) for result, at in taken.items()]
 
