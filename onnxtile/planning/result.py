@@ -34,8 +34,8 @@ def size_text(size: SizePieces) -> SizeText:
 
 def size_pieces(text: SizeText, ranges: SizeRanges) -> SizePieces:
     """Return the size that `text` says in the dimensions of `ranges`."""
-    found = [read_size(piece, ranges) for piece in text.pieces]
-    return SizePieces(tuple(one for one in found if one is not None))
+    formulas = [read_size(piece, ranges) for piece in text.pieces]
+    return SizePieces(tuple(formula for formula in formulas if formula is not None))
 
 
 def require_sizes(ranges: SizeRanges, sizes: Mapping[str, int]) -> None:
@@ -196,6 +196,6 @@ class PlanResult(PlanDocument, VerbResult):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as docs/plan.schema.json describes it, and how it was found, ready for JSON."""
-        found = super().to_dict()
-        states = [*found.pop("states", ()), *found.pop("listed")]
-        return found | ({"states": states} if states else {})
+        entries = super().to_dict()
+        states = [*entries.pop("states", ()), *entries.pop("listed")]
+        return entries | ({"states": states} if states else {})

@@ -15,7 +15,7 @@ def _as_in_file(context: SchedulingContext) -> tuple[Schedule, ...]:
 def _least_peak(context: SchedulingContext) -> Iterator[Schedule]:
     """Yield the model's own order, and the orders of least peak that the search finds, each once."""
     yield context.packed(context.own)
-    yield from (context.packed(found) for found in context.searched() if found.order != context.own.order)
+    yield from (context.packed(schedule) for schedule in context.searched() if schedule.order != context.own.order)
 
 
 def _best(context: SchedulingContext) -> Iterable[Schedule]:
