@@ -400,10 +400,10 @@ def _unlike(row: PlannedBuffer, truth: Mapping[str, object]) -> Iterator[str]:
     for name, right in truth.items():
         claimed = getattr(row, name)
         if claimed != right and claimed not in _LEFT_OUT:
-            yield f"{name} of {row.name!r} is {_told(claimed)}, not {_told(right)}"
+            yield f"{name} of {row.name!r} is {_claim_text(claimed)}, not {_claim_text(right)}"
 
 
-def _told(claim: object) -> str:
+def _claim_text(claim: object) -> str:
     return str(list(claim)) if isinstance(claim, tuple) else repr(claim)
 
 

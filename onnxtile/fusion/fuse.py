@@ -186,7 +186,7 @@ class _Places:
 
 
 @dataclass(frozen=True)
-class _MadeCall:
+class _NewCall:
     """A call that was made, the function it calls at first, the constants in that, and the number of its record."""
 
     call: ir.Node
@@ -223,7 +223,7 @@ class Fuser:
         self.matcher = Matcher(self.model, self.constants, self.functions.bodies, self.shapes)
         self.names = {node.name for graph in (*self.model.graphs(), *self.users) for node in graph}
         self.counts: dict[str, int] = {}
-        self.made: list[_MadeCall] = []
+        self.new_calls: list[_NewCall] = []
 
     def apply(self, pattern: Pattern) -> PatternResult:
         """Contract the matches of one pattern, and return what became of each."""
@@ -311,7 +311,7 @@ class Fuser:
     def _repeated(self, part: FusedRegion, pattern: Pattern, over: Sequence[int]) -> ir.Node | Refusal:
         """Put a call in the place of what `part` stands for, and return it; then put one in the place of `part`."""
         assert self.mirror is not None
-        if self._places(_graph_of(part)).order.between(part.own, part.copied) is None:
+        if self._places(_graph_of(part)).order.between(part.leaving, part.copied) is None:
             return Refusal(_CYCLE)
         repeated = self.mirror.contract(part, pattern, over)
         if isinstance(repeated, ir.Node):
@@ -336,7 +336,7 @@ class Fuser:
                 f"{misfit.op_type} is not in this opset of ONNX, and onnxruntime refuses it inside a function"
             )
         places = self._places(graph)
-        after = places.order.between(part.own, part.copied)
+        after = places.order.between(part.leaving, part.copied)
         if after is None:
             return Refusal(_CYCLE)
         function = self.functions.of(part, pattern, self._opsets(graph), over)
@@ -350,13 +350,13 @@ class Fuser:
             if position is not None:
                 note_place(node, self.run, position)
         self._replace(part, call, places.order, after)
-        self.made.append(_MadeCall(call, function, part.constants, len(self.records) - 1))
+        self.new_calls.append(_NewCall(call, function, part.constants, len(self.records) - 1))
         return call
 
     def unify(self) -> None:
         """Let the calls that one pattern made share functions where they differ in single numbers only, and drop constants inside."""
         unified = self.functions.unified()
-        for entry in self.made:
+        for entry in self.new_calls:
             function, differing = unified.get(entry.function, Unified(entry.function, ()))
             record = self.records[entry.record]
             assert record is not None
@@ -367,9 +367,9 @@ class Fuser:
                 entry.call.replace_input_with(position, entry.constants[index])
             inside = tuple(c for i, c in enumerate(record.constants) if i not in differing)
             self.records[entry.record] = replace(record, body=self.functions.digest(function), constants=inside)
-        for value in dict.fromkeys(value for entry in self.made for value in entry.constants):
+        for value in dict.fromkeys(value for entry in self.new_calls for value in entry.constants):
             self._drop(value)
-        self.made.clear()
+        self.new_calls.clear()
 
     def _opsets(self, graph: ir.Graph) -> dict[str, int]:
         """Return the imports with which `graph` is read; a function of the user's has its own, and may lack that of meta-ops."""
@@ -428,7 +428,7 @@ class Fuser:
         return candidate
 
     def _replace(self, part: FusedRegion, call: ir.Node, order: TopologicalOrder, after: set[ir.Node]) -> None:
-        names, members = [value.name for value in part.outputs], part.own
+        names, members = [value.name for value in part.outputs], part.leaving
         order.contract(members, call, after)
         for old, new in zip(part.outputs, call.outputs, strict=True):
             old.replace_all_uses_with(new, replace_graph_outputs=True)

@@ -49,7 +49,7 @@ class FusedRegion:
         return node in self.copied or (dequantises(node) and node.outputs[0] not in self.outputs)
 
     @property
-    def own(self) -> tuple[ir.Node, ...]:
+    def leaving(self) -> tuple[ir.Node, ...]:
         """The nodes that leave the graph: all but those that others read."""
         gone = set(self.nodes)
         # Of a chain of copied nodes, what is read by one that stays has to stay.
@@ -473,9 +473,11 @@ def region_through(members: Sequence[ir.Node], constants: Constants) -> FusedReg
 
 def _outputs(part: FusedRegion) -> tuple[ir.Value, ...]:
     """Return the values of the nodes that leave the graph which others read: a dequantiser that stays reads a stored one."""
-    leaving = set(part.own)
+    leaving = set(part.leaving)
     read = dict.fromkeys(value for value in part.outputs if value.producer() in leaving)
-    read |= dict.fromkeys(value for node in part.own for value in node.outputs if _is_read_outside_of(value, leaving))
+    read |= dict.fromkeys(
+        value for node in part.leaving for value in node.outputs if _is_read_outside_of(value, leaving)
+    )
     return tuple(read)
 
 

@@ -30,14 +30,14 @@ class Opsets:
 
     def __init__(self, model: ir.Model) -> None:
         self._main = model.graph.opset_imports
-        self._own: dict[object, Mapping[str, int]] = {}
+        self._of_functions: dict[object, Mapping[str, int]] = {}
         for function in model.functions.values():
             bodies = (function.graph, *function.subgraphs())
-            self._own.update(dict.fromkeys(bodies, function.opset_imports))
+            self._of_functions.update(dict.fromkeys(bodies, function.opset_imports))
 
     def of(self, graph: ir.Graph | ir.Function | None) -> Mapping[str, int]:
         """Return the versions by domain."""
-        return self._main if graph is None else self._own.get(graph, self._main)
+        return self._main if graph is None else self._of_functions.get(graph, self._main)
 
 
 def raised(model: ir.Model, version: int) -> ir.Model:

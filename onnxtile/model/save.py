@@ -61,16 +61,18 @@ def written_beside(path: Path, write: Callable[[Path], object], new_files: list[
 def data_of(path: Path) -> frozenset[Path]:
     """Return the files of data that the model file `path` names and that bear its name: those that onnxtile wrote beside it."""
     return frozenset(
-        file for file in named_weights(path) if file.parent == path.parent and _own(path, "?").fullmatch(file.name)
+        file
+        for file in named_weights(path)
+        if file.parent == path.parent and _data_names(path, "?").fullmatch(file.name)
     )
 
 
 def left_over(path: Path) -> frozenset[Path]:
     """Return the files beside `path` that have the name of its data with a digest: of a writer that was killed, perhaps."""
-    return frozenset(file for file in path.parent.iterdir() if _own(path, "").fullmatch(file.name))
+    return frozenset(file for file in path.parent.iterdir() if _data_names(path, "").fullmatch(file.name))
 
 
-def _own(path: Path, digest: str) -> re.Pattern[str]:
+def _data_names(path: Path, digest: str) -> re.Pattern[str]:
     """Return the pattern of names of data files of `path`; `digest` is its quantifier for the digest, as in a regular expression."""
     return re.compile(rf"{re.escape(path.name)}\.data(\.[0-9a-f]{{16}}(\.\d+)?){digest}")
 
@@ -86,7 +88,7 @@ def _is_named_beside(file: Path, path: Path) -> bool:
     """Return whether a model file beside `path`, or a copy of one, may name `file`, in any format."""
     name = re.compile(re.escape(file.name.encode()) + rb"(?!\.[0-9a-f]{16})")
     others = (other for other in file.parent.iterdir() if other.name != path.name and _is_model(other))
-    return any(_has(other, name) for other in others if not _own(path, "?").fullmatch(other.name))
+    return any(_has(other, name) for other in others if not _data_names(path, "?").fullmatch(other.name))
 
 
 def _is_model(file: Path) -> bool:

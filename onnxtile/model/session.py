@@ -66,23 +66,23 @@ class SplitSession:
         self._folder = external_folder(model)
         self._inputs = {value.name or "" for value in model.graph.inputs}
         self._outputs = [value.name or "" for value in model.graph.outputs]
-        self._found: dict[str, Feed] = {}
+        self._feeds: dict[str, Feed] = {}
         self._submodels = Submodels(model)
         types = {v: None if v.type is None else ir.serde.serialize_value(v).type for v in model.graph.inputs}
         self._pieces = [self._loaded(cut, types) for cut in _cuts(model.graph)]
 
     def _loaded(self, cut: _NodeRange, types: dict[ir.Value, onnx.TypeProto | None]) -> _ModelPiece:
         """Return the piece of `cut`, and add to `types` those of its results, as onnxruntime infers them."""
-        read = {value: types[value] if value in types else _type(self._found[value.name or ""]) for value in cut.reads}
+        read = {value: types[value] if value in types else _type(self._feeds[value.name or ""]) for value in cut.reads}
         model = proto_bytes(self._submodels.of(cut.nodes, read, cut.makes))
-        self._found |= {feed.name: feed for feed in Session(model, external=self._folder).results}
+        self._feeds |= {feed.name: feed for feed in Session(model, external=self._folder).results}
         reads, makes, last_read = (tuple(v.name or "" for v in some) for some in (cut.reads, cut.makes, cut.last_read))
         return _ModelPiece(model, reads, makes, last_read)
 
     @property
     def results(self) -> list[Feed]:
         """Names, dimensions and types of the outputs, in order, as onnxruntime infers them."""
-        return [self._found[name] for name in self._outputs]
+        return [self._feeds[name] for name in self._outputs]
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run once; return the outputs by name, each in its own element type. Raises as `Session.run` does."""

@@ -264,7 +264,7 @@ def resolve(
     """
     originals = values(model)
     from_file = dict(zip(originals, map(declared, originals), strict=True))
-    shapes, refuted = _found(model, from_file, ranges or {}), set[ir.Value]()
+    shapes, refuted = _inferred(model, from_file, ranges or {}), set[ir.Value]()
     if run:
         shapes, refuted = _with_samples(model, shapes, wanted, ranges or {})
     main = {value for node in model.graph for value in node.outputs}
@@ -276,7 +276,7 @@ def resolve(
     return replace(shapes, _otherwise=f"inputs have open dimensions: give {options}") if options else shapes
 
 
-def _found(model: ir.Model, from_file: Mapping[ir.Value, Known], ranges: SizeRanges) -> Shapes:
+def _inferred(model: ir.Model, from_file: Mapping[ir.Value, Known], ranges: SizeRanges) -> Shapes:
     """Return what onnx says of the whole model, and the forward pass; of the file, what counts for no node of the main graph."""
     with cycles_freed():
         from_onnx = inferred_by_onnx(model.clone())

@@ -63,7 +63,7 @@ class PlugIns:
     operators: Mapping[str, OperatorLowering]
 
     @staticmethod
-    def found(target: Target, patterns: Iterable[Pattern]) -> PlugIns:
+    def of_target(target: Target, patterns: Iterable[Pattern]) -> PlugIns:
         """Return the plug-ins of onnxtile and of others, and what `patterns` declare."""
         calls = discover("onnxtile.fusion.lowerings", Lowering)  # type: ignore[type-abstract]
         declared = {pattern.name: pattern.lowering for pattern in patterns if pattern.lowering is not None}
@@ -605,7 +605,7 @@ class _Run:
             self.fused, request.patterns, request.progress, shapes=lambda: shapes.of_copies(counterparts)
         )
         facts = LoweringFacts(source, shapes)
-        plug_ins = PlugIns.found(request.target, request.patterns)
+        plug_ins = PlugIns.of_target(request.target, request.patterns)
         self._decider = Decider(self.fused, facts, plug_ins, request.unfit)
         self.evidence = Evidence(self.fused, facts)
         self.sites: list[LoweredSite] = []

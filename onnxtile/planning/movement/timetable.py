@@ -79,7 +79,7 @@ class _Engine:
     ) -> None:
         self._kernels, self._wanted, self._pace, self._reserve = kernels, wanted, seconds_per_byte, reserve
         self._room = [kernel.room for kernel in kernels]
-        self._found = Timetable()
+        self._table = Timetable()
         self._ends: dict[int, float] = {}
         self._idle_at = self._clock = 0.0
         self._loads = sorted((n for n, copy in enumerate(wanted) if copy.is_load), key=self._needed)
@@ -118,7 +118,7 @@ class _Engine:
         """Make the copies that are left, and return the timetable."""
         for number in list(self._stores):
             self._issue(number, len(self._kernels), self._clock)
-        return self._found
+        return self._table
 
     def _with_room(self, position: int) -> float:
         """Return when the stores that are not done leave room for the kernel at `position`; those in its way are made first."""
@@ -139,7 +139,7 @@ class _Engine:
         self._open = [(end, number) for end, number in self._open if end > start]
         for number in (*(number for _, number in self._open), *self._stores):
             self._room[position] -= self._wanted[number].size
-            self._found.held[number] = position
+            self._table.held[number] = position
 
     def _issue(self, number: int, position: int, earliest: float) -> None:
         copy = self._wanted[number]
@@ -147,7 +147,7 @@ class _Engine:
             self._issue(copy.source, position, earliest)
         end = max(self._idle_at, earliest) + copy.copied * self._pace
         self._idle_at = self._ends[number] = end
-        self._found.copies.setdefault(position, []).append(number)
+        self._table.copies.setdefault(position, []).append(number)
         if not copy.is_load:
             self._stores.remove(number)
             insort(self._open, (end, number))

@@ -92,7 +92,7 @@ class _CopyWriter:
         self._stored: dict[ir.Value, ir.Value] = {}
         self._old_names: dict[ir.Value, str] = {}
         self._nodes: list[ir.Node] = []
-        self._found = WrittenCopies()
+        self._written = WrittenCopies()
         self._function = _function(model, COPY, "Identity", 1).name
 
     def write(self) -> WrittenCopies:
@@ -105,10 +105,10 @@ class _CopyWriter:
             if position < len(order.nodes):
                 steps.append(len(self._nodes))
                 self._run(order.nodes[position], position)
-        self._found.held.update((name, steps[last]) for name, last in held.items())
+        self._written.held.update((name, steps[last]) for name, last in held.items())
         graph.remove(list(graph))
         graph.extend(self._nodes)
-        return self._found
+        return self._written
 
     def _run(self, node: ir.Node, position: int) -> None:
         """Put the kernel `node` at its place, if it is no copy."""
@@ -134,8 +134,8 @@ class _CopyWriter:
             self._hand_out(value, position)
         else:
             self._stored[value] = stored = self._copy(source, value, self._unique(value, self._slow), position)
-            self._found.stored[value.name or ""] = stored.name or ""
-            self._found.slow.add(stored.name or "")
+            self._written.stored[value.name or ""] = stored.name or ""
+            self._written.slow.add(stored.name or "")
         return source.name or ""
 
     def _copy_part(self, node: ir.Node, position: int) -> None:
@@ -151,13 +151,13 @@ class _CopyWriter:
         for number in range(len(operands)):
             node.replace_input_with(number, None)
         self._inside[result] = part
-        self._found.origin[part] = result
-        self._found.tensor[part.name or ""] = source.name or ""
+        self._written.origin[part] = result
+        self._written.tensor[part.name or ""] = source.name or ""
         self._add(call, position)
 
     def _add(self, node: ir.Node, position: int) -> None:
         self._nodes.append(node)
-        self._found.places.append(position)
+        self._written.places.append(position)
 
     def _hand_out(self, value: ir.Value, position: int) -> None:
         """Give the old name of the output `value` to a copy of it, which is the output."""
@@ -170,7 +170,7 @@ class _CopyWriter:
         # A constant is copied to the fast memory from where it is.
         if value.producer() not in self._order.once:
             self._stored[value] = copy
-        self._found.slow.add(name)
+        self._written.slow.add(name)
 
     def _copy(self, source: ir.Value, origin: ir.Value, name: str, position: int) -> ir.Value:
         copy = ir.Value(name=name, shape=origin.shape, type=origin.type)
@@ -178,8 +178,8 @@ class _CopyWriter:
         if self._shapes.dtype(origin) in _FEW_BITS:
             function = _function(self._model, f"{COPY}Bits", "CastLike", 1).name
         self._add(ir.Node(keys.DOMAIN, function, [source], outputs=[copy], name=f"{COPY}/{name}"), position)
-        self._found.origin[copy] = origin
-        self._found.tensor[name] = self._old_names.get(origin, origin.name or "")
+        self._written.origin[copy] = origin
+        self._written.tensor[name] = self._old_names.get(origin, origin.name or "")
         return copy
 
     def _unique(self, value: ir.Value, memory: str) -> str:

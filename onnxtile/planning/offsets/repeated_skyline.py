@@ -97,7 +97,7 @@ class SkylineRounds:
     """The rounds of one strip that have run so far: their offsets, and the keys of each, from which later rounds go on."""
 
     def __init__(self) -> None:
-        self._found: list[Ints] = []
+        self._rounds: list[Ints] = []
         self._tries: list[tuple[int, Floats, Start]] = []
         self._least: tuple[int, int] | None = None
         """The smallest arena so far, and the round that found it."""
@@ -105,16 +105,16 @@ class SkylineRounds:
 
     def first(self, strip: Strip, most: int) -> Iterator[Ints]:
         """Yield the offsets of the first rounds, `most` at most; those that have not run yet run now."""
-        fill = _fill((most - len(self._found)) * len(strip.number))
+        fill = _fill((most - len(self._rounds)) * len(strip.number))
         for turn in range(most):
-            if turn == len(self._found):
+            if turn == len(self._rounds):
                 if self._is_over:
                     return
                 self._run(strip, fill)
-            yield self._found[turn]
+            yield self._rounds[turn]
 
     def _run(self, strip: Strip, fill: Callable[..., Ints]) -> None:
-        turn, peak = len(self._found), int(strip.live.max())
+        turn, peak = len(self._rounds), int(strip.live.max())
         if turn < len(_STARTS):
             start = _STARTS[turn]
             keys = start.keys(strip)
@@ -125,7 +125,7 @@ class SkylineRounds:
         placed = fill(strip.waiting(keys), strip.soonest, strip.live, start.weight)
         tops = placed + strip.size
         highest = int(tops.max())
-        self._found.append(placed)
+        self._rounds.append(placed)
         if self._least is None or highest < self._least[0]:
             self._least = highest, turn
         self._is_over = highest <= peak or turn - self._least[1] >= _PATIENCE

@@ -162,7 +162,7 @@ class OrderSearch:
     alignment: int
     peak_first: bool = True
     _problems: list[tuple[frozenset[str], Needs, OrderingProblem]] = field(default_factory=list, init=False)
-    _found: dict[int, FoundOrder] = field(default_factory=dict, init=False)
+    _order_of: dict[int, FoundOrder] = field(default_factory=dict, init=False)
 
     @property
     def is_wide(self) -> bool:
@@ -199,8 +199,8 @@ class OrderSearch:
     def known_peak(self, rules: Collection[str], needs: Needs) -> int:
         """Return the peak of the orders that `orders` yields, which is no larger than that of the file's order; 0 if not searched yet."""
         for known, of, problem in self._problems:
-            if known == frozenset(rules) and of == needs and id(problem) in self._found:
-                return self._found[id(problem)].peak
+            if known == frozenset(rules) and of == needs and id(problem) in self._order_of:
+                return self._order_of[id(problem)].peak
         return 0
 
     def _problem(self, rules: Collection[str], needs: Needs) -> OrderingProblem:
@@ -214,6 +214,6 @@ class OrderSearch:
         return problem
 
     def _search(self, problem: OrderingProblem) -> FoundOrder:
-        if id(problem) not in self._found:
-            self._found[id(problem)] = search(problem)
-        return self._found[id(problem)]
+        if id(problem) not in self._order_of:
+            self._order_of[id(problem)] = search(problem)
+        return self._order_of[id(problem)]

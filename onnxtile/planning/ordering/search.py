@@ -483,7 +483,7 @@ class _Direction:
                 return replace(given, bound=min(limit, given.peak), steps=given.steps + ideals.steps)
             at, run = reached
             order += run
-        return self._found(order, limit, given)
+        return self._ordered(order, limit, given)
 
     def quickly(self, given: FoundOrder, budget: int) -> FoundOrder:
         """Return an order with a peak not far above the bound of `given`, without going back; else `given`.
@@ -497,10 +497,10 @@ class _Direction:
             limit = given.bound + (given.peak - given.bound) * level // _LEVELS
             run = dive(self._ideals, self._ideals.start, limit)
             if run is not None:
-                return self._found(run, given.bound, given)
+                return self._ordered(run, given.bound, given)
         return replace(given, steps=given.steps + self._ideals.steps)
 
-    def _found(self, run: Sequence[int], bound: int, given: FoundOrder) -> FoundOrder:
+    def _ordered(self, run: Sequence[int], bound: int, given: FoundOrder) -> FoundOrder:
         order = tuple(reversed(run) if self._backward else run)
         peak = max(heights(self._problem, order), default=self._problem.floor)
         return FoundOrder(order, peak, bound, given.steps + self._ideals.steps)
