@@ -1,7 +1,7 @@
 """The check of the copies between memories: each operand of a kernel is in the fast memory, and each copy is what the plan says.
 
-That the bytes are there when they are read follows from the check of all rows, in which a copy is a node that reads one tensor and makes
-another. Here the memories are compared, the list of copies, the steps between which each may run, the times, and the sums.
+The check of all rows proves that the bytes are there when they are read: a copy is a node that reads one tensor and makes another. Here
+the memories are compared, the list of copies, the steps between which each may run, the times, and the sums.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The float view of a quantised model: a copy in which queries find the operators that were quantised, and nothing that quantises.
 
 Left out are nodes that quantise or dequantise what is computed. In the place of an operator on quantised tensors (QLinearMatMul, QGemm ...)
-stands the operator on floats; so it is for a product of tensors that are quantised as the model runs (DynamicQuantizeLinear,
-MatMulInteger, Cast, Mul), and for a product with a weight in blocks of few bits (MatMulNBits). The view is searched and never run.
+stands the operator on floats. The same holds for a product of tensors that are quantised as the model runs (DynamicQuantizeLinear,
+MatMulInteger, Cast, Mul), and for one with a weight in blocks of few bits (MatMulNBits). The view is searched and never run.
 """
 
 from __future__ import annotations

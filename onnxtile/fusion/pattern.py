@@ -104,10 +104,9 @@ def _pieces(text: str, fragments: Mapping[str, str]) -> Iterator[_Piece]:
 class IslandRule(pydantic.BaseModel):
     """Operators by what they may be in an island; names alone, of the standard domain or onnxruntime's.
 
-    `epilogues` may follow the operator of an island, `elementwise` compute its operands anew for each reader, `reductions` make
-    a tensor much smaller than their operand, `in_place` write over an operand, `views` change no element, `attention` be between the
-    products of attention. Where `products` are
-    named, only these begin an island, and only with a constant weight as second operand.
+    `epilogues` may follow the operator of an island. `elementwise` may compute its operands anew for each reader. `reductions` may make a
+    tensor much smaller than their operand. `in_place` may write over an operand. `views` change no element. `attention` may be between the
+    products of attention. Where `products` are named, only these begin an island, and only with a constant weight as second operand.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)

@@ -130,8 +130,8 @@ class Record:
 class History:
     """What one run of fuse changed of the model as a whole.
 
-    `domain` tells whether the domain of meta-ops was imported before, `inputs` are the names of all inputs where some had to go,
-    `functions` the identifiers of functions of the user that had to import that domain.
+    `domain` tells whether the domain of meta-ops was imported before. `inputs` are the names of all inputs, where some had to go.
+    `functions` are the identifiers of functions of the user that had to import that domain.
     """
 
     run: int
@@ -376,7 +376,7 @@ def _values(record: Record) -> set[str]:
 
 
 class _Renewing:
-    """Writes records behind those of the `past`, with names that are neither among `values` nor among `nodes`."""
+    """Writes records after those of the `past`, with names that are neither among `values` nor among `nodes`."""
 
     def __init__(self, past: Past, values: set[str], nodes: set[str]) -> None:
         self._past = past

@@ -34,7 +34,7 @@ from onnxtile.system.protobuf_wire import GRAPH, INITIALIZER, NAME, RAW_DATA, Un
 # A model file read without its large constants, whose bytes stay in it until they are asked for.
 
 _LARGE = 2**14
-"""Bytes from which on a constant stays in the file: that is more elements, of any type, than what the checker is shown has."""
+"""A constant of at least this many bytes stays in the file: it has more elements, of any type, than the checker is shown."""
 _WORTH = 2**20
 """Bytes of a file that is not simply read whole."""
 

@@ -14,7 +14,7 @@ from onnxtile.model.validity import check, skeleton
 from onnxtile.system.errors import ModelError
 
 _RESIZE_PLACES = 11
-"""The version from which on Resize says which places of its operand it reads."""
+"""The first version of Resize that says which places of its operand it reads."""
 _TRUE_MASKS = 12
 """The first opset in which a Dropout that does not train has a mask of True."""
 

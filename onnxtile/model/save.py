@@ -44,7 +44,7 @@ from onnxtile.system.files import (
 def written_beside(path: Path, write: Callable[[Path], object], new_files: list[Path]) -> str:
     """Return the name of a file of data beside `path`, filled by `write`; note the file in `new_files` if it is new.
 
-    The name is that of `path` with .data, and where the model at `path` has other data, with a digest of these behind. Raises UsageError
+    The name is that of `path` with .data; where the model at `path` has other data, a digest of the new data follows. Raises UsageError
     where the system refuses.
     """
     folder = path.parent.resolve()
@@ -109,7 +109,7 @@ def _name(path: Path, folder: Path, data: Path) -> str:
         return plain
     with data.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
-    names = (f"{plain}.{digest}{behind}" for behind in chain([""], (f".{number}" for number in count(1))))
+    names = (f"{plain}.{digest}{suffix}" for suffix in chain([""], (f".{number}" for number in count(1))))
     return next(name for name in names if _fits(folder / name, data))
 
 
@@ -165,10 +165,10 @@ def save(draft: ir.Model | Draft, path: Path, *, source: Path | None = None, for
     """Write a model, which stays as it is, to `path`. On an error every file is as it was before.
 
     External weights stay where they are when `path` is in the same folder; elsewhere they are cloned, or copied with holes kept
-    where that cannot be. Constants in memory that do not fit into one file (2 GiB) go to `path`.data beside it, where that is taken with a
-    digest behind its name; the data of the model that was at `path` are removed once it is replaced, unless another model in the folder
-    names them. Raises UsageError where `path` is the `source` and `force` is off, or is a weights file of either, where its folder does
-    not exist, or it cannot be written.
+    where that cannot be. Constants in memory that do not fit into one file (2 GiB) go to `path`.data beside it. Where that name is taken, a
+    digest follows it. The data of the model that was at `path` are removed once it is replaced, unless another model in the folder names
+    them. Raises UsageError where `path` is the `source` and `force` is off, or is a weights file of either. It does so, too, where its
+    folder does not exist, or it cannot be written.
     """
     require_writable(path, source=source, force=force)
     model = draft.model if isinstance(draft, Draft) else draft

@@ -169,7 +169,7 @@ AnySession: TypeAlias = Session | SplitSession
 class RepeatableSession:
     """A model with random operators, loaded anew for each run but the first.
 
-    The first run of a session of onnxruntime draws the same numbers each time from one seed; a further run goes on behind them.
+    The first run of a session of onnxruntime draws the same numbers each time from one seed; a further run draws the next ones.
     """
 
     def __init__(self, model: ir.Model) -> None:

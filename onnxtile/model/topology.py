@@ -239,7 +239,7 @@ class TopologicalOrder:
         return (node for node in self._slots[first : last + 1] if node is not None and node not in members)
 
     def contract(self, members: Collection[ir.Node], call: ir.Node, after: set[ir.Node]) -> None:
-        """Put `call`, a node of no graph yet, in the place of the last of `members`, and the nodes `after` behind it.
+        """Put `call`, a node of no graph yet, in the place of the last of `members`, and the nodes `after` after it.
 
         `members` stay in the graph, for the caller to remove; `after` is what `between` returned.
         """
@@ -288,7 +288,7 @@ def heaviest_antichain(weights: Sequence[int], before: npt.NDArray[np.bool_]) ->
         return []
     import networkx as nx  # only plans for every order need it, and it takes long to load
 
-    # The weight of an element flows out of it, and into those behind it or through them.
+    # The weight of an element flows out of it, and into those after it or through them.
     network = nx.DiGraph()
     for i, weight in enumerate(weights):
         network.add_edge("source", (i, "out"), capacity=weight)

@@ -191,7 +191,7 @@ class Layout:
     """A schedule of `graph`, the live range of each tensor, and the alias sets; `order` says which tensor is dead before another is made.
 
     `buffers` are to be placed: one for each alias set, and one for each of the `workspaces`. `make_whole` returns the layout of the same
-    schedule in which all bytes of a buffer are live in its whole live range, `make_loose` one with parts only where they lower the peak.
+    schedule in which all bytes of a buffer are live in its whole live range. That of `make_loose` has parts only where they lower the peak.
     """
 
     graph: KernelGraph

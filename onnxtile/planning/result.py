@@ -63,8 +63,8 @@ OUTSIDE, CONSTANTS = "outside", "constants"
 class MovementResult(PlannedMovement):
     """The copies of a plan between two memories, and how few bytes any copies would move.
 
-    No choice of whole tensors moves fewer than `lower_bound` bytes in this order of the kernels, each tensor with bytes of its own but for
-    the views, overwritten operands and parts of Concats of this plan. `bound` says whether an exact "search" or a "relaxation" (parts of
+    No choice of whole tensors moves fewer than `lower_bound` bytes in this order of the kernels. In it, tensors share bytes only as in this
+    plan: views, overwritten operands, and parts of Concats. `bound` says whether an exact "search" or a "relaxation" (parts of
     tensors may stay) proves this. With the same order, the same shared bytes, and any bytes of a tensor that stay, at least `parts_bound`
     bytes are copied. Every order copies at least `any_order_bound` bytes: those of inputs and weights that kernels read, and of outputs.
     """

@@ -192,7 +192,7 @@ def _joint(pieces: Iterable[OriginRange]) -> list[OriginRange]:
 class FixedBytes(NamedTuple):
     """The constraints on the bytes of a tensor or of an alias set: an address in bytes, and a memory.
 
-    No byte is at `limit` or behind it, the capacity of the memory of an address.
+    The bytes end at `limit` at the latest, the capacity of the memory of an address.
     """
 
     at: int | None = None

@@ -166,8 +166,8 @@ def _is_standard(op_type: str, domain: str, version: int) -> bool:
 def results(node: ir.Node, operands: Sequence[KnownOperand | None], opsets: Mapping[str, int]) -> list[Known]:
     """Return the types and shapes that onnxruntime infers for the outputs of `node` from its `operands`, one for each of its inputs.
 
-    Where it refuses the node, as where it has no kernel for it on this processor, element types are known by the operator's schema, and
-    some shapes by the rules of model.without_kernel.
+    It refuses a node for which it has no kernel on this processor. Then element types follow from the operator's schema, and some shapes
+    from `result_dims`.
     """
     if has_body(node):
         return [NOTHING] * len(node.outputs)

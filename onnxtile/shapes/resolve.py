@@ -277,7 +277,7 @@ def resolve(
 
 
 def _inferred(model: ir.Model, from_file: Mapping[ir.Value, Known], ranges: SizeRanges) -> Shapes:
-    """Return what onnx says of the whole model, and the forward pass; of the file, what counts for no node of the main graph."""
+    """Return what onnx infers, and the forward pass. Declared shapes count for values that no node of the main graph makes."""
     with cycles_freed():
         from_onnx = inferred_by_onnx(model.clone())
     main = {value for node in model.graph for value in node.outputs}

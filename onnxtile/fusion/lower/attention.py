@@ -82,7 +82,7 @@ def chosen(scores: Atom) -> tuple[Poly, MaskChoice]:
 
 
 def unguarded(weights: Poly) -> tuple[Poly, bool]:
-    """Return the weights behind a guard, and whether a guard exists: NaN becomes 0, as in nan_to_num; weights are never infinite.
+    """Return the weights that a guard reads, and whether there is a guard: NaN becomes 0, as in nan_to_num; weights are never infinite.
 
     Raises NotLowered where a Where does something else.
     """

@@ -55,7 +55,7 @@ class KernelPlace:
 class Timetable:
     """By place, the numbers of the copies that are made beside its kernel or right before it, in the order of the engine.
 
-    The place behind the last kernel has those that are made afterwards. `held` has for stores the last place whose kernel starts before
+    The place after the last kernel has those that are made afterwards. `held` has for stores the last place whose kernel starts before
     they end.
     """
 

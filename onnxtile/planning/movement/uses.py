@@ -51,7 +51,7 @@ class CopyToWrite(NamedTuple):
 class MovementOrder:
     """A schedule with the copies to make, in values and nodes of one graph.
 
-    Before the node at a place of `nodes`, the `copies` of this place are made; those of the place behind the last node come at the end.
+    Before the node at a place of `nodes`, the `copies` of this place are made; those of the place after the last node come at the end.
     `outputs` are copied to the slow memory. The Slices in `parts` are copies. Nodes in `once` make constants, and read no copies.
     """
 

@@ -37,10 +37,10 @@ _DIGITS = 30
 def read_problem(text: str, *, alignment: int = 1) -> Problem:
     """Return the problem in `text`; unknown columns are ignored.
 
-    The optional columns "alignment", "moved" (bytes read and written in a run), "pin" (the offset that it must have, in bytes) and "memory"
-    (the name of the one that it must be in) apply to one buffer. Rows with a name in "part_of" are
-    the parts of one buffer with that name, from its byte "start" on. Raises UsageError with the line for a missing or repeated column, a
-    cell that is not a whole number, a repeated id, a negative size, or an empty live range.
+    These optional columns apply to one buffer: "alignment", "moved" (bytes read and written in a run), "pin" (the offset that it must have,
+    in bytes), and "memory" (the name of the memory that it must be in). Rows with a name in "part_of" are the parts of one buffer with that
+    name, and begin at its byte "start". Raises UsageError, with the line, for a missing or repeated column, or a cell that is not a whole
+    number. It does so, too, for a repeated id, a negative size, or an empty live range.
     """
     text = text.removeprefix("\ufeff")
     buffers = _plain(_rows(text))

@@ -92,8 +92,8 @@ class Problem:
     of the graph needs both at the same time. The buffers named in `clique` are pairwise in conflict for either reason, so the sum of
     their bytes is a lower bound. A buffer with a pin has that offset.
 
-    Raises UsageError for two buffers of one name, a negative capacity, an alignment that is not a power of two, a conflict of an unknown
-    buffer, conflicts together with outlines, or a pin that is not aligned or leaves the capacity.
+    Raises UsageError for two buffers of one name, a negative capacity, or an alignment that is not a power of two. It does so, too, for a
+    conflict of an unknown buffer, conflicts together with outlines, or a pin that is not aligned or leaves the capacity.
     """
 
     buffers: tuple[Buffer, ...]

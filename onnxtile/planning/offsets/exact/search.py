@@ -300,7 +300,7 @@ def _improve(
 def _next_target(problem: Problem, bounds: _Range, tried: int, grain: int, fine: int) -> int:
     """Return the next size to try, at least `tried`; the upper bound where the round is over: see `_FINE`.
 
-    While a capacity may still be met and nothing fits it, only the capacity is tried. Otherwise the middle between tried and found is.
+    While a capacity may still be met and nothing fits it, only the capacity is tried. Otherwise it is the middle of the sizes left.
     """
     goal = _goal(problem, bounds, grain)
     if goal > bounds.low or (problem.capacity is not None and problem.capacity // grain == goal):
