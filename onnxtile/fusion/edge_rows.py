@@ -38,8 +38,8 @@ class EdgeEffect(Enum):
     """How the results on an edge row differ.
 
     KINDER: all that was finite is equal; what was NaN or infinite is the same, or finite. NO_NUMBER: nothing was finite, and an infinite
-    number became NaN or another one. BEYOND_RANGE: the row has numbers whose squares leave the range of the type, and what comes of it
-    depends on the order of operations, whatever it is. WORSE: anything else.
+    number became NaN or another one. BEYOND_RANGE: the row has numbers whose squares leave the range of the type, so that the
+    results depend on the order of operations. WORSE: anything else.
     """
 
     KINDER = "kinder"

@@ -497,12 +497,12 @@ def fuse(
 ) -> list[PatternResult]:
     """Fuse `model` in place with one pattern after the other; later patterns may name the meta-ops of earlier ones.
 
-    With `through`, queries see the float operators of a quantised model, and nothing that quantises or dequantises between them, unless
-    one of them names such an operator; matches have the nodes as they are.
+    With `through`, queries see the float operators of a quantised model without the nodes that quantise or dequantise between them. Where
+    one query names such an operator, all see the nodes as they are. Matches have the nodes as they are.
 
-    Of overlapping matches the longest counts. A match is refused where contracting it would make a cycle, where something
-    outside reads more of its values than the pattern allows, or where a function cannot say what its nodes say. `shapes` gives those of
-    `model` as it is now, for when the first test asks; without it they are inferred. Sites in `left_out` are refused.
+    Of overlapping matches the longest counts. A match is refused where contracting it would make a cycle, or where nodes outside read more
+    of its values than the pattern allows. So is one whose nodes a function cannot hold. `shapes` returns those of `model` as it is now,
+    when a test first needs them; without it they are inferred. Sites in `left_out` are refused.
     """
     return FusionRun(model, patterns, shapes, through=through, left_out=left_out).apply(progress)
 

@@ -45,8 +45,8 @@ def raised(model: ir.Model, version: int) -> ir.Model:
 
     onnx's converter rewrites the nodes of the graphs. It deletes local functions, metadata, doc strings, types of inner values and
     overloads: these are put back, and the weights, which it never sees, too. The IR version becomes 10 at least; initializers that IR
-    version 3 lists as inputs stay constants. Raises ModelError with the reason where the converter fails, where a function of the
-    model uses an operator that `version` has changed, or where the mask of a Dropout would change.
+    version 3 lists as inputs stay constants. Raises ModelError with the reason where the converter fails. It does so, too, where a
+    function of the model uses an operator that `version` has changed, or the mask of a Dropout would change.
     """
     if opset_of(model) >= version:
         return model

@@ -58,8 +58,8 @@ class _ModelPiece:
 class SplitSession:
     """A model in pieces, each of which is loaded here once, to learn the types of its results, and again for each run.
 
-    Raises ModelError where onnxruntime refuses a piece, and for a value between two pieces that is no tensor, whose elements are strings,
-    or have 16 bits: between such nodes in one session onnxruntime rounds nothing. A model for which this raises is to be loaded whole.
+    Raises ModelError where onnxruntime refuses a piece, and for a value between two pieces that is no tensor, or has strings or floats of
+    16 bits. Between nodes of one session, onnxruntime does not round such floats. Load a model for which this raises as a whole.
     """
 
     def __init__(self, model: ir.Model) -> None:

@@ -280,9 +280,9 @@ MOST_ELEMENTS = 4_000
 def heaviest_antichain(weights: Sequence[int], before: npt.NDArray[np.bool_]) -> list[int]:
     """Return the places of the elements of a heaviest antichain, no two of which are related; nothing for more than 4,000 elements.
 
-    `before` says in row i, column k whether i is before k: a strict partial order. `weights` are not negative. An antichain weighs at most
-    what is left of all weights when as much as possible has been matched along chains, and that is a minimum cut (Dilworth's theorem, with
-    weights).
+    `before` says in row i, column k whether i is before k: a strict partial order. `weights` are not negative. A heaviest
+    antichain weighs as much as all elements, less the most that can be matched along chains (Dilworth's theorem, with weights). A minimum
+    cut finds it.
     """
     if not 0 < len(weights) <= MOST_ELEMENTS:
         return []

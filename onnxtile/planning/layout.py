@@ -265,8 +265,8 @@ def layouts(
     `rules` name the kinds of aliases in use, `needs` the bytes of workspaces. Parts of a buffer have their own live ranges if `in_parts`.
     `pins` has the addresses and memories that tensors and workspaces must have.
 
-    Raises ModelError for a cycle, or more bytes than can be counted. Raises UsageError for fewer than one stream, for several streams with
-    the order "any", and where nodes that may run at the same time are to share one workspace.
+    Raises ModelError for a cycle, or more bytes than can be counted. Raises UsageError for fewer than one stream, or several streams with
+    the order "any". It does so, too, where nodes that may run at the same time are to share one workspace.
     """
     if order.every and streams > 1:
         raise UsageError(

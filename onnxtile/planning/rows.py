@@ -177,7 +177,7 @@ def dtype(value: ir.Value, facts: LayoutFacts) -> str | None:
 
 
 def tensors_outside(layout: Layout, inside: BodyPlans) -> tuple[GraphTensor, ...]:
-    """Return the tensors of a graph and of its bodies that have no bytes in the arena, with the reasons, in the order of the schedule.
+    """Return the tensors of a graph and its bodies without bytes in the arena, with the reasons, in the order of the schedule.
 
     Constants are those that a kernel of the run reads, and outputs. Others are outside, as are initializers.
     """

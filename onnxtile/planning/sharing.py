@@ -559,7 +559,7 @@ def choose(timeline: Timeline, alignment: int, rules: frozenset[str]) -> Sharing
     A view always has the bytes of its source. A result is written over an operand wherever that is lawful: one buffer in place of two of
     the same size adds live bytes to no step. Tiles are always parts of their whole, since they are addressed so. Other parts are
     taken, first, while they lower the peak; then wherever they do not raise it. A value that would then be written into live bytes is
-    excluded, as is a result of the run in bytes that a state is copied into, and the choice starts again.
+    excluded. So is a result of the run in bytes that a state is copied into. Then the choice starts again.
     """
     graph = timeline.graph
     apart: frozenset[int] = frozenset()

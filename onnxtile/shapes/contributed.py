@@ -1,8 +1,8 @@
-"""Operators that onnxruntime has and ONNX has not: its own inference alone says what they make.
+"""Shapes of operators that onnxruntime has and ONNX lacks, by onnxruntime's own inference.
 
-Each such node is handed to onnxruntime as a model of one node, with the shapes of its operands and the few numbers that are known. It loads
-the model, which infers the results by the operator's own schema, and nothing is run. Other engines repeat these rules from memory, and were
-seen to be wrong; where onnxruntime says nothing, a shape is open.
+onnxruntime loads a model of each such node alone, with the shapes and the few known numbers of its operands. Loading infers the results by
+the operator's own schema; nothing is run. Other engines have rules of their own for these operators, some of them wrong. A shape that
+onnxruntime does not infer is open.
 """
 
 from __future__ import annotations

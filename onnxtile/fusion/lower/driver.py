@@ -712,7 +712,7 @@ def _check(part: SitePair, facts: FactsTable, generator: np.random.Generator) ->
 def _feeds(
     part: SitePair, facts: FactsTable, generator: np.random.Generator
 ) -> tuple[dict[str, Array], list[str], str]:
-    """Return an array for each input of a part, the names of those that are drawn, and one that is drawn though it may be a shape."""
+    """Return an array for each input of a part, the names of those drawn at random, and that of one among them that may be a shape."""
     shapes = _computed_shapes(part.before, facts)
     feeds: dict[str, Array] = {}
     varied: list[str] = []

@@ -81,7 +81,7 @@ class ScaledDotProductAttention(Lowering):
     def to_ort(self, site: CallSite) -> Replacement:
         """Return com.microsoft.MultiHeadAttention, which takes (batch, sequence, heads · size): transpositions around it fall away.
 
-        Where the heads are not so many of each, or it is not known how many, the standard operator, for which there is a kernel too.
+        Where the numbers of heads differ, or numbers or sizes are not known, return the standard operator, which has a kernel, too.
         """
         heads = proved_attention(site, "MultiHeadAttention")
         if heads.is_flat:

@@ -149,7 +149,7 @@ class MovementChoice:
 
     @cached_property
     def _left_before(self) -> dict[tuple[int, int], int]:
-        """The place of the last kernel that uses a tensor before it leaves, by tensor and by the place of the one that uses it again."""
+        """The place of the last kernel that uses a tensor before it leaves, by the tensor and the place of its next use."""
         return {(tensor, gap.after): gap.before for gap in self._left for tensor in gap.tensors}
 
     @cached_property
@@ -503,9 +503,9 @@ def plan_with_movement(
 ) -> MovedPlan:
     """Plan `model`, which stays unchanged, with the two memories of `settings`, and return a copy of it that has the copies.
 
-    With `weights`, constants are copied into the fast memory before a kernel reads them. Raises what `plan_model` raises, and Infeasible
-    for an operator that needs more bytes than the fast memory has, UsageError for other than two memories, several streams, an order for
-    any order, or a model with copies.
+    With `weights`, constants are copied into the fast memory before a kernel reads them. Raises what `plan_model` raises. Raises
+    Infeasible for an operator that needs more bytes than the fast memory has. Raises UsageError for other than two memories, several
+    streams, the order "any", or a model with copies.
     """
     fast, slow = _two_memories(settings)
     _require_plain(model, settings)

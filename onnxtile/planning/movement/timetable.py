@@ -1,7 +1,7 @@
 """When copies start: as early as their bytes are there, room for them is free, and the one engine that copies is idle.
 
-Kernels run in their order beside the engine. When the engine is idle, it takes the copy that is needed first of those that can start; a
-copy to the fast memory can where there is room for its bytes from the kernel that runs up to the one that reads them. So successive
+Kernels run in their order beside the engine. When the engine is idle, it takes the copy that is needed first of those that can start. A
+copy to the fast memory can start where there is room for its bytes until a kernel reads them. So successive
 weights use the room in turn, as in a ring buffer. Room is counted in sums of bytes; offsets come later.
 """
 

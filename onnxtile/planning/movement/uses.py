@@ -1,7 +1,7 @@
 """The uses of the tensors of a schedule, from which the problem of movement follows.
 
 Every operand and result of a kernel is in the fast memory while it runs. A view and its source are one tensor here. A result that
-overwrites an operand, or an operand that lies in the result of a Concat, takes no bytes of its own beside that kernel.
+overwrites an operand takes no further bytes, nor does an operand that lies in the result of a Concat.
 """
 
 from __future__ import annotations

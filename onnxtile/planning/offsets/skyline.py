@@ -171,7 +171,7 @@ def compacted(waiting: Waiting) -> Waiting:
 def choose(waiting: Waiting, unplaced: Ints, soonest: Ints, sky: Skyline, start: int, stop: int) -> int:
     """Return the buffer to place on a stretch; or _NOTHING, or _WAITS where a stretch beside it has to be filled first.
 
-    It is the buffer with the largest key that is live at the stretch's peak (the section with the most unplaced bytes) and covers no higher
+    It is the buffer with the largest key of those live at the stretch's peak, the section with the most unplaced bytes. It covers no higher
     section. It may cover lower sections beside the stretch, where fewer bytes are unplaced.
     """
     peak = start + int(unplaced[start:stop].argmax())

@@ -2,8 +2,8 @@
 
 The ideal with the fewest live bytes is continued, by nodes that need at most `limit` bytes. Where no such node is left, no order stays
 within the limit, and the limit rises to the least that a node needs: it is a lower bound of every order. Live bytes are a submodular
-function of the nodes that have run. So an ideal with no more live bytes than the one the search began with, which is the first to be
-found, is on some order of least peak: the search begins again from there. The same holds for the order in reverse, where other graphs are
+function of the nodes that have run. So the first ideal with no more live bytes than the one that the search began with is on some order
+of least peak. The search begins again from there. The same holds for the order in reverse, where other graphs are
 easy. Ideals as search nodes follow Ahn et al., "Ordering Chaos: Memory-Aware Scheduling of Irregularly Wired Neural Networks for Edge
 Devices", MLSys 2020; the search from valley to valley is that of Liu, "An application of generalized tree pebbling to sparse matrix
 factorization", SIAM J. Alg. Disc. Meth. 1987, doi 10.1137/0608031, for any graph.
