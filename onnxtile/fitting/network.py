@@ -29,6 +29,8 @@ class FitTensor:
     """Whether it is made and read inside of one kernel that several nodes run as, so that it takes no bytes."""
     is_given: bool = False
     """Whether it is a graph input in the arena: there from the start, and free after its last read."""
+    is_quantised: bool = False
+    """Whether it is floats that a QuantizeLinear reads. Its Slices run in the island of this node, which reads all of it to the plan."""
     dtype: Any = field(default=None, compare=False, repr=False)
     """The element type, for the writer."""
     folds: int = 0
@@ -72,7 +74,7 @@ class FitTensor:
     @property
     def dies_by_rows(self) -> bool:
         """Whether the plan frees rows that no later Slice reads, while others are still read."""
-        return self.is_given and self.axis is not None and self.planes <= MOST_RUNS
+        return self.is_given and not self.is_quantised and self.axis is not None and self.planes <= MOST_RUNS
 
 
 @dataclass(frozen=True)

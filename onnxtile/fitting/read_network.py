@@ -14,7 +14,7 @@ from onnxtile.fusion.pattern import select
 from onnxtile.kernels.aliases import LayoutFacts, joins_quantised, overwritable
 from onnxtile.model.constants import Constants
 from onnxtile.model.graph_writer import Names
-from onnxtile.model.node_kinds import RandomNodes, dequantises, is_quantised
+from onnxtile.model.node_kinds import RandomNodes, dequantises, is_quantised, quantises
 from onnxtile.model.topology import dependencies, has_body, node_id
 from onnxtile.operators.families.movement import slice_ranges
 from onnxtile.operators.node_view import NodeView, NotApplicable
@@ -285,6 +285,7 @@ class _NetworkReader:
             is_output,
             is_inside,
             is_input and not is_outside,
+            is_input and any(quantises(use.node) for use in value.uses()),
             dtype,
             *(() if folded is None else (folded.rows, folded.join)),
         )

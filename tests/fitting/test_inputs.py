@@ -20,6 +20,7 @@ from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import UsageError
 from tests.fitting.networks import inverted_residuals, model
+from tests.fitting.test_quantised import quantised
 
 
 def image(channels: int, rows: int = 24, columns: int = 20) -> onnx.ModelProto:
@@ -112,6 +113,18 @@ def test_inverted_residuals_with_the_input_inside() -> None:
     fitted = onnxtile.fit(source, capacity="16KiB", io="inside")
     assert given_bytes < fitted.after.arena <= 2**14 < fitted.before.arena
     assert fitted.arena_verdict is not None and fitted.arena_verdict.equal
+
+
+def test_an_input_of_floats_that_is_quantised_lives_to_the_last_strip(tmp_path: Path) -> None:
+    """A Slice runs in the island of the QuantizeLinear after it, which reads all of the input to the plan."""
+    source = quantised()
+    whole = next(tensor for tensor in network_of(source, "inside").tensors if tensor.is_given)
+    assert not whole.dies_by_rows
+    fitted = onnxtile.fit(source, smallest=True, io="inside")
+    assert whole.size < fitted.after.arena < fitted.before.arena
+    assert fitted.arena_verdict is not None and fitted.arena_verdict.equal
+    fitted.save(tmp_path / "out.onnx")
+    assert onnxtile.plan(tmp_path / "out.onnx", io="overwrite").plan.arena_size == fitted.after.arena
 
 
 # Inputs on plain data.
