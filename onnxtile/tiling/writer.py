@@ -231,29 +231,36 @@ class PartialSums:
     """Sums of 256 products each; the one chain of all of them."""
     _count: int = 0
     """The products since the last of these."""
+    _first: int = 0
+    """The stretch of the first of these."""
     _last: int = 0
     """The stretch of the last product."""
+    _inside: int = 0
+    """The products of the outer stretch of K that is not complete yet."""
     _outer: PartialSums | None = None
-    """The sums of whole outer stretches of K, where there is more than one."""
+    """The sums of complete outer stretches, where there is more than one."""
     _stem: str = "sum"
 
     def multiply(self, inputs: Sequence[ir.Value | None], k: int, attributes: Sequence[ir.Attr] = ()) -> None:
         """Write the product of stretch `k`, a node with these attributes, and the sums whose terms are there."""
-        if self.how is Accumulation.GEMM and self._terms:
-            self._terms = [self._product([*inputs, *self._terms], k, attributes, "Gemm")]
+        if self.how is Accumulation.GEMM:
+            self._terms = [self._product([*inputs, *self._terms], k, attributes, "Gemm" if self._terms else None)]
             return
-        along = self.writer.grid.k
-        if self._terms and along.place(k)[0] != along.place(self._last)[0] and self.how is not Accumulation.GEMM:
-            self._end_outer()
-        self._make_room(k)
+        self._make_room()
         self._add(self._product(inputs, k, attributes), k)
+        along, self._inside = self.writer.grid.k, self._inside + 1
+        if along.outer_count > 1 and self._inside == len(along.inside(along.place(k)[0])):
+            self._end_outer()
 
-    def _make_room(self, k: int) -> None:
+    def _make_room(self) -> None:
+        """Put aside the sum of 256 products."""
         if self._count == _WIDEST and self.how in {Accumulation.SUM, Accumulation.CHAIN}:
-            self._close(k)
+            self._close()
 
     def _add(self, term: ir.Value, k: int) -> None:
+        """Take one more term, of which stretch `k` is the last, and write the sums whose terms are there."""
         self._terms.append(term)
+        self._first = k if self._count == 0 else self._first
         self._count, self._last = self._count + 1, k
         if self.how is Accumulation.CHAIN and len(self._terms) > 1:
             self._terms = [self._sum("Add", self._terms, k=k)]
@@ -264,18 +271,16 @@ class PartialSums:
 
     def result(self) -> ir.Value:
         """Write the sums that are left; return the sum of all products, in the type of the contraction."""
-        if self._outer is not None:
-            self._end_outer()
-        total = self._reduced() if self._outer is None else self._outer._reduced()
+        total = (self if self._outer is None else self._outer)._reduced()
         return self._cast(total, "narrow", self.position, self.writer.contraction.dtype) if self._is_wide else total
 
     def _end_outer(self) -> None:
         """Add the sum of the outer stretch that ends to those before."""
         if self._outer is None:
             self._outer = PartialSums(self.how, self.writer, self.position, self.dims, _stem="outer_sum")
-        self._outer._make_room(self._last)
+        self._outer._make_room()
         self._outer._add(self._reduced(), self._last)
-        self._terms, self._sizes, self._whole, self._count = [], [], [], 0
+        self._terms, self._sizes, self._whole, self._count, self._inside = [], [], [], 0, 0
 
     def _reduced(self) -> ir.Value:
         """Write the sums that are left; return the sum of all terms."""
@@ -287,10 +292,10 @@ class PartialSums:
         terms = [*self._whole, *self._terms]
         return terms[0] if len(terms) == 1 else self._sum("Sum" if self.how is Accumulation.SUM else "Add", terms)
 
-    def _close(self, k: int) -> None:
-        """Put aside the sum of the 256 products before stretch `k`."""
+    def _close(self) -> None:
+        """Put aside the sum of the last 256 products."""
         if self.how is Accumulation.SUM:
-            self._whole.append(self._sum("Sum", self._terms, k=k - _WIDEST))
+            self._whole.append(self._sum("Sum", self._terms, k=self._first))
         else:
             self._whole = [self._total()]
         self._terms, self._count = [], 0
