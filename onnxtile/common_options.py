@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from onnxtile.declare import values
 from onnxtile.declare.option import REPORTING, SIZES, WRITING, Choices, Option, Positional
+from onnxtile.declare.target import TargetFigures
 from onnxtile.system.errors import UsageError
 from onnxtile.system.progress import Progress, silent
+from onnxtile.system.registry import imported
 from onnxtile.system.text import whole
 
 if TYPE_CHECKING:
@@ -212,6 +215,40 @@ class WriteOptions(ReportOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TargetOptions(WatchOptions):
+    """Verbs that take limits and figures of the hardware from a file."""
+
+    target: Annotated[
+        str | Path | Mapping[str, Any] | None,
+        Option(
+            "hardware: limits of a tile, speeds, streams; a file or a name: 64x64x64 ...",
+            "FILE|NAME",
+            kind=values.TARGET,
+            choices=Choices("onnxtile.tiling.limits:ready_made", open=True),
+            main=True,
+            replaces={
+                "bandwidth": '--target target.toml, and in it bandwidth.dram = "8GB/s"',
+                "macs_per_second": '--target target.toml, and in it macs_per_second = "4G"',
+                "streams": "--target target.toml, and in it streams = 2",
+                "c_kernels": '--target target.toml, and in it c_kernels = "table.toml"',
+                "max_rows": "--target target.toml, and in it rows = 4",
+                "max_columns": "--target target.toml, and in it columns = 4",
+                "max_channels": "--target target.toml, and in it channels = 16",
+                "max_filters": "--target target.toml, and in it filters = 16",
+            },
+        ),
+    ] = None
+
+    @cached_property
+    def figures(self) -> TargetFigures:
+        """The figures of the target beside its limits. Raises UsageError."""
+        if self.target is None:
+            return TargetFigures()
+        found: TargetFigures = imported("onnxtile.tiling.limits:figures_of")(self.target)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
 class EmitOptions:
     """The files that a plan is written to."""
 
@@ -239,12 +276,6 @@ class EmitOptions:
             choices=Choices("onnxtile.firmware.weights:HOLDERS"),
         ),
     ] = "code"
-    c_kernels: Annotated[
-        Path | None,
-        Option(
-            "functions in C of your own for kernels of a .c, as a table", "TABLE.toml", heading=WRITING, default="none"
-        ),
-    ] = None
     target_cc: Annotated[
         str,
         Option(

@@ -60,14 +60,14 @@ class RunContext:
     kernels: Kernels
     shows_views: bool = True
 
-    def held(self, found: Any, value: ir.Value) -> Any:
-        """Return `found` as the copy of `value` outside the arena: a TensorMemory, unless `value` has no fixed bytes.
+    def held(self, result: Any, value: ir.Value) -> Any:
+        """Return `result` as the copy of `value` outside the arena: a TensorMemory, unless `value` has no fixed bytes.
 
         It starts at a multiple of 64, like onnxruntime's own tensors; one that is a TensorMemory stays as it is.
         """
-        if isinstance(found, TensorMemory):
-            return found
-        held = found if value in self.kernels.containers else TensorMemory.of(found, self.facts.shapes.dtype(value))
+        if isinstance(result, TensorMemory):
+            return result
+        held = result if value in self.kernels.containers else TensorMemory.of(result, self.facts.shapes.dtype(value))
         return held.at(0) if isinstance(held, TensorMemory) else held
 
 
@@ -111,8 +111,8 @@ class GraphRun:
         for body in bodies:
             of_node.setdefault(body.node, []).append(body)
         self._workspaces = workspaces(schedule, numbers, buffers, of_node, context.blocks)
-        for place, node in enumerate(named(graph, schedule)):
-            self._prepare(place, node, of_node.get(schedule[place], []))
+        for position, node in enumerate(named(graph, schedule)):
+            self._prepare(position, node, of_node.get(schedule[position], []))
         self._hold(graph.outputs)
 
     @cached_property
@@ -134,27 +134,27 @@ class GraphRun:
         return len(self._repeated)
 
     def run(
-        self, paired: PairedValues, places: Iterable[int], dead_after: Mapping[int, list[ir.Value]] | None = None
+        self, paired: PairedValues, positions: Iterable[int], dead_after: Mapping[int, list[ir.Value]] | None = None
     ) -> Corruption | None:
-        """Run the steps at `places`; return the first corruption. The reference run releases the values `dead_after` a step.
+        """Run the steps at `positions`; return the first corruption. The reference run releases the values `dead_after` a step.
 
         Raises ModelError where a kernel refuses its inputs outside the arena, too.
         """
-        for place in places:
-            corruption = self._run_step(place, paired)
+        for position in positions:
+            corruption = self._run_step(position, paired)
             if corruption is not None:
                 return corruption
-            for value in (dead_after or {}).get(place, ()):
+            for value in (dead_after or {}).get(position, ()):
                 paired.reference.pop(value, None)
         return None
 
-    def _run_step(self, place: int, paired: PairedValues) -> Corruption | None:
-        """Run the step at `place`, with canaries in its workspaces that only its bodies may overwrite."""
-        number, step, used = self.numbers[place], self.steps[place], self._workspaces.get(place, [])
+    def _run_step(self, position: int, paired: PairedValues) -> Corruption | None:
+        """Run the step at `position`, with canaries in its workspaces that only its bodies may overwrite."""
+        number, step, used = self.numbers[position], self.steps[position], self._workspaces.get(position, [])
         for workspace in used:
             workspace.fill()
         corruption = (
-            self._lockstep(number, step, paired, self._spans.get(place, {}))
+            self._lockstep(number, step, paired, self._spans.get(position, {}))
             if isinstance(step, Kernel | Moves | Draws | View)
             else self._control(step, paired)
         )
@@ -199,7 +199,7 @@ class GraphRun:
 
     def _require_written(self, kernel: Kernel, value: ir.Value, reference: ValueTable) -> None:
         """Raise CheckFailed where `kernel`, outside the arena, leaves bytes of its result `value` as they were before."""
-        targets = {made: self.own_memory(made) for _, made in kernel.outputs}
+        targets = {output: self.own_memory(output) for _, output in kernel.outputs}
         memory = targets[value]
         if memory is None:
             return
@@ -218,7 +218,9 @@ class GraphRun:
         """Return whether `kernel` runs on other values first; never one that reads a part of an operand: the rest may be another's."""
         if not shares_bytes(kernel, self.sites):
             return False
-        return not any(self._shapes.is_bound(value) for value in (*kernel.reads, *(made for _, made in kernel.outputs)))
+        return not any(
+            self._shapes.is_bound(value) for value in (*kernel.reads, *(output for _, output in kernel.outputs))
+        )
 
     def _repeat(self, number: int, kernel: Kernel, paired: PairedValues) -> Corruption | None:
         """Run `kernel` on other values of its operands, in the arena and outside, unless an equal one has run on such.
@@ -335,13 +337,13 @@ class GraphRun:
         self._lent.add(value)
         self.sites[value] = TensorMemory.empty(dtype, shape, size, start + number * size)
 
-    def _prepare(self, place: int, node: ir.Node, bodies: Sequence[PlannedBody]) -> None:
+    def _prepare(self, position: int, node: ir.Node, bodies: Sequence[PlannedBody]) -> None:
         """Prepare the run of `node`, unless it is computed before the run."""
         outputs = [value for value in node.outputs if value.name]
         if all(value in self._facts.constants and value not in self.sites for value in outputs):
             return
         if bodies and self._is_typed(node, bodies):
-            self.steps[place] = self._controlled(node, bodies)
+            self.steps[position] = self._controlled(node, bodies)
             self._hold(dependencies(node))
             return
         cuts = (a for a in parts(node, self._facts) if a.rule == "cut" and a.value not in self.sites)
@@ -351,23 +353,23 @@ class GraphRun:
         kernel = self._context.kernels.of(node)
         self._hold(kernel.reads)
         spans = {value: spans_read(node, value, self._facts) for value in kernel.reads}
-        self._spans[place] = {value: found for value, found in spans.items() if found is not None}
+        self._spans[position] = {value: of_value for value, of_value in spans.items() if of_value is not None}
         if shared.keys() == set(outputs):
-            self.steps[place] = View(kernel, tuple(shared.values()))
+            self.steps[position] = View(kernel, tuple(shared.values()))
         elif node in self._facts.random:
-            self.steps[place] = Draws(kernel)
+            self.steps[position] = Draws(kernel)
         else:
             there = self._there(node)
             is_apart = is_appended(node, self.sites, self._shapes)
-            self.steps[place] = (
+            self.steps[position] = (
                 Moves(kernel, there or begun_in_place(node, self.sites)) if there or is_apart else kernel
             )
 
     def _is_typed(self, node: ir.Node, bodies: Sequence[PlannedBody]) -> bool:
         """Return whether all values in the bodies of `node` are tensors; otherwise it runs as one kernel."""
         graphs = [body_of(node, body.attribute) for body in bodies if body.attribute is not None]
-        made = (value for graph in graphs for inner in graph.all_nodes() for value in inner.outputs if value.name)
-        return all(self._shapes.dtype(value) is not None for value in made)
+        results = (value for graph in graphs for inner in graph.all_nodes() for value in inner.outputs if value.name)
+        return all(self._shapes.dtype(value) is not None for value in results)
 
     def _controlled(self, node: ir.Node, bodies: Sequence[PlannedBody]) -> Controlled:
 
@@ -379,15 +381,15 @@ class GraphRun:
 
     def _there(self, node: ir.Node) -> dict[ir.Value, tuple[tuple[int, int], ...]]:
         """Return the ranges of bytes, by output, that `node` need not move."""
-        found: dict[ir.Value, tuple[tuple[int, int], ...]] = {}
+        ranges: dict[ir.Value, tuple[tuple[int, int], ...]] = {}
         if any(self._shapes.is_bound(value) for value in node.outputs):
-            return found  # the bytes in place are known only in a run
+            return ranges  # the bytes in place are known only in a run
         for alias in parts(node, self._facts):
             if alias.value in self.sites and alias.source in self.sites and self._shares(alias):
                 start = max(0, -alias.at)
                 end = min(len(self.sites[alias.value].data), len(self.sites[alias.source].data) - alias.at)
-                found[alias.value] = (*found.get(alias.value, ()), (start, end))
-        return found
+                ranges[alias.value] = (*ranges.get(alias.value, ()), (start, end))
+        return ranges
 
     def _shares(self, alias: Alias) -> bool:
         """Return whether the plan keeps the alias: both at matching addresses in the arena, or both outside."""
@@ -473,8 +475,8 @@ class _Control:
         for value, pair in zip(self.node.outputs, results, strict=False):
             if value.name:
                 _put(value, pair, self.around, paired)
-        made = (value for value in self.node.outputs if value.name)
-        return next((Corruption(value.name or "", None) for value in made if not paired.agree(value)), None)
+        outputs = (value for value in self.node.outputs if value.name)
+        return next((Corruption(value.name or "", None) for value in outputs if not paired.agree(value)), None)
 
 
 class _Call(_Control):
@@ -615,18 +617,18 @@ def _copied(value: Any) -> Any:
 def _put(value: ir.Value, pair: _ArrayPair, run: GraphRun, paired: PairedValues) -> None:
     """Set `value` of the graph of `run` to `pair`: at its address in the arena, if it has one."""
     targets = (run.sites.get(value), run.own_memory(value))
-    for values, found, target in zip((paired.arena, paired.reference), pair, targets, strict=True):
-        _write(values, value, found, target, run)
+    for values, result, target in zip((paired.arena, paired.reference), pair, targets, strict=True):
+        _write(values, value, result, target, run)
 
 
-def _write(values: ValueTable, value: ir.Value, found: Any, target: TensorMemory | None, run: GraphRun) -> None:
+def _write(values: ValueTable, value: ir.Value, result: Any, target: TensorMemory | None, run: GraphRun) -> None:
     if target is None:
-        values[value] = run.held_as(found, value)
-    elif isinstance(found, TensorMemory) and len(found.data) == len(target.data):
-        target.data[:] = found.data
-        values[value] = TensorMemory(target.data, target.address, target.dtype, found.shape)
+        values[value] = run.held_as(result, value)
+    elif isinstance(result, TensorMemory) and len(result.data) == len(target.data):
+        target.data[:] = result.data
+        values[value] = TensorMemory(target.data, target.address, target.dtype, result.shape)
     else:
-        values[value] = run.filled(target, found.array() if isinstance(found, TensorMemory) else found, value)
+        values[value] = run.filled(target, result.array() if isinstance(result, TensorMemory) else result, value)
 
 
 # Outputs of a model that may have other bits in a second run, with the reason.
@@ -657,6 +659,6 @@ class Unsure:
 
 def _with_halves(facts: LayoutFacts) -> Iterator[ir.Node]:
     for node in facts.model.graph:
-        inner = (value for one in nodes_inside(node) for value in one.outputs)
+        inner = (value for nested in nodes_inside(node) for value in nested.outputs)
         if any(facts.shapes.dtype(value) in _HALVES for value in (*dependencies(node), *node.outputs, *inner)):
             yield node

@@ -101,15 +101,15 @@ class Kernels:
                 return None
             attributes.append((attribute.name, attribute.type.value, repr(attribute.value)))
         read = tuple("" if value is None else names[value] for value in node.inputs)
-        made = tuple(names.get(value, "") for value in node.outputs)
+        results = tuple(names.get(value, "") for value in node.outputs)
         types = tuple((self._shapes.dtype(value), self._dims(value)) for value in inputs)
-        return node.op_identifier(), node.graph, tuple(attributes), read, made, types
+        return node.op_identifier(), node.graph, tuple(attributes), read, results, types
 
     def _loaded(self, proto: onnx.ModelProto, outputs: dict[str, ir.Value]) -> Session:
         session = self._submodels.session(proto)
         if not contradicts(session, outputs, self._shapes):
             return session
-        for dim in (dim for one in proto.graph.input for dim in one.type.tensor_type.shape.dim):
+        for dim in (dim for info in proto.graph.input for dim in info.type.tensor_type.shape.dim):
             dim.Clear()
         return self._submodels.session(proto)
 
@@ -117,8 +117,8 @@ class Kernels:
         # Bodies refer to outer values by name; without them the names are free, and equal nodes become equal bytes.
         if has_body(node):
             return {value: value.name or "" for value in (*inputs, *outputs)}
-        names = {value: f"i{place}" for place, value in enumerate(inputs)}
-        return names | {value: f"o{place}" for place, value in enumerate(outputs)}
+        names = {value: f"i{index}" for index, value in enumerate(inputs)}
+        return names | {value: f"o{index}" for index, value in enumerate(outputs)}
 
     def _type(self, value: ir.Value) -> onnx.TypeProto:
         if value in self.containers:
@@ -135,9 +135,9 @@ def contradicts(session: AnySession, outputs: dict[str, ir.Value], shapes: Shape
 
     Of GroupQueryAttention it infers the length of the past for the present keys, however long a run makes them.
     """
-    for found in session.results:
-        sizes = shapes.sizes(outputs[found.name]) if found.name in outputs else None
-        if sizes is not None and any(isinstance(a, int) and a != b for a, b in zip(found.shape, sizes, strict=False)):
+    for result in session.results:
+        sizes = shapes.sizes(outputs[result.name]) if result.name in outputs else None
+        if sizes is not None and any(isinstance(a, int) and a != b for a, b in zip(result.shape, sizes, strict=False)):
             return True
     return False
 
@@ -170,12 +170,12 @@ class PairedValues:
         """Return whether `value`, or its bytes `spans`, are the same bits in both runs; one that is not made yet has none."""
         if value not in self.reference:
             return False
-        found, expected = self.arena[value], self.reference[value]
-        if found is expected:
+        actual, expected = self.arena[value], self.reference[value]
+        if actual is expected:
             return True
-        if spans is None or not (isinstance(found, TensorMemory) and isinstance(expected, TensorMemory)):
-            return same(found, expected)
-        return all(np.array_equal(found.data[start:end], expected.data[start:end]) for start, end in spans)
+        if spans is None or not (isinstance(actual, TensorMemory) and isinstance(expected, TensorMemory)):
+            return same(actual, expected)
+        return all(np.array_equal(actual.data[start:end], expected.data[start:end]) for start, end in spans)
 
 
 class Controlled(Protocol):
@@ -248,12 +248,12 @@ PreparedNode: TypeAlias = Kernel | View | Moves | Draws | Controlled
 
 def missing_ranges(there: Iterable[tuple[int, int]], size: int) -> list[tuple[int, int]]:
     """Return the ranges of `size` bytes that are not in `there`."""
-    found, at = [], 0
+    missing, at = [], 0
     for start, end in (*sorted(there), (size, size)):
         if at < start:
-            found.append((at, start))
+            missing.append((at, start))
         at = max(at, end)
-    return found
+    return missing
 
 
 # Further runs of one kernel that shares bytes: on other values of the operands that are in the arena.
@@ -266,9 +266,9 @@ FURTHER_RUNS = 2
 
 def shares_bytes(kernel: Kernel, sites: Mapping[ir.Value, TensorMemory]) -> bool:
     """Return whether an output of `kernel` has bytes of one of its operands."""
-    made = [sites[value] for _, value in kernel.outputs if value in sites]
+    results = [sites[value] for _, value in kernel.outputs if value in sites]
     read = [sites[value] for value in kernel.reads if value in sites]
-    return any(_overlap(one, other) for one in made for other in read)
+    return any(_overlap(result, operand) for result in results for operand in read)
 
 
 def placement(
@@ -278,11 +278,16 @@ def placement(
 
     One of them on other values stands for all. An operand that keeps its values, such as indices, is in the key itself.
     """
-    places = [sites[value].address if value in sites else None for value in kernel.reads]
-    places += [sites[value].address if value in sites else None for _, value in kernel.outputs]
-    base = min(place for place in places if place is not None)
+    addresses = [sites[value].address if value in sites else None for value in kernel.reads]
+    addresses += [sites[value].address if value in sites else None for _, value in kernel.outputs]
+    base = min(address for address in addresses if address is not None)
     kept = tuple(value for value in kernel.reads if not _is_movable(values[value]))
-    return kernel.session, base % VECTOR, tuple(None if place is None else place - base for place in places), kept
+    return (
+        kernel.session,
+        base % VECTOR,
+        tuple(None if address is None else address - base for address in addresses),
+        kept,
+    )
 
 
 def other_values(
@@ -320,8 +325,8 @@ def _share_bytes(tensors: Iterable[TensorMemory]) -> bool:
     return any(start < end for (_, end), (start, _) in pairwise(ranges))
 
 
-def _overlap(one: TensorMemory, other: TensorMemory) -> bool:
-    return one.address < other.address + len(other.data) and other.address < one.address + len(one.data)
+def _overlap(a: TensorMemory, b: TensorMemory) -> bool:
+    return a.address < b.address + len(b.data) and b.address < a.address + len(a.data)
 
 
 # The tensors of states that grow in a run: rows in the arena, at the distance that they have at the largest length.
@@ -354,9 +359,11 @@ class GrowingStates:
         rows: dict[ir.Value, StateRows] = {}
         for state in states:
             before, after = ends[0][state.input], ends[1][state.output]
-            found = rows_of_state(state, blocks, facts.shapes.sizes(before) or ())
-            if found is not None:
-                rows.update(dict.fromkeys(_tensors(before, facts.root(after), len(found.data), sites, facts), found))
+            state_rows = rows_of_state(state, blocks, facts.shapes.sizes(before) or ())
+            if state_rows is not None:
+                rows.update(
+                    dict.fromkeys(_tensors(before, facts.root(after), len(state_rows.data), sites, facts), state_rows)
+                )
         begun = {value: operand for value in rows for operand in _begun(value, rows)}
         return cls(rows, begun)
 
@@ -395,8 +402,8 @@ def _tensors(
         if len(sites[value].data) == size and not facts.shapes.is_bound(value):
             continue
         shown = (alias for node in value.consumers() for alias in views(node, facts) if alias.source is value)
-        here = (one.value for one in shown if one.value in sites)
-        todo += (one for one in here if sites[one].address == sites[value].address)
+        here = (view.value for view in shown if view.value in sites)
+        todo += (view_value for view_value in here if sites[view_value].address == sites[value].address)
 
 
 def _begun(value: ir.Value, rows: Mapping[ir.Value, StateRows]) -> Iterator[ir.Value]:
@@ -410,10 +417,17 @@ def is_appended(node: ir.Node, sites: Mapping[ir.Value, TensorMemory], shapes: S
 
     Kernels of onnxruntime do not append to their operand. Such a node runs beside the arena, and its result is put there.
     """
-    made = [sites[value] for value in node.outputs if value in sites and not shapes.is_bound(value)]
+    results = [sites[value] for value in node.outputs if value in sites and not shapes.is_bound(value)]
     read = [sites[value] for value in dict.fromkeys(dependencies(node)) if value in sites]
-    together = [(one, other) for one in made for other in read if one.address == other.address and len(other.data)]
-    return any(len(one.data) > len(other.data) for one, other in together) or (bool(together) and has_body(node))
+    together = [
+        (result, operand)
+        for result in results
+        for operand in read
+        if result.address == operand.address and len(operand.data)
+    ]
+    return any(len(result.data) > len(operand.data) for result, operand in together) or (
+        bool(together) and has_body(node)
+    )
 
 
 def begun_in_place(
@@ -422,7 +436,12 @@ def begun_in_place(
     """Return the bytes, by result of `node`, that are in place because the node appends to the operand there, which is one row."""
     if node.op_type not in _APPENDS:
         return {}
-    made = {value: sites[value] for value in node.outputs if value in sites}
+    sites_of = {value: sites[value] for value in node.outputs if value in sites}
     read = [sites[value] for value in dict.fromkeys(dependencies(node)) if value in sites]
-    found = ((value, len(one.data)) for value, site in made.items() for one in read if one.address == site.address)
-    return {value: ((0, size),) for value, size in found if size < len(made[value].data)}
+    sizes = (
+        (value, len(operand.data))
+        for value, site in sites_of.items()
+        for operand in read
+        if operand.address == site.address
+    )
+    return {value: ((0, size),) for value, size in sizes if size < len(sites_of[value].data)}

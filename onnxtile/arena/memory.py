@@ -117,17 +117,17 @@ class StateRows:
         rows[:, begin:length] = memory.data.reshape(self.rows, length)[:, begin:]
 
 
-def same(found: Any, expected: Any) -> bool:
+def same(value: Any, expected: Any) -> bool:
     """Return whether two values, tensors in memory or ordinary ones, have the same bits."""
-    if isinstance(found, TensorMemory) and isinstance(expected, TensorMemory):
-        return found.equals(expected)
+    if isinstance(value, TensorMemory) and isinstance(expected, TensorMemory):
+        return value.equals(expected)
     if isinstance(expected, TensorMemory):
         expected = expected.array()
-    if isinstance(found, list):
-        return len(found) == len(expected) and all(map(same, found, expected))
-    if isinstance(found, np.ndarray) and isinstance(expected, np.ndarray) and found.dtype != object:
-        return (found.dtype, found.shape) == (expected.dtype, expected.shape) and found.tobytes() == expected.tobytes()
-    return bool(np.array_equal(found, expected))
+    if isinstance(value, list):
+        return len(value) == len(expected) and all(map(same, value, expected))
+    if isinstance(value, np.ndarray) and isinstance(expected, np.ndarray) and value.dtype != object:
+        return (value.dtype, value.shape) == (expected.dtype, expected.shape) and value.tobytes() == expected.tobytes()
+    return bool(np.array_equal(value, expected))
 
 
 class ArenaMemory:
@@ -190,8 +190,8 @@ def planned_sites(
 
     Raises CheckFailed for a buffer outside its arena, with another size than the tensor, or of a value that is not in the graph.
     """
-    made = (value for node in graph for value in node.outputs)
-    by_name = {value.name: value for value in (*graph.inputs, *made) if value.name}
+    results = (value for node in graph for value in node.outputs)
+    by_name = {value.name: value for value in (*graph.inputs, *results) if value.name}
     sites: dict[ir.Value, TensorMemory] = {}
     for buffer in buffers:
         if buffer.kind == "workspace":
@@ -233,10 +233,10 @@ class Workspace:
     @property
     def is_intact(self) -> bool:
         """Whether all canaries outside the ranges of bodies are intact."""
-        found = self.data == _CANARY
+        intact = self.data == _CANARY
         for start, end in self.used_by_bodies:
-            found[start:end] = True
-        return bool(np.all(found))
+            intact[start:end] = True
+        return bool(np.all(intact))
 
 
 def workspaces(
@@ -251,18 +251,20 @@ def workspaces(
     Raises CheckFailed for a workspace outside its arena, or a tensor of `bodies` outside the workspace of its node.
     """
     rows = [buffer for buffer in buffers if buffer.kind == "workspace"]
-    own = {row.node: row for row in rows if row.node is not None and not row.name.endswith(_UNIQUE)}
+    row_of = {row.node: row for row in rows if row.node is not None and not row.name.endswith(_UNIQUE)}
     for node, inside in bodies.items():
-        _require_inside_workspace(node, own.get(node), inside)
-    found: dict[int, list[Workspace]] = {}
+        _require_inside_workspace(node, row_of.get(node), inside)
+    in_use: dict[int, list[Workspace]] = {}
     for row in rows:
-        used_by_bodies = tuple(_ranges(row, bodies.get(row.node or "", ()))) if own.get(row.node or "") is row else ()
+        used_by_bodies = (
+            tuple(_ranges(row, bodies.get(row.node or "", ()))) if row_of.get(row.node or "") is row else ()
+        )
         workspace = Workspace(row.name, _bytes(row, blocks), used_by_bodies)
-        for place, step in enumerate(steps):
+        for position, step in enumerate(steps):
             is_held = row.node is None or row.name.endswith(_UNIQUE)
-            if schedule[place] == row.node or (is_held and row.first <= step <= row.last):
-                found.setdefault(place, []).append(workspace)
-    return found
+            if schedule[position] == row.node or (is_held and row.first <= step <= row.last):
+                in_use.setdefault(position, []).append(workspace)
+    return in_use
 
 
 def _require_inside_workspace(node: str, workspace: PlannedBuffer | None, bodies: Iterable[PlannedBody]) -> None:

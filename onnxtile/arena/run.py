@@ -73,8 +73,8 @@ class ArenaExecutor:
         states = {state.input for state in result.states}
         inside = [value for value in model.graph.inputs if value in self._run.sites and value.name not in states]
         names = frozenset(result.keeps)
-        made = (value for node in model.graph for value in node.outputs) if names else ()
-        kept = (value for value in made if value.name in names and value in self._run.sites)
+        results = (value for node in model.graph for value in node.outputs) if names else ()
+        kept = (value for value in results if value.name in names and value in self._run.sites)
         self._kept = [*(() if result.overwrite_inputs else inside), *kept]
 
     @property
@@ -127,8 +127,8 @@ class ArenaExecutor:
             if value in run.sites and value.name not in carried:
                 run.sites[value].data[:] = reference[value].data
                 run.growing.write([value], paired.arena)
-        places = [place for place in order if place in run.steps] if order is not None else list(run.steps)
-        corruption = run.run(paired, places, self._last_reads(places))
+        positions = [position for position in order if position in run.steps] if order is not None else list(run.steps)
+        corruption = run.run(paired, positions, self._last_reads(positions))
         if corruption is not None:
             return corruption
         run.growing.read(graph.outputs, paired)
@@ -157,8 +157,8 @@ class ArenaExecutor:
 
     def _fed_value(self, value: ir.Value, fed: Any) -> Any:
         """Return the input `fed` outside the arena, at the same distance from a multiple of 64 as inside."""
-        found, site = self._context.held(fed, value), self._run.sites.get(value)
-        return found.at(site.address if site is not None else 0) if isinstance(found, TensorMemory) else found
+        operand, site = self._context.held(fed, value), self._run.sites.get(value)
+        return operand.at(site.address if site is not None else 0) if isinstance(operand, TensorMemory) else operand
 
     def _last_reads(self, places: Iterable[int]) -> dict[int, list[ir.Value]]:
         """Return by place the values read there for the last time, which the reference run can release."""
@@ -169,11 +169,11 @@ class ArenaExecutor:
             kernel = step.kernel if isinstance(step, Moves | Draws | View) else step
             if isinstance(kernel, Kernel):
                 last.update({value: number for _, value in kernel.outputs})
-        found: dict[int, list[ir.Value]] = {}
+        last_values: dict[int, list[ir.Value]] = {}
         for value, number in last.items():
             if value not in self._run.held and not value.is_graph_output() and value not in self._kept:
-                found.setdefault(number, []).append(value)
-        return found
+                last_values.setdefault(number, []).append(value)
+        return last_values
 
 
 def _nowhere(body: PlannedBody) -> PlannedBody:
@@ -260,14 +260,16 @@ def copy_orders(movement: PlannedMovement, nodes: int) -> tuple[tuple[int, ...],
 
 def _ordered(before: Mapping[int, int], nodes: int) -> tuple[int, ...]:
     """Return the places of all nodes; the copies that are keys of `before` come before the kernel at the place there."""
-    return tuple(sorted(range(nodes), key=lambda place: (before.get(place, place), place not in before, place)))
+    return tuple(
+        sorted(range(nodes), key=lambda position: (before.get(position, position), position not in before, position))
+    )
 
 
 def _other_order(nodes: Sequence[ir.Node], steps: Sequence[int], number: int, *, every: bool) -> tuple[int, ...]:
     """Return the places of `nodes` in another order: those of one step change places, or with `every`, whatever the graph allows."""
     if not every:
         return shuffled_steps(steps, number + 1)
-    places = {node: place for place, node in enumerate(nodes)}
+    places = {node: position for position, node in enumerate(nodes)}
     makers = ({value.producer() for value in dependencies(node)} for node in nodes)
     return shuffled([[places[maker] for maker in before if maker in places] for before in makers], number + 1)
 
@@ -352,13 +354,13 @@ def arena_run(
         fed, pattern = prepared[number], _PATTERNS[(runs - 1) % len(_PATTERNS)]
         for block in executor.blocks.values():
             block.fill(pattern)
-        found = executor.run(fed, order)
-        if isinstance(found, Corruption):
-            corruption = found
+        outputs = executor.run(fed, order)
+        if isinstance(outputs, Corruption):
+            corruption = outputs
         else:
-            told = differences(found, expected[number], unsure, partial(executor.elsewhere, fed))
-            corruption = next((Corruption(name, None) for name, reason in told.items() if reason is None), None)
-            excused |= {name: reason for name, reason in told.items() if reason is not None}
+            excuses = differences(outputs, expected[number], unsure, partial(executor.elsewhere, fed))
+            corruption = next((Corruption(name, None) for name, reason in excuses.items() if reason is None), None)
+            excused |= {name: reason for name, reason in excuses.items() if reason is not None}
         intact = all(block.is_intact(pattern) for block in executor.blocks.values())
         if corruption is not None or not intact:
             break
@@ -388,7 +390,7 @@ def _arrays(feeds: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(
-    found: Mapping[str, Any],
+    outputs: Mapping[str, Any],
     expected: Mapping[str, Any],
     unsure: Unsure,
     elsewhere: Callable[[], Mapping[str, Any] | Corruption],
@@ -398,7 +400,9 @@ def differences(
     Outputs that depend on random numbers are not compared. Floats of 16 bits may have more bits in the whole run. The others must have the
     bits of `expected` in a run of the nodes `elsewhere`, outside the arena.
     """
-    differing = [name for name, value in found.items() if name not in unsure.drawn and not same(value, expected[name])]
+    differing = [
+        name for name, value in outputs.items() if name not in unsure.drawn and not same(value, expected[name])
+    ]
     if all(name in unsure.wider for name in differing):
         return {name: unsure.wider[name] for name in differing}
     nodes = elsewhere()
@@ -455,8 +459,8 @@ class _RowsAtSizes:
     @cached_property
     def known(self) -> dict[str, ir.Value]:
         """The values of the graph by name."""
-        made = (value for node in self.graph for value in node.outputs)
-        return {value.name or "": value for value in (*self.graph.inputs, *made)}
+        results = (value for node in self.graph for value in node.outputs)
+        return {value.name or "": value for value in (*self.graph.inputs, *results)}
 
     def rows(self, plan: PlannedGraph, claims: PlannedGraph) -> tuple[PlannedBuffer, ...]:
         """Return the rows of `plan` at the sizes, where `claims` has what it says of them."""
@@ -466,8 +470,8 @@ class _RowsAtSizes:
         shape, size = (row.shape if claim.shape == NO_SHAPE else claim.shape), claim.size
         if size == UNSAID:
             value = self.known.get(row.name)
-            found = None if value is None else tensor_bytes(value, self.shapes)
-            size = row.size if found is None else found
+            actual_size = None if value is None else tensor_bytes(value, self.shapes)
+            size = row.size if actual_size is None else actual_size
             shape = (None if value is None else self.shapes.sizes(value)) or shape
         if size > row.size:
             raise CheckFailed(

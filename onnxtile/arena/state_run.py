@@ -72,9 +72,9 @@ class StateVerdict:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
         lists = {"states": [list(names) for names in self.states], "outputs": list(self.outputs)}
-        told = {"equal": self.equal, **vars(self), **lists, "excused": dict(self.excused)}
-        told["sizes"] = [dict(sizes) for sizes in self.sizes]
-        return told
+        entries = {"equal": self.equal, **vars(self), **lists, "excused": dict(self.excused)}
+        entries["sizes"] = [dict(sizes) for sizes in self.sizes]
+        return entries
 
 
 def state_run(plans: Iterator[SizedPlan], wanted: Wanted, *, progress: Progress = silent) -> StateVerdict:
@@ -143,14 +143,14 @@ class _StateRuns:
         pattern = _PATTERNS[number % len(_PATTERNS)]
         self._overwrite(() if is_first else states, pattern)
         fed = {**feeds, **{name: _array(value) for name, value in self._reference.items()}}
-        found = executor.run(fed, _order(plan.result, number), carried=carried)
+        outputs = executor.run(fed, _order(plan.result, number), carried=carried)
         self.runs += 1
-        if isinstance(found, Corruption):
-            self.corruption = found
+        if isinstance(outputs, Corruption):
+            self.corruption = outputs
             return False
-        after = {state: replace(found[state.output], data=found[state.output].data.copy()) for state in states}
-        self._compare(found, expected, unsure, partial(executor.elsewhere, fed))
-        lost = self._copy(states, after, found)
+        after = {state: replace(outputs[state.output], data=outputs[state.output].data.copy()) for state in states}
+        self._compare(outputs, expected, unsure, partial(executor.elsewhere, fed))
+        lost = self._copy(states, after, outputs)
         self.corruption = self.corruption or lost
         self._carry(after, expected)
         self.is_intact = all(block.is_intact(pattern) for block in (self.blocks or {}).values())
@@ -207,12 +207,12 @@ class _StateRuns:
                 data[:] = saved
 
     def _compare(
-        self, found: Mapping[str, Any], expected: Mapping[str, Any], unsure: Unsure, elsewhere: Callable[[], Any]
+        self, outputs: Mapping[str, Any], expected: Mapping[str, Any], unsure: Unsure, elsewhere: Callable[[], Any]
     ) -> None:
         self.excused |= unsure.drawn
-        told = differences(found, expected, unsure, elsewhere)
-        self.excused |= {name: reason for name, reason in told.items() if reason is not None}
-        wrong = next((name for name, reason in told.items() if reason is None), None)
+        excuses = differences(outputs, expected, unsure, elsewhere)
+        self.excused |= {name: reason for name, reason in excuses.items() if reason is not None}
+        wrong = next((name for name, reason in excuses.items() if reason is None), None)
         self.corruption = None if wrong is None else Corruption(wrong, None)
 
     def _carry(self, after: Mapping[KeptState, TensorMemory], expected: Mapping[str, Any]) -> None:
@@ -238,10 +238,10 @@ class _StateRuns:
         return np.array_equal(data[:size], memory.data[:size])
 
     def _copy(
-        self, states: Iterable[KeptState], after: Mapping[KeptState, TensorMemory], found: Mapping[str, Any]
+        self, states: Iterable[KeptState], after: Mapping[KeptState, TensorMemory], results: Mapping[str, Any]
     ) -> Corruption | None:
         """Copy states to their inputs as the plan says; return an output that this overwrites, which the caller reads afterwards."""
-        outputs = {name: value for name, value in found.items() if isinstance(value, TensorMemory)}
+        outputs = {name: value for name, value in results.items() if isinstance(value, TensorMemory)}
         before = {name: value.data.copy() for name, value in outputs.items()}
         for state in (state for state in states if state.copied):
             assert self.blocks is not None

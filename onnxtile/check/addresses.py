@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from onnxtile.check.graph import Graph, GraphNode, Value
 from onnxtile.check.operators import TAKES_PARTS
-from onnxtile.check.sharing import RunOrder, SharedStates, held
+from onnxtile.check.sharing import RunOrder, SharedStates, held, runs_read
 from onnxtile.declare.plan_document import (
     NO_SHAPE,
     SHARED,
@@ -62,8 +62,8 @@ def timeline(
         failures.append(PlanFailure(f"there are {len(steps)} steps for the {len(schedule)} nodes of the schedule"))
     if failures:
         return failures
-    found = RunOrder(graph, tuple(nodes), tuple(steps), tuple(schedule), kept, given, apart, throughout)
-    return list(_disorder(found)) or found
+    order = RunOrder(graph, tuple(nodes), tuple(steps), tuple(schedule), kept, given, apart, throughout)
+    return list(_disorder(order)) or order
 
 
 def _disorder(line: RunOrder) -> Iterator[PlanFailure]:
@@ -78,14 +78,16 @@ def _disorder(line: RunOrder) -> Iterator[PlanFailure]:
             )
             return
         before = step
-    place = {node: number for number, node in enumerate(line.nodes)}
+    positions = {node: number for number, node in enumerate(line.nodes)}
     for number, node in enumerate(line.nodes):
         for value in line.reads[node]:
             maker = value.maker
-            if maker is None or maker not in place:
+            if maker is None or maker not in positions:
                 continue
-            if place[maker] >= number or line.steps[place[maker]] >= line.steps[number]:
-                reason = f"{line.names[number]!r} reads {value.name!r}, which {line.names[place[maker]]!r} makes later"
+            if positions[maker] >= number or line.steps[positions[maker]] >= line.steps[number]:
+                reason = (
+                    f"{line.names[number]!r} reads {value.name!r}, which {line.names[positions[maker]]!r} makes later"
+                )
                 yield PlanFailure(reason, (value.name,), line.steps[number])
 
 
@@ -112,7 +114,8 @@ def bytes_read(node: GraphNode, value: Value, states: SharedStates) -> list[tupl
         return None
     taken = {link.result: link.at for link in held(node, states) if link.operand is value and link.rule == "part"}
     if set(taken) != {result for result in node.outputs if result.name}:
-        return None
+        is_spread = any(one in states.spread for one in (value, *node.outputs))
+        return runs_read(node) if node.inputs[0] is value and not is_spread else None
     return [(at, at + (result.bytes or 0)) for result, at in taken.items()]
 
 
@@ -139,44 +142,44 @@ def disjoint(held_bytes: Iterable[HeldBytes]) -> list[HeldBytes]:
             events.setdefault(piece.start, []).append((1, piece))
             events.setdefault(piece.end, []).append((-1, piece))
     open_: dict[HeldBytes, int] = {}
-    found: list[HeldBytes] = []
+    ranges: list[HeldBytes] = []
     before: Sequence[tuple[int, int]] = ()
     since = None
     for byte in sorted(events):
         if since is not None:
             lives = _together(open_)
-            if lives == before and found and found[-1].end == since:
-                found[-len(lives) :] = [piece._replace(end=byte) for piece in found[-len(lives) :]]
+            if lives == before and ranges and ranges[-1].end == since:
+                ranges[-len(lives) :] = [piece._replace(end=byte) for piece in ranges[-len(lives) :]]
             else:
-                found += (HeldBytes(since, byte, *live) for live in lives)
+                ranges += (HeldBytes(since, byte, *live) for live in lives)
             before = lives
         for sign, piece in events[byte]:
             open_[piece] = open_.get(piece, 0) + sign
             if not open_[piece]:
                 del open_[piece]
         since = byte if open_ else None
-    return found
+    return ranges
 
 
 def _together(pieces: Iterable[HeldBytes]) -> list[tuple[int, int]]:
     """Return the steps of `pieces` as ranges, inclusive, with steps between them."""
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for piece in sorted(pieces, key=attrgetter("first")):
-        if found and piece.first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(found[-1][1], piece.last))
+        if ranges and piece.first <= ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], max(ranges[-1][1], piece.last))
         else:
-            found.append((piece.first, piece.last))
-    return found
+            ranges.append((piece.first, piece.last))
+    return ranges
 
 
 def in_blocks(pieces: Sequence[HeldBytes], unit: int) -> list[HeldBytes]:
     """Return disjoint `pieces` of one buffer in whole blocks of `unit` bytes, which count from its start at 0."""
     whole = [HeldBytes(-(-p.start // unit) * unit, p.end // unit * unit, p.first, p.last) for p in pieces]
-    found = [piece for piece in whole if piece.start < piece.end]
+    blocks = [piece for piece in whole if piece.start < piece.end]
     shared = [HeldBytes(block, block + unit, p.first, p.last) for p in pieces for block in _cut_blocks(p, unit)]
     for block, together in groupby(sorted(shared), key=attrgetter("start")):
-        found += (HeldBytes(block, block + unit, *live) for live in _together(together))
-    return found
+        blocks += (HeldBytes(block, block + unit, *live) for live in _together(together))
+    return blocks
 
 
 def _cut_blocks(piece: HeldBytes, unit: int) -> set[int]:
@@ -253,8 +256,8 @@ class CheckTerms:
 
 def placing(rows: Sequence[PlannedBuffer], line: RunOrder, terms: CheckTerms) -> tuple[Placing, list[PlanFailure]]:
     """Return the addresses of the values of the graph of `line`, as far as `rows` are valid, and their faults."""
-    made = (value for node in line.graph.nodes for value in node.outputs if value.name)
-    values = {value.name: value for value in (*line.graph.inputs, *made)}
+    results = (value for node in line.graph.nodes for value in node.outputs if value.name)
+    values = {value.name: value for value in (*line.graph.inputs, *results)}
     tensors, workspaces, failures = {}, [], []
     for row in rows:
         if row.kind == WORKSPACE:
@@ -285,16 +288,16 @@ def _sized(row: PlannedBuffer, value: Value) -> PlannedBuffer:
     return replace(row, size=value.bytes or 0) if row.size == UNSAID else row
 
 
-def aligned_to_bodies(found: Placing, units: Mapping[GraphNode, int]) -> Placing:
-    """Return `found` with the workspaces of nodes in `units` aligned to these bytes at least: their bodies lie in them."""
+def aligned_to_bodies(placing: Placing, units: Mapping[GraphNode, int]) -> Placing:
+    """Return `placing` with the workspaces of nodes in `units` aligned to these bytes at least: their bodies lie in them."""
 
-    larger = {id(row): units[node] for node, row in found.workspaces.items() if node in units}
+    larger = {id(row): units[node] for node, row in placing.workspaces.items() if node in units}
 
     def aligned(holder: Holder) -> Holder:
         unit = larger.get(id(holder.row), 1)
         return replace(holder, unit=unit) if unit > holder.unit else holder
 
-    return replace(found, holders=tuple(map(aligned, found.holders)))
+    return replace(placing, holders=tuple(map(aligned, placing.holders)))
 
 
 def _holders(tensors: Mapping[Value, PlannedBuffer], line: RunOrder, terms: CheckTerms) -> Iterator[Holder]:
@@ -338,9 +341,12 @@ def _lives(
 
 def in_parts(placing: Placing) -> list[Holder]:
     """Return the holders of `placing`, of which each byte lives from its first write to its last read."""
-    lives = ((one, _lives(one.row, one.members, placing.rows, placing.line, placing.states)) for one in placing.holders)
-    bare = ((one, replace(one.row, parts=None), tuple(pieces)) for one, pieces in lives)
-    return [replace(one, row=row, lives=pieces) if one.members else one for one, row, pieces in bare]
+    lives = (
+        (holder, _lives(holder.row, holder.members, placing.rows, placing.line, placing.states))
+        for holder in placing.holders
+    )
+    bare = ((holder, replace(holder.row, parts=None), tuple(pieces)) for holder, pieces in lives)
+    return [replace(holder, row=row, lives=pieces) if holder.members else holder for holder, row, pieces in bare]
 
 
 def _workspace_holders(
@@ -441,10 +447,12 @@ def _part_failures(
             continue
         right = _lives(row, holder.members, tensors, line, states)
         if disjoint(holder.pieces) != right or len(holder.pieces) != len(set(holder.pieces)):
-            told = ", ".join(f"[{p.start}, {p.end}) in the steps {p.first} to {p.last}" for p in right[:_NAMED_PARTS])
+            live_parts = ", ".join(
+                f"[{p.start}, {p.end}) in the steps {p.first} to {p.last}" for p in right[:_NAMED_PARTS]
+            )
             more = f" and {len(right) - _NAMED_PARTS} more" if len(right) > _NAMED_PARTS else ""
             yield PlanFailure(
-                f"the parts of {row.name!r} are not its live bytes: {told}{more}", (row.name,), holder.first
+                f"the parts of {row.name!r} are not its live bytes: {live_parts}{more}", (row.name,), holder.first
             )
 
 
@@ -528,13 +536,13 @@ def _swept(pieces: list[_PlacedPiece]) -> Iterator[PlanFailure]:
             insort(live, (piece.start, i))
             placed.add(i)
             continue
-        one, other = pieces[touched].holder.row, piece.holder.row
-        reason = f"{one.place} and {other.place} of {one.arena!r} are live together"
-        yield PlanFailure(reason, (one.name, other.name), piece.first)
+        lower, upper = pieces[touched].holder.row, piece.holder.row
+        reason = f"{lower.place} and {upper.place} of {lower.arena!r} are live together"
+        yield PlanFailure(reason, (lower.name, upper.name), piece.first)
 
 
-def _meet(one: _PlacedPiece, other: _PlacedPiece) -> bool:
-    return one.start < other.end and other.start < one.end
+def _meet(a: _PlacedPiece, b: _PlacedPiece) -> bool:
+    return a.start < b.end and b.start < a.end
 
 
 # Checks pins, places and kept tensors: those that the plan names, and those in the metadata of the model.
@@ -556,10 +564,10 @@ class FixedPlaces:
         """Return those in the metadata of the values of `graph`, and those of `claims`, which come first."""
         values = [*graph.inputs, *(value for node in graph.nodes for value in node.outputs)]
         marked = ((value.name, value.marks) for value in values if value.marks)
-        marks = [(_row_of(name, found, claims), found) for name, found in marked]
-        pins = {name: found[keys.PIN] for name, found in marks if keys.PIN in found}
-        places = {name: found[keys.PLACE_IN] for name, found in marks if keys.PLACE_IN in found}
-        keeps = {name for name, found in marks if found.get(keys.KEEP) == "true"}
+        marks = [(_row_of(name, entries, claims), entries) for name, entries in marked]
+        pins = {name: entries[keys.PIN] for name, entries in marks if keys.PIN in entries}
+        places = {name: entries[keys.PLACE_IN] for name, entries in marks if keys.PLACE_IN in entries}
+        keeps = {name for name, entries in marks if entries.get(keys.KEEP) == "true"}
         pins |= {name: str(offset) for name, offset in claims.pins.items()}
         return cls(pins, places | dict(claims.places), frozenset(keeps.union(claims.keeps)))
 
@@ -585,7 +593,7 @@ def _row_of(name: str, marks: Mapping[str, str], claims: PlanDocument) -> str:
     """Return the name of the row that `marks` of the tensor `name` are for: with copies, the one in its memory, by default the slow one."""
     if claims.movement is None:
         return name
-    place = marks.get(keys.PLACE_IN, claims.movement.slow)
-    copies = [copy.result for copy in claims.movement.copies or () if copy.tensor == name and copy.memory == place]
+    memory = marks.get(keys.PLACE_IN, claims.movement.slow)
+    copies = [copy.result for copy in claims.movement.copies or () if copy.tensor == name and copy.memory == memory]
     arenas = {row.name: row.arena for row in claims.buffers}
-    return next((found for found in (name, *copies) if arenas.get(found) == place), name)
+    return next((row_name for row_name in (name, *copies) if arenas.get(row_name) == memory), name)

@@ -162,27 +162,29 @@ def check_ranges(
 
     Faults are those of the first sizes that have some. At the largest sizes, all figures are checked.
     """
-    found: Audit | None = None
+    audit: Audit | None = None
     for sizes in proved_sizes(claims.ranges):
         model = at(sizes)
-        if found is None:
-            found = judged(model, claims, digest)
-            if not found.sound:
-                return found
+        if audit is None:
+            audit = judged(model, claims, digest)
+            if not audit.sound:
+                return audit
         for scaled in (False, True):
             try:
-                one = claimed_at(claims, sizes, scaled=scaled)
+                document = claimed_at(claims, sizes, scaled=scaled)
             except WrongFormula as error:
-                return replace(found, failures=(PlanFailure(str(error)),))
-            failures = judged(model, one).failures
+                return replace(audit, failures=(PlanFailure(str(error)),))
+            failures = judged(model, document).failures
             if failures:
                 where = f"at {listed(sizes)}{' with scaled offsets' if scaled else ''}: "
-                return replace(found, failures=tuple(replace(one, reason=where + one.reason) for one in failures))
-    assert found is not None
+                return replace(
+                    audit, failures=tuple(replace(failure, reason=where + failure.reason) for failure in failures)
+                )
+    assert audit is not None
     try:
-        return found.with_failures([*wrong_between(claims, over())])
+        return audit.with_failures([*wrong_between(claims, over())])
     except WrongFormula as error:
-        return replace(found, failures=(PlanFailure(str(error)),))
+        return replace(audit, failures=(PlanFailure(str(error)),))
 
 
 def require(
@@ -244,48 +246,48 @@ class _Walk:
         left = () if overwrite else (value for value in given if value not in states.inputs)
         kept = frozenset((*outputs, *left))
         names = self.apart if not path else frozenset()
-        made = (value for node in graph.nodes for value in node.outputs) if names else ()
-        apart = frozenset(value for value in (*given, *made) if value.name in names)
+        results = (value for node in graph.nodes for value in node.outputs) if names else ()
+        apart = frozenset(value for value in (*given, *results) if value.name in names)
         line = timeline(graph, claim.schedule, claim.steps, kept, given, apart, states.throughout)
         if not isinstance(line, RunOrder):
             self.is_partial = True
             self._note(line, path)
             return None
-        found, wrong = placing(claim.buffers, line, self.terms)
+        placed, wrong = placing(claim.buffers, line, self.terms)
         self._note(wrong, path)
-        self._note(overlaps(found.holders), path)
+        self._note(overlaps(placed.holders), path)
         if self.is_whole:
             self._note(
-                wrong_row_strides(self.states, found.rows, self.terms.states, over_ranges=self.over_ranges), path
+                wrong_row_strides(self.states, placed.rows, self.terms.states, over_ranges=self.over_ranges), path
             )
         shared = None
         if not wrong:
-            shared = replay(found)
+            shared = replay(placed)
             self._note(shared.failures, path)
             if self.terms.every_order and not shared.failures:
-                self._note(disorders(found, shared), path)
-        self._count(found)
-        claimed = self._bodies(found, claim, path)
-        found = aligned_to_bodies(found, self.units)
-        self._note(note(found, io, claimed, self.listing), path)
-        self._note(mislabelled(found, claim), path)
-        return _Seen(found, shared)
+                self._note(disorders(placed, shared), path)
+        self._count(placed)
+        claimed = self._bodies(placed, claim, path)
+        placed = aligned_to_bodies(placed, self.units)
+        self._note(note(placed, io, claimed, self.listing), path)
+        self._note(mislabelled(placed, claim), path)
+        return _Seen(placed, shared)
 
     def _note(self, failures: Sequence[PlanFailure] | Iterator[PlanFailure], path: str) -> None:
         self.failures += (replace(failure, body=path) if path else failure for failure in failures)
 
-    def _count(self, found: Placing) -> None:
-        self.tensors += len(found.rows)
-        self.aliases += sum(row.alias is not None for row in found.rows.values())
-        self.workspaces += sum(not holder.members for holder in found.holders)
+    def _count(self, placing: Placing) -> None:
+        self.tensors += len(placing.rows)
+        self.aliases += sum(row.alias is not None for row in placing.rows.values())
+        self.workspaces += sum(not holder.members for holder in placing.holders)
 
-    def _bodies(self, found: Placing, claim: PlannedGraph, path: str) -> set[GraphNode]:
+    def _bodies(self, placing: Placing, claim: PlannedGraph, path: str) -> set[GraphNode]:
         """Check the bodies of the nodes of a graph; return the nodes with bodies in the plan."""
         open_: dict[tuple[str, str | None], list[PlannedBody]] = {}
         for body in claim.bodies:
             open_.setdefault((body.node, body.attribute), []).append(body)
         planned = set()
-        for node, name in found.line.name_of.items():
+        for node, name in placing.line.name_of.items():
             for attribute, graph in node.entered().items():
                 at = f"{path}/" * bool(path) + name + (f"/{attribute}" if attribute is not None else "")
                 if not open_.get((name, attribute)):
@@ -300,7 +302,7 @@ class _Walk:
                 self.terms.states.next_states.update(states.next_of)
                 seen = self.graph(graph, inner, "inside", overwrite=False, path=at, states=states)
                 rows = inner.buffers if seen is None else seen.placing.all_rows
-                self._note(_outside_workspace(inner, rows, found.workspaces.get(node), self.terms.alignment), at)
+                self._note(_outside_workspace(inner, rows, placing.workspaces.get(node), self.terms.alignment), at)
                 if seen is not None:
                     self._align(node, max((holder.unit for holder in seen.placing.holders), default=1))
         for body in (body for left in open_.values() for body in left):
@@ -315,9 +317,9 @@ class _Walk:
 
     def _unit_of(self, graph: Graph) -> int:
         """Return the alignment of the tensors in `graph` and in its bodies, of which the plan says nothing."""
-        made = (value for node in graph.nodes for value in node.outputs if not value.is_constant)
+        results = (value for node in graph.nodes for value in node.outputs if not value.is_constant)
         inner = (self._unit_of(body) for node in graph.nodes for body in node.entered().values())
-        return max((*(value.alignment for value in made), *inner), default=1)
+        return max((*(value.alignment for value in results), *inner), default=1)
 
 
 def _outside_workspace(

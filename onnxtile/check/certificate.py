@@ -52,8 +52,8 @@ def offset_tree(rows: Mapping[str, FixedRow], limit: int, steps: int) -> OffsetT
     return _tree(rows, pairs, limit, {}, budget)
 
 
-def _meet(one: FixedRow, other: FixedRow) -> bool:
-    return max(one.first, other.first) <= min(one.last, other.last)
+def _meet(a: FixedRow, b: FixedRow) -> bool:
+    return max(a.first, b.first) <= min(a.last, b.last)
 
 
 def _tree(
@@ -95,20 +95,20 @@ def _longest(
     rows: Mapping[str, FixedRow], beside: Mapping[str, set[str]], *, bottom: bool
 ) -> dict[str, tuple[int, list[str]]]:
     """Return the longest chain of each row; pins at the bottom count as bytes below."""
-    found: dict[str, tuple[int, list[str]]] = {}
+    chains: dict[str, tuple[int, list[str]]] = {}
 
     def longest(name: str) -> tuple[int, list[str]]:
-        if name not in found:
+        if name not in chains:
             size, chain = max((longest(other) for other in sorted(beside.get(name, ()))), default=(0, []))
             pin = rows[name].pin
             if bottom and pin is not None and pin >= size:
                 size, chain = pin, []
-            found[name] = size + rows[name].size, [*chain, name] if bottom else [name, *chain]
-        return found[name]
+            chains[name] = size + rows[name].size, [*chain, name] if bottom else [name, *chain]
+        return chains[name]
 
     for name in rows:
         longest(name)
-    return found
+    return chains
 
 
 def _too_long(rows: Mapping[str, FixedRow], ends: _Ends, limit: int) -> Iterator[list[str]]:
@@ -121,17 +121,17 @@ def _too_long(rows: Mapping[str, FixedRow], ends: _Ends, limit: int) -> Iterator
 
 def _all_above(above: Mapping[str, set[str]]) -> dict[str, set[str]]:
     """Return the rows above each row, directly or not."""
-    found: dict[str, set[str]] = {}
+    rows_above: dict[str, set[str]] = {}
 
     def over(name: str) -> set[str]:
-        if name not in found:
+        if name not in rows_above:
             direct = above.get(name, set())
-            found[name] = direct.union(*map(over, sorted(direct)))
-        return found[name]
+            rows_above[name] = direct.union(*map(over, sorted(direct)))
+        return rows_above[name]
 
     for name in above:
         over(name)
-    return found
+    return rows_above
 
 
 def _next_pair(
@@ -174,31 +174,33 @@ def certificate(model: ir.Model, plan: PlanDocument) -> CertificateJson:
     `check.check_account` and `check.check_bound` accept it. The proof is found with their own account of the bytes, which shares
     nothing with the planner's: it counts fewer bytes, never more.
     """
-    said = _stated(plan)
-    reason = _not_covered(said, plan)
+    terms = _stated(plan)
+    reason = _not_covered(terms, plan)
     if reason is None:
-        problem = graph_of(without_weights(model), said)
-        said["order"], said["steps"] = _order(problem, plan)
-        said["bodies"] = list(_of_bodies(problem, said, plan))
-        for proved in chain(_of_accounts(problem, said), _of_rows(problem, said, plan)):
+        problem = graph_of(without_weights(model), terms)
+        terms["order"], terms["steps"] = _order(problem, plan)
+        terms["bodies"] = list(_of_bodies(problem, terms, plan))
+        for proved in chain(_of_accounts(problem, terms), _of_rows(problem, terms, plan)):
             if is_proved(proved) and not refusal(problem, proved):
                 return proved
-        reason = _not_found(said, plan)
-    return said | {"proof": None, "reason": reason}
+        reason = _not_found(terms, plan)
+    return terms | {"proof": None, "reason": reason}
 
 
 def problem_certificate(plan: Mapping[str, Any]) -> CertificateJson:
     """Return the certificate of the plan of a bare problem, which is given as JSON: no graph of it is known."""
-    said = {**_EMPTY, **{key: plan[key] for key in ("digest", "alignment")}, "claim": plan["optimal_over"]}
-    said |= {"arena": sum(arena["size"] for arena in plan["arenas"])}
+    terms = {**_EMPTY, **{key: plan[key] for key in ("digest", "alignment")}, "claim": plan["optimal_over"]}
+    terms |= {"arena": sum(arena["size"] for arena in plan["arenas"])}
     if plan["optimal_over"] is None:
-        return said | {"proof": None, "reason": _NOT_SMALLEST}
+        return terms | {"proof": None, "reason": _NOT_SMALLEST}
     rows: dict[str, dict[str, Any]] = {}
     for row in plan["buffers"]:
         parts = row.get("parts") or [{"start": 0, **row}]
-        rows |= _rows(row["name"], [PlannedPart(*(part[key] for key in _PART)) for part in parts], said)
-    proved = next((one for one in _about_rows(said, rows, one_arena=len(plan["arenas"]) == 1) if is_proved(one)), None)
-    return proved or said | {"proof": None, "reason": _TOO_LONG}
+        rows |= _rows(row["name"], [PlannedPart(*(part[key] for key in _PART)) for part in parts], terms)
+    proved = next(
+        (trial for trial in _about_rows(terms, rows, one_arena=len(plan["arenas"]) == 1) if is_proved(trial)), None
+    )
+    return proved or terms | {"proof": None, "reason": _TOO_LONG}
 
 
 _PART = ("start", "size", "first", "last")
@@ -239,23 +241,31 @@ def _stated(plan: PlanDocument) -> CertificateJson:
     }
 
 
-def _of_bodies(problem: ByteGraph, said: CertificateJson, plan: PlannedGraph) -> Iterator[CertificateJson]:
+def _of_bodies(problem: ByteGraph, terms: CertificateJson, plan: PlannedGraph) -> Iterator[CertificateJson]:
     """Yield the certificates of the bodies of a graph, each of the most bytes that are proved to be needed in every order."""
     names = {id_: next(filter(None, results)) for id_, results in zip(plan.schedule, plan.results or (), strict=True)}
     # The scripts count nothing of a node that reads only constants, so that its body proves no bytes.
-    for body in (one for one in plan.bodies if names[one.node] not in problem.constants):
+    for body in (planned for planned in plan.bodies if names[planned.node] not in problem.constants):
         spaces = _workspaces(body)
         types = _types_of(body.buffers)
-        told = {**_EMPTY, "claim": "any order", "scope": "any order", "alignment": said["alignment"], "types": types}
-        told |= {"node": names[body.node], "attribute": body.attribute, "arena": body.size, "workspaces": spaces}
-        inside = body_of(problem, said, told)
-        told["order"], told["steps"] = _order(inside, body)
-        told["bodies"] = list(_of_bodies(inside, told, body))
-        told["account"] = account_of(inside, told)
-        account = Account(told["account"])
+        inner_terms = {
+            **_EMPTY,
+            "claim": "any order",
+            "scope": "any order",
+            "alignment": terms["alignment"],
+            "types": types,
+        }
+        inner_terms |= {"node": names[body.node], "attribute": body.attribute, "arena": body.size, "workspaces": spaces}
+        inside = body_of(problem, terms, inner_terms)
+        inner_terms["order"], inner_terms["steps"] = _order(inside, body)
+        inner_terms["bodies"] = list(_of_bodies(inside, inner_terms, body))
+        inner_terms["account"] = account_of(inside, inner_terms)
+        account = Account(inner_terms["account"])
         needed = [account.always(at) for at in range(len(account.nodes))]
         widest = {"proof": {"node": needed.index(max(needed))}}
-        yield from _largest(told, told | widest | {"arena": -(-max(needed) // said["alignment"]) * said["alignment"]})
+        yield from _largest(
+            inner_terms, inner_terms | widest | {"arena": -(-max(needed) // terms["alignment"]) * terms["alignment"]}
+        )
 
 
 def _largest(whole: CertificateJson, least: CertificateJson) -> Iterator[CertificateJson]:
@@ -266,8 +276,8 @@ def _largest(whole: CertificateJson, least: CertificateJson) -> Iterator[Certifi
     while low < high - 1 and len(whole["order"]) <= _MOST_IN_BODY:
         proofs = ({"backward": backward, "most": _SETS_OF_BODY} for backward in (False, True))
         tried = (whole | {"arena": size * unit, "proof": proof} for proof in proofs)
-        found = next(filter(is_proved, tried), None)
-        best, low, high = (found, size, high) if found else (best, low, size)
+        proved = next(filter(is_proved, tried), None)
+        best, low, high = (proved, size, high) if proved else (best, low, size)
         size = (low + high) // 2
     if best["arena"]:
         yield best
@@ -287,20 +297,20 @@ def _owner(plan: PlanDocument, name: str) -> str:
     return next((row.alias or row.name for row in plan.buffers if row.name == name), name)
 
 
-def _not_covered(said: CertificateJson, plan: PlanDocument) -> str | None:
+def _not_covered(terms: CertificateJson, plan: PlanDocument) -> str | None:
     """Return the reason why no proof of `plan` is looked for."""
-    if said["claim"] is None:
+    if terms["claim"] is None:
         return _NOT_SMALLEST
-    if not said["arena"]:
+    if not terms["arena"]:
         return "the arena has no bytes, so no plan has fewer"
     if len(plan.schedule) > _MOST_NODES:
         return f"the graph has more than {_MOST_NODES:,} nodes"
     return None
 
 
-def _not_found(said: CertificateJson, plan: PlanDocument) -> str:
+def _not_found(terms: CertificateJson, plan: PlanDocument) -> str:
     """Return the reason why no proof of `plan` was found."""
-    if said["claim"] == "order":
+    if terms["claim"] == "order":
         is_peak = plan.lower_bound == plan.peak
         return "the scripts count fewer bytes in the fullest step" if is_peak else _TOO_LONG
     of_bodies = ", or of the bodies of If, Loop, Scan or functions" if plan.bodies else ""
@@ -326,65 +336,65 @@ def _order(problem: ByteGraph, plan: PlannedGraph) -> tuple[list[str], list[int]
     return [name for name, _ in kept], [step for _, step in kept]
 
 
-def _of_accounts(problem: ByteGraph, said: CertificateJson) -> Iterator[CertificateJson]:
+def _of_accounts(problem: ByteGraph, terms: CertificateJson) -> Iterator[CertificateJson]:
     """Yield certificates by an account of who uses which bytes, the simplest first."""
-    limit = said["arena"] - said["alignment"]
-    in_order = said | {"scope": "this order", "places": {}, "pins": {}}
+    limit = terms["arena"] - terms["alignment"]
+    in_order = terms | {"scope": "this order", "places": {}, "pins": {}}
     in_order["account"] = account_of(problem, in_order)
     account = Account(in_order["account"])
     needed = [account.always(at) for at in range(len(account.nodes))]
     # A bound above the arena would be a fault of the account, never a proof.
-    if not limit < max(needed) <= said["arena"]:
+    if not limit < max(needed) <= terms["arena"]:
         return
     peaks = [at for at, size in enumerate(needed) if size == max(needed)]
     in_any = in_order | {"scope": "any order"}
     in_any["account"] = account_of(problem, in_any)
     yield from (in_any | {"proof": {"node": at}} for at in peaks[:_MOST_PEAKS])
-    if said["claim"] == "order":
+    if terms["claim"] == "order":
         yield in_order | {"proof": {"node": peaks[0]}}
         return
     yield from (in_any | {"proof": {"backward": backward}} for backward in (False, True))
 
 
-def _of_rows(problem: ByteGraph, said: CertificateJson, plan: PlanDocument) -> Iterator[CertificateJson]:
+def _of_rows(problem: ByteGraph, terms: CertificateJson, plan: PlanDocument) -> Iterator[CertificateJson]:
     """Yield certificates by the rows of the plan: of its pins, and of its order and its aliases."""
     rows: dict[str, dict[str, Any]] = {}
     for row in plan.buffers:
         if row.alias is None:
             parts = row.parts or (PlannedPart(0, row.size, row.first, row.last),)
-            rows |= _rows(row.name, parts, said, is_workspace=row.kind == "workspace")
-    if said["claim"] == "any order":
+            rows |= _rows(row.name, parts, terms, is_workspace=row.kind == "workspace")
+    if terms["claim"] == "any order":
         pinned = {name: row for name, row in rows.items() if "pin" in row}
         ends = {name: row["pin"] + row["bytes"] for name, row in pinned.items()}
         highest = max(ends, key=ends.__getitem__, default=None)
         if highest is not None:
-            yield said | _by_rows({highest: pinned[highest]}, {"chain": [highest]}) | {"scope": "any order"}
+            yield terms | _by_rows({highest: pinned[highest]}, {"chain": [highest]}) | {"scope": "any order"}
         return
-    lives = lives_of(problem, said)
+    lives = lives_of(problem, terms)
     spaces = {name: row for name, row in rows.items() if row["workspace"]}
     for scope, in_units in (("this order and its aliases", False), (UNITS, True)):
-        live = dict(_live(problem, said, lives, plan.peak_step, in_units=in_units)) | _here(spaces, plan.peak_step)
-        yield said | _by_rows(live, {"step": plan.peak_step}) | {"scope": scope}
-    held = {name: held_steps(problem, said, row, lives) for name, row in rows.items()}
+        live = dict(_live(problem, terms, lives, plan.peak_step, in_units=in_units)) | _here(spaces, plan.peak_step)
+        yield terms | _by_rows(live, {"step": plan.peak_step}) | {"scope": scope}
+    held = {name: held_steps(problem, terms, row, lives) for name, row in rows.items()}
     rows = {name: row | {"first": held[name][0], "last": held[name][-1]} for name, row in rows.items() if held[name]}
     rows = {name: row for name, row in rows.items() if len(held[name]) > row["last"] - row["first"]}
-    yield from _about_rows(said, rows, one_arena=len(plan.arenas) == 1)
+    yield from _about_rows(terms, rows, one_arena=len(plan.arenas) == 1)
 
 
 def _live(
-    problem: ByteGraph, said: CertificateJson, lives: Mapping[str, range], step: int, *, in_units: bool
+    problem: ByteGraph, terms: CertificateJson, lives: Mapping[str, range], step: int, *, in_units: bool
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield rows of the bytes that tensors hold in a step; with `in_units`, they hold each unit of the alignment that they touch."""
-    unit, ends = said["alignment"], dict[str, int]()
-    for name, (owner, low) in sorted(said["places"].items(), key=lambda place: place[1][1]):
+    unit, ends = terms["alignment"], dict[str, int]()
+    for name, (owner, low) in sorted(terms["places"].items(), key=lambda entry: entry[1][1]):
         if step not in lives.get(name, ()) or name not in problem.bytes:
             continue
         start, end = max(low, ends.get(owner, 0)), low + problem.bytes[name]
         if start < end:
             ends[owner] = -(-end // unit) * unit
             size = ends[owner] - (start // unit if in_units else -(-start // unit)) * unit
-            told = {"owner": owner, "start": start, "size": end - start, "bytes": size, "first": step, "last": step}
-            yield name, told | {"workspace": False}
+            row = {"owner": owner, "start": start, "size": end - start, "bytes": size, "first": step, "last": step}
+            yield name, row | {"workspace": False}
 
 
 def _here(rows: Mapping[str, dict[str, Any]], step: int) -> dict[str, dict[str, Any]]:
@@ -394,36 +404,36 @@ def _here(rows: Mapping[str, dict[str, Any]], step: int) -> dict[str, dict[str, 
 
 
 def _rows(
-    owner: str, parts: Sequence[PlannedPart], said: CertificateJson, *, is_workspace: bool = False
+    owner: str, parts: Sequence[PlannedPart], terms: CertificateJson, *, is_workspace: bool = False
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the rows of the parts of a buffer, by name, which hold multiples of the alignment."""
-    unit, pin = said["alignment"], said["pins"].get(owner)
+    unit, pin = terms["alignment"], terms["pins"].get(owner)
     for part in parts:
         begin, end = -(-part.start // unit) * unit, -(-(part.start + part.size) // unit) * unit
         name = owner if len(parts) == 1 else f"{owner}[{part.start}:{part.start + part.size}] from step {part.first}"
-        told = {"owner": owner, "start": part.start, "size": part.size, "bytes": end - begin}
-        told |= {"first": part.first, "last": part.last, "workspace": is_workspace}
+        row = {"owner": owner, "start": part.start, "size": part.size, "bytes": end - begin}
+        row |= {"first": part.first, "last": part.last, "workspace": is_workspace}
         if end > begin:
-            yield name, told | ({} if pin is None else {"pin": pin + begin})
+            yield name, row | ({} if pin is None else {"pin": pin + begin})
 
 
 def _about_rows(
-    said: CertificateJson, rows: Mapping[str, dict[str, Any]], *, one_arena: bool = True
+    terms: CertificateJson, rows: Mapping[str, dict[str, Any]], *, one_arena: bool = True
 ) -> Iterator[CertificateJson]:
     """Yield certificates by the rows that are live in one step, and by a tree of decisions about offsets."""
-    limit = said["arena"] - said["alignment"]
+    limit = terms["arena"] - terms["alignment"]
     live: dict[int, int] = {}
     for step in sorted({row["first"] for row in rows.values()}):
         live[step] = sum(row["bytes"] for row in rows.values() if row["first"] <= step <= row["last"])
     step = max(live, key=live.__getitem__, default=0)
-    yield said | _by_rows(_here(rows, step), {"step": step})
+    yield terms | _by_rows(_here(rows, step), {"step": step})
     if not one_arena or len(rows) > _MOST_ROWS:
         return
     fixed = {name: FixedRow(row["bytes"], row["first"], row["last"], row.get("pin")) for name, row in rows.items()}
     tree = offset_tree(fixed, limit, _MOST_BRANCHES)
     if tree is not None:
         used = {name: rows[name] for name in sorted(_named(tree))}
-        yield said | _by_rows(used, tree)
+        yield terms | _by_rows(used, tree)
 
 
 def _by_rows(rows: Mapping[str, dict[str, Any]], tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,8 +17,8 @@ SCOPES = {"any order", "this order", "this order and its aliases", "this order, 
 class Account:
     """Who uses which bytes. Nodes are listed in an order that can run, each with those that it waits for; sets of nodes are bits."""
 
-    def __init__(self, said: Mapping[str, Any]) -> None:
-        self.bytes, self.nodes, count = said["bytes"], said["nodes"], len(said["nodes"])
+    def __init__(self, account: Mapping[str, Any]) -> None:
+        self.bytes, self.nodes, count = account["bytes"], account["nodes"], len(account["nodes"])
         self.users, self.before, self.behind = dict.fromkeys(self.bytes, 0), [0] * count, [0] * count
         self.after: list[list[int]] = [[] for _ in self.nodes]
         for at, node in enumerate(self.nodes):
@@ -51,7 +51,7 @@ class Account:
 
         A node that leaves no more live bytes than before runs at once: no later node needs more bytes than it would without it.
         """
-        needs, nexts = (self.behind, [one["waits"] for one in self.nodes]) if backward else (self.before, self.after)
+        needs, nexts = (self.behind, [node["waits"] for node in self.nodes]) if backward else (self.before, self.after)
         todo, seen, whole = [(0, 0, [*range(len(self.nodes))], 0)], {0}, (1 << len(self.nodes)) - 1
         while todo and whole not in seen and len(seen) <= most:
             (live, done, others, last), ways = todo.pop(), []
@@ -86,17 +86,17 @@ def is_too_high(tree: Any, rows: Mapping[str, Any], limit: int, below: frozenset
     return {*pairwise(tree["chain"])} <= below and bool(end + last["bytes"] > limit or end > last.get("pin", end))
 
 
-def is_proved(said: Mapping[str, Any]) -> bool:
+def is_proved(certificate: Mapping[str, Any]) -> bool:
     """Return whether more bytes are needed than the largest size below that of the arena: sizes are multiples of the alignment."""
-    proof, arena, unit = said["proof"], said["arena"], said["alignment"]
+    proof, arena, unit = certificate["proof"], certificate["arena"], certificate["alignment"]
     if type(arena) is not int or type(unit) is not int or min(arena, unit) < 1:
         raise ValueError("the size of the arena or the alignment is no positive whole number")
     limit = (arena - 1) // unit * unit
-    if not all(is_proved(body) for body in said.get("bodies", ())):
+    if not all(is_proved(body) for body in certificate.get("bodies", ())):
         return False
     if "tree" in proof:
-        return is_too_high(proof["tree"], said["rows"], limit, frozenset())
-    account = Account(said["account"])
+        return is_too_high(proof["tree"], certificate["rows"], limit, frozenset())
+    account = Account(certificate["account"])
     if "node" in proof:
         return account.always(proof["node"]) > limit
     most = min(proof.get("most", MOST_SETS), MOST_SETS)

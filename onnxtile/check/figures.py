@@ -48,36 +48,36 @@ class ExpectedLists:
                 self.outside.setdefault(value, "a constant that no step reads")
 
 
-def note(placing: Placing, io: str, planned: Collection[GraphNode], found: ExpectedLists) -> Iterator[PlanFailure]:
-    """Add to `found` the values of the graph without an address, for a lawful reason; yield a failure for any other.
+def note(placing: Placing, io: str, planned: Collection[GraphNode], lists: ExpectedLists) -> Iterator[PlanFailure]:
+    """Add to `lists` the values of the graph without an address, for a lawful reason; yield a failure for any other.
 
     `planned` are the nodes whose bodies have plans of their own.
     """
     line, states = placing.line, placing.states
     outputs, after = line.handed_out, set(states.next_states.values())
     held = line.graph.initializers
-    made = (value for node in line.nodes for value in node.outputs if value.name)
-    found.spare.update((v, None) for v in (*held, *made) if v.is_constant and v not in outputs)
+    results = (value for node in line.nodes for value in node.outputs if value.name)
+    lists.spare.update((v, None) for v in (*held, *results) if v.is_constant and v not in outputs)
     for value in line.graph.inputs:
         if not value.is_constant:
             is_inside = io == "inside" or value in states.next_states
-            yield from _role(value, None if is_inside else "a graph input", placing, found)
+            yield from _role(value, None if is_inside else "a graph input", placing, lists)
     for node in line.nodes:
         if any(not value.is_constant or value in outputs for value in node.outputs):
             # One that is a graph output is made in the run.
             read = (value for value in line.reads[node] if value.is_constant)
-            found.constants.update((v, None) for v in read if v.maker is None or not _is_handed_out(v))
+            lists.constants.update((v, None) for v in read if v.maker is None or not _is_handed_out(v))
         for value in node.outputs:
             if not value.name:
                 continue
             if not value.is_constant or value in outputs:
                 is_handed_out = io == "outside" and value in outputs and value not in after
-                yield from _role(value, "a graph output" if is_handed_out else None, placing, found)
+                yield from _role(value, "a graph output" if is_handed_out else None, placing, lists)
             elif value in placing.rows:
                 yield PlanFailure(f"{value.name!r} is constant, and has an address", (value.name,))
         if node not in planned:
-            _note_inside(node, found)
-    found.constants.update((v, None) for v in outputs if v.maker is None and v.is_constant)
+            _note_inside(node, lists)
+    lists.constants.update((v, None) for v in outputs if v.maker is None and v.is_constant)
 
 
 def _is_handed_out(value: Value) -> bool:
@@ -85,14 +85,14 @@ def _is_handed_out(value: Value) -> bool:
     return graph is not None and any(value is output for output in graph.outputs)
 
 
-def _note_inside(node: GraphNode, found: ExpectedLists) -> None:
+def _note_inside(node: GraphNode, lists: ExpectedLists) -> None:
     reason = f"made inside {node.name or node.first_output!r}, which runs as one kernel"
-    found.outside.update((value, reason) for value in node.made_inside)
+    lists.outside.update((value, reason) for value in node.made_inside)
     if node.function is not None:
-        found.tolerated.update((value, reason) for value in node.function.graph.made_inside)
+        lists.tolerated.update((value, reason) for value in node.function.graph.made_inside)
 
 
-def _role(value: Value, outside: str | None, placing: Placing, found: ExpectedLists) -> Iterator[PlanFailure]:
+def _role(value: Value, outside: str | None, placing: Placing, lists: ExpectedLists) -> Iterator[PlanFailure]:
     """Note the list that `value` must be in; yield a failure for an address it may not have, or does not have."""
     name = value.name
     reason = outside or value.known.never or _no_fixed_bytes(value)
@@ -100,11 +100,11 @@ def _role(value: Value, outside: str | None, placing: Placing, found: ExpectedLi
         if reason is not None:
             yield PlanFailure(f"{name!r} has an address, but lies outside: {reason}", (name,))
     elif reason is not None:
-        found.outside[value] = reason
+        lists.outside[value] = reason
     elif value.bytes is None:
-        found.unplanned[value] = None
+        lists.unplanned[value] = None
     elif (seen := _seen_outside(value, placing)) is not None and value not in placing.line.handed_out:
-        found.outside[value] = seen
+        lists.outside[value] = seen
     else:
         yield PlanFailure(f"{name!r} has no address for its {value.bytes} bytes", (name,))
 
@@ -130,19 +130,19 @@ def _seen_outside(value: Value, placing: Placing) -> str | None:
     return None
 
 
-def compare(found: ExpectedLists, claims: PlanDocument) -> Iterator[PlanFailure]:
+def compare(expected: ExpectedLists, claims: PlanDocument) -> Iterator[PlanFailure]:
     """Yield the differences between the lists of a plan and the expected ones. A missing list is not checked."""
     if claims.outside is not None:
-        wanted = Counter((value.name, _plain(reason)) for value, reason in found.outside.items())
+        wanted = Counter((value.name, _plain(reason)) for value, reason in expected.outside.items())
         listed = Counter((row.name, _plain(row.reason)) for row in claims.outside)
-        tolerated = Counter((value.name, _plain(reason)) for value, reason in found.tolerated.items())
+        tolerated = Counter((value.name, _plain(reason)) for value, reason in expected.tolerated.items())
         for name, reason in wanted - listed:
             yield PlanFailure(f"{name!r} is not listed as outside: {reason}", (name,))
         for name, reason in listed - wanted - tolerated:
             yield PlanFailure(f"{name!r} is listed as outside, which it is not: {reason}", (name,))
     if claims.unplanned is not None:
-        wanted_names = Counter(value.name for value in found.unplanned)
-        reasons = {(value.name, value.known.unknown) for value in found.unplanned}
+        wanted_names = Counter(value.name for value in expected.unplanned)
+        reasons = {(value.name, value.known.unknown) for value in expected.unplanned}
         for row in claims.unplanned:
             if row.name in wanted_names and (row.name, row.reason) not in reasons:
                 yield PlanFailure(f"{row.name!r} is not unplanned because {row.reason}", (row.name,))
@@ -152,21 +152,21 @@ def compare(found: ExpectedLists, claims: PlanDocument) -> Iterator[PlanFailure]
         for name in listed_names - wanted_names:
             yield PlanFailure(f"{name!r} is listed as unplanned, which it is not", (name,))
     if claims.constants is not None:
-        yield from _compare_constants(found, claims.constants, claims.alignment)
+        yield from _compare_constants(expected, claims.constants, claims.alignment)
 
 
-def _compare_constants(found: ExpectedLists, listed: tuple[Constant, ...], alignment: int) -> Iterator[PlanFailure]:
+def _compare_constants(expected: ExpectedLists, listed: tuple[Constant, ...], alignment: int) -> Iterator[PlanFailure]:
     """Yield the constants that are not listed, or listed and not read by a step, and those at a wrong place."""
-    sizes = Counter((value.name, value.bytes) for value in found.constants)
-    told = Counter((row.name, row.size) for row in listed)
-    for name, size in sizes - told:
+    sizes = Counter((value.name, value.bytes) for value in expected.constants)
+    claimed = Counter((row.name, row.size) for row in listed)
+    for name, size in sizes - claimed:
         yield PlanFailure(f"the constant {name!r} is not listed with its {size} bytes", (name,))
-    for name, size in told - sizes:
+    for name, size in claimed - sizes:
         yield PlanFailure(
             f"{name!r} is listed as a constant of {size} bytes that a step reads, which it is not", (name,)
         )
     units: dict[tuple[str, int | None], list[int]] = {}
-    for value in found.constants:
+    for value in expected.constants:
         units.setdefault((value.name, value.bytes), []).append(value.alignment)
     yield from _region(listed, alignment, units)
 
@@ -204,9 +204,9 @@ def _misaligned(
     offsets: dict[tuple[str, int], list[int]] = {}
     for offset, size, name in placed:
         offsets.setdefault((name, size), []).append(offset)
-    for key, found in offsets.items():
-        wanted = sorted((max(alignment, unit) for unit in units.get(key, (1,) * len(found))), reverse=True)
-        for unit, offset in zip(wanted, sorted(found, key=_power, reverse=True), strict=False):
+    for key, at_offsets in offsets.items():
+        wanted = sorted((max(alignment, unit) for unit in units.get(key, (1,) * len(at_offsets))), reverse=True)
+        for unit, offset in zip(wanted, sorted(at_offsets, key=_power, reverse=True), strict=False):
             if offset % unit:
                 yield PlanFailure(f"the constant {key[0]!r} at {offset} is not aligned to {unit}", (key[0],))
 
@@ -226,9 +226,9 @@ def mislabelled(placing: Placing, claim: PlannedGraph) -> Iterator[PlanFailure]:
     if claim.operators is not None and len(claim.operators) != len(operators):
         yield PlanFailure(f"the plan has {len(claim.operators)} operators for {len(operators)} nodes")
     elif claim.operators is not None:
-        for name, step, operator, said in zip(line.names, line.steps, operators, claim.operators, strict=True):
-            if said != operator:
-                yield PlanFailure(f"the operator of {name!r} is {operator}, not {said}", (name,), step)
+        for name, step, operator, claimed in zip(line.names, line.steps, operators, claim.operators, strict=True):
+            if claimed != operator:
+                yield PlanFailure(f"the operator of {name!r} is {operator}, not {claimed}", (name,), step)
     yield from _misconnected(line, claim)
     if claim.constant_nodes is not None:
         constant = tuple(
@@ -246,15 +246,17 @@ def _misconnected(line: RunOrder, claim: PlannedGraph) -> Iterator[PlanFailure]:
     described: dict[str, list[Any]] = {
         "operands": [tuple((v.name) if v is not None else "" for v in node.inputs) for node in line.nodes],
         "results": [tuple(v.name for v in node.outputs) for node in line.nodes],
-        "attributes": [{name: _plain_value(one) for name, one in node.attributes.items()} for node in line.nodes],
+        "attributes": [
+            {name: _plain_value(attribute) for name, attribute in node.attributes.items()} for node in line.nodes
+        ],
     }
     for kind, expected in described.items():
-        told = getattr(claim, kind)
-        if told is not None and len(told) != len(expected):
-            yield PlanFailure(f"the plan has {kind} for {len(told)} of {len(expected)} nodes")
-        elif told is not None:
-            for name, step, wanted, said in zip(line.names, line.steps, expected, told, strict=True):
-                if said != wanted and (kind == "attributes" or _without_trailing(said) != _without_trailing(wanted)):
+        claimed = getattr(claim, kind)
+        if claimed is not None and len(claimed) != len(expected):
+            yield PlanFailure(f"the plan has {kind} for {len(claimed)} of {len(expected)} nodes")
+        elif claimed is not None:
+            for name, step, wanted, entry in zip(line.names, line.steps, expected, claimed, strict=True):
+                if entry != wanted and (kind == "attributes" or _without_trailing(entry) != _without_trailing(wanted)):
                     yield PlanFailure(f"the {kind} of {name!r} are not those of the graph", (name,), step)
 
 
@@ -284,22 +286,22 @@ def wrong_ends(claims: PlanDocument, graph: Graph) -> Iterator[PlanFailure]:
 
 def _are_ends(claimed: Sequence[PlannedInput], values: Sequence[Value]) -> bool:
     """Return whether `values` are as they are `claimed`."""
-    names = [(one.name, one.dtype) for one in claimed]
+    names = [(end.name, end.dtype) for end in claimed]
     if names != [(value.name, value.type_name) for value in values]:
         return False
-    shapes = [(one.shape, value.shape) for one, value in zip(claimed, values, strict=True)]
+    shapes = [(end.shape, value.shape) for end, value in zip(claimed, values, strict=True)]
     return all(shape in (NO_SHAPE, right) for shape, right in shapes)
 
 
 def wrong_types(expected: ExpectedLists, claims: PlanDocument) -> Iterator[PlanFailure]:
     """Yield the values without an address in an arena whose element type or shape in `claims` is not that of the graph."""
-    found: dict[str, set[tuple[str | None, tuple[int, ...] | None]]] = {}
+    types_by_name: dict[str, set[tuple[str | None, tuple[int, ...] | None]]] = {}
     values: list[Value] = [*expected.constants, *expected.outside, *expected.unplanned, *expected.tolerated]
     for value in values:
-        found.setdefault(value.name, set()).add((value.type_name, value.shape))
+        types_by_name.setdefault(value.name, set()).add((value.type_name, value.shape))
     rows: list[Constant | Excluded] = [*(claims.constants or ()), *(claims.outside or ()), *(claims.unplanned or ())]
     for row in rows:
-        types = found.get(row.name)
+        types = types_by_name.get(row.name)
         if types is None:  # the comparison of the lists names it
             continue
         if row.dtype != "" and row.dtype not in {dtype for dtype, _ in types}:
@@ -391,8 +393,8 @@ def _end_of_formula(
         pairs = zip(rows, largest_sizes, strict=True)
         sizes = [most if is_kept or not row.size_formula else row.size for row, most in pairs]
         start = holder.row.offset
-        size = max(row.offset - start + one for row, one in zip(rows, sizes, strict=True))
-        largest_size = max(row.offset - start + one for row, one in zip(rows, largest_sizes, strict=True))
+        size = max(row.offset - start + row_size for row, row_size in zip(rows, sizes, strict=True))
+        largest_size = max(row.offset - start + row_size for row, row_size in zip(rows, largest_sizes, strict=True))
         ends.append(start + _rounded(size, holder.unit) if largest_size else 0)
         most.append(start + _rounded(largest_size, holder.unit))
     largest = max(most) if claims.is_scaled else max(ends)
@@ -494,8 +496,8 @@ def _optimality(claims: PlanDocument, size: int, bound: int) -> Iterator[PlanFai
 
 def _in_place(placing: Placing, used: Links) -> tuple[int, int]:
     """Return the least and the greatest number of tensors written over an operand; those without bytes are undecided."""
-    found = [value for value, links in used.items() if not any(link.holds for link in links)]
-    return sum(placing.rows[value].size > 0 for value in found), len(found)
+    overwriting = [value for value, links in used.items() if not any(link.holds for link in links)]
+    return sum(placing.rows[value].size > 0 for value in overwriting), len(overwriting)
 
 
 def _copies(placing: Placing, used: Links) -> CopyCount:

@@ -75,10 +75,10 @@ _NO_MARKS: Mapping[str, str] = MappingProxyType({})
 
 
 class PlainModel(NamedTuple):
-    """The protobuf of a model, which need not have weights, what is `told` of its values, and the IR version of its file."""
+    """The protobuf of a model, which need not have weights, the `facts` of its values, and the IR version of its file."""
 
     proto: onnx.ModelProto
-    told: Mapping[GraphPath, Mapping[str, ValueFacts]]
+    facts: Mapping[GraphPath, Mapping[str, ValueFacts]]
     ir_version: int
 
 
@@ -164,7 +164,7 @@ class GraphNode:
         self.outputs: list[Value] = []
         self.attributes: dict[str, Any] = {}
         self.bodies: dict[str, Graph] = {}
-        self.marks = {one.key: one.value for one in proto.metadata_props} if proto.metadata_props else _NO_MARKS
+        self.marks = {entry.key: entry.value for entry in proto.metadata_props} if proto.metadata_props else _NO_MARKS
         self.function: Function | None = None
         self.inside: Graph | None = None
         self.is_bound = True
@@ -202,8 +202,8 @@ class GraphNode:
 
     def number(self, name: str, default: int) -> int:
         """Return a whole number among its attributes."""
-        found = self.attributes.get(name, default)
-        return found if isinstance(found, int) else default
+        number = self.attributes.get(name, default)
+        return number if isinstance(number, int) else default
 
     def entered(self) -> dict[str | None, Graph]:
         """Return the graphs inside that have plans of their own, by attribute; None is that of the function that it calls."""
@@ -223,18 +223,18 @@ class GraphNode:
 
     def reads(self) -> dict[Value, None]:
         """Return the values that it and its bodies read of the graphs around them, each once."""
-        found = {value: None for value in self.inputs if value is not None}
+        values = {value: None for value in self.inputs if value is not None}
         if not self.bodies:
-            return found
+            return values
         inside, todo = set[Graph | None](), list(self.bodies.values())
         while todo:
             body = todo.pop()
             inside.add(body)
             for node in body.nodes:
-                found.update((value, None) for value in node.inputs if value is not None)
+                values.update((value, None) for value in node.inputs if value is not None)
                 todo += node.bodies.values()
-            found.update((value, None) for value in body.outputs)
-        return {value: None for value in found if value.graph not in inside}
+            values.update((value, None) for value in body.outputs)
+        return {value: None for value in values if value.graph not in inside}
 
 
 class Graph:
@@ -295,7 +295,7 @@ class Function:
 
     def __init__(self, proto: onnx.FunctionProto, model: GraphModel) -> None:
         self.proto, self._model = proto, model
-        self.marks = {one.key: one.value for one in proto.metadata_props}
+        self.marks = {entry.key: entry.value for entry in proto.metadata_props}
         self.is_pure = COPY not in self.marks
 
     @cached_property
@@ -304,10 +304,10 @@ class Function:
         if self.proto.domain == DOMAIN and not self.marks.keys().isdisjoint({META_OP, COPY}):
             return False
         used, opsets = {node.domain for node in _nodes_in(self.proto.node)}, self._model.opsets
-        made = {name for node in self.proto.node for name in node.output}
-        imports = [one for one in self.proto.opset_import if one.domain in used]
-        return made.issuperset(self.proto.output) and all(
-            opsets.get(one.domain, one.version) == one.version for one in imports
+        results = {name for node in self.proto.node for name in node.output}
+        imports = [opset for opset in self.proto.opset_import if opset.domain in used]
+        return results.issuperset(self.proto.output) and all(
+            opsets.get(opset.domain, opset.version) == opset.version for opset in imports
         )
 
     @cached_property
@@ -317,7 +317,7 @@ class Function:
 
     def references(self, call: GraphNode) -> dict[str, onnx.AttributeProto]:
         """Return the attributes inside of a `call`, by name: its own, then the defaults."""
-        return {one.name: one for one in (*self.proto.attribute_proto, *call.proto.attribute)}
+        return {attribute.name: attribute for attribute in (*self.proto.attribute_proto, *call.proto.attribute)}
 
 
 def _nodes_in(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
@@ -344,16 +344,19 @@ class GraphModel:
     def __init__(
         self,
         proto: onnx.ModelProto,
-        told: Mapping[GraphPath, Mapping[str, ValueFacts]] | None = None,
+        facts: Mapping[GraphPath, Mapping[str, ValueFacts]] | None = None,
         ir_version: int | None = None,
     ) -> None:
         self.proto = proto
         self.ir_version = proto.ir_version if ir_version is None else ir_version
-        self.opsets = {one.domain: one.version for one in proto.opset_import}
-        self.functions = {(one.domain, one.name, one.overload): Function(one, self) for one in proto.functions}
+        self.opsets = {opset.domain: opset.version for opset in proto.opset_import}
+        self.functions = {
+            (function.domain, function.name, function.overload): Function(function, self)
+            for function in proto.functions
+        }
         self._find_pure()
-        self.marks = {one.key: one.value for one in proto.graph.metadata_props}
-        self.graph = _Reading(self, told).body(proto.graph, {})
+        self.marks = {entry.key: entry.value for entry in proto.graph.metadata_props}
+        self.graph = _Reading(self, facts).body(proto.graph, {})
 
     @property
     def opset(self) -> int:
@@ -363,7 +366,7 @@ class GraphModel:
     def _find_pure(self) -> None:
         """Note which functions reach no operator that draws random numbers, and none that is not known."""
         left: list[Function] | None = None
-        while left != (pure := [one for one in self.functions.values() if one.is_pure]):
+        while left != (pure := [function for function in self.functions.values() if function.is_pure]):
             left = pure
             for function in pure:
                 function.is_pure = all(self.is_pure(node) for node in _nodes_in(function.proto.node))
@@ -403,18 +406,18 @@ class GraphModel:
             inferred = onnx.shape_inference.infer_shapes(self.proto).graph
         except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
             return {}
-        found, todo = dict[Value, str](), [(self.graph, inferred)]
+        kind_of, todo = dict[Value, str](), [(self.graph, inferred)]
         while todo:
             graph, typed = todo.pop()
             kinds = {info.name: _kind(info.type) for info in (*typed.value_info, *typed.output)}
             for value in (value for node in graph.nodes for value in node.outputs):
                 kind = kinds.get(value.name)
                 if kind is not None and kind != "tensor":
-                    found[value] = kind
+                    kind_of[value] = kind
             for node, other in zip(graph.nodes, typed.node, strict=True):
-                bodies = {one.name: one.g for one in other.attribute if one.HasField("g")}
+                bodies = {attribute.name: attribute.g for attribute in other.attribute if attribute.HasField("g")}
                 todo += [(body, bodies[name]) for name, body in node.bodies.items() if name in bodies]
-        return found
+        return kind_of
 
 
 def _kind(type_: onnx.TypeProto) -> str | None:
@@ -429,8 +432,8 @@ References: TypeAlias = Mapping[str, onnx.AttributeProto]
 class _Reading:
     """Makes the graphs of a model. `told` is what is known of values; without it, what the file declares is, and no call is opened."""
 
-    def __init__(self, model: GraphModel, told: Mapping[GraphPath, Mapping[str, ValueFacts]] | None) -> None:
-        self._model, self._told = model, told
+    def __init__(self, model: GraphModel, facts: Mapping[GraphPath, Mapping[str, ValueFacts]] | None) -> None:
+        self._model, self._facts = model, facts
 
     def body(
         self, proto: onnx.GraphProto, around: Scope, path: GraphPath = (), references: References | None = None
@@ -438,21 +441,21 @@ class _Reading:
         """Return the graph of a model or body, in which the values `around` it are known."""
         graph, values = Graph(self._model), dict(around)
         graph.inputs = [Value(info.name, graph) for info in proto.input]
-        own = {value.name: value for value in graph.inputs}
+        inside = {value.name: value for value in graph.inputs}
         for tensor in proto.initializer:
-            is_constant = self._model.ir_version < 4 or tensor.name not in own
-            value = own[tensor.name] = own.get(tensor.name) or Value(tensor.name, graph)
+            is_constant = self._model.ir_version < 4 or tensor.name not in inside
+            value = inside[tensor.name] = inside.get(tensor.name) or Value(tensor.name, graph)
             value.is_constant, value.numbers = is_constant, _few(tensor)
             value.tell(ValueFacts(tuple(tensor.dims), tensor.data_type, kind="tensor"))
             graph.initializers.append(value)
         for sparse in proto.sparse_initializer:
-            value = own[sparse.values.name] = Value(sparse.values.name, graph)
+            value = inside[sparse.values.name] = Value(sparse.values.name, graph)
             value.is_constant = True
             graph.initializers.append(value)
-        values |= own
-        own |= self._fill(graph, proto.node, values, path, references)
+        values |= inside
+        inside |= self._fill(graph, proto.node, values, path, references)
         graph.outputs = [values.get(info.name) or Value(info.name, graph) for info in proto.output]
-        self._tell(own, path, (*proto.input, *proto.value_info, *proto.output))
+        self._tell(inside, path, (*proto.input, *proto.value_info, *proto.output))
         return graph
 
     def call(
@@ -469,9 +472,9 @@ class _Reading:
             graph.inputs = [Value(name, graph) for name in ends[0]]
         given = graph.inputs if operands is None else operands
         values = {name: value for name, value in zip(ends[0], given, strict=False) if value is not None}
-        own = self._fill(graph, proto.node, values, path, references)
+        inside = self._fill(graph, proto.node, values, path, references)
         graph.outputs = [values[name] for name in ends[1] if name in values]
-        self._tell(own, path, proto.value_info)
+        self._tell(inside, path, proto.value_info)
         return graph
 
     def _fill(
@@ -483,14 +486,14 @@ class _Reading:
         references: References | None,
     ) -> Scope:
         """Make the nodes of a graph and the values that they make, and add these to `values`; return them by name."""
-        made: Scope = {}
+        results: Scope = {}
         for proto in protos:
             node = GraphNode(proto, graph)
             node.outputs = [Value(name, graph, node) for name in proto.output]
-            made |= {value.name: value for value in node.outputs if value.name}
+            results |= {value.name: value for value in node.outputs if value.name}
             graph.nodes.append(node)
-        values |= made
-        for place, (node, proto) in enumerate(zip(graph.nodes, protos, strict=True)):
+        values |= results
+        for index, (node, proto) in enumerate(zip(graph.nodes, protos, strict=True)):
             for name in proto.input:
                 operand = values.get(name)
                 if name and operand is None:
@@ -499,12 +502,12 @@ class _Reading:
                 if operand is not None:
                     operand.readers[node] = None
             for attribute in proto.attribute:
-                self._read(node, attribute, values, (*path, (place, attribute.name)), references)
+                self._read(node, attribute, values, (*path, (index, attribute.name)), references)
             node.function = self._model.functions.get((proto.domain, proto.op_type, proto.overload))
             self._decide(node)
-            if self._told is not None and self._is_opened(node):
-                node.inside = self._of_call(node, (*path, (place, "")))
-        return made
+            if self._facts is not None and self._is_opened(node):
+                node.inside = self._of_call(node, (*path, (index, "")))
+        return results
 
     def _is_opened(self, node: GraphNode) -> bool:
         is_open = node.function is not None and node.function.is_open
@@ -535,8 +538,8 @@ class _Reading:
             if name != _INSIDE:
                 node.bodies[name] = self.body(proto.g, values, path, references)
         elif proto.type == onnx.AttributeProto.GRAPHS:
-            for place, body in enumerate(proto.graphs):
-                key = f"{name}.{place}"
+            for index, body in enumerate(proto.graphs):
+                key = f"{name}.{index}"
                 node.bodies[key] = self.body(body, values, (*path[:-1], (path[-1][0], key)), references)
         elif proto.type in _READ:
             node.attributes[name] = _READ[proto.type](proto)
@@ -555,16 +558,19 @@ class _Reading:
         for value in node.outputs:
             value.is_constant = is_constant
 
-    def _tell(self, own: Scope, path: GraphPath, infos: Iterable[onnx.ValueInfoProto]) -> None:
+    def _tell(self, inside: Scope, path: GraphPath, infos: Iterable[onnx.ValueInfoProto]) -> None:
         """Note what is known of the values of a graph."""
         for info in infos:
-            if info.name in own and info.metadata_props:
-                own[info.name].marks = {**own[info.name].marks, **{one.key: one.value for one in info.metadata_props}}
-            if info.name in own and self._told is None:
-                own[info.name].tell(_declared(info))
-        for name, known in (self._told or {}).get(path, {}).items():
-            if name in own:
-                own[name].tell(known)
+            if info.name in inside and info.metadata_props:
+                inside[info.name].marks = {
+                    **inside[info.name].marks,
+                    **{entry.key: entry.value for entry in info.metadata_props},
+                }
+            if info.name in inside and self._facts is None:
+                inside[info.name].tell(_declared(info))
+        for name, known in (self._facts or {}).get(path, {}).items():
+            if name in inside:
+                inside[name].tell(known)
 
 
 def _declared(info: onnx.ValueInfoProto) -> ValueFacts:
@@ -592,8 +598,8 @@ def _numbers_of(proto: onnx.AttributeProto) -> tuple[Any, ...] | None:
         return _few(proto.t)
     if proto.name not in {"value_int", "value_ints", "value_float", "value_floats"} or proto.type not in _READ:
         return None
-    found = _READ[proto.type](proto)
-    return tuple(found)[: FEW + 1] if isinstance(found, tuple) else (found,)
+    elements = _READ[proto.type](proto)
+    return tuple(elements)[: FEW + 1] if isinstance(elements, tuple) else (elements,)
 
 
 def _few(tensor: onnx.TensorProto) -> tuple[Any, ...] | None:

@@ -57,7 +57,7 @@ def macs_of(node: GraphNode) -> int | None:
         return 0
     if name not in FACTORS or max(FACTORS[name]) >= len(node.inputs):
         return None
-    values = (*(node.inputs[place] for place in FACTORS[name]), node.outputs[0])
+    values = (*(node.inputs[index] for index in FACTORS[name]), node.outputs[0])
     left, right, result = (None if value is None else value.shape for value in values)
     if not left or not right or result is None:
         return None
@@ -111,8 +111,12 @@ class _Copying:
         self._copies = {copy.node: copy for copy in claims.movement.copies or ()}
         graph = plain.proto.graph
         self._made = {name for node in graph.node for name in node.output if name}
-        self._values = {*(one.name for one in graph.initializer), *(one.name for one in graph.input), *self._made}
-        self._outputs = [one.name for one in graph.output]
+        self._values = {
+            *(tensor.name for tensor in graph.initializer),
+            *(tensor.name for tensor in graph.input),
+            *self._made,
+        }
+        self._outputs = [info.name for info in graph.output]
         self._root: dict[str, str] = {}
         self._renamed = self._renamed_outputs()
 
@@ -122,13 +126,13 @@ class _Copying:
         for node in nodes:
             node.output[:] = [self._renamed.get(name, name) for name in node.output]
         waiting: dict[str, list[int]] = {}
-        for place, name in enumerate(plan_names(nodes)):
-            waiting.setdefault(name, []).append(place)
+        for index, name in enumerate(plan_names(nodes)):
+            waiting.setdefault(name, []).append(index)
         placed: list[tuple[int | None, onnx.NodeProto]] = []
         for name, operands, results in self._claimed:
             if waiting.get(name):
-                place = waiting[name].pop(0)
-                placed.append((place, self._connected(nodes[place], name, operands)))
+                index = waiting[name].pop(0)
+                placed.append((index, self._connected(nodes[index], name, operands)))
             elif name in self._copies:
                 placed.append((None, self._copy(name, operands, results)))
             else:
@@ -143,19 +147,19 @@ class _Copying:
             del info.metadata_props[:]
         del graph.node[:]
         graph.node.extend(node for _, node in placed)
-        return self._plain._replace(told=self._told(placed))
+        return self._plain._replace(facts=self._facts(placed))
 
-    def _told(self, placed: Sequence[tuple[int | None, onnx.NodeProto]]) -> dict[GraphPath, dict[str, ValueFacts]]:
+    def _facts(self, placed: Sequence[tuple[int | None, onnx.NodeProto]]) -> dict[GraphPath, dict[str, ValueFacts]]:
         """Return what is known of all values, where the nodes are in their new places."""
-        new = {old: place for place, (old, _) in enumerate(placed)}
-        told = {
+        new = {old: index for index, (old, _) in enumerate(placed)}
+        facts = {
             (((new[path[0][0]], path[0][1]), *path[1:]) if path else ()): dict(of)
-            for path, of in self._plain.told.items()
+            for path, of in self._plain.facts.items()
         }
-        known = told[()]
+        known = facts[()]
         known |= {new_name: known[name] for name, new_name in self._renamed.items() if name in known}
         known |= {copy: known.get(root, ValueFacts())._replace(numbers=None) for copy, root in self._root.items()}
-        return told
+        return facts
 
     def _renamed_outputs(self) -> dict[str, str]:
         """Return the name that the plan has for the result of a kernel that it copies out, by that of the output."""
@@ -179,7 +183,7 @@ class _Copying:
         self._values.add(copy.result)
         self._root[copy.result] = root
         original = next((old for old, new in self._renamed.items() if new == root), root)
-        known = self._plain.told[()].get(original, ValueFacts())
+        known = self._plain.facts[()].get(original, ValueFacts())
         is_cast = known.dtype in _CAST_TO_COPY
         operator = self._add_function("CopyBits" if is_cast else "Copy", "Identity", 1)
         return onnx.helper.make_node(operator, operands, results, name=name, domain=DOMAIN)
@@ -188,8 +192,8 @@ class _Copying:
         """Return `node` with `operands`, which must be copies of its own; its bodies read the latest copies."""
         if len(operands) != len(node.input):
             raise _NoRunError(f"the operands of {name!r} are not those of the graph")
-        own = [self._renamed.get(value, value) for value in node.input]
-        for number, (value, operand) in enumerate(zip(own, operands, strict=True)):
+        originals = [self._renamed.get(value, value) for value in node.input]
+        for number, (value, operand) in enumerate(zip(originals, operands, strict=True)):
             if not value or value == operand:
                 node.input[number] = value
             elif operand not in self._values or self._whole(operand) != self._whole(value):
@@ -216,12 +220,12 @@ class _Copying:
 
     def _add_function(self, name: str, operator: str, count: int) -> str:
         proto = self._plain.proto
-        if not any((one.domain, one.name) == (DOMAIN, name) for one in proto.functions):
+        if not any((function.domain, function.name) == (DOMAIN, name) for function in proto.functions):
             operands = [f"operand{number}" for number in range(count)]
             body = [onnx.helper.make_node(operator, operands, ["result"])]
-            made = onnx.helper.make_function(DOMAIN, name, operands, ["result"], body, proto.opset_import)
-            made.metadata_props.add(key=COPY, value=operator)
-            proto.functions.append(made)
+            function = onnx.helper.make_function(DOMAIN, name, operands, ["result"], body, proto.opset_import)
+            function.metadata_props.add(key=COPY, value=operator)
+            proto.functions.append(function)
         return name
 
 
@@ -234,9 +238,9 @@ def _copied(node: onnx.NodeProto) -> onnx.NodeProto:
 def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
     """Let the bodies of `node` read values around them by new names."""
     for graph in graphs_of(node):
-        given = {one.name for one in graph.input} | {one.name for one in graph.initializer}
-        own = given.union(*(inner.output for inner in graph.node))
-        left = {old: new for old, new in names.items() if old not in own}
+        given = {value.name for value in graph.input} | {value.name for value in graph.initializer}
+        inside = given.union(*(inner.output for inner in graph.node))
+        left = {old: new for old, new in names.items() if old not in inside}
         for inner in graph.node:
             inner.input[:] = [left.get(name, name) for name in inner.input]
             _rename(inner, left)
@@ -286,56 +290,56 @@ class Transfers:
         """When each copy may run. Copies run in their order, so that only kernels are in their way."""
         following = self._writes_after()
         touched, written = self._never(), self._never()
-        found = {}
+        ranges = {}
         for number, node in enumerate(self.line.nodes):
             step = self.line.steps[number]
             if node in self.copies:
                 free = max((int(touched[t.pieces].max()) for t in self._touches[number] if t.is_write), default=-1)
                 ready = max((int(written[t.pieces].max()) for t in self._touches[number] if not t.is_write), default=-1)
-                found[node] = Allowed(free + 1, max(ready, self._made(node)) + 1, following[number])
+                ranges[node] = Allowed(free + 1, max(ready, self._made(node)) + 1, following[number])
                 continue
             for touch in self._touches[number]:
                 touched[touch.pieces] = step
                 if touch.is_write:
                     written[touch.pieces] = step
-        return found
+        return ranges
 
     def clocked(self, seconds: Sequence[float]) -> Clocked:
         """Return when each node starts and ends that takes so many `seconds`: kernels in turn, and copies in turn beside them.
 
         Each waits for what wrote the bytes that it reads, and for all that touched the bytes that it writes.
         """
-        used, made = self._never(float), self._never(float)
+        used, written = self._never(float), self._never(float)
         turns = {True: 0.0, False: 0.0}
-        found = Clocked([], [])
+        times = Clocked([], [])
         for number, node in enumerate(self.line.nodes):
             start = turns[node in self.copies]
             for touch in self._touches[number]:
-                last = (used if touch.is_write else made)[touch.pieces].max()
+                last = (used if touch.is_write else written)[touch.pieces].max()
                 start = max(start, float(last))
             end = turns[node in self.copies] = start + seconds[number]
             for touch in self._touches[number]:
                 used[touch.pieces] = np.maximum(used[touch.pieces], end)
                 if touch.is_write:
-                    made[touch.pieces] = np.maximum(made[touch.pieces], end)
-            found.starts.append(start)
-            found.ends.append(end)
-        return found
+                    written[touch.pieces] = np.maximum(written[touch.pieces], end)
+            times.starts.append(start)
+            times.ends.append(end)
+        return times
 
     def _writes_after(self) -> dict[int, int | None]:
         """Return for each copy, by its place, the step before the first kernel after it that writes over its source."""
         end = self.line.end + 1
-        upcoming, found = np.full(len(self._never()), end), {}
+        upcoming, steps = np.full(len(self._never()), end), {}
         for number in reversed(range(len(self.line.nodes))):
             touches = self._touches[number]
             if self.line.nodes[number] in self.copies:
                 first = min((int(upcoming[t.pieces].min()) for t in touches if not t.is_write), default=end)
-                found[number] = None if first == end else first - 1
+                steps[number] = None if first == end else first - 1
                 continue
             for touch in touches:
                 if touch.is_write:
                     upcoming[touch.pieces] = self.line.steps[number]
-        return found
+        return steps
 
     def _made(self, copy: GraphNode) -> int:
         """Return the step of the kernel that makes the source of `copy`, which may be a constant without a row; -1 for another."""
@@ -429,8 +433,8 @@ class _MovementCheck:
         if row is not None:
             return row.arena, row.offset
         if value.is_constant:
-            told = (one for one in self.claims.constants or () if one.name == value.name)
-            listed = [one.offset for one in told if one.size == value.bytes]
+            rows = (constant for constant in self.claims.constants or () if constant.name == value.name)
+            listed = [constant.offset for constant in rows if constant.size == value.bytes]
             return "constants", listed[0] if listed else None
         return _NOWHERE
 
@@ -438,8 +442,8 @@ class _MovementCheck:
         """Yield the operands and results of a kernel that are not in the fast memory. Constants may be read where they are."""
         if all(value.is_constant and value not in self.placing.rows for value in node.outputs):
             return
-        made = [value for value in node.outputs if value.name]
-        for value in (*self.line.reads[node], *made):
+        results = [value for value in node.outputs if value.name]
+        for value in (*self.line.reads[node], *results):
             if not value.bytes or (value.is_constant and value not in self.placing.rows):
                 continue
             memory, _ = self.memory(value)
@@ -489,16 +493,18 @@ class _MovementCheck:
                 if name in listed and getattr(listed[name], key) not in {fact, UNSAID}
             ]
             if wrong:
-                told = f"{wrong[0]} {getattr(listed[name], wrong[0])!r}, not {right[wrong[0]]!r}"
-                yield PlanFailure(f"movement lists the copy {name!r} with {told}", (name,), self.line.step_of[node])
+                difference = f"{wrong[0]} {getattr(listed[name], wrong[0])!r}, not {right[wrong[0]]!r}"
+                yield PlanFailure(
+                    f"movement lists the copy {name!r} with {difference}", (name,), self.line.step_of[node]
+                )
 
     def _readers(self) -> dict[Value, int]:
         """Return the step of the first kernel that reads each value."""
-        found: dict[Value, int] = {}
+        first_reads: dict[Value, int] = {}
         for node in self.line.nodes:
             for value in () if node.copied else self.line.reads[node]:
-                found.setdefault(value, self.line.step_of[node])
-        return found
+                first_reads.setdefault(value, self.line.step_of[node])
+        return first_reads
 
     def _right(self, name: str, node: GraphNode, readers: Mapping[Value, int]) -> dict[str, object]:
         """Return the fields of the copy `node` by the graph and the rows."""
@@ -517,13 +523,13 @@ class _MovementCheck:
             operand = maker.inputs[0]
             assert operand is not None
             first = operand
-        outputs = {id(one): one for one in self.line.graph.outputs}
+        outputs = {id(output): output for output in self.line.graph.outputs}
         todo = [first]
         while todo and first.maker is not None:
-            one = todo.pop()
-            if id(one) in outputs:
-                return one.name
-            todo += [node.outputs[0] for node in one.readers if node.copied]
+            copy = todo.pop()
+            if id(copy) in outputs:
+                return copy.name
+            todo += [node.outputs[0] for node in copy.readers if node.copied]
         return first.name
 
     def sums(self, copies: Sequence[GraphNode]) -> Iterator[PlanFailure]:
@@ -559,8 +565,8 @@ class _MovementCheck:
         left = [value for value in read if self._is_weight(value)]
         wrong = left if movement.weights else [value for value in copied if not value.is_output]
         if wrong:
-            told = "is read where it is" if movement.weights else "is copied"
-            reason = f"movement.weights is {movement.weights}, but the weight {wrong[0].name!r} {told}"
+            use = "is read where it is" if movement.weights else "is copied"
+            reason = f"movement.weights is {movement.weights}, but the weight {wrong[0].name!r} {use}"
             yield PlanFailure(reason, (wrong[0].name,))
 
     def _is_constant(self, node: GraphNode) -> bool:
@@ -580,22 +586,22 @@ class _MovementCheck:
         if not _is_same(time.copying, copying):
             yield PlanFailure(f"movement says that copying takes {time.copying} seconds, not {copying}")
         for name, fact in self._of_kernels(time, copies, copying).items():
-            told = getattr(time, name)
+            claimed = getattr(time, name)
             if isinstance(fact, list):
-                yield from self._wrong_turns(name, told, fact)
-            elif isinstance(told, tuple):
+                yield from self._wrong_turns(name, claimed, fact)
+            elif isinstance(claimed, tuple):
                 yield PlanFailure(f"movement has {name} of nodes, and no speed of kernels that are all counted")
-            elif not _is_same(told, fact):
-                yield PlanFailure(f"movement says that {name} takes {told} seconds, not {fact}")
+            elif not _is_same(claimed, fact):
+                yield PlanFailure(f"movement says that {name} takes {claimed} seconds, not {fact}")
 
-    def _wrong_turns(self, name: str, told: Sequence[float] | None, right: Sequence[float]) -> Iterator[PlanFailure]:
+    def _wrong_turns(self, name: str, claimed: Sequence[float] | None, right: Sequence[float]) -> Iterator[PlanFailure]:
         """Yield that the plan has other `starts` or `ends` of nodes."""
-        if told is None or len(told) != len(right):
-            yield PlanFailure(f"movement has {name} of {len(told or ())} nodes, not {len(right)}")
+        if claimed is None or len(claimed) != len(right):
+            yield PlanFailure(f"movement has {name} of {len(claimed or ())} nodes, not {len(right)}")
             return
-        for node, one, fact in zip(self.line.nodes, told, right, strict=True):
-            if not _is_same(one, fact):
-                reason = f"movement {name} {self.line.name_of[node]!r} at {one} seconds, not {fact}"
+        for node, time, fact in zip(self.line.nodes, claimed, right, strict=True):
+            if not _is_same(time, fact):
+                reason = f"movement {name} {self.line.name_of[node]!r} at {time} seconds, not {fact}"
                 yield PlanFailure(reason, (), self.line.step_of[node])
                 return
 
@@ -623,8 +629,8 @@ class _MovementCheck:
         macs = [0 if node in copies else macs_of(node) for node in self.line.nodes]
         names = [node.op_type for node, count in zip(self.line.nodes, macs, strict=True) if count is None]
         if names:
-            told = ", ".join(dict.fromkeys(names))
-            self.unchecked.append(f"the times of the kernels: the products of {told} are not counted")
+            operators = ", ".join(dict.fromkeys(names))
+            self.unchecked.append(f"the times of the kernels: the products of {operators} are not counted")
         return macs
 
     def _forced(self, copies: Sequence[GraphNode]) -> int:
@@ -643,8 +649,8 @@ class _MovementCheck:
         return maker is not None and maker.copied is not None
 
 
-def _is_same(told: float | None, fact: float | None) -> bool:
+def _is_same(claimed: float | None, fact: float | None) -> bool:
     """Return whether two times are equal but for rounding."""
-    if told is None or fact is None:
-        return told is fact
-    return math.isclose(told, fact, rel_tol=1e-9, abs_tol=1e-18)
+    if claimed is None or fact is None:
+        return claimed is fact
+    return math.isclose(claimed, fact, rel_tol=1e-9, abs_tol=1e-18)

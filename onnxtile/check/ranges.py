@@ -70,18 +70,18 @@ def proved_sizes(ranges: Mapping[str, tuple[int, int]]) -> list[dict[str, int]]:
     corners = [
         dict(zip(ranges, ends, strict=True)) for ends in product(*((high, low) for low, high in ranges.values()))
     ]
-    found = list(corners)
+    all_sizes = list(corners)
     for sizes in _between(ranges):
-        if sizes not in found:
-            found.append(sizes)
-        if len(found) == len(corners) + BETWEEN:
+        if sizes not in all_sizes:
+            all_sizes.append(sizes)
+        if len(all_sizes) == len(corners) + BETWEEN:
             break
-    return found
+    return all_sizes
 
 
 def _between(ranges: Mapping[str, tuple[int, int]]) -> Iterator[dict[str, int]]:
     for start in range(len(_FRACTIONS)):
-        parts = (_FRACTIONS[(start + 3 * place) % len(_FRACTIONS)] for place in range(len(ranges)))
+        parts = (_FRACTIONS[(start + 3 * number) % len(_FRACTIONS)] for number in range(len(ranges)))
         yield {
             name: low + round((high - low) * part)
             for (name, (low, high)), part in zip(ranges.items(), parts, strict=True)
@@ -96,8 +96,8 @@ def further_sizes(ranges: Mapping[str, tuple[int, int]]) -> Iterator[dict[str, i
     for number in range(count) if count <= _FURTHER else (round(i * _GOLDEN * count) % count for i in range(_FURTHER)):
         sizes, rest = {}, number
         for name, (low, high) in ranges.items():
-            rest, place = divmod(rest, high - low + 1)
-            sizes[name] = low + place
+            rest, step = divmod(rest, high - low + 1)
+            sizes[name] = low + step
         yield sizes
 
 
@@ -136,7 +136,7 @@ def _number(tree: ast.expr, sizes: SizeOfSymbols) -> int:
                 raise WrongFormula
             return _OPERATORS[type(op)](*numbers)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if args and name in _CALLS:
-            return _CALLS[name]([_number(one, sizes) for one in args])
+            return _CALLS[name]([_number(arg, sizes) for arg in args])
     raise WrongFormula
 
 
@@ -154,18 +154,18 @@ def claimed_at(claims: PlanDocument, sizes: SizeOfSymbols, *, scaled: bool) -> D
     is_smaller = any(sizes[name] < high for name, (_, high) in claims.ranges.items())
     if is_smaller:
         left_out["states"] = tuple(replace(state, size=UNSAID, copied=UNSAID) for state in claims.states)
-    said = {one.name: getattr(claims, one.name) for one in fields(PlanDocument)}
+    claimed = {field.name: getattr(claims, field.name) for field in fields(PlanDocument)}
     at_sizes: dict[str, Any] = dict(
         dims={**claims.dims, **sizes},
         arenas=arenas,
         buffers=tuple(_row(row, sizes, scaled, is_smaller) for row in claims.buffers),
         bodies=tuple(_body(body, sizes, scaled, is_smaller) for body in claims.bodies),
-        inputs=None if claims.inputs is None else tuple(_end(one, sizes) for one in claims.inputs),
-        outputs=None if claims.outputs is None else tuple(_end(one, sizes) for one in claims.outputs),
+        inputs=None if claims.inputs is None else tuple(_end(end, sizes) for end in claims.inputs),
+        outputs=None if claims.outputs is None else tuple(_end(end, sizes) for end in claims.outputs),
         outside=None if claims.outside is None else tuple(map(_without_shape, claims.outside)),
         unplanned=None if claims.unplanned is None else tuple(map(_without_shape, claims.unplanned)),
     )
-    return DocumentAtSizes(**{**said, **left_out, **at_sizes}, is_scaled=scaled)
+    return DocumentAtSizes(**{**claimed, **left_out, **at_sizes}, is_scaled=scaled)
 
 
 def _end(end: PlannedInput, sizes: SizeOfSymbols) -> PlannedInput:
@@ -187,15 +187,15 @@ def _arena(arena: Arena, formula: ArenaFormula | None, sizes: SizeOfSymbols, sca
 
 def largest(pieces: SizeText, sizes: SizeOfSymbols) -> int:
     """Return the largest of the pieces. Raises WrongFormula where the whole formula has another value."""
-    found = max((evaluated(piece, sizes) for piece in pieces.pieces), default=0)
-    if found != evaluated(pieces.bytes, sizes):
+    size = max((evaluated(piece, sizes) for piece in pieces.pieces), default=0)
+    if size != evaluated(pieces.bytes, sizes):
         raise WrongFormula(f"{pieces.bytes!r} is not the largest of its pieces")
-    return found
+    return size
 
 
 def _body(body: PlannedBody, sizes: SizeOfSymbols, scaled: bool, is_smaller: bool) -> PlannedBody:
     rows = tuple(_row(row, sizes, scaled, is_smaller) for row in body.buffers)
-    inner = tuple(_body(one, sizes, scaled, is_smaller) for one in body.bodies)
+    inner = tuple(_body(nested, sizes, scaled, is_smaller) for nested in body.bodies)
     return replace(body, buffers=rows, bodies=inner, size=UNSAID)
 
 
@@ -210,10 +210,10 @@ def _row(row: PlannedBuffer, sizes: SizeOfSymbols, scaled: bool, is_smaller: boo
         raise WrongFormula(
             f"{row.name!r} has {size} bytes at {listed(sizes)}, more than the {row.size} of the largest sizes"
         )
-    said: dict[str, Any] = {**vars(row), "offset": offset, "size": size, **lives}
-    said["shape"] = (row.shape if is_fixed else NO_SHAPE) if shape is None else shape
-    said["strides"] = row.strides if strides is None else strides
-    return SizedBuffer(**said, most=row.size)
+    entries: dict[str, Any] = {**vars(row), "offset": offset, "size": size, **lives}
+    entries["shape"] = (row.shape if is_fixed else NO_SHAPE) if shape is None else shape
+    entries["strides"] = row.strides if strides is None else strides
+    return SizedBuffer(**entries, most=row.size)
 
 
 def _numbers(formulas: tuple[str, ...] | None, sizes: SizeOfSymbols) -> tuple[int, ...] | None:
@@ -254,7 +254,7 @@ def _wrong_formulas(claims: PlanDocument) -> Iterator[PlanFailure]:
         yield PlanFailure("formulas are those of a plan over ranges, which needs them")
     if claims.sums and not claims.ranges:
         yield PlanFailure("sums are those of a plan over ranges")
-    ends = [one for one in (*(claims.inputs or ()), *(claims.outputs or ())) if one.shape_formula is not None]
+    ends = [end for end in (*(claims.inputs or ()), *(claims.outputs or ())) if end.shape_formula is not None]
     if ends and not claims.ranges:
         yield PlanFailure(f"shape_formula of {ends[0].name!r} is that of a plan over ranges", (ends[0].name,))
     names = [formula.name for formula in claims.formulas or ()]
@@ -331,17 +331,17 @@ def _are_equal(
     if len(texts) != len(formulas):
         return False
     known: Mapping[str, tuple[int, int]] = claims.ranges
-    left = [(text, one) for text, one in zip(texts, formulas, strict=True) if read_size(text, known) != one]
-    return all(evaluated(text, at) == one.at(at) for text, one in left for at in sizes)
+    left = [(text, formula) for text, formula in zip(texts, formulas, strict=True) if read_size(text, known) != formula]
+    return all(evaluated(text, at) == formula.at(at) for text, formula in left for at in sizes)
 
 
 def _overlapping(claims: PlanDocument, sizes: Sequence[SizeOfSymbols]) -> Iterator[PlanFailure]:
     """Yield the buffers with scaled offsets that overlap or leave their arena at the first of `sizes` where some do."""
     for at in sizes:
-        one = claimed_at(claims, at, scaled=True)
-        ends = {arena.name: arena.size for arena in one.arenas}
+        document = claimed_at(claims, at, scaled=True)
+        ends = {arena.name: arena.size for arena in document.arenas}
         inside: dict[str, list[SizedBuffer]] = {}
-        rows = [row for row in one.buffers if isinstance(row, SizedBuffer)]
+        rows = [row for row in document.buffers if isinstance(row, SizedBuffer)]
         for row in rows:
             inside.setdefault(row.alias or row.name, []).append(row)
         owners = [row for row in rows if row.alias is None and row.first != UNSAID]

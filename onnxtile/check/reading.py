@@ -50,8 +50,8 @@ def plain_model(model: ir.Model, shapes: Shapes, constants: Constants) -> PlainM
     """Return `model` with what `shapes` and `constants` know of its values, also inside calls of functions."""
     opened = unfold(model, shapes, constants)
     facts = _Facts(opened.model, opened.shapes, opened.constants)
-    told = {path: dict(facts.of(graph)) for path, graph in _graphs(opened.model.graph, ())}
-    return PlainModel(without_weights(model), told, model.ir_version)
+    known = {path: dict(facts.of_values(graph)) for path, graph in _graphs(opened.model.graph, ())}
+    return PlainModel(without_weights(model), known, model.ir_version)
 
 
 class RangedValue(NamedTuple):
@@ -73,11 +73,11 @@ def ranged_values(model: ir.Model, shapes: Shapes) -> dict[str, RangedValue]:
 
 def _graphs(graph: ir.Graph, path: GraphPath) -> Iterator[tuple[GraphPath, ir.Graph]]:
     yield path, graph
-    for place, node in enumerate(graph):
+    for index, node in enumerate(graph):
         inside = inside_of(node)
         bodies = [(body.key, body.graph) for body in bodies_of(node) if body.graph is not inside]
         for name, body in [*bodies, *([] if inside is None else [("", inside)])]:
-            yield from _graphs(body, (*path, (place, name)))
+            yield from _graphs(body, (*path, (index, name)))
 
 
 class _Facts:
@@ -85,12 +85,12 @@ class _Facts:
         self._model, self._shapes, self._constants = model, shapes, constants
         self._unbound = Unbound.of(free_inputs(model))
 
-    def of(self, graph: ir.Graph) -> Iterator[tuple[str, ValueFacts]]:
+    def of_values(self, graph: ir.Graph) -> Iterator[tuple[str, ValueFacts]]:
         """Yield the values of a graph, without those of bodies, by name."""
         wanted = set(self._wanted(graph))
         self._constants.prepare(wanted)
-        made = (value for node in graph for value in node.outputs)
-        for value in (*graph.inputs, *graph.initializers.values(), *made):
+        results = (value for node in graph for value in node.outputs)
+        for value in (*graph.inputs, *graph.initializers.values(), *results):
             if value.name:
                 yield value.name, self._known(value, is_wanted=value in wanted)
 
@@ -196,9 +196,9 @@ def _row_of_marks(value: Value) -> PlannedBuffer | None:
     marks = value.marks
     if keys.ARENA not in marks:
         return None
-    place = (marks[keys.ARENA], int(marks[keys.OFFSET]), int(marks[keys.SIZE]))
+    address = (marks[keys.ARENA], int(marks[keys.OFFSET]), int(marks[keys.SIZE]))
     parts = tuple(PlannedPart(**part) for part in json.loads(marks.get(keys.PARTS, "[]"), parse_int=exact))
-    return PlannedBuffer(value.name, *place, alias=marks.get(keys.ALIAS_OF), parts=parts, strides=NO_SHAPE)
+    return PlannedBuffer(value.name, *address, alias=marks.get(keys.ALIAS_OF), parts=parts, strides=NO_SHAPE)
 
 
 def _workspace_row(name: str, workspace: dict[str, Any]) -> PlannedBuffer:

@@ -31,9 +31,9 @@ class Ledger:
         self._starts = [-(2**62)]
         self._writers = [NOBODY]
 
-    def of(self, start: int, end: int) -> list[WrittenRange]:
+    def writers(self, start: int, end: int) -> list[WrittenRange]:
         """Return the writers of the bytes from `start` to `end`."""
-        first, found = bisect_right(self._starts, start) - 1, []
+        first, writers = bisect_right(self._starts, start) - 1, []
         if first + 1 == len(self._starts) or self._starts[first + 1] >= end:
             return [(start, end, self._writers[first])] if start < end else []
         for i in range(first, len(self._starts)):
@@ -43,12 +43,12 @@ class Ledger:
             )
             if low >= end:
                 break
-            found.append((low, high, self._writers[i]))
-        return joint(found)
+            writers.append((low, high, self._writers[i]))
+        return joint(writers)
 
     def write(self, start: int, end: int, writer: int) -> list[WrittenRange]:
         """Note that `writer` wrote the bytes from `start` to `end`; return the writers before."""
-        before = self.of(start, end)
+        before = self.writers(start, end)
         first, last = bisect_right(self._starts, start) - 1, bisect_right(self._starts, end) - 1
         after = self._writers[last]
         starts, writers = [start, end], [writer, after]
@@ -60,13 +60,13 @@ class Ledger:
 
 def joint(pieces: Iterable[WrittenRange]) -> list[WrittenRange]:
     """Return `pieces`, which are in order, with adjacent ranges of one writer merged."""
-    found: list[WrittenRange] = []
+    ranges: list[WrittenRange] = []
     for start, end, writer in pieces:
-        if found and found[-1][1:] == (start, writer):
-            found[-1] = (found[-1][0], end, writer)
+        if ranges and ranges[-1][1:] == (start, writer):
+            ranges[-1] = (ranges[-1][0], end, writer)
         elif start < end:
-            found.append((start, end, writer))
-    return found
+            ranges.append((start, end, writer))
+    return ranges
 
 
 def clipped(pieces: Sequence[WrittenRange], start: int, end: int) -> list[WrittenRange]:
@@ -114,15 +114,15 @@ def _used(holder: Holder, placing: Placing) -> dict[Value, list[Link]]:
     """Return the links between members of `holder` that lie where these links say."""
     members = set(holder.members)
     makers = dict.fromkeys(maker for value in holder.members if (maker := value.maker) is not None)
-    found: dict[Value, list[Link]] = {}
+    links_of: dict[Value, list[Link]] = {}
     for node in makers:
         if members.isdisjoint(node.reads()):
             continue
         for link in links(node, placing.states):
             both = members.issuperset((link.result, link.operand))
             if both and placing.rows[link.result].offset == placing.rows[link.operand].offset + link.at:
-                found.setdefault(link.result, []).append(link)
-    return found
+                links_of.setdefault(link.result, []).append(link)
+    return links_of
 
 
 def _states_in(holder: Holder, placing: Placing) -> Iterator[tuple[Value, Value]]:
@@ -221,11 +221,11 @@ class _Replay:
         """Yield the members of which bytes that are read have changed since they were written."""
         for i, start, end in reads:
             row = self._rows[i]
-            found, expected = self._ledger.of(start, end), clipped(self._expected.get(i, []), start, end)
-            if found == expected:
+            writers, expected = self._ledger.writers(start, end), clipped(self._expected.get(i, []), start, end)
+            if writers == expected:
                 continue
             other = next(
-                (self._rows[w].name for _, _, w in found if w not in {i, *(w for *_, w in expected)}), row.name
+                (self._rows[w].name for _, _, w in writers if w not in {i, *(w for *_, w in expected)}), row.name
             )
             when = "at the end of the run" if step is None else "when it is read"
             yield PlanFailure(f"{row.place} is overwritten {when}, by {other!r}", (row.name, other), step)
@@ -240,7 +240,7 @@ class _Replay:
                     self._note_order(i, before, self._rules)
         for i in born:
             row = self._rows[i]
-            self._expected[i] = self._ledger.of(row.offset, row.end)
+            self._expected[i] = self._ledger.writers(row.offset, row.end)
             for writer in {writer for *_, writer in self._expected[i]} if self._rules is not None else ():
                 self._holding.setdefault(writer, []).append(i)
             if self._expected[i] != self._should(i):
@@ -254,12 +254,12 @@ class _Replay:
         written = [(start, end, i) for start, end in self._writes[i]]
         if not pieces:
             return written
-        found: list[WrittenRange] = []
+        writers: list[WrittenRange] = []
         for start, end, writer in sorted((*pieces, *written)):
-            low = max(start, found[-1][1]) if found else start
+            low = max(start, writers[-1][1]) if writers else start
             if low < end:
-                found.append((low, end, writer))
-        return joint(found)
+                writers.append((low, end, writer))
+        return joint(writers)
 
     def _written(self, i: int) -> list[tuple[int, int]]:
         """Return the bytes that the node of member `i` writes: all except those already in place."""
@@ -270,12 +270,12 @@ class _Replay:
             if link.holds:
                 operand = self._rows[self._place[link.operand]]
                 there.append((max(row.offset, operand.offset), min(row.end, operand.end)))
-        found, at = [], row.offset
+        ranges, at = [], row.offset
         for start, end in (*sorted(there), (row.end, row.end)):
             if at < start:
-                found.append((at, start))
+                ranges.append((at, start))
             at = max(at, end)
-        return found
+        return ranges
 
     def _over_what_is_read(
         self, i: int, start: int, end: int, read: Iterable[_Read], step: int
@@ -350,36 +350,36 @@ def _ends(holder: Holder, line: RunOrder) -> list[GraphNode]:
     """Return the last users of `holder`: every other user comes before one of them."""
     if holder.user is not None:
         return [holder.user]
-    found: dict[GraphNode, None] = {}
+    last_users: dict[GraphNode, None] = {}
     makers = {value.maker for value in holder.members if line.readers.get(value)}
     for value in holder.members:
         users = line.users(value)
-        found.update((user, None) for user in users if user not in makers)
-    return list(found)
+        last_users.update((user, None) for user in users if user not in makers)
+    return list(last_users)
 
 
 def _broken(rules: Iterable[OrderRule], line: RunOrder) -> Iterator[PlanFailure]:
     """Yield a failure for each of `rules` that the graph does not keep."""
     open_ = [rule for rule in rules if not _is_direct(rule, line)]
-    place = {node: number for number, node in enumerate(line.nodes)}
+    positions = {node: number for number, node in enumerate(line.nodes)}
     followers: list[set[int]] = [set() for _ in line.nodes]
     for number, node in enumerate(line.nodes):
         for value in line.reads[node]:
             maker = value.maker
-            if maker in place:
-                followers[place[maker]].add(number)
-    targets = list(dict.fromkeys(place[rule.later] for rule in open_))
+            if maker in positions:
+                followers[positions[maker]].add(number)
+    targets = list(dict.fromkeys(positions[rule.later] for rule in open_))
     broken: set[OrderRule] = set()
     for at in range(0, len(targets), _AT_ONCE):
         bit = {target: 1 << i for i, target in enumerate(targets[at : at + _AT_ONCE])}
         reached = _reached(followers, bit)
-        chosen = (rule for rule in open_ if place[rule.later] in bit)
-        broken.update(rule for rule in chosen if not reached[place[rule.earlier]] & bit[place[rule.later]])
+        chosen = (rule for rule in open_ if positions[rule.later] in bit)
+        broken.update(rule for rule in chosen if not reached[positions[rule.earlier]] & bit[positions[rule.later]])
     for rule in open_:
         if rule in broken:
-            one, other = rule.names
+            first, second = rule.names
             yield PlanFailure(
-                f"{one!r} and {other!r} share bytes, and the graph does not say which is first", rule.names
+                f"{first!r} and {second!r} share bytes, and the graph does not say which is first", rule.names
             )
             broken.discard(rule)
 
@@ -390,8 +390,8 @@ def _is_direct(rule: OrderRule, line: RunOrder) -> bool:
 
 def _reached(followers: Sequence[set[int]], bit: dict[int, int]) -> list[int]:
     """Return for each node the bits of those that depend on it, directly or not."""
-    found = [0] * len(followers)
+    reached = [0] * len(followers)
     for number in range(len(followers) - 1, -1, -1):
         for follower in followers[number]:
-            found[number] |= found[follower] | bit.get(follower, 0)
-    return found
+            reached[number] |= reached[follower] | bit.get(follower, 0)
+    return reached

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import TYPE_CHECKING
 
 import onnx
@@ -144,7 +144,7 @@ def _boxes_of_quantised(node: GraphNode, *, unsure: bool) -> Boxes | None:
     inside = node.function.graph
     if len(inside.inputs) != len(node.inputs) or len(inside.outputs) != len(node.outputs):
         return None
-    between = [one for one in inside.nodes if one.op_type not in _QUANTISING]
+    between = [inner for inner in inside.nodes if inner.op_type not in _QUANTISING]
     moving = between[0] if between else None
     if len(between) > 1 or (moving is not None and moving.domain not in table.STANDARD):
         return None
@@ -152,28 +152,32 @@ def _boxes_of_quantised(node: GraphNode, *, unsure: bool) -> Boxes | None:
     if operator not in table.JOINS | {"Reshape", "Split"}:
         return None
     if moving is None:
-        first = [one for one in inside.nodes if one.op_type == "DequantizeLinear"]
-        made = [one.outputs[0] for one in first]
+        first = [inner for inner in inside.nodes if inner.op_type == "DequantizeLinear"]
+        results_inside = [inner.outputs[0] for inner in first]
     else:
         read = moving.inputs if operator in table.JOINS else moving.inputs[:1]
         first = [value.maker for value in read if value is not None and value.maker is not None]
-        made = moving.outputs if len(first) == len(read) else []
-    last = [user for value in made for user in [one for one in inside.nodes if one.inputs[0] is value][:1]]
-    if not last or len(last) != len(made) or len(inside.nodes) != len({*first, *last, *between}):
+        results_inside = moving.outputs if len(first) == len(read) else []
+    last = [
+        user for value in results_inside for user in [inner for inner in inside.nodes if inner.inputs[0] is value][:1]
+    ]
+    if not last or len(last) != len(results_inside) or len(inside.nodes) != len({*first, *last, *between}):
         return None
     if operator == "Reshape" and (len(first) != 1 or first[0].inputs[0] is not inside.inputs[0]):
         return None
-    if any(one.op_type != "DequantizeLinear" for one in first) or any(one.op_type != "QuantizeLinear" for one in last):
+    if any(inner.op_type != "DequantizeLinear" for inner in first) or any(
+        inner.op_type != "QuantizeLinear" for inner in last
+    ):
         return None
     given = dict(zip(inside.inputs, node.inputs, strict=True))
     results = dict(zip(inside.outputs, node.outputs, strict=True))
-    if any(one.inputs[0] not in given for one in first) or any(one.outputs[0] not in results for one in last):
+    if any(inner.inputs[0] not in given for inner in first) or any(inner.outputs[0] not in results for inner in last):
         return None
-    if not all(_are_alike(one, other, given, unsure=unsure) for one in first for other in last):
+    if not all(_are_alike(inner, other, given, unsure=unsure) for inner in first for other in last):
         return None
-    operands = tuple(given[one.inputs[0]] for one in first if one.inputs[0] is not None)
+    operands = tuple(given[inner.inputs[0]] for inner in first if inner.inputs[0] is not None)
     axis = 0 if moving is None else moving.number("axis", 1 if operator in table.JOINS else 0)
-    return Boxes(operator, operands, tuple(results[one.outputs[0]] for one in last), axis)
+    return Boxes(operator, operands, tuple(results[inner.outputs[0]] for inner in last), axis)
 
 
 def _are_alike(first: GraphNode, last: GraphNode, operands: Mapping[Value, Value | None], *, unsure: bool) -> bool:
@@ -208,7 +212,7 @@ def _boxes_of_joined(node: GraphNode, *, unsure: bool) -> Boxes | None:
     if not len(scales) == len(zeros) == len(operands) + 1:
         return None
     ends = list(zip(scales, zeros, strict=True))
-    if any(one is None or not _is_single(one, unsure=unsure) for pair in ends for one in pair):
+    if any(operand is None or not _is_single(operand, unsure=unsure) for pair in ends for operand in pair):
         return None
     pairs = {_scale_and_zero(scale, zero) for scale, zero in ends if scale is not None and zero is not None}
     if len(pairs) > 1 or (None in pairs and not unsure):
@@ -304,7 +308,7 @@ def _split(boxes: Boxes) -> Iterator[tuple[Value, list[int]]]:
 
 
 def _corner(start: int, axis: int, whole: Sequence[int]) -> list[int]:
-    return [start if place == axis else 0 for place in range(len(whole))]
+    return [start if number == axis else 0 for number in range(len(whole))]
 
 
 def _axis(axis: int, sizes: Sequence[int] | None) -> int | None:
@@ -316,13 +320,13 @@ def _slice_corner(node: GraphNode, whole: Sequence[int]) -> list[int] | None:
     if node.opset < 10:
         starts = list(node.attributes.get("starts", ()))
         return table.slice_corner(whole, starts, list(node.attributes.get("axes", range(len(starts)))), [])
-    given = [*node.inputs[1:], None, None, None]
-    found = None if given[0] is None else given[0].whole_numbers
-    if found is None:
+    operands = [*node.inputs[1:], None, None, None]
+    begins = None if operands[0] is None else operands[0].whole_numbers
+    if begins is None:
         return None
-    axes = list(range(len(found))) if given[2] is None else given[2].whole_numbers
-    steps = [] if given[3] is None else given[3].whole_numbers
-    return table.slice_corner(whole, found, axes, steps)
+    axes = list(range(len(begins))) if operands[2] is None else operands[2].whole_numbers
+    steps = [] if operands[3] is None else operands[3].whole_numbers
+    return table.slice_corner(whole, begins, axes, steps)
 
 
 def _distance(whole: Value, box: Value, corner: Sequence[int]) -> int | None:
@@ -335,6 +339,32 @@ def _distance(whole: Value, box: Value, corner: Sequence[int]) -> int | None:
     return table.elements_before(outer, corner) * bits // 8 if table.is_contiguous(outer, inner) else None
 
 
+MOST_RUNS = 4
+"""A Slice of more runs of bytes counts as one that reads its whole operand."""
+
+
+def runs_read(node: GraphNode) -> list[tuple[int, int]] | None:
+    """Return the bytes of operand 0 that a Slice reads, by starts and ends; None where they are more runs, or it is not known which."""
+    whole, box = node.inputs[0], node.outputs[0]
+    if node.op_type != "Slice" or not node.is_standard or whole is None or any_open((*node.inputs, *node.outputs)):
+        return None
+    outer, inner, bits = whole.shape, box.shape, whole.bits
+    corner = None if outer is None else _slice_corner(node, outer)
+    if outer is None or inner is None or bits is None or corner is None or bits < 8 or len(outer) != len(inner):
+        return None
+    # Behind so many first indices, the rest of the box is one run.
+    first = next((axis for axis in range(len(outer)) if table.is_contiguous(outer[axis:], inner[axis:])), None)
+    if first is None or math.prod(inner[:first]) > MOST_RUNS:
+        return None
+    length = math.prod(inner[first:]) * bits // 8
+    ends = []
+    for index in product(*map(range, inner[:first])):
+        place = [start + step for start, step in zip(corner, index, strict=False)] + list(corner[first:])
+        start = table.elements_before(outer, place) * bits // 8
+        ends.append((start, start + length))
+    return ends
+
+
 # Results that are written over operands.
 
 
@@ -343,7 +373,7 @@ def written_over(node: GraphNode) -> Iterator[Link]:
     places = _places_over(node)
     if not places:
         return
-    read_elsewhere = {value for place, value in enumerate(node.inputs) if place not in places}
+    read_elsewhere = {value for index, value in enumerate(node.inputs) if index not in places}
     stable = _stable(node, places)
     for operand in dict.fromkeys(value for value in node.inputs if value is not None):
         if operand in read_elsewhere or operand not in stable:
@@ -419,8 +449,10 @@ def _appended(node: GraphNode, states: SharedStates) -> Iterator[Link]:
     else:
         places = table.APPENDS.get(node.operator, {}).items()
         inside = [(i, k) for i, k in places if i < len(node.outputs) and k < len(node.inputs)]
-        found = [(node.outputs[i], node.inputs[k]) for i, k in inside]
-        pairs = [(result, one) for result, one in found if one is not None and node.inputs.count(one) == 1]
+        ends = [(node.outputs[i], node.inputs[k]) for i, k in inside]
+        pairs = [
+            (result, operand) for result, operand in ends if operand is not None and node.inputs.count(operand) == 1
+        ]
     for result, operand in pairs:
         after = states.next_states.get(root_of(operand, states))
         is_next = after is not None and result.name and root_of(after, states) is result
@@ -432,7 +464,7 @@ def root_of(value: Value, states: SharedStates) -> Value:
     """Return the tensor that `value` is a view of, at any depth."""
     seen = value
     while seen.maker is not None:
-        views = [one.operand for one in held(seen.maker, states) if one.rule == "view" and one.result is seen]
+        views = [link.operand for link in held(seen.maker, states) if link.rule == "view" and link.result is seen]
         if not views:
             break
         seen = views[0]
@@ -497,11 +529,11 @@ class RunOrder:
     @cached_property
     def readers(self) -> dict[Value, list[GraphNode]]:
         """The nodes that read each value, in the order in which they run."""
-        found: dict[Value, list[GraphNode]] = {}
+        readers: dict[Value, list[GraphNode]] = {}
         for node, values in self.reads.items():
             for value in values:
-                found.setdefault(value, []).append(node)
-        return found
+                readers.setdefault(value, []).append(node)
+        return readers
 
     @cached_property
     def handed_out(self) -> frozenset[Value]:

@@ -135,7 +135,7 @@ def _longer_axes(before: Value, after: Value) -> list[int] | None:
     inner, outer = before.shape, after.shape
     if inner is None or outer is None or len(inner) != len(outer):
         return None
-    if any(one > other for one, other in zip(inner, outer, strict=True)):
+    if any(size > longer for size, longer in zip(inner, outer, strict=True)):
         return None
     return [axis for axis in range(len(inner)) if inner[axis] < outer[axis]]
 
@@ -170,7 +170,7 @@ def spread_tensors(states: CheckedStates, shared: SharedStates) -> dict[Value, t
 
     Each has the number of its rows, and the bytes from one to the next.
     """
-    found: dict[Value, tuple[int, int]] = {}
+    rows_of: dict[Value, tuple[int, int]] = {}
     for claim, before, after in zip(states.claims, states.inputs, states.outputs, strict=True):
         shape = before.shape
         if claim.strides is None or shape is None or not 0 <= (claim.axis or 0) < len(shape):
@@ -185,10 +185,10 @@ def spread_tensors(states: CheckedStates, shared: SharedStates) -> dict[Value, t
             todo.append(root_of(after, shared))
         while todo:
             value = todo.pop()
-            found[value] = (rows, pitch)
-            shown = (one for node in value.readers for one in held(node, shared) if one.rule == "view")
-            todo += (one.result for one in shown if one.operand is value and _has_rows(one.result, rows))
-    return found
+            rows_of[value] = (rows, pitch)
+            shown = (link for node in value.readers for link in held(node, shared) if link.rule == "view")
+            todo += (link.result for link in shown if link.operand is value and _has_rows(link.result, rows))
+    return rows_of
 
 
 def wrong_row_strides(

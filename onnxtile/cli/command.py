@@ -196,10 +196,12 @@ _MODELS = ("model", "other", "models")
 
 def require_there(given: Mapping[str, Any]) -> None:
     """Raise ModelError where an input is no file; where it is missing, with the file that may have been meant."""
-    for path in (given[name] for name in _READ if isinstance(given.get(name), Path)):
+    named = [given[name] for name in _READ if isinstance(given.get(name), Path)]
+    for path in named:
         if path.exists() or path.is_symlink():
             require_readable(path, ModelError)
-        else:
+    for path in (*named, *given.get("models", ())):
+        if not (path.exists() or path.is_symlink()):
             names = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
             near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.75)
             hint = f"did you mean {path.with_name(near[0])}?" if near else None

@@ -307,7 +307,14 @@ read_dims = _table_of(_dim)
 read_shapes = _table_of(_shape)
 """Returns whole shapes of inputs, by name: "1x3x224x224", or a sequence of sizes; a size may be a range, as in "1x3x48x(1:320)"."""
 
+
+def read_target(value: Any) -> str | Mapping[str, Any]:
+    """Return the name or the file of a target, or a table of what such a file says."""
+    return value if isinstance(value, Mapping) else str(read_file(value))
+
+
 FLAG = ValueKind(read_flag, flag=True)
+TARGET = ValueKind(read_target)
 COUNT = ValueKind(read_count, number_or_text)
 RUNS = ValueKind(read_runs, number_or_text)
 NATURAL = ValueKind(read_natural, number_or_text)

@@ -180,7 +180,7 @@ def build(
         progress("running C")
         runs = list(runs_of(opened, plan, wanted, max(RUNS, state_runs) if plan.states else RUNS))
         proof = _proof(program, source, opened, runs, tools, progress)
-    require_proved(proof)
+    require_proved(proof, wanted)
     return replace(made, proof=proof)
 
 

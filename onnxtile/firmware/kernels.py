@@ -1,8 +1,8 @@
-"""Kernels in C: the functions of the different kernels by emx-onnx-cgen, and those that differ in numbers alone as one function.
+"""Kernels in C: the functions of the different kernels, and those that differ in numbers alone as one function.
 
 emx-onnx-cgen writes a function of loops for each node of a model. Here the nodes are the different kernels, each with inputs of its own.
-Its functions have all sizes in their text. Those whose text is equal but for whole numbers become one, with these numbers as parameters:
-strips of a fitted model, and layers of a network, are calls of few functions.
+Some functions are templates of ours. All have their sizes in the text. Those whose text is equal but for whole numbers become one, with
+these numbers as parameters: strips of a fitted model, and layers of a network, are calls of few functions.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
+from math import prod
 from typing import Any
 
 import onnx
@@ -19,6 +20,7 @@ import onnx_ir as ir
 
 from onnxtile.firmware.own_kernels import function_in_c, included
 from onnxtile.firmware.program import IR_VERSION, DistinctKernel
+from onnxtile.firmware.templates import HEAD, template_of
 from onnxtile.model.submodel import assembled, tensor_type
 from onnxtile.system.errors import UsageError
 
@@ -52,8 +54,8 @@ class CParameter:
 
 
 @dataclass(frozen=True)
-class EmxFunction:
-    """A function as emx-onnx-cgen writes it: `before` are its helpers. Its own name is `KERNEL` in the text.
+class LoopFunction:
+    """A function of loops, as emx-onnx-cgen writes it: `before` are its helpers. Its own name is `KERNEL` in the text.
 
     `arguments` are the names of the operands in the kernel, in the order of the parameters.
     """
@@ -69,7 +71,7 @@ class EmxText:
     """The functions of several kernels, in the order of the kernels. `head` has the includes and helpers that they share."""
 
     head: str
-    functions: tuple[EmxFunction, ...]
+    functions: tuple[LoopFunction, ...]
 
 
 def require_emx() -> None:
@@ -201,7 +203,7 @@ def _parsed(text: str, kernels: Sequence[DistinctKernel]) -> EmxText:
             raise _UnknownText("it allocates memory, or reads files")
         own = re.compile(rf"\b{name}")
         made.append(
-            EmxFunction(own.sub("KERNEL", before).strip(), _parameters(parameters), own.sub("KERNEL", body), operands)
+            LoopFunction(own.sub("KERNEL", before).strip(), _parameters(parameters), own.sub("KERNEL", body), operands)
         )
     return EmxText(_WEIGHTS.sub("", start), tuple(made))
 
@@ -316,7 +318,7 @@ class Skeleton:
     texts: tuple[str, ...]
 
 
-def _skeleton(function: EmxFunction) -> tuple[Skeleton, tuple[int, ...]]:
+def _skeleton(function: LoopFunction) -> tuple[Skeleton, tuple[int, ...]]:
     sizes = {one.name: one.sizes for one in function.parameters if len(one.sizes) > 1}
     tokens = _flat([match[0] for match in _TOKEN.finditer(function.body)], sizes)
     texts, numbers = [""], []
@@ -367,7 +369,7 @@ def kernels_in_c(
 
     Each of the `heavy` kernels has a function of its own, in which all numbers are constants.
     """
-    made = _emx_kernels([kernel for kernel in kernels if kernel.own is None], name, heavy)
+    made = _loop_kernels([kernel for kernel in kernels if kernel.own is None], name, heavy)
     functions, found, emx = list(made.functions), list[CKernel](), iter(made.kernels)
     numbers: dict[str, int] = {}
     for kernel in kernels:
@@ -385,13 +387,31 @@ def kernels_in_c(
     return CKernels(head, tuple(functions), tuple(found))
 
 
-def _emx_kernels(kernels: Sequence[DistinctKernel], name: str, heavy: Collection[DistinctKernel]) -> CKernels:
+def _templated(kernel: DistinctKernel) -> LoopFunction | None:
+    """Return the function of a kernel whose text is ours; None for one of emx-onnx-cgen."""
+    text, forms = template_of(kernel), dict(kernel.tensors)
+    if text is None:
+        return None
+    parameters = tuple(
+        CParameter(
+            f"{'' if own.startswith('o') else 'const '}{CTYPES[forms[own].dtype]}", own, (prod(forms[own].sizes),)
+        )
+        for own in text.operands
+    )
+    return LoopFunction(text.before, parameters, text.body, text.operands)
+
+
+def _loop_kernels(kernels: Sequence[DistinctKernel], name: str, heavy: Collection[DistinctKernel]) -> CKernels:
+    functions_of = {kernel: _templated(kernel) for kernel in kernels}
+    others = [kernel for kernel, function in functions_of.items() if function is None]
     require_emx()
-    require_operators(kernels)
-    text = compiled(kernels)
+    require_operators(others)
+    text = compiled(others)
+    functions_of.update(zip(others, text.functions, strict=True))
+    loops = [function for function in functions_of.values() if function is not None]
     groups: dict[tuple[Skeleton, tuple[int, ...] | None], list[int]] = {}
     numbers: list[tuple[int, ...]] = []
-    for place, function in enumerate(text.functions):
+    for place, function in enumerate(loops):
         skeleton, own = _skeleton(function)
         numbers.append(own)
         groups.setdefault((skeleton, own if kernels[place] in heavy else None), []).append(place)
@@ -407,8 +427,8 @@ def _emx_kernels(kernels: Sequence[DistinctKernel], name: str, heavy: Collection
         )
         for row, place in enumerate(places):
             own = tuple(column[row] for column in varied)
-            made[place] = CKernel(len(functions) - 1, own, text.functions[place].arguments)
-    head = _needed(text.head, "".join(function.text for function in functions))
+            made[place] = CKernel(len(functions) - 1, own, loops[place].arguments)
+    head = _needed(text.head or HEAD, "".join(function.text for function in functions))
     return CKernels(head, tuple(functions), tuple(made[place] for place in range(len(kernels))))
 
 

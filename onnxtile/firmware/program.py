@@ -51,7 +51,8 @@ class DistinctKernel:
 
     `tensors` has the types by these names. `fixed` has the constants, as serialised tensors, whose numbers decide what the kernel is.
     `opsets` are the versions of operators. `label` is the first node that runs it, for messages, and `macs` are its multiply-accumulates
-    (0 where no rule counts them). `own` is the call of the user's function that runs it, where there is one.
+    (0 where no rule counts them). `own` is the call of the user's function that runs it, where there is one. One `of_island` is for float
+    operators between quantised tensors, and rounds as these do.
     """
 
     node: bytes
@@ -61,6 +62,7 @@ class DistinctKernel:
     label: str = field(compare=False)
     op_type: str = field(compare=False)
     own: OwnCall | None = None
+    of_island: bool = False
     macs: int = field(default=0, compare=False)
 
 

@@ -137,6 +137,7 @@ class _Planned:
             if value not in self._constants and value.producer() is not None:
                 self._places.setdefault(value, place)
         self._taken = taken
+        self._is_inside = ends is not None
 
     def program(self) -> CProgram:
         """Return the whole program of the main graph."""
@@ -413,6 +414,7 @@ class _Planned:
             tuple(sorted(opsets.items())),
             name,
             node.op_type,
+            of_island=self._is_inside and node.op_type.startswith("QLinear"),
             macs=self._macs(node),
         )
         places = {own: self._places.of(value) for value, own in (*names.items(), *made.items())}

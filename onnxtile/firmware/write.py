@@ -371,7 +371,7 @@ def _kernel_rows(kernels: Iterable[CKernel], functions: Sequence[CFunction]) -> 
 
 
 _HEAD = """\
-/* A model in C, in the memory that onnxtile planned. Kernels by emx-onnx-cgen. Generated: do not edit. */
+/* A model in C, in the memory that onnxtile planned. Kernels by emx-onnx-cgen and onnxtile. Generated: do not edit. */
 #include "${title}.h"
 
 #include <string.h>

@@ -307,4 +307,7 @@ def _join(name: str, reads: Sequence[int], whole: int, tensors: Sequence[FitTens
 
 
 def _same_rows(about: FitTensor, count: int) -> AxisLinks | None:
-    return None if about.axis is None else (AxisLink(about.axis),) * count
+    """Return the links of operands whose rows are those of the result; a sum has rows of none of its axes."""
+    if about.axis is None and not about.folds:
+        return None
+    return (AxisLink(about.axis or 0),) * count

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from onnxtile.model.constants import Constants, made_tensor
 from onnxtile.model.graph_writer import Names
+from onnxtile.model.modules import ModulePath, module_note, module_path
 from onnxtile.model.node_kinds import RandomNodes
 from onnxtile.model.opset import opset_of
 from onnxtile.operators.node_view import STANDARD, NodeView, NotApplicable
@@ -158,7 +159,7 @@ class ModelEdit:
             part = results[0]
             sizes = sizes or self.constant(f"{part.name}/sizes", np.asarray(self.sizes(part), np.int64))
             inputs = [inputs[0], sizes]
-        self._insert(before, (domain, op), inputs, results, attributes)
+        self._insert(before, (domain, op), inputs, results, attributes, module_path(node.name, node.metadata_props))
 
     def _groups(self, node: ir.Node, result: ir.Value) -> list[ir.Attr]:
         """Return the attribute `group` of a node for a part of its channels: each channel of a depthwise convolution is a group."""
@@ -187,9 +188,12 @@ class ModelEdit:
         inputs: Sequence[ir.Value | None],
         results: Sequence[ir.Value],
         attributes: Iterable[ir.Attr],
+        path: ModulePath = (),
     ) -> None:
+        """Add a node inside the modules `path`; a node that no module has is outside of all."""
         name = self.names.fresh(f"{results[0].name}/{operator[1]}")
-        node = ir.Node(*operator, inputs, attributes, outputs=results, name=name)
+        notes = module_note(path, name)
+        node = ir.Node(*operator, inputs, attributes, outputs=results, name=name, metadata_props=notes)
         if before is None:
             self.model.graph.append(node)
         else:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -178,10 +179,14 @@ class RegionTracer:
             makes = tuple([self._patch(self._made(kernel, result, rows)) for result in kernel.makes])
             self._op(number, operands, makes)
             for result, patch in zip(kernel.makes, makes, strict=True):
+                before = held.get(result)
+                if self.tensors[result].folds:
+                    held[result] = patch if before is None else self._join(result, [before, patch])
+                    parts.get(result, [])[:] = [held[result]]
+                    continue
                 if result in self.results:
                     parts[result].append(patch)
                 if result in readers:
-                    before = held.get(result)
                     held[result] = patch if before is None else self._join(result, [before, patch])
 
     def _rows_in(self, strip: int) -> Iterator[list[PatchRange | None]]:
@@ -317,13 +322,14 @@ def live_bytes(
     dying: Collection[int],
     given: Sequence[int] = (),
     left: Sequence[int] = (),
+    ending: Mapping[int, int] = MappingProxyType({}),
 ) -> LiveBytes:
     """Return the live bytes of the operations of `trace`.
 
     Whole tensors of `dying` live until their last read here; other tensors from outside of the region are not counted. Results live on.
-    So do patches that are `left`; those that are `given` live from the start.
+    So do patches that are `left`; those that are `given` live from the start. Of tensors in `ending` only so many bytes are counted.
     """
-    return _Count(trace, kernels, tensors, dying, given, left).run()
+    return _Count(trace, kernels, tensors, dying, given, left, ending).run()
 
 
 class _Count:
@@ -335,9 +341,13 @@ class _Count:
         dying: Collection[int],
         given: Sequence[int],
         left: Sequence[int],
+        ending: Mapping[int, int],
     ) -> None:
         self.trace, self.kernels, self.tensors = trace, kernels, tensors
         self.sizes = [self._size(patch) for patch in trace.patches]
+        for tensor, size in ending.items():
+            if tensor in trace.whole:
+                self.sizes[trace.whole[tensor]] = size
         written = {number for op in trace.ops for number in op.makes}
         self.last = {number: at for at, op in enumerate(trace.ops) for number in (*op.makes, *op.reads)}
         self.later: dict[int, list[int]] = {}
@@ -376,7 +386,7 @@ class _Count:
 
     def _size(self, patch: Patch) -> int:
         about, (start, stop) = self.tensors[patch.tensor], patch.rows
-        return 0 if about.is_outside and stop - start == about.rows else aligned(about.row_bytes * (stop - start))
+        return 0 if about.is_outside and stop - start == about.rows else aligned(about.bytes_of(stop - start))
 
     def run(self) -> LiveBytes:
         """Count the live bytes while each operation runs."""
@@ -416,7 +426,9 @@ class _Count:
     def _shared(self, at: int, op: PieceOp) -> int | None:
         """Return the operand whose bytes the result takes; None where it has its own."""
         if op.kernel is None:
-            return op.reads[0] if len(op.reads) == 1 and self._is_contiguous(op) else None
+            # Sums are written over the sum so far.
+            is_over = len(op.reads) == 1 or (self._folds(op) and self.last[op.reads[0]] == at)
+            return op.reads[0] if is_over and self._is_contiguous(op) else None
         kernel = self.kernels[op.kernel]
         if kernel.is_view:
             return op.reads[0]
@@ -444,7 +456,10 @@ class _Count:
     def _is_join(self, op: PieceOp) -> bool:
         if op.kernel is not None:
             return self.kernels[op.kernel].is_join or self.kernels[op.kernel].is_island_join
-        return len(op.reads) > 1 and self._is_contiguous(op)
+        return len(op.reads) > 1 and self._is_contiguous(op) and not self._folds(op)
+
+    def _folds(self, op: PieceOp) -> bool:
+        return bool(self.tensors[self.trace.patches[op.makes[0]].tensor].folds)
 
     def _is_split(self, op: PieceOp) -> bool:
         return op.kernel is not None and self.kernels[op.kernel].is_split
@@ -527,6 +542,49 @@ class GivenPieces:
         ]
 
 
+# The bytes of graph inputs in the arena that a region reads in strips: each row lives until the last strip that reads it.
+
+
+class InputRows:
+    """The bytes of the inputs of `dying` that die row by row in the region of `about`."""
+
+    def __init__(self, about: RegionTracer, dying: Collection[int]) -> None:
+        self.about, self.count = about, len(about.rows[0].news)
+        self.after = {tensor: self._after(tensor) for tensor in sorted(dying) if about.tensors[tensor].dies_by_rows}
+        """The bytes of each that live on after each strip; the first number is that before the first strip."""
+        self.living: RowNumbers = sum((sizes[1:] for sizes in self.after.values()), np.zeros(self.count, np.int64))
+        """The bytes of all of them that live on after each strip."""
+
+    def ending(self, strip: int) -> dict[int, int]:
+        """Return the bytes of each that live before a strip and not after it."""
+        return {tensor: int(sizes[strip] - sizes[strip + 1]) for tensor, sizes in self.after.items()}
+
+    def _after(self, tensor: int) -> RowNumbers:
+        about = self.about.tensors[tensor]
+        first = np.full(self.count + 1, about.rows, np.int64)
+        for kernel, span in zip(self.about.kernels, self.about.rows, strict=True):
+            for index, read in enumerate(kernel.reads):
+                if read == tensor:
+                    first[:-1] = np.minimum(first[:-1], span.needs[index].starts)
+        # A row that a later strip reads lives on; the first strip finds all of them.
+        first = np.minimum.accumulate(first[::-1])[::-1]
+        first[0] = 0
+        return bytes_from(about, first)
+
+
+def bytes_from(about: FitTensor, first: RowNumbers) -> RowNumbers:
+    """Return the bytes of a tensor from each of the rows `first` on, in whole blocks: the end of each plane."""
+    plane, row = about.row_bytes * about.rows // about.planes, about.row_bytes // about.planes
+    total, before = np.zeros(len(first), np.int64), np.zeros(len(first), np.int64)
+    for start in range(0, plane * about.planes, plane or 1):
+        low = (start + first * row) // ALIGNMENT * ALIGNMENT
+        end = -(-(start + plane) // ALIGNMENT) * ALIGNMENT
+        # A block may have bytes of two planes.
+        total += np.where(first < about.rows, end - np.maximum(low, before), 0)
+        before = np.where(first < about.rows, end, before)
+    return total
+
+
 # The bytes that live while a kernel runs as it is.
 
 
@@ -565,7 +623,7 @@ def uncut_peak(network: Network) -> int:
     results = [result for kernel in network.kernels for result in kernel.makes if network.last_reads[result] >= count]
     ranges = UncutRegion(network.kernels, network.tensors, results).ranges(whole)
     trace = RegionTracer(network.kernels, network.tensors, results, ranges, whole).trace()
-    return live_bytes(trace, network.kernels, network.tensors, ()).peak
+    return live_bytes(trace, network.kernels, network.tensors, network.given).peak
 
 
 # The costs of a region that is cut: counted on one strip of each kind, since most strips of a region are alike.
@@ -632,6 +690,7 @@ class _StripCosts:
         self.results, self.dying = results, frozenset(dying) - set(about.given)
         self.count = len(about.rows[0].news)
         self.pieces = GivenPieces(about, frozenset(dying))
+        self.inputs = InputRows(about, self.dying)
         self.done = sum((self._row_bytes(tensor) for tensor in results), np.zeros(self.count + 1, np.int64))
         self.loads = [0] * (1 + max(region.bases))
         self.counted: dict[int, tuple[StripTrace, LiveBytes]] = {}
@@ -640,23 +699,27 @@ class _StripCosts:
     def _row_bytes(self, tensor: int) -> RowNumbers:
         """Return the bytes of the strips of a result that are complete before each strip."""
         about = self.region.tensors[tensor]
-        lengths = self.about.rows[self.about.makers[tensor]].news.lengths
+        news = self.about.rows[self.about.makers[tensor]].news
+        # A sum is complete with its last part; before that it is among the patches that are kept.
+        lengths = (news.stops == about.rows).astype(np.int64) if about.folds else news.lengths
         sizes = -(-lengths * about.row_bytes // ALIGNMENT) * ALIGNMENT
         return np.concatenate(([0], np.cumsum(sizes)))
 
     def cost(self, kernels: Sequence[FitKernel], ranges: list[StripRanges], limit: LoadLimit | None) -> CutCost | int:
         """Count one strip of each kind, until a kernel exceeds the limit."""
-        # Late strips, but the last one, have most bytes beside them.
-        self._measure(max(self.count - 2, 0))
+        # Late strips, but the last one, have most bytes beside them, unless rows of inputs die before.
+        beside = self.done[:-1] + np.array(self.pieces.living[:-1]) + self.inputs.living
+        self._measure(max(self.count - 2, 0) if not self.inputs.after else int(beside.argmax()))
         if limit is not None and limit.exceeding(self.loads):
             return limit.exceeding(self.loads)
         kinds: dict[bytes, list[int]] = {}
         outlines = _outlines(kernels, ranges) if self.count > 1 else np.zeros((1, 0), np.int64)
         for strip, outline in enumerate(outlines):
-            kinds.setdefault(outline.tobytes() + self.pieces.places[strip], []).append(strip)
+            ending = repr(self.inputs.ending(strip)).encode() if self.inputs.after else b""
+            kinds.setdefault(outline.tobytes() + self.pieces.places[strip] + ending, []).append(strip)
         for strips in sorted(kinds.values(), key=lambda strips: -(strips[-1] % (self.count - 1 or 1))):
             # Of equal strips the last has most results beside it, unless pieces that were handed over die before.
-            fullest = max(strips, key=lambda strip: (int(self.done[strip]) + self.pieces.living[strip], strip))
+            fullest = max(strips, key=lambda strip: (int(beside[strip]), strip))
             self._measure(fullest)
             if limit is not None and limit.exceeding(self.loads):
                 return limit.exceeding(self.loads)
@@ -670,19 +733,22 @@ class _StripCosts:
             return
         at_end = strip == self.count - 1
         measured = self.about.strip(strip)
-        operands = 0 if at_end else sum(self._size(tensor) for tensor in self.dying)
+        by_rows = self.inputs.after.keys()
+        operands = 0 if at_end else sum(self._size(tensor) for tensor in self.dying - by_rows)
+        operands += int(self.inputs.living[strip])
         pieces = self.pieces.living[strip] - self.pieces.size(measured.pieces)
         beside = int(self.done[strip]) + operands + pieces + self._kept_of_others(measured)
         live = live_bytes(
             measured.trace,
             self.about.kernels,
             self.about.tensors,
-            self.dying if at_end else (),
+            self.dying if at_end else by_rows,
             (*measured.given, *measured.pieces.values()),
             (
                 *measured.left,
                 *(patch for piece, patch in measured.pieces.items() if self.pieces.lives_after(piece, strip)),
             ),
+            self.inputs.ending(strip),
         )
         self.peak = max(self.peak, live.peak + beside)
         self.rest = max(self.rest, live.first + beside)
@@ -712,7 +778,7 @@ class _StripCosts:
             tensor, rows = patches[patch]
             others = weights[makers[tensor]] - 1 if tensor in makers else 0
             if others:
-                size = self.region.tensors[tensor].row_bytes * (rows[1] - rows[0])
+                size = self.region.tensors[tensor].bytes_of(rows[1] - rows[0])
                 kept[tensor] = max(kept.get(tensor, 0), others * aligned(size))
         return sum(kept.values())
 

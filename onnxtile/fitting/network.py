@@ -8,6 +8,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+from onnxtile.kernels.aliases import MOST_RUNS
 from onnxtile.operators.reads import AxisLink, AxisLinks
 
 
@@ -15,7 +16,7 @@ from onnxtile.operators.reads import AxisLink, AxisLinks
 class FitTensor:
     """A tensor made at run time. `axis` is that of its rows, None where it has none.
 
-    `is_outside` says that its bytes are not in the arena (a graph input), `is_kept` that it lives to the end (a graph output).
+    `is_outside` says that its bytes are not in the arena, `is_kept` that it lives to the end (a graph output).
     """
 
     name: str
@@ -26,12 +27,24 @@ class FitTensor:
     is_kept: bool = False
     is_inside: bool = False
     """Whether it is made and read inside of one kernel that several nodes run as, so that it takes no bytes."""
+    is_given: bool = False
+    """Whether it is a graph input in the arena: there from the start, and free after its last read."""
+    is_quantised: bool = False
+    """Whether it is floats that a QuantizeLinear reads. Its Slices run in the island of this node, which reads all of it to the plan."""
     dtype: Any = field(default=None, compare=False, repr=False)
     """The element type, for the writer."""
+    folds: int = 0
+    """The elements of the axis that it is reduced from, part by part, which count as its rows; 0 for any other tensor.
+
+    Each part makes all its elements, and `joined_by` is the operator that puts those of two parts together.
+    """
+    joined_by: str = ""
 
     @cached_property
     def rows(self) -> int:
         """The number of rows; 1 without such an axis."""
+        if self.folds:
+            return self.folds
         return 1 if self.axis is None else self.dims[self.axis]
 
     @cached_property
@@ -42,12 +55,26 @@ class FitTensor:
     @property
     def size(self) -> int:
         """The bytes of the whole tensor in the arena."""
-        return 0 if self.is_outside else self.row_bytes * self.rows
+        return 0 if self.is_outside else self.bytes_of(self.rows)
+
+    def bytes_of(self, rows: int) -> int:
+        """Return the bytes of a number of rows."""
+        return self.row_bytes * (min(rows, 1) if self.folds else rows)
 
     @property
     def has_contiguous_rows(self) -> bool:
         """Whether ranges of rows of the tensor have consecutive bytes."""
         return self.axis is None or all(length == 1 for length in self.dims[: self.axis])
+
+    @property
+    def planes(self) -> int:
+        """The number of runs of bytes that a range of rows is."""
+        return prod(self.dims[: self.axis]) if self.axis is not None else 1
+
+    @property
+    def dies_by_rows(self) -> bool:
+        """Whether the plan frees rows that no later Slice reads, while others are still read."""
+        return self.is_given and not self.is_quantised and self.axis is not None and self.planes <= MOST_RUNS
 
 
 @dataclass(frozen=True)
@@ -95,6 +122,11 @@ class Network:
 
     tensors: Sequence[FitTensor]
     kernels: Sequence[FitKernel]
+
+    @cached_property
+    def given(self) -> list[int]:
+        """The graph inputs in the arena."""
+        return [tensor for tensor, about in enumerate(self.tensors) if about.is_given]
 
     @cached_property
     def last_reads(self) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
@@ -14,12 +14,13 @@ from onnxtile.fusion.pattern import select
 from onnxtile.kernels.aliases import LayoutFacts, joins_quantised, overwritable
 from onnxtile.model.constants import Constants
 from onnxtile.model.graph_writer import Names
-from onnxtile.model.node_kinds import RandomNodes, dequantises, is_quantised
+from onnxtile.model.node_kinds import RandomNodes, dequantises, is_quantised, quantises
 from onnxtile.model.topology import dependencies, has_body, node_id
 from onnxtile.operators.families.movement import slice_ranges
 from onnxtile.operators.node_view import NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLink, AxisLinks
-from onnxtile.operators.table import axis_links, sharing_of, slides, work_of
+from onnxtile.operators.row import Folding
+from onnxtile.operators.table import axis_links, folding_of, sharing_of, slides, work_of
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
 
 # Quantised models: tensors inside of islands, which run as one kernel, take no bytes and are never handed over.
@@ -111,11 +112,24 @@ class KernelSource:
     """The windows along each axis after the channels, of an operator that has some."""
 
 
+_EXTREMES = frozenset({"Max", "Min"})
+"""The operators that put parts together with the same result in any order."""
+
+
+@dataclass(frozen=True)
+class FoldedRows:
+    """How a result is reduced from `rows` rows of its operands: the operator that puts parts together, and the links of the operands."""
+
+    join: str
+    rows: int
+    links: AxisLinks
+
+
 class _NetworkReader:
     def __init__(
-        self, model: ir.Model, shapes: Shapes, constants: Constants, of_islands: IslandTensors, exact: bool
+        self, model: ir.Model, shapes: Shapes, constants: Constants, of_islands: IslandTensors, exact: bool, io: str
     ) -> None:
-        self.inside, self.of_islands, self.exact = of_islands.inside, of_islands, exact
+        self.inside, self.of_islands, self.exact, self.io = of_islands.inside, of_islands, exact, io
         self.model, self.shapes, self.constants = model, shapes, constants
         self.facts = LayoutFacts(model, shapes, constants)
         self.opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
@@ -129,6 +143,7 @@ class _NetworkReader:
         self._linked: dict[tuple[ir.Node, int], AxisLinks | None] = {}
         """The links of each node along each axis: a node with many operands is asked for each of them."""
         self.axes = self._axes()
+        self.folded = dict(self._folded())
 
     def _values(self) -> Iterable[ir.Value]:
         yield from self.model.graph.inputs
@@ -201,6 +216,42 @@ class _NetworkReader:
         # A join or a split of rows keeps their axis.
         return own if sharing_of(node) in {"cut", "join"} and own < rank else None
 
+    def _folded(self) -> Iterator[tuple[ir.Value, FoldedRows]]:
+        """Yield the results that are reduced from rows of their operands, part by part."""
+        for node in self.nodes:
+            folding, result = folding_of(node), node.outputs[0]
+            if folding is None or len(node.outputs) > 1 or result in self.inside or not self._may_fold(folding, result):
+                continue
+            links = next((links for links in self._folds(node, folding) if links is not None), None)
+            if links is not None:
+                rows = next(
+                    self._rows(value) for place, value in self.reads(node) if place is not None and links[place]
+                )
+                yield result, FoldedRows(folding.join, rows, links)
+
+    def _may_fold(self, folding: Folding, result: ir.Value) -> bool:
+        """Return whether parts may be put together in any order: sums and products of floats not where each bit counts."""
+        dtype = self.shapes.dtype(result)
+        return folding.join in _EXTREMES or not self.exact or (dtype is not None and not dtype.is_floating_point())
+
+    def _folds(self, node: ir.Node, folding: Folding) -> Iterator[AxisLinks | None]:
+        """Yield the links of the operands of a node along the rows of each of its operands; None where these are not reduced."""
+        view, read = NodeView(node, self.shapes, self.constants, self.opset), self.reads(node)
+        for place, value in read:
+            axis = self.axes[value]
+            if place is None or axis is None or self._rows(value) < 2:
+                continue
+            try:
+                links = folding.reads(view, place, axis)
+            except NotApplicable:
+                continue
+            linked = ((links[other], operand) for other, operand in read if other is not None)
+            yield links if all(link is None or link.axis == self.axes[operand] for link, operand in linked) else None
+
+    def _rows(self, value: ir.Value) -> int:
+        axis, sizes = self.axes[value], self.shapes.sizes(value)
+        return 1 if axis is None or not sizes else sizes[axis]
+
     def _links(self, node: ir.Node, axis: int | None) -> AxisLinks | None:
         if axis is None or node.op_identifier() in self.model.functions:
             return None
@@ -223,16 +274,20 @@ class _NetworkReader:
         elements = prod(dims)
         item = size // elements if elements and dtype is not None else 0
         is_input = value.producer() is None
-        is_inside = value in self.inside
+        is_outside = self.io != "inside" if is_input else is_output and self.io == "outside"
+        is_inside, folded = value in self.inside, self.folded.get(value)
         return FitTensor(
             value.name or "",
             dims,
             0 if is_inside else item,
-            self.axes[value],
-            is_input,
+            self.axes[value] if folded is None else None,
+            is_outside,
             is_output,
             is_inside,
+            is_input and not is_outside,
+            is_input and any(quantises(use.node) for use in value.uses()),
             dtype,
+            *(() if folded is None else (folded.rows, folded.join)),
         )
 
     def _kernel(self, node: ir.Node) -> FitKernel:
@@ -269,7 +324,9 @@ class _NetworkReader:
         )
 
     def _cut(self, node: ir.Node) -> AxisLinks | None:
-        """Return the links of a node whose results all have one axis of rows; None where it is not cut."""
+        """Return the links of a node whose results all have one axis of rows, or are reduced from rows; None where it is not cut."""
+        if node.outputs[0] in self.folded:
+            return self.folded[node.outputs[0]].links
         if has_body(node) or self._may_round(node) or not self._is_alike(node):
             return None
         links = self._links(node, self.axes[node.outputs[0]])
@@ -371,9 +428,11 @@ def read_network(
     of_islands: IslandTensors | None = None,
     *,
     exact: bool = False,
+    io: str = "outputs",
 ) -> Network:
     """Return the kernels of the main graph of `model` and the tensors between them; values inside of islands take no bytes.
 
-    With `exact`, only kernels are cut whose pieces are equal to the whole in the last bit.
+    `io` says which inputs and outputs are in the arena, as in a plan; inputs that are may be written over. With `exact`, only kernels are
+    cut whose pieces are equal to the whole in the last bit.
     """
-    return _NetworkReader(model, shapes, constants, of_islands or IslandTensors(), exact).network()
+    return _NetworkReader(model, shapes, constants, of_islands or IslandTensors(), exact, io).network()

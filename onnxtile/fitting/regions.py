@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -98,6 +99,8 @@ class Regions:
         self._tensors = list(network.tensors)
         self.counted = 0
         """The kernels of the regions whose costs were counted: the work that was done."""
+        self.limit = sys.maxsize
+        """No better way to cut a region is looked for once this many kernels are counted, at whatever place."""
         self.is_cut_short = False
         """Whether a bound of its work ended the last search, or one of the last attempts, so that a smaller schedule may exist."""
         self._known: dict[tuple[int, int, Cut], RegionCost | None] = {}
@@ -114,7 +117,7 @@ class Regions:
         """The places where one tensor lives, with this tensor."""
         count = len(self.network.kernels)
         tensors, numbers = [0] * (count + 2), [0] * (count + 2)
-        for tensor, index in self.makers.items():
+        for tensor, index in self.origins.items():
             last = self.network.last_reads[tensor]
             if last > index:
                 for at, sign in ((index + 1, 1), (last + 1, -1)):
@@ -127,7 +130,7 @@ class Regions:
     def live_sizes(self) -> list[int]:
         """The bytes that live at each place."""
         changes, last = [0] * (len(self.network.kernels) + 2), self.network.last_reads
-        for tensor, index in self.makers.items():
+        for tensor, index in self.origins.items():
             if last[tensor] > index:
                 changes[index + 1] += self.size(tensor)
                 changes[last[tensor] + 1] -= self.size(tensor)
@@ -309,7 +312,7 @@ class Regions:
         last_reads = self.network.last_reads
         tensors: list[list[tuple[int, int]]] = [[] for _ in self.network.kernels]
         groups: list[list[tuple[int, frozenset[int]]]] = [[] for _ in self.network.kernels]
-        for tensor, maker in self.makers.items():
+        for tensor, maker in self.origins.items():
             if maker < last_reads[tensor] < len(tensors):
                 tensors[last_reads[tensor]].append((self.size(tensor), maker))
         for first in sorted(self.groups, reverse=True):
@@ -319,7 +322,11 @@ class Regions:
     def dying(self, start: int, stop: int) -> set[int]:
         """Return the tensors from before a region that it reads last."""
         read = {tensor for kernel in self.network.kernels[start:stop] for tensor in kernel.reads}
-        return {t for t in read if self.network.last_reads[t] < stop and self.makers.get(t, start) < start}
+        return {t for t in read if self.network.last_reads[t] < stop and self.origins.get(t, start) < start}
+
+    def dying_by_rows(self, start: int, stop: int) -> set[int]:
+        """Return the tensors from before a region that it reads last, and whose rows die one after the other where it is cut."""
+        return {tensor for tensor in self.dying(start, stop) if self.network.tensors[tensor].dies_by_rows}
 
     def _passing(self, start: int, stop: int, cut: Cut = WHOLE) -> int:
         """Return the bytes from before a region that live throughout it, without tensors in pieces."""
@@ -333,10 +340,12 @@ class Regions:
         """The bytes that every schedule takes at least: those of a kernel that is cut neither into rows nor into channels."""
         in_chunks = {index for group in self.groups.values() for index in group.places}
         uncut = (region for region in self.whole if self.network.kernels[region.start].links is None)
-        alone = (
-            region.peak - self._passing(region.start, region.stop) for region in uncut if region.start not in in_chunks
-        )
+        alone = (self.alone_bytes(region.start) for region in uncut if region.start not in in_chunks)
         return max(alone, default=0)
+
+    def alone_bytes(self, index: int) -> int:
+        """Return the bytes of the operands and results of a kernel as it is, without those of tensors that pass by."""
+        return self.whole[index].peak - self._passing(index, index + 1)
 
     def fixed(self, start: int, stop: int) -> tuple[int, ...]:
         """Return the numbers of the kernels of a region that lie in no group of hidden channels."""
@@ -390,13 +399,18 @@ class Regions:
         """The place of the kernel that makes each tensor."""
         return {tensor: index for index, kernel in enumerate(self.network.kernels) for tensor in kernel.makes}
 
+    @cached_property
+    def origins(self) -> dict[int, int]:
+        """The place of the kernel that makes each tensor; -1 for a graph input in the arena."""
+        return {**dict.fromkeys(self.network.given, -1), **self.makers}
+
     def from_narrower(self, start: int, tensor: int) -> frozenset[int]:
         """Return `tensor`, and those that it is computed from back to narrower ones, which stay kept."""
         tensors, pending = {tensor}, [tensor]
         while pending:
             operand = pending.pop()
             for source in self.network.kernels[self.makers[operand]].reads:
-                wide = self.row_bytes(source) * 2 > self.row_bytes(operand)
+                wide = self.row_bytes(source) * 2 > self.row_bytes(operand) and not self.network.tensors[source].folds
                 if wide and source not in tensors and self.makers.get(source, -1) >= start:
                     tensors.add(source)
                     pending.append(source)

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil
+from math import ceil, log2
 from typing import TypeAlias
 
 from onnxtile.fitting.live_bytes import ALIGNMENT
@@ -69,9 +69,14 @@ class RegionCuts:
         self._found: dict[tuple[int, int, Cut], list[RegionCost]] = {}
 
     @property
+    def bound(self) -> int:
+        """The kernels that all searches with these ways count, at most."""
+        return max(self.depth * all_effort(len(self.regions.network.kernels)), self.regions.counted)
+
+    @property
     def is_spent(self) -> bool:
         """Whether the effort is used up; the regions then note that a search was cut short."""
-        spent = self.regions.counted >= self.most
+        spent = self.regions.counted >= min(self.most, self.regions.limit)
         self.regions.is_cut_short |= spent
         return spent
 
@@ -474,7 +479,7 @@ class PiecesSearch:
             if self.cuts.is_spent:
                 return
             ways: list[RegionCost] = []
-            self.progress("searching", self.regions.counted)
+            self.progress("searching", self.regions.counted, self.cuts.bound)
             choices = [parted for parted in self.choices(index, stop) if self._is_worth(index, stop, given, parted)]
             for parted in choices:
                 ways += self.cuts.of(index, stop, Cut(given=given, parted=parted))
@@ -511,8 +516,8 @@ class PiecesSearch:
         joined = results - self._size(parted)
         if after + results + joined > capacity:
             joined = regions.largest_copied(start, stop, parted)
-        # Operands in pieces die while the results are made; others live until the last strip is done.
-        dying = self._size(regions.dying(start, stop) & pieces)
+        # Operands in pieces, and inputs, die while the results are made; others live until the last strip is done.
+        dying = self._size(regions.dying(start, stop) & pieces | regions.dying_by_rows(start, stop))
         if max(before, before - dying + results, after + results + joined) > capacity:
             return False
         if after + regions.least_kept(start, stop) + (0 if pieces else results * 3 // 4) > capacity:
@@ -567,6 +572,29 @@ class FitTarget:
     extra_macs: float
     nodes: int | None = None
 
+    def is_met(self, schedule: FitSchedule, macs: int) -> bool:
+        """Return whether a schedule of a network of so many multiply-accumulates meets everything."""
+        is_small = self.capacity is None or schedule.peak <= self.capacity
+        return is_small and not self.has_many_macs(schedule, macs) and not self.has_many_nodes(schedule)
+
+    def has_many_macs(self, schedule: FitSchedule, macs: int) -> bool:
+        """Return whether a schedule does more multiply-accumulates again than the budget allows."""
+        return schedule.macs > (1 + self.extra_macs) * macs
+
+    def has_many_nodes(self, schedule: FitSchedule) -> bool:
+        """Return whether a schedule has more nodes than wanted."""
+        return self.nodes is not None and schedule.nodes > self.nodes
+
+
+_RUNGS = 4
+"""Capacities of a row that lie between one number of bytes and half of it. The row is the same for every capacity that is wanted."""
+_MISSES = 2
+"""Capacities below the wanted one that may bring nothing better, one after the other, before the search ends."""
+SLIGHT = 0.01
+"""Where a schedule takes no longer than this share of the time of the model beyond it, none at a smaller capacity is looked for."""
+_BELOW = 4_000
+"""Kernels that may be counted at capacities below the wanted one."""
+
 
 def search(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule:
     """Return the cheapest schedule within the capacity; the one with the least peak where none is, or no capacity is wanted."""
@@ -585,13 +613,53 @@ def search_soon(regions: Regions, wanted: FitTarget, progress: Progress = silent
 
 
 def search_within(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule | None:
-    """Return the cheapest schedule within the capacity; None where none is found, or no capacity is wanted."""
+    """Return the cheapest schedule within the capacity; None where none is found, or no capacity is wanted.
+
+    What fits less fits more: capacities below the wanted one are tried, too, where nothing is found within it, or only what takes longer.
+    """
     if wanted.capacity is None:
         return None
+    best = _at_depths(regions, wanted.capacity, wanted, progress)
+    is_cut_short, misses = regions.is_cut_short, 0
+    limit, regions.limit = regions.limit, min(regions.limit, regions.counted + _BELOW)
+    for capacity in rungs_below(regions, wanted.capacity):
+        if misses >= _MISSES or regions.counted >= regions.limit or _is_slight(regions, best):
+            break
+        lower = _within(regions, capacity, wanted, (PathSearch, PiecesSearch), progress, 1)
+        is_better = lower is not None and (best is None or _price(regions, lower) < _price(regions, best))
+        best, misses = (lower, 0) if is_better else (best, misses + 1)
+    regions.is_cut_short, regions.limit = is_cut_short, limit
+    return best
+
+
+def rungs_below(regions: Regions, capacity: int) -> Iterator[int]:
+    """Yield the capacities of the row that lie below one, the highest first, down to the least that any schedule takes."""
+    highest = max((region.peak for region in regions.whole), default=0)
+    number = 0 if capacity > highest else max(int(_RUNGS * log2(highest / max(capacity, 1))) - 1, 0)
+    while (rung := int(highest * 2 ** (-number / _RUNGS))) >= max(regions.least, ALIGNMENT):
+        if rung < capacity:
+            yield rung
+        number += 1
+
+
+def _is_slight(regions: Regions, schedule: FitSchedule | None) -> bool:
+    """Return whether a schedule is hardly slower than the model as it is, so that no other is looked for."""
+    if schedule is None:
+        return False
+    return schedule.macs <= regions.network.macs and _price(regions, schedule) <= SLIGHT
+
+
+def _price(regions: Regions, schedule: FitSchedule) -> float:
+    prices = Prices()
+    return sum(prices.of(region, regions.network) for region in schedule.regions)
+
+
+def _at_depths(regions: Regions, capacity: int, wanted: FitTarget, progress: Progress) -> FitSchedule | None:
+    """Return the cheapest schedule within a capacity; with more work where the bound of the work ended the search."""
     regions.is_cut_short = True
     for depth in depths(len(regions.network.kernels)):
         regions.is_cut_short = False
-        schedule = _within(regions, wanted.capacity, wanted, (PathSearch, PiecesSearch), progress, depth)
+        schedule = _within(regions, capacity, wanted, (PathSearch, PiecesSearch), progress, depth)
         if schedule is not None or not regions.is_cut_short:
             return schedule
     return None
@@ -601,15 +669,51 @@ def smallest_peak(
     regions: Regions, wanted: FitTarget, progress: Progress = silent, most: int | None = None
 ) -> FitSchedule:
     """Return the schedule with the least peak that is found, whatever the capacity, until `most` kernels were counted (None: no bound)."""
+    *_, best = descent(regions, wanted, progress, most)
+    return best
+
+
+def descent(
+    regions: Regions, wanted: FitTarget, progress: Progress = silent, most: int | None = None
+) -> Iterator[FitSchedule]:
+    """Yield schedules with ever smaller peaks, from the one that cuts nothing on, whatever the capacity.
+
+    First the cheapest one within each capacity of the row, as far as one is found; then the least peak is looked for, to within 1%, until
+    `most` kernels were counted (None: no bound). No row is computed again before the least peak without that is found.
+    """
     best = FitSchedule(tuple(regions.whole))
+    yield best
+    regions.is_cut_short = not depths(len(regions.network.kernels))
+    if regions.is_cut_short:
+        return
+    for target in (replace(wanted, extra_macs=0.0), wanted) if wanted.extra_macs else (wanted,):
+        for smaller in _descent(regions, best, target, progress, most):
+            best = smaller
+            yield best
+
+
+def _descent(
+    regions: Regions, best: FitSchedule, wanted: FitTarget, progress: Progress, most: int | None
+) -> Iterator[FitSchedule]:
+    """Yield schedules with ever smaller peaks below the `best` known one, within a budget, until `most` kernels were counted."""
+    ways = (PathSearch, PiecesSearch)
+    for capacity in rungs_below(regions, best.peak):
+        if capacity >= best.peak:
+            continue
+        schedule = None if _is_spent(regions, most) else _within(regions, capacity, wanted, ways, progress, 1)
+        if schedule is None:
+            break
+        best = schedule
+        yield best
     regions.is_cut_short = True
     for depth in depths(len(regions.network.kernels)):
         regions.is_cut_short = False
-        for way in (PathSearch, PiecesSearch):
-            best = _smaller(regions, best, wanted, way, progress, depth, most)
+        for way in ways:
+            for smaller in _smaller(regions, best, wanted, way, progress, depth, most):
+                best = smaller
+                yield best
         if not regions.is_cut_short or _is_spent(regions, most):
-            break
-    return best
+            return
 
 
 def _is_spent(regions: Regions, most: int | None) -> bool:
@@ -649,8 +753,8 @@ def _priced(
         schedule = way(cuts, prices, progress).schedule()
         if schedule is None:
             return None
-        over_macs = schedule.macs > (1 + wanted.extra_macs) * cuts.regions.network.macs
-        over_nodes = wanted.nodes is not None and schedule.nodes > wanted.nodes
+        over_macs = wanted.has_many_macs(schedule, cuts.regions.network.macs)
+        over_nodes = wanted.has_many_nodes(schedule)
         if not over_macs and not over_nodes:
             return schedule
         if prices.macs >= _DEAR and over_macs:
@@ -671,20 +775,21 @@ def _smaller(
     progress: Progress,
     depth: int,
     most: int | None,
-) -> FitSchedule:
-    """Return the schedule with the least peak, to within 1%, by bisection below the `best` known one, until `most` kernels were counted."""
+) -> Iterator[FitSchedule]:
+    """Yield schedules below the `best` known one, to within 1% of the least peak, by bisection, until `most` kernels were counted."""
     low, high = max(min(regions.live_sizes), regions.least - 1), best.peak
+    is_whole = best.is_whole
     while high - low > max(high // 100, 1):
         if _is_spent(regions, most):
             regions.is_cut_short = True
-            break
-        middle = (low + 3 * high) // 4 if best.is_whole else (low + high) // 2
+            return
+        middle = (low + 3 * high) // 4 if is_whole else (low + high) // 2
         schedule = _within(regions, middle, wanted, (way,), progress, depth)
         if schedule is None:
             low = middle
         else:
-            best, high = schedule, schedule.peak
-    return best
+            high, is_whole = schedule.peak, schedule.is_whole
+            yield schedule
 
 
 @dataclass(frozen=True)
@@ -790,7 +895,7 @@ class PathSearch:
                 continue
             if self._is_worth(index, stop):
                 tried += 1
-                self.progress("searching", self.regions.counted)
+                self.progress("searching", self.regions.counted, self.cuts.bound)
                 ways = self.cuts.of(index, stop)
                 fitting += bool(ways)
                 for way in ways:
@@ -807,7 +912,8 @@ class PathSearch:
             return False
         before, after, results = self.regions.bytes_around(start, stop)
         # At the end all results are there, beside the operands or, where strips are joined by a copy, the strips of one.
-        if max(before, after) + results > self.capacity:
+        by_rows = sum(map(self.regions.size, self.regions.dying_by_rows(start, stop)))
+        if max(before, max(before - by_rows, after) + results) > self.capacity:
             return False
         is_tight = after + 2 * results > self.capacity
         if is_tight and after + results + self.regions.largest_copied(start, stop) > self.capacity:

@@ -105,9 +105,13 @@ def _hull(count: int, demands: Sequence[PatchRanges]) -> PatchRanges:
     return PatchRanges(starts, np.maximum.reduce([demand.stops for demand in demands]))
 
 
-def _kept(windows: PatchRanges) -> StripRanges:
-    """Return the span of a tensor whose rows are computed once: each stays at hand until no later strip reads it."""
+def _kept(windows: PatchRanges, *, folds: bool) -> StripRanges:
+    """Return the span of a tensor whose rows are computed once: each stays at hand until no later strip reads it.
+
+    Of one that `folds`, all stay at hand until then: they are one sum.
+    """
     low = np.minimum.accumulate(windows.starts[::-1])[::-1]
+    low = np.where(low < _FAR, low[0], low) if folds else low
     done = np.maximum(np.maximum.accumulate(windows.stops), low[0])
     before = np.concatenate(([low[0]], done[:-1]))
     news = PatchRanges(before, done)
@@ -145,7 +149,8 @@ def spans(
         else:
             windows = _rounded(windows, kernel.factor, size)
         keep = keeps and (any(result in wanted for result in kernel.makes))
-        span = _kept(windows) if keep else StripRanges(windows, windows)
+        folds = bool(tensors[kernel.makes[0]].folds)
+        span = _kept(windows, folds=folds) if keep else StripRanges(windows, windows)
         by_kernel.append(span)
         for index, tensor in enumerate(kernel.reads):
             need = _reads(kernel, index, tensors[tensor], span.news)
@@ -362,9 +367,10 @@ class UncutRegion:
         }
 
     def _cut_rows(self, cut: Cut) -> list[StripRanges]:
-        eager = {*self.results, *cut.eager}
+        folded = {result for kernel in self.kernels for result in kernel.makes if self.tensors[result].folds}
+        eager = {*self.results, *cut.eager, *folded}
         pace = paced(self.kernels, self.tensors, eager, self._needed, cut.step, dict(cut.grains))
-        again = {tensor for tensor in pace if self.tensors[tensor].is_inside} | cut.recomputed
+        again = {tensor for tensor in pace if self.tensors[tensor].is_inside} | cut.recomputed - folded
         kept = {tensor: ranges for tensor, ranges in pace.items() if tensor in self.results or tensor not in again}
         return spans(self.kernels, self.tensors, kept, keeps=True)
 

@@ -21,6 +21,7 @@ from onnxtile.fusion.record import calls_inside, renew_records
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants, prune
 from onnxtile.model.functions import add_function, free_function, inline_calls, read_from_outside
+from onnxtile.model.modules import ModulePath, module_note, module_path
 from onnxtile.model.node_kinds import dequantises
 from onnxtile.model.topology import all_values, dependencies, node_id, nodes_inside
 from onnxtile.operators.families.movement import pad_sizes, slice_ranges
@@ -80,6 +81,10 @@ def _replace(
             node.replace_input_with(index, None)
 
 
+def _path_of(node: ir.Node | None) -> ModulePath:
+    return () if node is None else module_path(node.name, node.metadata_props)
+
+
 @dataclass
 class _RegionWriter:
     """Makes the constants of one region, and its nodes in the order in which they run, which are not put into the graph.
@@ -99,6 +104,8 @@ class _RegionWriter:
     _parts: dict[tuple[object, ...], ir.Value] = field(default_factory=dict)
     _positions: dict[ir.Node, int] = field(default_factory=dict)
     _counts: Counter[str] = field(default_factory=Counter)
+    _paths: dict[str, ModulePath] = field(default_factory=dict)
+    """The modules around kernels, and around those that make tensors, by the names of both."""
 
     def position(self, graph: ir.Graph, node: ir.Node) -> int:
         """Return where `node` stands."""
@@ -165,14 +172,28 @@ class _RegionWriter:
     ) -> Sequence[ir.Value]:
         domain, op = operator
         name = self._piece(stem)
-        self.nodes.append(ir.Node(domain, op, inputs, attributes, outputs=results, name=name))
+        notes = module_note(self._path(stem), name)
+        self.nodes.append(ir.Node(domain, op, inputs, attributes, outputs=results, name=name, metadata_props=notes))
         return results
+
+    def _path(self, stem: str) -> ModulePath:
+        """Return the modules around the node of the model that a piece with the name `stem` is of, or that makes the tensor it is of."""
+        if not self._paths:
+            for value in self.whole.values():
+                if value is not None and value.producer() is not None:
+                    self._paths[value.name or ""] = _path_of(value.producer())
+            for kernel in self.kernels:
+                path = _path_of(kernel.source.node)
+                self._paths |= dict.fromkeys((kernel.name, *(self.tensors[made].name for made in kernel.makes)), path)
+        return self._paths.get(stem) or self._paths.get(stem.rpartition("/")[0], ())
 
     def _move(self, trace: RegionTrace, op: PieceOp, values: Mapping[int, ir.Value]) -> Sequence[ir.Value]:
         """Write a Slice of one patch, or a Concat of several."""
         patch, first = trace.patches[op.makes[0]], trace.patches[op.reads[0]]
         about, results = self.tensors[patch.tensor], [self._value(patch)]
         inputs = [values[number] for number in op.reads]
+        if about.folds:
+            return self._add(("", about.joined_by), f"{about.name}/fold", inputs, results)
         assert about.axis is not None
         if len(inputs) > 1:
             return self._add(("", "Concat"), f"{about.name}/join", inputs, results, [ir.AttrInt64("axis", about.axis)])

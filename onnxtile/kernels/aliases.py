@@ -11,7 +11,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, product
+from operator import mul
 
 import numpy as np
 import onnx
@@ -68,13 +69,13 @@ def quantised_move(call: ir.Node, model: ir.Model) -> Move | None:
     moved = None if inner is None else standard_move(inner)
     if moved is None:
         return None
-    given = dict(zip(function.inputs, call.inputs, strict=False))
-    made = dict(zip(function.outputs, call.outputs, strict=False))
+    operand_of = dict(zip(function.inputs, call.inputs, strict=False))
+    result_of = dict(zip(function.outputs, call.outputs, strict=False))
     makers = [None if value is None else value.producer() for value in moved.operands]
     stored = [None if maker is None or not dequantises(maker) else maker.inputs[0] for maker in makers]
-    operands = [None if value is None else given.get(value) for value in stored]
+    operands = [None if value is None else operand_of.get(value) for value in stored]
     readers = [next(iter(value.consumers()), None) for value in moved.results]
-    results = [made.get(reader.outputs[0]) for reader in readers if reader is not None and quantises(reader)]
+    results = [result_of.get(reader.outputs[0]) for reader in readers if reader is not None and quantises(reader)]
     known = tuple(value for value in results if value is not None)
     return Move(moved.op_type, operands, known, moved.axis) if len(known) == len(moved.results) else None
 
@@ -85,7 +86,7 @@ def joins_quantised(node: ir.Node, model: ir.Model, constants: Constants) -> Mov
     if not is_join or node.op_identifier() in model.functions or len(node.inputs) < 5 or len(node.inputs) % 3 != 2:
         return None
     written = _numbers(node.inputs[:2], constants)
-    read = [_numbers(node.inputs[place : place + 2], constants) for place in range(3, len(node.inputs), 3)]
+    read = [_numbers(node.inputs[start : start + 2], constants) for start in range(3, len(node.inputs), 3)]
     if written is None or any(numbers != written for numbers in read):
         return None
     return Move("Concat", node.inputs[2::3], node.outputs, node.attributes.get_int("axis", _AXIS["Concat"]))
@@ -136,10 +137,10 @@ def _appended(node: ir.Node, facts: LayoutFacts) -> Iterator[tuple[ir.Value, ir.
     row = operator_of(node)
     if row is None or not row.state_over:
         return
-    for place, index in operands_of_state(node, is_standard=facts.is_standard(node)).items():
+    for output, index in operands_of_state(node, is_standard=facts.is_standard(node)).items():
         operand = node.inputs[index] if index < len(node.inputs) else None
-        if operand is not None and place < len(node.outputs) and sum(value is operand for value in node.inputs) == 1:
-            yield node.outputs[place], operand
+        if operand is not None and output < len(node.outputs) and sum(value is operand for value in node.inputs) == 1:
+            yield node.outputs[output], operand
 
 
 def _holds(result: ir.Value, operand: ir.Value, facts: LayoutFacts) -> bool:
@@ -161,7 +162,7 @@ def containers(model: ir.Model, shapes: Shapes) -> dict[ir.Value, ir.TypeProtoco
     engines treat an optional as the tensor in it, so for a model with optionals onnx infers every type.
     """
     graphs = [list(_values(graph)) for graph in main_graphs(model)]
-    found = {value: value.type for values in graphs for value in values if _is_container(value.type)}
+    types_of = {value: value.type for values in graphs for value in values if _is_container(value.type)}
     wraps = any(node.op_type == "Optional" for node in all_nodes(model)) or _gives_optional(model)
     untold = [
         {value.name or "": value for value in values if value.type is None and (wraps or shapes.dtype(value) is None)}
@@ -170,8 +171,8 @@ def containers(model: ir.Model, shapes: Shapes) -> dict[ir.Value, ir.TypeProtoco
     if any(untold):
         # A body may have the names of another.
         for open_, types in zip(untold, _inferred(model), strict=False):
-            found.update({open_[name]: type_ for name, type_ in types.items() if name in open_})
-    return {value: type_ for value, type_ in found.items() if type_ is not None}
+            types_of.update({open_[name]: type_ for name, type_ in types.items() if name in open_})
+    return {value: type_ for value, type_ in types_of.items() if type_ is not None}
 
 
 def _gives_optional(model: ir.Model) -> bool:
@@ -270,10 +271,10 @@ class LayoutFacts:
     def root(self, value: ir.Value) -> ir.Value:
         """Return the tensor that `value` is a view of, through any number of views; `value` itself where it is none."""
         while (maker := value.producer()) is not None:
-            found = next((alias.source for alias in views(maker, self) if alias.value is value), None)
-            if found is None:
+            source = next((alias.source for alias in views(maker, self) if alias.value is value), None)
+            if source is None:
                 return value
-            value = found
+            value = source
         return value
 
     def opset(self) -> int:
@@ -353,16 +354,40 @@ def _moved(node: ir.Node, facts: LayoutFacts) -> Move | None:
 def spans_read(node: ir.Node, value: ir.Value, facts: LayoutFacts) -> tuple[ByteSpan, ...] | None:
     """Return the bytes of `value` that `node` reads; None for all of them.
 
-    A Slice or Split reads only the bytes of its results, where these are contiguous.
+    A Slice or Split reads only the bytes of its results, where these are contiguous. So does a Slice whose result is a few runs of bytes,
+    such as rows of the planes of a coloured image.
     """
     if sharing_of(node) != "cut" or not facts.is_standard(node):
         return None
-    if [place for place, operand in enumerate(node.inputs) if operand is value] != [0]:
+    if [index for index, operand in enumerate(node.inputs) if operand is value] != [0]:
         return None
     cuts = [alias for alias in facts.lawful(node) if alias.rule == "cut"]
     if {alias.value for alias in cuts} != {result for result in node.outputs if result.name}:
-        return None
+        return _runs_read(node, value, facts) if node.op_type == "Slice" else None
     return tuple(ByteSpan(alias.at, alias.at + (tensor_bytes(alias.value, facts.shapes) or 0)) for alias in cuts)
+
+
+MOST_RUNS = 4
+"""Runs of bytes of which a Slice reads no others, at most."""
+
+
+def _runs_read(node: ir.Node, whole: ir.Value, facts: LayoutFacts) -> tuple[ByteSpan, ...] | None:
+    """Return the bytes of `whole` that a Slice reads, as up to `MOST_RUNS` runs of equal length; None where they are more, or not known."""
+    known = [value for value in (*node.inputs, *node.outputs) if value is not None]
+    if any(value in facts.spread for value in known) or any(map(facts.shapes.is_bound, known)):
+        return None
+    for part, starts in sliced(node, facts):
+        outer, inner, dtype = facts.shapes.sizes(whole), facts.shapes.sizes(part), facts.shapes.dtype(whole)
+        if outer is None or inner is None or dtype is None or dtype.bitwidth < 8 or not all(inner):
+            continue
+        cut = max((axis for axis, pair in enumerate(zip(outer, inner, strict=True)) if pair[0] != pair[1]), default=0)
+        if math.prod(inner[:cut]) > MOST_RUNS:
+            continue
+        strides = [math.prod(outer[axis + 1 :]) * dtype.bitwidth // 8 for axis in range(cut + 1)]
+        corners = product(*(range(start, start + length) for start, length in zip(starts, inner[:cut], strict=False)))
+        begins = [sum(map(mul, (*corner, starts[cut]), strides)) for corner in corners]
+        return tuple(ByteSpan(begin, begin + inner[cut] * strides[cut]) for begin in begins)
+    return None
 
 
 def overwrites(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
@@ -371,7 +396,7 @@ def overwrites(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
     A view writes nothing, so a Cast to its own type has none.
     """
     allowed = () if any(views(node, facts)) else overwritable(node, facts)
-    forbidden = {v for place, v in enumerate(node.inputs) if place not in allowed}
+    forbidden = {v for index, v in enumerate(node.inputs) if index not in allowed}
     sure = _sure_of_size(node, allowed, facts)
     for source in dict.fromkeys(v for v in node.inputs if v is not None and v not in forbidden):
         for value in (v for v in node.outputs if v.name):
@@ -454,7 +479,7 @@ def _joined(moved: Move, facts: LayoutFacts) -> Iterator[Alias]:
     for operand, length in zip(moved.operands, lengths, strict=True):
         if operand is None or length is None or len(length) != len(sizes):
             return
-        starts = [start if place == axis else 0 for place in range(len(sizes))]
+        starts = [start if number == axis else 0 for number in range(len(sizes))]
         at = _bytes_before(result, operand, starts, facts)
         if at is not None:
             yield Alias(result, operand, "join", -at)
@@ -495,7 +520,7 @@ def _split(moved: Move, facts: LayoutFacts) -> Iterator[tuple[ir.Value, list[int
     if sum(lengths) != sizes[axis]:
         return
     for value, start in zip(moved.results, accumulate([0, *lengths]), strict=False):
-        yield value, [start if place == axis else 0 for place in range(len(sizes))]
+        yield value, [start if number == axis else 0 for number in range(len(sizes))]
 
 
 def sliced(node: ir.Node, facts: LayoutFacts) -> Iterator[tuple[ir.Value, list[int]]]:

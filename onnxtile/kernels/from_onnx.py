@@ -79,8 +79,8 @@ class PlanScope:
     @cached_property
     def apart(self) -> frozenset[ir.Value]:
         """The values that share bytes with nothing."""
-        made = (value for node in self.graph for value in node.outputs) if self.alone else ()
-        return frozenset(value for value in (*self.given, *made) if value.name in self.alone)
+        results = (value for node in self.graph for value in node.outputs) if self.alone else ()
+        return frozenset(value for value in (*self.given, *results) if value.name in self.alone)
 
     def outside(self) -> Iterator[tuple[ir.Value, str]]:
         """Yield the inputs and outputs outside the arena, each with the reason."""
@@ -88,8 +88,8 @@ class PlanScope:
         if self.io != "inside":
             yield from ((value, "a graph input") for value in self.graph.inputs if value not in ends)
         if self.io == "outside":
-            made = (value for value in self.graph.outputs if value.producer() is not None and value not in ends)
-            yield from ((value, "a graph output") for value in made)
+            outputs = (value for value in self.graph.outputs if value.producer() is not None and value not in ends)
+            yield from ((value, "a graph output") for value in outputs)
 
 
 def read_kernels(facts: LayoutFacts, scope: PlanScope) -> KernelGraph:
@@ -150,7 +150,8 @@ class _GraphReader:
             operator_name(node),
             tuple(NONE if value is None else self._numbers[value] for value in node.inputs),
             tuple(
-                TensorRead(*one) for one in zip(read, (spans_read(node, value, facts) for value in values), strict=True)
+                TensorRead(*pair)
+                for pair in zip(read, (spans_read(node, value, facts) for value in values), strict=True)
             ),
             makes,
             inside,
@@ -290,7 +291,9 @@ def carried(node: ir.Node, body: ir.Graph, facts: LayoutFacts) -> tuple[StatePai
         return ()
     uses = Counter(outputs)
     alone = ((before, after) for before, after in pairs if uses[after] == 1 and _is_made_in(body, after))
-    return tuple(StatePair(one, other, source=STRUCTURE) for one, other in alone if _is_one_size(one, other, facts))
+    return tuple(
+        StatePair(before, after, source=STRUCTURE) for before, after in alone if _is_one_size(before, after, facts)
+    )
 
 
 def _is_made_in(body: ir.Graph, value: ir.Value) -> bool:

@@ -155,20 +155,20 @@ class KernelGraph:
     @cached_property
     def makers(self) -> tuple[int, ...]:
         """The kernel that makes each tensor; NONE for inputs, constants of the file, and tensors around the graph."""
-        found = [NONE] * len(self.tensors)
+        makers = [NONE] * len(self.tensors)
         for number, kernel in enumerate(self.kernels):
             for tensor in kernel.makes:
-                found[tensor] = number
-        return tuple(found)
+                makers[tensor] = number
+        return tuple(makers)
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
         """The kernels that read each tensor, in their order."""
-        found: list[list[int]] = [[] for _ in self.tensors]
+        readers: list[list[int]] = [[] for _ in self.tensors]
         for number, kernel in enumerate(self.kernels):
             for read in kernel.reads:
-                found[read.tensor].append(number)
-        return tuple(map(tuple, found))
+                readers[read.tensor].append(number)
+        return tuple(map(tuple, readers))
 
     @cached_property
     def after(self) -> tuple[tuple[int, ...], ...]:
@@ -209,8 +209,8 @@ class KernelGraph:
     def sizes(self, schedule: Schedule) -> dict[int, int]:
         """Return the bytes of each tensor in the arena, in the order in which they are made."""
         given = (tensor for tensor in self.given if self.tensors[tensor].role == ARENA)
-        made = (tensor for tensor in self.made(schedule) if self.tensors[tensor].role == ARENA)
-        return {tensor: self.tensors[tensor].bytes or 0 for tensor in (*given, *made)}
+        results = (tensor for tensor in self.made(schedule) if self.tensors[tensor].role == ARENA)
+        return {tensor: self.tensors[tensor].bytes or 0 for tensor in (*given, *results)}
 
     def made(self, schedule: Schedule) -> Iterator[int]:
         """Yield the tensors that kernels make, in the order in which they are made."""

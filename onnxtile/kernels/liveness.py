@@ -42,7 +42,7 @@ def union(parts: Iterable[LivePart]) -> tuple[LivePart, ...]:
     """
     given = sorted(part for part in parts if part.start < part.end and part.lower < part.upper)
     cuts = sorted({byte for part in given for byte in (part.start, part.end)})
-    found: list[LivePart] = []
+    disjoint: list[LivePart] = []
     # The live ranges of the bytes before the present ones, and the place of their first part in `found`.
     before: tuple[tuple[int, int], ...] = ()
     begin, taken = 0, 0
@@ -53,23 +53,23 @@ def union(parts: Iterable[LivePart]) -> tuple[LivePart, ...]:
             taken += 1
         active = [part for part in active if part.end > start]
         live = joined_ranges((part.lower, part.upper) for part in active)
-        if live == before and found and found[-1].end == start:
-            found[begin:] = [part._replace(end=end) for part in found[begin:]]
+        if live == before and disjoint and disjoint[-1].end == start:
+            disjoint[begin:] = [part._replace(end=end) for part in disjoint[begin:]]
             continue
-        before, begin = live, len(found)
-        found += (LivePart(start, end, lower, upper) for lower, upper in live)
-    return tuple(found)
+        before, begin = live, len(disjoint)
+        disjoint += (LivePart(start, end, lower, upper) for lower, upper in live)
+    return tuple(disjoint)
 
 
 def joined_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """Return the steps of `ranges` as ordered ranges with steps between them."""
-    found: list[tuple[int, int]] = []
+    joined: list[tuple[int, int]] = []
     for lower, upper in sorted(ranges):
-        if found and lower <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], upper))
+        if joined and lower <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], upper))
         else:
-            found.append((lower, upper))
-    return tuple(found)
+            joined.append((lower, upper))
+    return tuple(joined)
 
 
 def rounded(parts: Iterable[LivePart], unit: int) -> tuple[LivePart, ...]:
@@ -148,17 +148,17 @@ def live_ranges(graph: KernelGraph, schedule: Schedule) -> dict[int, LiveRange]:
     It starts with the step that makes the tensor, and ends after the last step that reads it, or after its own if none does. Inputs are
     live from the first step on, kept tensors to the last. Tensors that share bytes with nothing are live in all steps.
     """
-    found: dict[int, LiveRange] = dict.fromkeys(graph.given, (0, 1))
+    lives: dict[int, LiveRange] = dict.fromkeys(graph.given, (0, 1))
     for number, step in schedule.steps.items():
         kernel = graph.kernels[number]
         for tensor, _ in kernel.reads:
-            if tensor in found:
-                found[tensor] = (found[tensor][0], step + 1)
-        found.update(dict.fromkeys(kernel.makes, (step, step + 1)))
-    for tensor in graph.kept & found.keys():
-        first = 0 if tensor in graph.apart else found[tensor][0]
-        found[tensor] = (first, max(schedule.end, 1))
-    return found
+            if tensor in lives:
+                lives[tensor] = (lives[tensor][0], step + 1)
+        lives.update(dict.fromkeys(kernel.makes, (step, step + 1)))
+    for tensor in graph.kept & lives.keys():
+        first = 0 if tensor in graph.apart else lives[tensor][0]
+        lives[tensor] = (first, max(schedule.end, 1))
+    return lives
 
 
 def with_states(ranges: Mapping[int, LiveRange], graph: KernelGraph, schedule: Schedule) -> dict[int, LiveRange]:
@@ -179,7 +179,7 @@ def live_parts(
         for tensor, spans in graph.kernels[number].reads:
             if tensor in reads:
                 reads[tensor].append((step + 1, spans))
-    found = {}
+    parts_of = {}
     for tensor, ends in reads.items():
         size = graph.tensors[tensor].bytes
         if tensor not in ranges or tensor in graph.kept or not size:
@@ -189,8 +189,8 @@ def live_parts(
         parts = [LivePart(0, size, lower, whole)]
         parts += (LivePart(*span, lower, end) for end, spans in ends for span in spans or () if end > whole)
         if len(joined := union(parts)) > 1:
-            found[tensor] = joined
-    return found
+            parts_of[tensor] = joined
+    return parts_of
 
 
 # Precedence: whether all uses of one tensor come before another tensor is made.

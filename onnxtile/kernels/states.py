@@ -37,10 +37,10 @@ def matching_names(inputs: Iterable[str], outputs: Iterable[str]) -> Iterator[tu
     outputs = list(outputs)
     before: dict[tuple[str, ...], list[str]] = {}
     after: dict[tuple[str, ...], list[str]] = {}
-    for names, keys_of, found in ((inputs, _keys_before, before), (outputs, _keys_after, after)):
+    for names, keys_of, names_of in ((inputs, _keys_before, before), (outputs, _keys_after, after)):
         for name in names:
             for key in keys_of(_words(name)):
-                found.setdefault(key, []).append(name)
+                names_of.setdefault(key, []).append(name)
     seen: set[str] = set()
     for key, names in before.items():
         partners = after.get(key, [])
@@ -52,19 +52,19 @@ def matching_names(inputs: Iterable[str], outputs: Iterable[str]) -> Iterator[tu
 def _words(name: str) -> tuple[str, ...]:
     """Return the words of `name`, in lower case; those of "key_values", which only says that both are there, are left out."""
     words = [word.lower() for word in _WORD.findall(name)]
-    found: list[str] = []
+    kept: list[str] = []
     for word in words:
         if (
             word in {"values", "value"}
-            and found
-            and found[-1] == "key"
-            and len(found) > 1
-            and found[-2] in _BEFORE | _AFTER
+            and kept
+            and kept[-1] == "key"
+            and len(kept) > 1
+            and kept[-2] in _BEFORE | _AFTER
         ):
-            found.pop()
+            kept.pop()
         else:
-            found.append(word)
-    return tuple(found)
+            kept.append(word)
+    return tuple(kept)
 
 
 def _keys_before(words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
@@ -78,7 +78,7 @@ def _keys_before(words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         yield (_SAME, *rest)
     # The word may be a part of the name, as in cache_last_channel.
     kept = {words, tuple(word for word in words if word not in _BEFORE - {"last"})} - {rest}
-    yield from sorted(one for one in kept if len(one) > 1 and any(map(str.isalpha, one)))
+    yield from sorted(key for key in kept if len(key) > 1 and any(map(str.isalpha, key)))
     if len(words) > 1 and words[-1] == _FIRST and rest[:-1]:
         yield (*rest[:-1], _FIRST, _LAST)
 
@@ -149,15 +149,15 @@ def states_of(facts: LayoutFacts, choice: StateChoice) -> States:
     shapes that are no state.
     """
     taken = [*_given(facts, choice.given)]
-    found: list[StatePair] = []
+    pairs: list[StatePair] = []
     if choice.finds:
         used = {value for pair in taken for value in (pair.input, pair.output)}
         for pair in (*_by_operators(facts), *_by_names(facts)):
             if used.isdisjoint((pair.input, pair.output)):
                 used.update((pair.input, pair.output))
-                found.append(pair)
-    places = {value: place for place, value in enumerate(facts.model.graph.inputs)}
-    ordered = sorted(found, key=lambda pair: places[pair.input])
+                pairs.append(pair)
+    places = {value: number for number, value in enumerate(facts.model.graph.inputs)}
+    ordered = sorted(pairs, key=lambda pair: places[pair.input])
     if not choice.takes_found:
         return States(tuple(taken), tuple(ordered))
     return States(tuple(sorted((*taken, *ordered), key=lambda pair: places[pair.input])))
@@ -208,8 +208,8 @@ def _required(before: ir.Value, after: ir.Value, facts: LayoutFacts) -> StatePai
     names = f"{before.name!r} and {after.name!r}"
     types = [facts.shapes.dtype(value) for value in (before, after)]
     if types[0] != types[1]:
-        told = " and ".join("an unknown type" if one is None else one.name for one in types)
-        raise UsageError(f"a state has one element type, but {names} are {told}", hint="name another output")
+        described = " and ".join("an unknown type" if dtype is None else dtype.name for dtype in types)
+        raise UsageError(f"a state has one element type, but {names} are {described}", hint="name another output")
     if None in (tensor_bytes(before, facts.shapes), tensor_bytes(after, facts.shapes)):
         raise UsageError(
             f"the bytes of the state {names} are not known", hint="give open dimensions a size (--dim, --shape)"
@@ -222,9 +222,9 @@ def _required(before: ir.Value, after: ir.Value, facts: LayoutFacts) -> StatePai
     axis = _growing_axis(before, after, facts)
     if axis is not None or _is_same(before, after, facts):
         return StatePair(before, after, axis, GIVEN)
-    told = " and ".join(str(list(facts.shapes.sizes(value) or ())) for value in (before, after))
+    described = " and ".join(str(list(facts.shapes.sizes(value) or ())) for value in (before, after))
     raise UsageError(
-        f"a state has one shape, but {names} have {told}",
+        f"a state has one shape, but {names} have {described}",
         hint="an output may be longer on one axis where a Concat or an attention operator appends to the input",
     )
 
@@ -268,8 +268,8 @@ def _operand_of(node: ir.Node, result: ir.Value, facts: LayoutFacts) -> ir.Value
     if node.op_identifier() in facts.model.functions:
         return None
     operands = operands_of_state(node, is_standard=facts.is_standard(node))
-    place = next((i for i, value in enumerate(node.outputs) if value is result), -1)
-    index = operands.get(place)
+    output = next((i for i, value in enumerate(node.outputs) if value is result), -1)
+    index = operands.get(output)
     return node.inputs[index] if index is not None and index < len(node.inputs) else None
 
 
@@ -308,7 +308,7 @@ def _growing_axis(before: ir.Value, after: ir.Value, facts: LayoutFacts) -> int 
     inner, outer = shapes.sizes(before), shapes.sizes(after)
     if inner is None or outer is None or len(inner) != len(outer):
         return None
-    axes = [axis for axis, (one, other) in enumerate(zip(inner, outer, strict=True)) if one != other]
+    axes = [axis for axis, (size, longer) in enumerate(zip(inner, outer, strict=True)) if size != longer]
     if len(axes) != 1 or inner[axes[0]] > outer[axes[0]]:
         return None
     result = _origin(after, facts)
@@ -327,5 +327,5 @@ def _inputs(facts: LayoutFacts) -> dict[str, ir.Value]:
 
 def _outputs(facts: LayoutFacts) -> dict[str, ir.Value]:
     """Return the outputs of the model that a node makes in each run, by name."""
-    made = (value for value in facts.model.graph.outputs if value.producer() is not None)
-    return {value.name or "": value for value in made if value not in facts.constants}
+    outputs = (value for value in facts.model.graph.outputs if value.producer() is not None)
+    return {value.name or "": value for value in outputs if value not in facts.constants}

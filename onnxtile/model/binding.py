@@ -56,7 +56,7 @@ def bind_shapes(
     wrong rank, or two sizes for one name.
     """
     inputs = {value.name or "": value for value in free_inputs(model)}
-    taken, said, is_new = set(symbols(inputs.values())), dict[str, int | SizeRange](), False
+    taken, size_of, is_new = set(symbols(inputs.values())), dict[str, int | SizeRange](), False
     for name, shape in shapes.items():
         value, dims = _input(inputs, name), list[int | str]()
         written = [None] * len(shape) if value.shape is None else list(value.shape)
@@ -67,15 +67,15 @@ def bind_shapes(
             is_new |= isinstance(dim, int) and dim != size
             word = known or _word(f"{name}_{axis}", taken)
             if known is not None or not isinstance(size, int):
-                if said.setdefault(word, size) != size:
-                    raise UsageError(f"the dimension {word!r} has two sizes: {said[word]} and {size}")
+                if size_of.setdefault(word, size) != size:
+                    raise UsageError(f"the dimension {word!r} has two sizes: {size_of[word]} and {size}")
                 taken.add(word)
             dims.append(size if known is None and isinstance(size, int) else word)
         value.shape = ir.Shape(dims)
     for value in _computed_values(model) if is_new else ():
         value.shape = None
-    fixed = {name: size for name, size in said.items() if isinstance(size, int)}
-    return fixed, {name: size for name, size in said.items() if not isinstance(size, int)}
+    fixed = {name: size for name, size in size_of.items() if isinstance(size, int)}
+    return fixed, {name: size for name, size in size_of.items() if not isinstance(size, int)}
 
 
 def require_symbols(model: ir.Model, names: Iterable[str]) -> None:
@@ -85,14 +85,14 @@ def require_symbols(model: ir.Model, names: Iterable[str]) -> None:
 
 def formula_names(model: ir.Model) -> dict[str, str]:
     """Return the names in formulas of those dimensions of inputs whose own names no formula can have, such as "batch-size"."""
-    taken, found = set(symbols(free_inputs(model))), {}
+    taken, words = set(symbols(free_inputs(model))), {}
     for name in list(taken):
         is_sum = set(re.findall(r"[A-Za-z_]\w*", name)) <= taken
         if re.fullmatch(r"[A-Za-z_]\w*", name) or is_sum or not re.search(r"\w", name):
             continue
-        found[name] = _word(name, taken)
-        taken.add(found[name])
-    return found
+        words[name] = _word(name, taken)
+        taken.add(words[name])
+    return words
 
 
 def _word(name: str, taken: Collection[str]) -> str:

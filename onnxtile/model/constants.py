@@ -168,7 +168,7 @@ def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
 def made_tensor(array: Array, name: str) -> ir.TensorProtocol:
     """Return a tensor called `name` with the elements of `array`; those of an array of objects are strings."""
     if array.dtype.kind in "OSU":
-        texts = [one.encode() if isinstance(one, str) else bytes(one) for one in array.flat]
+        texts = [text.encode() if isinstance(text, str) else bytes(text) for text in array.flat]
         return ir.StringTensor(texts, shape=ir.Shape(array.shape), name=name)
     return ir.Tensor(np.asarray(array, order="C"), name=name)
 

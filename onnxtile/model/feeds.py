@@ -53,8 +53,8 @@ def domains(model: ir.Model, sizes: Sizes, ranges: Ranges | None = None) -> dict
     What the user says in `ranges` counts alone. Raises UsageError where that names no input, or no number is in it.
     """
     inputs = {value.name or "": value for value in free_inputs(model)}
-    told = {name: _told(name, ends, inputs) for name, ends in (ranges or {}).items()}
-    return {name: told.get(name) or allowed(value, model, sizes) for name, value in inputs.items()}
+    stated = {name: _told(name, ends, inputs) for name, ends in (ranges or {}).items()}
+    return {name: stated.get(name) or allowed(value, model, sizes) for name, value in inputs.items()}
 
 
 def _told(name: str, ends: tuple[float, float], inputs: Mapping[str, ir.Value]) -> Domain:
@@ -74,11 +74,11 @@ def _told(name: str, ends: tuple[float, float], inputs: Mapping[str, ir.Value]) 
 def allowed(value: ir.Value, model: ir.Model, sizes: Sizes) -> Domain:
     """Return the narrowest range that operators which read `value`, or a rearrangement of it, allow."""
     shape = sizes(value) or ()
-    found = [one for use in _uses(value, model, sizes, shape) if (one := _of_use(use)) is not None]
-    fixed = next((one.fixed for one in found if one.fixed is not None), None)
-    choices = next((one.choices for one in found if one.choices), ())
-    low = max((one.low for one in found if one.low is not None), default=None)
-    high = min((one.high for one in found if one.high is not None), default=None)
+    limits = [domain for use in _uses(value, model, sizes, shape) if (domain := _of_use(use)) is not None]
+    fixed = next((domain.fixed for domain in limits if domain.fixed is not None), None)
+    choices = next((domain.choices for domain in limits if domain.choices), ())
+    low = max((domain.low for domain in limits if domain.low is not None), default=None)
+    high = min((domain.high for domain in limits if domain.high is not None), default=None)
     return Domain(low, high, choices, fixed)
 
 
@@ -105,7 +105,7 @@ def _uses(value: ir.Value, model: ir.Model, sizes: Sizes, shape: tuple[int, ...]
             movement = movement_of(node)
             if movement == "joins" or (position == 0 and movement not in {"", "pads"}):
                 reached = list(node.outputs)
-            todo.extend(one for one in reached if one not in seen)
+            todo.extend(operand for operand in reached if operand not in seen)
             seen.update(reached)
 
 
@@ -154,9 +154,9 @@ def sample_feeds(model: ir.Model, sizes: Sizes, *, seed: int = 0, ranges: Ranges
 
 def fed_sizes(value: ir.Value, sizes: Sizes) -> tuple[int, ...] | None:
     """Return the shape of an input, or of the tensors that it holds: for these, `sizes` knows none, and the file's counts."""
-    found = sizes(value)
-    if found is not None or isinstance(value.type, ir.TensorType | None):
-        return found
+    known = sizes(value)
+    if known is not None or isinstance(value.type, ir.TensorType | None):
+        return known
     return value.shape.numpy() if value.shape is not None and value.shape.is_static() else None
 
 

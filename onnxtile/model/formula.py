@@ -87,10 +87,10 @@ class SizeFormula:
 
     def __add__(self, other: SizeFormula | int) -> SizeFormula:
         """Return the sum."""
-        found = dict(self.terms)
+        terms = dict(self.terms)
         for product, coefficient in _formula(other).terms:
-            found[product] = found.get(product, 0) + coefficient
-        return SizeFormula.of(found)
+            terms[product] = terms.get(product, 0) + coefficient
+        return SizeFormula.of(terms)
 
     def __neg__(self) -> SizeFormula:
         """Return the negative."""
@@ -102,12 +102,12 @@ class SizeFormula:
 
     def __mul__(self, other: SizeFormula | int) -> SizeFormula:
         """Return the product."""
-        found: dict[SizeProduct, int] = {}
+        terms: dict[SizeProduct, int] = {}
         for mine, times in self.terms:
             for yours, further in _formula(other).terms:
                 product = tuple(sorted((*mine, *yours), key=_key))
-                found[product] = found.get(product, 0) + times * further
-        return SizeFormula.of(found)
+                terms[product] = terms.get(product, 0) + times * further
+        return SizeFormula.of(terms)
 
     def __floordiv__(self, divisor: int) -> SizeFormula:
         """Return the quotient by a number of at least 1, rounded down. Raises ValueError for another divisor."""
@@ -164,15 +164,15 @@ def exact_quotient(total: SizeFormula, divisor: SizeFormula) -> SizeFormula | No
     if not divisor.terms:
         return None
     (highest, times), *_ = divisor.terms
-    found, left = SizeFormula.number(0), total
+    quotient, left = SizeFormula.number(0), total
     while left.terms:
         product, coefficient = left.terms[0]
         rest = _without(product, highest)
         if rest is None or coefficient % times:
             return None
         part = SizeFormula.of({rest: coefficient // times})
-        found, left = found + part, left - part * divisor
-    return found
+        quotient, left = quotient + part, left - part * divisor
+    return quotient
 
 
 def _without(product: SizeProduct, factors: SizeProduct) -> SizeProduct | None:
@@ -187,11 +187,11 @@ def _without(product: SizeProduct, factors: SizeProduct) -> SizeProduct | None:
 
 def extreme(kind: Literal["min", "max"], operands: Iterable[SizeFormula], ranges: SizeRanges) -> SizeFormula:
     """Return the least or the largest of `operands`: one of them where it is so at all sizes in `ranges`."""
-    left = list(dict.fromkeys(inner for one in operands for inner in _operands(one, kind) or (one,)))
-    for one in list(left):
-        pairs = [(one, other) if kind == "min" else (other, one) for other in left if other is not one]
+    left = list(dict.fromkeys(inner for size in operands for inner in _operands(size, kind) or (size,)))
+    for size in list(left):
+        pairs = [(size, other) if kind == "min" else (other, size) for other in left if other is not size]
         if any(is_at_least(larger, smaller, ranges) for larger, smaller in pairs):
-            left.remove(one)
+            left.remove(size)
     if len(left) == 1:
         return left[0]
     return SizeFormula.of({(Extreme(kind, tuple(sorted(left, key=str))),): 1})
@@ -216,8 +216,8 @@ def is_at_least(larger: SizeFormula, smaller: SizeFormula, ranges: SizeRanges) -
     spans = {name: (0, ranges[name][1] - ranges[name][0]) for name in difference.symbols}
     if lowered is not None and _shifted(lowered, ranges).limits(spans)[0] >= 0:
         return True
-    return any(is_at_least(larger, one, ranges) for one in _operands(smaller, "min")) or any(
-        is_at_least(one, smaller, ranges) for one in _operands(larger, "max")
+    return any(is_at_least(larger, operand, ranges) for operand in _operands(smaller, "min")) or any(
+        is_at_least(operand, smaller, ranges) for operand in _operands(larger, "max")
     )
 
 
@@ -227,17 +227,17 @@ def _lowered(formula: SizeFormula, ranges: SizeRanges) -> SizeFormula | None:
     A quotient n // d lies between (n - d + 1) / d and n / d, a minimum or maximum between its limits.
     """
     while True:
-        found = next((f for product, _ in formula.terms for f in product if not isinstance(f, str)), None)
-        if found is None:
+        factor = next((f for product, _ in formula.terms for f in product if not isinstance(f, str)), None)
+        if factor is None:
             return formula
-        low, high, divisor = _polynomials(found, ranges)
+        low, high, divisor = _polynomials(factor, ranges)
         lowered = SizeFormula.of({})
         for product, times in formula.terms:
             others = list(product)
-            if found not in others:
+            if factor not in others:
                 lowered += SizeFormula.of({product: times * divisor})
                 continue
-            others.remove(found)
+            others.remove(factor)
             rest = SizeFormula.of({tuple(others): times})
             least, most = rest.limits(ranges)
             if least < 0 < most:
@@ -397,9 +397,9 @@ class _Fraction:
 
 def read_sizes(dims: Dims | None, ranges: SizeRanges) -> tuple[SizeFormula, ...] | None:
     """Return the formulas of all `dims`; None where one is not known, or depends on more than the symbols of `ranges`."""
-    found = [read_size(dim, ranges) for dim in dims] if dims is not None else [None]
-    known = tuple(one for one in found if one is not None)
-    return known if len(known) == len(found) else None
+    formulas = [read_size(dim, ranges) for dim in dims] if dims is not None else [None]
+    known = tuple(formula for formula in formulas if formula is not None)
+    return known if len(known) == len(formulas) else None
 
 
 def read_size(dim: Dim, ranges: SizeRanges) -> SizeFormula | None:
@@ -411,10 +411,10 @@ def read_size(dim: Dim, ranges: SizeRanges) -> SizeFormula | None:
     if dim in ranges:
         return SizeFormula.symbol(dim)
     try:
-        found = _read(ast.parse(dim.strip(), mode="eval").body, ranges)
+        fraction = _read(ast.parse(dim.strip(), mode="eval").body, ranges)
     except (SyntaxError, ValueError, _NotASize):
         return None
-    return found.numerator if found.divisor == 1 else None
+    return fraction.numerator if fraction.divisor == 1 else None
 
 
 def _read(tree: ast.expr, ranges: SizeRanges) -> _Fraction:
@@ -438,8 +438,10 @@ def _call(name: str, operands: list[_Fraction], ranges: SizeRanges) -> _Fraction
         return _Fraction(operands[0].numerator // operands[0].divisor)
     if name in {"ceiling", "ceil"} and len(operands) == 1:
         return _Fraction((operands[0].numerator + (operands[0].divisor - 1)) // operands[0].divisor)
-    if name in {"min", "max"} and all(one.divisor == 1 for one in operands):
-        return _Fraction(extreme("min" if name == "min" else "max", [one.numerator for one in operands], ranges))
+    if name in {"min", "max"} and all(operand.divisor == 1 for operand in operands):
+        return _Fraction(
+            extreme("min" if name == "min" else "max", [operand.numerator for operand in operands], ranges)
+        )
     raise _NotASize
 
 
@@ -479,10 +481,10 @@ def _power(a: _Fraction, b: _Fraction) -> _Fraction:
     exponent = b.numerator.constant
     if exponent is None or b.divisor != 1 or not 0 <= exponent <= _HIGHEST:
         raise _NotASize
-    found = _Fraction(SizeFormula.number(1))
+    power = _Fraction(SizeFormula.number(1))
     for _ in range(exponent):
-        found = _product(found, a)
-    return found
+        power = _product(power, a)
+    return power
 
 
 _HIGHEST = 16

@@ -32,7 +32,7 @@ class _FunctionContent(NamedTuple):
 
 def require_bounded_calls(proto: onnx.ModelProto) -> None:
     """Raise ModelError where a function of `proto` calls itself, and where calls or bodies are too many, too deep, or do not fit."""
-    functions = {(one.domain, one.name, one.overload): one for one in proto.functions}
+    functions = {(function.domain, function.name, function.overload): function for function in proto.functions}
     main = _content(proto.graph.node, functions, refers=False)
     contents = {key: _content(function.node, functions) for key, function in functions.items()}
     expanded: dict[_Key, int] = {}
@@ -88,7 +88,7 @@ def _require_taken(call: onnx.NodeProto, function: onnx.FunctionProto) -> None:
 
 def _require_fitting(node: onnx.NodeProto, body: onnx.GraphProto) -> None:
     """Raise ModelError where `body` does not take what `node` gives it, or gives less than the node does."""
-    given, made = len(node.input), len(node.output)
+    given, outputs = len(node.input), len(node.output)
     taken = {
         "If": {0},
         "Loop": {max(given, 2)},
@@ -96,9 +96,9 @@ def _require_fitting(node: onnx.NodeProto, body: onnx.GraphProto) -> None:
     }.get(node.op_type)
     if taken is None or node.domain not in {"", "ai.onnx"}:
         return
-    if len(body.input) not in taken or len(body.output) < made + (node.op_type == "Loop"):
+    if len(body.input) not in taken or len(body.output) < outputs + (node.op_type == "Loop"):
         raise ModelError(
-            f"a {node.op_type} has {given} inputs and {made} outputs, its body {len(body.input)} and {len(body.output)}"
+            f"a {node.op_type} has {given} inputs and {outputs} outputs, its body {len(body.input)} and {len(body.output)}"
         )
 
 
@@ -118,7 +118,7 @@ def _callees_first(contents: Mapping[_Key, _FunctionContent]) -> Iterator[_Key]:
             path[start] = iter(contents[start].calls)
         while path:
             key, left = next(reversed(path.items()))
-            called = next((one for one in left if one not in done), None)
+            called = next((callee for callee in left if callee not in done), None)
             if called is None:
                 del path[key]
                 done.add(key)
@@ -156,18 +156,18 @@ class _Inliner(InlinePass):
     def _instantiate_call(self, node: ir.Node, call_site_id: str) -> tuple[Sequence[ir.Node], Sequence[ir.Value]]:
         """Copy the body of the function while its names are free ones, which the pass keeps."""
         body = list(_as_copied(self._functions[node.op_identifier()]))
-        named: list[ir.Node | ir.Value] = [*body, *(value for one in body for value in one.outputs)]
-        own = [one.name for one in named]
-        for one in named:
-            if isinstance(one, ir.Node):
-                one.name = _free(one.name or "node", self._used_node_names, self._nodes)
+        named: list[ir.Node | ir.Value] = [*body, *(value for renamed in body for value in renamed.outputs)]
+        old_names = [renamed.name for renamed in named]
+        for renamed in named:
+            if isinstance(renamed, ir.Node):
+                renamed.name = _free(renamed.name or "node", self._used_node_names, self._nodes)
             else:
-                one.name = _free(one.name or "val", self._used_value_names, self._values)
+                renamed.name = _free(renamed.name or "val", self._used_value_names, self._values)
         try:
             return super()._instantiate_call(node, call_site_id)
         finally:
-            for one, name in zip(named, own, strict=True):
-                one.name = name
+            for renamed, name in zip(named, old_names, strict=True):
+                renamed.name = name
 
 
 def _as_copied(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
@@ -180,12 +180,12 @@ def _as_copied(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
 
 def _free(name: str, used: set[str], last: dict[str, int]) -> str:
     """Return `name`, or its first free copy: name_2, name_3 ... `last` has the last number of each name, and is changed."""
-    found = name
-    while found in used or found in last:
+    copy = name
+    while copy in used or copy in last:
         last[name] = last.get(name, 1) + 1
-        found = f"{name}_{last[name]}"
-    last.setdefault(found, 1)
-    return found
+        copy = f"{name}_{last[name]}"
+    last.setdefault(copy, 1)
+    return copy
 
 
 # Nodes in a function of their own.
@@ -200,9 +200,9 @@ def free_function(model: ir.Model, names: Iterable[str]) -> str:
 
 def read_from_outside(nodes: Sequence[ir.Node]) -> list[ir.Value]:
     """Return the values that `nodes` and their bodies read and do not make, in the order of first use."""
-    made = {value for node in nodes for value in node.outputs}
+    results = {value for node in nodes for value in node.outputs}
     read = dict.fromkeys(value for node in nodes for value in dependencies(node))
-    return [value for value in read if value not in made]
+    return [value for value in read if value not in results]
 
 
 def add_function(
@@ -224,9 +224,9 @@ def add_function(
     inputs = list(inside.values())
     inside.update((value, node.outputs[0]) for value, node in constants.items())
     for node in (*nodes, *(inner for outer in nodes for inner in nodes_inside(outer))):
-        for place, operand in enumerate(node.inputs):
+        for index, operand in enumerate(node.inputs):
             if operand in inside:
-                node.replace_input_with(place, inside[operand])
+                node.replace_input_with(index, inside[operand])
     graph = ir.Graph(inputs, outputs, nodes=[*constants.values(), *nodes], name=name, opset_imports=dict(imports))
     function = ir.Function(keys.DOMAIN, name, graph=graph, attributes=())
     model.functions[function.identifier()] = function

@@ -89,9 +89,9 @@ GridPlace = dict[str, int]
 """The numbers, by letters, that tell nodes of one stem apart: of the stretch along "m", "k" and "n", as far as the node has one."""
 
 
-def label(stem: str, place: GridPlace) -> str:
-    """Return a readable name for something at `place`: tile_m0_k1_n2."""
-    return "_".join((stem, *(f"{axis}{index}" for axis, index in place.items())))
+def label(stem: str, position: GridPlace) -> str:
+    """Return a readable name for something at `position`: tile_m0_k1_n2."""
+    return "_".join((stem, *(f"{axis}{index}" for axis, index in position.items())))
 
 
 @dataclass
@@ -116,15 +116,15 @@ class GraphWriter:
         op: str,
         inputs: Sequence[ir.Value | None],
         stem: str,
-        place: GridPlace,
+        position: GridPlace,
         dims: TensorDims,
         attributes: Iterable[ir.Attr] = (),
         dtype: ir.DataType | None = None,
     ) -> ir.Value:
         """Write a node with one output of size `dims`, of the usual type by default; return the output, which is called as the node."""
-        name = self.fresh(label(stem, place))
+        name = self.fresh(label(stem, position))
         output = self._value(name, dims, dtype or self.usual_dtype)
-        self._add(op, inputs, attributes, [output], name, (stem, place))
+        self._add(op, inputs, attributes, [output], name, (stem, position))
         return output
 
     def split(
@@ -150,7 +150,7 @@ class GraphWriter:
         operand: tuple[ir.Value, ir.DataType],
         after: list[int],
         stem: str,
-        place: GridPlace,
+        position: GridPlace,
         dims: TensorDims,
         fill: ir.Value | None,
         *,
@@ -163,16 +163,16 @@ class GraphWriter:
         value, dtype = operand
         pads = [*(before or [0] * len(after)), *after]
         if self.opset < 11:
-            return self.node("Pad", [value], stem, place, dims, [ir.AttrInt64s("pads", pads)], dtype)
-        sizes = self.int64s(pads, f"{label(stem, place)}_sizes")
-        return self.node("Pad", [value, sizes, *([] if fill is None else [fill])], stem, place, dims, (), dtype)
+            return self.node("Pad", [value], stem, position, dims, [ir.AttrInt64s("pads", pads)], dtype)
+        sizes = self.int64s(pads, f"{label(stem, position)}_sizes")
+        return self.node("Pad", [value, sizes, *([] if fill is None else [fill])], stem, position, dims, (), dtype)
 
     def slice(
         self,
         operand: tuple[ir.Value, ir.DataType],
         index: Mapping[int, slice],
         stem: str,
-        place: GridPlace,
+        position: GridPlace,
         dims: TensorDims,
     ) -> ir.Value:
         """Write a Slice of a value of some type: for each axis in `index` that range, of the others all. An input since opset 10."""
@@ -184,10 +184,10 @@ class GraphWriter:
         }
         if self.opset < 10:
             attributes = [ir.AttrInt64s(name, numbers) for name, numbers in content.items()]
-            return self.node("Slice", [value], stem, place, dims, attributes, dtype)
-        name = label(stem, place)
-        made = [self.int64s(numbers, f"{name}_{part}") for part, numbers in content.items()]
-        return self.node("Slice", [value, *made], stem, place, dims, (), dtype)
+            return self.node("Slice", [value], stem, position, dims, attributes, dtype)
+        name = label(stem, position)
+        operands = [self.int64s(numbers, f"{name}_{part}") for part, numbers in content.items()]
+        return self.node("Slice", [value, *operands], stem, position, dims, (), dtype)
 
     def constant(self, tensor: ir.TensorProtocol, stem: str) -> ir.Value:
         """Write an initializer that holds `tensor`."""
@@ -222,7 +222,7 @@ class GraphWriter:
         """Return the domain of an operator that is written."""
         return ""
 
-    def metadata(self, stem: str, place: GridPlace) -> dict[str, str]:  # noqa: ARG002 - of other writers
+    def metadata(self, stem: str, position: GridPlace) -> dict[str, str]:  # noqa: ARG002 - of other writers
         """Return the metadata of a node."""
         return {}
 

@@ -56,13 +56,13 @@ class MappedModel:
 
     def give_bytes(self, model: ir.Model) -> None:
         """Let the initializers of `model`, which was made of `proto`, read their bytes from the file."""
-        for name, place in self.places.items():
+        for name, span in self.places.items():
             value = model.graph.initializers[name]
             empty = value.const_value
             assert empty is not None
             shape = ir.Shape(empty.shape.numpy(), frozen=True)
             tensor = ir.LazyTensor(
-                partial(self.file.tensor, place, empty.dtype, shape),
+                partial(self.file.tensor, span, empty.dtype, shape),
                 dtype=empty.dtype,
                 shape=shape,
                 name=name,
@@ -84,19 +84,19 @@ class MappedFile:
         self.data = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
         self._last = _Place(0, 0)
 
-    def tensor(self, place: _Place, dtype: ir.DataType, shape: ir.Shape) -> ir.TensorProtocol:
-        """Return the constant at `place`. Raises ModelError where somebody has written to the file meanwhile."""
+    def tensor(self, span: _Place, dtype: ir.DataType, shape: ir.Shape) -> ir.TensorProtocol:
+        """Return the constant at `span`. Raises ModelError where somebody has written to the file meanwhile."""
         if self._now() != self._state:
             raise ModelError(f"{self._path}: it was written over while its weights were in use", hint="load it again")
         self._let_go(self._last)
-        self._last = place
-        raw = np.frombuffer(self.data, np.uint8, place.stop - place.start, place.start)
+        self._last = span
+        raw = np.frombuffer(self.data, np.uint8, span.stop - span.start, span.start)
         return ir.Tensor(raw.view(dtype.numpy()).reshape(shape.numpy()), dtype, shape=shape)
 
-    def _let_go(self, place: _Place) -> None:
-        """Take what was read at `place` out of memory; whoever still reads there has the system read it again."""
-        if place.stop > place.start:
-            let_go(self.data, place.start, place.stop)
+    def _let_go(self, span: _Place) -> None:
+        """Take what was read at `span` out of memory; whoever still reads there has the system read it again."""
+        if span.stop > span.start:
+            let_go(self.data, span.start, span.stop)
 
     def _now(self) -> tuple[int, int]:
         state = os.fstat(self._descriptor)
@@ -130,8 +130,8 @@ def _read_parts(file: MappedFile) -> MappedModel | None:
     graph = b"".join(_without_large(data, graphs[0], places))
     rest = (data[part.start : part.stop] for part in parts if part.number != GRAPH)
     proto = onnx.ModelProto.FromString(b"".join((*rest, head(GRAPH, len(graph)), graph)))
-    found = {tensor.name: tensor for tensor in proto.graph.initializer if tensor.name in places}
-    if not places or not all(_holds(found[name], place) for name, place in places.items()):
+    tensors = {tensor.name: tensor for tensor in proto.graph.initializer if tensor.name in places}
+    if not places or not all(_holds(tensors[name], span) for name, span in places.items()):
         return None
     return MappedModel(proto, file, places)
 
@@ -156,15 +156,15 @@ def _without_large(data: mmap.mmap, graph: WireField, places: dict[str, _Place])
     yield data[kept : graph.stop]
 
 
-def _holds(tensor: onnx.TensorProto, place: _Place) -> bool:
-    """Return whether the elements of `tensor` are at `place`, one after the other (those smaller than a byte share theirs)."""
+def _holds(tensor: onnx.TensorProto, span: _Place) -> bool:
+    """Return whether the elements of `tensor` are at `span`, one after the other (those smaller than a byte share theirs)."""
     try:
         dtype = ir.DataType(tensor.data_type)
         size = dtype.numpy().itemsize
     except (TypeError, ValueError):
         return False
     is_elsewhere = tensor.data_location == onnx.TensorProto.EXTERNAL
-    return not is_elsewhere and size == dtype.itemsize and math.prod(tensor.dims) * size == place.stop - place.start
+    return not is_elsewhere and size == dtype.itemsize and math.prod(tensor.dims) * size == span.stop - span.start
 
 
 # Sparse constants, written densely when a model is loaded: onnxruntime does so, too, and onnx_ir does not know them.
@@ -182,23 +182,23 @@ def densely(proto: onnx.ModelProto) -> onnx.ModelProto:
 
     Raises ModelError for a sparse tensor that is not valid, of strings, or external, and where all take more than MOST_BYTES.
     """
-    found = [tensor for place in _places(proto) for tensor in _sparse(place)]
-    if not found:
+    sparse = [tensor for owner in _places(proto) for tensor in _sparse(owner)]
+    if not sparse:
         return proto
-    if sum(map(_dense_bytes, found)) > MOST_BYTES:
+    if sum(map(_dense_bytes, sparse)) > MOST_BYTES:
         reason = f"the sparse constants take more than {MOST_BYTES / 2**20:.0f} MiB when they are dense"
         raise ModelError(reason, hint="store them densely")
     dense = onnx.ModelProto()
     dense.CopyFrom(proto)
-    for place in _places(dense):
-        tensors = [_dense(tensor) for tensor in _sparse(place)]
-        if isinstance(place, onnx.GraphProto):
-            place.initializer.extend(tensors)
-            place.ClearField("sparse_initializer")
+    for owner in _places(dense):
+        tensors = [_dense(tensor) for tensor in _sparse(owner)]
+        if isinstance(owner, onnx.GraphProto):
+            owner.initializer.extend(tensors)
+            owner.ClearField("sparse_initializer")
         elif tensors:
-            place.CopyFrom(onnx.helper.make_attribute("value", tensors[0], place.doc_string))
-    one = "a sparse constant is" if len(found) == 1 else f"{len(found):,} sparse constants are"
-    warnings.warn(f"{one} written densely", ModelWarning, stacklevel=4)
+            owner.CopyFrom(onnx.helper.make_attribute("value", tensors[0], owner.doc_string))
+    subject = "a sparse constant is" if len(sparse) == 1 else f"{len(sparse):,} sparse constants are"
+    warnings.warn(f"{subject} written densely", ModelWarning, stacklevel=4)
     return dense
 
 
@@ -218,10 +218,10 @@ def _places(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.Attribute
                 yield from graphs
 
 
-def _sparse(place: onnx.GraphProto | onnx.AttributeProto) -> Iterable[onnx.SparseTensorProto]:
-    if isinstance(place, onnx.GraphProto):
-        return place.sparse_initializer
-    return [place.sparse_tensor] if place.HasField("sparse_tensor") else []
+def _sparse(owner: onnx.GraphProto | onnx.AttributeProto) -> Iterable[onnx.SparseTensorProto]:
+    if isinstance(owner, onnx.GraphProto):
+        return owner.sparse_initializer
+    return [owner.sparse_tensor] if owner.HasField("sparse_tensor") else []
 
 
 def _dense_bytes(sparse: onnx.SparseTensorProto) -> int:
@@ -324,9 +324,9 @@ def _read(path: Path) -> ir.Model:
         reason = " ".join(str(error).split())
         raise ModelError(f"{path}: not an ONNX model, or a truncated one ({reason})") from None
     model = _deserialise(proto, str(path), mapped)
-    for own in _tensors(model):
-        if isinstance(own, ir.serde.TensorProtoTensor):
-            without_second_props(own)
+    for tensor in _tensors(model):
+        if isinstance(tensor, ir.serde.TensorProtoTensor):
+            without_second_props(tensor)
     folder = path.parent.resolve()
     for tensor in external_tensors(model):
         _require_inside(tensor, folder, path)
@@ -469,7 +469,7 @@ def _use_checked_weights(model: ir.Model) -> None:
 
 def _use_checked_attributes(model: ir.Model) -> None:
     for node in all_nodes(model):
-        for attribute in [one for one in node.attributes.values() if _is_external(one)]:
+        for attribute in [candidate for candidate in node.attributes.values() if _is_external(candidate)]:
             node.attributes[attribute.name] = ir.AttrTensor(
                 attribute.name, _checked(attribute.value), doc_string=attribute.doc_string
             )
@@ -514,10 +514,10 @@ def _own_tensors(model: ir.Model) -> None:
             if isinstance(value.type, ir.TensorType):
                 value.type = ir.TensorType(value.type.dtype, denotation=value.type.denotation)
     for node in all_nodes(model):
-        for attribute in [one for one in node.attributes.values() if not one.is_ref()]:
+        for attribute in [candidate for candidate in node.attributes.values() if not candidate.is_ref()]:
             if attribute.type == ir.AttributeType.TENSOR:
-                own = ir.AttrTensor(attribute.name, _own(attribute.value), doc_string=attribute.doc_string)
-                node.attributes[attribute.name] = own
+                copy = ir.AttrTensor(attribute.name, _own(attribute.value), doc_string=attribute.doc_string)
+                node.attributes[attribute.name] = copy
             elif attribute.type == ir.AttributeType.TENSORS:
                 all_own = [_own(tensor) for tensor in attribute.value]
                 node.attributes[attribute.name] = ir.AttrTensors(

@@ -28,9 +28,9 @@ _TEXTS = re.compile(r"'([^'\\]*)'")
 
 def module_path(name: str | None, notes: Mapping[str, str]) -> ModulePath:
     """Return the modules around the node `name` with the metadata `notes`; an empty path where neither says any."""
-    own = notes.get(keys.MODULE)
-    if own is not None:
-        return tuple(filter(None, own.split("/")))
+    noted = notes.get(keys.MODULE)
+    if noted is not None:
+        return tuple(filter(None, noted.split("/")))
     scopes = _scopes(notes)
     if scopes is not None:
         return _within([scope for scope, _ in scopes])

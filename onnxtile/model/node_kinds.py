@@ -96,7 +96,7 @@ def holders(model: ir.Model, wanted: Callable[[ir.Node], bool]) -> Callable[[ir.
         if identifier not in inside:
             inside.add(identifier)
             pending += callers.get(identifier, ())
-    return lambda node: any(wanted(one) or one.op_identifier() in inside for one in (node, *nodes_inside(node)))
+    return lambda node: any(wanted(inner) or inner.op_identifier() in inside for inner in (node, *nodes_inside(node)))
 
 
 def _none(_: ir.Node) -> bool:

@@ -151,9 +151,9 @@ def _by_input(arrays: Iterable[str], inputs: Mapping[str, ir.Value], path: Path)
     taken: set[str] = set()
     for name, value in inputs.items():
         if isinstance(value.type, ir.SequenceType):
-            found = _elements(name, arrays)
-            taken.update(found)
-            named[name] = found
+            elements = _elements(name, arrays)
+            taken.update(elements)
+            named[name] = elements
         elif name in arrays:
             taken.add(name)
             named[name] = name
@@ -169,8 +169,8 @@ def _by_input(arrays: Iterable[str], inputs: Mapping[str, ir.Value], path: Path)
 
 def _elements(name: str, arrays: Iterable[str]) -> list[str]:
     """Return the names of the elements of the sequence `name` in their order, which is that of numbers."""
-    found = [(re.fullmatch(r"\[(\d+)\]", key.removeprefix(name)), key) for key in arrays if key.startswith(name)]
-    numbered = ((whole(match[1]), key) for match, key in found if match)
+    matches = [(re.fullmatch(r"\[(\d+)\]", key.removeprefix(name)), key) for key in arrays if key.startswith(name)]
+    numbered = ((whole(match[1]), key) for match, key in matches if match)
     return [key for _, key in sorted((number, key) for number, key in numbered if number is not None)]
 
 
@@ -191,15 +191,15 @@ def _require_fitting(
 
     Note in `bound` what size its symbols have, and which input said so.
     """
-    place = f"{path}: the input {value.name!r}"
+    subject = f"{path}: the input {value.name!r}"
     if isinstance(named, list):
         for name in named:
-            _require_type(headers[name].dtype, _element_type(value), place)
+            _require_type(headers[name].dtype, _element_type(value), subject)
         return
     if value.type is not None and not isinstance(value.type, ir.TensorType):
-        raise UsageError(f"{place} is neither a tensor nor a sequence of tensors: an .npz file can hold nothing else")
-    _require_type(headers[named].dtype, value.dtype, place)
-    _require_shape(value, headers[named].shape, bound, place)
+        raise UsageError(f"{subject} is neither a tensor nor a sequence of tensors: an .npz file can hold nothing else")
+    _require_type(headers[named].dtype, value.dtype, subject)
+    _require_shape(value, headers[named].shape, bound, subject)
 
 
 def _element_type(value: ir.Value) -> ir.DataType | None:
@@ -207,7 +207,7 @@ def _element_type(value: ir.Value) -> ir.DataType | None:
     return element.dtype if isinstance(element, ir.TensorType) else None
 
 
-def _require_type(given: np.dtype[Any], dtype: ir.DataType | None, place: str) -> None:
+def _require_type(given: np.dtype[Any], dtype: ir.DataType | None, subject: str) -> None:
     if dtype is None:
         return
     if dtype == ir.DataType.STRING:
@@ -216,7 +216,7 @@ def _require_type(given: np.dtype[Any], dtype: ir.DataType | None, place: str) -
         native, wanted = given.newbyteorder("="), np.dtype(dtype.numpy())
         fits = native == wanted or (native.kind == wanted.kind == "V" and native.itemsize == wanted.itemsize)
     if not fits:
-        raise UsageError(f"{place} takes {dtype.name.lower()}, and {given} is given")
+        raise UsageError(f"{subject} takes {dtype.name.lower()}, and {given} is given")
 
 
 def _read(npz: Npz, value: ir.Value, named: str | list[str]) -> Array | list[Array]:
@@ -234,10 +234,10 @@ def _typed(array: Array, dtype: ir.DataType | None) -> Array:
     return array.view(dtype.numpy()) if dtype is not None and array.dtype.kind == "V" else array
 
 
-def _require_shape(value: ir.Value, shape: tuple[int, ...], bound: dict[str, tuple[int, str]], place: str) -> None:
+def _require_shape(value: ir.Value, shape: tuple[int, ...], bound: dict[str, tuple[int, str]], subject: str) -> None:
     if value.shape is None:
         return
-    wrong = f"{place} takes {_shown(value.shape)}, and {_shown(shape)} is given"
+    wrong = f"{subject} takes {_shown(value.shape)}, and {_shown(shape)} is given"
     if len(shape) != len(value.shape):
         raise UsageError(wrong)
     for dim, size in zip(value.shape, shape, strict=True):

@@ -128,12 +128,12 @@ def _restore_graph(source: ir.Graph, result: ir.Graph) -> None:
 
 def _restore_constants(source: ir.Graph, result: ir.Graph) -> None:
     """Put the constants back that the converter did not see, or saw as inputs, in the order they had."""
-    made = {value.name: value for value in _values(result)}
+    values = {value.name: value for value in _values(result)}
     initializers = dict(result.initializers)
     inputs = {value.name for value in source.inputs}
     result.initializers.clear()
     for name, value in source.initializers.items():
-        restored = made.get(name) or initializers.pop(name, None) or ir.Value(name=name)
+        restored = values.get(name) or initializers.pop(name, None) or ir.Value(name=name)
         restored.const_value = value.const_value
         restored.type, restored.shape = value.type, value.shape
         result.initializers[name] = restored

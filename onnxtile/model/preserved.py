@@ -26,8 +26,8 @@ _Note = tuple[str, bytes, dict[str, str], str]
 
 def note_outputs(proto: onnx.ModelProto, model: ir.Model) -> None:
     """Note on `model`, which was made of `proto`, how that describes outputs that are inputs or initializers."""
-    found = [_note(graph, said) for graph, said in _pairs(model, proto)]
-    if any(found):
+    are_noted = [_note(graph, described) for graph, described in _pairs(model, proto)]
+    if any(are_noted):
         model.graph.meta[_NOTED] = True
 
 
@@ -35,28 +35,28 @@ def add_outputs(model: ir.Model, proto: onnx.ModelProto) -> None:
     """Describe, in the `proto` made of `model`, outputs that are inputs or initializers as the file did that was read."""
     if not model.graph.meta.get(_NOTED):
         return
-    for graph, said in _pairs(model, proto):
-        add_graph_outputs(graph, said)
-        without_outputs(graph.initializers.values(), said)
+    for graph, message in _pairs(model, proto):
+        add_graph_outputs(graph, message)
+        without_outputs(graph.initializers.values(), message)
 
 
 def add_body_outputs(nodes: Iterable[ir.Node], protos: Iterable[onnx.NodeProto]) -> None:
     """Describe such outputs of the bodies of `nodes` in their `protos`."""
     for node, proto in zip(nodes, protos, strict=True):
-        for graph, said in _bodies(node, proto):
-            add_graph_outputs(graph, said)
-            without_outputs(graph.initializers.values(), said)
+        for graph, message in _bodies(node, proto):
+            add_graph_outputs(graph, message)
+            without_outputs(graph.initializers.values(), message)
 
 
 def add_graph_outputs(graph: ir.Graph, proto: onnx.GraphProto) -> None:
     """Describe such outputs of `graph` in its `proto`, and annotate them once: onnx_ir does so in each list that has them."""
     _annotate_once(proto)
     notes: dict[int, _Note] = graph.meta.get(_OUTPUTS, {})
-    for place, (name, data, elsewhere, described) in notes.items():
-        value = graph.outputs[place] if place < len(graph.outputs) else None
+    for index, (name, data, elsewhere, described) in notes.items():
+        value = graph.outputs[index] if index < len(graph.outputs) else None
         if value is None or value.name != name:
             continue  # the model was changed
-        info, known = proto.output[place], onnx.ValueInfoProto.FromString(data)
+        info, known = proto.output[index], onnx.ValueInfoProto.FromString(data)
         if _type_of(value) == described:
             info.type.CopyFrom(known.type)
         info.ClearField("doc_string")
@@ -70,9 +70,9 @@ def add_graph_outputs(graph: ir.Graph, proto: onnx.GraphProto) -> None:
 
 
 def _annotate_once(proto: onnx.GraphProto) -> None:
-    found = {one.tensor_name: one for one in proto.quantization_annotation}
-    if len(found) < len(proto.quantization_annotation):
-        kept = list(found.values())
+    by_tensor = {annotation.tensor_name: annotation for annotation in proto.quantization_annotation}
+    if len(by_tensor) < len(proto.quantization_annotation):
+        kept = list(by_tensor.values())
         del proto.quantization_annotation[:]
         proto.quantization_annotation.extend(kept)
 
@@ -105,13 +105,13 @@ def _note(graph: ir.Graph, proto: onnx.GraphProto) -> bool:
     described = first | infos | elsewhere
     notes: dict[int, _Note] = {}
     done: set[str] = set()
-    for place, (value, info) in enumerate(zip(graph.outputs, proto.output, strict=True)):
+    for index, (value, info) in enumerate(zip(graph.outputs, proto.output, strict=True)):
         if info.name not in described and info.name not in held:
             continue
         if info.name not in done:
             done.add(info.name)
             _describe(value, described.get(info.name))
-        notes[place] = (info.name, info.SerializeToString(), dict(value.metadata_props), _type_of(value))
+        notes[index] = (info.name, info.SerializeToString(), dict(value.metadata_props), _type_of(value))
         if info.name in held and info.name not in infos:
             value.meta[_NOTED] = True
     graph.meta[_OUTPUTS] = notes
@@ -142,27 +142,27 @@ def _type_of(value: ir.Value) -> str:
 def _pairs(model: ir.Model, proto: onnx.ModelProto) -> Iterator[tuple[ir.Graph, onnx.GraphProto]]:
     """Yield each graph of `model` that has inputs and outputs described, with its message."""
     yield model.graph, proto.graph
-    for node, said in zip(model.graph, proto.graph.node, strict=True):
-        yield from _bodies(node, said)
+    for node, message in zip(model.graph, proto.graph.node, strict=True):
+        yield from _bodies(node, message)
     for function in proto.functions:
         known = model.functions.get((function.domain, function.name, function.overload))
-        for node, said in zip(known or (), function.node, strict=True):
-            yield from _bodies(node, said)
+        for node, message in zip(known or (), function.node, strict=True):
+            yield from _bodies(node, message)
 
 
 def _bodies(node: ir.Node, proto: onnx.NodeProto) -> Iterator[tuple[ir.Graph, onnx.GraphProto]]:
     held = bodies_of(node)
     if not held:
         return
-    said = {
+    graphs = {
         attribute.name: [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
         for attribute in proto.attribute
     }
     for body in held:
-        inner = said[body.attribute][body.position or 0]
+        inner = graphs[body.attribute][body.position or 0]
         yield body.graph, inner
-        for one, message in zip(body.graph, inner.node, strict=True):
-            yield from _bodies(one, message)
+        for inner_node, message in zip(body.graph, inner.node, strict=True):
+            yield from _bodies(inner_node, message)
 
 
 # What a written model may not say as the file that was read: training information, which onnx_ir does not read, and listed constants.
@@ -243,10 +243,10 @@ def copied_tensor(
         copy.doc_string = doc or ""
         if not doc:
             copy.ClearField("doc_string")
-        made = ir.serde.TensorProtoTensor(copy)
-        made.metadata_props.clear()
-        made.metadata_props.update(props)
-        return without_second_props(made)
+        stored = ir.serde.TensorProtoTensor(copy)
+        stored.metadata_props.clear()
+        stored.metadata_props.update(props)
+        return without_second_props(stored)
     return ir.LazyTensor(
         lambda: tensor,
         dtype=tensor.dtype,

@@ -41,8 +41,8 @@ from onnxtile.system.files import (
 # wherever the writing is cut short.
 
 
-def written_beside(path: Path, write: Callable[[Path], object], made: list[Path]) -> str:
-    """Return the name of a file of data beside `path`, filled by `write`; note the file in `made` if it is new.
+def written_beside(path: Path, write: Callable[[Path], object], new_files: list[Path]) -> str:
+    """Return the name of a file of data beside `path`, filled by `write`; note the file in `new_files` if it is new.
 
     The name is that of `path` with .data, and where the model at `path` has other data, with a digest of these behind. Raises UsageError
     where the system refuses.
@@ -53,7 +53,7 @@ def written_beside(path: Path, write: Callable[[Path], object], made: list[Path]
         temporary.chmod(0o666 & ~umask())
         name = _name(path, folder, temporary)
         if not (folder / name).exists():
-            made.append(folder / name)
+            new_files.append(folder / name)
             temporary.rename(folder / name)
     return name
 
@@ -172,7 +172,7 @@ def save(draft: ir.Model | Draft, path: Path, *, source: Path | None = None, for
     model = draft.model if isinstance(draft, Draft) else draft
     external = external_tensors(model)
     places = {Path(tensor.path) for tensor in external} | {path.parent / tensor.location for tensor in external}
-    if any(is_file_of(path, place) for place in places):
+    if any(is_file_of(path, file) for file in places):
         raise UsageError(f"{path} is a weights file of the model", hint="name another file with -o")
     if not external and not inline_bytes(model) > stream.MOST_BYTES:
         try:
@@ -189,24 +189,24 @@ def save(draft: ir.Model | Draft, path: Path, *, source: Path | None = None, for
 
 
 def _save_with_weights(draft: ir.Model | Draft, external: list[ir.ExternalTensor], path: Path) -> None:
-    before, made = _identity(path), list[Path]()
+    before, new_files = _identity(path), list[Path]()
 
     def fill(file: Path) -> None:
         with file.open("wb") as data:
             write_data(draft, data)
 
     try:
-        made.extend(carry(external, path.parent.resolve()))
+        new_files.extend(carry(external, path.parent.resolve()))
         try:
             write_whole_with(path, partial(write_model, draft))
         except ModelTooLarge:
             old = data_of(path)
-            beside = written_beside(path, fill, made)
+            beside = written_beside(path, fill, new_files)
             write_whole_with(path, partial(write_model, draft, beside=beside))
             remove_unread(old | left_over(path), path)
     except BaseException:
         if _identity(path) == before:  # else the new model is there, and reads them
-            for file in made:
+            for file in new_files:
                 file.unlink(missing_ok=True)
         raise
 

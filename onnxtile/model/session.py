@@ -101,8 +101,8 @@ class SplitSession:
         held = dict(inputs)
         for piece in self._pieces:
             session = Session(piece.model, external=self._folder, pooled=False)
-            made = {name: outputs.get(name) for name in piece.makes}
-            held |= session.run_on({name: held[name] for name in piece.reads}, made)
+            results = {name: outputs.get(name) for name in piece.makes}
+            held |= session.run_on({name: held[name] for name in piece.reads}, results)
             for name in piece.last_read:
                 del held[name]
         return held
@@ -136,9 +136,9 @@ def _cuts(graph: ir.Graph) -> Iterator[_NodeRange]:
     last = {value: at for at, nodes in enumerate(_batches(graph)) for value in _read(nodes)}
     last |= dict.fromkeys(graph.outputs, len(graph))
     for at, nodes in enumerate(_batches(graph)):
-        made = dict.fromkeys(value for node in nodes for value in node.outputs)
-        reads = [value for value in _read(nodes) if value not in made and not value.is_initializer()]
-        makes = [value for value in made if last.get(value, -1) > at]
+        results = dict.fromkeys(value for node in nodes for value in node.outputs)
+        reads = [value for value in _read(nodes) if value not in results and not value.is_initializer()]
+        makes = [value for value in results if last.get(value, -1) > at]
         if makes:
             yield _NodeRange(nodes, reads, makes, [value for value in reads if last[value] == at])
 
@@ -153,13 +153,13 @@ def _read(nodes: Iterable[ir.Node]) -> dict[ir.Value, None]:
     return dict.fromkeys(value for node in nodes for value in node.inputs if value is not None)
 
 
-def _type(found: Feed) -> onnx.TypeProto:
+def _type(feed: Feed) -> onnx.TypeProto:
     """Return the type of a value between two pieces. Raises ModelError for one that stays inside a piece."""
-    if not found.type.startswith("tensor(") or found.type in {_STRING, *_HALVES}:
-        raise ModelError(f"{found.name!r} is a {found.type}, which stays in one session")
-    dtype = ir.DataType[found.type.removeprefix("tensor(").removesuffix(")").upper()]
+    if not feed.type.startswith("tensor(") or feed.type in {_STRING, *_HALVES}:
+        raise ModelError(f"{feed.name!r} is a {feed.type}, which stays in one session")
+    dtype = ir.DataType[feed.type.removeprefix("tensor(").removesuffix(")").upper()]
     # The shape () means a scalar, or that the rank is not known.
-    return tensor_type(dtype, tuple(size if isinstance(size, int) else None for size in found.shape) or None)
+    return tensor_type(dtype, tuple(size if isinstance(size, int) else None for size in feed.shape) or None)
 
 
 AnySession: TypeAlias = Session | SplitSession
@@ -208,7 +208,7 @@ def session_of(model: ir.Model) -> AnySession:
     folder = external_folder(model)
     if folder is not None or inline_bytes(model) <= _MOST_FROM_MEMORY:
         return Session(to_bytes(model), external=folder)
-    with temporary_folder() as place:
-        path = place / "model.onnx"
+    with temporary_folder() as parent:
+        path = parent / "model.onnx"
         save(model, path)
         return Session(path)

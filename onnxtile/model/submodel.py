@@ -104,7 +104,7 @@ class Submodels:
         """
         named = {} if names is None else names
         constants = dict.fromkeys([*defaults, *_constants(nodes, inputs)])
-        functions = called_functions((one for node in nodes for one in (node, *nodes_inside(node))), self._model)
+        functions = called_functions((called for node in nodes for called in (node, *nodes_inside(node))), self._model)
         return assembled(
             (bare_node(node, names) for node in nodes),
             {named.get(value, value.name or ""): type_ for value, type_ in inputs.items()},
@@ -136,8 +136,8 @@ def exposing(model: ir.Model, names: Iterable[str]) -> Session:
     Nodes that none of them depends on are left out. Raises ModelError where onnxruntime refuses the model.
     """
     graph = model.graph
-    made = (value for node in graph for value in node.outputs)
-    by_name = {value.name: value for value in (*graph.inputs, *graph.initializers.values(), *made)}
+    results = (value for node in graph for value in node.outputs)
+    by_name = {value.name: value for value in (*graph.inputs, *graph.initializers.values(), *results)}
     outputs = [by_name[name] for name in dict.fromkeys(names)]
     # Before IR version 4 every initializer had to be listed as an input.
     inputs = [value for value in graph.inputs if model.ir_version >= 4 or not value.is_initializer()]
@@ -151,20 +151,20 @@ def exposing(model: ir.Model, names: Iterable[str]) -> Session:
 def _needed(graph: ir.Graph, outputs: Iterable[ir.Value]) -> list[ir.Node]:
     """Return the nodes of `graph` that `outputs` depend on, in their order."""
     needed = set(outputs)
-    found = []
+    nodes = []
     for node in reversed(graph):
         if not needed.isdisjoint(node.outputs):
-            found.append(node)
+            nodes.append(node)
             needed.update(dependencies(node))
-    return found[::-1]
+    return nodes[::-1]
 
 
 def _constants(nodes: Iterable[ir.Node], inputs: Mapping[ir.Value, object]) -> Iterator[ir.Value]:
     """Yield the initializers that `nodes` and their bodies read, but for those that are fed or are of the bodies."""
-    made: set[ir.Value] = set()
+    results: set[ir.Value] = set()
     for node in nodes:
-        yield from (v for v in dependencies(node) if v.const_value is not None and v not in inputs and v not in made)
-        made.update(node.outputs)
+        yield from (v for v in dependencies(node) if v.const_value is not None and v not in inputs and v not in results)
+        results.update(node.outputs)
 
 
 def _tensor(value: ir.Value, name: str) -> onnx.TensorProto:

@@ -35,17 +35,17 @@ BodyPath: TypeAlias = tuple[tuple[ir.Node, str], ...]
 
 def bodies_of(node: ir.Node) -> list[HeldGraph]:
     """Return the bodies of `node`, in the order of its attributes; none for an attribute that refers to one of the caller."""
-    found: list[HeldGraph] = []
+    bodies: list[HeldGraph] = []
     # The plain dict: UserDict's own values() takes most of the time of a walk.
     for attribute in node.attributes.data.values():
         type_ = attribute.type
         if type_ not in _GRAPH_TYPES or attribute.is_ref():
             continue
         if type_ == _GRAPH:
-            found.append(HeldGraph(attribute.name, None, attribute.as_graph()))
+            bodies.append(HeldGraph(attribute.name, None, attribute.as_graph()))
         else:
-            found += (HeldGraph(attribute.name, i, body) for i, body in enumerate(attribute.as_graphs()))
-    return found
+            bodies += (HeldGraph(attribute.name, i, body) for i, body in enumerate(attribute.as_graphs()))
+    return bodies
 
 
 def has_body(node: ir.Node) -> bool:
@@ -110,11 +110,11 @@ def dependencies(node: ir.Node) -> Iterator[ir.Value]:
 
 
 def _captured(body: ir.Graph) -> Iterator[ir.Value]:
-    own: set[ir.Value] = {*body.inputs, *body.initializers.values()}
+    inside: set[ir.Value] = {*body.inputs, *body.initializers.values()}
     for node in body:
-        yield from (value for value in dependencies(node) if value not in own)
-        own.update(node.outputs)
-    yield from (value for value in body.outputs if value is not None and value not in own)
+        yield from (value for value in dependencies(node) if value not in inside)
+        inside.update(node.outputs)
+    yield from (value for value in body.outputs if value is not None and value not in inside)
 
 
 def has_containers(node: ir.Node) -> bool:
@@ -156,14 +156,14 @@ def all_values(model: ir.Model) -> Iterator[ir.Value]:
 def called_functions(nodes: Iterable[ir.Node], model: ir.Model) -> list[ir.Function]:
     """Return the local functions that `nodes` call, directly or not, in the order of `model`. Nodes of their bodies must be among them."""
     functions = model.functions
-    found: set[ir.OperatorIdentifier] = set()
+    called: set[ir.OperatorIdentifier] = set()
     todo = list(nodes) if functions else []
     while todo:
         identifier = todo.pop().op_identifier()
-        if identifier in functions and identifier not in found:
-            found.add(identifier)
+        if identifier in functions and identifier not in called:
+            called.add(identifier)
             todo.extend(nodes_in(functions[identifier]))
-    return [function for identifier, function in functions.items() if identifier in found]
+    return [function for identifier, function in functions.items() if identifier in called]
 
 
 def node_id(node: ir.Node) -> str:
@@ -188,15 +188,15 @@ def node_ids(nodes: Iterable[ir.Node]) -> dict[ir.Node, str]:
 
 def followers(graph: ir.Graph, sources: Container[ir.Node], most: int) -> dict[ir.Value, dict[str, None]]:
     """Return the values of `graph` that depend on a node of `sources`, each with the names of these nodes, `most` at most."""
-    found: dict[ir.Value, dict[str, None]] = {}
+    names_of: dict[ir.Value, dict[str, None]] = {}
     for node in graph:
         names = {node_id(node): None} if node in sources else {}
         for value in dependencies(node):
-            names |= found.get(value, {})
+            names |= names_of.get(value, {})
         if names:
             few = dict.fromkeys(list(names)[:most])
-            found.update((value, few) for value in node.outputs)
-    return found
+            names_of.update((value, few) for value in node.outputs)
+    return names_of
 
 
 class TopologicalOrder:
@@ -261,12 +261,12 @@ class TopologicalOrder:
             del self._position[node]
         self._slots[first : last + 1] = [None] * (last + 1 - first)
         # The members free at least as many places as the call takes.
-        for place, node in enumerate([*before, call, *moved], start=last - len(before) - len(moved)):
-            self._place(node, place)
+        for position, node in enumerate([*before, call, *moved], start=last - len(before) - len(moved)):
+            self._place(node, position)
 
-    def _place(self, node: ir.Node, place: int) -> None:
-        self._slots[place] = node
-        self._position[node] = place
+    def _place(self, node: ir.Node, position: int) -> None:
+        self._slots[position] = node
+        self._position[node] = position
 
 
 def _is_read_outside(node: ir.Node, members: Collection[ir.Node]) -> bool:
@@ -303,8 +303,8 @@ def heaviest_antichain(weights: Sequence[int], before: npt.NDArray[np.bool_]) ->
 def _direct(before: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Return which pairs of `before` have nothing between them."""
     numbers = before.astype(np.float32)
-    found: npt.NDArray[np.bool_] = before & (numbers @ numbers == 0)
-    return found
+    direct: npt.NDArray[np.bool_] = before & (numbers @ numbers == 0)
+    return direct
 
 
 def least_cost_flow(demand: Sequence[int], edges: Iterable[tuple[int, int, int, int]]) -> int:

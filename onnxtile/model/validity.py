@@ -42,8 +42,8 @@ def runnable_oddities(proto: onnx.ModelProto) -> list[str]:
     """Return the objections of ONNX's checker to `proto`, a line an operator; none where more is wrong or onnxruntime objects too."""
     excused = onnx.ModelProto()
     excused.CopyFrom(proto)
-    found = dict.fromkeys(_excuse(excused))
-    if not found:
+    oddities = dict.fromkeys(_excuse(excused))
+    if not oddities:
         return []
     excused.opset_import.append(onnx.helper.make_opsetid(_ELSEWHERE, 1))
     try:
@@ -51,13 +51,13 @@ def runnable_oddities(proto: onnx.ModelProto) -> list[str]:
         inferred_results(proto.SerializeToString())
     except (onnx.checker.ValidationError, UnicodeDecodeError, ModelError):
         return []
-    return list(found)
+    return list(oddities)
 
 
 def _excuse(model: onnx.ModelProto) -> Iterator[str]:
     """Put the odd nodes of `model` into a domain of their own, and yield what is odd."""
-    inputs = {one.name for one in model.graph.input}
-    if model.ir_version < _FREE_INITIALIZERS and any(one.name not in inputs for one in model.graph.initializer):
+    inputs = {value.name for value in model.graph.input}
+    if model.ir_version < _FREE_INITIALIZERS and any(value.name not in inputs for value in model.graph.initializer):
         yield f"IR version {model.ir_version} wants every initializer among the inputs; onnxruntime does not"
         model.ir_version = _FREE_INITIALIZERS
     yield from _excuse_nodes(model.graph.node, _versions(model))
@@ -70,7 +70,7 @@ def _excuse(model: onnx.ModelProto) -> Iterator[str]:
 
 
 def _versions(owner: onnx.ModelProto | onnx.FunctionProto) -> Mapping[str, int]:
-    return {"" if one.domain in _STANDARD else one.domain: one.version for one in owner.opset_import}
+    return {"" if opset.domain in _STANDARD else opset.domain: opset.version for opset in owner.opset_import}
 
 
 def _excuse_nodes(nodes: Iterable[onnx.NodeProto], versions: Mapping[str, int]) -> Iterator[str]:
@@ -97,7 +97,7 @@ def _oddity(node: onnx.NodeProto, versions: Mapping[str, int]) -> str | None:
         return f"ONNX has no operator {shown}; onnxruntime takes it"
     if schema.deprecated:
         return f"ONNX has given up the operator {shown}; onnxruntime takes it"
-    unknown = [one.name for one in node.attribute if one.name not in schema.attributes]
+    unknown = [attribute.name for attribute in node.attribute if attribute.name not in schema.attributes]
     if not unknown:
         return None
     return f"ONNX knows no attribute {unknown[0]!r} of {shown}; onnxruntime takes it"
@@ -164,10 +164,10 @@ def _number(attribute: onnx.AttributeProto) -> Iterable[int]:
 
 def _element(tensor: onnx.TensorProto) -> Iterable[int]:
     is_stated = tensor.data_type == onnx.TensorProto.INT64 and not tensor.external_data
-    found: list[int] = (
+    elements: list[int] = (
         numpy_helper.to_array(tensor).reshape(-1).tolist() if is_stated and max(tensor.dims, default=1) == 1 else []
     )
-    return found
+    return elements
 
 
 INLINE_BYTES = 1024
@@ -251,10 +251,10 @@ def _nowhere(tensor: ir.TensorProtocol, name: str | None) -> ir.ExternalTensor:
 
 
 def _without_bytes(value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
-    found = _stand_in(value, tensor)
-    found.const_value = _nowhere(tensor, value.name)
-    found.metadata_props.update(value.metadata_props)
-    return found
+    copy = _stand_in(value, tensor)
+    copy.const_value = _nowhere(tensor, value.name)
+    copy.metadata_props.update(value.metadata_props)
+    return copy
 
 
 def _bare(node: ir.Node, constant: ir.TensorProtocol) -> ir.Node:

@@ -254,6 +254,10 @@ AxisRule: TypeAlias = Callable[[NodeView, int], AxisLinks]
 """Returns the link of each operand along an axis of the first result. Raises NotApplicable with the reason where it cannot be cut."""
 
 
+FoldRule: TypeAlias = Callable[[NodeView, int, int], AxisLinks]
+"""Returns the link of each operand along an axis, of the operand at a place, that is reduced. Raises NotApplicable where it is not."""
+
+
 def links_of(view: NodeView, *links: AxisLink | None) -> AxisLinks:
     """Return `links` of the first operands; the others are read whole."""
     return (*links, *(None for _ in range(len(view.inputs) - len(links))))

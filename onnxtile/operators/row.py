@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import onnx_ir as ir
 
-from onnxtile.operators.reads import AxisRule
+from onnxtile.operators.reads import AxisRule, FoldRule
 from onnxtile.operators.saves import Saves
 from onnxtile.operators.takes import OperandRule
 from onnxtile.operators.work import Work
@@ -72,6 +72,16 @@ class ShapeGrowth(NamedTuple):
     by: int
     shrinks_by: int | None = None
     step: int | None = None
+
+
+class Folding(NamedTuple):
+    """How an operator that reduces an axis is computed part by part: `join` is the operator that puts the results of two parts together.
+
+    `reads` has the part of each operand that a part of the axis needs.
+    """
+
+    join: str
+    reads: FoldRule
 
 
 class QuantisedPort(NamedTuple):
@@ -144,6 +154,8 @@ class Operator:
     """Whether each of several results may be written over them; of other operators with several results none may."""
     reads: AxisRule | No
     """The range of each operand that a range of the result needs, axis by axis: fit cuts by it."""
+    folds: Folding | None = None
+    """How the result is put together from parts of an axis that is reduced; None where it is not."""
     work: Work | No
     """The multiply-accumulates and the other operations of a node."""
     saves: Saves | No = NOT_STANDARD

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxtile.operators.node_view import STANDARD, KnownConstants, KnownShapes, NodeView, NotApplicable, operator_name
 from onnxtile.operators.reads import AxisLinks
-from onnxtile.operators.row import Family, FloatMeaning, Movement, No, Operator, SharedBytes
+from onnxtile.operators.row import Family, FloatMeaning, Folding, Movement, No, Operator, SharedBytes
 from onnxtile.operators.work import OperationCount
 from onnxtile.system.errors import OnnxtileError
 from onnxtile.system.registry import discover
@@ -59,6 +59,12 @@ def axis_links(view: NodeView, axis: int) -> AxisLinks:
     if not 0 <= axis < len(view.result):
         raise NotApplicable("its result does not have this axis")
     return row.reads(view, axis)
+
+
+def folding_of(node: ir.Node) -> Folding | None:
+    """Return how `node` is computed from parts of an axis that it reduces; None where its operator has no such rule."""
+    row = operator_of(node)
+    return None if row is None else row.folds
 
 
 def work_of(node: ir.Node, shapes: KnownShapes) -> OperationCount:

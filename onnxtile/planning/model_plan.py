@@ -98,6 +98,8 @@ class PlanSettings:
     ranges: SizeRanges = field(default_factory=dict)
     bounds: Mapping[str, int] = field(default_factory=dict)
     slow: SlowTensors | None = None
+    bounds_orders: bool = True
+    """Whether the least bytes of any order are looked for, as a bound; the arena of the order alone is planned without."""
 
 
 _DEFAULT = PlanSettings()
@@ -129,7 +131,8 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     search, inside, needs = setup.search, setup.inside, setup.needs
     _require_possible(pins, model, graph, needs, settings)
     is_moved = settings.slow is not None
-    bound = 0 if is_moved else setup.bound
+    has_bound = settings.bounds_orders and not is_moved
+    bound = setup.bound if has_bound else 0
     least = max(bound, _pinned_end(pins, graph, settings.alignment))
     # A wide graph has one layout, and most buffers: nothing is spared by placing them with little effort first.
     efforts = (settings.effort,) if search.is_wide else settings.effort.stages
@@ -180,7 +183,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         lower_bound=proof.lower_bound,
         optimal=optimal,
         optimal_over=("any order" if allocation.size == least else "order") if optimal else None,
-        any_order_bound=None if is_moved else least,
+        any_order_bound=least if has_bound else None,
         bound=proof.bound,
         ended=proof.ended,
         activation_bytes=sum(align(size, settings.alignment) for size in graph.sizes(schedule).values()),

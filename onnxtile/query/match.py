@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.known import Dims
+from onnxtile.model.modules import dotted, module_path, shared_path
 from onnxtile.model.node_kinds import dequantises
 from onnxtile.model.opset import Opsets
 from onnxtile.model.topology import bodies_of
@@ -629,6 +630,7 @@ class Match:
         """Return the names of root, vertices and anchors, for JSON."""
         return {
             "root": identify(self.root),
+            "module": dotted(shared_path(module_path(node.name, node.metadata_props) for node in self.nodes)),
             "nodes": [identify(vertex) for vertex in self.vertices],
             "anchors": {key: identify(vertex) for key, vertex in self.anchors.items()},
         }

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from math import ceil, floor, log2
 from pathlib import Path
 
 from onnxtile.report.colors import EDGE
 from onnxtile.report.format import Format, RenderOptions
-from onnxtile.report.svg import RENDERER, Style, element, embedded, mark_text, number, picture, png, text, ticks
+from onnxtile.report.svg import (
+    RENDERER,
+    Style,
+    element,
+    embedded,
+    mark_text,
+    number,
+    picture,
+    png,
+    text,
+    ticks,
+    xml_text,
+)
 from onnxtile.report.table import ResultJson
 from onnxtile.report.tables import COLUMNS, curve_rows
+from onnxtile.report.web_page import as_text, figures, filled, in_script
+from onnxtile.report.words import readable, unit_of
 from onnxtile.system.text import as_csv, as_json
 
 KIB = 1024
@@ -20,22 +33,12 @@ _LEFT, _WIDE, _HIGH = 50, 450, 95
 """Points: the left edge, the width and the height of a diagram."""
 _APART = 24
 """Points between two diagrams."""
+_FEW_OCTAVES = 2
+"""Up to so many times two between the smallest and the largest arena, powers of two are too few marks."""
+_MARGIN = 0.08
+"""Of an octave, beside the points where these are few."""
+_TICKS = 6
 _GRID: Style = {"stroke": "#bbb", "stroke_width": 0.4}
-_PAGE = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
-:root {{ color-scheme: light; }}
-body {{ font: 14px/1.5 sans-serif; margin: 2em auto; max-width: 60em; color: #222; background: #fff; }}
-svg {{ width: 100%; height: auto; }}
-table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: 2px 12px; text-align: right; border-bottom: 1px solid #ddd; }}
-</style></head><body>
-<h1>{title}</h1>
-{picture}
-<table><tr>{head}</tr>
-{rows}
-</table>
-</body></html>
-"""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class CurveMark:
     height: float
     is_hollow: bool = False
     said: str = ""
+    number: int | None = None
+    """Its number among the points, by which a page finds it."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +58,8 @@ class Diagram:
     """Heights from 0 to `most` over arenas from 2**`low` to 2**`high` KiB, on a logarithmic axis; it begins at the height `top`."""
 
     label: str
-    low: int
-    high: int
+    low: float
+    high: float
     most: float
     top: float
     tall: float = _HIGH
@@ -62,8 +67,11 @@ class Diagram:
     @classmethod
     def of_marks(cls, label: str, marks: Sequence[CurveMark], top: float, tall: float = _HIGH) -> Diagram:
         """Return the diagram in which all of `marks` are."""
-        low = floor(log2(min(mark.arena for mark in marks)))
-        high = max(ceil(log2(max(mark.arena for mark in marks))), low + 1)
+        least, largest = (log2(end(mark.arena for mark in marks)) for end in (min, max))
+        if largest - least > _FEW_OCTAVES:
+            low, high = float(floor(least)), float(ceil(largest))
+        else:
+            low, high = least - _MARGIN, largest + _MARGIN
         most = max(1.0, *(mark.height for mark in marks))
         step = ticks(0, most, 4)[1]
         return cls(label, low, high, ceil(most / step) * step, top, tall)
@@ -78,22 +86,29 @@ class Diagram:
         across = _LEFT + _WIDE * (log2(mark.arena) - self.low) / (self.high - self.low)
         return across, self.bottom - self.tall * mark.height / self.most
 
+    def arena_ticks(self) -> list[float]:
+        """Return the arenas in KiB that have a mark: powers of two, or round numbers of a unit where there are few of those."""
+        if self.high - self.low > _FEW_OCTAVES:
+            return [2.0**power for power in range(ceil(self.low), floor(self.high) + 1)]
+        unit = unit_of(round(2.0**self.high * KIB))[0] / KIB
+        return [at * unit for at in ticks(2.0**self.low / unit, 2.0**self.high / unit, _TICKS)]
+
     def grid(self) -> Iterator[str]:
         """Yield the lines of the grid, with the numbers of the heights and the label of these."""
         for height in ticks(0, self.most, 4):
             _, y = self.place(CurveMark(1.0, height))
             yield element("line", x1=_LEFT, y1=y, x2=_LEFT + _WIDE, y2=y, **_GRID)
             yield text(_LEFT - 5, y, mark_text(height), middle=8, text_anchor="end")
-        for power in range(self.low, self.high + 1):
-            x, _ = self.place(CurveMark(2.0**power, 0))
+        for arena in self.arena_ticks():
+            x, _ = self.place(CurveMark(arena, 0))
             yield element("line", x1=x, y1=self.top, x2=x, y2=self.bottom, **_GRID)
         yield text(10, self.top + self.tall / 2, self.label, upright=True, middle=8, text_anchor="middle")
 
     def arenas(self, label: str) -> Iterator[str]:
         """Yield the numbers of the arenas below the diagram, and their label."""
-        for power in range(self.low, self.high + 1):
-            x, _ = self.place(CurveMark(2.0**power, 0))
-            yield text(x, self.bottom + 12, mark_text(2.0**power), text_anchor="middle")
+        for arena in self.arena_ticks():
+            x, _ = self.place(CurveMark(arena, 0))
+            yield text(x, self.bottom + 12, readable(round(arena * KIB)), text_anchor="middle")
         yield text(_LEFT + _WIDE / 2, self.bottom + 26, label, text_anchor="middle")
 
     def curve(self, marks: Sequence[CurveMark], color: str = EDGE) -> Iterator[str]:
@@ -102,9 +117,9 @@ class Diagram:
         yield element("polyline", points=line, fill="none", stroke=color)
         for mark in marks:
             x, y = self.place(mark)
-            titles = [element("title", escape(mark.said))] if mark.said else []
-            fill = "#fff" if mark.is_hollow else color
-            yield element("circle", *titles, cx=x, cy=y, r=2.3, fill=fill, stroke=color)
+            titles = [element("title", xml_text(mark.said))] if mark.said else []
+            hollow: Style = {"fill": "#fff", "class_": "hollow"} if mark.is_hollow else {"fill": color}
+            yield element("circle", *titles, cx=x, cy=y, r=2.3, stroke=color, data_point=mark.number, **hollow)
 
 
 def drawn(diagrams: Sequence[Diagram], parts: Iterable[str]) -> bytes:
@@ -114,26 +129,42 @@ def drawn(diagrams: Sequence[Diagram], parts: Iterable[str]) -> bytes:
 
 def _svg(result: ResultJson, options: RenderOptions) -> bytes:
     """Return extra work, nodes and copied bytes over the arenas, one diagram above the other; estimates are hollow."""
+    return _drawn(result, _title(result, options))
+
+
+def _title(result: ResultJson, options: RenderOptions) -> str:
+    """Return the model of a trade; the title of the options where that is not known."""
+    return str(result.get("model") or options.title)
+
+
+def _drawn(result: ResultJson, title: str = "") -> bytes:
+    """Return the picture, without diagrams in which every point has no height."""
     points = result["curve"]
     macs = points[0]["macs"]
+    size, unit = unit_of(max(point["copied"] for point in points))
     heights = {
         "extra MACs, %": [100 * (point["macs"] / macs - 1) if macs else 0.0 for point in points],
         "nodes": [point["nodes"] for point in points],
-        "copied, KiB": [point["copied"] / KIB for point in points],
+        f"copied, {unit}": [point["copied"] / size for point in points],
     }
-    parts = [text(_LEFT, 15, options.title, font_weight="bold")]
+    parts = [text(_LEFT, 15, title, font_weight="bold")] if title else []
     diagrams: list[Diagram] = []
     for label, column in heights.items():
-        marks = [_mark(point, height) for point, height in zip(points, column, strict=True)]
-        diagrams.append(Diagram.of_marks(label, marks, diagrams[-1].bottom + _APART if diagrams else 28))
+        if not any(column):
+            continue
+        pairs = enumerate(zip(points, column, strict=True))
+        marks = [_mark(number, point, height) for number, (point, height) in pairs]
+        top = diagrams[-1].bottom + _APART if diagrams else 28 if title else 10
+        diagrams.append(Diagram.of_marks(label, marks, top))
         parts += [*diagrams[-1].grid(), *diagrams[-1].curve(marks)]
-    parts += diagrams[-1].arenas("arena, KiB (hollow points: estimated)")
+    hollow = " (hollow points: estimated)" if any(point["estimated"] for point in points) else ""
+    parts += diagrams[-1].arenas(f"arena{hollow}")
     return drawn(diagrams, parts)
 
 
-def _mark(point: ResultJson, height: float) -> CurveMark:
+def _mark(number: int, point: ResultJson, height: float) -> CurveMark:
     description = f"arena {point['arena']:,} bytes, {point['macs']:,} MACs, {point['nodes']:,} nodes, {point['copied']:,} bytes copied"
-    return CurveMark(max(point["arena"], 1) / KIB, height, point["estimated"], description)
+    return CurveMark(max(point["arena"], 1) / KIB, height, point["estimated"], description, number)
 
 
 def _png(result: ResultJson, options: RenderOptions) -> bytes:
@@ -141,12 +172,42 @@ def _png(result: ResultJson, options: RenderOptions) -> bytes:
 
 
 def _html(result: ResultJson, options: RenderOptions) -> bytes:
-    head = "".join(f"<th>{escape(column)}</th>" for column in COLUMNS)
-    rows = "\n".join(
-        f"<tr>{''.join(f'<td>{_cell_text(cell)}</td>' for cell in row)}</tr>" for row in curve_rows(result)
+    """Return the page: the head, the picture, the table, and what the points of both tell and copy."""
+    points, title = result["curve"], _title(result, options)
+    words = result.get("command") or "onnxtile fit model.onnx"
+    head = "".join(f"<th>{as_text(column)}</th>" for column in COLUMNS)
+    rows = "\n".join(_row(row) for row in curve_rows(result))
+    picture = embedded(_drawn(result)).replace(' xmlns="http://www.w3.org/2000/svg"', "", 1)
+    shown = [{**point, "command": f"{words} --capacity {point['arena']}"} for point in points]
+    return filled(
+        "curve.html",
+        {
+            "title": as_text(title),
+            "figures": figures(_figures(points)),
+            "picture": picture,
+            "head": head,
+            "rows": rows,
+            "data": in_script({"points": shown}),
+        },
     )
-    drawing = embedded(_svg(result, options))
-    return _PAGE.format(title=escape(options.title), picture=drawing, head=head, rows=rows).encode()
+
+
+def _row(cells: Sequence[str | int]) -> str:
+    inside = "".join(f"<td>{_cell_text(cell)}</td>" for cell in cells)
+    return f'<tr>{inside}<td><button title="copy the command that makes this model">copy</button></td></tr>'
+
+
+def _figures(points: Sequence[ResultJson]) -> Iterator[tuple[str, str]]:
+    """Yield the figures of the head: how small the arena becomes, and at which price."""
+    first, last = points[0], points[-1]
+    is_known = "arena, estimated" if last["estimated"] else "arena"
+    yield is_known, f"{readable(first['arena'])} → {readable(last['arena'])}"
+    if first["macs"]:
+        yield "extra MACs", f"{last['macs'] / first['macs'] - 1:+.1%}"
+    free = min(point["arena"] for point in points if point["macs"] <= first["macs"])
+    if free != last["arena"]:
+        yield "without extra MACs", readable(free)
+    yield "nodes", f"{first['nodes']:,} → {last['nodes']:,}"
 
 
 def _markdown(result: ResultJson, _options: RenderOptions) -> bytes:
@@ -165,7 +226,7 @@ def _json(result: ResultJson, _options: RenderOptions) -> bytes:
 
 
 def _cell_text(cell: object) -> str:
-    return f"{cell:,}" if isinstance(cell, int) else escape(str(cell))
+    return f"{cell:,}" if isinstance(cell, int) else as_text(str(cell))
 
 
 def _plain(value: object) -> object:

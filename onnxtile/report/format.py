@@ -53,14 +53,15 @@ class RenderOptions:
     """How a plan is written: `title` heads a picture and is the prefix in a C header, the others are for pictures.
 
     `names` says whether tensors are named (None: where a name fits); `before` is another plan that is drawn beside this one, at the
-    same scale. `color_by` is what tensors are coloured by, one of COLOR_BY; None, or one that the plan does not tell, is the first of these
-    that it does.
+    same scale, or with `own_scales` each at its own. `color_by` is what tensors are coloured by, one of COLOR_BY; None, or one that the
+    plan does not tell, is the first of these that it does.
     """
 
     title: str = "plan"
     names: bool | None = None
     before: PlanJson | None = None
     color_by: str | None = None
+    own_scales: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,10 +126,11 @@ def format_of(path: Path) -> Format:
 
 @dataclass(frozen=True)
 class Emission:
-    """The files that a plan is to be written to, each with its format, and how pictures are drawn."""
+    """The files that a plan is to be written to, each with its format, and how pictures are drawn: see RenderOptions."""
 
     files: Mapping[Path, Format]
     before: PlanJson | None
+    own_scales: bool = False
 
     @classmethod
     def of(cls, paths: Iterable[Path], compare: Path | None = None) -> Emission:
@@ -151,7 +153,8 @@ class Emission:
         """Return the content of each file."""
         found: dict[Path, bytes] = {}
         for path, form in self.files.items():
-            found |= form.contents(plan, path, RenderOptions(form.title(path), before=self.before))
+            options = RenderOptions(form.title(path), before=self.before, own_scales=self.own_scales)
+            found |= form.contents(plan, path, options)
         return found
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from rich.table import Table
 from rich.text import Text
 
+from onnxtile.model.modules import dotted, module_path
 from onnxtile.report.inspect_tables import for_inspect, for_trace
 from onnxtile.report.layout import live_line
 from onnxtile.report.plan_tables import for_arena_run, for_check, for_firmware, for_plan, open_sizes
@@ -61,10 +62,13 @@ def for_match(result: ResultJson) -> list[Table | Text]:
     """Return the tables of a `match` result."""
     columns: dict[str, Shown] = {
         "root": "root",
+        "module": "module",
         "further nodes": lambda match: " ".join(match["nodes"][1:]),
         "anchors": lambda match: " ".join(f"{name}={node}" for name, node in match["anchors"].items()),
     }
     matches = result["matches"]
+    if all(match.get("module", "") in dotted(module_path(match["root"], {})) for match in matches):
+        del columns["module"]  # the names of the nodes say it
     return tables_of(f"{len(matches)} matches", columns, matches) or [line("no match")]
 
 
@@ -496,6 +500,7 @@ def _fitted(result: ResultJson) -> list[Table | Text]:
     }
     rows = [{**before, "model": "before"}, {**after, "model": "after"}]
     tables: list[Table | Text] = [table_of("costs", costs, rows)]
+    tables += tables_of("arena, by the place of inputs", _INPUT_PLACES, result.get("inputs") or ())
     tables += [line(f"sizes: {text}") for _, text in open_sizes(result)]
     movement = result.get("movement")
     if movement:
@@ -508,12 +513,21 @@ def _fitted(result: ResultJson) -> list[Table | Text]:
     blocked = result["blocked_by"]
     if blocked:
         cut = f", which is cut with {_run(blocked['nodes'])}" if len(blocked["nodes"]) > 1 else ""
-        tables.append(line(f"the peak of {blocked['peak']:,} bytes is at {blocked['kernel']}{cut}"))
+        peak = f"the peak of {blocked['peak']:,} bytes is at {blocked['kernel']}{cut}"
+        floor = f"no way to cut the model takes less than {blocked['floor']:,} bytes"
+        tables += [line(floor)] if blocked["search"] == "floor" else [line(peak), line(floor)]
         if 2 * blocked["outputs"] > blocked["peak"]:
             tables.append(line(f"the outputs of the model, which live to the end, take {blocked['outputs']:,} bytes"))
         tables.append(table_of("alive there", {"tensor": str}, blocked["tensors"][:_SHOWN]))
         tables += tables_of("what is in the way", {"node": str}, blocked["reasons"][:_SHOWN])
     return tables
+
+
+_INPUT_PLACES: dict[str, Shown] = {
+    "inputs": lambda place: "inside" if place["inside"] else "outside",
+    "before": "before",
+    "after": lambda place: f"at most {place['after']:,}" if place["at_most"] else place["after"],
+}
 
 
 def _tiled(result: ResultJson) -> str:

@@ -78,17 +78,18 @@ class Headline:
     figures: tuple[tuple[str, str], ...]
 
 
-def headline(plan: PlanJson, title: str, prefix: str = "") -> Headline:
+def headline(plan: PlanJson, title: str, before: PlanJson | None = None) -> Headline:
     """Return the headline of `plan`; `title` is used where the plan names no model. Figures that a plan does not have are left out.
 
-    `prefix` tells the plan from another in the same picture.
+    With the plan `before`, which is in the same picture, the head says what became of the arena: "5.74 MiB → 490 KiB".
     """
     inputs = plan.get("inputs") or ()
     named = [f"{tensor['name']} {tensor_type(tensor)}" for tensor in inputs[:_INPUTS]]
     more = [f"{len(inputs) - _INPUTS} more"] if len(inputs) > _INPUTS else []
     figures = list(_figures(plan))
-    if prefix:
-        figures[0] = (f"{prefix}: {figures[0][0]}", figures[0][1])
+    if before is not None:
+        label, text = figures[0]
+        figures[0] = (label, f"{readable(sum(arena['size'] for arena in before['arenas']))} → {text}")
     return Headline(plan.get("model") or title, ", ".join((*named, *more)), tuple(figures))
 
 

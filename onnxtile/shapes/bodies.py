@@ -50,7 +50,7 @@ def _cause(node: ir.Node, elements: dict[ir.Value, bool], shapes: dict[ir.Value,
     for value in _operands(node):
         if value in shapes:
             return shapes[value]
-    if any(node.inputs[place] in elements for place in shape_operands(node)):
+    if any(node.inputs[index] in elements for index in shape_operands(node)):
         return node
     return None
 
@@ -58,7 +58,7 @@ def _cause(node: ir.Node, elements: dict[ir.Value, bool], shapes: dict[ir.Value,
 def shape_operands(node: ir.Node) -> list[int]:
     """Return the places of the inputs of `node` on whose elements the shape of its output depends; none for unknown domains."""
     row = operator_of(node)
-    return [] if row is None else [place for place in range(len(node.inputs)) if place in row.shaped_by]
+    return [] if row is None else [index for index in range(len(node.inputs)) if index in row.shaped_by]
 
 
 # Shapes inside the bodies of If, Loop and Scan, and of what these nodes hand out.
@@ -123,8 +123,8 @@ def _follow_if(node: ir.Node, table: Table) -> None:
         table.lose(
             node.outputs, next(filter(None, (table.why_never(branch.outputs) for branch in taken if branch)), "")
         )
-    for place, value in enumerate(node.outputs if ending else ()):
-        _note_common(table, value, [branch.outputs[place] for branch in ending])
+    for index, value in enumerate(node.outputs if ending else ()):
+        _note_common(table, value, [branch.outputs[index] for branch in ending])
 
 
 def _follow_loop(node: ir.Node, table: Table) -> None:
@@ -174,17 +174,17 @@ def _settle(body: ir.Graph, carried: Sequence[tuple[ir.Value | None, ir.Value, i
     """Visit `body` with what it is given first, then with fewer dimensions known, until it hands on what it was given."""
     wanted = [table.of(given) if given is not None else None for given, _, _ in carried]
     given_in = set(body.inputs)
-    made = (value for value in values_in(body) if value not in given_in)
-    inner = [*(inside for _, inside, _ in carried), *made]
+    inner_values = (value for value in values_in(body) if value not in given_in)
+    inner = [*(inside for _, inside, _ in carried), *inner_values]
     for _ in range(1 + sum(len(dims) for dims in wanted if dims)):
         for (given, inside, _), dims in zip(carried, wanted, strict=True):
             table.note(inside, table.type_of(given) if given is not None else None, dims)
         table.visit(body)
-        found = [_common(table.of(inside), table.of(out)) for _, inside, out in carried]
-        if all(table.of(inside) == dims for (_, inside, _), dims in zip(carried, found, strict=True)):
+        common = [_common(table.of(inside), table.of(out)) for _, inside, out in carried]
+        if all(table.of(inside) == dims for (_, inside, _), dims in zip(carried, common, strict=True)):
             return
         table.forget(inner)
-        wanted = found
+        wanted = common
 
 
 def _trips(node: ir.Node, body: ir.Graph, table: Table) -> int | None:
@@ -211,19 +211,19 @@ def _goes_on(body: ir.Graph, table: Table) -> bool:
     return value is not None
 
 
-def _note_common(table: Table, value: ir.Value, made: Sequence[ir.Value]) -> None:
-    dims = table.of(made[0])
-    for other in made[1:]:
+def _note_common(table: Table, value: ir.Value, sources: Sequence[ir.Value]) -> None:
+    dims = table.of(sources[0])
+    for other in sources[1:]:
         dims = _common(dims, table.of(other))
-    dtype = next((found for one in made if (found := table.type_of(one)) is not None), None)
+    dtype = next((type_ for source in sources if (type_ := table.type_of(source)) is not None), None)
     table.note(value, dtype, dims)
 
 
-def _common(one: Dims | None, other: Dims | None) -> Dims | None:
+def _common(left: Dims | None, right: Dims | None) -> Dims | None:
     """Return the dimensions that are equal in both; None for the others."""
-    if one is None or other is None or len(one) != len(other):
+    if left is None or right is None or len(left) != len(right):
         return None
-    return tuple(a if a == b else None for a, b in zip(one, other, strict=True))
+    return tuple(a if a == b else None for a, b in zip(left, right, strict=True))
 
 
 def _body(node: ir.Node, name: str) -> ir.Graph | None:

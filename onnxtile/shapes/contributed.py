@@ -34,18 +34,18 @@ OperandDims: TypeAlias = Sequence[Dims | None]
 def result_dims(node: ir.Node, operands: OperandDims) -> list[Dims | None]:
     """Return the dimensions of the results of `node`, an operator of onnxruntime; None where they are not known."""
     rule = _RULES.get(node.op_type) if node.domain == "com.microsoft" else None
-    found = [] if rule is None else rule(node, operands)
-    return [found[place] if place < len(found) else None for place in range(len(node.outputs))]
+    dims = [] if rule is None else rule(node, operands)
+    return [dims[index] if index < len(dims) else None for index in range(len(node.outputs))]
 
 
-def _dims(operands: OperandDims, place: int, rank: int | None = None) -> Dims | None:
-    dims = operands[place] if place < len(operands) else None
+def _dims(operands: OperandDims, index: int, rank: int | None = None) -> Dims | None:
+    dims = operands[index] if index < len(operands) else None
     return dims if rank is None or dims is None or len(dims) == rank else None
 
 
-def _same(*places: int) -> Callable[[ir.Node, OperandDims], list[Dims | None]]:
-    """Return a rule by which each result has the dimensions of the operand at one of `places`."""
-    return lambda _node, operands: [_dims(operands, place) for place in places]
+def _same(*indices: int) -> Callable[[ir.Node, OperandDims], list[Dims | None]]:
+    """Return a rule by which each result has the dimensions of the operand at one of `indices`."""
+    return lambda _node, operands: [_dims(operands, index) for index in indices]
 
 
 def _packed_attention(node: ir.Node, operands: OperandDims) -> list[Dims | None]:
@@ -86,7 +86,7 @@ def _restore_padding(_node: ir.Node, operands: OperandDims) -> list[Dims | None]
 def _paged_attention(node: ir.Node, operands: OperandDims) -> list[Dims | None]:
     """PagedAttention: queries (T, width), with keys and values or packed with these, and two caches, which it hands out."""
     queries, keys = _dims(operands, 0, 2), _dims(operands, 1)
-    cache = [_dims(operands, place, 4) for place in (3, 4)]
+    cache = [_dims(operands, index, 4) for index in (3, 4)]
     if keys is not None:
         return [queries, *cache]
     head = None if cache[0] is None else cache[0][3]
@@ -135,7 +135,7 @@ def contributed_operators(model: ir.Model) -> set[tuple[str, str]]:
 
 
 def _version(imports: Mapping[str, int], domain: str) -> int:
-    named = [imports.get(one, 0) for one in (_STANDARD if domain in _STANDARD else {domain})]
+    named = [imports.get(name, 0) for name in (_STANDARD if domain in _STANDARD else {domain})]
     return max(named) or 1
 
 
@@ -171,19 +171,19 @@ def results(node: ir.Node, operands: Sequence[KnownOperand | None], opsets: Mapp
     """
     if has_body(node):
         return [NOTHING] * len(node.outputs)
-    place = _GUESSED.get((node.domain, node.op_type), len(operands))
-    decider = operands[place] if place < len(operands) else None
+    index = _GUESSED.get((node.domain, node.op_type), len(operands))
+    decider = operands[index] if index < len(operands) else None
     if decider is None or decider.number is not None:
         return _asked(node, operands, opsets)
 
     def guesses(read: Sequence[KnownOperand | None]) -> list[Known]:
-        both = (_asked(node, [*read[:place], _numbered(decider, n), *read[place + 1 :]], opsets) for n in _NUMBERS)
-        return [_common(one, other) for one, other in zip(*both, strict=True)]
+        both = (_asked(node, [*read[:index], _numbered(decider, n), *read[index + 1 :]], opsets) for n in _NUMBERS)
+        return [_common(first, second) for first, second in zip(*both, strict=True)]
 
     # Of an open dimension, onnxruntime says the same with every number, but not of its sizes.
     return [
-        _only_open(one, other)
-        for one, other in zip(guesses(operands), guesses(list(map(_sized, operands))), strict=True)
+        _only_open(first, second)
+        for first, second in zip(guesses(operands), guesses(list(map(_sized, operands))), strict=True)
     ]
 
 
@@ -194,12 +194,12 @@ def _sized(operand: KnownOperand | None) -> KnownOperand | None:
     return replace(operand, dims=tuple(dim if isinstance(dim, int) else 1 for dim in operand.dims))
 
 
-def _only_open(one: Known, sized: Known) -> Known:
-    """Return `one` without those dimensions that are not known even of operands of known sizes."""
-    if one.dims is None or sized.dims is None or len(one.dims) != len(sized.dims):
-        return one
+def _only_open(known: Known, sized: Known) -> Known:
+    """Return `known` without those dimensions that are not known even of operands of known sizes."""
+    if known.dims is None or sized.dims is None or len(known.dims) != len(sized.dims):
+        return known
     return Known(
-        one.dtype, tuple(None if size is None else dim for dim, size in zip(one.dims, sized.dims, strict=True))
+        known.dtype, tuple(None if size is None else dim for dim, size in zip(known.dims, sized.dims, strict=True))
     )
 
 
@@ -208,23 +208,23 @@ def _numbered(operand: KnownOperand, number: int) -> KnownOperand:
     return replace(operand, dims=sizes, number=np.full(sizes, number, np.int32))
 
 
-def _common(one: Known, other: Known) -> Known:
-    if one.dims is None or other.dims is None or len(one.dims) != len(other.dims):
-        return Known(one.dtype, None)
-    return Known(one.dtype, tuple(a if a == b else None for a, b in zip(one.dims, other.dims, strict=True)))
+def _common(left: Known, right: Known) -> Known:
+    if left.dims is None or right.dims is None or len(left.dims) != len(right.dims):
+        return Known(left.dtype, None)
+    return Known(left.dtype, tuple(a if a == b else None for a, b in zip(left.dims, right.dims, strict=True)))
 
 
 def _asked(node: ir.Node, operands: Sequence[KnownOperand | None], opsets: Mapping[str, int]) -> list[Known]:
     model = _one_node_model(node, operands, opsets)
     if model is None:
         return [NOTHING] * len(node.outputs)
-    found = _inferred(model.SerializeToString(deterministic=True))
-    if found is None:
+    inferred = _inferred(model.SerializeToString(deterministic=True))
+    if inferred is None:
         dims = result_dims(node, [None if operand is None else operand.dims for operand in operands])
         typed = _typed(node, operands, opsets)
-        return [Known(one.dtype, known) for one, known in zip(typed, dims, strict=True)]
+        return [Known(of_schema.dtype, known) for of_schema, known in zip(typed, dims, strict=True)]
     names = {dim for operand in operands if operand is not None for dim in operand.dims or () if isinstance(dim, str)}
-    return [_spoken(found.get(name), names) for name in _names("o", node.outputs)]
+    return [_spoken(inferred.get(name), names) for name in _names("o", node.outputs)]
 
 
 def _spoken(known: Known | None, names: set[str]) -> Known:
@@ -258,24 +258,27 @@ def _one_node_model(
     outputs = [onnx.ValueInfoProto(name=name) for name in proto.output if name]
     graph = helper.make_graph([proto], "node", inputs, outputs, constants)
     domain = "" if node.domain in _STANDARD else node.domain
-    versions = {one: _version(opsets, one) for one in ("", domain)}
+    versions = {name: _version(opsets, name) for name in ("", domain)}
     imports = [helper.make_opsetid(*pair) for pair in sorted(versions.items())]
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 
 def _names(letter: str, values: Sequence[ir.Value | None]) -> list[str]:
-    return ["" if value is None or not value.name else f"{letter}{place}" for place, value in enumerate(values)]
+    return ["" if value is None or not value.name else f"{letter}{index}" for index, value in enumerate(values)]
 
 
 @lru_cache(maxsize=1024)
 def _inferred(model: bytes) -> Mapping[str, Known] | None:
     """Return the types and shapes that onnxruntime infers for the outputs of `model`, of one node, by name; None where it refuses it."""
     try:
-        found = inferred_results(model)
-        without_rank = _without_rank([one.name for one in found if one.shape == ()], model)
+        outputs = inferred_results(model)
+        without_rank = _without_rank([output.name for output in outputs if output.shape == ()], model)
     except ModelError:
         return None
-    return {one.name: Known(_dtype(one.type), None if one.name in without_rank else one.shape) for one in found}
+    return {
+        output.name: Known(_dtype(output.type), None if output.name in without_rank else output.shape)
+        for output in outputs
+    }
 
 
 def _without_rank(names: Collection[str], model: bytes) -> set[str]:
@@ -286,7 +289,7 @@ def _without_rank(names: Collection[str], model: bytes) -> set[str]:
     for name in names:
         measured.graph.node.append(helper.make_node("Shape", [name], [f"shape of {name}"]))
         measured.graph.output.append(onnx.ValueInfoProto(name=f"shape of {name}"))
-    lengths = {one.name: one.shape for one in inferred_results(measured.SerializeToString())}
+    lengths = {result.name: result.shape for result in inferred_results(measured.SerializeToString())}
     return {name for name in names if lengths[f"shape of {name}"] != (0,)}
 
 
@@ -303,15 +306,15 @@ def _typed(node: ir.Node, operands: Sequence[KnownOperand | None], opsets: Mappi
     schemas = [schema for schema in contrib_schemas(node.op_type, domain) if schema.since_version <= version]
     if not schemas:
         return [NOTHING] * len(node.outputs)
-    schema = max(schemas, key=lambda one: one.since_version)
+    schema = max(schemas, key=lambda candidate: candidate.since_version)
     bound: dict[str, ir.DataType] = {}
-    for place, operand in enumerate(operands):
+    for index, operand in enumerate(operands):
         if operand is not None and operand.dtype is not None and schema.inputs:
-            bound.setdefault(schema.inputs[min(place, len(schema.inputs) - 1)].typeStr, operand.dtype)
+            bound.setdefault(schema.inputs[min(index, len(schema.inputs) - 1)].typeStr, operand.dtype)
     for constraint in schema.type_constraints:
         allowed = list(constraint.allowed_type_strs)
         only = _dtype(allowed[0]) if len(allowed) == 1 else None
         if only is not None:
             bound.setdefault(constraint.type_param_str, only)
-    formals = [schema.outputs[min(place, len(schema.outputs) - 1)].typeStr for place in range(len(node.outputs))]
+    formals = [schema.outputs[min(index, len(schema.outputs) - 1)].typeStr for index in range(len(node.outputs))]
     return [Known(bound.get(formal) or _dtype(formal), None) for formal in formals]

@@ -44,22 +44,22 @@ class SizeOperands:
     unknown: Callable[[], SizeFormula]
     ranges: SizeRanges
 
-    def shape(self, place: int = 0) -> SizeFormulas | None:
-        """Return the sizes of the operand at `place`."""
-        return self.shapes[place] if place < len(self.shapes) else None
+    def shape(self, index: int = 0) -> SizeFormulas | None:
+        """Return the sizes of the operand at `index`."""
+        return self.shapes[index] if index < len(self.shapes) else None
 
-    def has(self, place: int) -> bool:
-        """Return whether there is an operand at `place`."""
-        return place < len(self.node.inputs) and self.node.inputs[place] is not None
+    def has(self, index: int) -> bool:
+        """Return whether there is an operand at `index`."""
+        return index < len(self.node.inputs) and self.node.inputs[index] is not None
 
-    def numbers(self, place: int, attribute: str) -> list[int] | None:
-        """Return the numbers of the operand at `place`, or of an attribute that older versions have for it; None where not known."""
-        return _constants(self.lists(place)) if self.has(place) else self.integers(attribute)
+    def numbers(self, index: int, attribute: str) -> list[int] | None:
+        """Return the numbers of the operand at `index`, or of an attribute that older versions have for it; None where not known."""
+        return _constants(self.lists(index)) if self.has(index) else self.integers(attribute)
 
     def integers(self, attribute: str) -> list[int] | None:
         """Return the integers of an attribute; None where it is left out."""
-        found = self.node.attributes.get_ints(attribute)
-        return None if found is None else list(found)
+        numbers = self.node.attributes.get_ints(attribute)
+        return None if numbers is None else list(numbers)
 
     def integer(self, attribute: str, default: int) -> int:
         """Return the integer of an attribute."""
@@ -110,7 +110,7 @@ def result_sizes(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None
 def _sliced(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
     """A Slice: it may begin or end at a size."""
     sizes = operands.shape()
-    starts, ends = (_list(operands, place, name) for place, name in ((1, "starts"), (2, "ends")))
+    starts, ends = (_list(operands, index, name) for index, name in ((1, "starts"), (2, "ends")))
     if sizes is None or starts is None or ends is None:
         return None
     axes, steps = operands.numbers(3, "axes"), operands.numbers(4, "steps")
@@ -120,18 +120,18 @@ def _sliced(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
     steps = [1] * len(starts) if steps is None else steps
     if not len(starts) == len(ends) == len(axes) == len(steps) or any(not -len(sizes) <= a < len(sizes) for a in axes):
         return None
-    found: list[SizeFormula | None] = list(sizes)
+    lengths: list[SizeFormula | None] = list(sizes)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         length = _length(operands, sizes[axis], start, end) if step > 0 else None
-        found[axis] = None if length is None else (length + (step - 1)) // step
-    return [found]
+        lengths[axis] = None if length is None else (length + (step - 1)) // step
+    return [lengths]
 
 
-def _list(operands: SizeOperands, place: int, attribute: str) -> SizeFormulas | None:
-    if operands.has(place):
-        return operands.lists(place)
-    found = operands.integers(attribute)
-    return None if found is None else tuple(map(SizeFormula.number, found))
+def _list(operands: SizeOperands, index: int, attribute: str) -> SizeFormulas | None:
+    if operands.has(index):
+        return operands.lists(index)
+    numbers = operands.integers(attribute)
+    return None if numbers is None else tuple(map(SizeFormula.number, numbers))
 
 
 def _length(operands: SizeOperands, size: SizeFormula, start: SizeFormula, end: SizeFormula) -> SizeFormula | None:
@@ -140,14 +140,14 @@ def _length(operands: SizeOperands, size: SizeFormula, start: SizeFormula, end: 
     return None if first is None or last is None else operands.larger([last - first, ZERO])
 
 
-def _clamped(operands: SizeOperands, size: SizeFormula, place: SizeFormula) -> SizeFormula | None:
-    """Return the place on an axis of this size that a Slice means, counted from 0; None where the sign is not known."""
-    low, high = place.limits(operands.ranges)
+def _clamped(operands: SizeOperands, size: SizeFormula, position: SizeFormula) -> SizeFormula | None:
+    """Return the position on an axis of this size that a Slice means, counted from 0; None where the sign is not known."""
+    low, high = position.limits(operands.ranges)
     if high < 0:
-        return operands.larger([place + size, ZERO])
+        return operands.larger([position + size, ZERO])
     if low < 0:
         return None
-    return size if low >= _FAR else extreme("min", [place, size], operands.ranges)
+    return size if low >= _FAR else extreme("min", [position, size], operands.ranges)
 
 
 def _reshaped(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
@@ -156,19 +156,19 @@ def _reshaped(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
     if wanted is None:
         return None
     keeps_zero = operands.integer("allowzero", 0) == 1
-    found: list[SizeFormula | None] = []
+    dims: list[SizeFormula | None] = []
     for axis, size in enumerate(wanted):
         if size.constant == 0 and not keeps_zero:
-            found.append(sizes[axis] if sizes is not None and axis < len(sizes) else None)
+            dims.append(sizes[axis] if sizes is not None and axis < len(sizes) else None)
         else:
             is_size = size.constant is not None or size.limits(operands.ranges)[0] >= 0
-            found.append(size if is_size else None)
-    left = [axis for axis, size in enumerate(found) if size is not None and size.constant == -1]
-    known = [size for axis, size in enumerate(found) if axis not in left and size is not None]
+            dims.append(size if is_size else None)
+    left = [axis for axis, size in enumerate(dims) if size is not None and size.constant == -1]
+    known = [size for axis, size in enumerate(dims) if axis not in left and size is not None]
     for axis in left:
-        is_known = sizes is not None and len(known) == len(found) - 1
-        found[axis] = _rest(product_of(sizes or ()), product_of(known)) if is_known else None
-    return [found]
+        is_known = sizes is not None and len(known) == len(dims) - 1
+        dims[axis] = _rest(product_of(sizes or ()), product_of(known)) if is_known else None
+    return [dims]
 
 
 def _rest(total: SizeFormula, known: SizeFormula) -> SizeFormula | None:
@@ -198,11 +198,11 @@ def _concatenated(operands: SizeOperands) -> Sequence[OpenFormulas | None] | Non
     if not -rank <= axis < rank:
         return None
     columns = [list(dict.fromkeys(column)) for column in zip(*parts, strict=True)]
-    found: list[SizeFormula | None] = [
+    dims: list[SizeFormula | None] = [
         next((s for s in column if s.constant is not None), column[0]) for column in columns
     ]
-    found[axis] = sum((part[axis] for part in parts), ZERO)
-    return [found]
+    dims[axis] = sum((part[axis] for part in parts), ZERO)
+    return [dims]
 
 
 def _split(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
@@ -238,7 +238,7 @@ def _filled(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
 
 def _counted(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
     """A Range of whole numbers that counts in ones."""
-    start, limit, step = (operands.lists(place) for place in range(3))
+    start, limit, step = (operands.lists(index) for index in range(3))
     if start is None or limit is None or step is None or step[0].constant != 1:
         return None
     return [[operands.larger([limit[0] - start[0], ZERO])]]
@@ -252,10 +252,10 @@ def _padded(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
     axes = list(range(len(sizes))) if axes is None else axes
     if len(pads) != 2 * len(axes):
         return None
-    found = list(sizes)
+    dims = list(sizes)
     for axis, before, after in zip(axes, pads, pads[len(axes) :], strict=False):
-        found[axis] = found[axis] + (before + after)
-    return [found]
+        dims[axis] = dims[axis] + (before + after)
+    return [dims]
 
 
 def _tiled(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
@@ -309,8 +309,8 @@ _WEIGHTS = {"Conv": 1, "ConvInteger": 1, "ConvTranspose": 1, "DeformConv": 1, "Q
 
 
 def _weight(operands: SizeOperands) -> SizeFormulas | None:
-    place = _WEIGHTS.get(operands.node.op_type)
-    return None if place is None else operands.shape(place)
+    index = _WEIGHTS.get(operands.node.op_type)
+    return None if index is None else operands.shape(index)
 
 
 def _count(operands: SizeOperands, slide: SlidingAxis, size: SizeFormula, rounds_up: bool) -> SizeFormula:
@@ -362,13 +362,13 @@ def _resized(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
         return None
     axes = operands.integers("axes") or list(range(len(sizes)))
     scales = operands.reals(1 if len(operands.node.inputs) < 3 else 2)
-    found: list[SizeFormula | None] = list(sizes)
+    dims: list[SizeFormula | None] = list(sizes)
     if wanted is not None:
-        found = [dict(zip(axes, wanted, strict=False)).get(axis, size) for axis, size in enumerate(sizes)]
+        dims = [dict(zip(axes, wanted, strict=False)).get(axis, size) for axis, size in enumerate(sizes)]
     elif scales is not None and len(scales) == len(axes):
         for axis, scale in zip(axes, scales, strict=True):
-            found[axis] = _scaled(sizes[axis], scale)
-    return None if wanted is None and scales is None else [found]
+            dims[axis] = _scaled(sizes[axis], scale)
+    return None if wanted is None and scales is None else [dims]
 
 
 def _scaled(size: SizeFormula, scale: float) -> SizeFormula | None:
@@ -402,7 +402,7 @@ def _normalised(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
 
 
 def _each_of_all(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
-    given = [shape for place, shape in enumerate(operands.shapes) if operands.has(place)]
+    given = [shape for index, shape in enumerate(operands.shapes) if operands.has(index)]
     known = [shape for shape in given if shape is not None]
     return [operands.broadcast(known)] if len(known) == len(given) else None
 
@@ -412,14 +412,14 @@ def _largest(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
     sizes, count, axis = operands.shape(), operands.lists(1), operands.integer("axis", -1)
     if sizes is None or not -len(sizes) <= axis < len(sizes):
         return None
-    found: list[SizeFormula | None] = list(sizes)
-    found[axis] = None if count is None else count[0]
-    return [found] * len(operands.node.outputs)
+    dims: list[SizeFormula | None] = list(sizes)
+    dims[axis] = None if count is None else count[0]
+    return [dims] * len(operands.node.outputs)
 
 
 def _attended(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
     """An Attention: its result, the keys and values so far, and the scores."""
-    query, keys, values = (operands.shape(place) for place in range(3))
+    query, keys, values = (operands.shape(index) for index in range(3))
     if query is None or keys is None or values is None or not len(query) == len(keys) == len(values):
         return None
     if len(query) == 3:
@@ -428,13 +428,13 @@ def _attended(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
             return None
         result = [*query[:2], (values[2] // shared) * heads]
         query, keys, values = (
-            _in_heads(one, count) for one, count in ((query, heads), (keys, shared), (values, shared))
+            _in_heads(operand, count) for operand, count in ((query, heads), (keys, shared), (values, shared))
         )
     else:
         result = [*query[:3], values[3]]
     past = operands.shape(4) if operands.has(4) else None
     length = None if operands.has(4) and past is None else keys[2] + (ZERO if past is None else past[2])
-    present = [[*one[:2], length, one[3]] for one in (keys, values)]
+    present = [[*part[:2], length, part[3]] for part in (keys, values)]
     return [result, *present, [*query[:3], length]]
 
 
@@ -448,10 +448,10 @@ def _transformed(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None
     if sizes is None or operands.has(1) or operands.integer("inverse", 0) or (axes is None and operands.has(2)):
         return None
     axis = operands.integer("axis", 1) if axes is None else axes[0]
-    found = list(sizes[:-1])
+    dims = list(sizes[:-1])
     if operands.integer("onesided", 0):
-        found[axis if axis >= 0 else axis + 1] = sizes[axis] // 2 + 1
-    return [[*found, SizeFormula.number(2)]]
+        dims[axis if axis >= 0 else axis + 1] = sizes[axis] // 2 + 1
+    return [[*dims, SizeFormula.number(2)]]
 
 
 _RULES: Mapping[str, ResultRule] = {
@@ -496,17 +496,17 @@ def result_list(operands: SizeOperands) -> SizeFormulas | None:
     if rule is not None:
         return _each(operands, rule)
     other = _LISTS.get(node.op_type)
-    found = None if other is None else other(operands)
-    return None if found is None or len(found) > MOST_LISTED else found
+    elements = None if other is None else other(operands)
+    return None if elements is None or len(elements) > MOST_LISTED else elements
 
 
 def _each(operands: SizeOperands, compute: _Elementwise) -> SizeFormulas | None:
-    lists = [operands.lists(place) for place in range(len(operands.node.inputs))]
-    known = [one for one in lists if one is not None]
+    lists = [operands.lists(index) for index in range(len(operands.node.inputs))]
+    known = [elements for elements in lists if elements is not None]
     count = max(map(len, known), default=0)
-    if len(known) != len(lists) or not {len(one) for one in known} <= {1, count}:
+    if len(known) != len(lists) or not {len(elements) for elements in known} <= {1, count}:
         return None
-    columns = zip(*(one * count if len(one) == 1 else one for one in known), strict=True)
+    columns = zip(*(elements * count if len(elements) == 1 else elements for elements in known), strict=True)
     return whole(compute(operands, *column) for column in columns)
 
 
@@ -527,13 +527,13 @@ def _equal(operands: SizeOperands, a: SizeFormula, b: SizeFormula) -> SizeFormul
 
 def _chosen(operands: SizeOperands) -> SizeFormulas | None:
     """A Where: only what it chooses must be known."""
-    condition, yes, no = (operands.lists(place) for place in range(3))
+    condition, yes, no = (operands.lists(index) for index in range(3))
     truths = _constants(condition)
     if truths is None:
         return None
     count = max(len(truths), len(yes or ()), len(no or ()))
     lists: list[Sequence[SizeFormula | None]] = [yes or [None], no or [None]]
-    a, b = ([*one] * count if len(one) == 1 else one for one in lists)
+    a, b = ([*elements] * count if len(elements) == 1 else elements for elements in lists)
     chosen = truths * count if len(truths) == 1 else truths
     return whole(x if truth else y for truth, x, y in zip(chosen, a, b, strict=False))
 
@@ -548,12 +548,12 @@ def _measured(operands: SizeOperands) -> SizeFormulas | None:
 
 def _all_of(operands: SizeOperands) -> SizeFormulas | None:
     """A Concat of lists, of which elements may be unknown."""
-    parts = [operands.lists(place) or _unknown(operands, place) for place in range(len(operands.node.inputs))]
-    return None if None in parts else tuple(one for part in parts for one in part or ())
+    parts = [operands.lists(index) or _unknown(operands, index) for index in range(len(operands.node.inputs))]
+    return None if None in parts else tuple(element for part in parts for element in part or ())
 
 
-def _unknown(operands: SizeOperands, place: int) -> SizeFormulas | None:
-    shape = operands.shape(place)
+def _unknown(operands: SizeOperands, index: int) -> SizeFormulas | None:
+    shape = operands.shape(index)
     count = shape[0].constant if shape is not None and len(shape) == 1 else None
     return None if count is None or count > MOST_LISTED else tuple(operands.unknown() for _ in range(count))
 
@@ -561,12 +561,12 @@ def _unknown(operands: SizeOperands, place: int) -> SizeFormulas | None:
 def _taken(operands: SizeOperands) -> SizeFormulas | None:
     """A Gather or a Slice of a list."""
     data, shape = operands.lists(0), operands.shape()
-    places = [_constants(operands.lists(place)) for place in range(1, len(operands.node.inputs))]
+    places = [_constants(operands.lists(index)) for index in range(1, len(operands.node.inputs))]
     if data is None or None in places or shape is None or len(shape) != 1:
         return None
     first = (places or [None])[0] or []
     if operands.node.op_type == "Gather":
-        return tuple(data[one] for one in first) if all(-len(data) <= one < len(data) for one in first) else None
+        return tuple(data[at] for at in first) if all(-len(data) <= at < len(data) for at in first) else None
     if len(first) != 1 or len(places) < 2:
         return None
     step = places[3] if len(places) > 3 else [1]
@@ -608,15 +608,15 @@ def is_whole(dtype: ir.DataType | None) -> bool:
     return dtype in {ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL}
 
 
-def whole(found: Iterable[SizeFormula | None]) -> SizeFormulas | None:
+def whole(sizes: Iterable[SizeFormula | None]) -> SizeFormulas | None:
     """Return all sizes; None where one is not known."""
-    listed = tuple(found)
-    known = tuple(one for one in listed if one is not None)
+    listed = tuple(sizes)
+    known = tuple(size for size in listed if size is not None)
     return known if len(known) == len(listed) else None
 
 
 def _constants(sizes: Sequence[SizeFormula] | None) -> list[int] | None:
     """Return the numbers that `sizes` are; None where one is no number."""
-    found = [None] if sizes is None else [size.constant for size in sizes]
-    known = [one for one in found if one is not None]
-    return known if len(known) == len(found) else None
+    numbers = [None] if sizes is None else [size.constant for size in sizes]
+    known = [number for number in numbers if number is not None]
+    return known if len(known) == len(numbers) else None

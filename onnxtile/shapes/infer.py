@@ -53,28 +53,28 @@ def inferred_by_onnx(model: ir.Model) -> list[Known]:
     _give_conditions(model)
     _name_apart(model)
     proto = skeleton(model)
-    functions = [one for one in proto.functions if (one.domain, one.name) not in contributed]
+    functions = [function for function in proto.functions if (function.domain, function.name) not in contributed]
     del proto.functions[:]
     proto.functions.extend(functions)
     for graph in _graph_protos(proto.graph):
         for node in graph.node:
             say_default(node)
     names = [[value.name or "" for value in listed] for listed in graphs]
-    found = [_known(one, named) for one in _infer_onnx(proto, names)]
+    results = [_known(known, named) for known in _infer_onnx(proto, names)]
     for output in obvious:
-        if found[output.place].dims is None:
-            found[output.place] = output.known(found[output.first])
-    return found
+        if results[output.position].dims is None:
+            results[output.position] = output.known(results[output.first])
+    return results
 
 
 @dataclass(frozen=True)
 class _ObviousOutput:
-    """The last output of a Constant or a Dropout, by its place among all values, and that of the node's `first` output.
+    """The last output of a Constant or a Dropout, by its `position` among all values, and that of the node's `first` output.
 
     `dtype` and `dims` are None where they are those of the first output.
     """
 
-    place: int
+    position: int
     first: int
     dtype: ir.DataType | None
     dims: Dims | None
@@ -89,18 +89,18 @@ def _obvious_outputs(model: ir.Model, listed: list[ir.Value]) -> Iterator[_Obvio
     wanted = [
         node for node in all_nodes(model) if node.domain in {"", "ai.onnx"} and node.op_type in {"Constant", "Dropout"}
     ]
-    places = {value: place for place, value in enumerate(listed)} if wanted else {}
+    places = {value: index for index, value in enumerate(listed)} if wanted else {}
     opset = model.graph.opset_imports.get("", 1)
     for node in wanted:
         if not node.outputs or node.outputs[-1] not in places:
             continue
-        place, first = places[node.outputs[-1]], places[node.outputs[0]]
+        index, first = places[node.outputs[-1]], places[node.outputs[0]]
         tensor = next(tensors_of(node), None)
         if node.op_type == "Constant" and tensor is not None:
-            yield _ObviousOutput(place, first, tensor.dtype, tuple(tensor.shape.numpy()))
+            yield _ObviousOutput(index, first, tensor.dtype, tuple(tensor.shape.numpy()))
         elif node.op_type == "Dropout" and len(node.outputs) > 1:
             output, mask = onnx.defs.get_schema("Dropout", opset).outputs
-            yield _ObviousOutput(place, first, None if output.type_str == mask.type_str else ir.DataType.BOOL, None)
+            yield _ObviousOutput(index, first, None if output.type_str == mask.type_str else ir.DataType.BOOL, None)
 
 
 def _name_apart(model: ir.Model) -> None:
@@ -159,21 +159,21 @@ def _infer_onnx(proto: onnx.ModelProto, names: list[list[str]]) -> list[Known]:
         raise ModelError(f"the shapes contradict each other: {' '.join(str(error).split())}") from None
     except (ValueError, RuntimeError):
         inferred = proto
-    found: list[Known] = []
+    results: list[Known] = []
     for named, graph_proto in zip(names, _graph_protos(inferred.graph), strict=True):
         infos = {info.name: known_of(info.type) for info in (*graph_proto.value_info, *graph_proto.output)}
-        found.extend(infos.get(name, NOTHING) for name in named)
-    return found
+        results.extend(infos.get(name, NOTHING) for name in named)
+    return results
 
 
-def _known(found: Known, named: SizeRanges) -> Known:
-    """Return `found` without the names that onnx has made up."""
-    if found.dims is None:
-        return found
+def _known(known: Known, named: SizeRanges) -> Known:
+    """Return `known` without the names that onnx has made up."""
+    if known.dims is None:
+        return known
     dims = (
-        None if isinstance(dim, str) and dim.startswith("unk__") and dim not in named else dim for dim in found.dims
+        None if isinstance(dim, str) and dim.startswith("unk__") and dim not in named else dim for dim in known.dims
     )
-    return Known(found.dtype, tuple(dims))
+    return Known(known.dtype, tuple(dims))
 
 
 def _graph_protos(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

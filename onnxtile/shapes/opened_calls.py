@@ -68,8 +68,8 @@ def unfold(model: ir.Model, shapes: Shapes, constants: Constants) -> Unfolded:
     known = shapes.of_copies(dict(zip(values(model), values(copy), strict=True)))
     held = Constants(copy)
     calls = _CallOpening(copy, held).open(copy.graph)
-    found = Constants(copy)
-    return Unfolded(copy, known.with_those_of(_inferred(copy, calls, known, found)), found)
+    computed = Constants(copy)
+    return Unfolded(copy, known.with_those_of(_inferred(copy, calls, known, computed)), computed)
 
 
 def written_out(call: ir.Node, model: ir.Model, shapes: Shapes, constants: Constants) -> ir.Model:
@@ -128,22 +128,22 @@ class _CallOpening:
 
     def open(self, graph: ir.Graph) -> list[ir.Node]:
         """Open the calls in `graph`, those in their graphs too (in place); return those that stand in no other."""
-        found = [node for node in _nodes(graph) if self.is_open(node)]
-        todo = list(found)
+        calls = [node for node in _nodes(graph) if self.is_open(node)]
+        todo = list(calls)
         while todo:
             call = todo.pop()
             inside = self._copy(call)
             call.attributes.add(ir.AttrGraph(keys.INSIDE, inside))
             todo.extend(node for node in _nodes(inside) if self.is_open(node))
-        return found
+        return calls
 
     def _copy(self, call: ir.Node) -> ir.Graph:
         function = self._model.functions[call.op_identifier()]
         self._count += sum(1 for _ in function.all_nodes())
         if self._count > _MOST:
             raise ModelError(f"the calls of local functions expand to more than {_MOST:,} nodes", hint="inline them")
-        nodes, made = opened(function, call.inputs, call.attributes)
-        outputs = [value for value in made if value is not None]
+        nodes, results = opened(function, call.inputs, call.attributes)
+        outputs = [value for value in results if value is not None]
         imports = dict(self._model.graph.opset_imports)
         return ir.Graph([], outputs, nodes=nodes, opset_imports=imports, name=function.name)
 
@@ -159,13 +159,13 @@ def _inferred(model: ir.Model, calls: Iterable[ir.Node], shapes: Shapes, constan
         flat.add(call)
     shell = flat.model()
     try:
-        found = resolve(shell, run=True)
+        inferred = resolve(shell, run=True)
     except ModelError:
-        found = resolve(shell)
+        inferred = resolve(shell)
     originals = flat.originals()
-    if any(found.dtype(copy) is None for copy in originals):
+    if any(inferred.dtype(copy) is None for copy in originals):
         _note_types(shell, originals)
-    return found.of_copies(originals, flat.bounded)
+    return inferred.of_copies(originals, flat.bounded)
 
 
 def _note_types(shell: ir.Model, originals: Mapping[ir.Value, Iterable[ir.Value]]) -> None:
@@ -219,10 +219,10 @@ class _Flat:
 
     def originals(self) -> dict[ir.Value, list[ir.Value]]:
         """Return for each value of the model the values inside that it stands for."""
-        found: dict[ir.Value, list[ir.Value]] = {}
+        insides: dict[ir.Value, list[ir.Value]] = {}
         for value in self._inside:
-            found.setdefault(self._made(value), []).append(value)
-        return found
+            insides.setdefault(self._made(value), []).append(value)
+        return insides
 
     def _give(self, call: ir.Node) -> None:
         """Let something stand for each operand of `call`."""
@@ -280,22 +280,22 @@ class _Flat:
 
     def _written(self, graph: ir.Graph) -> list[ir.Node]:
         """Return copies of the nodes of `graph`, those of the calls in it in their places."""
-        found = []
+        nodes = []
         for node in graph:
             inside = inside_of(node)
             if inside is not None:
-                found += self._written(inside)
-                for value, made in zip(node.outputs, inside.outputs, strict=False):
-                    self._copies[value] = self._copies[made]
+                nodes += self._written(inside)
+                for value, result in zip(node.outputs, inside.outputs, strict=False):
+                    self._copies[value] = self._copies[result]
                     self._inside[value] = None
                 continue
             operands = [None if value is None else self._copies[value] for value in node.inputs]
             attributes = [self._attribute(attribute) for attribute in node.attributes.values()]
             outputs = [self._copied(value) for value in node.outputs]
-            found.append(
+            nodes.append(
                 ir.Node(node.domain, node.op_type, operands, attributes, overload=node.overload, outputs=outputs)
             )
-        return found
+        return nodes
 
     def _attribute(self, attribute: ir.Attr) -> ir.Attr:
         if attribute.type == ir.AttributeType.GRAPH:

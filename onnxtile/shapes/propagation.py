@@ -213,11 +213,11 @@ class Propagation:
         if isinstance(dim, int):
             return SizeFormula.number(dim)
         if dim not in self._formulas:
-            found = read_size(dim, self._ranges)
-            if found is None:
+            formula = read_size(dim, self._ranges)
+            if formula is None:
                 self._ranges[dim] = (0, LARGEST_COUNT)
-                found = SizeFormula.symbol(dim)
-            self._formulas[dim] = found
+                formula = SizeFormula.symbol(dim)
+            self._formulas[dim] = formula
         return self._formulas[dim]
 
     def _dim(self, size: SizeFormula | None) -> Dim:
@@ -262,7 +262,7 @@ class Propagation:
 
     def _is_bent(self, node: ir.Node) -> bool:
         """Return whether the shape of the output of `node` might get larger where a bound is not reached."""
-        loose = {place for place, value in enumerate(node.inputs) if value in self._least} if self._least else set()
+        loose = {index for index, value in enumerate(node.inputs) if value in self._least} if self._least else set()
         if not loose or node.op_type in {"Shape", "Size"}:
             return False
         if node.domain not in {"", "ai.onnx"}:
@@ -278,7 +278,7 @@ class Propagation:
             return True
         step = node.inputs[growth.step] if len(node.inputs) > growth.step else None
         rises = step is None or (step in self._numbers and bool((self._interval(step)[0] > 0).all()))
-        return rises and all(keeps_its_sign(self._interval(node.inputs[place])) for place in places)
+        return rises and all(keeps_its_sign(self._interval(node.inputs[index])) for index in places)
 
     def _visit_kernel(self, node: ir.Node, standard: bool) -> None:
         if standard and node.op_type == "Constant":
@@ -300,8 +300,8 @@ class Propagation:
         if all(self._numeric(value) is not None for value in node.outputs):
             return
         if standard and not has_body(node) and not self._depends_on_bounds(node):
-            found = result_sizes(self._operands(node))
-            for value, sizes in zip(node.outputs, found or (), strict=False):
+            result_shapes = result_sizes(self._operands(node))
+            for value, sizes in zip(node.outputs, result_shapes or (), strict=False):
                 if sizes is not None:
                     self.note(value, None, tuple(map(self._dim, sizes)))
         if node.op_identifier() in self._model.functions and not self._is_contributed(node):
@@ -310,12 +310,12 @@ class Propagation:
     def _operands(self, node: ir.Node) -> SizeOperands:
         shapes = [None if value is None else self.sizes(value) for value in node.inputs]
 
-        def reals(place: int) -> list[float] | None:
-            value = node.inputs[place] if place < len(node.inputs) else None
+        def reals(index: int) -> list[float] | None:
+            value = node.inputs[index] if index < len(node.inputs) else None
             array = None if value is None or value in self._least else self._numbers.get(value)
             return array.ravel().tolist() if array is not None and array.dtype.kind == "f" else None
 
-        return SizeOperands(node, shapes, lambda place: self._list(node, place), reals, self._unknown, self._ranges)
+        return SizeOperands(node, shapes, lambda index: self._list(node, index), reals, self._unknown, self._ranges)
 
     def _unknown(self) -> SizeFormula:
         """Return a symbol for a whole number of which nothing is known."""
@@ -323,14 +323,14 @@ class Propagation:
         self._ranges[name] = (-LARGEST_COUNT, LARGEST_COUNT)
         return SizeFormula.symbol(name)
 
-    def _list(self, node: ir.Node, place: int) -> SizeFormulas | None:
+    def _list(self, node: ir.Node, index: int) -> SizeFormulas | None:
         """Return the elements of an operand that is a short list of whole numbers, or one of them."""
-        value = node.inputs[place] if place < len(node.inputs) else None
+        value = node.inputs[index] if index < len(node.inputs) else None
         array = None if value is None or value in self._least else self._numbers.get(value)
         if value is None or array is None:
             return None if value is None else self._lists.get(value)
         is_list = array.size <= MOST_LISTED and array.dtype.kind in "ib"
-        return tuple(SizeFormula.number(int(one)) for one in array.ravel()) if is_list else None
+        return tuple(SizeFormula.number(int(number)) for number in array.ravel()) if is_list else None
 
     def _enter(self, call: ir.Node) -> None:
         """Learn the sizes of what a local function makes from its nodes, which read the operands of this `call`."""
@@ -375,10 +375,10 @@ class Propagation:
     def _measure(self, node: ir.Node) -> None:
         sizes = None if node.inputs[0] is None else self._numeric(node.inputs[0])
         if sizes is None:
-            made = result_list(self._operands(node))
-            if made is not None:
-                self.note(node.outputs[0], ir.DataType.INT64, () if node.op_type == "Size" else (len(made),))
-                self._hold_list(node.outputs[0], made, ir.DataType.INT64)
+            elements = result_list(self._operands(node))
+            if elements is not None:
+                self.note(node.outputs[0], ir.DataType.INT64, () if node.op_type == "Size" else (len(elements),))
+                self._hold_list(node.outputs[0], elements, ir.DataType.INT64)
             return
         self._learn(node.outputs[0], _measured(node, sizes))
         if node.inputs[0] in self.upper:
@@ -413,22 +413,24 @@ class Propagation:
             if self._is_small(node):
                 self._compute_intervals(node)
             return
-        made, value = None, node.outputs[0]
+        elements, value = None, node.outputs[0]
         dtype = self.dtypes.get(value)
         if len(node.outputs) == 1 and is_whole(dtype):
-            made = result_list(self._operands(node))
-        if made is not None and dtype is not None and self._hold_list(value, made, dtype):
+            elements = result_list(self._operands(node))
+        if elements is not None and dtype is not None and self._hold_list(value, elements, dtype):
             return
         if self._is_small(node):
-            arrays = self._evaluate(node, [None if one is None else self._numbers[one] for one in node.inputs])
+            arrays = self._evaluate(
+                node, [None if operand is None else self._numbers[operand] for operand in node.inputs]
+            )
             for value, array in zip(node.outputs, arrays, strict=False):
                 self._learn(value, array)
 
-    def _hold_list(self, value: ir.Value, made: SizeFormulas, dtype: ir.DataType) -> bool:
+    def _hold_list(self, value: ir.Value, elements: SizeFormulas, dtype: ir.DataType) -> bool:
         """Note the elements of `value`, and return whether that is all there is to know of them."""
-        numbers = [size.constant for size in made]
+        numbers = [size.constant for size in elements]
         if None in numbers:
-            self._lists[value] = made
+            self._lists[value] = elements
             return True
         sizes = self._numeric(value)
         if sizes is None or math.prod(sizes) != len(numbers):
@@ -438,8 +440,8 @@ class Propagation:
 
     def _compute_intervals(self, node: ir.Node) -> None:
         operands = [None if value is None else self._interval(value) for value in node.inputs]
-        found = interval_results(node.op_type, operands, lambda numbers: self._evaluate(node, numbers))
-        for value, (least, most) in zip(node.outputs, found or (), strict=False):
+        intervals = interval_results(node.op_type, operands, lambda numbers: self._evaluate(node, numbers))
+        for value, (least, most) in zip(node.outputs, intervals or (), strict=False):
             self._learn(value, most)
             if not np.array_equal(least, most):
                 self._least[value] = least
@@ -454,8 +456,12 @@ class Propagation:
         proto, names = _with_names(node)
         given = zip(node.inputs, numbers, strict=True)
         feeds = {names[value]: array for value, array in given if value is not None and array is not None}
-        made = _evaluated(self._one_node(proto, {}), feeds)
-        return [np.asarray(one) for one in made] if all(isinstance(m, np.ndarray | np.generic) for m in made) else []
+        results = _evaluated(self._one_node(proto, {}), feeds)
+        return (
+            [np.asarray(result) for result in results]
+            if all(isinstance(m, np.ndarray | np.generic) for m in results)
+            else []
+        )
 
     def _infer(self, node: ir.Node) -> None:
         """Note what onnx infers for the outputs of `node` from the shapes of its inputs and from known numbers.
@@ -468,10 +474,10 @@ class Propagation:
         proto, names = _with_names(node)
         typed = {names[value]: value for value in dict.fromkeys(node.inputs) if value is not None}
         model = self._one_node(proto, typed)
-        found = _inferred(model)
-        if found is None:
+        inferred = _inferred(model)
+        if inferred is None:
             return
-        is_said = all(known.dims is not None for known in found.values())
+        is_said = all(known.dims is not None for known in inferred.values())
         failure = None if is_said and not self._bodies else self._failure(node, model)
         if failure is not None:
             # At sizes that a model cannot run with, the numbers that it computes are wrong: then the result stays open.
@@ -485,7 +491,7 @@ class Propagation:
         sure = (_inferred(self._one_node(proto, typed, sure=True)) or {}) if self._depends_on_bounds(node) else None
         shown = {dim for value in node.inputs if value is not None for dim in self.dims.get(value) or ()}
         for value in node.outputs:
-            known = found.get(names.get(value, ""), NOTHING)
+            known = inferred.get(names.get(value, ""), NOTHING)
             if known.dims is not None:
                 if sure is not None:
                     self._note_open(value, sure.get(names[value], NOTHING).dims, len(known.dims))
@@ -571,7 +577,7 @@ class Propagation:
         if (node.domain, node.op_type, node.overload) not in self._model.functions:
             return
         if self._functions is None:
-            self._functions = [ir.serde.serialize_function(one) for one in self._model.functions.values()]
+            self._functions = [ir.serde.serialize_function(function) for function in self._model.functions.values()]
         yield from self._functions
 
 
@@ -653,7 +659,7 @@ def _evaluated(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Any]:
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            made = ReferenceEvaluator(model).run(None, dict(feeds))
+            results = ReferenceEvaluator(model).run(None, dict(feeds))
     except (ArithmeticError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError):
         return []
-    return list(made) if isinstance(made, list) else []
+    return list(results) if isinstance(results, list) else []

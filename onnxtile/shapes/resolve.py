@@ -51,43 +51,43 @@ def sampled(model: ir.Model, values: Iterable[ir.Value], sizes: Sizes, wanted: W
 
     Where onnxruntime has no kernel for one of its operators, nothing is known. Raises ModelError where it refuses the model.
     """
-    found = Samples()
+    samples = Samples()
     dependent = data_dependent(model)
     open_ = []
     for value in values:
         if value in dependent:
             cause = dependent[value]
-            found.reasons[value] = f"its shape depends on the data ({cause.op_type} {cause.name or ''}".rstrip() + ")"
+            samples.reasons[value] = f"its shape depends on the data ({cause.op_type} {cause.name or ''}".rstrip() + ")"
         else:
             open_.append(value)
     if not open_:
-        return found
+        return samples
     names = [value.name or "" for value in open_]
     try:
         session = exposing(model, names)
     except NoKernel as error:
         reason = f"no inference knows its shape, and {str(error).partition(':')[0]}"
-        found.reasons.update(dict.fromkeys(open_, reason))
-        return found
+        samples.reasons.update(dict.fromkeys(open_, reason))
+        return samples
     runs = [session.run(feeds, names) for feeds in wanted.feeds(model, sizes, _SAMPLES)]
     for value in open_:
-        _compare(value, [run[value.name or ""] for run in runs], found)
-    return found
+        _compare(value, [run[value.name or ""] for run in runs], samples)
+    return samples
 
 
-def _compare(value: ir.Value, seen: list[Any], found: Samples) -> None:
+def _compare(value: ir.Value, seen: list[Any], samples: Samples) -> None:
     if not all(hasattr(array, "shape") for array in seen):
-        found.reasons[value] = "it is not a tensor"
+        samples.reasons[value] = "it is not a tensor"
         return
     shapes = {tuple(int(size) for size in array.shape): None for array in seen}
     if len(shapes) > 1:
         listed = " and ".join(str(list(shape)) for shape in shapes)
-        found.reasons[value] = f"its shape depends on the data (runs gave {listed})"
-        found.refuted.add(value)
+        samples.reasons[value] = f"its shape depends on the data (runs gave {listed})"
+        samples.refuted.add(value)
         return
     dtype = seen[0].dtype
     element = ir.DataType.STRING if dtype.kind in "OSU" else ir.DataType.from_numpy(dtype)
-    found.known[value] = Known(element, next(iter(shapes)))
+    samples.known[value] = Known(element, next(iter(shapes)))
 
 
 # Sizes over ranges of symbolic dimensions: the formula of each size, and its largest value.
@@ -121,19 +121,19 @@ def bounded(
     for value in values(model):
         for name, axis in _names(value, dims.get(value)):
             named.setdefault(name, []).append((value, axis))
-    found: dict[tuple[ir.Value, int], int] = {}
+    bound_of: dict[tuple[ir.Value, int], int] = {}
     for name, most in bounds.items():
-        for place in _places(name, named, model):
-            if found.setdefault(place, most) != most:
+        for dimension in _places(name, named, model):
+            if bound_of.setdefault(dimension, most) != most:
                 raise UsageError(
-                    f"a dimension of {place[0].name!r} is bound to {found[place]} and, as {name!r}, to {most}"
+                    f"a dimension of {dimension[0].name!r} is bound to {bound_of[dimension]} and, as {name!r}, to {most}"
                 )
     filled = dict(dims)
-    for (value, axis), most in found.items():
+    for (value, axis), most in bound_of.items():
         before = filled[value]
         filled[value] = (*before[:axis], most, *before[axis + 1 :])
     upper: dict[ir.Value, set[int]] = {value: set(axes) for value, axes in (smaller or {}).items()}
-    for value, axis in found:
+    for value, axis in bound_of:
         upper.setdefault(value, set()).add(axis)
     propagation = Propagation(model, dtypes, filled, upper, upper)
     propagation.run()
@@ -199,14 +199,14 @@ class Shapes:
 
     def at(self, sizes: Mapping[str, int]) -> Shapes:
         """Return these shapes at sizes of the dimensions that have a range; what has no formula keeps its largest size."""
-        found = {value: tuple(size.at(sizes) for size in formulas) for value, formulas in self._formulas.items()}
-        return replace(self, _dims={**self._dims, **found})
+        sizes_of = {value: tuple(size.at(sizes) for size in formulas) for value, formulas in self._formulas.items()}
+        return replace(self, _dims={**self._dims, **sizes_of})
 
     def carried_on(self, model: ir.Model) -> Propagation:
         """Return what follows from these shapes of `model`: the few numbers that it computes of them."""
-        found = Propagation(model, self._dtypes, self._dims)
-        found.run()
-        return found
+        propagation = Propagation(model, self._dtypes, self._dims)
+        propagation.run()
+        return propagation
 
     def never(self, value: ir.Value) -> str | None:
         """Return why no run makes `value`, which stands in a branch that cannot be taken; None where one may."""
@@ -283,11 +283,11 @@ def _found(model: ir.Model, from_file: Mapping[ir.Value, Known], ranges: SizeRan
     main = {value for node in model.graph for value in node.outputs}
     named = named_sizes(model)
     dtypes, dims = dict[ir.Value, ir.DataType](), dict[ir.Value, Dims]()
-    for (value, said), known in zip(from_file.items(), from_onnx, strict=True):
+    for (value, stated), known in zip(from_file.items(), from_onnx, strict=True):
         if _is_optional(value):  # onnx takes some for the tensor in it
             continue
-        dtype = known.dtype or said.dtype
-        merged = known.dims if value in main else _merge_dims(known.dims, readable(said.dims, named))
+        dtype = known.dtype or stated.dtype
+        merged = known.dims if value in main else _merge_dims(known.dims, readable(stated.dims, named))
         if dtype is not None:
             dtypes[value] = dtype
         if merged is not None:
@@ -317,40 +317,42 @@ def _with_promises(
     That is also a size over `ranges` that the forward pass has a name of its own for, but none that it has a formula for. The check of a
     plan compares it with shapes of known sizes.
     """
-    found = dict[ir.Value, Dims]()
+    stated = dict[ir.Value, Dims]()
     for value, dims in promises.items():
         known = shapes.dims(value)
         if dims is None or shapes.sizes(value) is not None:
             continue
         if ranges and known is not None and len(known) == len(dims):
-            found[value] = tuple(map(partial(_readable, ranges=ranges), known, dims))
+            stated[value] = tuple(map(partial(_readable, ranges=ranges), known, dims))
         elif (merged := _merge_dims(known, dims)) is not None:
-            found[value] = merged
-    news = [value for value, dims in found.items() if dims != shapes.dims(value)]
-    filled = replace(shapes, _dims={**shapes._dims, **found})
+            stated[value] = merged
+    news = [value for value, dims in stated.items() if dims != shapes.dims(value)]
+    filled = replace(shapes, _dims={**shapes._dims, **stated})
     return _with_computed(model, filled, ranges, news) if news and ranges else filled
 
 
-def _readable(known: Dim, said: Dim, ranges: SizeRanges) -> Dim:
-    return said if read_size(known, ranges) is None and read_size(said, ranges) is not None else known
+def _readable(known: Dim, stated: Dim, ranges: SizeRanges) -> Dim:
+    return stated if read_size(known, ranges) is None and read_size(stated, ranges) is not None else known
 
 
 def _warn_of_declarations(declarations: Mapping[ir.Value, Dims | None], shapes: Shapes) -> None:
-    """Warn where the model declares an output with a shape that is not what its nodes make: that counts, as it does for onnxruntime.
+    """Warn where an output has another shape than the model declares. The shape that the nodes make counts, as in onnxruntime.
 
-    A shape without dimensions is no word against one with them: it is written where nothing is to be said.
+    A declared shape without dimensions contradicts none: exporters write it where they do not know the shape.
     """
     pairs = ((value, dims, shapes.dims(value)) for value, dims in declarations.items())
     wrong = [
-        (value.name, _shown(dims), _shown(found))
-        for value, dims, found in pairs
-        if dims and found is not None and (len(dims) != len(found) or _differ(dims, found))
+        (value.name, _shown(dims), _shown(true_dims))
+        for value, dims, true_dims in pairs
+        if dims and true_dims is not None and (len(dims) != len(true_dims) or _differ(dims, true_dims))
     ]
     if wrong:
-        name, said, true = wrong[0]
+        name, stated, true = wrong[0]
         others = f"; so are {len(wrong) - 1} others" if len(wrong) > 1 else ""
         warnings.warn(
-            f"the model declares the output {name!r} as {said}, and it is {true}{others}", ModelWarning, stacklevel=2
+            f"the model declares the output {name!r} as {stated}, and it is {true}{others}",
+            ModelWarning,
+            stacklevel=2,
         )
 
 
@@ -367,9 +369,9 @@ def _with_largest(
     Upper bounds of sizes that no formula says follow from the largest of those before them.
     """
     filled, loose = dict(shapes._dims), dict[ir.Value, set[int]]()
-    for value, found in shapes._formulas.items():
-        filled[value] = tuple(max(0, size.limits(ranges or {})[1]) for size in found)
-        axes = {axis for axis, size in enumerate(found) if size.constant is None}
+    for value, formulas in shapes._formulas.items():
+        filled[value] = tuple(max(0, size.limits(ranges or {})[1]) for size in formulas)
+        axes = {axis for axis, size in enumerate(formulas) if size.constant is None}
         if axes:
             loose[value] = axes
     if bounds:
@@ -426,15 +428,15 @@ def _with_samples(model: ir.Model, shapes: Shapes, wanted: Wanted, ranges: SizeR
     open_ = [v for v in outputs if v.name and shapes.sizes(v) is None and _may_be_tensor(v)]
     if not open_ or any(fed_sizes(value, shapes.sizes) is None for value in free_inputs(model)):
         return shapes, set()
-    found = sampled(model, open_, shapes.sizes, wanted)
+    samples = sampled(model, open_, shapes.sizes, wanted)
     dtypes, dims = dict(shapes._dtypes), dict(shapes._dims)
-    for value, known in found.known.items():
+    for value, known in samples.known.items():
         if known.dims is not None:
             dims[value] = known.dims
         if known.dtype is not None:
             dtypes.setdefault(value, known.dtype)
-    seen = replace(shapes, _dtypes=dtypes, _dims=dims, _reasons=found.reasons)
-    return _with_computed(model, seen, ranges, found.known), found.refuted
+    seen = replace(shapes, _dtypes=dtypes, _dims=dims, _reasons=samples.reasons)
+    return _with_computed(model, seen, ranges, samples.known), samples.refuted
 
 
 def _is_open(value: ir.Value) -> bool:

@@ -45,12 +45,12 @@ class SizeRule:
         Raises ModelError where `node` has no such input or output or no inside, a shape is not known, or the bytes would be negative.
         """
         try:
-            found = _value(_FilledRule(node, inside).visit(_tree(self.text)), node, shapes)
+            size = _value(_FilledRule(node, inside).visit(_tree(self.text)), node, shapes)
         except (ArithmeticError, LookupError) as error:
             raise ModelError(f"the workspace {self.text!r} of the node {_name(node)!r}: {error}") from error
-        if found < 0:
-            raise ModelError(f"the workspace {self.text!r} of the node {_name(node)!r} is negative: {found}")
-        return found
+        if size < 0:
+            raise ModelError(f"the workspace {self.text!r} of the node {_name(node)!r} is negative: {size}")
+        return size
 
 
 class _FilledRule(ast.NodeTransformer):

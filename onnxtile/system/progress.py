@@ -20,6 +20,15 @@ def silent(_stage: str, _done: int = 0, _total: int = 0, /) -> None:
     """Say nothing."""
 
 
+def within(progress: Progress, stage: str) -> Progress:
+    """Return a progress whose stages are parts of `stage`, and are called so: "point 3: searching"."""
+
+    def tell(part: str, done: int = 0, total: int = 0, /) -> None:
+        progress(f"{stage}: {part}", done, total)
+
+    return tell
+
+
 def counted(parts: Collection[T], stage: str, progress: Progress) -> Iterator[T]:
     """Yield each of `parts`, and say before it how many are done."""
     for done, part in enumerate(parts):

@@ -388,7 +388,7 @@ def examine(
         kernel = contraction.kernel
         raise Infeasible(
             f"no tile of {name!r} is within the limits: its kernel has {kernel} elements, and K is {limits.k} at most",
-            hint=f"raise --max-k to {kernel}, or K of [operator.{node.op_type}] in the limits file",
+            hint=f"raise K of --max to {kernel}, or K of [operator.{node.op_type}] in the limits file",
         )
     if not limits.asks_for_choice:
         grid = TileGrid.fullest(contraction, bounds)

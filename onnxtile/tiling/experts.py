@@ -136,7 +136,7 @@ def _step(node: ir.Node, name: str, inner: int, limits: Limits, facts: TilingFac
     if most < unit:
         raise Infeasible(
             f"{name!r}: its experts are cut into stretches of {unit} elements at least",
-            hint=f"allow --max-n {unit} and --max-k {unit}",
+            hint=f"allow {unit} for K and N of --max",
         )
     return most // unit * unit
 

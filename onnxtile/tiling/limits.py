@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import gcd, lcm
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import pydantic
 
+from onnxtile.declare.target import TargetFigures
+from onnxtile.declare.values import read_rate, read_speed
 from onnxtile.system.errors import OnnxtileError, UsageError
 from onnxtile.system.registry import data_folder, discover
 from onnxtile.system.text import MOST_RUNS, bytes_of
@@ -34,7 +37,7 @@ class WindowBounds:
     def __post_init__(self) -> None:
         for name, bound in vars(self).items():
             if bound is not None:
-                _require_bound(bound, f"max-{name}")
+                _require_bound(bound, name)
 
     @property
     def asks(self) -> bool:
@@ -75,7 +78,7 @@ class Limits:
     def __post_init__(self) -> None:
         for axis, bound in zip("mkn", self.bounds, strict=True):
             if bound is not None:
-                _require_bound(bound, f"max-{axis}")
+                _require_bound(bound, axis.upper())
         for memory in (self.memory, self.outer_memory):
             if memory is not None:
                 _require_bound(memory, "memory", MOST_MEMORY)
@@ -113,10 +116,10 @@ class Limits:
         Raises UsageError for a bound that is not a whole number, below 1, or larger than any tensor, and where no bound is given.
         """
         if max is not None:
-            _require_bound(max, "max")
+            _require_bound(max, "every axis")
         if base is None and max is m is k is n is memory is None and not (window and window.asks):
             raise UsageError(
-                "no limit is given", hint="give --max 64, or one of --max-m, --max-k, --max-n, --memory and --target"
+                "no limit is given", hint="give --max 64, --max 64x64x64, --max 256KiB, or a file with --target"
             )
         m, k, n = (max if bound is None else bound for bound in (m, k, n))
         return (base or cls())._but((m, k, n), memory, window)
@@ -125,7 +128,9 @@ class Limits:
         m, k, n = (ours if theirs is None else theirs for theirs, ours in zip(bounds, self.bounds, strict=True))
         for axis, bound, multiple in zip("mkn", (m, k, n), self.multiples, strict=True):
             if bound is not None and isinstance(bound, int) and bound % multiple:
-                raise UsageError(f"--max-{axis} {bound} is not a multiple of {multiple}, as the limits file asks")
+                raise UsageError(
+                    f"the bound {bound} of {axis.upper()} is not a multiple of {multiple}, as the limits file asks"
+                )
         operators = tuple((name, limits._but(bounds, memory, window)) for name, limits in self.operators)
         if window is not None and self.window is not None:
             window = window.over(self.window)
@@ -161,14 +166,14 @@ class Limits:
 
 def _require_bound(bound: object, option: str, most: int = LARGEST) -> None:
     if not isinstance(bound, int) or isinstance(bound, bool):
-        raise UsageError(f"--{option} {bound} is not a whole number")
+        raise UsageError(f"the bound {bound} of {option} is not a whole number")
     if bound < 1:
         what = (
             "a tile holds at least one byte" if option == "memory" else "a product has at least one row and one column"
         )
-        raise UsageError(f"--{option} {bound}: {what}", hint="give 1 or more")
+        raise UsageError(f"the bound {bound} of {option}: {what}", hint="give 1 or more")
     if bound > most:
-        raise UsageError(f"--{option} {bound} is beyond any tensor's size", hint=f"{most} is the most")
+        raise UsageError(f"the bound {bound} of {option} is beyond any tensor's size", hint=f"{most} is the most")
 
 
 # The limits of one contraction, axis by axis.
@@ -285,9 +290,9 @@ class TilingPolicy:
         if self.accumulate not in set(Accumulation):
             raise UsageError(f"invalid --accumulate {self.accumulate!r} (choose {', '.join(Accumulation)})")
         if self.accumulate_type not in {None, *SUM_TYPES}:
-            raise UsageError(f"invalid --accumulate-type {self.accumulate_type!r} (choose {', '.join(SUM_TYPES)})")
+            raise UsageError(f"partial sums are not added in {self.accumulate_type!r} (choose {', '.join(SUM_TYPES)})")
         if self.nodes_at_most is not None and self.nodes_at_most < 1:
-            raise UsageError(f"invalid --nodes-at-most {self.nodes_at_most}: give 1 or more")
+            raise UsageError(f"{self.nodes_at_most} nodes at most are no tiles: give 1 or more")
         if not 1 <= self.runs <= MOST_RUNS:
             raise UsageError(f"invalid --runs {self.runs}: give 1 or more, up to {MOST_RUNS:,}")
 
@@ -391,9 +396,17 @@ class _Rules(_TargetTable):
         )
 
 
+Rate = Annotated[int, pydantic.BeforeValidator(read_rate)]
+Speed = Annotated[int, pydantic.BeforeValidator(read_speed)]
+
+
 class _LimitsFile(_Rules):
     doc: str = ""
     operator: dict[str, _Rules] = {}
+    bandwidth: dict[str, Rate] = {}
+    macs_per_second: Speed | None = None
+    streams: Size = 1
+    c_kernels: str | None = None
 
     def limits(self) -> Limits:
         """Return the limits; fields that the table of an operator leaves out come from the file."""
@@ -410,7 +423,10 @@ class _LimitsFile(_Rules):
 
 def from_file(path: Path) -> Limits:
     """Return the limits in a TOML file. Raises UsageError with the file, the line and the field at fault."""
-    file = read(path, UsageError, hint=f"ready-made: {', '.join(_ready_made_or_none())}")
+    return _limits_in(_file_of(path))
+
+
+def _limits_in(file: TomlFile) -> Limits:
     content = file.validated(_LimitsFile)
     _require_operators(file, content)
     try:
@@ -420,6 +436,27 @@ def from_file(path: Path) -> Limits:
     if limits == Limits():
         raise UsageError(f"{file.place()}: no limit is given", hint='say m = 64, or memory = "256KiB"')
     return limits
+
+
+Target: TypeAlias = str | Path | Mapping[str, Any]
+"""A target: a file, the name of a ready-made one, or what such a file says as a table."""
+
+
+def figures_of(target: Target) -> TargetFigures:
+    """Return the figures of a target beside its limits. Raises UsageError."""
+    file = _file_of(target)
+    content = file.validated(_LimitsFile)
+    kernels = None if content.c_kernels is None else file.path.parent / content.c_kernels
+    return TargetFigures(content.bandwidth, content.macs_per_second, content.streams, kernels)
+
+
+def _file_of(target: Target) -> TomlFile:
+    """Return the file of a target; a table counts as the content of a file called "target"."""
+    if isinstance(target, Mapping):
+        return TomlFile(Path("target"), "", dict(target), UsageError)
+    ready = _ready_made_or_none()
+    path = data_folder("limits") / f"{target}{_ENDING}" if str(target) in ready else Path(target)
+    return read(path, UsageError, hint=f"ready-made: {', '.join(ready)}")
 
 
 def _operators() -> dict[str, Tileable]:
@@ -437,10 +474,8 @@ def _require_operators(file: TomlFile, content: _LimitsFile) -> None:
             )
         alien = rules.model_fields_set & _OF_CONVOLUTIONS
         if alien and not known[name].windows:
-            field = min(alien)
-            raise UsageError(
-                f"{file.place((*at, field))}: field 'operator.{name}.{field}': {name} is not a convolution"
-            )
+            key = min(alien)
+            raise UsageError(f"{file.place((*at, key))}: field 'operator.{name}.{key}': {name} is not a convolution")
 
 
 def ready_made() -> list[str]:
@@ -454,11 +489,9 @@ def descriptions() -> dict[str, str]:
     return {name: read(folder / f"{name}{_ENDING}", UsageError).validated(_LimitsFile).doc for name in ready_made()}
 
 
-def find(name: str) -> Limits:
-    """Return the limits in the file `name`, or in the ready-made one called so. Raises UsageError."""
-    if name in _ready_made_or_none():
-        return from_file(data_folder("limits") / f"{name}{_ENDING}")
-    return from_file(Path(name))
+def find(target: Target) -> Limits:
+    """Return the limits of a target. Raises UsageError, also where it has none."""
+    return _limits_in(_file_of(target))
 
 
 def _ready_made_or_none() -> list[str]:

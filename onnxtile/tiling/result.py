@@ -147,7 +147,7 @@ def share(fronts: Sequence[Sequence[TileChoice]], nodes_at_most: int | None) -> 
     if left < 0:
         raise Infeasible(
             f"no tiling has {nodes_at_most:,} nodes at most: the fewest are {nodes_at_most - left:,}",
-            hint="raise --nodes-at-most, or the limits",
+            hint="raise the nodes of --max, or the limits",
         )
     # The saving of a step only falls as nodes are used up, so an earlier value is computed again when its turn comes.
     waiting = [(float("-inf"), site) for site in range(len(fronts))]

@@ -229,7 +229,7 @@ def _refuse_explosion(sites: list[TileSite], options: TilingPolicy, opset: int) 
     worst = sites[counts.index(max(counts))]
     raise UsageError(
         f"tiling would write {total:,} nodes, {max(counts):,} of them for {worst.name!r}; the most is {MOST_NODES:,}",
-        hint=f"{_what_to_raise(worst)}; --nodes-at-most {total} allows them",
+        hint=f"{_what_to_raise(worst)}; --max {total}nodes allows them",
     )
 
 
@@ -239,7 +239,7 @@ def _refuse_experts(sites: Iterable[ExpertSite], options: TilingPolicy) -> None:
         if 2 * site.tiles > max(MOST_NODES, options.nodes_at_most or 0):
             raise UsageError(
                 f"tiling would write {2 * site.tiles:,} nodes for {site.name!r}; the most is {MOST_NODES:,}",
-                hint=f"raise --max-n and --max-k, which cut {site.inner} into {site.tiles} there",
+                hint=f"raise N and K of --max, which cut {site.inner} into {site.tiles} there",
             )
 
 
@@ -250,7 +250,7 @@ def _what_to_raise(worst: TileSite) -> str:
     if worst.contraction.windows:
         return f"raise the limits along {axis.upper()}, which is cut into {counts[axis]} there"
     cuts = worst.grid.rows if axis == "m" else getattr(worst.grid, axis)
-    return f"raise --max-{axis} (now {cuts.step}), which cuts {cuts.size} into {cuts.count} there"
+    return f"raise {axis.upper()} of --max (now {cuts.step}), which cuts {cuts.size} into {cuts.count} there"
 
 
 # A tiled layer in a local function, so that no converter merges its tiles.

@@ -13,6 +13,7 @@ from onnxtile.common_options import (
     ModelArgument,
     ReportOptions,
     SizeOptions,
+    TargetOptions,
     VerifyOptions,
     WriteOptions,
 )
@@ -50,7 +51,7 @@ _SHARE = values.ValueKind(_read_share)
 
 
 @dataclass(frozen=True)
-class CurveOptions(VerifyOptions, SizeOptions):
+class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
     """The options of `fit_curve`."""
 
     model: ModelArgument
@@ -59,17 +60,17 @@ class CurveOptions(VerifyOptions, SizeOptions):
         float | str,
         Option("budget of multiply-accumulates done again", "10%", default="10%", kind=_SHARE),
     ] = 0.1
+    io: Annotated[
+        str,
+        Option(
+            "inputs inside the arena, free after their last read, or outside; outputs too",
+            "outputs|inside|outside",
+            choices=Choices("onnxtile.kernels.from_onnx:PLACINGS"),
+        ),
+    ] = "outputs"
     exact: Annotated[bool, Option("allow only rewrites that are equal to the last bit")] = False
     max_nodes: Annotated[int | None, Option("upper bound of the nodes of the result", "N")] = None
     wrap: Annotated[bool, Option("put each region that is cut into a local function")] = False
-    target: Annotated[
-        str | None,
-        Option(
-            "also tile products within limits of the hardware, a file or a name: 64x64x64 ...",
-            "FILE|NAME",
-            choices=Choices("onnxtile.tiling.limits:ready_made", open=True),
-        ),
-    ] = None
 
     @property
     def limits(self) -> Limits | None:
@@ -162,6 +163,10 @@ def require_memory(options: FitOptions) -> None:
         )
     if options.memory is not None and options.smallest:
         raise about_options("{capacity} and {smallest} exclude each other", hint="leave out one of the two")
+    if options.io != "outputs" and options.memories is not None:
+        raise about_options(
+            "{io} is for one memory, and {capacity} is given for two", hint="give one {capacity}, or leave {io} out"
+        )
     if options.fuse and options.memories is not None:
         raise about_options(
             "{fuse} is for one memory, and {capacity} is given for two", hint="fuse the result: onnxtile fuse"
@@ -169,14 +174,14 @@ def require_memory(options: FitOptions) -> None:
 
 
 def _prepare(options: FitStepOptions, paths: Sequence[Path]) -> Rendered:
-    """Return what renders the plan, in pictures beside the plan before; and the curve."""
+    """Return what renders the plan, in pictures beside the plan before, each at a scale of its own; and the curve."""
     from onnxtile.report.format import Emission
 
     emission = Emission.of(paths)
     drawn = _curve_files(options)
 
     def rendered(content: Content) -> Mapping[Path, bytes]:
-        files = replace(emission, before=content["before"]).content(content["after"]) if paths else {}
+        files = replace(emission, before=content["before"], own_scales=True).content(content["after"]) if paths else {}
         return {**files, **{path: write(content["curve"], path) for path, write in drawn.items()}}
 
     return rendered

@@ -14,6 +14,7 @@ from onnxtile.common_options import (
     InputOptions,
     ModelArgument,
     ReportOptions,
+    TargetOptions,
     VerifyOptions,
     WatchOptions,
     WriteOptions,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from onnxtile.planning.offsets.effort import Effort
     from onnxtile.planning.offsets.memories import Capacity
     from onnxtile.planning.result import PlanResult
+    from onnxtile.verbs.fit import FitStepOptions
 else:
     PlanResult: TypeAlias = Any
 
@@ -164,7 +166,7 @@ class CheckOptions(InputOptions, BoundOptions):
 
 
 @dataclass(frozen=True)
-class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
+class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions, TargetOptions):
     """The options of `plan`."""
 
     model: ModelArgument
@@ -224,14 +226,6 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
             main=True,
         ),
     ] = "none"
-    bandwidth: Annotated[
-        Mapping[str, int] | Mapping[str, str] | None,
-        Option("bandwidth of the slow memory, for the time of copies", "dram=8GB/s", kind=values.RATES),
-    ] = None
-    macs_per_second: Annotated[
-        int | str | None,
-        Option("speed of the kernels, for the time beside the copies", "4G", kind=values.SPEED),
-    ] = None
     kernels: Annotated[
         str,
         Option(
@@ -249,7 +243,6 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
             choices=Choices("onnxtile.planning.schedule:orders"),
         ),
     ] = "auto"
-    streams: Annotated[int, Option("run up to N independent nodes in parallel", "N", heading=_SEARCH)] = 1
 
     @cached_property
     def rules(self) -> LayoutRules:
@@ -298,7 +291,7 @@ class PlanCommand(WriteOptions, PlanStep):
     check: Annotated[Path | None, Option("check this plan, a .json file or a planned model", "PLAN")] = None
 
 
-def require_target(options: EmitOptions) -> None:
+def require_target(options: PlanStep | FitStepOptions) -> None:
     """Raise UsageError for a compiler or a runner without a program in C, or a runner without a compiler; also where emx is missing."""
     if options.wants_c:
         from onnxtile.firmware.build import ProgramTarget
@@ -307,10 +300,10 @@ def require_target(options: EmitOptions) -> None:
 
         require_emx()
         ProgramTarget(options.target_cc, options.runner).tools()
-        if options.c_kernels is not None:
-            read_own_kernels(options.c_kernels)
+        if options.figures.c_kernels is not None:
+            read_own_kernels(options.figures.c_kernels)
     else:
-        about_c = ("target_cc", "runner", "c_kernels", *(("weights",) if options.weights != "code" else ()))
+        about_c = ("target_cc", "runner", *(("weights",) if options.weights != "code" else ()))
         for name in about_c:
             if getattr(options, name):
                 message = f"{{{name}}} is about a program in C, and {{emit}} names none"
@@ -323,6 +316,7 @@ def require_target(options: EmitOptions) -> None:
 
 
 def _require(options: PlanStep) -> None:
+    _ = options.figures
     require_target(options)
     if options.wants_c:
         _require_one_size(options)

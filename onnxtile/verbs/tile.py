@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from onnxtile.common_options import ModelArgument, SizeOptions, VerifyOptions, WriteOptions
+from onnxtile.common_options import ModelArgument, SizeOptions, TargetOptions, VerifyOptions, WriteOptions
 from onnxtile.declare import values
 from onnxtile.declare.option import Choices, Option, narrowed
 from onnxtile.declare.verb import Verb
+from onnxtile.system.errors import nearest
 from onnxtile.system.registry import late
+from onnxtile.system.text import bytes_of, whole
 
 if TYPE_CHECKING:
     from onnxtile.tiling.limits import Limits, TilingPolicy
@@ -17,103 +20,168 @@ else:
     Limits: TypeAlias = Any
 
 _LIMITS = "Limits"
-_CONVOLUTIONS = "Convolutions"
+
+
+COMPARE = "compare"
+"""The word that asks for the live bytes of each way to add partial sums."""
+SUM_WORDS = ("float32",)
+"""The words for element types in which partial sums of 16 bits are added."""
 
 
 @dataclass(frozen=True)
-class TileOptions(VerifyOptions, SizeOptions):
+class LargestTile:
+    """The largest tile: a bound of `every` axis or of `axes` M, K and N, in elements, its bytes, and the nodes of all tiles together."""
+
+    every: int | None = None
+    axes: tuple[int | None, int | None, int | None] = (None, None, None)
+    memory: int | None = None
+    nodes: int | None = None
+
+
+MaxWords: TypeAlias = int | str | Sequence[int | str | None] | LargestTile
+"""Bounds of tiles: 64, "64x64x64", "256KiB", "500nodes", one of them or several; (None, 64, 64) are M, K and N."""
+
+
+def _read_max(value: Any) -> LargestTile:
+    """Return the bounds that words name, each kind of bound once."""
+    if isinstance(value, LargestTile):
+        return value
+    entries = [value] if isinstance(value, str | int) else value
+    if isinstance(value, bool) or not isinstance(entries, Sequence) or not entries:
+        raise values.Unreadable("give a bound", hint=_EXAMPLE_MAX)
+    if len(entries) == 3 and all(one is None or isinstance(one, int) for one in entries):
+        m, k, n = (None if one is None else values.read_count(one) for one in entries)
+        return LargestTile(axes=(m, k, n))
+    found: dict[str, Any] = {}
+    for entry in entries:
+        kind, bound = _bound_of(entry)
+        if kind in found or {kind, *found} >= {"every", "axes"}:
+            raise values.Unreadable(f"{entry!r} is the second bound of its kind", hint=_EXAMPLE_MAX)
+        found[kind] = bound
+    return LargestTile(**found)
+
+
+def _bound_of(entry: Any) -> tuple[str, Any]:
+    text = str(entry).strip()
+    if whole(text) is not None or text.startswith("-") or isinstance(entry, int):
+        return "every", values.read_count(entry if isinstance(entry, int) else values.number_or_text(text))
+    if text.endswith("nodes"):
+        return "nodes", values.read_count(values.number_or_text(text.removesuffix("nodes").strip()))
+    sizes = text.split("x")
+    if len(sizes) == 3:
+        return "axes", tuple(None if size == "_" else values.read_count(values.number_or_text(size)) for size in sizes)
+    if bytes_of(text) is None:
+        raise values.Unreadable("this is no bound of a tile", hint=_EXAMPLE_MAX)
+    return "memory", values.read_size(text)
+
+
+_EXAMPLE_MAX = "write 64, 64x64x64, _x48x48, 256KiB or 500nodes"
+
+
+def _read_accumulate(value: Any) -> tuple[str, ...]:
+    """Return the words for how partial sums are added: a way, an element type, and whether all ways are compared."""
+    from onnxtile.tiling.limits import Accumulation
+
+    ways = [str(way) for way in Accumulation]
+    words = tuple(word for entry in values.read_texts(value) for word in entry.split(","))
+    for word in words:
+        if word not in (known := [*ways, *SUM_WORDS, COMPARE]):
+            raise values.Unreadable(f"{word!r} is no way to add partial sums", hint=nearest(word, known))
+    if len([word for word in words if word in ways]) > 1:
+        raise values.Unreadable("there are two ways to add partial sums", hint="leave one of the two out")
+    return words
+
+
+_MAX = values.ValueKind(_read_max, several=True)
+_ACCUMULATE = values.ValueKind(_read_accumulate, several=True)
+
+
+@dataclass(frozen=True)
+class TileOptions(VerifyOptions, SizeOptions, TargetOptions):
     """The options of `tile`; `limits` are those of hardware, and the bounds below count more."""
 
     model: ModelArgument
     limits: Limits | None = None
     _: KW_ONLY
-    max: Annotated[int | None, Option("upper bound of M, K and N", "N", heading=_LIMITS)] = None
-    max_m: Annotated[int | None, Option("upper bound of M, the rows of the left operand", "N", heading=_LIMITS)] = None
-    max_k: Annotated[int | None, Option("upper bound of K, the summed axis", "N", heading=_LIMITS)] = None
-    max_n: Annotated[int | None, Option("upper bound of N, the columns of the right operand", "N", heading=_LIMITS)] = (
-        None
-    )
-    target: Annotated[
-        str | None,
+    max: Annotated[
+        MaxWords | None,
         Option(
-            "limits of the hardware, a file or a name: 64x64x64 ...",
-            "FILE|NAME",
+            "largest tile: 64 or MxKxN (_: no bound), its bytes, the nodes of all tiles",
+            "64|_x64x64|256KiB|500nodes",
             heading=_LIMITS,
-            choices=Choices("onnxtile.tiling.limits:ready_made", open=True),
+            kind=_MAX,
+            main=True,
+            replaces={
+                "max_m": "--max 64x_x_",
+                "max_k": "--max _x64x_",
+                "max_n": "--max _x_x64",
+                "memory": "--max 256KiB",
+                "nodes_at_most": "--max 500nodes",
+            },
         ),
     ] = None
-    memory: Annotated[
-        int | str | None,
-        Option(
-            "memory for one tile; selects a tile that moves few bytes",
-            "256KiB",
-            heading=_LIMITS,
-            kind=values.SIZE,
-        ),
-    ] = None
-    nodes_at_most: Annotated[
-        int | None, Option("upper bound of the nodes of all tiles together", "N", heading=_LIMITS)
-    ] = None
-    conv: Annotated[
-        bool,
-        Option("tile convolutions too", heading=_CONVOLUTIONS),
-    ] = False
-    max_rows: Annotated[int | None, Option("output rows of a tile", "N", heading=_CONVOLUTIONS)] = None
-    max_columns: Annotated[int | None, Option("output columns of a tile", "N", heading=_CONVOLUTIONS)] = None
-    max_channels: Annotated[int | None, Option("input channels of a tile", "N", heading=_CONVOLUTIONS)] = None
-    max_filters: Annotated[int | None, Option("output channels of a tile", "N", heading=_CONVOLUTIONS)] = None
+    conv: Annotated[bool, Option("tile convolutions too", heading=_LIMITS, main=True)] = False
     accumulate: Annotated[
-        str,
+        str | Sequence[str],
         Option(
-            "addition of partial sums",
-            "sum|chain|tree|gemm",
-            choices=Choices("onnxtile.tiling.limits:Accumulation"),
+            "addition of partial sums; float32: in this type; compare: the bytes of each way",
+            "sum|chain|tree|gemm|float32|compare",
+            kind=_ACCUMULATE,
+            choices=Choices("onnxtile.tiling.limits:Accumulation", also=(*SUM_WORDS, COMPARE), open=True),
+            default="chain",
+            main=True,
+            replaces={
+                "accumulate_type": "--accumulate float32",
+                **dict.fromkeys(("peaks", "no_peaks"), "--accumulate compare"),
+            },
         ),
-    ] = "chain"
-    accumulate_type: Annotated[
-        str | None,
-        Option(
-            "element type in which float16 partial sums are added",
-            "float32",
-            choices=Choices("onnxtile.tiling.limits:SUM_TYPES"),
-        ),
-    ] = None
+    ] = ()
     wrap: Annotated[bool, Option("put each tiled layer into a local function")] = False
-    peaks: Annotated[
-        bool | None,
-        Option(
-            "compare the live bytes of each way to add partial sums",
-            flags=("--peaks/--no-peaks",),
-            default="for small models",
-        ),
-    ] = False
     runs: Annotated[int, Option("sets of random inputs for each product", "N", kind=values.RUNS)] = 1
 
-    skip: Annotated[tuple[str, ...], Option("keep this node whole", "NODE", kind=values.TEXTS)] = ()
-    strict: Annotated[bool, Option("end with an error if a node cannot meet the limits")] = False
+    skip: Annotated[tuple[str, ...], Option("keep this node whole", "NODE", kind=values.TEXTS, main=True)] = ()
+    strict: Annotated[bool, Option("end with an error if a node cannot meet the limits", main=True)] = False
 
     @property
     def bounds(self) -> Limits:
         """The limits of a tile. Raises UsageError."""
         from onnxtile.tiling.limits import Limits, WindowBounds, find
 
-        window = WindowBounds(self.max_rows, self.max_columns, self.max_channels, self.max_filters)
+        m, k, n = self._largest.axes
         return Limits.of(
-            max=self.max,
-            m=self.max_m,
-            k=self.max_k,
-            n=self.max_n,
-            memory=None if self.memory is None else values.read_size(self.memory),
-            window=window if self.conv or window.asks else None,
+            max=self._largest.every,
+            m=m,
+            k=k,
+            n=n,
+            memory=self._largest.memory,
+            window=WindowBounds() if self.conv else None,
             base=self.limits if self.target is None else find(self.target),
         )
 
     @property
     def manner(self) -> TilingPolicy:
         """How tiles are written and judged. Raises UsageError."""
-        from onnxtile.tiling.limits import TilingPolicy
+        from onnxtile.tiling.limits import Accumulation, TilingPolicy
 
-        return narrowed(TilingPolicy, self)
+        words = _read_accumulate(self.accumulate)
+        way = next((word for word in words if word in set(Accumulation)), Accumulation.CHAIN)
+        kind = next((word for word in words if word in SUM_WORDS), None)
+        return narrowed(
+            TilingPolicy,
+            self,
+            accumulate=str(way),
+            accumulate_type=kind,
+            nodes_at_most=self._largest.nodes,
+        )
+
+    @property
+    def compares(self) -> bool | None:
+        """Whether the live bytes of each way to add partial sums are compared; None: where it takes little time."""
+        return COMPARE in _read_accumulate(self.accumulate)
+
+    @property
+    def _largest(self) -> LargestTile:
+        return LargestTile() if self.max is None else _read_max(self.max)
 
 
 @dataclass(frozen=True)
@@ -122,11 +190,17 @@ class TileCommand(WriteOptions, TileOptions):
 
     Examples:
         onnxtile tile model.onnx --max 64 --conv --dim batch=1
+        onnxtile tile model.onnx --max _x64x64 --max 256KiB
     """
+
+    @property
+    def compares(self) -> bool | None:
+        """Whether the live bytes of each way to add partial sums are compared; None: where it takes little time."""
+        return super().compares or None
 
 
 def _require(options: TileOptions) -> None:
-    _ = options.bounds, options.manner
+    _ = options.bounds, options.manner, options.figures
 
 
 TILE = Verb(
@@ -136,5 +210,4 @@ TILE = Verb(
     TileOptions,
     writes=lambda _options: "tiled",
     require=_require,
-    defaults={"peaks": None},
 )

@@ -35,6 +35,8 @@ QEMU = (
 )
 _SECONDS = 900
 _PAINTED = 1 << 17
+_FLASH = (1 << 22) - (1 << 17)
+"""Bytes of flash, without those of the program around a model."""
 
 _MAIN = """\
 #include <malloc.h>
@@ -158,10 +160,11 @@ class CannotRun(Exception):
     """A program that does not compile, or that the board does not run; the text is the reason."""
 
 
-def measured(
-    program: Program, inputs: Mapping[str, np.ndarray], folder: Path, script: Path | None = None
-) -> tuple[Figures, bytes]:
-    """Return the figures of `program`, and the bytes of its outputs. Raises CannotRun."""
+def measured(program: Program, inputs: Mapping[str, np.ndarray], folder: Path) -> tuple[Figures, bytes]:
+    """Return the figures of `program`, and the bytes of its outputs. Raises CannotRun.
+
+    Constants that exceed the 4 MiB of flash are in the board's PSRAM.
+    """
     objects = [_object(source, program.options, folder) for source in program.sources]
     flash, static = (sum(column) for column in zip(*map(_sizes, objects), strict=True))
     given = [port for port in (*program.inputs, *program.outputs) if port.address is None]
@@ -169,7 +172,7 @@ def measured(
     (folder / "main.c").write_text(_main(program), "utf-8")
     (folder / "input.bin").write_bytes(b"".join(inputs[port.name].tobytes() for port in program.inputs))
     main = [str(folder / "main.c"), str(_BOARD / "start.c")]
-    linker = script or _BOARD / "mps2-an500.ld"
+    linker = _BOARD / ("mps2-an500.ld" if flash < _FLASH else "mps2-an500-psram.ld")
     elf = folder / "program.elf"
     command = [*GCC, "-O2", "-w", *_LINK, "-T", str(linker), *main, *map(str, objects), "-lm", "-o", str(elf)]
     _done(command, folder, "it does not link")

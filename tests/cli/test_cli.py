@@ -155,7 +155,7 @@ def test_tile(run: Run, folder: Path) -> None:
     assert (done.code, done.err) == (0, "")
     assert "written: m.tiled.onnx" in done.out
     assert sum(node.op_type == "MatMul" for node in onnx.load(folder / "m.tiled.onnx").graph.node) == 2
-    content = run("tile", "m.onnx", "--max-k", "16", "--shape", "x=3x64", "--json", "-", "--dry-run").json
+    content = run("tile", "m.onnx", "--max", "_x16x_", "--shape", "x=3x64", "--json", "-", "--dry-run").json
     (tiled,) = content["tiled"]
     assert (tiled["node"], tiled["op"], tiled["m"], tiled["k"], tiled["n"], tiled["matmuls"]) == (
         "product",
@@ -465,7 +465,7 @@ def test_a_bad_query_in_a_pattern_file_names_the_file(run: Run, folder: Path) ->
         (("tile", "m.onnx", "--max", "0"), ("0",)),
         (("tile", "m.onnx", "--max", "-3"), ("-3",)),
         (("tile", "m.onnx", "--max", "many"), ("--max 'many'", "whole number")),
-        (("tile", "m.onnx", "--max-m", "0"), ("0",)),
+        (("tile", "m.onnx", "--max", "0x_x_"), ("0",)),
         (("tile", "m.onnx", "--max", "8", "--runs", "0"), ("invalid --runs 0", "from 1 to 1,000,000")),
         (("tile", "m.onnx"), ("--max",)),
         (("tile", "m.onnx", "--max", "64", "--dim", "M=3"), ("'M'", "N")),

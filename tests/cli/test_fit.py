@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from itertools import pairwise
@@ -149,7 +151,11 @@ def test_an_operand_that_cannot_be_cut_is_named(run: Run, tmp_path: Path) -> Non
 
 def test_each_phase_is_a_line_of_progress() -> None:
     phases: dict[str, None] = {}
-    onnxtile.fit(inverted_residuals(9), capacity="4KiB", progress=lambda phase, *_: phases.setdefault(phase))
+
+    def tell(phase: str, _done: int = 0, _total: int = 0, /) -> None:
+        phases.setdefault(phase.removeprefix("attempt 1 of at most 8: "))
+
+    onnxtile.fit(inverted_residuals(9), capacity="4KiB", progress=tell)
     wanted = ["reading the model", "inferring shapes", "planning", "searching", "writing", "verifying"]
     assert [phase for phase in phases if phase in wanted] == wanted
     assert "running inside the arena" in phases
@@ -200,6 +206,39 @@ def test_each_point_takes_fewer_bytes_and_the_first_is_the_model_as_it_is(curve:
     assert all(point.cost.nodes <= 100 and point.cost.macs == curve.points[0].cost.macs for point in curve.points)
 
 
+def test_progress_says_which_point_is_looked_for_and_how_far_the_search_may_go() -> None:
+    told: list[tuple[str, int, int]] = []
+    model = inverted_residuals()
+
+    def tell(stage: str, done: int = 0, total: int = 0, /) -> None:
+        told.append((stage, done, total))
+
+    found = onnxtile.fit_curve(model, max_nodes=100, max_extra_macs="0%", progress=tell)
+    points = [stage.partition(":")[0] for stage, _, _ in told if stage.startswith("point")]
+    assert points[0] == "point 2, up to 15.1 KiB of 20.2 KiB"
+    # One more than there are: none is smaller than the last.
+    assert len(found.points) <= len({*points}) + 1 <= len(found.points) + 2
+    searched = [(done, total) for stage, done, total in told if stage.endswith(": searching")]
+    assert searched and all(done <= total for done, total in searched)
+    assert any(stage == f"{points[0]}: writing" for stage, _, _ in told)
+    told.clear()
+    onnxtile.fit(model, capacity="16KiB", max_extra_macs="0%", verify=False, progress=tell)
+    assert any(stage.startswith("attempt 1 of at most ") and stage.endswith(": searching") for stage, _, _ in told)
+
+
+def test_a_curve_has_the_command_that_makes_its_points(tmp_path: Path) -> None:
+    onnx.save(inverted_residuals(), tmp_path / "a b.onnx")
+    found = onnxtile.fit_curve(tmp_path / "a b.onnx", shapes={"x": "1x3x33x20"}, max_nodes=100, max_extra_macs="2.5%")
+    words = shlex.split(found.command)
+    assert words[:3] == ["onnxtile", "fit", str(tmp_path / "a b.onnx")] and found.model == "a b.onnx"
+    assert sorted(zip(words[3::2], words[4::2], strict=True)) == [
+        ("--max-extra-macs", "2.5%"),
+        ("--max-nodes", "100"),
+        ("--shape", "x=1x3x33x20"),
+    ]
+    assert onnxtile.fit_curve(inverted_residuals(), max_nodes=9).command == "onnxtile fit model.onnx --max-nodes 9"
+
+
 def test_a_point_is_what_fit_reaches_within_that_arena(curve: onnxtile.FitCurve) -> None:
     for point in curve.points[1:]:
         fitted = onnxtile.fit(
@@ -237,9 +276,11 @@ def test_the_curve_goes_to_every_file_that_is_named(run: Run, there: Path) -> No
     assert done.code == 0, done.err
     assert sorted(file.name for file in there.iterdir()) == ["a.csv", "b.svg", "m.onnx"]
     picture = ElementTree.parse(there / "b.svg").getroot()
-    points = len((there / "a.csv").read_text().splitlines()) - 1
+    points = list(csv.DictReader((there / "a.csv").read_text().splitlines()))
     marks = [one for one in picture.iter() if one.tag.endswith("circle")]
-    assert len(marks) == 3 * points
+    # One diagram of nodes, and of what is not 0 everywhere: this budget allows no extra MACs.
+    assert {point["macs"] for point in points} == {points[0]["macs"]}
+    assert len(marks) == (1 + any(point["copied"] != "0" for point in points)) * len(points)
     assert "arena 6,272 bytes" in (marks[0][0].text or "")
 
 

@@ -21,10 +21,9 @@ from tests.contributed_models import packed_heads
 
 
 def laid_out(folder: Path, arguments: tuple[str, ...]) -> list[str]:
-    """Return arguments in which the text of a layout is the name of a file that has it."""
-    texts = [
-        word for before, word in zip(("", *arguments), arguments, strict=False) if before == "--layout" and "=" in word
-    ]
+    """Return arguments in which the text of a layout or a target is the name of a file that has it."""
+    files = ("--layout", "--target")
+    texts = [word for before, word in zip(("", *arguments), arguments, strict=False) if before in files and "=" in word]
     for text in texts:
         (folder / "layout.toml").write_text(text)
     return ["layout.toml" if word in texts else word for word in arguments]
@@ -170,7 +169,7 @@ def small(tmp_path: Path) -> str:
             ("cannot share one workspace",),
         ),
         (("--dim", "batch=4", "--order", "amy"), ("invalid --order 'amy'", "did you mean 'any'?")),
-        (("--dim", "batch=4", "--streams", "0"), ("invalid --streams 0: give a whole number of at least 1",)),
+        (("--target", "streams = 0"), (".toml:1: field 'streams': Input should be greater than or equal to 1",)),
         (("--dim", "batch=9223372036854775808"), ("this number is too large (at most 2^63 - 1)",)),
         (("--dim", "batch=99999999999999999"), ("bytes are too many",)),
         (("--dim", "batch=4", "--alignment", str(2**22)), ("at most 2,097,152 bytes",)),
@@ -452,7 +451,8 @@ def model(tmp_path: Path) -> str:
 
 
 def test_the_report_and_the_files(run: Run, model: str, tmp_path: Path) -> None:
-    speeds = ("--bandwidth", "dram=1MB/s", "--macs-per-second", "1K")
+    (tmp_path / "t.toml").write_text('bandwidth.dram = "1MB/s"\nmacs_per_second = "1K"\n')
+    speeds = ("--target", "t.toml")
     done = run(
         "plan",
         model,
@@ -485,20 +485,22 @@ def test_the_report_and_the_files(run: Run, model: str, tmp_path: Path) -> None:
         ((*MOVED,), ("--movement needs the capacities of two memories", "--capacity sram=256KiB")),
         ((*MOVED, "--capacity", "1KiB"), ("needs the capacities of two memories",)),
         ((*MOVED, *MEMORIES, "--capacity", "flash=8MiB"), ("needs the capacities of two memories",)),
-        ((*MOVED, *MEMORIES, "--bandwidth", "dran=8GB/s"), ("no memory is named 'dran'", "dram=8GB/s")),
-        ((*MOVED, *MEMORIES, "--bandwidth", "sram=8GB/s"), ("the slow memory is 'dram'",)),
-        ((*MOVED, *MEMORIES, "--bandwidth", "dram=0GB/s"), ("invalid --bandwidth dram=0GB/s", "at least 1")),
-        ((*MOVED, *MEMORIES, "--bandwidth", "dram=-8GB/s"), ("invalid --bandwidth dram=-8GB/s", "8GB/s")),
-        ((*MOVED, *MEMORIES, "--bandwidth", "dram=8GB"), ("invalid --bandwidth dram=8GB", "bytes per second")),
-        ((*MOVED, *MEMORIES, "--bandwidth", "8GB/s"), ("invalid --bandwidth '8GB/s'",)),
-        ((*MOVED, *MEMORIES, "--macs-per-second", "4G"), ("needs --bandwidth", "dram=8GB/s")),
-        ((*MOVED, *MEMORIES, "--bandwidth", "dram=8GB/s", "--macs-per-second", "0"), ("invalid --macs-per-second 0",)),
-        ((*MOVED, *MEMORIES, "--bandwidth", "dram=8GB/s", "--macs-per-second", "fast"), ("invalid --macs-per-second",)),
-        (("--dim", "batch=1", "--bandwidth", "dram=8GB/s"), ("--bandwidth is for plans with copies", "--movement")),
-        (("--dim", "batch=1", "--macs-per-second", "4G"), ("--macs-per-second is for plans with copies",)),
+        (
+            (*MOVED, *MEMORIES, "--target", "bandwidth.dran = '8GB/s'"),
+            ("no memory is named 'dran'", 'bandwidth.dram = "8GB/s"'),
+        ),
+        ((*MOVED, *MEMORIES, "--target", "bandwidth.sram = '8GB/s'"), ("the slow memory is 'dram'",)),
+        ((*MOVED, *MEMORIES, "--target", "bandwidth.dram = '0GB/s'"), ("bandwidth.dram", "at least 1")),
+        ((*MOVED, *MEMORIES, "--target", "bandwidth.dram = '-8GB/s'"), ("bandwidth.dram", "bytes per second")),
+        ((*MOVED, *MEMORIES, "--target", "bandwidth.dram = '8GB'"), ("bandwidth.dram", "bytes per second")),
+        ((*MOVED, *MEMORIES, "--target", "bandwidth = '8GB/s'"), ("field 'bandwidth'",)),
+        ((*MOVED, *MEMORIES, "--target", "macs_per_second = 0"), ("field 'macs_per_second': give a number",)),
+        ((*MOVED, *MEMORIES, "--target", "macs_per_second = 'fast'"), ("field 'macs_per_second': give a number",)),
+        (("--dim", "batch=1", "--bandwidth", "dram=8GB/s"), ("no --bandwidth any more", "--target target.toml")),
+        (("--dim", "batch=1", "--macs-per-second", "4G"), ("no --macs-per-second any more", "--target target.toml")),
         (("--dim", "batch=1", "--movement", "all"), ("invalid --movement 'all'", "weights")),
         (("--dim", "batch=1:4", "--movement", "weights", *MEMORIES), ("one size of each dimension",)),
-        ((*MOVED, *MEMORIES, "--streams", "2"), ("one stream",)),
+        ((*MOVED, *MEMORIES, "--target", "streams = 2"), ("one stream",)),
         ((*MOVED, *MEMORIES, "--order", "any"), ("one order, not 'any'",)),
         ((*MOVED, *MEMORIES, "--layout", "pins.a = 0"), ("the pin of 'a' is an offset in one of several memories",)),
         ((*MOVED, *MEMORIES, "--layout", "places.a = 'flash'"), ("the place 'flash' of 'a' has no capacity",)),

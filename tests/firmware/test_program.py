@@ -104,8 +104,8 @@ def test_convolutions_that_do_little_of_the_work_each_are_one_function() -> None
 @needs_cc
 def test_convolutions_that_do_much_of_the_work_have_their_sizes_as_constants() -> None:
     code = built(network()).source.code
-    assert code.count("acc += (float)input0") == 3
-    assert re.findall(r"ic < (\w+);", code) == ["3", "6", "6"]
+    assert code.count("row_end = ") == 3
+    assert re.findall(r"filter = i1 \+ o \* (\w+) \*", code) == ["3", "6", "6"]
 
 
 @pytest.mark.parametrize(
@@ -574,3 +574,24 @@ def test_a_pipeline_and_fit_write_both_files(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     assert ended(["onnxtile", "fit", command[2], "--capacity", "64KiB", "--emit", "fit.c"], monkeypatch) == 0
     assert (tmp_path / "fit.c").exists() and (tmp_path / "fit.h").exists()
+
+
+@needs_cc
+def test_floats_of_wild_inputs_say_how_to_limit_them() -> None:
+    """A sine of large sums makes much of the last bits of these; inside the range of the model it does not."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 17]>
+        g (float[4, 200] x) => (float[4, 8] y) <float large = {10000}> {
+            sum = MatMul(x, w)
+            angle = Mul(sum, large)
+            y = Sin(angle)
+        }"""
+    )
+    weights = np.random.default_rng(0).normal(size=(200, 8)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    with pytest.raises(Mismatch, match="'y' is off by") as error:
+        built(model)
+    assert "--range INPUT=LOW:HIGH" in str(error.value.hint)
+    planned = onnxtile.plan(model, verify=False)
+    small = Wanted(ranges={"x": (-1e-6, 1e-6)})
+    assert build(opened_of(planned), planned.plan, wanted=small).proof.equal

@@ -13,7 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxtile import api
 from onnxtile.model.modules import dotted, module_path
 from onnxtile.report.layout import shown
-from onnxtile.report.tables import for_fuse, for_tile
+from onnxtile.report.tables import for_fuse, for_match, for_tile
+from tests.fitting.networks import inverted_residuals
 
 
 def blocks(count: int, width: int = 8) -> onnx.ModelProto:
@@ -94,3 +95,35 @@ def test_pictures_colour_by_the_modules_of_the_metadata() -> None:
     assert layers == [f"blocks.{block}" for block in range(3) for _ in range(3)]
     fused = api.plan(api.fuse(blocks(2), ["Linear"], verify=False).model, verify=False).document
     assert {row["layer"] for row in shown(fused)["buffers"]} == {"blocks.0", "blocks.1"}
+
+
+def test_pieces_of_fit_are_in_the_module_of_their_node(tmp_path: Path) -> None:
+    model = inverted_residuals()
+    for node in model.graph.node:
+        scopes = ["", "features", f"features.{node.name}", "op"]
+        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=repr(scopes))
+    fitted = api.fit(model, capacity="12KiB", verify=False)
+    fitted.save(tmp_path / "f.onnx")
+    found = modules(onnx.load(tmp_path / "f.onnx"))
+    makers = {value: node.name for node in model.graph.node for value in (node.name, *node.output)}
+    pieces = {name: module for name, module in found.items() if "/region" in name}
+    assert len(pieces) > 10 and len({*pieces.values()}) > 3
+    for name, module in pieces.items():
+        # What no node of the model made has no module: parts of the input, and the means that a rewrite adds.
+        stem, _, rest = name.partition("/")
+        assert module == (f"features.{makers[stem]}" if stem in makers and "mean" not in rest else ""), name
+    assert found["project0/region0/piece0"] == "features.project0"
+
+
+def test_matches_name_their_module_where_names_do_not() -> None:
+    found = api.match(blocks(2), "MatMul->Add").to_dict()
+    assert [match["module"] for match in found["matches"]] == ["blocks.0.fc", "blocks.1.fc"]
+    assert cells(for_match(found))[1][:2] == ["node_MatMul_1", "blocks.1.fc"]
+    plain = blocks(2)
+    for node in plain.graph.node:
+        del node.metadata_props[:]
+        node.name = f"/{node.name}/{node.op_type}"
+    assert cells(for_match(api.match(plain, "MatMul->Add").to_dict()))[0][:2] == [
+        "/node_MatMul_0/MatMul",
+        "/node_Add_0/Add",
+    ]

@@ -68,10 +68,19 @@ def test_a_batch_multiplies_all_but_the_parameters(mobilenet: onnx.ModelProto) -
     assert not two.conflicts
 
 
-def test_a_free_dimension_is_not_guessed(mobilenet: onnx.ModelProto) -> None:
+def test_a_batch_that_is_open_is_1_and_said(mobilenet: onnx.ModelProto) -> None:
     result = api.inspect(mobilenet)
-    assert result.totals.macs == {}
-    assert all("batch" in remark.reason for remark in result.unknown)
+    assert dict(result.sizes) == {"batch": 1}
+    assert result.totals.macs == api.inspect(mobilenet, dims={"batch": 1}).totals.macs
+
+
+def test_another_free_dimension_is_not_guessed(mobilenet: onnx.ModelProto) -> None:
+    opened = onnx.ModelProto()
+    opened.CopyFrom(mobilenet)
+    opened.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "rows"
+    result = api.inspect(opened)
+    assert result.totals.macs == {} and not result.sizes
+    assert all("batch" in remark.reason or "rows" in remark.reason for remark in result.unknown)
     work = [layer.work for layer in result.layers if layer.op in {"Conv", "Gemm"}]
     assert all(one.unknown and one.total is None for one in work)
 

@@ -15,7 +15,7 @@ from onnxtile import api, cli
 
 Run = Callable[..., str]
 
-TEXT = """<ir_version: 10, opset_import: ["": 17]> g (float[4,8] x, float[n,8] v) => (float[8,4] y, float[8,n] w, float[4,8] u) {
+TEXT = """<ir_version: 10, opset_import: ["": 17]> g (float[4,8] x, float[m,n] v) => (float[8,4] y, float[n,m] w, float[4,8] u) {
   a = Neg(x)  b = Transpose(a)  y = Softmax(b)
   c = Neg(v)  d = Transpose(c)  w = Softmax(d)
   u = Exp(x)
@@ -49,7 +49,7 @@ def rows(text: str) -> dict[str, str]:
 
 
 def test_the_largest_and_the_sum_are_shown(inspected: Run) -> None:
-    shown = rows(inspected('workspace = "2 * outputs[0].bytes"', "--dim", "n=2"))
+    shown = rows(inspected('workspace = "2 * outputs[0].bytes"', "--dim", "m=2", "--dim", "n=8"))
     assert shown["largest workspace"].startswith("256 B at ")
     assert shown["workspaces of all nodes"] == f"{2 * (8 * 4 * 4 + 8 * 2 * 4)} B"
 

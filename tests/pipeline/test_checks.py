@@ -121,11 +121,11 @@ def test_a_budget_that_nothing_can_meet_is_an_error(run: Run, tmp_path: Path, bu
 
 
 def test_errors_of_a_step_speak_of_keys(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "p.toml").write_text('[[steps]]\ndo = "tile"\ntarget = "npu.toml"\nmax_k = 48\n')
+    (tmp_path / "p.toml").write_text('[[steps]]\ndo = "tile"\ntarget = "npu.toml"\nmax = "_x48x_"\n')
     (tmp_path / "npu.toml").write_text("k = { max = 128, multiple = 64 }\n")
     done = run("run", "p.toml", "m.onnx")
     assert done.code == 2
-    assert "p.toml:4: max_k = 48 is not a multiple of 64, as the limits file asks" in done.err, done.err
+    assert "the bound 48 of K is not a multiple of 64, as the limits file asks" in done.err, done.err
     (tmp_path / "p.toml").write_text('[[steps]]\ndo = "plan"\nlayout = "l.toml"\n')
     (tmp_path / "l.toml").write_text('keep = "image"\n')
     run("run", "p.toml", "m.onnx", "--json", "s.json")

@@ -58,7 +58,7 @@ def test_plan_takes_what_the_command_takes(pipeline: Callable[[str], Pipeline], 
 do = "plan"
 capacity = {sram = "128KiB", dram = "8MiB"}
 order = "min-peak"
-streams = 2
+target = {streams = 2}
 search = "low"
 io = "overwrite"
 emit = ["json", "h", "before.json", "page.html"]
@@ -145,9 +145,9 @@ def test_patterns_and_limits_are_found_from_the_folder_of_the_file(
         ('do = "plan"\nemit = ["svg"]\ncompare = "no.json"', 1, "no.json"),
         ('do = "plan"\nranges = {x = "5:1"}', 3, "is empty"),
         ('do = "plan"\nranges = {x = [0, 1, 2]}', 3, "is not a range"),
-        ('do = "plan"\nstreams = 0', 3, "give a whole number of at least 1"),
+        ('do = "plan"\nstreams = 2', 3, "there is no streams any more"),
         ('do = "verify"\nruns = 0', 3, "from 1 to 1,000,000"),
-        ('do = "tile"\nmax_rows = 0', 3, "give a whole number of at least 1"),
+        ('do = "tile"\nmax_rows = 4', 3, "there is no max_rows any more"),
         ('do = "tile"\nmax = 8\naccumulate = "slowly"', 4, "slowly"),
         ('do = "inspect"\nemit = ["xlsx"]', 3, 'emit = "xlsx"'),
         ('do = "plan"\nemit = ["../x.json"]', 3, 'emit = "../x.json"'),

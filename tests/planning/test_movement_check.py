@@ -124,7 +124,7 @@ OTHERWISE: dict[str, object] = {
     "before": None,
 }
 
-SPEEDS: dict[str, Any] = {"bandwidth": {"dram": "1MB/s"}, "macs_per_second": "1M"}
+SPEEDS: dict[str, Any] = {"target": {"bandwidth": {"dram": "1MB/s"}, "macs_per_second": "1M"}}
 
 
 def claims_otherwise(field: str, value: object, document: Document) -> None:

@@ -215,7 +215,7 @@ def test_a_weight_that_a_node_copies_does_not_stay_for_it() -> None:
 def test_a_weight_is_not_copied_before_the_node_that_makes_it() -> None:
     """With room for two weights, the third is copied early, but after the node that makes it beside the kernel before."""
     text = COPIED.replace("  other = Identity(w)\n", "").replace("y = Mat", "other = Identity(w)\n  y = Mat")
-    speeds: dict[str, Any] = {"bandwidth": {"dram": "16384B/s"}, "macs_per_second": 16384}
+    speeds: dict[str, Any] = {"target": {"bandwidth": {"dram": "16384B/s"}, "macs_per_second": 16384}}
     planned = moved(text, 53248, "weights", order="model", **speeds)
     schedule = planned.plan.schedule
     assert schedule.index("Copy/other@sram") > schedule.index("other")
@@ -224,7 +224,7 @@ def test_a_weight_is_not_copied_before_the_node_that_makes_it() -> None:
 
 def test_with_room_for_two_buffers_a_weight_is_copied_beside_the_kernel_before() -> None:
     """Double buffers: the time of all is less than the sum, with the bytes of both weights apart."""
-    speeds: dict[str, Any] = {"bandwidth": {"dram": "16384B/s"}, "macs_per_second": 16384}
+    speeds: dict[str, Any] = {"target": {"bandwidth": {"dram": "16384B/s"}, "macs_per_second": 16384}}
     tight = movement_of(moved(WEIGHTED, 18432, "weights", **speeds)).time
     wide = movement_of(moved(WEIGHTED, 36864, "weights", **speeds))
     assert tight is not None and wide.time is not None
@@ -236,7 +236,7 @@ def test_with_room_for_two_buffers_a_weight_is_copied_beside_the_kernel_before()
 
 def test_more_memory_takes_less_time() -> None:
     """Weights are copied several kernels ahead, in turn in the same room, past the Relus that take no time."""
-    speeds: dict[str, Any] = {"bandwidth": {"dram": "1GB/s"}, "macs_per_second": "4G"}
+    speeds: dict[str, Any] = {"target": {"bandwidth": {"dram": "1GB/s"}, "macs_per_second": "4G"}}
     times = []
     for percent in (100, 110, 125, 150, 200, 400, 1000):
         memories = {"sram": 860 * percent // 64 * 64 + 64, "dram": 1 << 20}
@@ -258,7 +258,7 @@ def test_without_speeds_copies_are_early_too() -> None:
 
 
 def test_header_and_trace_have_the_windows_and_the_times() -> None:
-    speeds: dict[str, Any] = {"bandwidth": {"dram": "1GB/s"}, "macs_per_second": "4G"}
+    speeds: dict[str, Any] = {"target": {"bandwidth": {"dram": "1GB/s"}, "macs_per_second": "4G"}}
     plan = onnxtile.plan(layers(), movement="weights", capacity=RING, verify=False, **speeds).plan.to_dict()
     copies, time = plan["movement"]["copies"], plan["movement"]["time"]
     header = to_header.FORMAT.render(plan).decode()
@@ -290,7 +290,9 @@ def test_random_nets_are_equal_with_copies_at_their_earliest_and_latest(seed: in
     model.graph.output.extend(draw.sample(list(shapes), 2))
     memories = {"sram": draw.choice((25_088, 32_000, 60_000)), "dram": 1 << 20}
     way, speed = draw.choice(("activations", "weights")), draw.choice((None, "10MB/s", "1GB/s"))
-    speeds: dict[str, Any] = {} if speed is None else {"bandwidth": {"dram": speed}, "macs_per_second": "100M"}
+    speeds: dict[str, Any] = (
+        {} if speed is None else {"target": {"bandwidth": {"dram": speed}, "macs_per_second": "100M"}}
+    )
     planned = onnxtile.plan(model, movement=way, capacity=memories, **speeds)
     assert isinstance(planned.verdict, ArenaVerdict)
     assert planned.verdict.equal and planned.verdict.copy_runs == 2

@@ -175,6 +175,17 @@ def test_the_proof_of_a_small_range_is_at_all_its_sizes() -> None:
     assert sorted(sizes["n"] for sizes in proved_sizes({"n": (3, 6)})) == [3, 4, 5, 6]
 
 
+def test_progress_counts_the_sizes_of_the_proof() -> None:
+    stages: dict[str, None] = {}
+    onnxtile.plan(
+        parsed(ATTENTION), dims={"batch": 1, "seq": "1:3"}, progress=lambda stage, *_: stages.setdefault(stage)
+    )
+    assert [stage for stage in stages if stage.endswith("checking the plan")] == [
+        f"size {number} of 3, seq={size}: checking the plan" for number, size in enumerate((3, 1, 2), 1)
+    ]
+    assert "size 3 of 3, seq=2: running inside the arena" in stages
+
+
 def test_plan_runs_the_model_at_each_of_these_sizes() -> None:
     found = onnxtile.plan(parsed(ATTENTION), dims={"batch": (1, 3), "seq": "1:40"})
     assert found.verdict is not None

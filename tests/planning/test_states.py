@@ -325,7 +325,9 @@ def test_a_view_between_operator_and_output_makes_no_difference() -> None:
 
 @pytest.mark.parametrize("io", ["outputs", "inside", "outside"])
 @pytest.mark.parametrize(
-    "options", [{}, {"order": "any"}, {"layout": {"whole_buffers": True}}, {"search": "naive"}, {"streams": 2}], ids=str
+    "options",
+    [{}, {"order": "any"}, {"layout": {"whole_buffers": True}}, {"search": "naive"}, {"target": {"streams": 2}}],
+    ids=str,
 )
 def test_every_way_to_plan_keeps_a_state(io: str, options: dict[str, Any]) -> None:
     found = planned(scatter(), state="found", state_steps=2, io=io, **options)

@@ -328,7 +328,7 @@ def test_each_round_is_entered_over_the_edge_before_it(graph: Graphs, text: str,
 def test_anchors_say_which_node_they_are_bound_to(graph: Graphs) -> None:
     (match,) = graph("a=Relu(x);b=Mul(a,W)").matches("ReLU#r->Mul#1;Mul#1<1-Producer#w")
     anchors = {"ReLU#r": "a", "Mul#1": "b", "Producer#w": "W"}
-    assert match.to_dict() == {"root": "a", "nodes": ["a", "b", "W"], "anchors": anchors}
+    assert match.to_dict() == {"root": "a", "module": "", "nodes": ["a", "b", "W"], "anchors": anchors}
 
 
 ERRORS = [

@@ -126,15 +126,16 @@ def timed(case: Case) -> None:
     planned = onnxtile.plan(case.model, verify=False, dims=dims, io="inside", **QUICK).plan
     if planned.unplanned or not planned.arena_size:
         return
+    speeds: dict[str, Any] = {"bandwidth": {"dram": random.choice(["8GB/s", "100MB/s"])}}
+    if random.random() < 0.5:
+        speeds |= {"macs_per_second": random.choice(["4G", "1M"])}
     options: dict[str, Any] = {
         "capacity": {"sram": int(planned.arena_size * random.choice([0.6, 0.9, 1.5])) // 64 * 64 + 64, "dram": 1 << 24},
         "movement": random.choice(["activations", "weights"]),
-        "bandwidth": {"dram": random.choice(["8GB/s", "100MB/s"])},
+        "target": speeds,
         "io": "inside",
         **QUICK,
     }
-    if random.random() < 0.5:
-        options["macs_per_second"] = random.choice(["4G", "1M"])
     try:
         result = onnxtile.plan(case.model, verify=case.verify, dims=dims, **options)
     except Infeasible:

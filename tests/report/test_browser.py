@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from onnxtile.declare.verb import write_result
 from onnxtile.report.format import RenderOptions
 from onnxtile.report.formats.to_html import FORMAT
 from tests.report.conftest import Plan, bare, row, stacked
+from tests.report.test_formats import POINTS
 
 Open = Callable[..., Any]
 
@@ -339,6 +341,19 @@ def test_before_and_after_stand_side_by_side_at_one_scale(opened: Open, problem:
     assert text(page, "#step").startswith("after, step 5")
 
 
+def test_two_plans_may_each_have_a_scale_of_their_own(opened: Open, problem: Plan) -> None:
+    page = opened(problem, RenderOptions(before=SMALL, own_scales=True))
+    tops = "return maps.map((m) => m.window.y1)"
+    low, high = page.execute_script(tops)
+    assert low > 10 * high
+    page.find_element("id", "scale").click()
+    settled(page)
+    assert page.execute_script(tops) == [low, low]
+    page.find_element("id", "scale").click()
+    assert page.execute_script(tops) == [low, high]
+    assert opened(problem).find_element("id", "scale").is_displayed() is False, "one plan has one scale"
+
+
 def test_odd_names_are_texts(opened: Open, odd: Plan) -> None:
     page = opened(odd, RenderOptions("<b>title</b>"))
     assert page.title == "<b>title</b>"
@@ -394,3 +409,75 @@ def test_twenty_thousand_buffers(opened: Open) -> None:
 def test_a_plan_of_nothing(opened: Open) -> None:
     page = opened(bare([]))
     assert page.find_element("tag name", "canvas").get_attribute("aria-label").startswith("arena 0 bytes")
+
+
+# The page of a trade.
+
+
+@pytest.fixture(name="trade")
+def _trade(browser: Any, tmp_path: Path) -> Any:
+    write_result({"model": "m.onnx", "command": "onnxtile fit m.onnx", **POINTS}, "curve", tmp_path / "c.html")
+    browser.get((tmp_path / "c.html").as_uri())
+    settled(browser)
+    yield browser
+    assert [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+    assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+
+
+def at_point(page: Any, number: int) -> tuple[float, float]:
+    x, y = page.execute_script(
+        "const b = circles.find((c) => pointOf(c) === arguments[0]).getBoundingClientRect();"
+        "return [b.left + b.width / 2, b.top + b.height / 2];",
+        number,
+    )
+    return x, y
+
+
+def test_a_point_of_a_trade_tells_its_costs_and_marks_its_row(trade: Any) -> None:
+    x, y = at_point(trade, 1)
+    trade.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": x, "y": y})
+    settled(trade)
+    assert text(trade, "#tip").splitlines() == [
+        "5 KiB",
+        "arena\t5,120 bytes, estimated",
+        "of before\t24.8%",
+        "MACs\t1,100 (+10.0%)",
+        "nodes\t4,000",
+        "copied\t2,048 bytes",
+    ]
+    assert trade.execute_script("return [rows.findIndex((r) => r.classList.contains('here')), here]") == [1, 1]
+    assert trade.execute_script("return circles.filter((c) => c.classList.contains('here')).length") == 3
+    trade.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": 2, "y": 2})
+    assert trade.execute_script("return [element('tip').hidden, here]") == [True, None]
+
+
+def test_a_click_on_a_point_copies_the_command_that_makes_it(trade: Any) -> None:
+    trade.execute_cdp_cmd(
+        "Browser.grantPermissions", {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
+    )
+    trade.find_elements("css selector", "#points button")[1].click()
+    command = "onnxtile fit m.onnx --capacity 5120"
+    copied = "const done = arguments[0]; navigator.clipboard.readText().then(done, (error) => done(String(error)));"
+    assert trade.execute_async_script(copied) == command
+    assert (text(trade, "#command"), text(trade, "#copied")) == (command, "copied")
+    x, y = at_point(trade, 0)
+    for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+        event = {"type": kind, "x": x, "y": y, "button": "left", "clickCount": 1}
+        trade.execute_cdp_cmd("Input.dispatchMouseEvent", event)
+    settled(trade)
+    assert trade.execute_async_script(copied) == text(trade, "#command") == "onnxtile fit m.onnx --capacity 20672"
+
+
+def test_a_trade_is_dark_where_the_system_is(trade: Any) -> None:
+    color = (
+        "return [document.body, document.querySelector('#trade polyline')].map((e) => getComputedStyle(e))"
+        ".map((style) => [style.backgroundColor, style.stroke])"
+    )
+    light = trade.execute_script(color)
+    trade.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    )
+    dark = trade.execute_script(color)
+    trade.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    assert (light[0][0], dark[0][0]) == ("rgb(255, 255, 255)", "rgb(22, 25, 29)")
+    assert light[1][1] != dark[1][1]

@@ -400,7 +400,55 @@ def test_a_page_needs_no_other_file(tmp_path: Path) -> None:
     write_result(POINTS, "curve", tmp_path / "a<b.html")
     page = (tmp_path / "a<b.html").read_text()
     assert "<svg" in page and "<title>a&lt;b</title>" in page
-    assert "src=" not in page and "<script" not in page
+    assert "src=" not in page and "href=" not in page
+    assert not re.search(r"https?://|url\(|@import|fetch\(|XMLHttpRequest|@[a-z]+(\.[a-z]+)?@", page)
+    assert "content=\"default-src 'none'" in page
+
+
+def test_a_page_says_what_a_smaller_arena_costs_and_has_the_command_of_each_point(tmp_path: Path) -> None:
+    given = {"model": "</script>.onnx", "command": "onnxtile fit '</script>.onnx' --dim N=1", **POINTS}
+    write_result(given, "curve", tmp_path / "c.html")
+    page = (tmp_path / "c.html").read_text()
+    assert "<h1>&lt;/script&gt;.onnx</h1>" in page
+    assert re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", page) == [
+        ("arena, estimated", "20.2 KiB → 5 KiB"),
+        ("extra MACs", "+10.0%"),
+        ("without extra MACs", "20.2 KiB"),
+        ("nodes", "13 → 4,000"),
+    ]
+    data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    assert [point["command"] for point in data["points"]] == [
+        "onnxtile fit '</script>.onnx' --dim N=1 --capacity 20672",
+        "onnxtile fit '</script>.onnx' --dim N=1 --capacity 5120",
+    ]
+    assert page.count('data-point="1"') == 3, "one circle in each diagram"
+
+
+def texts_of(points: list[dict[str, int]], file: Path) -> list[str]:
+    write_result({"curve": points}, "curve", file)
+    return ["".join(one.itertext()) for one in ET.parse(file).getroot().iter() if one.tag.endswith("}text")]
+
+
+def test_a_diagram_without_heights_is_left_out(tmp_path: Path) -> None:
+    first, second = POINTS["curve"]
+    free = [{**point, "macs": 1000, "copied": 0} for point in (first, second)]
+    shown = texts_of(free, tmp_path / "c.svg")
+    assert "nodes" in shown and not any(text.startswith(("extra", "copied")) for text in shown)
+    assert {"extra MACs, %", "nodes", "copied, KiB"} <= {*texts_of(POINTS["curve"], tmp_path / "c.svg")}
+    assert "nodes" in texts_of([first], tmp_path / "c.svg"), "a model that cannot be cut has one point"
+
+
+def test_marks_are_sizes_that_people_read(tmp_path: Path) -> None:
+    first, second = POINTS["curve"]
+
+    def marks(*arenas: int) -> list[str]:
+        shown = texts_of([{**first, "arena": arena} for arena in arenas], tmp_path / "c.svg")
+        return [text for text in shown if text.endswith(("KiB", "MiB", "bytes"))]
+
+    assert marks(6 << 20, 1 << 20, 600 << 10) == ["512 KiB", "1 MiB", "2 MiB", "4 MiB", "8 MiB"]
+    assert marks(6 << 20, 4 << 20) == ["4 MiB", "4.50 MiB", "5 MiB", "5.50 MiB", "6 MiB"], "few powers of two"
+    assert marks(160 << 10, 100 << 10) == ["100 KiB", "120 KiB", "140 KiB", "160 KiB"]
+    assert second["arena"] == 5120
 
 
 def test_data_files_have_all_fields(tmp_path: Path) -> None:

@@ -311,7 +311,8 @@ def test_inputs_are_named_with_type_and_shape() -> None:
 
 
 def test_beside_another_plan_the_figures_say_whose_they_are() -> None:
-    assert headline(bare([row("a", 0, 8, 0, 1)]), "", "after").figures[0] == ("after: arena", "8 bytes")
+    small, large = bare([row("a", 0, 8, 0, 1)]), bare([row("a", 0, 2048, 0, 1)])
+    assert headline(small, "", large).figures[0] == ("arena", "2 KiB → 8 bytes")
 
 
 # What lies where and when: arenas apart, aliases in nobody's sum, steps of several nodes.

@@ -21,6 +21,8 @@ from onnxtile.system.errors import Infeasible, UsageError
 from onnxtile.system.runtime import Session
 from onnxtile.tiling.limits import Accumulation, Limits, TilingPolicy, WindowBounds
 from onnxtile.tiling.write import most_nodes
+from onnxtile.verbs.flows.results import TiledModel
+from onnxtile.verbs.tile import TileCommand
 from tests import build
 from tests.tiling.conftest import Case
 
@@ -350,7 +352,7 @@ def test_the_ways_differ_in_what_they_keep(bench: Bench) -> None:
     model.graph.input[0].name = "x"
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 256
     del model.graph.initializer[0]
-    found = api.tile(model, Limits.of(k=4), peaks=True, verify=False).peaks
+    found = api.tile(model, Limits.of(k=4), accumulate="compare", verify=False).peaks
     assert found is not None and list(found) == ["sum", "chain", "tree", "gemm"]
     block, partial = 16 * 4 * 4, 16 * 16 * 4
     # All 64 partial sums live together before one Sum; a chain has two, Gemm adds the one before in its place.
@@ -361,12 +363,16 @@ def test_the_ways_differ_in_what_they_keep(bench: Bench) -> None:
     assert all(peak["model"] >= peak["layers"] for peak in found.values())
 
 
+def _as_command(model: onnx.ModelProto, most: int, *, verify: bool = True) -> TiledModel:
+    return api.tile.from_options(TileCommand(model, max=most, verify=verify))
+
+
 def test_they_are_shown_unasked_where_that_is_quick(bench: Bench) -> None:
     model = bench.case(op="MatMul", m=5, k=8, n=8, constants="b").model()
-    assert api.tile(model, Limits.of(max=4), peaks=None).peaks
-    assert api.tile(model, Limits.of(max=4), peaks=None, verify=False).peaks is None
+    assert _as_command(model, 4).peaks
+    assert _as_command(model, 4, verify=False).peaks is None
     assert api.tile(model, Limits.of(max=4)).peaks is None
-    assert api.tile(model, Limits.of(max=8), peaks=True).peaks is None, "nothing is tiled"
+    assert api.tile(model, Limits.of(max=8), accumulate="compare").peaks is None, "nothing is tiled"
 
 
 def test_a_model_without_a_plan_is_tiled_all_the_same(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,6 +381,6 @@ def test_a_model_without_a_plan_is_tiled_all_the_same(bench: Bench, monkeypatch:
 
     monkeypatch.setattr("onnxtile.planning.model_plan.plan_model", fails)
     model = bench.case(op="MatMul", m=5, k=8, n=8, constants="b").model()
-    assert api.tile(model, Limits.of(max=4), peaks=None).peaks is None
+    assert _as_command(model, 4).peaks is None
     with pytest.raises(Infeasible, match="no plan"):
-        api.tile(model, Limits.of(max=4), peaks=True)
+        api.tile(model, Limits.of(max=4), accumulate="compare")

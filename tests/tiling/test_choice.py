@@ -317,7 +317,7 @@ def test_a_product_of_a_size_that_no_search_ends_on_is_left_as_it_is() -> None:
         '<ir_version: 10, opset_import: ["": 17]> g (float[9007199254740993, 4] x, float[4, 3] w) => (float[M, 3] y) '
         "{ y = MatMul(x, w) }"
     )
-    result = api.tile(model, memory="1KiB", verify=False)
+    result = api.tile(model, max="1KiB", verify=False)
     reasons = [one["reason"] for one in result.to_dict()["skipped"]]
     assert reasons == ["its sizes leave more than 4,194,304 tiles to compare"]
 
@@ -489,8 +489,8 @@ def test_max_bounds_every_axis_that_has_no_bound_of_its_own() -> None:
 @pytest.mark.parametrize("bound", [0, -1, -64, LARGEST + 1, 10**30])
 @pytest.mark.parametrize("option", ["max", "m", "k", "n"])
 def test_a_bound_that_makes_no_sense_is_refused_by_its_option(option: str, bound: Any) -> None:
-    shown = "--max " if option == "max" else f"--max-{option} "
-    with pytest.raises(UsageError, match=f"^{shown}{bound}\\b"):
+    shown = "every axis" if option == "max" else option.upper()
+    with pytest.raises(UsageError, match=f"^the bound {bound} of {shown}\\b"):
         Limits.of(**dict[str, Any]({option: bound}))
 
 

@@ -129,8 +129,8 @@ def test_blocks_of_scales_are_not_cut() -> None:
 
 
 def test_the_smaller_of_n_and_k_counts() -> None:
-    assert [one.step for one in onnxtile.tile(experts(), max_n=32, max_k=16).result.experts] == [16]
-    assert [one.step for one in onnxtile.tile(experts(), max_n=12).result.experts] == [12]
+    assert [one.step for one in onnxtile.tile(experts(), max=(None, 16, 32)).result.experts] == [16]
+    assert [one.step for one in onnxtile.tile(experts(), max="_x_x12").result.experts] == [12]
     assert onnxtile.tile(experts(), max=64).result.experts == ()
 
 

@@ -225,8 +225,8 @@ def test_what_overflows_on_the_way_fails_and_float32_helps(way: Accumulation) ->
     model = scaled(Case(m=4, k=4096, n=16, op="MatMul", constants="b", dtype=np.float16), 700)
     with pytest.raises(Mismatch) as failed:
         api.tile(model, Limits.of(max=64), accumulate=way)
-    assert failed.value.hint is not None and "accumulate_type='float32'" in failed.value.hint
-    wide = api.tile(model, Limits.of(max=64), accumulate=way, accumulate_type="float32")
+    assert failed.value.hint is not None and "accumulate='float32'" in failed.value.hint
+    wide = api.tile(model, Limits.of(max=64), accumulate=(way, "float32"))
     assert all(site.passed for site in wide.sites)
     assert wide.result.to_dict()["tiled"][0]["accumulate_type"] == "float32"
 
@@ -269,10 +269,10 @@ def test_a_convolution_adds_in_float32() -> None:
     ]
     model = build.model([node], values[:1], values[1:], [w], ir_version=8)
     limits = Limits.of(window=WindowBounds(channels=16))
-    tiled = api.tile(model, limits, accumulate_type="float32")
+    tiled = api.tile(model, limits, accumulate="float32")
     assert tiled.sites[0].passed and sum(node.op_type == "Cast" for node in tiled.model.graph) == 5
 
 
 def test_a_type_that_is_none_is_refused() -> None:
-    with pytest.raises(UsageError, match="invalid --accumulate-type 'float64' \\(choose float32\\)"):
+    with pytest.raises(UsageError, match="partial sums are not added in 'float64' \\(choose float32\\)"):
         TilingPolicy(accumulate_type="float64")

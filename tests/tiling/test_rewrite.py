@@ -391,7 +391,7 @@ def test_a_tiling_of_too_many_nodes_is_refused_before_anything_changes() -> None
     with pytest.raises(UsageError, match=r"4,800,202 nodes.*'y'; the most is 250,000") as refusal:
         tile(source, limits, resolve(source), Constants(source))
     assert refusal.value.hint == (
-        "raise --max-m (now 1), which cuts 200 into 200 there; --nodes-at-most 4800202 allows them"
+        "raise M of --max (now 1), which cuts 200 into 200 there; --max 4800202nodes allows them"
     )
     assert to_bytes(source) == before
     assert MOST_NODES == 250_000
@@ -402,7 +402,7 @@ def test_more_nodes_are_written_where_the_options_allow_them(bench: Bench, monke
     source = model("g (float[8,8] x) => (float[8,8] y) <float[8,8] w> { y = MatMul(x, w) }")
     with pytest.raises(UsageError, match="the most is 3") as refusal:
         bench.tile(source, Limits(m=2))
-    allowed = re.findall(r"--nodes-at-most (\d+) allows them", str(refusal.value.hint))
+    allowed = re.findall(r"--max (\d+)nodes allows them", str(refusal.value.hint))
     assert bench.tile(source, Limits(m=2), TilingPolicy(nodes_at_most=int(*allowed))).count("MatMul") == 4
 
 

@@ -93,7 +93,7 @@ def test_what_the_command_line_says_counts_more() -> None:
     assert (limits.m, limits.k, limits.n, limits.memory) == (32, 64, None, 500)
     assert limits.of_operator("Gemm") == Limits(32, 8, None, memory=500)
     assert Limits.of(base=file) == file
-    with pytest.raises(UsageError, match="--max-m 40 is not a multiple of 16"):
+    with pytest.raises(UsageError, match="the bound 40 of M is not a multiple of 16"):
         Limits.of(m=40, base=file)
 
 
@@ -205,9 +205,9 @@ def test_other_element_types_are_not_tiled(bench: Bench) -> None:
 
 
 def test_options_that_make_no_sense() -> None:
-    with pytest.raises(UsageError, match="--nodes-at-most 0"):
+    with pytest.raises(UsageError, match="0 nodes at most are no tiles"):
         TilingPolicy(nodes_at_most=0)
     with pytest.raises(UsageError, match="--runs 0"):
         TilingPolicy(runs=0)
-    with pytest.raises(UsageError, match="--memory 0"):
+    with pytest.raises(UsageError, match="the bound 0 of memory"):
         Limits.of(memory=0)

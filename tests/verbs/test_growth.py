@@ -22,7 +22,7 @@ VERBS: dict[str, Callable[[onnx.ModelProto], Any]] = {
     "match": lambda model: api.match(model, "Tanh"),
     "fuse": partial(api.fuse, verify=False),
     "lower": partial(api.fuse, lower="ort", verify=False),
-    "tile": partial(api.tile, max=4, peaks=False, verify=False),
+    "tile": partial(api.tile, max=4, verify=False),
     "plan": partial(api.plan, order="model", verify=False),
     "plan in any order": partial(api.plan, order="any", verify=False),
     "verify": lambda model: api.verify(model, model),

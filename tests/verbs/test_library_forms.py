@@ -15,7 +15,8 @@ from onnxtile.system.errors import UsageError
 from onnxtile.tiling.limits import Limits
 
 GRAPH = '<ir_version: 10, opset_import: ["": 17]> g (float[N, 64] x, float[64, 64] w) => (float[N, 64] y) '
-TEXT: Any = "64"
+OLD_TILE: Any = onnxtile.tile
+"""As callers of before call it."""
 BODY = "{ h = MatMul(x, w)  i = Add(h, x)  y = Relu(i) }"
 
 
@@ -28,10 +29,12 @@ def test_limits_are_keywords(model: onnx.ModelProto) -> None:
     tiled = onnxtile.tile(model, max=32, dims={"N": 4}, verify=False)
     same = onnxtile.tile(model, onnxtile.Limits.of(max=32), dims={"N": 4}, verify=False)
     assert tiled.to_dict() == same.to_dict() and tiled.result.matmuls == 4
-    ready = onnxtile.tile(model, target="64x64x64", max_k=32, shapes={"x": "4x64"}, accumulate="chain", verify=False)
+    ready = onnxtile.tile(
+        model, target="64x64x64", max="_x32x_", shapes={"x": "4x64"}, accumulate="chain", verify=False
+    )
     assert {site.grid.shape for site in ready.result.tiled} == {(1, 2, 1)}
-    held = onnxtile.tile(model, memory="4k", dims={"N": 4}, verify=False)
-    assert held.to_dict() == onnxtile.tile(model, memory=4096, dims={"N": 4}, verify=False).to_dict()
+    held = onnxtile.tile(model, max="4k", dims={"N": 4}, verify=False)
+    assert held.to_dict() == onnxtile.tile(model, max="4096B", dims={"N": 4}, verify=False).to_dict()
 
 
 @pytest.mark.parametrize("capacity", ["256KiB", "256k", 2**18, {"arena": "256KiB"}, {"arena": 2**18}])
@@ -57,11 +60,14 @@ def test_a_lone_pattern_is_one(model: onnx.ModelProto) -> None:
 @pytest.mark.parametrize(
     ("call", "message", "hint"),
     [
-        (lambda m: onnxtile.plan(m, io="foo"), "invalid io='foo'", "choose outputs, inside, outside"),
+        (lambda m: onnxtile.plan(m, io="foo"), "invalid io='foo'", "choose overwrite, outputs, inside, outside"),
         (lambda m: onnxtile.plan(m, capacity={"sram": "lots"}), "invalid capacity={'sram': 'lots'}", "write 262144"),
         (lambda m: onnxtile.plan(m, dims={"N": 0}), "invalid dims={'N': 0}: give a whole number", None),
         (lambda m: onnxtile.plan(m, search="exakt"), "invalid search='exakt': 'exakt' is no planner", "'exact'?"),
-        (lambda m: onnxtile.tile(m, max=TEXT), "invalid max='64': give a whole number of at least 1", None),
+        (lambda m: onnxtile.tile(m, max=0), "invalid max=0: give a whole number of at least 1", None),
+        (lambda m: onnxtile.tile(m, max="64x64"), "invalid max='64x64': this is no bound of a tile", "_x48x48"),
+        (lambda m: onnxtile.tile(m, max=("64", "8x8x8")), "invalid max=('64', '8x8x8'): '8x8x8' is the second", None),
+        (lambda m: OLD_TILE(m, max_k=48), "there is no max_k any more", "write max _x64x_"),
         (lambda m: onnxtile.fuse(m, lower="torch"), "invalid lower='torch'", "choose none, onnx, ort"),
         (lambda m: onnxtile.fuse(m, [("no name", "Add")]), "invalid patterns='no name'", None),
         (lambda m: onnxtile.verify(m, m, runs=0), "invalid runs=0: give a whole number from 1 to 1,000,000", None),
@@ -77,11 +83,11 @@ def test_errors_speak_of_parameters(model: onnx.ModelProto, call: Any, message: 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (onnxtile.tile, ("no limit is given", "max=64, or one of max_m, max_k, max_n, memory and target")),
+        (onnxtile.tile, ("no limit is given", "max=64, max 64x64x64, max 256KiB, or a file with target")),
         (lambda m: onnxtile.plan(m, dims={"N": 4}, layout={"keep": "x"}), ("add io='inside'",)),
         (
-            lambda m: onnxtile.tile(m, Limits(k=128, multiples=(1, 64, 1)), max_k=48),
-            ("max_k=48 is not a multiple of 64",),
+            lambda m: onnxtile.tile(m, Limits(k=128, multiples=(1, 64, 1)), max=(None, 48, None)),
+            ("the bound 48 of K is not a multiple of 64",),
         ),
         (lambda m: onnxtile.verify(m, m, inputs="x.npz", ranges={"x": 1}), ("from ranges",)),  # type: ignore[dict-item]
     ],
@@ -112,13 +118,13 @@ def test_a_script_of_a_user_passes_mypy(tmp_path: Path) -> None:
     (tmp_path / "good.py").write_text(
         "import onnxtile\n"
         "fused = onnxtile.fuse('m.onnx', 'LayerNorm', lower='onnx')\n"
-        "tiled = onnxtile.tile(fused.model, max=64, memory='256KiB')\n"
+        "tiled = onnxtile.tile(fused.model, max=('64x64x64', '256KiB'))\n"
         "planned = onnxtile.plan(tiled.model, capacity={'sram': '256KiB'}, dims={'N': 4}, search=('best', 10),\n"
         "    layout={'pins': {'a': 0}, 'keep': ['b']})\n"
         "size: int = planned.plan.arenas[0].size\n"
     )
     (tmp_path / "bad.py").write_text(
-        "import onnxtile\nonnxtile.tile('m.onnx', max='64')\nonnxtile.plan('m.onnx', alignmnt=64)\n"
+        "import onnxtile\nonnxtile.tile('m.onnx', max=6.4)\nonnxtile.plan('m.onnx', alignmnt=64)\n"
     )
     config = ["--strict", "--config-file", "", "--cache-dir", str(tmp_path / "cache"), "--follow-imports", "silent"]
     command = [sys.executable, "-m", "mypy", *config, str(tmp_path / "good.py"), str(tmp_path / "bad.py")]

@@ -16,6 +16,7 @@ from onnxtile.fitting.rewrites.sink_concats import run_items_apart, sink_concats
 from onnxtile.fitting.rewrites.split_heads import split_heads
 from onnxtile.fitting.rewrites.split_packed_products import split_packed_products
 from onnxtile.fitting.rewrites.split_tokens import split_tokens
+from onnxtile.fitting.rewrites.sum_means import sum_means
 from onnxtile.model.constants import Constants, prune
 from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.save import raise_ir_version
@@ -41,10 +42,10 @@ class UnblockedModel:
     rewrites: tuple[ModelRewrite, ...]
 
 
-def unblock(original: ir.Model, shapes: Shapes, *, exact: bool) -> UnblockedModel | None:
+def unblock(original: ir.Model, shapes: Shapes, *, exact: bool, more_macs: bool = True) -> UnblockedModel | None:
     """Return a rewritten copy of a model that computes the same; None where no rewrite applies.
 
-    With `exact`, only rewrites are made whose results are equal to the last bit.
+    With `exact`, only rewrites are made whose results are equal to the last bit; without `more_macs`, only those that multiply no more.
     """
     edit = _edit_of_copy(original, shapes)
     model = edit.model
@@ -55,10 +56,10 @@ def unblock(original: ir.Model, shapes: Shapes, *, exact: bool) -> UnblockedMode
     _note(rewrites, "rewrite", "an optional result that nothing reads is left out", leave_out_unread(edit))
     if not is_quantised(model):
         if not exact:
-            _note(
-                rewrites, "rewrite", "the mean is taken before the pointwise convolution", pool_before_convolution(edit)
-            )
+            before = pool_before_convolution(edit) if more_macs else []
+            _note(rewrites, "rewrite", "the mean is taken before the pointwise convolution", before)
             _note(rewrites, "rewrite", "the means of its summands are added up", mean_before_sum(edit))
+            _note(rewrites, "rewrite", "the mean is a sum of strips", sum_means(edit))
             _note(
                 rewrites,
                 "rewrite",

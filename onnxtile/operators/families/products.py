@@ -10,6 +10,7 @@ from onnxtile.operators.node_view import MICROSOFT, NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLink, AxisLinks, links_of, sliding
 from onnxtile.operators.row import (
     Family,
+    Folding,
     Left,
     Operator,
     QuantisedPort,
@@ -56,6 +57,17 @@ def multiplied(view: NodeView, axis: int) -> AxisLinks:
         operand_axis = axis - rank + len(sizes)
         links.append(AxisLink(operand_axis) if operand_axis >= 0 and sizes[operand_axis] > 1 else None)
     return tuple(links)
+
+
+def along_summed(view: NodeView, place: int, axis: int) -> AxisLinks:
+    """MatMul: a part of the axis over which products are summed makes a part of the sums."""
+    left, right = view.operand(0), view.operand(1)
+    if len(left) < 2 or len(right) < 2:
+        raise NotApplicable("it multiplies a vector")
+    summed = (len(left) - 1, len(right) - 2)
+    if axis != summed[place]:
+        raise NotApplicable("it does not sum over this axis")
+    return links_of(view, *map(AxisLink, summed))
 
 
 def gemm_links(view: NodeView, axis: int) -> AxisLinks:
@@ -258,7 +270,7 @@ FAMILY = Family(
         ),
         *_PRODUCT.rows("Einsum", reads=reasons.ANY_SUM, work=Products(einsum_work), contraction=Left("")),
         *_PRODUCT.rows("Gemm", over=frozenset({2}), reads=gemm_links, work=Products(gemm_work)),
-        *_PRODUCT.rows("MatMul"),
+        *_PRODUCT.rows("MatMul", folds=Folding("Add", along_summed)),
         *_PRODUCT.rows(
             "STFT",
             reads=reasons.WHOLE_AXES,

@@ -9,13 +9,14 @@ from math import prod
 import onnx_ir as ir
 
 from onnxtile.operators import reasons, saves, takes
-from onnxtile.operators.families.products import convolution_work, gemm_work, matmul_work
+from onnxtile.operators.families.products import along_summed, convolution_work, gemm_work, matmul_work
 from onnxtile.operators.node_view import MICROSOFT, NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLink, AxisLinks
 from onnxtile.operators.row import (
     FIRST,
     Family,
     FloatMeaning,
+    Folding,
     Left,
     No,
     Operator,
@@ -116,7 +117,12 @@ FAMILY = Family(
             work=reasons.NO_FORMULA,
             ports=(QuantisedPort(0, None, None, is_made=True),),
         ),
-        *_INTEGER.rows("MatMulInteger", quantised=FloatMeaning("MatMul", (0, 1), result=None), factors=(0, 1)),
+        *_INTEGER.rows(
+            "MatMulInteger",
+            quantised=FloatMeaning("MatMul", (0, 1), result=None),
+            factors=(0, 1),
+            folds=Folding("Add", along_summed),
+        ),
         *_INTEGER.rows(
             "QLinearConv",
             work=Products(convolution_work),

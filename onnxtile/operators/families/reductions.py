@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from onnxtile.operators import reasons, saves, takes
 from onnxtile.operators.node_view import MICROSOFT, NodeView, NotApplicable
@@ -12,6 +13,7 @@ from onnxtile.operators.row import (
     NOT_STANDARD,
     SELECTING,
     Family,
+    Folding,
     Operator,
 )
 from onnxtile.operators.work import NO_PRODUCTS, Operations, each
@@ -40,17 +42,36 @@ def whole_images(_view: NodeView, axis: int) -> AxisLinks:
     return (AxisLink(axis),)
 
 
-def reduced(view: NodeView, axis: int) -> AxisLinks:
-    """The axes that are not reduced stay in their order; without keepdims the result has no others."""
+def reduced_axes(view: NodeView) -> frozenset[int]:
+    """Return the axes that a reduction goes over; none where it leaves its operand as it is."""
     rank = len(view.operand(0))
     axes = view.numbers(1) if len(view.inputs) > 1 else view.ints("axes", ())
     if not axes and view.integer("noop_with_empty_axes", 0):
-        return links_of(view, AxisLink(axis))
-    reduced = {int(number) % rank for number in axes} if axes else set(range(rank))
+        return frozenset()
+    return frozenset(int(number) % rank for number in axes) if axes else frozenset(range(rank))
+
+
+def reduced(view: NodeView, axis: int) -> AxisLinks:
+    """The axes that are not reduced stay in their order; without keepdims the result has no others."""
+    rank, reduced = len(view.operand(0)), reduced_axes(view)
     left = range(rank) if view.integer("keepdims", 1) else [number for number in range(rank) if number not in reduced]
     if left[axis] in reduced:
         raise NotApplicable("it reduces this axis")
     return links_of(view, AxisLink(left[axis]))
+
+
+def along_reduced(view: NodeView, place: int, axis: int) -> AxisLinks:
+    """A part of a reduced axis makes a part of the sum, the product or the extreme."""
+    if place or axis not in reduced_axes(view):
+        raise NotApplicable("it does not reduce this axis")
+    return links_of(view, AxisLink(axis))
+
+
+def along_images(_view: NodeView, _place: int, axis: int) -> AxisLinks:
+    """A part of the rows or columns of an image makes a part of what global pooling sums up or compares."""
+    if axis < 2:
+        raise NotApplicable("it does not reduce this axis")
+    return (AxisLink(axis),)
 
 
 def chosen_places(view: NodeView, axis: int) -> AxisLinks:
@@ -103,6 +124,8 @@ _REDUCING = Operator(
     shaped_by=(1,),
     takes={1: takes.first_axes},
 )
+_EXTREME = replace(_REDUCING, saves=saves.first_and_result, numbers=SELECTING)
+_SUM = Folding("Add", along_reduced)
 _POOLING = Operator(
     slides=True, over=reasons.WINDOW, reads=pooled, work=Operations(pooling_operations), saves=saves.nothing
 )
@@ -120,16 +143,18 @@ FAMILY = Family(
         *_ACCUMULATING.rows("CumSum", set_by=(1,), numbers=COMPUTED),
         *_OVER_IMAGES.rows("GlobalAveragePool"),
         *_OVER_IMAGES.rows("GlobalLpPool", work=reduction(2, 1), saves=saves.everything),
-        *_OVER_IMAGES.rows("GlobalMaxPool", saves=saves.first),
+        *_OVER_IMAGES.rows("GlobalMaxPool", saves=saves.first, folds=Folding("Max", along_images)),
         *_POOLING.rows("LpPool", saves=saves.everything),
         *_POOLING.rows("MaxPool", saves=saves.first),
-        *_REDUCING.rows("ReduceL1 ReduceSumSquare", work=reduction(2, 0), saves=saves.first),
+        *_REDUCING.rows("ReduceL1 ReduceSumSquare", work=reduction(2, 0), saves=saves.first, folds=_SUM),
         *_REDUCING.rows("ReduceL2", work=reduction(2, 1), saves=saves.first_and_result),
         *_REDUCING.rows("ReduceLogSum", work=reduction(1, 1), saves=saves.first_and_result),
         *_REDUCING.rows("ReduceLogSumExp", work=reduction(4, 2), saves=saves.first_and_result),
-        *_REDUCING.rows("ReduceMax ReduceMin ReduceProd", saves=saves.first_and_result, numbers=SELECTING),
+        *_EXTREME.rows("ReduceMax", folds=Folding("Max", along_reduced)),
         *_REDUCING.rows("ReduceMean"),
-        *_REDUCING.rows("ReduceSum", numbers=SELECTING, takes={0: takes.counted_mask, 1: takes.first_axes}),
+        *_EXTREME.rows("ReduceMin", folds=Folding("Min", along_reduced)),
+        *_EXTREME.rows("ReduceProd", folds=Folding("Mul", along_reduced)),
+        *_REDUCING.rows("ReduceSum", numbers=SELECTING, folds=_SUM, takes={0: takes.counted_mask, 1: takes.first_axes}),
         *_POOLING.rows(
             "MaxpoolWithMask", domain=MICROSOFT, reads=reasons.OPTIMISED, work=NO_PRODUCTS, saves=NOT_STANDARD
         ),

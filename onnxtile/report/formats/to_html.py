@@ -6,45 +6,29 @@ clicked step lists what is live.
 
 from __future__ import annotations
 
-import html
-import re
 from collections.abc import Mapping
-from importlib import resources
 from typing import Any
 
 from onnxtile.report.colors import Coloring, colorings
 from onnxtile.report.format import Format, PlanJson, RenderOptions
 from onnxtile.report.layout import ArenaLayout, BufferJson, PlanSide, first_step, rectangles, sides, step_names, steps
 from onnxtile.report.plan_tables import fixed_rules
+from onnxtile.report.web_page import as_text, figures, filled, in_script
 from onnxtile.report.words import element, headline
-from onnxtile.system.errors import escaped
-from onnxtile.system.text import compact
-
-_PART = re.compile(r"@([a-z.]+)@")
 
 
 def render(plan: PlanJson, options: RenderOptions) -> bytes:
     """Return the page."""
-    files = resources.files("onnxtile.report") / "web"
-    heading = headline(plan, options.title, "" if options.before is None else "after")
-    given = {
-        "title": _text(heading.title),
-        "inputs": _text(heading.inputs),
-        "figures": "\n".join(
-            f"<div><dt>{_text(label)}</dt><dd>{_text(text)}</dd></div>" for label, text in heading.figures
-        ),
-        "data": _in_script(content(plan, options)),
-    }
-
-    def part(match: re.Match[str]) -> str:
-        name = match[1]
-        return given[name] if name in given else (files / name).read_text(encoding="utf-8").strip()
-
-    return _PART.sub(part, (files / "page.html").read_text(encoding="utf-8")).encode()
-
-
-def _text(text: str) -> str:
-    return html.escape(escaped(text))
+    heading = headline(plan, options.title, options.before)
+    return filled(
+        "page.html",
+        {
+            "title": as_text(heading.title),
+            "inputs": as_text(heading.inputs),
+            "figures": figures(heading.figures),
+            "data": in_script(content(plan, options)),
+        },
+    )
 
 
 def content(plan: PlanJson, options: RenderOptions) -> dict[str, Any]:
@@ -53,6 +37,7 @@ def content(plan: PlanJson, options: RenderOptions) -> dict[str, Any]:
     ways = colorings([side.plan for side in columns], options.color_by)
     return {
         "names": options.names is not False,
+        "ownScales": options.own_scales,
         "colorings": [
             {"name": way.name, "ramp": way.is_ramp, "groups": [vars(group) for group in way.groups]} for way in ways
         ],
@@ -91,11 +76,6 @@ def _row(row: BufferJson, ways: tuple[Coloring, ...]) -> dict[str, Any]:
     more = {key: row.get(key) for key in ("node", "operator", "shape")}
     groups = [way.index(row) for way in ways]
     return {**plain, **more, "dtype": element(row.get("dtype")), "owner": row.get("alias"), "groups": groups}
-
-
-def _in_script(content: Any) -> str:
-    """Return JSON that cannot end the script element around it, whatever the names of tensors."""
-    return compact(content).replace("<", "\\u003c")
 
 
 FORMAT = Format("html", ".html", render, "an interactive page: the arena over the steps", picture=True)

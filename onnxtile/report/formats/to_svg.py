@@ -1,6 +1,6 @@
 """A memory map for print, in SVG and PNG: steps across, addresses up, a rectangle for each tensor, and the live bytes of each step below.
 
-One column a plan (two where plans are compared, at the same scale of bytes), one row an arena. All lengths are points.
+One column a plan (two where plans are compared, at the same scale of bytes or each at its own), one row an arena. All lengths are points.
 """
 
 from __future__ import annotations
@@ -343,15 +343,16 @@ def _svg(plan: PlanJson, options: RenderOptions) -> bytes:
     rows = max(len(side.arenas) for side in columns) or 1
     growth = _growth(plans)
     width, height = _WIDTH * growth, _MAP * growth * (1.0 if rows == 1 else 0.7)
-    title, upper = _title(headline(plan, options.title, columns[-1].said), width)
+    title, upper = _title(headline(plan, options.title, options.before), width)
     parts = [element("defs", _HATCH), *title]
     across = width / len(columns)
     for at in range(rows):
-        top = max((_top(side.arenas[at]) for side in columns if at < len(side.arenas)), default=1)
+        tops = [_top(side.arenas[at]) if at < len(side.arenas) else 1 for side in columns]
         for column, side in enumerate(columns):
             left, wide = column * across + _LEFT, across - _LEFT - _RIGHT
             place = (left, upper + _ABOVE, wide, height)
             if at < len(side.arenas):
+                top = tops[column] if options.own_scales else max(tops)
                 is_single = rows == len(columns) == 1
                 parts += draw(
                     Panel(side.plan, side.arenas[at], coloring, side.said, top, *place, options.names, is_single)

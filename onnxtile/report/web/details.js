@@ -2,13 +2,6 @@
 
 const MOST_ROWS = 500;
 
-function make(tag, text, parent) {
-  const node = document.createElement(tag);
-  if (text) node.textContent = text;
-  if (parent) parent.append(node);
-  return node;
-}
-
 // Appends a name that may be broken into lines at its slashes.
 function path(name, parent) {
   for (const part of name.split(/(?<=\/)/)) parent.append(part, document.createElement("wbr"));
@@ -43,15 +36,8 @@ function tell(map, row, at) {
   const name = make("b", "", tip);
   make("i", "", name).style.background = shared.coloring.groups[row.groups[shared.way]].color;
   name.append(row.name);
-  const table = make("table", "", tip);
-  for (const [key, value] of facts(map.plan, row)) {
-    const line = make("tr", "", table);
-    make("th", key, line);
-    make("td", value, line);
-  }
-  const box = tip.getBoundingClientRect();
-  tip.style.left = `${Math.max(4, Math.min(at.clientX + 14, innerWidth - box.width - 8))}px`;
-  tip.style.top = `${Math.max(4, at.clientY + 18 + box.height > innerHeight ? at.clientY - box.height - 10 : at.clientY + 18)}px`;
+  factTable(facts(map.plan, row), tip);
+  placeTip(tip, at);
 }
 
 // Selects a step of a plan in all of its arenas, and lists what is live there; null selects none.

@@ -1,11 +1,10 @@
 // The page around the maps: what it is built of, and its controls.
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const shared = { names: data.names, found: "", current: null, way: 0, coloring: data.colorings[0], only: null };
+const shared = { names: data.names, ownScales: data.ownScales, found: "", current: null, way: 0, coloring: data.colorings[0], only: null };
 const maps = [];
 const MOST_ENTRIES = 13;
 const MOST_CAPACITY = 1.6;  // how much larger than an arena its capacity may be that a map still shows it
-const element = (id) => document.getElementById(id);
 
 function heading(plan, arena) {
   const gap = arena.gap ? `gap ${readable(arena.gap)} (${((100 * arena.gap) / arena.size).toFixed(1)}%)` : "no gap";
@@ -19,10 +18,14 @@ function topOf(arena) {
   return arena.capacity !== null && arena.capacity <= most * MOST_CAPACITY ? Math.max(most, arena.capacity) : most;
 }
 
+// The highest address that a map of each plan shows of the arenas in one row: the same for all plans, or its own.
+function tops(row) {
+  const own = data.plans.map((plan) => (plan.arenas[row] ? topOf(plan.arenas[row]) : 1));
+  return shared.ownScales ? own : own.map(() => Math.max(1, ...own));
+}
+
 function build() {
-  const rows = Math.max(...data.plans.map((plan) => plan.arenas.length));
-  const tops = Array.from({ length: rows }, (_, i) => Math.max(1, ...data.plans.map((plan) => (plan.arenas[i] ? topOf(plan.arenas[i]) : 1))));
-  for (const plan of data.plans) {
+  data.plans.forEach((plan, at) => {
     const column = make("div", "", element("plans"));
     column.className = "plan";
     plan.arenas.forEach((arena, i) => {
@@ -35,9 +38,24 @@ function build() {
       canvas.tabIndex = 0;
       canvas.setAttribute("role", "img");
       canvas.setAttribute("aria-label", heading(plan, arena));
-      maps.push(new ArenaMap(canvas, plan, arena, tops[i], shared));
+      maps.push(new ArenaMap(canvas, plan, arena, tops(i)[at], shared));
     });
-  }
+  });
+}
+
+// Offers to draw two plans at one scale, or each at its own.
+function offerScales() {
+  const scale = element("scale");
+  scale.parentElement.hidden = data.plans.length < 2;
+  scale.checked = !shared.ownScales;
+  scale.addEventListener("change", () => {
+    shared.ownScales = !scale.checked;
+    for (const map of maps) {
+      const at = data.plans.indexOf(map.plan);
+      map.top = tops(map.plan.arenas.indexOf(map.arena))[at];
+      map.showAll();
+    }
+  });
 }
 
 // Gives each row the text in which it is found, and the row that holds its bytes: itself, where these are parts with lives of their own.
@@ -145,6 +163,7 @@ function control() {
 
 build();
 offerColors();
+offerScales();
 legend();
 maps.forEach(listen);
 control();

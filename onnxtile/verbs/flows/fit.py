@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxtile.declare.option import declared
+from onnxtile.declare.option import changed, declared, narrowed, parameters, with_progress
 from onnxtile.declare.verb import Outcome
 from onnxtile.fitting.editing import copy_of
+from onnxtile.fitting.floor import floor_of
 from onnxtile.fitting.read_network import separate
-from onnxtile.fitting.result import ModelCost, obstacle_of, steps_before, steps_of
+from onnxtile.fitting.result import InputPlace, ModelCost, obstacle_at, obstacle_of, steps_before, steps_of
 from onnxtile.fitting.rewrites.rewrite import (
     ModelRewrite,
     batch_apart,
@@ -22,7 +25,6 @@ from onnxtile.fitting.rewrites.rewrite import (
     unblock,
 )
 from onnxtile.fitting.search import FitTarget, is_too_large, search
-from onnxtile.fitting.strips import Prices
 from onnxtile.fitting.write import inline
 from onnxtile.kernels.aliases import containers, kind_name
 from onnxtile.model.binding import bind, bind_leading, free_inputs, missing_sizes
@@ -30,12 +32,14 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.load import file_name, load
 from onnxtile.model.validity import check
 from onnxtile.planning.annotate import annotate, clear_plan
-from onnxtile.planning.model_plan import PlanSettings
+from onnxtile.planning.model_plan import PlanSettings, plan_model, quick_allocation
 from onnxtile.planning.result import MovementResult
+from onnxtile.report.words import readable
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import Infeasible, Mismatch, ModelError
+from onnxtile.system.progress import within
 from onnxtile.verbs.fit import CurveOptions, FitCommand, FitOptions, FitStepOptions, require_memory
 from onnxtile.verbs.flows.fit_drafts import (
     FitAttempts,
@@ -52,7 +56,7 @@ from onnxtile.verbs.flows.fit_drafts import (
 )
 from onnxtile.verbs.flows.kernels import program_in_c, settings_of
 from onnxtile.verbs.flows.results import CurvePoint, FitCurve, FittedModel, OpenSizes, agreeing, file_of, require_equal
-from onnxtile.verbs.plan import PlanOptions
+from onnxtile.verbs.plan import OVERWRITE, PlanOptions
 from onnxtile.verification.rounding import judge, within_one_step
 from onnxtile.verification.trials import Verdict
 
@@ -60,6 +64,8 @@ if TYPE_CHECKING:
     from onnxtile.arena.run import ArenaVerdict
 
 
+_PLANNED_TWICE = 1_000
+"""Nodes of the largest result that is planned once more, with its inputs in the other place."""
 _NEGLIGIBLE = 1e-4
 """The share of its MACs by which rewrites of a model may exceed the budget: the product with one pixel more."""
 
@@ -116,7 +122,8 @@ def read_subject(options: CurveOptions) -> FitSubject:
     dims = bind(model, options.single_dims, options.whole_shapes)
     leading = bind_leading(model)
     dims |= {} if leading is None else leading.dims
-    settings = replace(settings_of(PlanOptions(model)), name=file_name(options.model), dims=dims)
+    placed = PlanOptions(model, io=OVERWRITE if options.io == "inside" else options.io)
+    settings = replace(settings_of(placed), name=file_name(options.model), dims=dims)
     original = model.clone()
     inline(model)
     separate(model)
@@ -133,7 +140,7 @@ def _planned_subject(
     constants = Constants(model)
     options.progress("planning")
     planned = planned_model(opened_model(model, shapes), settings)
-    regions = regions_of(model, shapes, constants, exact=options.exact)
+    regions = regions_of(model, shapes, constants, exact=options.exact, io=settings.io)
     subject = FitSubject(options, settings, original, model, shapes, regions, planned, ModelCost(0, 0, 0, 0))
     return replace(subject, before=cost(subject.whole, planned.plan, running_nodes(model, constants)))
 
@@ -168,7 +175,8 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
             # The first of equals is written: plain, fused before it is cut, fused after that.
             others = (fused_subject(subject), replace(subject, fuses=True))
             drafts = (best, *(candidate(options, other) for other in others))
-            best = min(drafts, key=lambda draft: _worth(draft, options, subject))
+            capacity = None if options.memory is None else options.memory[1]
+            best = min(drafts, key=lambda draft: draft.worth(capacity))
     after = replace(best.cost, macs=subject.before.macs + best.extra_macs)
     fits = options.memory is None or after.arena <= options.memory[1]
     # A model with quantised islands is annotated only where its copies between memories are in the file.
@@ -185,13 +193,27 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
         subject.before,
         after,
         steps_before(rewrites) + steps_of(regions, chosen) + steps_before(fused_after),
-        None if fits else obstacle_of(best.plan, regions, chosen, is_cut_short=best.is_cut_short),
+        None if fits else best.obstacle or obstacle_of(best.plan, regions, chosen, is_cut_short=best.is_cut_short),
         verdict,
         inside,
         tiled=best.tiled,
         open_sizes=None if subject.leading is None else OpenSizes(subject.leading.options, subject.leading.sizes),
         source=file_of(options.model),
+        inputs=() if options.memories is not None else places_of_inputs(subject, best),
     )
+
+
+def places_of_inputs(subject: FitSubject, best: WrittenSchedule) -> tuple[InputPlace, ...]:
+    """Return the arenas before and after with inputs outside, and inside: one is that of the plan, one is planned beside it."""
+    is_inside = subject.settings.io == "inside"
+    settings = replace(subject.settings, io="outputs" if is_inside else "inside", overwrite_inputs=not is_inside)
+    before = plan_model(*subject.planned.opened, settings).arena_size
+    at_most = best.nodes > _PLANNED_TWICE
+    placed = quick_allocation(best.opened.unfolded, settings) if at_most else None
+    after = plan_model(*best.planned.opened, settings).arena_size if placed is None else placed.size
+    own = InputPlace(is_inside, subject.before.arena, best.plan.arena_size)
+    other = InputPlace(not is_inside, before, after, at_most)
+    return (other, own) if is_inside else (own, other)
 
 
 def candidate(options: FitOptions, subject: FitSubject) -> WrittenSchedule:
@@ -206,7 +228,7 @@ def candidate(options: FitOptions, subject: FitSubject) -> WrittenSchedule:
         )
     best, is_cut_short = cut(subject, _target(options, capacity))
     if best is None or best.plan.arena_size >= whole.plan.arena_size:
-        best = whole
+        best = replace(whole, obstacle=None if best is None else best.obstacle)
     return replace(best, plan_known=best.planned, is_cut_short=is_cut_short)
 
 
@@ -286,21 +308,49 @@ def _in_order(subject: FitSubject) -> FitSubject:
 
 
 def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSchedule | None, bool]:
-    """Return the model after rewrites with the schedule of regions written into it, and whether the bound ended the search."""
-    edited = unblocked_subject(subject)
-    if wanted.capacity is not None and not subject.options.exact:
-        # Operands of reductions that exceed the capacity are made twice, where the budget allows it.
-        most = edited.extra_left * edited.regions.network.macs
-        twice = passed_twice(edited.model, edited.shapes, edited.regions, wanted.capacity, most)
-        edited = edited if twice is None else edited.rewritten(twice, exact=False)
-    best = FitAttempts(edited, replace(wanted, extra_macs=max(edited.extra_left, 0.0))).result()
-    return best, edited.regions.is_cut_short
+    """Return the best of the model's forms with the schedule of regions written into it, and whether the bound ended the search.
+
+    The best is the one that fits for the lowest price, else the one with the smallest arena. No further form is tried where one fits as
+    it is, or nearly so. Where the bytes of single kernels show that none fits, the model stays as it is.
+    """
+    best: WrittenSchedule | None = None
+    is_cut_short = False
+    floors = [(floor_of(form.regions), form) for form in _forms(unblocked_subject(subject), wanted)]
+    floor, lowest = min(floors, key=lambda pair: pair[0].bytes)
+    if wanted.capacity is not None and floor.bytes > wanted.capacity:
+        return replace(subject.as_it_is(), obstacle=obstacle_at(floor, lowest.regions)), False
+    for form in (form for floor, form in floors if wanted.capacity is None or floor.bytes <= wanted.capacity):
+        found = FitAttempts(form, replace(wanted, extra_macs=max(form.extra_left, 0.0))).result()
+        is_cut_short |= form.regions.is_cut_short
+        if found is not None and (best is None or found.worth(wanted.capacity) < best.worth(wanted.capacity)):
+            best = found
+        if best is not None and best.is_slight and best.fits(wanted.capacity):
+            break
+    return best, is_cut_short
+
+
+_SHARES = (1.0, 0.5, 0.25)
+"""Shares of the capacity: operands of reductions that take more are made twice, where the budget allows it."""
+
+
+def _forms(edited: FitSubject, wanted: FitTarget) -> list[FitSubject]:
+    """Return the model as it is, and with operands of reductions made twice: the wide ones, then narrower ones too."""
+    most = edited.extra_left * edited.regions.network.macs
+    forms = [edited]
+    size = edited.whole.peak if wanted.capacity is None else wanted.capacity
+    for share in () if edited.options.exact else _SHARES:
+        twice = passed_twice(edited.model, edited.shapes, edited.regions, int(share * size), most)
+        form = None if twice is None else edited.rewritten(twice, exact=False)
+        if form is not None and all(form.rewrites != other.rewrites for other in forms):
+            forms.append(form)
+    return forms
 
 
 def unblocked_subject(subject: FitSubject) -> FitSubject:
     """Return the model after the rewrites that let more of it be cut; without those that take more MACs than the budget."""
-    for exact in dict.fromkeys((subject.options.exact, True)):
-        edit = unblock(subject.model, subject.shapes, exact=exact)
+    given = subject.options.exact
+    for exact, more_macs in dict.fromkeys([(given, not given), (given, False), (True, False)]):
+        edit = unblock(subject.model, subject.shapes, exact=exact, more_macs=more_macs)
         if edit is None:
             continue
         edited = subject.rewritten(edit, exact=subject.options.exact)
@@ -326,15 +376,6 @@ def _fusing(text: str, model: ir.Model) -> tuple[ModelRewrite, ...]:
     calls = (node for node in model.graph if node.op_identifier() in functions)
     nodes = tuple(node.name or "" for node in calls if is_kernel(functions[node.op_identifier()]))
     return (ModelRewrite("fuse", text, nodes),) if nodes else ()
-
-
-def _worth(result: WrittenSchedule, options: FitOptions, subject: FitSubject) -> tuple[int, float, int]:
-    """Return a key that is least for the best result: one that fits for the lowest price, and else the smallest arena."""
-    arena = result.plan.arena_size
-    over = arena if options.memory is None else max(arena - options.memory[1], 0)
-    prices, macs = Prices(), max(subject.before.macs, 1)
-    price = prices.macs * result.extra_macs / macs + prices.node * result.nodes + prices.copied * result.schedule.copied
-    return over, price, arena
 
 
 # Two memories: a model is cut for several shares of the fast one, and the one that copies the fewest bytes is written.
@@ -409,16 +450,41 @@ def curve_of(subject: FitSubject) -> FitCurve:
         # Gaps between buffers may make an arena larger than its peak.
         if point.cost.arena < points[-1].cost.arena:
             points.append(point)
-    return FitCurve(tuple(points))
+    file = file_of(subject.options.model)
+    return FitCurve(tuple(points), "" if file is None else file.name, _command(subject.options))
+
+
+def _command(options: CurveOptions) -> str:
+    """Return the command line of fit with the model and the options that differ from their defaults, without a capacity."""
+    words = ["onnxtile", "fit", str(file_of(options.model) or "model.onnx")]
+    settings, known = narrowed(CurveOptions, options), parameters(CurveOptions)
+    for name in changed(settings):
+        value, flag = getattr(settings, name), known[name].flags[0]
+        if name == "max_extra_macs":
+            words += [flag, f"{100 * value:.10g}%"]
+        elif name == "verify":
+            continue  # the command proves its result
+        elif isinstance(value, Mapping):
+            words += [word for key, size in value.items() for word in (flag, f"{key}={_size_text(size)}")]
+        else:
+            words += [flag] if value is True else [flag, str(value)]
+    return shlex.join(words)
+
+
+def _size_text(size: object) -> str:
+    """Return a size, or a whole shape, as the command line takes it."""
+    return "x".join(map(str, size)) if isinstance(size, tuple) else str(size)
 
 
 def _points(subject: FitSubject) -> Iterator[CurvePoint]:
     """Yield the cheapest schedule within each capacity; the last is the one with the least peak."""
-    peak, options = subject.before.arena, subject.options
+    peak, options, numbers = subject.before.arena, subject.options, count(2)
     while peak:
         capacity = int(_RATIO * peak)
         target = FitTarget(capacity, max(subject.extra_left, 0.0), options.max_nodes)
-        schedule = search(subject.regions, target, options.progress)
+        stage = f"point {next(numbers)}, up to {readable(capacity)} of {readable(subject.before.arena)}"
+        subject = replace(subject, options=with_progress(options, within(options.progress, stage)))
+        schedule = search(subject.regions, target, subject.options.progress)
         if schedule.peak >= peak:
             return
         peak = schedule.peak if schedule.peak <= capacity else 0

@@ -17,10 +17,10 @@ from onnxtile.fitting.editing import copy_of, known_shapes
 from onnxtile.fitting.live_bytes import ALIGNMENT, uncut_peak
 from onnxtile.fitting.read_network import island_tensors, read_network
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.result import ModelCost
+from onnxtile.fitting.result import ModelCost, Obstacle
 from onnxtile.fitting.rewrites.rewrite import ModelRewrite, UnblockedModel, token_cuts
-from onnxtile.fitting.search import FitTarget, attempts, search_soon, search_within
-from onnxtile.fitting.strips import FitSchedule
+from onnxtile.fitting.search import SLIGHT, FitTarget, attempts, search_soon, search_within
+from onnxtile.fitting.strips import FitSchedule, Prices
 from onnxtile.fitting.write import wrap, write
 from onnxtile.fusion.fuse import fuse
 from onnxtile.fusion.pattern import chosen_patterns
@@ -31,14 +31,16 @@ from onnxtile.model.opset import opset_of
 from onnxtile.model.save import raise_ir_version
 from onnxtile.planning.model_plan import PlanSettings, plan_model, quick_allocation
 from onnxtile.planning.movement.plan import plan_with_movement
+from onnxtile.planning.offsets.effort import LEVELS
 from onnxtile.planning.offsets.memories import Allocation
 from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.opened_calls import Unfolded, is_kernel, unfold
 from onnxtile.shapes.resolve import Shapes, resolve
+from onnxtile.system.progress import within
 from onnxtile.tiling.contraction import none_known
 from onnxtile.tiling.limits import TilingPolicy
 from onnxtile.tiling.tile import tile
-from onnxtile.verbs.fit import CurveOptions
+from onnxtile.verbs.fit import CurveOptions, FitOptions
 from onnxtile.verbs.flows.kernels import choose_kernels
 from onnxtile.verbs.flows.results import ModelPlan
 from onnxtile.verbs.flows.tile import raised_to_join
@@ -74,6 +76,12 @@ class FitSubject:
         return FitSchedule(tuple(self.regions.whole))
 
     @property
+    def capacity(self) -> int | None:
+        """The bytes of the memory to fit, the fast one of two; None where the smallest arena or the trade is asked for."""
+        memory = self.options.memory if isinstance(self.options, FitOptions) else None
+        return None if memory is None else memory[1]
+
+    @property
     def kernels(self) -> int:
         """The number of kernels of the search."""
         return len(self.regions.network.kernels)
@@ -86,7 +94,7 @@ class FitSubject:
 
     def rewritten(self, edit: UnblockedModel, *, exact: bool) -> FitSubject:
         """Return the model after further rewrites; with `exact`, no sum of it is added up in another order."""
-        regions = regions_of(edit.model, edit.shapes, Constants(edit.model), exact=exact)
+        regions = regions_of(edit.model, edit.shapes, Constants(edit.model), exact=exact, io=self.settings.io)
         rewrites = self.rewrites + edit.rewrites
         return replace(self, model=edit.model, shapes=edit.shapes, regions=regions, rewrites=rewrites)
 
@@ -96,6 +104,10 @@ class FitSubject:
             return written(self, self.whole)
         opened = OpenedModel(self.planned.opened, self.planned.plan.kernels)
         return WrittenSchedule(self, self.whole, self.model, self.before.nodes, opened, plan_known=self.planned)
+
+
+_FULLY_PLANNED = 500
+"""Nodes above which the plan of a model that fits with little effort gets no more: `plan` may find a smaller arena."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +125,8 @@ class WrittenSchedule:
     tiled: TileResult | None = None
     plan_known: ModelPlan | None = None
     is_cut_short: bool = False
+    obstacle: Obstacle | None = None
+    """What is in the way of the capacity, where that was known without a search."""
 
     @property
     def arena(self) -> int:
@@ -131,11 +145,22 @@ class WrittenSchedule:
 
     @cached_property
     def planned(self) -> ModelPlan:
-        """The plan of the model as `plan` makes it with its defaults, which has passed the check."""
+        """The plan of the model, which has passed the check: as `plan` makes it with its defaults, or with little effort."""
         if self.plan_known is None:
             self.subject.options.progress("planning")
-            return planned_model(self.opened, self.subject.settings)
+            settings = self.subject.settings
+            if self._needs_little_effort:
+                settings = replace(settings, order="model", effort=LEVELS["low"], bounds_orders=False)
+            return planned_model(self.opened, settings)
         return self.plan_known
+
+    @property
+    def _needs_little_effort(self) -> bool:
+        """Whether no more effort is worth it: so many nodes fit already, or more bytes live at once than may."""
+        capacity = self.subject.capacity
+        if capacity is None:
+            return False
+        return self.peak > capacity or (self.nodes > _FULLY_PLANNED and self.arena <= capacity)
 
     @property
     def plan(self) -> PlanResult:
@@ -151,6 +176,33 @@ class WrittenSchedule:
     def extra_macs(self) -> int:
         """The multiply-accumulates that are done again."""
         return self.schedule.macs - self.subject.before.macs
+
+    @property
+    def price(self) -> float:
+        """The price of the multiply-accumulates that are done again, of the nodes, and of the bytes that cutting copies."""
+        prices, macs = Prices(), max(self.subject.before.macs, 1)
+        return prices.macs * self.extra_macs / macs + prices.node * self.nodes + prices.copied * self.schedule.copied
+
+    def fits(self, capacity: int | None) -> bool:
+        """Return whether the arena is within a capacity in bytes; False for None, the smallest."""
+        return capacity is not None and self.least_known <= capacity
+
+    @property
+    def least_known(self) -> int:
+        """The bytes of the arena: of the plan where it was made, else placed with little effort."""
+        is_planned = self.plan_known is not None or "planned" in vars(self)
+        return self.plan.arena_size if is_planned else self.arena
+
+    def worth(self, capacity: int | None) -> tuple[int, float, int]:
+        """Return a key that is least for the best result: one that fits for the lowest price, and else the smallest arena."""
+        arena = self.least_known
+        over = arena if capacity is None else max(arena - capacity, 0)
+        return over, self.price, arena
+
+    @property
+    def is_slight(self) -> bool:
+        """Whether the model as it is would hardly be quicker."""
+        return self.extra_macs <= 0 and self.price - Prices().node * self.subject.before.nodes <= SLIGHT
 
     def moved(self, settings: PlanSettings) -> WrittenSchedule:
         """Return the model with the copies between two memories, and its plan, which has passed the check. Raises Infeasible."""
@@ -177,7 +229,7 @@ def written(subject: FitSubject, schedule: FitSchedule) -> WrittenSchedule:
     constants = Constants(model)
     pieces: list[list[ir.Node]] = []
     if not schedule.is_whole:
-        pieces = write(model, schedule, regions_of(model, shapes, constants), shapes, constants)
+        pieces = write(model, schedule, regions_of(model, shapes, constants, io=subject.settings.io), shapes, constants)
     if options.wrap:
         wrap(model, pieces)
     shapes = known_shapes(model, shapes)
@@ -227,10 +279,12 @@ def _checked(opened: Unfolded, plan: PlanResult) -> ModelPlan:
     return ModelPlan(opened, plan)
 
 
-def regions_of(model: ir.Model, shapes: Shapes, constants: Constants, *, exact: bool = False) -> Regions:
-    """Return the regions of a model; `exact` says that no sum may be added up in another order."""
+def regions_of(
+    model: ir.Model, shapes: Shapes, constants: Constants, *, exact: bool = False, io: str = "outputs"
+) -> Regions:
+    """Return the regions of a model; `exact` says that no sum may be added up in another order, `io` what of its ends the arena has."""
     of_islands = island_tensors(model, constants)
-    network = read_network(model, shapes, constants, of_islands, exact=exact)
+    network = read_network(model, shapes, constants, of_islands, exact=exact, io=io)
     if exact:
         return Regions(network)
     # Sums of quantised products cannot be added up in parts without a wider type.
@@ -280,9 +334,11 @@ class FitAttempts:
         """Return the schedule whose arena fits; else the one with the smallest arena; None over the bound of nodes."""
         regions = self.subject.regions
         target, last, is_cut_short = self.wanted, None, False
-        for _ in range(attempts(self.subject.kernels)):
+        most = attempts(self.subject.kernels)
+        for number in range(1, most + 1):
             find = search_soon if self.best is None or target.capacity is None else search_within
-            schedule = find(regions, target, self.subject.options.progress)
+            progress = within(self.subject.options.progress, f"attempt {number} of at most {most}")
+            schedule = find(regions, target, progress)
             is_cut_short |= regions.is_cut_short
             if schedule is not None and (last is None or schedule != last.schedule):
                 last = written(self.subject, schedule)

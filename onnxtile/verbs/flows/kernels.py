@@ -202,7 +202,7 @@ def settings_of(options: PlanOptions) -> PlanSettings:
         alignment=64 if options.alignment is None else options.alignment,
         planner=options.planner,
         order=options.order,
-        streams=options.streams,
+        streams=options.figures.streams,
         io="inside" if is_overwritten else options.io,
         overwrite_inputs=is_overwritten,
         whole_buffers=rules.whole_buffers,
@@ -233,7 +233,8 @@ def program_in_c(opened: Unfolded, plan: PlanResult, options: FitStepOptions | P
     from onnxtile.firmware.build import ProgramTarget, build
     from onnxtile.firmware.own_kernels import read_own_kernels
 
-    kernels = None if options.c_kernels is None else read_own_kernels(options.c_kernels)
+    table = options.figures.c_kernels
+    kernels = None if table is None else read_own_kernels(table)
     target = ProgramTarget(options.target_cc, options.runner, kernels)
     how = {"verify": options.verify, "weights": options.weights, "progress": options.progress, **how}
     return build(opened, plan, target=target, **how)

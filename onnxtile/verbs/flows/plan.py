@@ -9,7 +9,6 @@ import onnx_ir as ir
 from onnxtile.arena.run import ArenaVerdict, arena_run
 from onnxtile.arena.state_run import StateVerdict
 from onnxtile.check.audit import require
-from onnxtile.declare import values as option_values
 from onnxtile.declare.option import declared
 from onnxtile.declare.verb import Outcome
 from onnxtile.model.binding import bind, bind_leading, free_inputs, missing_sizes
@@ -27,8 +26,8 @@ from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import (
     NoKernel,
+    UsageError,
     about_options,
-    invalid,
 )
 from onnxtile.verbs.flows.kernels import (
     choose_kernels,
@@ -140,7 +139,6 @@ def _run_in_arena(
 def require_movement(options: PlanOptions) -> None:
     """Raise UsageError for options of a movement that make no sense together."""
     if options.movement == "none":
-        _require_none(options)
         return
     capacities = options.capacities
     if not isinstance(capacities, dict) or len(capacities) != 2:
@@ -153,24 +151,11 @@ def require_movement(options: PlanOptions) -> None:
             "{movement} is planned for one size of each dimension, not for a range", hint="give one size, the largest"
         )
     slow = list(capacities)[1]
-    for name in options.bandwidth or {}:
+    for name in options.figures.bandwidth:
         if name != slow:
             reason = f"the slow memory is {slow!r}" if name in capacities else f"no memory is named {name!r}"
-            raise invalid("bandwidth", name, reason=reason, hint=f"write {slow}=8GB/s")
-    if options.macs_per_second is not None and not options.bandwidth:
-        raise about_options(
-            "{macs_per_second} is for the time beside the copies, which needs {bandwidth}",
-            hint=f"add the bandwidth: {slow}=8GB/s",
-        )
-
-
-def _require_none(options: PlanOptions) -> None:
-    for name in ("bandwidth", "macs_per_second"):
-        if getattr(options, name) is not None:
-            raise about_options(
-                f"{{{name}}} is for plans with copies between memories",
-                hint=f"add {{movement}}, or leave {{{name}}} out",
-                movement="activations",
+            raise UsageError(
+                f"{options.target}: the bandwidth of {name!r}: {reason}", hint=f'write bandwidth.{slow} = "8GB/s"'
             )
 
 
@@ -180,9 +165,8 @@ def plan_moved(
     """Return a copy of `planned` with copies between memories, the same with its calls open, and its plan."""
     from onnxtile.planning.movement.plan import Speeds, plan_with_movement  # few plans have a movement
 
-    rates = list(option_values.read_rates(options.bandwidth or {}).values())
-    macs = None if options.macs_per_second is None else option_values.read_speed(options.macs_per_second)
-    speeds = Speeds(rates[0], macs) if rates else None
+    rates = list(options.figures.bandwidth.values())
+    speeds = Speeds(rates[0], options.figures.macs_per_second) if rates else None
     wants_weights = options.movement == "weights"
     moved = plan_with_movement(planned, known, Constants(planned), settings, weights=wants_weights, speeds=speeds)
     return moved.model, moved.opened, moved.result

@@ -36,7 +36,7 @@ from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import Infeasible, Mismatch, ModelError, ModelWarning, NoKernel, UsageError
-from onnxtile.system.progress import silent
+from onnxtile.system.progress import silent, within
 from onnxtile.system.text import LARGEST_COUNT
 from onnxtile.verbs.flows.kernels import (
     bind_ranges,
@@ -197,8 +197,9 @@ def _proof(model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOpti
     wanted = Wanted(None, options.ranges)
     verdicts: list[ArenaVerdict] = []
     is_scaled = any(arena.scaled is not None for arena in plan.formulas or ())
-    for bound_sizes, opened in _at(model, sizes, options):
-        options.progress(f"checking the plan at {listed(bound_sizes)}")
+    for number, (bound_sizes, opened) in enumerate(_at(model, sizes, options), 1):
+        progress = within(options.progress, f"size {number} of {len(sizes)}, {listed(bound_sizes)}")
+        progress("checking the plan")
         _require_planned(plan, opened)
         plans = [
             at_sizes(plan, bound_sizes, opened.model, opened.shapes, scaled=scaled)
@@ -208,7 +209,7 @@ def _proof(model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOpti
             require(opened.model, sized.claims, opened.shapes, opened.constants, plan.digest)
         for sized in (plans if not verdicts else plans[-1:]) if options.verify and not plan.states else ():
             verdict = arena_run(
-                opened.model, sized.result, opened.shapes, opened.constants, wanted=wanted, progress=options.progress
+                opened.model, sized.result, opened.shapes, opened.constants, wanted=wanted, progress=progress
             )
             verdicts.append(verdict)
             if not verdict.equal:

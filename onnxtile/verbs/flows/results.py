@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from onnxtile.arena.state_run import StateVerdict
     from onnxtile.declare.plan_document import ArenaFormula
     from onnxtile.firmware.build import Firmware
-    from onnxtile.fitting.result import FitStep, ModelCost, Obstacle
+    from onnxtile.fitting.result import FitStep, InputPlace, ModelCost, Obstacle
     from onnxtile.fusion.fuse import PatternResult
     from onnxtile.fusion.lower.driver import LoweredSite
     from onnxtile.fusion.pattern import Patterns
@@ -571,6 +571,8 @@ class FittedModel(RewrittenModel):
     arena_verdict: ArenaVerdict | None
     tiled: TileResult | None = None
     curve: FitCurve | None = None
+    inputs: tuple[InputPlace, ...] = ()
+    """The arenas with inputs outside, and inside; none for two memories."""
     open_sizes: OpenSizes | None = None
     """The sizes that were taken for dimensions which the file leaves open; None where it leaves none."""
 
@@ -586,8 +588,9 @@ class FittedModel(RewrittenModel):
             return None
         name, size = self.memory
         blocked = self.blocked_by
-        more = " ..." if blocked and len(blocked.tensors) > 3 else ""
-        where = f"; while {blocked.kernel} runs, {', '.join(blocked.tensors[:3])}{more} live" if blocked else ""
+        where = f"; {blocked.live}" if blocked and blocked.live else ""
+        if blocked and blocked.search == "floor":
+            return f"nothing fits {name} of {size:,} bytes: no way to cut the model takes less than {blocked.floor:,} bytes{where}"
         ended = "; the bound of the search ended it" if blocked and blocked.search == "bound" else ""
         gaps = self.after.arena - blocked.peak if blocked else 0
         beside = f", beside gaps of {gaps:,} bytes" if gaps else ""
@@ -622,6 +625,7 @@ class FittedModel(RewrittenModel):
             "fits": self.fits,
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
+            "inputs": [place.to_dict() for place in self.inputs],
             **self._movement,
             "steps": [step.to_dict() for step in self.steps],
             "tiled": self.tiled and self.tiled.to_dict(),
@@ -653,6 +657,10 @@ class FitCurve(VerbResult):
     verb: ClassVar[str] = "curve"
 
     points: tuple[CurvePoint, ...]
+    model: str = ""
+    """The name of the model's file; empty for a model in memory."""
+    command: str = ""
+    """The command line that makes the model of a point, with the point's arena as capacity."""
 
     @property
     def summary(self) -> str:
@@ -662,4 +670,4 @@ class FitCurve(VerbResult):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of the curve."""
-        return {"curve": [point.to_dict() for point in self.points]}
+        return {"model": self.model, "command": self.command, "curve": [point.to_dict() for point in self.points]}

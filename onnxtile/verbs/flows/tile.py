@@ -187,13 +187,13 @@ def tile(settings: TileOptions) -> TiledModel:
     """Split every matrix product of `model` into MatMul, Sum and Concat nodes within the limits; convolutions where these ask for it.
 
     `limits` are those of a limits file, and the other bounds count more than they do. With a memory, the tile is chosen that moves the
-    fewest bytes. With `peaks`, the model is tiled once for each way to add partial sums, to show the bytes that live at once; None asks
-    for that where it takes little time. With `verify`, each different product is judged against a float64 run, and the whole model is run
-    beside the original. Raises ModelError, UsageError; Infeasible where no tile meets the limits; Mismatch where a result is further off
-    than rounding explains.
+    fewest bytes. With "compare" in `accumulate`, the model is tiled once for each way to add partial sums, to show the bytes that live
+    at once. With `verify`, each different product is judged against a float64 run, and the whole model is run beside the original.
+    Raises ModelError, UsageError; Infeasible where no tile meets the limits; Mismatch where a result is further off than rounding
+    explains.
     """
     limits, options, progress = settings.bounds, settings.manner, settings.progress
-    dims, shapes, peaks, verify = settings.single_dims, settings.whole_shapes, settings.peaks, settings.verify
+    dims, shapes, peaks, verify = settings.single_dims, settings.whole_shapes, settings.compares, settings.verify
     progress("reading the model")
     original = _read(settings.model, dims, shapes)
     tiled, nodes_before = original.clone() if verify else original, original.graph.num_nodes()
@@ -296,7 +296,7 @@ def _hints(result: TileResult) -> dict[str, str]:
     return {
         site.node: "its partial sums leave the range or the digits of "
         f"{site.contraction.dtype.name.lower()}: "
-        + ("--accumulate-type float32 adds them in float32" if site.contraction.sums is None else "raise --max-k")
+        + ("--accumulate float32 adds them in float32" if site.contraction.sums is None else "raise K of --max")
         for site in halves
     }
 

@@ -137,12 +137,12 @@ g (float[1,3,32,16] x) => (float[1,2,32,16] y) {
     proto.graph.node[1].input[4] = "variance"
     proto.graph.initializer.append(onnx.helper.make_tensor("variance", onnx.TensorProto.FLOAT, [2], [1, 2]))
     fitted = onnxtile.fit(proto, smallest=True, max_extra_macs="1%")
-    steps = {step.kind: step for step in fitted.steps}
-    assert steps["rewrite"].nodes == ("mean",)
+    text = "the mean is taken before the pointwise convolution"
+    assert [step.nodes for step in fitted.steps if step.text.endswith(text)] == [("mean",)]
     assert fitted.before.macs < fitted.after.macs <= 1.01 * fitted.before.macs
     without = onnxtile.fit(proto, smallest=True, max_extra_macs="0%")
     assert without.after.macs <= without.before.macs
-    assert "rewrite" not in {step.kind for step in without.steps}
+    assert not any(step.text.endswith(text) for step in without.steps)
     assert fitted.after.arena < without.after.arena
     assert fitted.verdict is not None and fitted.verdict.equal
 
@@ -204,7 +204,7 @@ g (float[1,4,32,32] x) => (float[1,4,32,32] y) {{
 def test_a_tensor_that_its_means_scale_is_made_twice(gate: str) -> None:
     made = scaled_by_its_means(gate)
     fitted = onnxtile.fit(made, capacity="80KiB", max_extra_macs="40%")
-    assert [step.nodes for step in fitted.steps if step.kind == "rewrite"] == [("mean",)]
+    assert [step.nodes for step in fitted.steps if step.kind == "rewrite"] == [("mean",)] * 2
     assert fitted.before.arena > 150 * 1024
     assert fitted.after.arena <= 80 * 1024
     assert 1.05 * fitted.before.macs < fitted.after.macs <= 1.4 * fitted.before.macs

@@ -1,0 +1,337 @@
+"""Kernels in C that are written here: where emx-onnx-cgen rounds otherwise than the operator's own runtime, or takes more memory.
+
+A template is a function of loops, as emx-onnx-cgen writes one: sizes are whole numbers in the text, and its parameters are the operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import onnx
+from onnx import helper
+
+from onnxtile.firmware.program import DistinctKernel, TensorForm
+
+HEAD = "#include <math.h>\n#include <stdbool.h>\n#include <stdint.h>\n#include <string.h>\n\n#define idx_t int32_t\n"
+"""What templates need where no kernel is by emx-onnx-cgen."""
+
+
+@dataclass(frozen=True)
+class KernelText:
+    """A kernel in C: helpers, in which `KERNEL` is the name of the function, and the body. Its parameters are the operands in use."""
+
+    before: str
+    body: str
+    operands: tuple[str, ...]
+
+
+class _Kernel:
+    """A node with its operands and results by place."""
+
+    def __init__(self, kernel: DistinctKernel) -> None:
+        self.node = onnx.NodeProto.FromString(kernel.node)
+        self.of_island = kernel.of_island
+        self._forms = dict(kernel.tensors)
+        self.attributes = {one.name: helper.get_attribute_value(one) for one in self.node.attribute}
+
+    def name(self, place: int) -> str:
+        """Return the operand at `place`, empty where it is left out."""
+        return self.node.input[place] if place < len(self.node.input) else ""
+
+    def result(self, place: int) -> str:
+        """Return the result at `place`, empty where it is left out."""
+        return self.node.output[place] if place < len(self.node.output) else ""
+
+    def form(self, name: str) -> TensorForm:
+        """Return the type of an operand or result."""
+        return self._forms[name]
+
+
+def template_of(kernel: DistinctKernel) -> KernelText | None:
+    """Return the text of `kernel`; None for one that is emx-onnx-cgen's."""
+    if not kernel.node:
+        return None
+    make = _TEMPLATES.get(kernel.op_type)
+    return None if make is None else make(_Kernel(kernel))
+
+
+def _filled(text: str, holes: Mapping[str, object]) -> str:
+    for hole, value in holes.items():
+        text = text.replace(f"${{{hole}}}", str(value))
+    return text
+
+
+# A sum of tensors in 8 bits, as onnxruntime computes it.
+#
+# By the documents (onnxruntime's docs/ContribOperators.md) it is (a_scale · (a - a_zero) + b_scale · (b - b_zero)) / c_scale + c_zero. Of
+# 3.9 million pairs, emx-onnx-cgen's text rounds 8 otherwise than that in exact numbers, and onnxruntime 628. It multiplies by
+# quotients of scales, and adds in one rounding each (`fmaf`, on processors that have it). A model in this operator was checked
+# with onnxruntime, so its bytes are those of that kernel.
+
+_SUM = """\
+    const float ratio_a = ${a_scale}[0] / ${c_scale}[0], ratio_b = ${b_scale}[0] / ${c_scale}[0];
+    const float fixed = (float)${c_zero}[0] - fmaf(ratio_a, (float)${a_zero}[0], ratio_b * (float)${b_zero}[0]);
+    for (idx_t i = 0; i < ${count}; ++i) {
+        const float sum = nearbyintf(fmaf((float)${a}[i], ratio_a, fmaf((float)${b}[i], ratio_b, fixed)));
+        ${c}[i] = (${type})(sum < ${low}.0f ? ${low}.0f : sum > ${high}.0f ? ${high}.0f : sum);
+    }
+"""
+
+
+def _sum(kernel: _Kernel) -> KernelText | None:
+    """Return QLinearAdd of two tensors of one size; others, and islands, which round as floats do, are emx-onnx-cgen's."""
+    names = [kernel.name(place) for place in range(8)]
+    a, b, c = names[0], names[3], kernel.result(0)
+    if kernel.of_island or not all(names) or not kernel.form(a).sizes == kernel.form(b).sizes == kernel.form(c).sizes:
+        return None
+    is_signed = kernel.form(c).dtype == onnx.TensorProto.INT8
+    parts = ("a", "a_scale", "a_zero", "b", "b_scale", "b_zero", "c_scale", "c_zero")
+    holes = {**dict(zip(parts, names, strict=True)), "c": c, "count": prod(kernel.form(c).sizes)}
+    limits = (
+        {"type": "int8_t", "low": "-128", "high": "127"}
+        if is_signed
+        else {"type": "uint8_t", "low": "0", "high": "255"}
+    )
+    return KernelText("", _filled(_SUM, holes | limits), tuple(dict.fromkeys((*names, c))))
+
+
+# A layer of gated recurrent units: the state is in the result, and two or three rows of gates are beside it.
+
+_DOT = """\
+static float KERNEL_dot(const float *a, const float *b, idx_t count, float sum) {
+    for (idx_t i = 0; i < count; ++i) sum += a[i] * b[i];
+    return sum;
+}
+static float KERNEL_sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+"""
+_GRU = """\
+    for (idx_t d = 0; d < ${directions}; ++d) {
+        const bool is_backwards = ${backwards};
+        const float *const w = ${w} + d * ${gates} * ${inputs};
+        const float *const r = ${r} + d * ${gates} * ${units};
+        for (idx_t batch = 0; batch < ${batches}; ++batch) {
+            float update[${units}], reset[${units}]${more};
+            float *const state = ${state};
+            for (idx_t i = 0; i < ${units}; ++i) state[i] = ${first};
+            for (idx_t step = 0; step < ${steps}; ++step) {
+                const idx_t at = is_backwards ? ${steps} - 1 - step : step;
+                const float *const x = ${x} + (at * ${batches} + batch) * ${inputs};
+                for (idx_t i = 0; i < ${units}; ++i) {
+                    const idx_t j = i + ${units};
+                    float z = 0.0f, q = 0.0f;
+                    for (idx_t k = 0; k < ${inputs}; ++k) {
+                        z += x[k] * w[i * ${inputs} + k];
+                        q += x[k] * w[j * ${inputs} + k];
+                    }
+                    for (idx_t k = 0; k < ${units}; ++k) {
+                        z += state[k] * r[i * ${units} + k];
+                        q += state[k] * r[j * ${units} + k];
+                    }
+                    update[i] = KERNEL_sigmoid(z${bias_z});
+                    reset[i] = KERNEL_sigmoid(q${bias_q});
+                }
+${candidate}
+                for (idx_t i = 0; i < ${units}; ++i) state[i] = (1.0f - update[i]) * tanhf(${next}[i]) + update[i] * state[i];
+${row}
+            }
+        }
+    }
+"""
+_RESET_AFTER = """\
+                for (idx_t i = 0; i < ${units}; ++i) {
+                    const idx_t j = i + 2 * ${units};
+                    const float recurrent = KERNEL_dot(state, r + j * ${units}, ${units}, 0.0f)${bias_r};
+                    reset[i] = KERNEL_dot(x, w + j * ${inputs}, ${inputs}, 0.0f) + reset[i] * recurrent${bias_h};
+                }"""
+_RESET_BEFORE = """\
+                for (idx_t i = 0; i < ${units}; ++i) reset[i] *= state[i];
+                for (idx_t i = 0; i < ${units}; ++i) {
+                    const idx_t j = i + 2 * ${units};
+                    const float seen = KERNEL_dot(x, w + j * ${inputs}, ${inputs}, 0.0f);
+                    next[i] = KERNEL_dot(reset, r + j * ${units}, ${units}, seen)${bias_h}${bias_r};
+                }"""
+_DIRECTIONS = {b"forward": "false", b"reverse": "true", b"bidirectional": "d == 1"}
+
+
+def _gru(kernel: _Kernel) -> KernelText | None:
+    """Return a GRU of float32 with its usual functions, whose last state is a result; others are emx-onnx-cgen's.
+
+    https://onnx.ai/onnx/operators/onnx__GRU.html has the formulas.
+    """
+    x, w, r, bias, lengths, first = (kernel.name(place) for place in range(6))
+    rows, last = kernel.result(0), kernel.result(1)
+    usual = {"direction", "hidden_size", "linear_before_reset"}
+    if not last or lengths or kernel.form(x).dtype != onnx.TensorProto.FLOAT or not kernel.attributes.keys() <= usual:
+        return None
+    steps, batches, inputs = kernel.form(x).sizes
+    directions, _, units = kernel.form(r).sizes
+    after = bool(kernel.attributes.get("linear_before_reset", 0))
+    biases = {f"bias_{gate}": "" for gate in "zqhr"}
+    if bias:
+        b = f"{bias}[d * 6 * {units} + i"
+        biases = {
+            "bias_z": f" + {b}] + {b} + 3 * {units}]",
+            "bias_q": f" + {b} + {units}] + {b} + 4 * {units}]",
+            "bias_h": f" + {b} + 2 * {units}]",
+            "bias_r": f" + {b} + 5 * {units}]",
+        }
+    place = f"(d * {batches} + batch) * {units}"
+    holes = {
+        **{"x": x, "w": w, "r": r, **biases},
+        **{"steps": steps, "batches": batches, "inputs": inputs, "units": units},
+        **{"directions": directions, "gates": 3 * units},
+        "backwards": _DIRECTIONS[kernel.attributes.get("direction", b"forward")],
+        "more": "" if after else f", next[{units}]",
+        "next": "reset" if after else "next",
+        "state": f"{last} + {place}",
+        "first": f"{first}[{place} + i]" if first else "0.0f",
+        "row": f"                memcpy({rows} + ((at * {directions} + d) * {batches} + batch) * {units}, state, {units} * sizeof(float));"
+        if rows
+        else "",
+    }
+    text = _filled(_GRU.replace("${candidate}", _RESET_AFTER if after else _RESET_BEFORE), holes)
+    lines = (line for line in text.splitlines(keepends=True) if line.strip())
+    operands = tuple(name for name in (x, w, r, bias, first, rows, last) if name)
+    return KernelText(_DOT, "".join(lines), operands)
+
+
+# A convolution over images. No condition is inside the innermost loop: the rows and columns of the kernel that are on the image are known
+# before. Where an element of the result is a sum over many channels, that loop is over these.
+
+_CONVOLUTION = """\
+    for (idx_t o = 0; o < ${channels}; ++o) {
+        const ${x_type} *const image = ${x} + o / ${channels_of_group} * ${depth} * ${area};
+        const ${w_type} *const filter = ${w} + o * ${depth} * ${kernel};
+${before}
+        for (idx_t i = 0; i < ${result_rows}; ++i) {
+            const idx_t top = i * ${row_stride} - ${rows_before};
+            const idx_t row = top < 0 ? -top : 0, row_end = ${rows} - top < ${kernel_rows} ? ${rows} - top : ${kernel_rows};
+            for (idx_t j = 0; j < ${result_columns}; ++j) {
+                const idx_t left = j * ${column_stride} - ${columns_before};
+                const idx_t column = left < 0 ? -left : 0;
+                const idx_t column_end = ${columns} - left < ${kernel_columns} ? ${columns} - left : ${kernel_columns};
+                ${sum_type} sum = ${first};
+${loops}
+                ${y}[(o * ${result_rows} + i) * ${result_columns} + j] = ${stored};
+            }
+        }
+    }
+"""
+_POINTWISE = """\
+    for (idx_t o = 0; o < ${channels}; ++o) {
+        const ${x_type} *const image = ${x} + o / ${channels_of_group} * ${depth} * ${area};
+        const ${w_type} *const filter = ${w} + o * ${depth};
+${before}
+        for (idx_t i = 0; i < ${result_rows}; ++i) {
+            for (idx_t j = 0; j < ${result_columns}; ++j) {
+                const ${x_type} *a = image + i * ${row_stride} * ${columns} + j * ${column_stride};
+                ${sum_type} sum = ${first};
+                for (idx_t c = 0; c < ${depth}; ++c, a += ${area}) sum += ${product};
+                ${y}[(o * ${result_rows} + i) * ${result_columns} + j] = ${stored};
+            }
+        }
+    }
+"""
+_OVER_CHANNELS = """\
+                for (idx_t k = row; k < row_end; ++k) {
+                    for (idx_t l = column; l < column_end; ++l) {
+                        const ${x_type} *a = image + (top + k) * ${columns} + left + l;
+                        const ${w_type} *b = filter + k * ${kernel_columns} + l;
+                        for (idx_t c = 0; c < ${depth}; ++c, a += ${area}, b += ${kernel}) sum += ${product};
+                    }
+                }"""
+_OVER_COLUMNS = """\
+                for (idx_t c = 0; c < ${depth}; ++c) {
+                    for (idx_t k = row; k < row_end; ++k) {
+                        const ${x_type} *const a = image + c * ${area} + (top + k) * ${columns} + left;
+                        const ${w_type} *const b = filter + c * ${kernel} + k * ${kernel_columns};
+                        for (idx_t l = column; l < column_end; ++l) sum += ${product};
+                    }
+                }"""
+_ROUNDED = """\
+        const int32_t x_zero = ${x_zero}[0], w_zero = ${w_zero}[${w_zero_at}];
+        const float scale = ${x_scale}[0] * ${w_scale}[${w_scale_at}] / ${y_scale}[0], zero = (float)${y_zero}[0];
+"""
+_CLAMPED = """\
+static ${type} KERNEL_rounded(float value, float zero) {
+    const float nearest = nearbyintf(value) + zero;
+    return (${type})(nearest < ${low} ? ${low} : nearest > ${high} ? ${high} : nearest);
+}
+"""
+_CTYPES: Mapping[int, str] = {
+    onnx.TensorProto.FLOAT: "float",
+    onnx.TensorProto.INT8: "int8_t",
+    onnx.TensorProto.UINT8: "uint8_t",
+}
+_LIMITS: Mapping[int, tuple[str, str]] = {
+    onnx.TensorProto.INT8: ("-128.0f", "127.0f"),
+    onnx.TensorProto.UINT8: ("0.0f", "255.0f"),
+}
+_LEAST_DEPTH = 4
+"""Channels from which the innermost loop is over them."""
+
+
+def _convolution(kernel: _Kernel) -> KernelText | None:
+    """Return a Conv or QLinearConv of one image without dilation or automatic padding; others are emx-onnx-cgen's.
+
+    QLinearConv is rounded as emx-onnx-cgen and onnxruntime do: the sum in 32 bits times x_scale · w_scale / y_scale, to the nearest even.
+    """
+    is_rounded = kernel.node.op_type == "QLinearConv"
+    x, w, bias = (kernel.name(place) for place in ((0, 3, 8) if is_rounded else (0, 1, 2)))
+    y = kernel.result(0)
+    sizes, weights, result = (kernel.form(name).sizes for name in (x, w, y))
+    attributes = kernel.attributes
+    if len(sizes) != 4 or sizes[0] != 1 or kernel.form(x).dtype not in _CTYPES or kernel.form(y).dtype not in _CTYPES:
+        return None
+    if attributes.get("auto_pad", b"NOTSET") != b"NOTSET" or set(attributes.get("dilations", [1])) != {1}:
+        return None
+    rows, columns = attributes.get("strides", [1, 1])
+    pads = attributes.get("pads", [0] * 4)
+    holes: dict[str, object] = {
+        **{"x": x, "w": w, "y": y, "x_type": _CTYPES[kernel.form(x).dtype], "w_type": _CTYPES[kernel.form(w).dtype]},
+        **{"channels": result[1], "channels_of_group": result[1] // attributes.get("group", 1), "depth": weights[1]},
+        **{"rows": sizes[2], "columns": sizes[3], "area": sizes[2] * sizes[3]},
+        **{"kernel_rows": weights[2], "kernel_columns": weights[3], "kernel": weights[2] * weights[3]},
+        **{"result_rows": result[2], "result_columns": result[3], "row_stride": rows, "column_stride": columns},
+        **{"rows_before": pads[0], "columns_before": pads[1]},
+        **{"sum_type": "float", "first": f"{bias}[o]" if bias else "0", "before": "", "stored": "sum"},
+    }
+    operands, low, high = [x, w, bias, y], "", ""
+    if is_rounded:
+        names = dict(
+            zip(
+                ("x_scale", "x_zero", "w_scale", "w_zero", "y_scale", "y_zero"),
+                map(kernel.name, (1, 2, 4, 5, 6, 7)),
+                strict=True,
+            )
+        )
+        low, high = _LIMITS[kernel.form(y).dtype]
+        each = {
+            f"{name}_at": "o" if prod(kernel.form(names[name]).sizes) > 1 else "0" for name in ("w_zero", "w_scale")
+        }
+        holes |= {
+            "sum_type": "int32_t",
+            "stored": "KERNEL_rounded((float)sum * scale, zero)",
+            "before": _ROUNDED,
+            **names,
+            **each,
+        }
+        operands += names.values()
+    is_pointwise = weights[2:] == (1, 1) and not any(pads)
+    is_deep = weights[1] >= _LEAST_DEPTH
+    loops = "" if is_pointwise else _OVER_CHANNELS if is_deep else _OVER_COLUMNS
+    pair = ("*a", "filter[c]") if is_pointwise else ("*a", "*b") if is_deep else ("a[l]", "b[l]")
+    product = "({} - x_zero) * ({} - w_zero)" if is_rounded else "{} * {}"
+    text = (_POINTWISE if is_pointwise else _CONVOLUTION).replace("${loops}", loops)
+    text = _filled(_filled(text, {"product": product.format(*pair), "before": holes.pop("before")}), holes)
+    lines = (line for line in text.splitlines(keepends=True) if line.strip())
+    helper = _filled(_CLAMPED, {"type": _CTYPES[kernel.form(y).dtype], "low": low, "high": high}) if is_rounded else ""
+    return KernelText(helper, "".join(lines), tuple(dict.fromkeys(name for name in operands if name)))
+
+
+_TEMPLATES: Mapping[str, Callable[[_Kernel], KernelText | None]] = {
+    **{"Conv": _convolution, "QLinearConv": _convolution},
+    **{"GRU": _gru, "QLinearAdd": _sum},
+}

@@ -1,0 +1,133 @@
+"""Kernels of C whose text is ours compute what onnxruntime does: sums in 8 bits by the byte, gated recurrent units in all forms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx.parser
+import pytest
+from onnx import numpy_helper
+
+pytest.importorskip("emx_onnx_cgen", reason="the extra c is not installed")
+
+import onnxtile
+from models.make_quantised import FORMS
+from onnxtile.firmware.build import build
+from onnxtile.model.feeds import Wanted
+from onnxtile.system.runtime import Array
+from tests.firmware.test_program import built, needs_cc, opened_of
+
+BYTES = np.arange(256, dtype=np.uint8)
+
+
+@needs_cc
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_sum_in_8_bits_has_the_bytes_of_onnxruntime(dtype: type, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    kind = np.dtype(dtype).name
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+        g ({kind}[2, 32768] a, {kind}[2, 32768] b) => ({kind}[2, 32768] c) {{
+            c = com.microsoft.QLinearAdd(a, sa, za, b, sb, zb, sc, zc)
+        }}"""
+    )
+    for name in ("a", "b", "c"):
+        scale = np.asarray(np.exp(random.normal() / 2 - 3), np.float32)
+        zero: Array = np.asarray(random.integers(0, 128), dtype)
+        model.graph.initializer.append(numpy_helper.from_array(scale, f"s{name}"))
+        model.graph.initializer.append(numpy_helper.from_array(zero, f"z{name}"))
+    sides = {"a": np.repeat(BYTES, 256), "b": np.tile(BYTES, 256)}
+    given = Wanted({name: array.view(dtype).reshape(2, 32768) for name, array in sides.items()})
+    planned = onnxtile.plan(model, verify=False)
+    proof = build(opened_of(planned), planned.plan, wanted=given).proof
+    # A processor without fused multiply-adds rounds twice in onnxruntime.
+    is_fused = any(word in Path("/proc/cpuinfo").read_text("utf-8").split() for word in ("fma", "asimd"))
+    assert proof.equal and proof.outputs[0].max_abs <= (0 if is_fused else 1)
+
+
+@needs_cc
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize(("more", "results"), [("", " , last"), ("b", "y, last"), ("b, , h", " , last")])
+def test_gated_recurrent_units_keep_their_state_in_the_result(
+    direction: str, after: int, more: str, results: str
+) -> None:
+    random, directions = np.random.default_rng(0), 2 if direction == "bidirectional" else 1
+    rows = f"float[7, {directions}, 2, 5] y, " if "y" in results else ""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float[7, 2, 3] x, float[{directions}, 2, 5] h) => ({rows}float[{directions}, 2, 5] last) {{
+            {results} = GRU <direction = "{direction}", hidden_size = 5, linear_before_reset = {after}>
+                (x, w, r{", " if more else ""}{more})
+        }}"""
+    )
+    for name, shape in (("w", (15, 3)), ("r", (15, 5)), ("b", (30,))):
+        array = random.normal(size=(directions, *shape)).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    made = built(model)
+    assert made.proof.equal and "H_prev" not in made.source.code
+
+
+@needs_cc
+@pytest.mark.parametrize("attributes", ["clip = 1.0", 'activations = ["Sigmoid", "Relu"]'])
+def test_other_recurrent_units_are_not_ours(attributes: str) -> None:
+    random = np.random.default_rng(0)
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float[7, 2, 3] x) => (float[1, 2, 5] last) {{
+            , last = GRU <hidden_size = 5, {attributes}> (x, w, r)
+        }}"""
+    )
+    for name, shape in (("w", (15, 3)), ("r", (15, 5))):
+        array = random.normal(size=(1, *shape)).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    made = built(model)
+    assert made.proof.equal and "H_prev" in made.source.code
+
+
+CONVOLUTIONS = [
+    ("1, 3, 9, 8", "6, 3, 3, 3", "pads = [1, 1, 1, 1]"),
+    ("1, 8, 9, 8", "6, 8, 3, 2", "pads = [1, 0, 2, 1], strides = [2, 1]"),
+    ("1, 8, 5, 5", "4, 2, 1, 1", "group = 4, strides = [2, 2]"),
+    ("1, 6, 7, 9", "6, 1, 5, 3", "group = 6, pads = [4, 2, 2, 0]"),
+    ("1, 4, 2, 2", "8, 1, 3, 3", "group = 4, pads = [3, 3, 3, 3], strides = [3, 3]"),
+    ("1, 5, 4, 4", "3, 5, 1, 1", ""),
+]
+OTHER_CONVOLUTIONS = [
+    ("2, 3, 6, 6", "4, 3, 3, 3", ""),
+    ("1, 3, 9, 9", "4, 3, 3, 3", "dilations = [2, 2]"),
+    ("1, 3, 9, 9", "4, 3, 3, 3", 'auto_pad = "SAME_UPPER"'),
+    ("1, 3, 9", "4, 3, 3", ""),
+]
+
+
+@needs_cc
+@pytest.mark.parametrize("form", ["float", "qoperator-per-channel", "qoperator-u8s8"])
+@pytest.mark.parametrize(
+    ("sizes", "weight", "attributes", "ours"),
+    [(*case, True) for case in CONVOLUTIONS] + [(*case, False) for case in OTHER_CONVOLUTIONS],
+)
+def test_convolutions_of_all_shapes(
+    form: str, sizes: str, weight: str, attributes: str, ours: bool, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(0)
+    shape = [int(size) for size in weight.split(", ")]
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float[{sizes}] x) => (float y) {{
+            c = Conv <kernel_shape = {shape[2:]}{", " if attributes else ""}{attributes}> (x, w, b)
+            y = Relu(c)
+        }}"""
+    )
+    for name, size in (("w", tuple(shape)), ("b", (shape[0],))):
+        model.graph.initializer.append(numpy_helper.from_array(random.normal(size=size).astype(np.float32), name))
+    model = onnx.shape_inference.infer_shapes(model)
+    onnx.save(model, tmp_path / "model.onnx")
+    if form != "float":
+        FORMS[form](tmp_path / "model.onnx", tmp_path / "model.onnx")
+    made = built(tmp_path / "model.onnx")
+    results = made.proof.results
+    assert made.proof.equal and (results is None or results.one_step == 0)
+    assert ("row_end" in made.source.code or "a +=" in made.source.code) == ours
