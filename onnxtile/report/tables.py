@@ -309,7 +309,7 @@ _BOUND: dict[str, Shown] = {
 }
 _CHOSEN = {**_CHOICE, **_BOUND}
 _LEVELS: dict[str, Shown] = {
-    "level": "level",
+    **{name: name for name in ("where", "count", "level")},
     **{name: shown for name, shown in _CHOICE.items() if name != "nodes"},
     **_BOUND,
     "limited by": lambda level: _limited_by(level["limited_by"]),
@@ -364,12 +364,22 @@ def _choices(tiled: Iterable[ResultJson]) -> list[Table | Text]:
         return []
     most = max(chosen, key=lambda choice: choice["bytes_moved"])
     of_one_level = [choice for choice in chosen if "levels" not in choice]
-    levels = [{**choice, **level} for choice in chosen for level in choice.get("levels", ())]
+    levels = _levels([choice for choice in chosen if "levels" in choice])
     return [
         *([table_together("tiles chosen", _CHOSEN, of_one_level)] if of_one_level else []),
-        *([table_together("tiles chosen, on two levels", _LEVELS, levels)] if levels else []),
+        *([table_of("tiles chosen, on two levels", _LEVELS, levels)] if levels else []),
         table_of(f"nodes against bytes: {most['node']}", _CHOICE, most["trade"]),
     ]
+
+
+def _levels(choices: Iterable[ResultJson]) -> list[ResultJson]:
+    """Return a row for each level; those of one layer, or of equal layers, follow one another."""
+    rows: list[ResultJson] = []
+    for choice in together(choices, lambda choice: str(choice["levels"])):
+        outer, *inside = choice["levels"]
+        rows += [{**outer, "where": choice["where"], "count": choice["count"]}]
+        rows += [{**level, "where": "", "count": ""} for level in inside]
+    return rows
 
 
 def _limited_by(limits: Mapping[str, str | None]) -> str:

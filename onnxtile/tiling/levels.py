@@ -25,7 +25,7 @@ AXES = "mkn"
 
 
 @dataclass(frozen=True)
-class Inside:
+class InnerTiles:
     """What the tiles inside outer tiles do with the best loops; numbers or arrays.
 
     There are `count` outer tiles. `order` is the place of the loops in `ORDERS`, `moved` the bytes between memory and array, and `reads`
@@ -89,7 +89,7 @@ class Nest:
         """Return how many blocks of the operand along two of M, K and N, as "mk", are read by the array."""
         return sum(times * loads(operand, order, each) for times, _, each in self._kinds(outer))
 
-    def best(self, outer: Steps) -> Inside:
+    def best(self, outer: Steps) -> InnerTiles:
         """Return the first loops that move at most 5 % more bytes than the best, K innermost first, and what they do."""
         moved = np.stack([np.asarray(self.moved(outer, order)) for order in ORDERS])
         best = np.argmax(moved * 100 <= moved.min(axis=0) * (100 + SLACK), axis=0)
@@ -99,7 +99,7 @@ class Nest:
 
         left, right = (taken([self.loads(operand, outer, order) for order in ORDERS]) for operand in ("mk", "kn"))
         count = prod(-(-size // step) for size, step in zip(self.sizes, outer, strict=True))
-        return Inside(count, best, taken(list(moved)), (left, right))
+        return InnerTiles(count, best, taken(list(moved)), (left, right))
 
     def _kinds(self, outer: Steps) -> Iterator[tuple[Any, Steps, Mapping[str, Any]]]:
         """Yield the kinds of outer tiles: how many there are, their elements and their tiles along M, K and N.

@@ -58,7 +58,7 @@ class Limits:
     multiples. `largest_elements` and `largest_bytes` bound each block that a tile reads or makes, `memory` all blocks of one tile
     together, in bytes; all count the whole batch. `dtypes` are the element types of factors that the hardware takes, with numpy's names.
     `window` requests that convolutions are cut, and bounds their tiles; None leaves them whole. With `outer_memory`, in bytes, tiles have
-    two levels: all blocks of one outer tile fit into that memory together, and each outer tile is cut into tiles within `m`, `k` and `n`.
+    two levels: all blocks of one outer tile fit into that memory together. Each outer tile is cut into tiles within `m`, `k` and `n`.
     `operators` are the limits of single operators.
     """
 

@@ -212,7 +212,7 @@ def test_tiles_of_two_levels(
         return
     m, k, n = sizes
     multiples = (1, multiple if bounds[1] is None or bounds[1] % multiple == 0 else 1, 1)
-    limits = Limits(*bounds, multiples, outer_memory=memory)
+    limits = Limits(bounds[0], bounds[1], bounds[2], multiples, outer_memory=memory)
     case = bench.case(m=m, k=k, n=n, constants=constants, trans_a=trans, trans_b=trans, bias=(n,), opset=opset)
     tiled = bench.judge(case, limits, TilingPolicy(accumulate=accumulate))
     assert all(verdict.passed for verdict in tiled.verdicts()), tiled.verdicts()
