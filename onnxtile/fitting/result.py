@@ -19,13 +19,17 @@ from onnxtile.planning.result import PlanResult
 
 @dataclass(frozen=True)
 class ModelCost(JsonFields):
-    """The costs of a model: the bytes of its arena and of its peak, multiply-accumulates, nodes, and the bytes that cutting copies."""
+    """The costs of a model: the bytes of its arena and of its peak, multiply-accumulates, nodes, and the bytes that cutting copies.
+
+    `seconds` are an estimate of its time, by the speeds of a target.
+    """
 
     arena: int
     peak: int
     macs: int
     nodes: int
     copied: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)

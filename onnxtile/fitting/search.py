@@ -16,7 +16,17 @@ from typing import TypeAlias
 
 from onnxtile.fitting.live_bytes import ALIGNMENT
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.strips import WHOLE, Cut, FitSchedule, PiecesOfTensors, Prices, RegionCost, read_whole, row_pieces
+from onnxtile.fitting.strips import (
+    USUAL_PRICES,
+    WHOLE,
+    Cut,
+    FitSchedule,
+    PiecesOfTensors,
+    Prices,
+    RegionCost,
+    read_whole,
+    row_pieces,
+)
 from onnxtile.system.progress import Progress, silent
 
 # The ways to cut one region that fit a number of bytes: strips, rows computed again, and chunks of hidden channels.
@@ -571,6 +581,8 @@ class FitTarget:
     capacity: int | None
     extra_macs: float
     nodes: int | None = None
+    prices: Prices = USUAL_PRICES
+    """What further work costs: shares of the time of the network as it is."""
 
     def is_met(self, schedule: FitSchedule, macs: int) -> bool:
         """Return whether a schedule of a network of so many multiply-accumulates meets everything."""
@@ -623,10 +635,12 @@ def search_within(regions: Regions, wanted: FitTarget, progress: Progress = sile
     is_cut_short, misses = regions.is_cut_short, 0
     limit, regions.limit = regions.limit, min(regions.limit, regions.counted + _BELOW)
     for capacity in rungs_below(regions, wanted.capacity):
-        if misses >= _MISSES or regions.counted >= regions.limit or _is_slight(regions, best):
+        if misses >= _MISSES or regions.counted >= regions.limit or _is_slight(regions, best, wanted):
             break
         lower = _within(regions, capacity, wanted, (PathSearch, PiecesSearch), progress, 1)
-        is_better = lower is not None and (best is None or _price(regions, lower) < _price(regions, best))
+        is_better = lower is not None and (
+            best is None or _price(regions, lower, wanted) < _price(regions, best, wanted)
+        )
         best, misses = (lower, 0) if is_better else (best, misses + 1)
     regions.is_cut_short, regions.limit = is_cut_short, limit
     return best
@@ -642,16 +656,15 @@ def rungs_below(regions: Regions, capacity: int) -> Iterator[int]:
         number += 1
 
 
-def _is_slight(regions: Regions, schedule: FitSchedule | None) -> bool:
+def _is_slight(regions: Regions, schedule: FitSchedule | None, wanted: FitTarget) -> bool:
     """Return whether a schedule is hardly slower than the model as it is, so that no other is looked for."""
     if schedule is None:
         return False
-    return schedule.macs <= regions.network.macs and _price(regions, schedule) <= SLIGHT
+    return schedule.macs <= regions.network.macs and _price(regions, schedule, wanted) <= SLIGHT
 
 
-def _price(regions: Regions, schedule: FitSchedule) -> float:
-    prices = Prices()
-    return sum(prices.of(region, regions.network) for region in schedule.regions)
+def _price(regions: Regions, schedule: FitSchedule, wanted: FitTarget) -> float:
+    return sum(wanted.prices.of(region, regions.network) for region in schedule.regions)
 
 
 def _at_depths(regions: Regions, capacity: int, wanted: FitTarget, progress: Progress) -> FitSchedule | None:
@@ -723,7 +736,7 @@ def _is_spent(regions: Regions, most: int | None) -> bool:
 def _within(
     regions: Regions, capacity: int, wanted: FitTarget, ways: Sequence[_SearchKind], progress: Progress, depth: int
 ) -> FitSchedule | None:
-    """Return the schedule with the fewest multiply-accumulates that meets everything, of the first of `ways` with so few.
+    """Return the schedule for the lowest price that meets everything, of `ways`.
 
     Rows are computed again only where no way has one without that.
     """
@@ -733,8 +746,10 @@ def _within(
     for recomputes in (False, True) if wanted.extra_macs > 0 else (False,):
         cuts = RegionCuts(regions, capacity, recomputes=recomputes, depth=depth)
         for way in ways:
-            schedule = _priced(cuts, wanted, way, 1.0 if recomputes else _DEAR, progress)
-            if schedule is not None and (best is None or schedule.macs < best.macs):
+            schedule = _priced(cuts, wanted, way, wanted.prices.macs if recomputes else _DEAR, progress)
+            if schedule is not None and (
+                best is None or _price(regions, schedule, wanted) < _price(regions, best, wanted)
+            ):
                 best = schedule
             if best is not None and best.macs <= regions.network.macs:
                 return best
@@ -744,11 +759,11 @@ def _within(
 def _priced(
     cuts: RegionCuts, wanted: FitTarget, way: _SearchKind, macs: float, progress: Progress
 ) -> FitSchedule | None:
-    """Return the schedule of `cuts` with the fewest multiply-accumulates.
+    """Return the cheapest schedule of `cuts`; `macs` is the price of all multiply-accumulates once more.
 
-    Where it has too many nodes, the cheapest one with higher prices for what the last one had too much of; `macs` is the first price.
+    Where it has too many of these, the one with the fewest; where too many nodes, the cheapest one with a higher price for nodes.
     """
-    prices = Prices(_DEAR)
+    prices = replace(wanted.prices, macs=macs)
     for _ in range(_ROUNDS):
         schedule = way(cuts, prices, progress).schedule()
         if schedule is None:
@@ -761,7 +776,7 @@ def _priced(
             return None
         prices = replace(
             prices,
-            macs=min(prices.macs * 4, _DEAR) if over_macs else min(prices.macs, macs),
+            macs=_DEAR if over_macs else prices.macs,
             node=prices.node * (4 if over_nodes else 1),
         )
     return None

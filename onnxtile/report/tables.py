@@ -507,9 +507,12 @@ def _fitted(result: ResultJson) -> list[Table | Text]:
         **{"model": "model", "arena": "arena", "peak": "peak", "MACs": "macs"},
         "extra": partial(_extra, before),
         **{"nodes": "nodes", "bytes copied": "copied"},
+        "ms": lambda cost: f"{1000 * cost['seconds']:.4g}",
     }
     rows = [{**before, "model": "before"}, {**after, "model": "after"}]
-    tables: list[Table | Text] = [table_of("costs", costs, rows)]
+    tables: list[Table | Text] = [
+        table_of(f"costs; the time is an estimate by the speeds of {result['speeds']}", costs, rows)
+    ]
     tables += tables_of("arena, by the place of inputs", _INPUT_PLACES, result.get("inputs") or ())
     tables += [line(f"sizes: {text}") for _, text in open_sizes(result)]
     movement = result.get("movement")

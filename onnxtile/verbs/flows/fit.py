@@ -142,7 +142,8 @@ def _planned_subject(
     planned = planned_model(opened_model(model, shapes), settings)
     regions = regions_of(model, shapes, constants, exact=options.exact, io=settings.io)
     subject = FitSubject(options, settings, original, model, shapes, regions, planned, ModelCost(0, 0, 0, 0))
-    return replace(subject, before=cost(subject.whole, planned.plan, running_nodes(model, constants)))
+    before = cost(subject.whole, planned.plan, running_nodes(model, constants))
+    return replace(subject, before=replace(before, seconds=subject.seconds))
 
 
 def _require_sizes(model: ir.Model, shapes: Shapes) -> None:
@@ -197,6 +198,7 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
         verdict,
         inside,
         tiled=best.tiled,
+        speeds=options.speeds.name,
         open_sizes=None if subject.leading is None else OpenSizes(subject.leading.options, subject.leading.sizes),
         source=file_of(options.model),
         inputs=() if options.memories is not None else places_of_inputs(subject, best),
@@ -320,7 +322,7 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
     if wanted.capacity is not None and floor.bytes > wanted.capacity:
         return replace(subject.as_it_is(), obstacle=obstacle_at(floor, lowest.regions)), False
     for form in (form for floor, form in floors if wanted.capacity is None or floor.bytes <= wanted.capacity):
-        found = FitAttempts(form, replace(wanted, extra_macs=max(form.extra_left, 0.0))).result()
+        found = FitAttempts(form, replace(wanted, extra_macs=max(form.extra_left, 0.0), prices=form.prices)).result()
         is_cut_short |= form.regions.is_cut_short
         if found is not None and (best is None or found.worth(wanted.capacity) < best.worth(wanted.capacity)):
             best = found
@@ -481,7 +483,7 @@ def _points(subject: FitSubject) -> Iterator[CurvePoint]:
     peak, options, numbers = subject.before.arena, subject.options, count(2)
     while peak:
         capacity = int(_RATIO * peak)
-        target = FitTarget(capacity, max(subject.extra_left, 0.0), options.max_nodes)
+        target = FitTarget(capacity, max(subject.extra_left, 0.0), options.max_nodes, subject.prices)
         stage = f"point {next(numbers)}, up to {readable(capacity)} of {readable(subject.before.arena)}"
         subject = replace(subject, options=with_progress(options, within(options.progress, stage)))
         schedule = search(subject.regions, target, subject.options.progress)
@@ -489,7 +491,9 @@ def _points(subject: FitSubject) -> Iterator[CurvePoint]:
             return
         peak = schedule.peak if schedule.peak <= capacity else 0
         if schedule.nodes > _PLANNED:
-            estimate = ModelCost(schedule.peak, schedule.peak, schedule.macs, schedule.nodes, schedule.copied)
+            estimate = ModelCost(
+                schedule.peak, schedule.peak, schedule.macs, schedule.nodes, schedule.copied, subject.estimate(schedule)
+            )
             yield CurvePoint(estimate, True)
         else:
             yield CurvePoint(written(subject, schedule).cost, False)

@@ -81,6 +81,21 @@ class FitSubject:
         memory = self.options.memory if isinstance(self.options, FitOptions) else None
         return None if memory is None else memory[1]
 
+    @cached_property
+    def prices(self) -> Prices:
+        """The prices of further work, by the speeds of the target."""
+        return self.options.speeds.prices(self.regions.network)
+
+    @cached_property
+    def seconds(self) -> float:
+        """The time of the model as it is in seconds, by the speeds of the target."""
+        return self.options.speeds.seconds(self.regions.network)
+
+    def estimate(self, schedule: FitSchedule) -> float:
+        """Return the time of the model with a schedule in seconds, by the speeds of the target."""
+        network = self.regions.network
+        return self.seconds * (1 + sum(self.prices.of(region, network) for region in schedule.regions))
+
     @property
     def kernels(self) -> int:
         """The number of kernels of the search."""
@@ -169,8 +184,8 @@ class WrittenSchedule:
 
     @property
     def cost(self) -> ModelCost:
-        """The costs of the model."""
-        return cost(self.schedule, self.plan, self.nodes)
+        """The costs of the model, with its time estimated by the speeds of the target."""
+        return replace(cost(self.schedule, self.plan, self.nodes), seconds=self.subject.estimate(self.schedule))
 
     @property
     def extra_macs(self) -> int:
@@ -180,7 +195,7 @@ class WrittenSchedule:
     @property
     def price(self) -> float:
         """The price of the multiply-accumulates that are done again, of the nodes, and of the bytes that cutting copies."""
-        prices, macs = Prices(), max(self.subject.before.macs, 1)
+        prices, macs = self.subject.prices, max(self.subject.before.macs, 1)
         return prices.macs * self.extra_macs / macs + prices.node * self.nodes + prices.copied * self.schedule.copied
 
     def fits(self, capacity: int | None) -> bool:
@@ -202,7 +217,7 @@ class WrittenSchedule:
     @property
     def is_slight(self) -> bool:
         """Whether the model as it is would hardly be quicker."""
-        return self.extra_macs <= 0 and self.price - Prices().node * self.subject.before.nodes <= SLIGHT
+        return self.extra_macs <= 0 and self.price - self.subject.prices.node * self.subject.before.nodes <= SLIGHT
 
     def moved(self, settings: PlanSettings) -> WrittenSchedule:
         """Return the model with the copies between two memories, and its plan, which has passed the check. Raises Infeasible."""

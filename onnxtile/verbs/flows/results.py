@@ -571,6 +571,8 @@ class FittedModel(RewrittenModel):
     arena_verdict: ArenaVerdict | None
     tiled: TileResult | None = None
     curve: FitCurve | None = None
+    speeds: str = ""
+    """The target by whose speeds the times are estimated."""
     inputs: tuple[InputPlace, ...] = ()
     """The arenas with inputs outside, and inside; none for two memories."""
     open_sizes: OpenSizes | None = None
@@ -623,6 +625,7 @@ class FittedModel(RewrittenModel):
         return {
             "capacity": self.memory and {"name": self.memory[0], "bytes": self.memory[1]},
             "fits": self.fits,
+            "speeds": self.speeds,
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
             "inputs": [place.to_dict() for place in self.inputs],
