@@ -51,6 +51,7 @@ PURE = [
     "fitting/network.py",
     "fitting/strips.py",
     "fitting/live_bytes.py",
+    "fitting/floor.py",
     "fitting/search.py",
     "planning/offsets",
     "planning/problem_check.py",

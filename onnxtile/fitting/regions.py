@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -98,6 +99,8 @@ class Regions:
         self._tensors = list(network.tensors)
         self.counted = 0
         """The kernels of the regions whose costs were counted: the work that was done."""
+        self.limit = sys.maxsize
+        """No better way to cut a region is looked for once this many kernels are counted, at whatever place."""
         self.is_cut_short = False
         """Whether a bound of its work ended the last search, or one of the last attempts, so that a smaller schedule may exist."""
         self._known: dict[tuple[int, int, Cut], RegionCost | None] = {}
@@ -337,10 +340,12 @@ class Regions:
         """The bytes that every schedule takes at least: those of a kernel that is cut neither into rows nor into channels."""
         in_chunks = {index for group in self.groups.values() for index in group.places}
         uncut = (region for region in self.whole if self.network.kernels[region.start].links is None)
-        alone = (
-            region.peak - self._passing(region.start, region.stop) for region in uncut if region.start not in in_chunks
-        )
+        alone = (self.alone_bytes(region.start) for region in uncut if region.start not in in_chunks)
         return max(alone, default=0)
+
+    def alone_bytes(self, index: int) -> int:
+        """Return the bytes of the operands and results of a kernel as it is, without those of tensors that pass by."""
+        return self.whole[index].peak - self._passing(index, index + 1)
 
     def fixed(self, start: int, stop: int) -> tuple[int, ...]:
         """Return the numbers of the kernels of a region that lie in no group of hidden channels."""

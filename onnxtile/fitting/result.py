@@ -9,6 +9,7 @@ from typing import Any
 
 from onnxtile.declare.plan_document import PlannedBuffer, PlannedPart
 from onnxtile.declare.verb import JsonFields
+from onnxtile.fitting.floor import Floor, floor_of
 from onnxtile.fitting.live_bytes import RegionTrace
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.rewrites.rewrite import ModelRewrite
@@ -18,13 +19,17 @@ from onnxtile.planning.result import PlanResult
 
 @dataclass(frozen=True)
 class ModelCost(JsonFields):
-    """The costs of a model: the bytes of its arena and of its peak, multiply-accumulates, nodes, and the bytes that cutting copies."""
+    """The costs of a model: the bytes of its arena and of its peak, multiply-accumulates, nodes, and the bytes that cutting copies.
+
+    `seconds` are an estimate of its time, by the speeds of a target.
+    """
 
     arena: int
     peak: int
     macs: int
     nodes: int
     copied: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,8 @@ class Obstacle(JsonFields):
     `nodes` are the kernels that are cut together with this one. `tensors` have the bytes that live there, as they lie in the plan: those
     of whole tensors, or of their pieces; together they are the peak. `reasons` say how the kernel is cut, and which kernels around it are
     not cut into rows. `outputs` are the bytes of the outputs of the model, which live to the end. `search` says why the search ended:
-    `exhausted` where it tried all ways that it knows, `bound` where the bound of its work ended it, so that a smaller arena may exist.
+    `exhausted` where it tried all ways that it knows, `bound` where the bound of its work ended it, so that a smaller arena may exist, and
+    `floor` where no search was needed. No way to cut the model takes less than `floor` bytes; then the peak is that of the `kernel` alone.
     """
 
     peak: int
@@ -125,6 +131,36 @@ class Obstacle(JsonFields):
     reasons: tuple[str, ...]
     outputs: int = 0
     search: str = "exhausted"
+    floor: int = 0
+
+    @property
+    def live(self) -> str:
+        """What lives at the peak, and the rule that is missing, in a line; empty where nothing is named."""
+        more = " ..." if len(self.tensors) > 3 else ""
+        named = f"{', '.join(self.tensors[:3])}{more}"
+        if not self.tensors:
+            return f"while {self.kernel} runs" if self.kernel else ""
+        where = f"while {self.kernel} runs, {named} live" if self.kernel else f"the outputs live to the end: {named}"
+        return f"{where}; {self.reasons[0]}" if self.search == "floor" and self.reasons else where
+
+
+def obstacle_at(floor: Floor, regions: Regions) -> Obstacle:
+    """Return what is in the way of a plan below a floor: the kernel that takes so many bytes, what lives then, and the missing rule."""
+    network = regions.network
+    tensors = tuple(
+        f"{'' if piece.is_whole else 'rows of '}{network.tensors[piece.tensor].name} ({piece.bytes:,} bytes)"
+        for piece in sorted(floor.pieces, key=lambda piece: -piece.bytes)
+    )
+    outputs = sum(regions.size_of(about) for about in network.tensors if about.is_kept)
+    if floor.kernel is None:
+        return Obstacle(floor.bytes, "", (), tensors, (), outputs, "floor", floor.bytes)
+    kernel = network.kernels[floor.kernel]
+    reason = (
+        kernel.reason
+        or "its rows are cut to the last; no rule cuts its channels, which are not hidden between two products"
+    )
+    reasons = (f"{kernel.name}: {reason}",)
+    return Obstacle(floor.bytes, kernel.name, (kernel.name,), tensors, reasons, outputs, "floor", floor.bytes)
 
 
 def obstacle_of(
@@ -156,6 +192,7 @@ def obstacle_of(
         () if region is None or index is None else tuple(_reasons(regions, region, index, alive)),
         sum(regions.size_of(about) for about in network.tensors if about.is_kept),
         "bound" if is_cut_short else "exhausted",
+        floor_of(regions).bytes,
     )
 
 

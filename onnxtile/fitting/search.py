@@ -11,12 +11,22 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil
+from math import ceil, log2
 from typing import TypeAlias
 
 from onnxtile.fitting.live_bytes import ALIGNMENT
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.strips import WHOLE, Cut, FitSchedule, PiecesOfTensors, Prices, RegionCost, read_whole, row_pieces
+from onnxtile.fitting.strips import (
+    USUAL_PRICES,
+    WHOLE,
+    Cut,
+    FitSchedule,
+    PiecesOfTensors,
+    Prices,
+    RegionCost,
+    read_whole,
+    row_pieces,
+)
 from onnxtile.system.progress import Progress, silent
 
 # The ways to cut one region that fit a number of bytes: strips, rows computed again, and chunks of hidden channels.
@@ -76,7 +86,7 @@ class RegionCuts:
     @property
     def is_spent(self) -> bool:
         """Whether the effort is used up; the regions then note that a search was cut short."""
-        spent = self.regions.counted >= self.most
+        spent = self.regions.counted >= min(self.most, self.regions.limit)
         self.regions.is_cut_short |= spent
         return spent
 
@@ -571,6 +581,31 @@ class FitTarget:
     capacity: int | None
     extra_macs: float
     nodes: int | None = None
+    prices: Prices = USUAL_PRICES
+    """What further work costs: shares of the time of the network as it is."""
+
+    def is_met(self, schedule: FitSchedule, macs: int) -> bool:
+        """Return whether a schedule of a network of so many multiply-accumulates meets everything."""
+        is_small = self.capacity is None or schedule.peak <= self.capacity
+        return is_small and not self.has_many_macs(schedule, macs) and not self.has_many_nodes(schedule)
+
+    def has_many_macs(self, schedule: FitSchedule, macs: int) -> bool:
+        """Return whether a schedule does more multiply-accumulates again than the budget allows."""
+        return schedule.macs > (1 + self.extra_macs) * macs
+
+    def has_many_nodes(self, schedule: FitSchedule) -> bool:
+        """Return whether a schedule has more nodes than wanted."""
+        return self.nodes is not None and schedule.nodes > self.nodes
+
+
+_RUNGS = 4
+"""Capacities of a row that lie between one number of bytes and half of it. The row is the same for every capacity that is wanted."""
+_MISSES = 2
+"""Capacities below the wanted one that may bring nothing better, one after the other, before the search ends."""
+SLIGHT = 0.01
+"""Where a schedule takes no longer than this share of the time of the model beyond it, none at a smaller capacity is looked for."""
+_BELOW = 4_000
+"""Kernels that may be counted at capacities below the wanted one."""
 
 
 def search(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule:
@@ -590,13 +625,54 @@ def search_soon(regions: Regions, wanted: FitTarget, progress: Progress = silent
 
 
 def search_within(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule | None:
-    """Return the cheapest schedule within the capacity; None where none is found, or no capacity is wanted."""
+    """Return the cheapest schedule within the capacity; None where none is found, or no capacity is wanted.
+
+    What fits less fits more: capacities below the wanted one are tried, too, where nothing is found within it, or only what takes longer.
+    """
     if wanted.capacity is None:
         return None
+    best = _at_depths(regions, wanted.capacity, wanted, progress)
+    is_cut_short, misses = regions.is_cut_short, 0
+    limit, regions.limit = regions.limit, min(regions.limit, regions.counted + _BELOW)
+    for capacity in rungs_below(regions, wanted.capacity):
+        if misses >= _MISSES or regions.counted >= regions.limit or _is_slight(regions, best, wanted):
+            break
+        lower = _within(regions, capacity, wanted, (PathSearch, PiecesSearch), progress, 1)
+        is_better = lower is not None and (
+            best is None or _price(regions, lower, wanted) < _price(regions, best, wanted)
+        )
+        best, misses = (lower, 0) if is_better else (best, misses + 1)
+    regions.is_cut_short, regions.limit = is_cut_short, limit
+    return best
+
+
+def rungs_below(regions: Regions, capacity: int) -> Iterator[int]:
+    """Yield the capacities of the row that lie below one, the highest first, down to the least that any schedule takes."""
+    highest = max((region.peak for region in regions.whole), default=0)
+    number = 0 if capacity > highest else max(int(_RUNGS * log2(highest / max(capacity, 1))) - 1, 0)
+    while (rung := int(highest * 2 ** (-number / _RUNGS))) >= max(regions.least, ALIGNMENT):
+        if rung < capacity:
+            yield rung
+        number += 1
+
+
+def _is_slight(regions: Regions, schedule: FitSchedule | None, wanted: FitTarget) -> bool:
+    """Return whether a schedule is hardly slower than the model as it is, so that no other is looked for."""
+    if schedule is None:
+        return False
+    return schedule.macs <= regions.network.macs and _price(regions, schedule, wanted) <= SLIGHT
+
+
+def _price(regions: Regions, schedule: FitSchedule, wanted: FitTarget) -> float:
+    return sum(wanted.prices.of(region, regions.network) for region in schedule.regions)
+
+
+def _at_depths(regions: Regions, capacity: int, wanted: FitTarget, progress: Progress) -> FitSchedule | None:
+    """Return the cheapest schedule within a capacity; with more work where the bound of the work ended the search."""
     regions.is_cut_short = True
     for depth in depths(len(regions.network.kernels)):
         regions.is_cut_short = False
-        schedule = _within(regions, wanted.capacity, wanted, (PathSearch, PiecesSearch), progress, depth)
+        schedule = _within(regions, capacity, wanted, (PathSearch, PiecesSearch), progress, depth)
         if schedule is not None or not regions.is_cut_short:
             return schedule
     return None
@@ -606,15 +682,51 @@ def smallest_peak(
     regions: Regions, wanted: FitTarget, progress: Progress = silent, most: int | None = None
 ) -> FitSchedule:
     """Return the schedule with the least peak that is found, whatever the capacity, until `most` kernels were counted (None: no bound)."""
+    *_, best = descent(regions, wanted, progress, most)
+    return best
+
+
+def descent(
+    regions: Regions, wanted: FitTarget, progress: Progress = silent, most: int | None = None
+) -> Iterator[FitSchedule]:
+    """Yield schedules with ever smaller peaks, from the one that cuts nothing on, whatever the capacity.
+
+    First the cheapest one within each capacity of the row, as far as one is found; then the least peak is looked for, to within 1%, until
+    `most` kernels were counted (None: no bound). No row is computed again before the least peak without that is found.
+    """
     best = FitSchedule(tuple(regions.whole))
+    yield best
+    regions.is_cut_short = not depths(len(regions.network.kernels))
+    if regions.is_cut_short:
+        return
+    for target in (replace(wanted, extra_macs=0.0), wanted) if wanted.extra_macs else (wanted,):
+        for smaller in _descent(regions, best, target, progress, most):
+            best = smaller
+            yield best
+
+
+def _descent(
+    regions: Regions, best: FitSchedule, wanted: FitTarget, progress: Progress, most: int | None
+) -> Iterator[FitSchedule]:
+    """Yield schedules with ever smaller peaks below the `best` known one, within a budget, until `most` kernels were counted."""
+    ways = (PathSearch, PiecesSearch)
+    for capacity in rungs_below(regions, best.peak):
+        if capacity >= best.peak:
+            continue
+        schedule = None if _is_spent(regions, most) else _within(regions, capacity, wanted, ways, progress, 1)
+        if schedule is None:
+            break
+        best = schedule
+        yield best
     regions.is_cut_short = True
     for depth in depths(len(regions.network.kernels)):
         regions.is_cut_short = False
-        for way in (PathSearch, PiecesSearch):
-            best = _smaller(regions, best, wanted, way, progress, depth, most)
+        for way in ways:
+            for smaller in _smaller(regions, best, wanted, way, progress, depth, most):
+                best = smaller
+                yield best
         if not regions.is_cut_short or _is_spent(regions, most):
-            break
-    return best
+            return
 
 
 def _is_spent(regions: Regions, most: int | None) -> bool:
@@ -624,7 +736,7 @@ def _is_spent(regions: Regions, most: int | None) -> bool:
 def _within(
     regions: Regions, capacity: int, wanted: FitTarget, ways: Sequence[_SearchKind], progress: Progress, depth: int
 ) -> FitSchedule | None:
-    """Return the schedule with the fewest multiply-accumulates that meets everything, of the first of `ways` with so few.
+    """Return the schedule for the lowest price that meets everything, of `ways`.
 
     Rows are computed again only where no way has one without that.
     """
@@ -634,8 +746,10 @@ def _within(
     for recomputes in (False, True) if wanted.extra_macs > 0 else (False,):
         cuts = RegionCuts(regions, capacity, recomputes=recomputes, depth=depth)
         for way in ways:
-            schedule = _priced(cuts, wanted, way, 1.0 if recomputes else _DEAR, progress)
-            if schedule is not None and (best is None or schedule.macs < best.macs):
+            schedule = _priced(cuts, wanted, way, wanted.prices.macs if recomputes else _DEAR, progress)
+            if schedule is not None and (
+                best is None or _price(regions, schedule, wanted) < _price(regions, best, wanted)
+            ):
                 best = schedule
             if best is not None and best.macs <= regions.network.macs:
                 return best
@@ -645,24 +759,24 @@ def _within(
 def _priced(
     cuts: RegionCuts, wanted: FitTarget, way: _SearchKind, macs: float, progress: Progress
 ) -> FitSchedule | None:
-    """Return the schedule of `cuts` with the fewest multiply-accumulates.
+    """Return the cheapest schedule of `cuts`; `macs` is the price of all multiply-accumulates once more.
 
-    Where it has too many nodes, the cheapest one with higher prices for what the last one had too much of; `macs` is the first price.
+    Where it has too many of these, the one with the fewest; where too many nodes, the cheapest one with a higher price for nodes.
     """
-    prices = Prices(_DEAR)
+    prices = replace(wanted.prices, macs=macs)
     for _ in range(_ROUNDS):
         schedule = way(cuts, prices, progress).schedule()
         if schedule is None:
             return None
-        over_macs = schedule.macs > (1 + wanted.extra_macs) * cuts.regions.network.macs
-        over_nodes = wanted.nodes is not None and schedule.nodes > wanted.nodes
+        over_macs = wanted.has_many_macs(schedule, cuts.regions.network.macs)
+        over_nodes = wanted.has_many_nodes(schedule)
         if not over_macs and not over_nodes:
             return schedule
         if prices.macs >= _DEAR and over_macs:
             return None
         prices = replace(
             prices,
-            macs=min(prices.macs * 4, _DEAR) if over_macs else min(prices.macs, macs),
+            macs=_DEAR if over_macs else prices.macs,
             node=prices.node * (4 if over_nodes else 1),
         )
     return None
@@ -676,20 +790,21 @@ def _smaller(
     progress: Progress,
     depth: int,
     most: int | None,
-) -> FitSchedule:
-    """Return the schedule with the least peak, to within 1%, by bisection below the `best` known one, until `most` kernels were counted."""
+) -> Iterator[FitSchedule]:
+    """Yield schedules below the `best` known one, to within 1% of the least peak, by bisection, until `most` kernels were counted."""
     low, high = max(min(regions.live_sizes), regions.least - 1), best.peak
+    is_whole = best.is_whole
     while high - low > max(high // 100, 1):
         if _is_spent(regions, most):
             regions.is_cut_short = True
-            break
-        middle = (low + 3 * high) // 4 if best.is_whole else (low + high) // 2
+            return
+        middle = (low + 3 * high) // 4 if is_whole else (low + high) // 2
         schedule = _within(regions, middle, wanted, (way,), progress, depth)
         if schedule is None:
             low = middle
         else:
-            best, high = schedule, schedule.peak
-    return best
+            high, is_whole = schedule.peak, schedule.is_whole
+            yield schedule
 
 
 @dataclass(frozen=True)

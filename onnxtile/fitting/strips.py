@@ -429,6 +429,10 @@ class Prices:
         return self.macs * extra + self.node * (region.nodes - len(kernels)) + self.copied * region.copied
 
 
+USUAL_PRICES = Prices()
+"""Prices where no target says others."""
+
+
 @dataclass(frozen=True)
 class RegionCost:
     """The costs of a region that is cut in one way. `peak` counts all live bytes, also of tensors that pass by."""

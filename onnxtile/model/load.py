@@ -34,7 +34,7 @@ from onnxtile.system.protobuf_wire import GRAPH, INITIALIZER, NAME, RAW_DATA, Un
 # A model file read without its large constants, whose bytes stay in it until they are asked for.
 
 _LARGE = 2**14
-"""Bytes from which on a constant stays in the file: that is more elements, of any type, than what the checker is shown has."""
+"""A constant of at least this many bytes stays in the file: it has more elements, of any type, than the checker is shown."""
 _WORTH = 2**20
 """Bytes of a file that is not simply read whole."""
 
@@ -508,7 +508,7 @@ def _own_tensors(model: ir.Model) -> None:
     for graph in main_graphs(model):
         for value in graph.initializers.values():
             if value.const_value is not None:
-                value.const_value = _own(value.const_value)
+                value.const_value = _copied(value.const_value)
         outputs = (output for node in graph for output in node.outputs)
         for value in (*graph.inputs, *graph.initializers.values(), *outputs):
             if isinstance(value.type, ir.TensorType):
@@ -516,16 +516,16 @@ def _own_tensors(model: ir.Model) -> None:
     for node in all_nodes(model):
         for attribute in [candidate for candidate in node.attributes.values() if not candidate.is_ref()]:
             if attribute.type == ir.AttributeType.TENSOR:
-                copy = ir.AttrTensor(attribute.name, _own(attribute.value), doc_string=attribute.doc_string)
+                copy = ir.AttrTensor(attribute.name, _copied(attribute.value), doc_string=attribute.doc_string)
                 node.attributes[attribute.name] = copy
             elif attribute.type == ir.AttributeType.TENSORS:
-                all_own = [_own(tensor) for tensor in attribute.value]
+                copies = [_copied(tensor) for tensor in attribute.value]
                 node.attributes[attribute.name] = ir.AttrTensors(
-                    attribute.name, all_own, doc_string=attribute.doc_string
+                    attribute.name, copies, doc_string=attribute.doc_string
                 )
 
 
-def _own(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+def _copied(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return _checked(tensor) if isinstance(tensor, ir.ExternalTensor) else copied_tensor(tensor, tensor.name)
 
 

@@ -371,7 +371,7 @@ def _number(value: float | None) -> str:
 
 _CSV_COLUMNS = (
     *("node", "operator", "body", "inputs", "outputs", "macs", "flops", "bias_additions"),
-    *("bytes_read", "weight_bytes_read", "bytes_written", "workspace", "traffic", "intensity"),
+    *("bytes_read", "weight_bytes_read", "bytes_written", "workspace", "traffic", "intensity", "module"),
 )
 
 

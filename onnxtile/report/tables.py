@@ -479,9 +479,12 @@ def _fitted(result: ResultJson) -> list[Table | Text]:
         **{"model": "model", "arena": "arena", "peak": "peak", "MACs": "macs"},
         "extra": partial(_extra, before),
         **{"nodes": "nodes", "bytes copied": "copied"},
+        "ms": lambda cost: f"{1000 * cost['seconds']:.4g}",
     }
     rows = [{**before, "model": "before"}, {**after, "model": "after"}]
-    tables: list[Table | Text] = [table_of("costs", costs, rows)]
+    tables: list[Table | Text] = [
+        table_of(f"costs; the time is an estimate by the speeds of {result['speeds']}", costs, rows)
+    ]
     tables += tables_of("arena, by the place of inputs", _INPUT_PLACES, result.get("inputs") or ())
     tables += [line(f"sizes: {text}") for _, text in open_sizes(result)]
     movement = result.get("movement")
@@ -495,7 +498,9 @@ def _fitted(result: ResultJson) -> list[Table | Text]:
     blocked = result["blocked_by"]
     if blocked:
         cut = f", which is cut with {_run(blocked['nodes'])}" if len(blocked["nodes"]) > 1 else ""
-        tables.append(line(f"the peak of {blocked['peak']:,} bytes is at {blocked['kernel']}{cut}"))
+        peak = f"the peak of {blocked['peak']:,} bytes is at {blocked['kernel']}{cut}"
+        floor = f"no way to cut the model takes less than {blocked['floor']:,} bytes"
+        tables += [line(floor)] if blocked["search"] == "floor" else [line(peak), line(floor)]
         if 2 * blocked["outputs"] > blocked["peak"]:
             tables.append(line(f"the outputs of the model, which live to the end, take {blocked['outputs']:,} bytes"))
         tables.append(table_of("alive there", {"tensor": str}, blocked["tensors"][:_SHOWN]))

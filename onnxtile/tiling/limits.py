@@ -374,7 +374,9 @@ class _LimitsFile(_Rules):
     doc: str = ""
     operator: dict[str, _Rules] = {}
     bandwidth: dict[str, Rate] = {}
-    macs_per_second: Speed | None = None
+    macs_per_second: Speed | dict[DType, Speed] | None = None
+    copied_per_second: Rate | None = None
+    calls_per_second: Speed | None = None
     streams: Size = 1
     c_kernels: str | None = None
 
@@ -414,7 +416,19 @@ def figures_of(target: Target) -> TargetFigures:
     file = _file_of(target)
     content = file.validated(_LimitsFile)
     kernels = None if content.c_kernels is None else file.path.parent / content.c_kernels
-    return TargetFigures(content.bandwidth, content.macs_per_second, content.streams, kernels)
+    by_type = content.macs_per_second if isinstance(content.macs_per_second, dict) else {}
+    speed = (
+        min(by_type.values(), default=None) if isinstance(content.macs_per_second, dict) else content.macs_per_second
+    )
+    return TargetFigures(
+        content.bandwidth,
+        speed,
+        content.streams,
+        kernels,
+        macs_by_type={str(name): rate for name, rate in by_type.items()},
+        copied_per_second=content.copied_per_second,
+        calls_per_second=content.calls_per_second,
+    )
 
 
 def _file_of(target: Target) -> TomlFile:
@@ -454,6 +468,14 @@ def descriptions() -> dict[str, str]:
     """Return, by the name of each limits file that ships with onnxtile, the sentence in its `doc` field."""
     folder = data_folder("limits")
     return {name: read(folder / f"{name}{_ENDING}", UsageError).validated(_LimitsFile).doc for name in ready_made()}
+
+
+def has_limits(target: Target) -> bool:
+    """Return whether the file of a target has limits on one tile, beside figures of its speed. Raises UsageError."""
+    file = _file_of(target)
+    content = file.validated(_LimitsFile)
+    has_figures = bool(content.macs_per_second or content.copied_per_second or content.calls_per_second)
+    return not has_figures or content.limits() != Limits()
 
 
 def find(target: Target) -> Limits:

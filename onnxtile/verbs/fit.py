@@ -26,6 +26,7 @@ from onnxtile.verbs.plan import require_target
 
 if TYPE_CHECKING:
     from onnxtile.declare.verb import ResultWriter
+    from onnxtile.fitting.speeds import TargetSpeeds
     from onnxtile.tiling.limits import Limits
 
 
@@ -48,6 +49,8 @@ def _read_share(value: Any) -> float:
 
 
 _SHARE = values.ValueKind(_read_share)
+_USUAL = "cortex-m7"
+"""The target whose speeds are taken where none is given."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +78,23 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
     @property
     def limits(self) -> Limits | None:
         """The limits on one tile; None where no target is given. Raises UsageError."""
-        from onnxtile.tiling.limits import find
+        from onnxtile.tiling.limits import find, has_limits
 
-        return None if self.target is None else find(self.target)
+        return None if self.target is None or not has_limits(self.target) else find(self.target)
+
+    @property
+    def speeds(self) -> TargetSpeeds:
+        """The speeds of the target; those of a Cortex-M7 where no target is given, or it says none. Raises UsageError."""
+        from onnxtile.fitting.speeds import TargetSpeeds
+        from onnxtile.tiling.limits import figures_of
+
+        given, usual = None if self.target is None else figures_of(self.target), figures_of(_USUAL)
+        if given is None or not (given.macs_by_type or given.macs_per_second):
+            return TargetSpeeds(_USUAL, usual.macs_by_type, usual.copied_per_second or 1, usual.calls_per_second or 1)
+        macs = given.macs_by_type or {"float32": given.macs_per_second or 1}
+        name = self.target if isinstance(self.target, str) else "target"
+        copied = given.copied_per_second or usual.copied_per_second or 1
+        return TargetSpeeds(str(name), macs, copied, given.calls_per_second or usual.calls_per_second or 1)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,9 @@ import pytest
 import onnxtile
 from onnxtile import cli
 from onnxtile.planning.largest import Growth, SizeTrial, growth_of, largest_fitting
-from onnxtile.system.errors import Infeasible, ModelError, UsageError
+from onnxtile.system.errors import Infeasible, ModelError, OverLimit, UsageError
+from onnxtile.verbs.flows.plan_ranges import RangedModel
+from tests.conftest import ZOO
 from tests.firmware.test_decoder import decoder
 from tests.planning.test_states import ATTENTION, GROWING, MULTI_HEAD, model
 
@@ -201,6 +203,15 @@ def test_a_size_at_which_the_model_fails_is_named() -> None:
     )
 
 
+def test_a_run_that_takes_too_much_memory_leaves_the_size_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def proved(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(RangedModel, "proved", proved)
+    with pytest.raises(OverLimit, match=r"rows=\d+ fits the capacity, and a run there takes more memory"):
+        onnxtile.plan(weighted(), capacity=65_536, largest="rows")
+
+
 def test_a_sum_of_the_dimension_follows_it() -> None:
     text = GROWING.replace("float[1, HEADS, 1, 16] x)", "float[1, HEADS, 1, 16] x, float[1, 1, 1, all] mask)")
     source = model(text.replace("w = Softmax(scores)", "m = Add(scores, mask)\n  w = Softmax(m)"), heads=2)
@@ -223,6 +234,21 @@ def test_growth_is_the_peak_of_the_plan_at_its_own_size() -> None:
     growth = growth_of(plan, "rows")
     assert growth(64) == plan.peak
     assert growth(128) == 2 * growth(64)
+
+
+@pytest.mark.skipif(not ZOO.exists(), reason="the models of torch's exporters are not here")
+def test_an_exported_model_reads_as_many_tokens_as_fit() -> None:
+    source, weights = ZOO / "bert_dy20dyn.onnx", 1_655_917
+    options: dict[str, Any] = {"dims": {"batch": 1}, "verify": False}
+    largest = onnxtile.plan(source, capacity=1_782_000, largest="seq", **options).largest
+    assert largest is not None
+    assert largest.refused is not None
+    assert largest.needed.weights == weights
+    assert largest.needed.total <= 1_782_000 < largest.refused.total
+    # At one size, too, the plan of the next one takes more than weights leave.
+    with pytest.raises(Infeasible):
+        dims = {"batch": 1, "seq": largest.size + 1}
+        onnxtile.plan(source, capacity=1_782_000 - weights, dims=dims, verify=False)
 
 
 # What is refused.

@@ -261,6 +261,8 @@ def test_tensors_can_be_coloured_by_operator_layer_or_kind(opened: Open) -> None
     settled(page)
     assert page.execute_script("return shared.coloring.name") == "layer"
     assert text(page, "#legend").split() == ["h.0", "h.1", "h.2", "head"]
+    pointer(page, "mouseMoved", x, y)
+    assert "layer\thead" in text(page, "#tip").splitlines()
     assert pixel(page, x, y) == [0xC7, 0x9B, 0xE0]
     page.find_element("css selector", "#legend button").click()
     settled(page)

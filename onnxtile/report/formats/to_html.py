@@ -73,7 +73,7 @@ def _part(row: BufferJson, piece: BufferJson, ways: tuple[Coloring, ...]) -> dic
 
 def _row(row: BufferJson, ways: tuple[Coloring, ...]) -> dict[str, Any]:
     plain = {key: row[key] for key in ("name", "offset", "size", "first", "last", "kind")}
-    more = {key: row.get(key) for key in ("node", "operator", "shape")}
+    more = {key: row.get(key) for key in ("node", "operator", "layer", "shape")}
     groups = [way.index(row) for way in ways]
     return {**plain, **more, "dtype": element(row.get("dtype")), "owner": row.get("alias"), "groups": groups}
 

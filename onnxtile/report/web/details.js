@@ -15,6 +15,7 @@ function facts(plan, row) {
   return [
     row.operator !== null && ["operator", row.operator],
     row.node !== null && ["node", row.node],
+    row.layer && ["layer", row.layer],
     row.shape !== null && ["type", `${row.dtype} ${row.shape.length ? row.shape.join("×") : "scalar"}`.trim()],
     row.whole && ["part of", `${counted(row.whole[1])} bytes at ${counted(row.whole[0])}`],
     ["size", `${counted(row.size)} bytes${row.size >= 1024 ? ` (${readable(row.size)})` : ""}`],

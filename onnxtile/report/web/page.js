@@ -62,7 +62,7 @@ function offerScales() {
 function prepare(rows) {
   const owners = new Map(rows.filter((row) => row.owner === null && !row.whole).map((row) => [row.name, row]));
   for (const row of rows) {
-    row.search = `${row.name}\n${row.node ?? ""}\n${row.operator ?? ""}`.toLowerCase();
+    row.search = `${row.name}\n${row.node ?? ""}\n${row.operator ?? ""}\n${row.layer ?? ""}`.toLowerCase();
     row.holder = owners.get(row.owner) ?? row;
   }
 }

@@ -13,8 +13,9 @@ import onnx_ir as ir
 from onnxtile.declare.option import changed, declared, narrowed, parameters, with_progress
 from onnxtile.declare.verb import Outcome
 from onnxtile.fitting.editing import copy_of
+from onnxtile.fitting.floor import floor_of
 from onnxtile.fitting.read_network import separate
-from onnxtile.fitting.result import InputPlace, ModelCost, obstacle_of, steps_before, steps_of
+from onnxtile.fitting.result import InputPlace, ModelCost, obstacle_at, obstacle_of, steps_before, steps_of
 from onnxtile.fitting.rewrites.rewrite import (
     ModelRewrite,
     batch_apart,
@@ -24,7 +25,6 @@ from onnxtile.fitting.rewrites.rewrite import (
     unblock,
 )
 from onnxtile.fitting.search import FitTarget, is_too_large, search
-from onnxtile.fitting.strips import Prices
 from onnxtile.fitting.write import inline
 from onnxtile.kernels.aliases import containers, kind_name
 from onnxtile.model.binding import bind, bind_leading, free_inputs, missing_sizes
@@ -142,7 +142,8 @@ def _planned_subject(
     planned = planned_model(opened_model(model, shapes), settings)
     regions = regions_of(model, shapes, constants, exact=options.exact, io=settings.io)
     subject = FitSubject(options, settings, original, model, shapes, regions, planned, ModelCost(0, 0, 0, 0))
-    return replace(subject, before=cost(subject.whole, planned.plan, running_nodes(model, constants)))
+    before = cost(subject.whole, planned.plan, running_nodes(model, constants))
+    return replace(subject, before=replace(before, seconds=subject.seconds))
 
 
 def _require_sizes(model: ir.Model, shapes: Shapes) -> None:
@@ -175,7 +176,8 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
             # The first of equals is written: plain, fused before it is cut, fused after that.
             others = (fused_subject(subject), replace(subject, fuses=True))
             drafts = (best, *(candidate(options, other) for other in others))
-            best = min(drafts, key=lambda draft: _worth(draft, options, subject))
+            capacity = None if options.memory is None else options.memory[1]
+            best = min(drafts, key=lambda draft: draft.worth(capacity))
     after = replace(best.cost, macs=subject.before.macs + best.extra_macs)
     fits = options.memory is None or after.arena <= options.memory[1]
     # A model with quantised islands is annotated only where its copies between memories are in the file.
@@ -192,10 +194,11 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
         subject.before,
         after,
         steps_before(rewrites) + steps_of(regions, chosen) + steps_before(fused_after),
-        None if fits else obstacle_of(best.plan, regions, chosen, is_cut_short=best.is_cut_short),
+        None if fits else best.obstacle or obstacle_of(best.plan, regions, chosen, is_cut_short=best.is_cut_short),
         verdict,
         inside,
         tiled=best.tiled,
+        speeds=options.speeds.name,
         open_sizes=None if subject.leading is None else OpenSizes(subject.leading.options, subject.leading.sizes),
         source=file_of(options.model),
         inputs=() if options.memories is not None else places_of_inputs(subject, best),
@@ -227,7 +230,7 @@ def candidate(options: FitOptions, subject: FitSubject) -> WrittenSchedule:
         )
     best, is_cut_short = cut(subject, _target(options, capacity))
     if best is None or best.plan.arena_size >= whole.plan.arena_size:
-        best = whole
+        best = replace(whole, obstacle=None if best is None else best.obstacle)
     return replace(best, plan_known=best.planned, is_cut_short=is_cut_short)
 
 
@@ -307,15 +310,42 @@ def _in_order(subject: FitSubject) -> FitSubject:
 
 
 def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSchedule | None, bool]:
-    """Return the model after rewrites with the schedule of regions written into it, and whether the bound ended the search."""
-    edited = unblocked_subject(subject)
-    if wanted.capacity is not None and not subject.options.exact:
-        # Operands of reductions that exceed the capacity are made twice, where the budget allows it.
-        most = edited.extra_left * edited.regions.network.macs
-        twice = passed_twice(edited.model, edited.shapes, edited.regions, wanted.capacity, most)
-        edited = edited if twice is None else edited.rewritten(twice, exact=False)
-    best = FitAttempts(edited, replace(wanted, extra_macs=max(edited.extra_left, 0.0))).result()
-    return best, edited.regions.is_cut_short
+    """Return the best of the model's forms with the schedule of regions written into it, and whether the bound ended the search.
+
+    The best is the one that fits for the lowest price, else the one with the smallest arena. No further form is tried where one fits as
+    it is, or nearly so. Where the bytes of single kernels show that none fits, the model stays as it is.
+    """
+    best: WrittenSchedule | None = None
+    is_cut_short = False
+    floors = [(floor_of(form.regions), form) for form in _forms(unblocked_subject(subject), wanted)]
+    floor, lowest = min(floors, key=lambda pair: pair[0].bytes)
+    if wanted.capacity is not None and floor.bytes > wanted.capacity:
+        return replace(subject.as_it_is(), obstacle=obstacle_at(floor, lowest.regions)), False
+    for form in (form for floor, form in floors if wanted.capacity is None or floor.bytes <= wanted.capacity):
+        found = FitAttempts(form, replace(wanted, extra_macs=max(form.extra_left, 0.0), prices=form.prices)).result()
+        is_cut_short |= form.regions.is_cut_short
+        if found is not None and (best is None or found.worth(wanted.capacity) < best.worth(wanted.capacity)):
+            best = found
+        if best is not None and best.is_slight and best.fits(wanted.capacity):
+            break
+    return best, is_cut_short
+
+
+_SHARES = (1.0, 0.5, 0.25)
+"""Shares of the capacity: operands of reductions that take more are made twice, where the budget allows it."""
+
+
+def _forms(edited: FitSubject, wanted: FitTarget) -> list[FitSubject]:
+    """Return the model as it is, and with operands of reductions made twice: the wide ones, then narrower ones too."""
+    most = edited.extra_left * edited.regions.network.macs
+    forms = [edited]
+    size = edited.whole.peak if wanted.capacity is None else wanted.capacity
+    for share in () if edited.options.exact else _SHARES:
+        twice = passed_twice(edited.model, edited.shapes, edited.regions, int(share * size), most)
+        form = None if twice is None else edited.rewritten(twice, exact=False)
+        if form is not None and all(form.rewrites != other.rewrites for other in forms):
+            forms.append(form)
+    return forms
 
 
 def unblocked_subject(subject: FitSubject) -> FitSubject:
@@ -348,15 +378,6 @@ def _fusing(text: str, model: ir.Model) -> tuple[ModelRewrite, ...]:
     calls = (node for node in model.graph if node.op_identifier() in functions)
     nodes = tuple(node.name or "" for node in calls if is_kernel(functions[node.op_identifier()]))
     return (ModelRewrite("fuse", text, nodes),) if nodes else ()
-
-
-def _worth(result: WrittenSchedule, options: FitOptions, subject: FitSubject) -> tuple[int, float, int]:
-    """Return a key that is least for the best result: one that fits for the lowest price, and else the smallest arena."""
-    arena = result.plan.arena_size
-    over = arena if options.memory is None else max(arena - options.memory[1], 0)
-    prices, macs = Prices(), max(subject.before.macs, 1)
-    price = prices.macs * result.extra_macs / macs + prices.node * result.nodes + prices.copied * result.schedule.copied
-    return over, price, arena
 
 
 # Two memories: a model is cut for several shares of the fast one, and the one that copies the fewest bytes is written.
@@ -462,7 +483,7 @@ def _points(subject: FitSubject) -> Iterator[CurvePoint]:
     peak, options, numbers = subject.before.arena, subject.options, count(2)
     while peak:
         capacity = int(_RATIO * peak)
-        target = FitTarget(capacity, max(subject.extra_left, 0.0), options.max_nodes)
+        target = FitTarget(capacity, max(subject.extra_left, 0.0), options.max_nodes, subject.prices)
         stage = f"point {next(numbers)}, up to {readable(capacity)} of {readable(subject.before.arena)}"
         subject = replace(subject, options=with_progress(options, within(options.progress, stage)))
         schedule = search(subject.regions, target, subject.options.progress)
@@ -470,7 +491,9 @@ def _points(subject: FitSubject) -> Iterator[CurvePoint]:
             return
         peak = schedule.peak if schedule.peak <= capacity else 0
         if schedule.nodes > _PLANNED:
-            estimate = ModelCost(schedule.peak, schedule.peak, schedule.macs, schedule.nodes, schedule.copied)
+            estimate = ModelCost(
+                schedule.peak, schedule.peak, schedule.macs, schedule.nodes, schedule.copied, subject.estimate(schedule)
+            )
             yield CurvePoint(estimate, True)
         else:
             yield CurvePoint(written(subject, schedule).cost, False)

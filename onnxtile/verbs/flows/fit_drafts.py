@@ -17,10 +17,10 @@ from onnxtile.fitting.editing import copy_of, known_shapes
 from onnxtile.fitting.live_bytes import ALIGNMENT, uncut_peak
 from onnxtile.fitting.read_network import island_tensors, read_network
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.result import ModelCost
+from onnxtile.fitting.result import ModelCost, Obstacle
 from onnxtile.fitting.rewrites.rewrite import ModelRewrite, UnblockedModel, token_cuts
-from onnxtile.fitting.search import FitTarget, attempts, search_soon, search_within
-from onnxtile.fitting.strips import FitSchedule
+from onnxtile.fitting.search import SLIGHT, FitTarget, attempts, search_soon, search_within
+from onnxtile.fitting.strips import FitSchedule, Prices
 from onnxtile.fitting.write import wrap, write
 from onnxtile.fusion.fuse import fuse
 from onnxtile.fusion.pattern import chosen_patterns
@@ -31,6 +31,7 @@ from onnxtile.model.opset import opset_of
 from onnxtile.model.save import raise_ir_version
 from onnxtile.planning.model_plan import PlanSettings, plan_model, quick_allocation
 from onnxtile.planning.movement.plan import plan_with_movement
+from onnxtile.planning.offsets.effort import LEVELS
 from onnxtile.planning.offsets.memories import Allocation
 from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.opened_calls import Unfolded, is_kernel, unfold
@@ -39,7 +40,7 @@ from onnxtile.system.progress import within
 from onnxtile.tiling.contraction import none_known
 from onnxtile.tiling.limits import TilingPolicy
 from onnxtile.tiling.tile import tile
-from onnxtile.verbs.fit import CurveOptions
+from onnxtile.verbs.fit import CurveOptions, FitOptions
 from onnxtile.verbs.flows.kernels import choose_kernels
 from onnxtile.verbs.flows.results import ModelPlan
 from onnxtile.verbs.flows.tile import raised_to_join
@@ -75,6 +76,27 @@ class FitSubject:
         return FitSchedule(tuple(self.regions.whole))
 
     @property
+    def capacity(self) -> int | None:
+        """The bytes of the memory to fit, the fast one of two; None where the smallest arena or the trade is asked for."""
+        memory = self.options.memory if isinstance(self.options, FitOptions) else None
+        return None if memory is None else memory[1]
+
+    @cached_property
+    def prices(self) -> Prices:
+        """The prices of further work, by the speeds of the target."""
+        return self.options.speeds.prices(self.regions.network)
+
+    @cached_property
+    def seconds(self) -> float:
+        """The time of the model as it is in seconds, by the speeds of the target."""
+        return self.options.speeds.seconds(self.regions.network)
+
+    def estimate(self, schedule: FitSchedule) -> float:
+        """Return the time of the model with a schedule in seconds, by the speeds of the target."""
+        network = self.regions.network
+        return self.seconds * (1 + sum(self.prices.of(region, network) for region in schedule.regions))
+
+    @property
     def kernels(self) -> int:
         """The number of kernels of the search."""
         return len(self.regions.network.kernels)
@@ -99,6 +121,10 @@ class FitSubject:
         return WrittenSchedule(self, self.whole, self.model, self.before.nodes, opened, plan_known=self.planned)
 
 
+_FULLY_PLANNED = 500
+"""Nodes above which the plan of a model that fits with little effort gets no more: `plan` may find a smaller arena."""
+
+
 @dataclass(frozen=True)
 class WrittenSchedule:
     """A schedule of the `subject`, and the model that it was written into, with its running `nodes`; planned when its plan is asked for.
@@ -114,6 +140,8 @@ class WrittenSchedule:
     tiled: TileResult | None = None
     plan_known: ModelPlan | None = None
     is_cut_short: bool = False
+    obstacle: Obstacle | None = None
+    """What is in the way of the capacity, where that was known without a search."""
 
     @property
     def arena(self) -> int:
@@ -132,11 +160,22 @@ class WrittenSchedule:
 
     @cached_property
     def planned(self) -> ModelPlan:
-        """The plan of the model as `plan` makes it with its defaults, which has passed the check."""
+        """The plan of the model, which has passed the check: as `plan` makes it with its defaults, or with little effort."""
         if self.plan_known is None:
             self.subject.options.progress("planning")
-            return planned_model(self.opened, self.subject.settings)
+            settings = self.subject.settings
+            if self._needs_little_effort:
+                settings = replace(settings, order="model", effort=LEVELS["low"], bounds_orders=False)
+            return planned_model(self.opened, settings)
         return self.plan_known
+
+    @property
+    def _needs_little_effort(self) -> bool:
+        """Whether no more effort is worth it: so many nodes fit already, or more bytes live at once than may."""
+        capacity = self.subject.capacity
+        if capacity is None:
+            return False
+        return self.peak > capacity or (self.nodes > _FULLY_PLANNED and self.arena <= capacity)
 
     @property
     def plan(self) -> PlanResult:
@@ -145,13 +184,40 @@ class WrittenSchedule:
 
     @property
     def cost(self) -> ModelCost:
-        """The costs of the model."""
-        return cost(self.schedule, self.plan, self.nodes)
+        """The costs of the model, with its time estimated by the speeds of the target."""
+        return replace(cost(self.schedule, self.plan, self.nodes), seconds=self.subject.estimate(self.schedule))
 
     @property
     def extra_macs(self) -> int:
         """The multiply-accumulates that are done again."""
         return self.schedule.macs - self.subject.before.macs
+
+    @property
+    def price(self) -> float:
+        """The price of the multiply-accumulates that are done again, of the nodes, and of the bytes that cutting copies."""
+        prices, macs = self.subject.prices, max(self.subject.before.macs, 1)
+        return prices.macs * self.extra_macs / macs + prices.node * self.nodes + prices.copied * self.schedule.copied
+
+    def fits(self, capacity: int | None) -> bool:
+        """Return whether the arena is within a capacity in bytes; False for None, the smallest."""
+        return capacity is not None and self.least_known <= capacity
+
+    @property
+    def least_known(self) -> int:
+        """The bytes of the arena: of the plan where it was made, else placed with little effort."""
+        is_planned = self.plan_known is not None or "planned" in vars(self)
+        return self.plan.arena_size if is_planned else self.arena
+
+    def worth(self, capacity: int | None) -> tuple[int, float, int]:
+        """Return a key that is least for the best result: one that fits for the lowest price, and else the smallest arena."""
+        arena = self.least_known
+        over = arena if capacity is None else max(arena - capacity, 0)
+        return over, self.price, arena
+
+    @property
+    def is_slight(self) -> bool:
+        """Whether the model as it is would hardly be quicker."""
+        return self.extra_macs <= 0 and self.price - self.subject.prices.node * self.subject.before.nodes <= SLIGHT
 
     def moved(self, settings: PlanSettings) -> WrittenSchedule:
         """Return the model with the copies between two memories, and its plan, which has passed the check. Raises Infeasible."""

@@ -25,7 +25,7 @@ from onnxtile.planning.offsets.problem import OverCapacity
 from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.shapes.resolve import bytes_formula, tensor_bytes
-from onnxtile.system.errors import Infeasible, ModelError, UsageError, about_options
+from onnxtile.system.errors import Infeasible, ModelError, OverLimit, UsageError, about_options
 from onnxtile.verbs.flows.kernels import lengths_of_states
 from onnxtile.verbs.flows.plan_ranges import RangedModel
 from onnxtile.verbs.flows.results import PlannedModel
@@ -61,6 +61,11 @@ def plan_largest(options: PlanOptions) -> PlannedModel:
     opened, plan = sizes.best
     try:
         return replace(sizes.ranged.proved(plan, opened), largest=largest)
+    except MemoryError:
+        raise OverLimit(
+            f"{name}={found} fits the capacity, and a run there takes more memory than there is, or than --run-memory allows",
+            hint="--no-verify plans without a run",
+        ) from None
     except ModelError as error:
         # Few models run at every size: a table of positions has an end.
         where = f"{name}={found} fits the capacity, and the model fails there or at a smaller size"

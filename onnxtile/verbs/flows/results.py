@@ -571,6 +571,8 @@ class FittedModel(RewrittenModel):
     arena_verdict: ArenaVerdict | None
     tiled: TileResult | None = None
     curve: FitCurve | None = None
+    speeds: str = ""
+    """The target by whose speeds the times are estimated."""
     inputs: tuple[InputPlace, ...] = ()
     """The arenas with inputs outside, and inside; none for two memories."""
     open_sizes: OpenSizes | None = None
@@ -588,8 +590,9 @@ class FittedModel(RewrittenModel):
             return None
         name, size = self.memory
         blocked = self.blocked_by
-        more = " ..." if blocked and len(blocked.tensors) > 3 else ""
-        where = f"; while {blocked.kernel} runs, {', '.join(blocked.tensors[:3])}{more} live" if blocked else ""
+        where = f"; {blocked.live}" if blocked and blocked.live else ""
+        if blocked and blocked.search == "floor":
+            return f"nothing fits {name} of {size:,} bytes: no way to cut the model takes less than {blocked.floor:,} bytes{where}"
         ended = "; the bound of the search ended it" if blocked and blocked.search == "bound" else ""
         gaps = self.after.arena - blocked.peak if blocked else 0
         beside = f", beside gaps of {gaps:,} bytes" if gaps else ""
@@ -622,6 +625,7 @@ class FittedModel(RewrittenModel):
         return {
             "capacity": self.memory and {"name": self.memory[0], "bytes": self.memory[1]},
             "fits": self.fits,
+            "speeds": self.speeds,
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
             "inputs": [place.to_dict() for place in self.inputs],
