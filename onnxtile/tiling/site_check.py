@@ -515,7 +515,7 @@ def _slack(site: TiledNode) -> float:
     if contraction.dtype not in FLOATS:
         return 0.0
     sums = (
-        roundings(site.accumulate, site.grid.shape[1])
+        roundings(site.accumulate, site.grid.shape[1], site.grid.k.outer_count)
         if contraction.dtype in HALVES and contraction.sums is None
         else 1
     )

@@ -233,7 +233,7 @@ def tile(settings: TileOptions) -> TiledModel:
         planned,
         arena,
         opset,
-        _warnings(result, arena, opset),
+        _warnings(result, limits, arena, opset),
         source=file_of(settings.model),
     )
 
@@ -266,7 +266,7 @@ def _verdicts(
     return agreeing(judge(original, tiled, progress), "the tiled model"), sites
 
 
-def _warnings(result: TileResult, arena: ArenaChange, opset: OpsetChange) -> tuple[str, ...]:
+def _warnings(result: TileResult, limits: Limits, arena: ArenaChange, opset: OpsetChange) -> tuple[str, ...]:
     """Return the warnings that a user should see, one line each."""
     texts = []
     if not result.is_changed:
@@ -278,6 +278,8 @@ def _warnings(result: TileResult, arena: ArenaChange, opset: OpsetChange) -> tup
         texts.append(
             f"{over} node{'s' * (over > 1)} over the limits, left as in the model (strict makes this an error)"
         )
+    if any(site.contraction.windows and limits.of_operator(site.op).outer_memory for site in result.tiled):
+        texts.append("convolutions have one level: each of their tiles is within all limits, the outer memory too")
     if opset.reason is not None:
         texts.append(f"the model keeps opset {opset.before}, in which tiles are joined by Concat: {opset.reason}")
     if arena.grown:
