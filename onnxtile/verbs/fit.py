@@ -61,7 +61,7 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
     _: KW_ONLY
     max_extra_macs: Annotated[
         float | str,
-        Option("budget of multiply-accumulates done again", "10%", default="10%", kind=_SHARE),
+        Option("budget of multiply-accumulates done again", "10%", default="10%", kind=_SHARE, main=True),
     ] = 0.1
     io: Annotated[
         str,
@@ -104,9 +104,9 @@ class FitOptions(CurveOptions):
     _: KW_ONLY
     capacity: Annotated[
         MemorySizes | None,
-        Option("size of the memory for activations", "[NAME=]256KiB", kind=values.SIZES),
+        Option("size of the memory for activations", "[NAME=]256KiB", kind=values.SIZES, main=True),
     ] = None
-    smallest: Annotated[bool, Option("find the smallest arena within the budget")] = False
+    smallest: Annotated[bool, Option("find the smallest arena within the budget", main=True)] = False
     fuse: Annotated[bool, Option("also try the model fused before it is cut, and after, as fuse does")] = False
     tolerance: Annotated[
         Literal["1step"] | None,
