@@ -23,7 +23,7 @@ PACKAGE = Path(__file__).parent.parent / "onnxtile"
 PACKAGES = [
     *("system", "operators", "model", "shapes", "kernels", "declare", "common_options"),
     *("query", "verification", "inspection", "fusion", "tiling", "planning", "check", "arena", "fitting"),
-    *("report", "deployment", "firmware", "verbs", "api", "pipeline", "demo", "cli"),
+    *("report", "deployment", "firmware", "verbs", "pipeline", "api", "demo", "cli"),
     "__main__",
 ]
 SIBLINGS = {"fusion", "tiling", "planning"}

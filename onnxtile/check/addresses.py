@@ -114,7 +114,7 @@ def bytes_read(node: GraphNode, value: Value, states: SharedStates) -> list[tupl
         return None
     taken = {link.result: link.at for link in held(node, states) if link.operand is value and link.rule == "part"}
     if set(taken) != {result for result in node.outputs if result.name}:
-        is_spread = any(one in states.spread for one in (value, *node.outputs))
+        is_spread = any(tensor in states.spread for tensor in (value, *node.outputs))
         return runs_read(node) if node.inputs[0] is value and not is_spread else None
     return [(at, at + (result.bytes or 0)) for result, at in taken.items()]
 
@@ -400,10 +400,10 @@ def _unlike(row: PlannedBuffer, truth: Mapping[str, object]) -> Iterator[str]:
     for name, right in truth.items():
         claimed = getattr(row, name)
         if claimed != right and claimed not in _LEFT_OUT:
-            yield f"{name} of {row.name!r} is {_told(claimed)}, not {_told(right)}"
+            yield f"{name} of {row.name!r} is {_claim_text(claimed)}, not {_claim_text(right)}"
 
 
-def _told(claim: object) -> str:
+def _claim_text(claim: object) -> str:
     return str(list(claim)) if isinstance(claim, tuple) else repr(claim)
 
 

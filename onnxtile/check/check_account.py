@@ -58,8 +58,8 @@ class ByteGraph:
         self.unsure = sum(
             tell(value, certificate["types"].get(value.name)) for value in (*graph.values, *graph.initializers)
         )
-        self.own = {value.name: value for value in graph.values if value.name}
-        self.bytes = {name: value.bytes for name, value in self.own.items() if value.bytes is not None}
+        self.value_of = {value.name: value for value in graph.values if value.name}
+        self.bytes = {name: value.bytes for name, value in self.value_of.items() if value.bytes is not None}
         self.outputs = {value.name for value in graph.outputs}
         states = dict(certificate["states"])
         self.outside = self.outputs - {*states.values()} if certificate["io"] == "outside" else set()
@@ -131,7 +131,7 @@ class ByteGraph:
 
     def held(self, value: Value) -> Pieces:
         """Return the pieces of a value; none of one that has no bytes in this graph."""
-        return self.pieces.get(value.name, []) if self.own.get(value.name, value) is value else []
+        return self.pieces.get(value.name, []) if self.value_of.get(value.name, value) is value else []
 
     def row(self, node: GraphNode) -> tuple[list[str], Pieces, list[tuple[str, str]], bool]:
         """Return the results of a node, the pieces that it reads, those written over operands, and whether one may be over a state."""
@@ -309,7 +309,7 @@ def lives_of(problem: ByteGraph, certificate: Mapping[str, Any]) -> dict[str, ra
     nodes = {node.first_output: node for node in problem.nodes}
     order = tuple(nodes[name] for name in certificate["order"])
     kept, given = (
-        frozenset(map(problem.own.__getitem__, names)) for names in (problem.kept_names, problem.given_names)
+        frozenset(map(problem.value_of.__getitem__, names)) for names in (problem.kept_names, problem.given_names)
     )
     line = RunOrder(problem.graph, order, tuple(certificate["steps"]), tuple(certificate["order"]), kept, tuple(given))
     results = (value for node in order for value in node.outputs if value.name)

@@ -19,7 +19,7 @@ class Account:
 
     def __init__(self, account: Mapping[str, Any]) -> None:
         self.bytes, self.nodes, count = account["bytes"], account["nodes"], len(account["nodes"])
-        self.users, self.before, self.behind = dict.fromkeys(self.bytes, 0), [0] * count, [0] * count
+        self.users, self.before, self.later = dict.fromkeys(self.bytes, 0), [0] * count, [0] * count
         self.after: list[list[int]] = [[] for _ in self.nodes]
         for at, node in enumerate(self.nodes):
             for name in node["uses"]:
@@ -29,29 +29,29 @@ class Account:
                 self.after[other].append(at)
         for at in reversed(range(count)):
             for other in self.nodes[at]["waits"]:
-                self.behind[other] |= self.behind[at] | 1 << at
+                self.later[other] |= self.later[at] | 1 << at
 
     def unused(self, names: Iterable[str], nodes: int = 0) -> int:
         """Return the bytes of the tensors that none of `nodes` uses."""
         return sum(int(self.bytes[name]) for name in names if not self.users[name] & nodes)
 
-    def during(self, at: int, live: int, behind: int) -> int:
-        """Return the bytes that a node needs: live tensors and a workspace, without operands that it may write over, unused `behind`."""
+    def during(self, at: int, live: int, later: int) -> int:
+        """Return the bytes that a node needs: live tensors and a workspace, without operands that it may write over, unused `later`."""
         node = self.nodes[at]
-        return live + int(node["workspace"] - min(node["spares"], self.unused(node["over"], behind)))
+        return live + int(node["workspace"] - min(node["spares"], self.unused(node["over"], later)))
 
     def always(self, at: int) -> int:
-        """Return the bytes that a node needs in every order: of the tensors that it uses, or that nodes before and behind it use."""
-        before, behind = self.before[at], self.behind[at]
-        crossing = (name for name, users in self.users.items() if users & before and users & behind)
-        return self.during(at, self.unused({*self.nodes[at]["uses"], *crossing}), behind)
+        """Return the bytes that a node needs in every order: of the tensors that it uses, or that nodes before and after it use."""
+        before, later = self.before[at], self.later[at]
+        crossing = (name for name, users in self.users.items() if users & before and users & later)
+        return self.during(at, self.unused({*self.nodes[at]["uses"], *crossing}), later)
 
     def is_exceeded(self, limit: int, *, backward: bool, most: int = MOST_SETS) -> bool:
         """Return whether every order needs more than `limit` bytes: sets of nodes grow, from the first or the last, never to all of them.
 
         A node that leaves no more live bytes than before runs at once: no later node needs more bytes than it would without it.
         """
-        needs, nexts = (self.behind, [node["waits"] for node in self.nodes]) if backward else (self.before, self.after)
+        needs, nexts = (self.later, [node["waits"] for node in self.nodes]) if backward else (self.before, self.after)
         todo, seen, whole = [(0, 0, [*range(len(self.nodes))], 0)], {0}, (1 << len(self.nodes)) - 1
         while todo and whole not in seen and len(seen) <= most:
             (live, done, others, last), ways = todo.pop(), []
@@ -71,7 +71,7 @@ def is_too_high(tree: Any, rows: Mapping[str, Any], limit: int, below: frozenset
     """Return whether rows need more than `limit` bytes where the first of each pair in `below` is below the second.
 
     Rows live from step `first` to `last`. A branch puts one of two rows that live at once below the other. Each branch ends in a step whose
-    rows take more bytes, or in a chain of rows, each above the last, that ends above the limit or above the offset of a pinned row.
+    rows take more bytes, or in a chain of rows, each above the last. A chain ends above the limit, or above the offset of a pinned row.
     """
     if "pair" in tree:
         low, high = tree["pair"]

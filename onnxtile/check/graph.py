@@ -289,8 +289,9 @@ def first_output(node: onnx.NodeProto) -> str:
 class Function:
     """A function of a model.
 
-    A call runs as one kernel where fuse or plan made the function, where it imports other versions of operators than the model, or where
-    it hands out an operand as it is. Otherwise the call `is_open`. Results of one that `is_pure` are the same for the same operands.
+    A call runs as one kernel where fuse or plan made the function. So does a call of a function that imports other versions of operators
+    than the model, or that hands out an operand as it is. Any other call `is_open`. Results of a function that `is_pure` are the same for
+    the same operands.
     """
 
     def __init__(self, proto: onnx.FunctionProto, model: GraphModel) -> None:

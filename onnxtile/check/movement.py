@@ -1,7 +1,7 @@
 """The check of the copies between memories: each operand of a kernel is in the fast memory, and each copy is what the plan says.
 
-That the bytes are there when they are read follows from the check of all rows, in which a copy is a node that reads one tensor and makes
-another. Here the memories are compared, the list of copies, the steps between which each may run, the times, and the sums.
+The check of all rows proves that the bytes are there when they are read: a copy is a node that reads one tensor and makes another. Here
+the memories are compared, the list of copies, the steps between which each may run, the times, and the sums.
 """
 
 from __future__ import annotations
@@ -110,11 +110,11 @@ class _Copying:
             raise _NoRunError("operands and results are not those of the schedule")
         self._copies = {copy.node: copy for copy in claims.movement.copies or ()}
         graph = plain.proto.graph
-        self._made = {name for node in graph.node for name in node.output if name}
+        self._results = {name for node in graph.node for name in node.output if name}
         self._values = {
             *(tensor.name for tensor in graph.initializer),
             *(tensor.name for tensor in graph.input),
-            *self._made,
+            *self._results,
         }
         self._outputs = [info.name for info in graph.output]
         self._root: dict[str, str] = {}
@@ -165,7 +165,7 @@ class _Copying:
         """Return the name that the plan has for the result of a kernel that it copies out, by that of the output."""
         sources, renamed = {copy.result: copy.source for copy in self._copies.values()}, {}
         for name in self._outputs:
-            if name not in self._made or name not in sources:
+            if name not in self._results or name not in sources:
                 continue
             if sources[name] in self._values:
                 raise _NoRunError(f"the output {name!r} is said to be a copy of {sources[name]!r}, another tensor")
@@ -296,7 +296,7 @@ class Transfers:
             if node in self.copies:
                 free = max((int(touched[t.pieces].max()) for t in self._touches[number] if t.is_write), default=-1)
                 ready = max((int(written[t.pieces].max()) for t in self._touches[number] if not t.is_write), default=-1)
-                ranges[node] = Allowed(free + 1, max(ready, self._made(node)) + 1, following[number])
+                ranges[node] = Allowed(free + 1, max(ready, self._source_step(node)) + 1, following[number])
                 continue
             for touch in self._touches[number]:
                 touched[touch.pieces] = step
@@ -341,7 +341,7 @@ class Transfers:
                     upcoming[touch.pieces] = self.line.steps[number]
         return steps
 
-    def _made(self, copy: GraphNode) -> int:
+    def _source_step(self, copy: GraphNode) -> int:
         """Return the step of the kernel that makes the source of `copy`, which may be a constant without a row; -1 for another."""
         source = copy.inputs[0]
         maker = None if source is None else source.maker

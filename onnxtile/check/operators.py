@@ -2,9 +2,9 @@
 
 It needs Python alone: `check_account.py` beside it, which proves bounds without onnxtile, has the same rules as the check of plans.
 
-An operator may write over an operand if each element of its result depends only on the same element of that operand, or if it reads a whole
-row or channel before it writes it. So do operators that keep the elements of an operand but for those that they update, and a Gemm, which
-adds each element of its last operand to the product of the others. Operators whose results need neighbours of an element (convolutions,
+An operator may write over an operand if each element of its result depends only on the same element of that operand. It may, too, if it
+reads a whole row or channel before it writes it, or updates some elements of an operand and keeps the others. So may a Gemm, which adds
+each element of its last operand to the product of the others. Operators whose results need neighbours of an element (convolutions,
 pooling, LRN, Hardmax), or move elements (Transpose, Gather, Tile), may not.
 """
 

@@ -359,8 +359,8 @@ def runs_read(node: GraphNode) -> list[tuple[int, int]] | None:
     length = math.prod(inner[first:]) * bits // 8
     ends = []
     for index in product(*map(range, inner[:first])):
-        place = [start + step for start, step in zip(corner, index, strict=False)] + list(corner[first:])
-        start = table.elements_before(outer, place) * bits // 8
+        position = [start + step for start, step in zip(corner, index, strict=False)] + list(corner[first:])
+        start = table.elements_before(outer, position) * bits // 8
         ends.append((start, start + length))
     return ends
 

@@ -53,7 +53,7 @@ def main() -> None:
         from onnxtile.cli.streams import say
         from onnxtile.system.errors import MOST, error_line
 
-        say(error_line(str(error), error.hint, MOST) + "\n")
+        say(error_line(error.message, error.hint, MOST) + "\n")
         sys.exit(1)
 
 
@@ -123,7 +123,7 @@ def _plan(options: argparse.Namespace) -> PlanResult:
     except Infeasible as error:
         if any(row.get("gaps") for row in _rows(_read(options.input))):
             raise Infeasible(
-                str(error), hint="gaps are not used: a buffer keeps its bytes for its whole life"
+                error.message, hint="gaps are not used: a buffer keeps its bytes for its whole life"
             ) from None
         raise
 

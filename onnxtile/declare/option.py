@@ -14,6 +14,7 @@ tables in docs/. The type of the field says how its value is read; an Option may
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -36,6 +37,7 @@ from onnxtile.system.errors import (
     in_python,
     invalid,
 )
+from onnxtile.system.progress import silent
 from onnxtile.system.registry import imported
 from onnxtile.system.text import whole
 
@@ -276,6 +278,8 @@ def _kind(hint: Any) -> tuple[ValueKind, Choices | None]:
 def read(declaration: Callable[P, O], given: Mapping[str, Any]) -> O:
     """Return the options of a `declaration` that has the values `given`, each read as its kind says. Raises UsageError."""
     known = parameters(declaration)
+    if not callable(given.get("progress", silent)):
+        raise invalid("progress", given["progress"], reason="give a function that takes the name of a stage")
     values = {name: known[name].read(value) if name in known else value for name, value in given.items()}
     return declaration(**values)  # type: ignore[call-arg]
 
@@ -335,13 +339,48 @@ def declared(declaration: Callable[P, O]) -> Callable[[Callable[[O], R]], VerbFu
                 reword(error, options(declaration), in_python)  # type: ignore[arg-type]
                 raise
 
-        returned = body.__annotations__.get("return", signature.empty)
-        call.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]
+        call.__signature__ = _readable(signature, body.__annotations__.get("return"))  # type: ignore[attr-defined]
         call.__doc__ = _doc(body.__doc__ or "", declaration)
         call.from_options = body  # type: ignore[attr-defined]
         return cast(VerbFunction[P, O, R], call)
 
     return decorate
+
+
+class _Word:
+    """A part of a signature as people read it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+_MODEL = "ModelArgument"
+"""The annotation of the model that a verb reads."""
+
+
+def _readable(signature: inspect.Signature, returned: Any) -> inspect.Signature:
+    """Return a signature whose types are those alone, without what a command says of them, and whose functions are names."""
+    known = [
+        one.replace(
+            annotation=_Word(_type_alone(one.annotation)),
+            default=_Word(one.default.__name__) if inspect.isfunction(one.default) else one.default,
+        )
+        for one in signature.parameters.values()
+    ]
+    return signature.replace(parameters=known, return_annotation=_Word(_type_alone(returned)))
+
+
+def _type_alone(annotation: Any) -> str:
+    """Return the text of a type; of `Annotated[int, Option(...)]` the first part."""
+    if not isinstance(annotation, str):
+        return getattr(annotation, "__name__", str(annotation))
+    parsed = ast.parse(annotation, mode="eval").body
+    is_marked = isinstance(parsed, ast.Subscript) and ast.unparse(parsed.value) == "Annotated"
+    text = ast.unparse(parsed.slice.elts[0]) if is_marked else annotation  # type: ignore[attr-defined]
+    return "Source" if text == _MODEL else text
 
 
 def _misspelled(declaration: Any, given: Mapping[str, Any]) -> UsageError | None:
@@ -354,10 +393,8 @@ def _misspelled(declaration: Any, given: Mapping[str, Any]) -> UsageError | None
 
 def _doc(text: str, declaration: Any) -> str:
     """Return the docstring of a function with a line for each option."""
-    rows = [
-        f"    {name}: {_meaning(parameter)}{_default_shown(parameter)}"
-        for name, parameter in parameters(declaration).items()
-    ]
+    known = sorted(parameters(declaration).items(), key=lambda entry: isinstance(entry[1].about, Option))
+    rows = [f"    {name}: {_meaning(parameter)}{_default_shown(parameter)}" for name, parameter in known]
     return inspect.cleandoc(text) + "\n\nArguments and options:\n" + "\n".join(rows) + "\n"
 
 

@@ -174,9 +174,11 @@ def read_texts(value: Any) -> tuple[str, ...]:
 
 def read_patterns(value: Any) -> tuple[Any, ...]:
     """Return patterns: texts, (name, query) pairs, or Pattern objects; a lone text or pattern stands for itself."""
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        return (value,)
-    return tuple(value)
+    entries = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
+    for entry in entries:
+        if not isinstance(entry, str | tuple | list | os.PathLike) and not hasattr(entry, "variants"):
+            raise Unreadable("give the name of a pattern, a file, a query, or a pair of a name and a query")
+    return entries
 
 
 def read_file(value: Any) -> Path:
@@ -186,13 +188,32 @@ def read_file(value: Any) -> Path:
     try:
         require_possible(Path(value), UsageError)
     except UsageError as error:
-        raise Unreadable(str(error), hint=error.hint) from None
+        raise Unreadable(error.message, hint=error.hint) from None
     return Path(value)
 
 
 def read_source(value: Any) -> Any:
     """Return a model as it is: a path, or a model in memory."""
-    return read_file(value) if isinstance(value, Path) else value
+    if isinstance(value, str | os.PathLike):
+        return read_file(value) if isinstance(value, Path) else value
+    if not hasattr(value, "graph"):
+        raise Unreadable("give a path, a ModelProto or an onnx_ir.Model")
+    return value
+
+
+def read_plan(value: Any) -> Any:
+    """Return a plan as it is: a path, or a result."""
+    if not isinstance(value, str | os.PathLike) and not hasattr(value, "to_dict"):
+        raise Unreadable("give a plan: a result, a .json file or a planned model")
+    return value
+
+
+def path_of(value: Any) -> Path:
+    """Return the path that a caller gave. Raises UsageError for what is none."""
+    try:
+        return read_file(value)
+    except Unreadable as error:
+        raise UsageError(f"{value!r}: {error.reason}", hint=error.hint) from None
 
 
 def read_files(value: Any) -> tuple[Path, ...]:
@@ -272,7 +293,7 @@ def _range(value: Any) -> tuple[float, float]:
     try:
         return parse_range(text)
     except OnnxtileError as error:
-        raise Unreadable(str(error), hint=error.hint) from None
+        raise Unreadable(error.message, hint=error.hint) from None
 
 
 def number_or_text(text: str) -> int | str:
@@ -326,6 +347,7 @@ TEXTS = ValueKind(read_texts, several=True)
 PATTERNS = ValueKind(read_patterns, several=True)
 FILE = ValueKind(read_file)
 SOURCE = ValueKind(read_source, Path)
+PLAN = ValueKind(read_plan)
 FILES = ValueKind(read_files, several=True)
 COUNTS = ValueKind(_table_of(read_count), number_or_text, several=True, pair="NAME=N")
 DIMS = ValueKind(read_dims, number_or_text, several=True, pair="NAME=N")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
+from onnxtile.declare.values import path_of
 from onnxtile.system.errors import UsageError, capped
 from onnxtile.system.files import require_writable, write_whole
 from onnxtile.system.registry import discover
@@ -155,7 +156,7 @@ class VerbResult(JsonFields, ABC):
 
 def write_result(content: Mapping[str, Any], verb: str, path: str | Path) -> None:
     """Write `content`, the result of `verb` as JSON, to `path`, as `VerbResult.write` does. Raises UsageError."""
-    target = Path(path)
+    target = path_of(path)
     written = writer_of(verb, target)(content, target)
     require_writable(target)
     write_whole(target, written)

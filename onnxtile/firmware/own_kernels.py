@@ -123,7 +123,7 @@ def _entry(entry: _KernelEntry, file: TomlFile, number: int) -> OwnKernel:
             raise UsageError("axes are an order of all axes, such as [0, 2, 3, 1]")
         return OwnKernel(program, call[1], arguments, SizeRule(" ".join(entry.workspace.split())), axes)
     except OnnxtileError as error:
-        raise UsageError(f"{file.place(where)}: {error}", hint=error.hint) from error
+        raise UsageError(f"{file.place(where)}: {error.message}", hint=error.hint) from error
 
 
 def _parted(text: str) -> Iterator[str]:

@@ -190,8 +190,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
 _HEAVY = 0.02
 """A kernel with at least this share of all multiply-accumulates has its sizes as constants in a function of its own.
 
-A compiler then leaves out loops of one turn and conditions that always hold. Networks of separable convolutions take 22 to 59 % of the
-instructions, ResNet-8 in 8 bits 115 % (docs/benchmarks.md). There are at most 50 such functions.
+A compiler then leaves out loops of one turn, and conditions that always hold. There are at most 50 such functions.
 """
 
 

@@ -75,7 +75,9 @@ def island_tensors(model: ir.Model, constants: Constants) -> IslandTensors:
     for island in islands(model, model.graph, rule, constants):
         members = set(island.nodes)
         made = (value for node in island.nodes for value in node.outputs if value not in constants)
-        found.update(value for value in made if value.uses() and all(use.node in members for use in value.uses()))
+        hidden = {value for value in made if value.uses() and all(use.node in members for use in value.uses())}
+        # Sums of a tensor that is stored are stored, too: they are added up part by part.
+        found.update(value for value in hidden if not _sums_stored(value.producer(), hidden))
         part = island_region(island)
         if len(part.outputs) == 1:
             join = next((node for node in island.operators if island.is_view and node.op_type == "Concat"), None)
@@ -85,6 +87,11 @@ def island_tensors(model: ir.Model, constants: Constants) -> IslandTensors:
             joined.update({} if join is None else {part.outputs[0]: join})
     inside = frozenset(value for value in found if not value.is_graph_output())
     return IslandTensors(inside, over, joined)
+
+
+def _sums_stored(node: ir.Node | None, inside: Collection[ir.Value]) -> bool:
+    """Return whether a node reduces a tensor that is not `inside` of its island."""
+    return node is not None and folding_of(node) is not None and node.inputs[0] not in inside
 
 
 _MATRIX_PRODUCTS = frozenset({"Gemm", "MatMul"})

@@ -38,8 +38,8 @@ class EdgeEffect(Enum):
     """How the results on an edge row differ.
 
     KINDER: all that was finite is equal; what was NaN or infinite is the same, or finite. NO_NUMBER: nothing was finite, and an infinite
-    number became NaN or another one. BEYOND_RANGE: the row has numbers whose squares leave the range of the type, and what comes of it
-    depends on the order of operations, whatever it is. WORSE: anything else.
+    number became NaN or another one. BEYOND_RANGE: the row has numbers whose squares leave the range of the type, so that the
+    results depend on the order of operations. WORSE: anything else.
     """
 
     KINDER = "kinder"
@@ -75,8 +75,8 @@ class EdgeRow:
 
     def words(self, name: str) -> str:
         """Return which number an input has, and where."""
-        place, number = self.places[name], self.numbers[name]
-        return f"{number} at {place}" if place.startswith(_VECTOR) else f"{place} {number}"
+        where, number = self.places[name], self.numbers[name]
+        return f"{number} at {where}" if where.startswith(_VECTOR) else f"{where} {number}"
 
     @property
     def extremes(self) -> set[str]:
@@ -102,8 +102,8 @@ class EdgeDifference:
     def causes(self) -> set[str]:
         """The numbers of the row that explain the difference, of either sign: the extreme ones, or those infinite or NaN, or all."""
         numbers = {*self.row.numbers.values()}
-        found = self.row.extremes or numbers & _NOT_FINITE or numbers
-        return {_UNSIGNED.get(number, number) for number in found}
+        causes = self.row.extremes or numbers & _NOT_FINITE or numbers
+        return {_UNSIGNED.get(number, number) for number in causes}
 
     @property
     def text(self) -> str:
@@ -117,16 +117,16 @@ class EdgeDifference:
         inputs = {name: self.row.words(name) for name in self.row.numbers}
         if self.where is None:
             return {"inputs": inputs, "effect": self.effect.value, "refused": self.refused}
-        found = {"output": self.output, "elements": self.elements, "where": self.where.to_dict()}
-        return {"inputs": inputs, "effect": self.effect.value, **found}
+        difference = {"output": self.output, "elements": self.elements, "where": self.where.to_dict()}
+        return {"inputs": inputs, "effect": self.effect.value, **difference}
 
 
 def by_effect(differences: Iterable[EdgeDifference]) -> dict[str, list[str]]:
     """Return the numbers of the edge rows that differ, each once, by the worst effect that they have anywhere."""
     worst: dict[str, EdgeEffect] = {}
-    for one in differences:
-        for number in one.causes:
-            worst[number] = max(worst.get(number, one.effect), one.effect, key=_badness)
+    for difference in differences:
+        for number in difference.causes:
+            worst[number] = max(worst.get(number, difference.effect), difference.effect, key=_badness)
     return {
         effect.value: [number for number in _NAMED if worst.get(number) is effect]
         for effect in EdgeEffect
@@ -148,8 +148,8 @@ class SiteRuns:
 
         A row that the site as it was does not take is left out.
         """
-        found = (self._difference(row) for row in edge_rows(feeds, list(varied), self.twice))
-        return tuple(one for one in found if one is not None)
+        differences = (self._difference(row) for row in edge_rows(feeds, list(varied), self.twice))
+        return tuple(difference for difference in differences if difference is not None)
 
     def _difference(self, row: EdgeRow) -> EdgeDifference | None:
         try:
@@ -159,17 +159,17 @@ class SiteRuns:
         try:
             got = self.after.run(row.feeds)
         except ModelError as error:
-            return EdgeDifference(row, EdgeEffect.WORSE, refused=" ".join(str(error).split()))
+            return EdgeDifference(row, EdgeEffect.WORSE, refused=" ".join(error.message.split()))
 
         def reach(output: str) -> float:
             moved = moved_by_rounding([self.before] * _NUDGES, [Trial(row.feeds, expected)])
             return _FACTOR * moved.get(output, 0.0)
 
         effects = {name: self._effect(name, value, got[name], reach) for name, value in expected.items()}
-        found = [(effect, name) for name, effect in effects.items() if effect is not None]
-        if not found:
+        differing = [(effect, name) for name, effect in effects.items() if effect is not None]
+        if not differing:
             return None
-        effect, name = max(found, key=lambda one: _badness(one[0]))
+        effect, name = max(differing, key=lambda pair: _badness(pair[0]))
         effect = EdgeEffect.BEYOND_RANGE if row.extremes else effect
         return EdgeDifference(row, effect, name, **_example(expected[name], got[name]))
 
@@ -223,7 +223,7 @@ def edge_rows(feeds: Mapping[str, Array], varied: Sequence[str], twice: Collecti
 
     def row(arrays: Mapping[str, tuple[str, str, Array]]) -> EdgeRow:
         numbers = {name: number for name, (number, _, _) in arrays.items() if number}
-        places = {name: place for name, (_, place, _) in arrays.items() if place}
+        places = {name: where for name, (_, where, _) in arrays.items() if where}
         whole = {name: np.concatenate([a, a], -1) if name in twice else a for name, (_, _, a) in arrays.items()}
         return EdgeRow(numbers, places, {**feeds, **whole})
 
@@ -243,11 +243,11 @@ def _filled(array: Array, *, briefly: bool) -> Iterator[tuple[str, str, Array]]:
     """Yield the numbers at the edges, where they are put, and `array` with them there; `briefly`, each at one place."""
     indices = _indices(array)
     for number, value in _numbers(array.dtype).items():
-        places = [place for place in indices if place.startswith(_PLACES[number])]
-        for place in places[:1] if briefly else places:
+        places = [where for where in indices if where.startswith(_PLACES[number])]
+        for where in places[:1] if briefly else places:
             filled = array.copy()
-            filled[indices[place]] = np.asarray(value).astype(array.dtype)
-            yield number, place, filled
+            filled[indices[where]] = np.asarray(value).astype(array.dtype)
+            yield number, where, filled
     if is_inexact(array):
         largest = min(_LARGE, float(ml_dtypes.finfo(array.dtype).max) ** (1 / 3))  # type: ignore[no-untyped-call]
         yield "large", _ALL, (array.astype(np.float64) * largest).astype(array.dtype)
@@ -255,15 +255,15 @@ def _filled(array: Array, *, briefly: bool) -> Iterator[tuple[str, str, Array]]:
 
 def _indices(array: Array) -> dict[str, Any]:
     """Return the index of each place in `array`, by the name of the place."""
-    found: dict[str, Any] = {_ALL: ...}
+    indices: dict[str, Any] = {_ALL: ...}
     if array.ndim > 1 and array.size > array.shape[-1]:
-        found[_ROW] = (0,) * (array.ndim - 1)
+        indices[_ROW] = (0,) * (array.ndim - 1)
         size = array.shape[-2]
         step = -(-size // _VECTORS)
-        found |= {f"{_VECTOR} {at} of axis {array.ndim - 2}": (..., at, slice(None)) for at in range(0, size, step)}
+        indices |= {f"{_VECTOR} {at} of axis {array.ndim - 2}": (..., at, slice(None)) for at in range(0, size, step)}
     if array.size > 1:
-        found[_ONE] = (-1,) * array.ndim
-    return found
+        indices[_ONE] = (-1,) * array.ndim
+    return indices
 
 
 def _shuffled(array: Array, random: np.random.Generator) -> Array:
@@ -288,8 +288,8 @@ def _scattered(array: Array, random: np.random.Generator) -> tuple[str, str, Arr
         chosen = np.less(random.random(array.shape), _SHARE)
     elif kind == 3:
         chosen = np.eye(1, array.size, int(random.integers(array.size)), dtype=bool).reshape(array.shape)
-    place = _ALL if kind == 0 else _SOME
-    return number, place, np.where(chosen, np.asarray(numbers[number]).astype(array.dtype), array)
+    where = _ALL if kind == 0 else _SOME
+    return number, where, np.where(chosen, np.asarray(numbers[number]).astype(array.dtype), array)
 
 
 def _numbers(dtype: np.dtype[Any]) -> dict[str, Any]:

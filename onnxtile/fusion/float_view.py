@@ -1,8 +1,8 @@
 """The float view of a quantised model: a copy in which queries find the operators that were quantised, and nothing that quantises.
 
 Left out are nodes that quantise or dequantise what is computed. In the place of an operator on quantised tensors (QLinearMatMul, QGemm ...)
-stands the operator on floats; so it is for a product of tensors that are quantised as the model runs (DynamicQuantizeLinear,
-MatMulInteger, Cast, Mul), and for a product with a weight in blocks of few bits (MatMulNBits). The view is searched and never run.
+stands the operator on floats. The same holds for a product of tensors that are quantised as the model runs (DynamicQuantizeLinear,
+MatMulInteger, Cast, Mul), and for one with a weight in blocks of few bits (MatMulNBits). The view is searched and never run.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def scales_of(node: ir.Node) -> Sequence[ir.Value]:
     meaning = float_meaning(node)
     if meaning is None and not quantises(node) and not dequantises(node):
         return ()
-    places = (0,) if meaning is None else meaning.places(node)
-    return [value for place, value in enumerate(node.inputs) if value is not None and place not in places]
+    indices = (0,) if meaning is None else meaning.places(node)
+    return [value for index, value in enumerate(node.inputs) if value is not None and index not in indices]
 
 
 _BLOCKS = {"MatMulNBits": (1, 5), "DynamicQuantizeMatMul": (1, 4), "MatMulIntegerToFloat": (1, 6)}
@@ -165,31 +165,31 @@ class _ViewWriter:
         if source is None or stored.is_graph_output():
             return
         kept = [reader for reader in stored.consumers() if dequantises(reader) and reader.outputs[0].is_graph_output()]
-        for reader, place in list(stored.uses()):
+        for reader, index in list(stored.uses()):
             if reader not in kept:
-                reader.replace_input_with(place, source)
+                reader.replace_input_with(index, source)
         if not kept:
             self.graph.remove(quantiser, safe=True)
 
-    def _pass_by(self, dequantiser: ir.Node, stored: ir.Value | None, made: ir.Value) -> None:
-        """Let what reads `made` read `stored`: in the view, that is the same in floats."""
-        if stored is None or made.is_graph_output():
+    def _pass_by(self, dequantiser: ir.Node, stored: ir.Value | None, result: ir.Value) -> None:
+        """Let what reads `result` read `stored`: in the view, that is the same in floats."""
+        if stored is None or result.is_graph_output():
             return
-        made.replace_all_uses_with(stored)
+        result.replace_all_uses_with(stored)
         self.graph.remove(dequantiser, safe=True)
 
     def _put(self, node: ir.Node, meaning: FloatMeaning) -> None:
         """Put the operator on floats in the place of `node`."""
-        operands = [self._operand(node, place, meaning) for place in meaning.places(node) if place < len(node.inputs)]
-        attributes = [one for name, one in node.attributes.items() if name not in meaning.dropped]
+        operands = [self._operand(node, index, meaning) for index in meaning.places(node) if index < len(node.inputs)]
+        attributes = [attribute for name, attribute in node.attributes.items() if name not in meaning.dropped]
         self._replace([node], node.outputs[0], [_node(meaning.op_type, operands, attributes, node.name)])
 
-    def _operand(self, node: ir.Node, place: int, meaning: FloatMeaning) -> ir.Value | None:
-        """Return the operand at `place` in floats; a constant is dequantised."""
-        value = node.inputs[place]
-        if value is None or not meaning.is_scaled(place) or not self._is_constant(value):
+    def _operand(self, node: ir.Node, index: int, meaning: FloatMeaning) -> ir.Value | None:
+        """Return the operand at `index` in floats; a constant is dequantised."""
+        value = node.inputs[index]
+        if value is None or not meaning.is_scaled(index) or not self._is_constant(value):
             return value
-        return self._dequantised(node, value, node.inputs[place + 1 : place + 3], meaning.axis_of(node, place))
+        return self._dequantised(node, value, node.inputs[index + 1 : index + 3], meaning.axis_of(node, index))
 
     def _dequantised(
         self, node: ir.Node, stored: ir.Value, scales: Sequence[ir.Value | None], axis: int | None
@@ -240,10 +240,10 @@ class _ViewWriter:
             return
         scales = _BLOCK_SCALES.get(node.op_type)
         operand = self._unpacked(node) if scales is None else self._dequantised(node, stored, _at(node, scales), -1)
-        made = [_node("MatMul", [node.inputs[0], operand], [], node.name)]
+        nodes = [_node("MatMul", [node.inputs[0], operand], [], node.name)]
         if added is not None:
-            made.append(_node("Add", [made[0].outputs[0], added], [], f"{node.name}/bias"))
-        self._replace([node], node.outputs[0], made)
+            nodes.append(_node("Add", [nodes[0].outputs[0], added], [], f"{node.name}/bias"))
+        self._replace([node], node.outputs[0], nodes)
 
     def _unpacked(self, node: ir.Node) -> ir.Value:
         """Return the weight of MatMulNBits in floats: its product with the identity, which is computed only where a query asks."""
@@ -256,21 +256,21 @@ class _ViewWriter:
         self.graph.insert_before(node, [maker])
         return maker.outputs[0]
 
-    def _replace(self, nodes: Sequence[ir.Node], result: ir.Value, made: Sequence[ir.Node]) -> None:
-        """Put `made`, whose last result is `result`, in the place of `nodes`."""
+    def _replace(self, nodes: Sequence[ir.Node], result: ir.Value, new_nodes: Sequence[ir.Node]) -> None:
+        """Put `new_nodes`, whose last result is `result`, in the place of `nodes`."""
         originals = tuple(original for node in nodes for original in self.view.originals[node])
-        last = made[-1].outputs[0]
+        last = new_nodes[-1].outputs[0]
         last.shape, name = result.shape, result.name
         self.view.values[last] = self.view.values[result]
-        self.graph.insert_before(nodes[-1], list(made))
+        self.graph.insert_before(nodes[-1], list(new_nodes))
         result.replace_all_uses_with(last, replace_graph_outputs=True)
         result.name = None
         last.name = name
         self.graph.remove(nodes, safe=True)
-        for node in made:
+        for node in new_nodes:
             self.view.originals[node] = originals
-        if len(made) > 1:
-            self.view.parts.update(dict.fromkeys(originals, tuple(made)))
+        if len(new_nodes) > 1:
+            self.view.parts.update(dict.fromkeys(originals, tuple(new_nodes)))
 
     def _is_constant(self, value: ir.Value) -> bool:
         return self.view.values.get(value, value) in self.constants
@@ -280,8 +280,8 @@ def _identity(size: int) -> ir.TensorProtocol:
     return ir.tensor(np.eye(size, dtype=np.float32))
 
 
-def _at(node: ir.Node, places: Iterable[int]) -> list[ir.Value | None]:
-    return [node.inputs[place] if place < len(node.inputs) else None for place in places]
+def _at(node: ir.Node, indices: Iterable[int]) -> list[ir.Value | None]:
+    return [node.inputs[index] if index < len(node.inputs) else None for index in indices]
 
 
 def _only_reader(value: ir.Value, op_type: str) -> ir.Node | None:

@@ -71,16 +71,16 @@ class Mirror:
         members = self._originals(part)
         if isinstance(members, Refusal):
             return members
-        own = region_through(members, self.constants)
-        if isinstance(own, Refusal):
-            return own
-        if pattern.outputs is not None and len(own.outputs) > pattern.outputs:
+        original = region_through(members, self.constants)
+        if isinstance(original, Refusal):
+            return original
+        if pattern.outputs is not None and len(original.outputs) > pattern.outputs:
             return Refusal("more of its values are read outside, as they are or quantised, than the pattern allows")
-        return self.contract_region(own, pattern, over if _are_alike(own, part) else ())
+        return self.contract_region(original, pattern, over if _are_alike(original, part) else ())
 
-    def note(self, call: ir.Node, made: ir.Node) -> None:
-        """Note that `call` of the view stands for `made`, a call in the model."""
-        self.view.originals[call] = (made,)
+    def note(self, call: ir.Node, original: ir.Node) -> None:
+        """Note that `call` of the view stands for `original`, a call in the model."""
+        self.view.originals[call] = (original,)
 
     def _originals(self, part: FusedRegion) -> list[ir.Node] | Refusal:
         """Return the nodes of the model that `part` stands for."""
@@ -93,11 +93,11 @@ class Mirror:
         return list(members)
 
 
-def _are_alike(own: FusedRegion, part: FusedRegion) -> bool:
-    """Return whether the first inputs of `own` are those of `part`, so that their places say the same; scales come after them."""
-    scales = {value for node in own.nodes for value in scales_of(node)}
-    operands = [value for value in own.inputs if value not in scales]
-    return len(own.nodes) == len(part.nodes) and len(operands) == len(part.inputs)
+def _are_alike(original: FusedRegion, part: FusedRegion) -> bool:
+    """Return whether the first inputs of `original` are those of `part`, so that their places say the same; scales come after them."""
+    scales = {value for node in original.nodes for value in scales_of(node)}
+    operands = [value for value in original.inputs if value not in scales]
+    return len(original.nodes) == len(part.nodes) and len(operands) == len(part.inputs)
 
 
 # The outcome of a pattern: the fate of each match, and the calls that were made.
@@ -186,7 +186,7 @@ class _Places:
 
 
 @dataclass(frozen=True)
-class _MadeCall:
+class _NewCall:
     """A call that was made, the function it calls at first, the constants in that, and the number of its record."""
 
     call: ir.Node
@@ -223,7 +223,7 @@ class Fuser:
         self.matcher = Matcher(self.model, self.constants, self.functions.bodies, self.shapes)
         self.names = {node.name for graph in (*self.model.graphs(), *self.users) for node in graph}
         self.counts: dict[str, int] = {}
-        self.made: list[_MadeCall] = []
+        self.new_calls: list[_NewCall] = []
 
     def apply(self, pattern: Pattern) -> PatternResult:
         """Contract the matches of one pattern, and return what became of each."""
@@ -232,10 +232,10 @@ class Fuser:
         fates = [] if pattern.island is None else self._islands(pattern, pattern.island)
         for i, program in enumerate(pattern.programs):
             with pattern.located(i):
-                found = self.matcher.find(program)
-            made = self._variant(found, i + 1, pattern)
-            fates += made
-            if any(fate.fate == FUSED for fate in made):
+                matches = self.matcher.find(program)
+            new_fates = self._variant(matches, i + 1, pattern)
+            fates += new_fates
+            if any(fate.fate == FUSED for fate in new_fates):
                 self.matcher.refresh()
         self.unify()
         done = [fate for fate in fates if fate.fate == FUSED]
@@ -247,12 +247,12 @@ class Fuser:
         """Contract the quantised islands of all graphs, and return what became of each."""
         fates = []
         for graph in list(self.model.graphs()) if is_quantised(self.model) else ():
-            for found in list(islands(self.model, graph, rule, self.constants, self._sizes)):
-                part = island_region(found)
-                kind = replace(pattern, name=found.name, doc=f"{pattern.doc} Operator: {found.name[1:]}.")
-                outcome = self.contract_region(part, kind, overwritten(found, part, rule), found.marks)
+            for island in list(islands(self.model, graph, rule, self.constants, self._sizes)):
+                part = island_region(island)
+                kind = replace(pattern, name=island.name, doc=f"{pattern.doc} Operator: {island.name[1:]}.")
+                outcome = self.contract_region(part, kind, overwritten(island, part, rule), island.marks)
                 fate, detail = (FUSED, node_id(outcome)) if isinstance(outcome, ir.Node) else (REFUSED, outcome.reason)
-                fates.append(Fate(node_id((found.operators or found.nodes)[0]), 1, fate, detail, found.nodes))
+                fates.append(Fate(node_id((island.operators or island.nodes)[0]), 1, fate, detail, island.nodes))
         if fates:
             self.matcher.refresh()
         return fates
@@ -268,10 +268,10 @@ class Fuser:
         sizes = [size for size in dims if isinstance(size, int)]
         return sizes if len(sizes) == len(dims) else None
 
-    def _variant(self, found: Iterable[Match], variant: int, pattern: Pattern) -> list[Fate]:
+    def _variant(self, matches: Iterable[Match], variant: int, pattern: Pattern) -> list[Fate]:
         """Contract the matches of one variant that share no node, and return what became of each."""
         done: dict[int, Fate] = {}
-        ranked = [(match, rival, identify(match.root)) for match, rival in with_rivals(found, self.constants)]
+        ranked = [(match, rival, identify(match.root)) for match, rival in with_rivals(matches, self.constants)]
         for match, rival, root in ranked:
             if rival is match:
                 done[id(match)] = Fate(root, variant, REFUSED, "it has nothing but constants", match.vertices)
@@ -311,14 +311,14 @@ class Fuser:
     def _repeated(self, part: FusedRegion, pattern: Pattern, over: Sequence[int]) -> ir.Node | Refusal:
         """Put a call in the place of what `part` stands for, and return it; then put one in the place of `part`."""
         assert self.mirror is not None
-        if self._places(_graph_of(part)).order.between(part.own, part.copied) is None:
+        if self._places(_graph_of(part)).order.between(part.leaving, part.copied) is None:
             return Refusal(_CYCLE)
-        made = self.mirror.contract(part, pattern, over)
-        if isinstance(made, ir.Node):
+        repeated = self.mirror.contract(part, pattern, over)
+        if isinstance(repeated, ir.Node):
             call = self.contract_region(part, pattern, over)
             assert isinstance(call, ir.Node)
-            self.mirror.note(call, made)
-        return made
+            self.mirror.note(call, repeated)
+        return repeated
 
     def contract_region(
         self, part: FusedRegion, pattern: Pattern, over: Sequence[int], marks: Iterable[str] = ()
@@ -336,7 +336,7 @@ class Fuser:
                 f"{misfit.op_type} is not in this opset of ONNX, and onnxruntime refuses it inside a function"
             )
         places = self._places(graph)
-        after = places.order.between(part.own, part.copied)
+        after = places.order.between(part.leaving, part.copied)
         if after is None:
             return Refusal(_CYCLE)
         function = self.functions.of(part, pattern, self._opsets(graph), over)
@@ -346,30 +346,30 @@ class Fuser:
         )
         call = self._call(part, function, places)
         for node in after:
-            place = places.original.get(node)
-            if place is not None:
-                note_place(node, self.run, place)
+            position = places.original.get(node)
+            if position is not None:
+                note_place(node, self.run, position)
         self._replace(part, call, places.order, after)
-        self.made.append(_MadeCall(call, function, part.constants, len(self.records) - 1))
+        self.new_calls.append(_NewCall(call, function, part.constants, len(self.records) - 1))
         return call
 
     def unify(self) -> None:
         """Let the calls that one pattern made share functions where they differ in single numbers only, and drop constants inside."""
         unified = self.functions.unified()
-        for made in self.made:
-            function, differing = unified.get(made.function, Unified(made.function, ()))
-            record = self.records[made.record]
+        for entry in self.new_calls:
+            function, differing = unified.get(entry.function, Unified(entry.function, ()))
+            record = self.records[entry.record]
             assert record is not None
-            count = len(made.call.inputs)
-            made.call.op_type = function.name
-            made.call.resize_inputs(count + len(differing))
-            for position, place in enumerate(differing, count):
-                made.call.replace_input_with(position, made.constants[place])
+            count = len(entry.call.inputs)
+            entry.call.op_type = function.name
+            entry.call.resize_inputs(count + len(differing))
+            for position, index in enumerate(differing, count):
+                entry.call.replace_input_with(position, entry.constants[index])
             inside = tuple(c for i, c in enumerate(record.constants) if i not in differing)
-            self.records[made.record] = replace(record, body=self.functions.digest(function), constants=inside)
-        for value in dict.fromkeys(value for made in self.made for value in made.constants):
+            self.records[entry.record] = replace(record, body=self.functions.digest(function), constants=inside)
+        for value in dict.fromkeys(value for entry in self.new_calls for value in entry.constants):
             self._drop(value)
-        self.made.clear()
+        self.new_calls.clear()
 
     def _opsets(self, graph: ir.Graph) -> dict[str, int]:
         """Return the imports with which `graph` is read; a function of the user's has its own, and may lack that of meta-ops."""
@@ -383,8 +383,8 @@ class Fuser:
 
     def _places(self, graph: ir.Graph) -> _Places:
         if graph not in self.places:
-            initializers = {value: place for place, value in enumerate(graph.initializers.values())}
-            original = {node: place for place, node in enumerate(graph)}
+            initializers = {value: position for position, value in enumerate(graph.initializers.values())}
+            original = {node: position for position, node in enumerate(graph)}
             self.places[graph] = _Places(TopologicalOrder(graph), original, initializers)
         return self.places[graph]
 
@@ -428,13 +428,13 @@ class Fuser:
         return candidate
 
     def _replace(self, part: FusedRegion, call: ir.Node, order: TopologicalOrder, after: set[ir.Node]) -> None:
-        names, own = [value.name for value in part.outputs], part.own
-        order.contract(own, call, after)
+        names, members = [value.name for value in part.outputs], part.leaving
+        order.contract(members, call, after)
         for old, new in zip(part.outputs, call.outputs, strict=True):
             old.replace_all_uses_with(new, replace_graph_outputs=True)
         graph = call.graph
         assert isinstance(graph, ir.Graph)
-        graph.remove(reversed(own), safe=True)
+        graph.remove(reversed(members), safe=True)
         for old, new, name in zip(part.outputs, call.outputs, names, strict=True):
             old.name = None
             new.name = name
@@ -497,12 +497,12 @@ def fuse(
 ) -> list[PatternResult]:
     """Fuse `model` in place with one pattern after the other; later patterns may name the meta-ops of earlier ones.
 
-    With `through`, queries see the float operators of a quantised model, and nothing that quantises or dequantises between them, unless
-    one of them names such an operator; matches have the nodes as they are.
+    With `through`, queries see the float operators of a quantised model without the nodes that quantise or dequantise between them. Where
+    one query names such an operator, all see the nodes as they are. Matches have the nodes as they are.
 
-    Of overlapping matches the longest counts. A match is refused where contracting it would make a cycle, where something
-    outside reads more of its values than the pattern allows, or where a function cannot say what its nodes say. `shapes` gives those of
-    `model` as it is now, for when the first test asks; without it they are inferred. Sites in `left_out` are refused.
+    Of overlapping matches the longest counts. A match is refused where contracting it would make a cycle, or where nodes outside read more
+    of its values than the pattern allows. So is one whose nodes a function cannot hold. `shapes` returns those of `model` as it is now,
+    when a test first needs them; without it they are inferred. Sites in `left_out` are refused.
     """
     return FusionRun(model, patterns, shapes, through=through, left_out=left_out).apply(progress)
 

@@ -66,29 +66,29 @@ class Island:
 def island_region(island: Island) -> FusedRegion:
     """Return the region of one meta-op. Every operand is an input, also a constant, so that islands of one structure share a function."""
     members = set(island.nodes)
-    made = {value for node in island.nodes for value in node.outputs}
+    results = {value for node in island.nodes for value in node.outputs}
     read = dict.fromkeys(
-        value for node in island.nodes for value in node.inputs if value is not None and value not in made
+        value for node in island.nodes for value in node.inputs if value is not None and value not in results
     )
     computing = set(island.operators)
-    own = [node for node in island.nodes if node in computing or quantises(node)]
+    uncopied = [node for node in island.nodes if node in computing or quantises(node)]
     outputs = [
         value
-        for node in own
+        for node in uncopied
         for value in node.outputs
         if value.is_graph_output() or any(reader not in members for reader in value.consumers())
     ]
-    return FusedRegion(island.nodes, tuple(read), tuple(outputs), (), frozenset(island.nodes) - set(own))
+    return FusedRegion(island.nodes, tuple(read), tuple(outputs), (), frozenset(island.nodes) - set(uncopied))
 
 
 def overwritten(island: Island, part: FusedRegion, rule: IslandRule) -> tuple[int, ...]:
     """Return the places of the operands of `part` that the kernel may write its result over."""
     if island.is_attention:
-        return tuple(place for place, value in enumerate(part.inputs) if value is island.query)
+        return tuple(index for index, value in enumerate(part.inputs) if value is island.query)
     if not island.operators or any(node.op_type not in rule.in_place for node in island.operators):
-        return tuple(place for place, value in enumerate(part.inputs) if value in _states(island))
+        return tuple(index for index, value in enumerate(part.inputs) if value in _states(island))
     scales = {value for node in island.nodes if quantises(node) or dequantises(node) for value in node.inputs[1:]}
-    return tuple(place for place, value in enumerate(part.inputs) if value not in scales)
+    return tuple(index for index, value in enumerate(part.inputs) if value not in scales)
 
 
 def _states(island: Island) -> frozenset[ir.Value]:
@@ -100,9 +100,9 @@ def _states(island: Island) -> frozenset[ir.Value]:
     if row is None or not row.is_standard or isinstance(row.over, No):
         return frozenset()
     states = set[ir.Value]()
-    for place in row.state.values():
-        value = node.inputs[place]
-        if value is None or (row.over is not None and place not in row.over):
+    for index in row.state.values():
+        value = node.inputs[index]
+        if value is None or (row.over is not None and index not in row.over):
             continue
         maker = value.producer()
         stored = maker.inputs[0] if maker in island.nodes and maker is not None and dequantises(maker) else value
@@ -147,7 +147,7 @@ class AttentionCore:
         """Return Q, K and V, each after the product that reads it."""
         scores, context = self.scores, self.context
         read = (scores, 0), (scores, _SECOND[scores.op_type]), (context, _SECOND[context.op_type])
-        return tuple((node, value) for node, place in read if (value := node.inputs[place]) is not None)
+        return tuple((node, value) for node, index in read if (value := node.inputs[index]) is not None)
 
 
 @dataclass(frozen=True)
@@ -188,19 +188,19 @@ class AttentionFinder:
 
     def _between(self, scores: ir.Node) -> set[ir.Node] | None:
         """Return `scores` and all nodes that depend on it, up to the next products; None where others than these depend on it."""
-        found = {scores}
+        between = {scores}
         for node in (waiting := [scores]):
             for value in node.outputs:
                 if value.is_graph_output():
                     return None
-                for reader in {use.node for use in value.uses()} - found:
+                for reader in {use.node for use in value.uses()} - between:
                     if self._multiplies(reader):
                         continue
-                    if not self._may_be_between(reader) or len(found) > _MOST_BETWEEN:
+                    if not self._may_be_between(reader) or len(between) > _MOST_BETWEEN:
                         return None
-                    found.add(reader)
+                    between.add(reader)
                     waiting.append(reader)
-        return found
+        return between
 
     def _context(self, between: set[ir.Node]) -> ir.Node | None:
         """Return the only product that reads what `between` makes, as its first operand alone."""
@@ -221,11 +221,11 @@ class AttentionFinder:
 
     def _fitting(self, core: AttentionCore, softmax: ir.Node) -> AttentionCore | None:
         """Return `core` where its rows stay rows, and one kernel needs no more bytes than its nodes, in elements of one size."""
-        made = core.scores.outputs[0], core.context.outputs[0]
-        sizes = [self.sizes_of(value) for value in (*(value for _, value in core.products()), *made)]
-        if any(one is None or len(one) < 2 for one in sizes):
+        results = core.scores.outputs[0], core.context.outputs[0]
+        sizes = [self.sizes_of(value) for value in (*(value for _, value in core.products()), *results)]
+        if any(shape is None or len(shape) < 2 for shape in sizes):
             return None
-        query, keys, values, scores, result = (one for one in sizes if one is not None)
+        query, keys, values, scores, result = (shape for shape in sizes if shape is not None)
         if not self._runs_along_rows(softmax, len(scores)):
             return None
         for node in core.between:
@@ -262,17 +262,17 @@ def islands(
     finder = _Finder(model, graph, rule, constants)
     if sizes_of is not None and rule.attention:
         for node in graph:
-            found = finder.attention(node, sizes_of)
-            if found is not None:
-                yield found
+            island = finder.attention(node, sizes_of)
+            if island is not None:
+                yield island
     for node in graph:
-        found = finder.of_integers(node) if sums_integers(node) else finder.around(node)
-        if found is not None:
-            yield found
+        island = finder.of_integers(node) if sums_integers(node) else finder.around(node)
+        if island is not None:
+            yield island
     for node in graph:
-        found = finder.requantising(node)
-        if found is not None:
-            yield found
+        island = finder.requantising(node)
+        if island is not None:
+            yield island
 
 
 @dataclass(frozen=True)
@@ -292,7 +292,7 @@ class _Finder:
         self._opsets = Opsets(model).of(graph)
         self._taken: set[ir.Node] = set()
         self._ending_in_floats: set[ir.Node] = set()
-        self._places = {node: place for place, node in enumerate(graph)}
+        self._places = {node: position for position, node in enumerate(graph)}
         self._copied: dict[ir.Node, _Computed] = {}
         for node in graph:
             computed = self._to_copy(node)
@@ -321,15 +321,15 @@ class _Finder:
         if core is None:
             return None
         members = [core.scores, *core.between, core.context]
-        own = [node for node in members if not quantises(node) and not dequantises(node)]
-        if self._taken & set(members) or not all(map(self._may_be_inside, own)):
+        computing = [node for node in members if not quantises(node) and not dequantises(node)]
+        if self._taken & set(members) or not all(map(self._may_be_inside, computing)):
             return None
         stored = [self._source(product, value) for product, value in core.products()]
         following, quantisers = self._chain([core.context])
         if None in stored or (not quantisers and core.context.op_type == "MatMul"):
             return None
         following = following if quantisers else [core.context]
-        operators = [*own[:-1], *following]
+        operators = [*computing[:-1], *following]
         nodes = self._with_operands([*members[:-1], *following])
         self._taken.update(members, following, quantisers)
         query = stored[0] if core.over_query and stored.count(stored[0]) == 1 else None
@@ -345,10 +345,10 @@ class _Finder:
     def _with_operands(self, members: Sequence[ir.Node]) -> list[ir.Node]:
         """Return `members`, each after the nodes that compute its operands from stored tensors."""
         nodes: dict[ir.Node, None] = {}
-        own = set(members)
+        inside = set(members)
         for node in members:
             for value in node.inputs:
-                nodes |= dict.fromkeys(maker for maker in self._operand(value) if maker not in own)
+                nodes |= dict.fromkeys(maker for maker in self._operand(value) if maker not in inside)
             nodes[node] = None
         return list(nodes)
 
@@ -391,7 +391,8 @@ class _Finder:
         if product is None or quantises_at_run(product):
             return cast, factor, None
         known = all(
-            one in self._constants or (one is not None and quantises_at_run(one.producer())) for one in product.inputs
+            operand in self._constants or (operand is not None and quantises_at_run(operand.producer()))
+            for operand in product.inputs
         )
         fits = product.op_type == "Mul" and product.domain in OWN_DOMAINS and product.graph is self._graph and known
         return (cast, factor, product) if fits and self._may_be_inside(product) else None
@@ -422,8 +423,8 @@ class _Finder:
         """Return whether the tensor that `reader` reads is stored beyond the place `last` also without it."""
         value = reader.inputs[0]
         while value is not None:
-            others = [one for one in value.consumers() if one is not reader]
-            if value.is_graph_output() or any(self._places.get(one, last) >= last for one in others):
+            others = [consumer for consumer in value.consumers() if consumer is not reader]
+            if value.is_graph_output() or any(self._places.get(consumer, last) >= last for consumer in others):
                 return True
             maker = value.producer()
             if maker is None:
@@ -454,19 +455,19 @@ class _Finder:
             return None
         nodes: dict[ir.Node, None] = {}
         sources: dict[ir.Value, int] = {}
-        for value in (one for one in node.inputs if one is not None and one not in self._constants):
+        for value in (source for source in node.inputs if source is not None and source not in self._constants):
             operand = self._computed(value)
             if operand is None:
                 return None
             nodes |= dict.fromkeys(operand.nodes)
             sources |= operand.sources
-        operators = [one for one in nodes if one in self._copied]
+        operators = [member for member in nodes if member in self._copied]
         if not any(map(dequantises, nodes)) or sum(sources.values()) > _FLOAT_BITS or len(operators) >= _MOST_COPIED:
             return None
         if self._chain([node])[1]:
             return None  # one kernel computes it and all that is quantised of it
         weights = (maker for value in node.inputs if value in self._constants for maker in self._dequantisers(value))
-        return _Computed((*nodes, *(one for one in weights if one not in nodes), node), sources)
+        return _Computed((*nodes, *(member for member in weights if member not in nodes), node), sources)
 
     def _may_be_copied(self, value: ir.Value) -> bool:
         """Return whether each reader of `value` may be in one kernel with the node that makes it."""
@@ -535,8 +536,11 @@ class _Finder:
         """Return the readers of `value` where all quantise it, and nothing else does."""
         readers = list(dict.fromkeys(value.consumers()))
         fit = all(
-            quantises(one) and one.inputs[0] is value and value not in one.inputs[1:] and one.graph is self._graph
-            for one in readers
+            quantises(reader)
+            and reader.inputs[0] is value
+            and value not in reader.inputs[1:]
+            and reader.graph is self._graph
+            for reader in readers
         )
         return readers if fit and not value.is_graph_output() else []
 
@@ -547,28 +551,28 @@ class _Finder:
             return None
         reader = readers[0]
         fits = reader.op_type in self._rule.epilogues and reader.domain in OWN_DOMAINS and reader not in self._taken
-        others = [one for one in reader.inputs if one is not None and one is not value]
-        known = all(one in self._constants or self._operand(one) for one in others)
+        others = [operand for operand in reader.inputs if operand is not None and operand is not value]
+        known = all(operand in self._constants or self._operand(operand) for operand in others)
         return reader if fits and known and self._may_be_inside(reader) else None
 
     def _dequantisers(self, value: ir.Value | None) -> Sequence[ir.Node]:
         """Return the nodes that `value` comes from where these only dequantise, or move what was a stored constant."""
-        found: list[ir.Node] = []
+        moves: list[ir.Node] = []
         while value is not None:
             maker = value.producer()
             if maker is None or maker.graph is not self._graph or maker.device_configurations:
                 return ()
             if dequantises(maker):
-                return (maker, *reversed(found))
+                return (maker, *reversed(moves))
             if movement_of(maker) not in {"renames", "permutes", "converts"} or value not in self._constants:
                 return ()
-            found.append(maker)
+            moves.append(maker)
             value = maker.inputs[0]
         return ()
 
     def _is_view(self, operators: Sequence[ir.Node], quantisers: Sequence[ir.Node]) -> bool:
         """Return whether all results have bytes of the operands, at most in another shape: all are quantised alike."""
-        if len(operators) > 1 or any(one.op_type not in self._rule.views for one in operators):
+        if len(operators) > 1 or any(node.op_type not in self._rule.views for node in operators):
             return False
         operator = operators[0] if operators else quantisers[0]
         is_cut, is_join = operator.op_type == "Split", operator.op_type == "Concat"

@@ -49,7 +49,7 @@ class FusedRegion:
         return node in self.copied or (dequantises(node) and node.outputs[0] not in self.outputs)
 
     @property
-    def own(self) -> tuple[ir.Node, ...]:
+    def leaving(self) -> tuple[ir.Node, ...]:
         """The nodes that leave the graph: all but those that others read."""
         gone = set(self.nodes)
         # Of a chain of copied nodes, what is read by one that stays has to stay.
@@ -83,8 +83,8 @@ def region(matched: Sequence[ir.Node], constants: Constants) -> FusedRegion | Re
     if refusal is not None:
         return Refusal(refusal)
     members = set(nodes)
-    made = {value for node in nodes for value in node.outputs}
-    read = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None and value not in made)
+    results = {value for node in nodes for value in node.outputs}
+    read = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None and value not in results)
     inside = tuple(value for value in read if value.graph is graph and _is_small(value, constants))
     outputs = tuple(value for node in nodes for value in node.outputs if _is_read_outside(value, members))
     if not outputs:
@@ -123,26 +123,28 @@ def overwritable(part: FusedRegion, match: Match, anchors: Collection[str]) -> t
     """Return the places of the inputs of `part` that only nodes with one of `anchors` read; "*" stands for all nodes."""
     allowed = set(part.nodes) if EVERY_NODE in anchors else set(match.named(anchors))
     readers = [{node for node in part.nodes if value in node.inputs} for value in part.inputs]
-    return tuple(place for place, reading in enumerate(readers) if reading <= allowed)
+    return tuple(index for index, reading in enumerate(readers) if reading <= allowed)
 
 
 def _measuring(nodes: Sequence[ir.Node]) -> list[ir.Node]:
     """Return the nodes that read shapes of inner values of `nodes`, and later nodes whose results only `nodes` and these read."""
     members = set(nodes)
-    found = dict.fromkeys(reader for node in nodes for value in node.outputs for reader in _measures(value, members))
-    waiting = list(found)
-    while waiting and len(found) < _MOST_MEASURING:
+    measuring = dict.fromkeys(
+        reader for node in nodes for value in node.outputs for reader in _measures(value, members)
+    )
+    waiting = list(measuring)
+    while waiting and len(measuring) < _MOST_MEASURING:
         readers = [reader for value in waiting.pop().outputs for reader in value.consumers()]
         if len(readers) > _MOST_MEASURING:
             continue
-        new = [reader for reader in dict.fromkeys(readers) if reader not in members and reader not in found]
-        found |= dict.fromkeys(new)
+        new = [reader for reader in dict.fromkeys(readers) if reader not in members and reader not in measuring]
+        measuring |= dict.fromkeys(new)
         waiting += new
     # Whatever is read elsewhere as well, or by nothing, stays outside, and so does all that leads to it.
-    kept = set(found)
+    kept = set(measuring)
     while lost := {node for node in kept if not _is_read_within(node, members | kept)}:
         kept -= lost
-    return [node for node in found if node in kept]
+    return [node for node in measuring if node in kept]
 
 
 def _measures(value: ir.Value, members: set[ir.Node]) -> list[ir.Node]:
@@ -322,7 +324,7 @@ def _body(region: FusedRegion) -> tuple[list[ir.Node], list[ir.Value], list[ir.V
             copies[value] = ir.Value(name=outputs.get(value, f"v{count}") if value.name else "")
             count += value not in outputs
         operands = [None if value is None else copies[value] for value in node.inputs]
-        made = [copies[value] for value in node.outputs]
+        results = [copies[value] for value in node.outputs]
         name = f"{node.op_type}_{i}"
         copy = ir.Node(
             node.domain,
@@ -330,7 +332,7 @@ def _body(region: FusedRegion) -> tuple[list[ir.Node], list[ir.Value], list[ir.V
             operands,
             node.attributes.values(),
             overload=node.overload,
-            outputs=made,
+            outputs=results,
             name=name,
         )
         body.append(copy)
@@ -465,15 +467,17 @@ def region_through(members: Sequence[ir.Node], constants: Constants) -> FusedReg
     inputs = (*(value for value in part.inputs if value not in scales), *(value for value in scales if value in read))
     inside = tuple(value for value in part.constants if value not in scales)
     copied = part.copied | {node for node in between if dequantises(node)}
-    own = replace(part, inputs=inputs, constants=inside, copied=copied)
-    return replace(own, outputs=_outputs(own)) if copied else own
+    extended = replace(part, inputs=inputs, constants=inside, copied=copied)
+    return replace(extended, outputs=_outputs(extended)) if copied else extended
 
 
 def _outputs(part: FusedRegion) -> tuple[ir.Value, ...]:
     """Return the values of the nodes that leave the graph which others read: a dequantiser that stays reads a stored one."""
-    leaving = set(part.own)
+    leaving = set(part.leaving)
     read = dict.fromkeys(value for value in part.outputs if value.producer() in leaving)
-    read |= dict.fromkeys(value for node in part.own for value in node.outputs if _is_read_outside_of(value, leaving))
+    read |= dict.fromkeys(
+        value for node in part.leaving for value in node.outputs if _is_read_outside_of(value, leaving)
+    )
     return tuple(read)
 
 
@@ -483,24 +487,24 @@ def _is_read_outside_of(value: ir.Value, members: Collection[ir.Node]) -> bool:
 
 def _between(members: Iterable[ir.Node]) -> list[ir.Node]:
     """Return the nodes that quantise results of `members` for them, that dequantise these, and that quantise for them alone."""
-    own = set(members)
-    found: dict[ir.Node, None] = {}
+    inside = set(members)
+    between: dict[ir.Node, None] = {}
     for node in members:
         for value in node.inputs:
-            found |= dict.fromkeys(_way(None if value is None else value.producer(), own))
-    return list(found)
+            between |= dict.fromkeys(_way(None if value is None else value.producer(), inside))
+    return list(between)
 
 
-def _way(maker: ir.Node | None, own: Collection[ir.Node]) -> Sequence[ir.Node]:
-    """Return the nodes on the way from one of `own` to the result of `maker`, where all of them quantise or dequantise."""
-    if maker is None or maker in own:
+def _way(maker: ir.Node | None, inside: Collection[ir.Node]) -> Sequence[ir.Node]:
+    """Return the nodes on the way from one of `inside` to the result of `maker`, where all of them quantise or dequantise."""
+    if maker is None or maker in inside:
         return ()
     if quantises_at_run(maker):
         readers = (reader for value in maker.outputs for reader in value.consumers())
-        return (maker,) if all(reader in own for reader in readers) else ()
+        return (maker,) if all(reader in inside for reader in readers) else ()
     way: list[ir.Node] = []
     for kind in (dequantises, quantises):
-        if maker is not None and maker not in own and kind(maker):
+        if maker is not None and maker not in inside and kind(maker):
             way.insert(0, maker)
             maker = None if maker.inputs[0] is None else maker.inputs[0].producer()
-    return way if maker in own else ()
+    return way if maker in inside else ()

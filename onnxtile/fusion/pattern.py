@@ -91,7 +91,7 @@ def _pieces(text: str, fragments: Mapping[str, str]) -> Iterator[_Piece]:
         open_[name] = text, reference.end()
         if inner not in fragments:
             error = unknown("fragment", inner, fragments)
-            raise PatternError(str(error), hint=error.hint if fragments else "name it in a table [fragments]")
+            raise PatternError(error.message, hint=error.hint if fragments else "name it in a table [fragments]")
         if inner in open_:
             above = " > ".join(filter(None, (*open_, inner)))
             raise PatternError(f"the fragment {inner!r} contains itself: {above}")
@@ -104,10 +104,9 @@ def _pieces(text: str, fragments: Mapping[str, str]) -> Iterator[_Piece]:
 class IslandRule(pydantic.BaseModel):
     """Operators by what they may be in an island; names alone, of the standard domain or onnxruntime's.
 
-    `epilogues` may follow the operator of an island, `elementwise` compute its operands anew for each reader, `reductions` make
-    a tensor much smaller than their operand, `in_place` write over an operand, `views` change no element, `attention` be between the
-    products of attention. Where `products` are
-    named, only these begin an island, and only with a constant weight as second operand.
+    `epilogues` may follow the operator of an island. `elementwise` may compute its operands anew for each reader. `reductions` may make a
+    tensor much smaller than their operand. `in_place` may write over an operand. `views` change no element. `attention` may be between the
+    products of attention. Where `products` are named, only these begin an island, and only with a constant weight as second operand.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -240,7 +239,9 @@ def _operators(texts: Sequence[str], source: TomlFile) -> Iterator[Program]:
         try:
             query = parse(text)
         except QueryError as error:
-            raise PatternError(f"{source.place(('operators', i))}: operators: {error}", hint=error.hint) from None
+            raise PatternError(
+                f"{source.place(('operators', i))}: operators: {error.message}", hint=error.hint
+            ) from None
         if not all(isinstance(clause, Node) for clause in query.clauses) or len(query.clauses) > 1:
             raise PatternError(f"{source.place(('operators', i))}: operators: {text!r} is not one node")
         yield compile_query(query)
@@ -252,8 +253,8 @@ def _expanded_texts(variant: _Variant, fragments: Mapping[str, str], source: Tom
         try:
             yield expanded(text, fragments).text
         except PatternError as error:
-            place = source.place(location)
-            raise PatternError(f"{place}: variant {position + 1}: {error}", hint=error.hint) from None
+            prefix = source.place(location)
+            raise PatternError(f"{prefix}: variant {position + 1}: {error.message}", hint=error.hint) from None
 
 
 def _texts(query: str, where: Sequence[str], position: int) -> list[tuple[Location, str]]:
@@ -272,16 +273,16 @@ def _size_rule(text: str, source: TomlFile) -> SizeRule:
     try:
         return SizeRule(text)
     except UsageError as error:
-        raise PatternError(f"{source.place(('workspace',))}: workspace: {error}", hint=error.hint) from error
+        raise PatternError(f"{source.place(('workspace',))}: workspace: {error.message}", hint=error.hint) from error
 
 
 def _require_anchors(names: tuple[str, ...], program: Program, source: TomlFile) -> None:
     known = {node.anchor for node in program.query.nodes}
     for i, name in enumerate(names):
         if name != EVERY_NODE and name not in known:
-            place = source.place(("in_place", i))
+            prefix = source.place(("in_place", i))
             raise PatternError(
-                f"{place}: in_place: unknown anchor {name!r} in the query {program.query.text.strip()!r}"
+                f"{prefix}: in_place: unknown anchor {name!r} in the query {program.query.text.strip()!r}"
             )
 
 
@@ -351,13 +352,13 @@ def set_names() -> list[str]:
 def _folders() -> dict[str, Path]:
     """Return the folder of each pattern set. Raises PatternError where a set of another distribution has a name that is taken."""
     library = data_folder("patterns")
-    own = {LIBRARY: library, **{path.name: path for path in sorted(library.iterdir()) if path.is_dir()}}
+    folders = {LIBRARY: library, **{path.name: path for path in sorted(library.iterdir()) if path.is_dir()}}
     others = contributed_folders("onnxtile.patterns")
-    for name in sorted(own.keys() & others.keys()):
+    for name in sorted(folders.keys() & others.keys()):
         raise PatternError(
             f"{others[name]}: the name {name!r} of this pattern set is taken", hint="rename its entry point"
         )
-    return {**own, **others}
+    return {**folders, **others}
 
 
 def pattern_set(name: str = LIBRARY) -> list[Pattern]:

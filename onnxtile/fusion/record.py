@@ -130,8 +130,8 @@ class Record:
 class History:
     """What one run of fuse changed of the model as a whole.
 
-    `domain` tells whether the domain of meta-ops was imported before, `inputs` are the names of all inputs where some had to go,
-    `functions` the identifiers of functions of the user that had to import that domain.
+    `domain` tells whether the domain of meta-ops was imported before. `inputs` are the names of all inputs, where some had to go.
+    `functions` are the identifiers of functions of the user that had to import that domain.
     """
 
     run: int
@@ -207,8 +207,8 @@ def _is_plain(value: ir.Value) -> bool:
     return value.shape is None or not any(value.shape.get_denotation(i) for i in range(len(value.shape)))
 
 
-def of_node(node: ir.Node, place: int | None, run: int, *, copied: bool = False) -> NodeRecord:
-    """Return the record of a node that stood at `place` before this `run`, and that others may have `copied`, too."""
+def of_node(node: ir.Node, position: int | None, run: int, *, copied: bool = False) -> NodeRecord:
+    """Return the record of a node that stood at `position` before this `run`, and that others may have `copied`, too."""
     metadata = dict(node.metadata_props)
     moved = {r: p for r, p in places_of(node).items() if r != run}
     metadata.pop(keys.PLACE, None)
@@ -217,7 +217,7 @@ def of_node(node: ir.Node, place: int | None, run: int, *, copied: bool = False)
     tensors = {a.name: of_tensor(a.as_tensor()) for a in node.attributes.values() if _is_tensor(a)}
     docs = {a.name: a.doc_string for a in node.attributes.values() if a.doc_string}
     outputs = tuple(of_value(v) for v in node.outputs)
-    return NodeRecord(outputs, place, node.name or "", node.doc_string or "", metadata, tensors, docs, copied)
+    return NodeRecord(outputs, position, node.name or "", node.doc_string or "", metadata, tensors, docs, copied)
 
 
 def of_tensor(tensor: ir.TensorProtocol) -> TensorRecord:
@@ -277,31 +277,31 @@ def hand_on(old: ir.Value, new: ir.Value) -> None:
 def places_of(node: ir.Node) -> dict[int, int]:
     """Return where `node` stood before the runs that moved it, by run. Raises ValueError where that is damaged."""
     marks = (mark.split(":") for mark in node.metadata_props.get(keys.PLACE, "").split())
-    places = {int(run): int(place) for run, place in marks}
+    places = {int(run): int(position) for run, position in marks}
     if any(number < 0 for number in places.values()) or (keys.PLACE in node.metadata_props and not places):
         raise ValueError(node.metadata_props[keys.PLACE])
     return places
 
 
-def note_place(node: ir.Node, run: int, place: int) -> None:
-    """Note on `node`, unless it is there already, that it stood at `place` before this `run`."""
-    node.metadata_props[keys.PLACE] = _places({run: place} | places_of(node))
+def note_place(node: ir.Node, run: int, position: int) -> None:
+    """Note on `node`, unless it is there already, that it stood at `position` before this `run`."""
+    node.metadata_props[keys.PLACE] = _places({run: position} | places_of(node))
 
 
 def take_place(node: ir.Node, run: int) -> int | None:
     """Return where `node` stood before `run`, and remove the note; None where that run did not move it."""
     places = places_of(node)
-    place = places.pop(run, None)
-    if place is None:
+    position = places.pop(run, None)
+    if position is None:
         return None
     del node.metadata_props[keys.PLACE]
     if places:
         node.metadata_props[keys.PLACE] = _places(places)
-    return place
+    return position
 
 
 def _places(places: dict[int, int]) -> str:
-    return " ".join(f"{run}:{place}" for run, place in sorted(places.items()))
+    return " ".join(f"{run}:{position}" for run, position in sorted(places.items()))
 
 
 def dumps(past: Past) -> str:
@@ -376,7 +376,7 @@ def _values(record: Record) -> set[str]:
 
 
 class _Renewing:
-    """Writes records behind those of the `past`, with names that are neither among `values` nor among `nodes`."""
+    """Writes records after those of the `past`, with names that are neither among `values` nor among `nodes`."""
 
     def __init__(self, past: Past, values: set[str], nodes: set[str]) -> None:
         self._past = past
@@ -387,32 +387,36 @@ class _Renewing:
     def record(self, number: str, known: dict[str, ValueRecord]) -> str:
         """Write the record with `number` anew, and those inside it; return its new number. `known` are the values that are renewed."""
         old = self._past.numbered(number)
-        constants = tuple(self._constant(one, known) for one in old.constants)
-        nodes = tuple(self._node(one, known) for one in old.nodes)
+        constants = tuple(self._constant(constant, known) for constant in old.constants)
+        nodes = tuple(self._node(node, known) for node in old.nodes)
         self.records.append(replace(old, nodes=nodes, constants=constants))
         return str(len(self.records) - 1)
 
-    def _constant(self, one: ConstantRecord, known: dict[str, ValueRecord]) -> ConstantRecord:
-        node = None if one.node is None else self._node(one.node, known)
-        return replace(one, value=self._value(one.value, known), node=node, place=None)
+    def _constant(self, constant: ConstantRecord, known: dict[str, ValueRecord]) -> ConstantRecord:
+        node = None if constant.node is None else self._node(constant.node, known)
+        return replace(constant, value=self._value(constant.value, known), node=node, place=None)
 
     def _node(self, node: NodeRecord, known: dict[str, ValueRecord]) -> NodeRecord:
         """Return the record of a node of this call alone, which has no place in the graph."""
         metadata = {key: text for key, text in node.metadata.items() if key != keys.PLACE}
         if keys.FUSED in metadata:
             metadata[keys.FUSED] = self.record(metadata[keys.FUSED], known)
-        outputs = tuple(self._value(one, known) for one in node.outputs)
+        outputs = tuple(self._value(value, known) for value in node.outputs)
         name = _free(node.name, self._nodes)
         return replace(node, outputs=outputs, place=None, name=name, metadata=metadata, copied=False)
 
-    def _value(self, one: ValueRecord, known: dict[str, ValueRecord]) -> ValueRecord:
-        if one.name not in known:
-            known[one.name] = replace(one, name=_free(one.name, self._values))
-        return known[one.name]
+    def _value(self, value: ValueRecord, known: dict[str, ValueRecord]) -> ValueRecord:
+        if value.name not in known:
+            known[value.name] = replace(value, name=_free(value.name, self._values))
+        return known[value.name]
 
 
 def _free(name: str, taken: set[str]) -> str:
     """Return `name`, or the first copy of it that is not `taken`, and take it; nothing has no name."""
-    found = next(one for one in chain([name], (f"{name}_{n}" for n in count(2))) if one not in taken) if name else ""
-    taken.add(found)
-    return found
+    free = (
+        next(candidate for candidate in chain([name], (f"{name}_{n}" for n in count(2))) if candidate not in taken)
+        if name
+        else ""
+    )
+    taken.add(free)
+    return free

@@ -96,9 +96,9 @@ class _Sites:
         self._unseeded = holders(original, lambda node: node in random and not has_seed(node))
         self.scopes: dict[tuple[str, ...], ValuesByName] = {}
         for path, graph in _graphs(original.graph):
-            made = (value for node in graph for value in node.outputs if value.name)
-            own = {value.name or "": value for value in (*graph.inputs, *graph.initializers.values(), *made)}
-            self.scopes[path] = self.scopes[path[:-1]].new_child(own) if path else ChainMap(own)
+            results = (value for node in graph for value in node.outputs if value.name)
+            by_name = {value.name or "": value for value in (*graph.inputs, *graph.initializers.values(), *results)}
+            self.scopes[path] = self.scopes[path[:-1]].new_child(by_name) if path else ChainMap(by_name)
 
     def signature(self, call: ir.Node, scope: ValuesByName) -> tuple[object, ...]:
         """Return the key of a run: all that decides its outcome besides the numbers fed."""

@@ -116,9 +116,9 @@ class Undo:
             todo += [node for node in expanded if keys.FUSED in node.metadata_props]
         for node in graph:
             with _refusals(f"of where {node.name!r} stood"):
-                place = take_place(node, run)
-            if place is not None:
-                places[node] = place
+                position = take_place(node, run)
+            if position is not None:
+                places[node] = position
         _reorder(graph, places)
         _reorder_initializers(graph, initializers)
 
@@ -164,7 +164,8 @@ class Undo:
             raise ModelError(f"the function of the fused node {call.name!r} was changed since: it cannot be unfused")
         body = list(function)
         kept = [
-            (node.outputs, own.outputs) for node, own in zip(body[len(record.constants) :], record.nodes, strict=True)
+            (node.outputs, node_record.outputs)
+            for node, node_record in zip(body[len(record.constants) :], record.nodes, strict=True)
         ]
         if any(len(outputs) != len(known) for outputs, known in kept) or len(function.outputs) != len(call.outputs):
             raise ValueError("it has other outputs than the function")
@@ -183,10 +184,12 @@ class Undo:
         assert isinstance(graph, ir.Graph)
         opening = self._opened(call, record, known, graph)
         opening.insert()
-        for copy, own in opening.pairs():
-            if own.place is not None:
-                places[copy] = own.place
-        initializers.update((value, one.place) for value, one in opening.constants if one.place is not None)
+        for copy, node_record in opening.pairs():
+            if node_record.place is not None:
+                places[copy] = node_record.place
+        initializers.update(
+            (value, constant.place) for value, constant in opening.constants if constant.place is not None
+        )
         return opening.nodes
 
     def _opened(self, call: ir.Node, record: Record, known: dict[str, ir.Value], graph: ir.Graph) -> Opening:
@@ -203,16 +206,16 @@ class Undo:
             if _is_loose(value):
                 constants.append((value, constant))
             values[node.outputs[0]] = value
-        made: list[ir.Node] = []
-        for node, own in zip(body[count:], record.nodes, strict=True):
+        nodes: list[ir.Node] = []
+        for node, node_record in zip(body[count:], record.nodes, strict=True):
             outputs = [ir.Value() for _ in node.outputs]
             values.update(zip(node.outputs, outputs, strict=True))
             operands = [None if value is None else values[value] for value in node.inputs]
-            made.append(_copy(node, own, operands, outputs))
-            _restore_names(made[-1], own)
+            nodes.append(_copy(node, node_record, operands, outputs))
+            _restore_names(nodes[-1], node_record)
         results = [values[value] for value in function.outputs]
         outputs_of_call = [value for value in results if value is not None]
-        return Opening(call, made, list(record.nodes), constants, outputs_of_call, known)
+        return Opening(call, nodes, list(record.nodes), constants, outputs_of_call, known)
 
 
 @dataclass
@@ -257,24 +260,24 @@ class Opening:
         self._leave_out_known()
         graph.insert_before(self.call, self.nodes)
         graph.remove(self.call, safe=True)
-        for node, own in self.pairs():
-            _restore_names(node, own)  # the graph gave a name to one that had none
-            if own.copied:
+        for node, record in self.pairs():
+            _restore_names(node, record)  # the graph gave a name to one that had none
+            if record.copied:
                 self.known.update({value.name or "": value for value in node.outputs})
 
     def _leave_out_known(self) -> None:
         """Drop each copied node whose results the graph has already; its readers read these."""
         kept = []
-        for node, own in zip(self.nodes, self.records, strict=True):
-            there = [self.known.get(value.name) for value in own.outputs] if own.copied else [None]
+        for node, record in zip(self.nodes, self.records, strict=True):
+            there = [self.known.get(value.name) for value in record.outputs] if record.copied else [None]
             in_graph = [value for value in there if value is not None and not _is_loose(value)]
             if len(in_graph) < len(node.outputs):
-                kept.append((node, own))
+                kept.append((node, record))
                 continue
             for value, same in zip(node.outputs, in_graph, strict=True):
                 value.replace_all_uses_with(same)
             _read_nothing(node)
-        self.nodes, self.records = [node for node, _ in kept], [own for _, own in kept]
+        self.nodes, self.records = [node for node, _ in kept], [record for _, record in kept]
 
     def discard(self) -> None:
         """Let those of the nodes that are in no graph read nothing."""
@@ -305,17 +308,17 @@ def called_functions(model: ir.Model) -> set[ir.OperatorIdentifier]:
     return called
 
 
-def _copy(node: ir.Node, own: NodeRecord, operands: list[ir.Value | None], outputs: list[ir.Value]) -> ir.Node:
-    """Return `node` of a function as the node that `own` describes."""
+def _copy(node: ir.Node, record: NodeRecord, operands: list[ir.Value | None], outputs: list[ir.Value]) -> ir.Node:
+    """Return `node` of a function as the node that `record` describes."""
     return ir.Node(
-        node.domain, node.op_type, operands, restored_attributes(node, own), overload=node.overload, outputs=outputs,
-        name=own.name or None, doc_string=own.doc or None, metadata_props=dict(own.metadata),
+        node.domain, node.op_type, operands, restored_attributes(node, record), overload=node.overload, outputs=outputs,
+        name=record.name or None, doc_string=record.doc or None, metadata_props=dict(record.metadata),
     )  # fmt: skip
 
 
-def _restore_names(copy: ir.Node, own: NodeRecord) -> None:
-    copy.name = own.name
-    for value, known in zip(copy.outputs, own.outputs, strict=True):
+def _restore_names(copy: ir.Node, record: NodeRecord) -> None:
+    copy.name = record.name
+    for value, known in zip(copy.outputs, record.outputs, strict=True):
         restore_value(value, known)
 
 
@@ -364,11 +367,11 @@ def _reorder_initializers(graph: ir.Graph, places: dict[ir.Value, int]) -> None:
 
 def _in_places(listed: list[_T], places: Mapping[_T, int]) -> list[_T]:
     """Return `listed` with those of `places` there, counted from 0; the others keep their order in the places between."""
-    others = iter([one for one in listed if one not in places])
+    others = iter([element for element in listed if element not in places])
     ordered: list[_T] = []
-    for one, place in sorted(places.items(), key=lambda item: item[1]):
-        ordered.extend(islice(others, max(0, place - len(ordered))))
-        ordered.append(one)
+    for element, position in sorted(places.items(), key=lambda item: item[1]):
+        ordered.extend(islice(others, max(0, position - len(ordered))))
+        ordered.append(element)
     return [*ordered, *others]
 
 

@@ -209,10 +209,10 @@ class KernelGraph:
     def sizes(self, schedule: Schedule) -> dict[int, int]:
         """Return the bytes of each tensor in the arena, in the order in which they are made."""
         given = (tensor for tensor in self.given if self.tensors[tensor].role == ARENA)
-        results = (tensor for tensor in self.made(schedule) if self.tensors[tensor].role == ARENA)
+        results = (tensor for tensor in self.results(schedule) if self.tensors[tensor].role == ARENA)
         return {tensor: self.tensors[tensor].bytes or 0 for tensor in (*given, *results)}
 
-    def made(self, schedule: Schedule) -> Iterator[int]:
+    def results(self, schedule: Schedule) -> Iterator[int]:
         """Yield the tensors that kernels make, in the order in which they are made."""
         return (tensor for number in schedule.order for tensor in self.kernels[number].makes)
 

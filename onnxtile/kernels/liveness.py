@@ -143,7 +143,7 @@ class LiveSums:
 
 
 def live_ranges(graph: KernelGraph, schedule: Schedule) -> dict[int, LiveRange]:
-    """Return the live range of each input in the arena and of each tensor that a kernel makes, in the order in which they are made.
+    """Return the live range of each input in the arena, then of each tensor that a kernel makes, in the order of kernels.
 
     It starts with the step that makes the tensor, and ends after the last step that reads it, or after its own if none does. Inputs are
     live from the first step on, kept tensors to the last. Tensors that share bytes with nothing are live in all steps.

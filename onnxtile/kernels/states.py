@@ -145,8 +145,8 @@ class States:
 def states_of(facts: LayoutFacts, choice: StateChoice) -> States:
     """Return the states of the model of `facts`, in the order of its inputs.
 
-    Raises UsageError for a given name that no input or output has, or that is given twice, and for given pairs of different types or of
-    shapes that are no state.
+    Raises UsageError for a given name that no input or output has, or that is given twice. So it does for given pairs of different types,
+    or of shapes that cannot be one state.
     """
     taken = [*_given(facts, choice.given)]
     pairs: list[StatePair] = []

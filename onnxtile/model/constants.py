@@ -27,8 +27,8 @@ class Constants:
     functions of constants only.
 
     Which values those are is known from the graph alone; their bytes are read or computed only when `array` asks. An initializer that
-    is also a graph input is a default that the user may override, so not a constant, unless the model is older than IR version 4, where
-    every initializer had to be listed so. An operator with random results, of an unknown domain, or with a body, is never constant. Nor is
+    is also a graph input is a default that the user may override, so not a constant. Before IR version 4, all initializers were inputs, and
+    are constants. An operator with random results, of an unknown domain, or with a body, is never constant. Nor is
     a copy of a constant into another memory.
     """
 

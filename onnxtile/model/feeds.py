@@ -53,11 +53,11 @@ def domains(model: ir.Model, sizes: Sizes, ranges: Ranges | None = None) -> dict
     What the user says in `ranges` counts alone. Raises UsageError where that names no input, or no number is in it.
     """
     inputs = {value.name or "": value for value in free_inputs(model)}
-    stated = {name: _told(name, ends, inputs) for name, ends in (ranges or {}).items()}
+    stated = {name: _stated_domain(name, ends, inputs) for name, ends in (ranges or {}).items()}
     return {name: stated.get(name) or allowed(value, model, sizes) for name, value in inputs.items()}
 
 
-def _told(name: str, ends: tuple[float, float], inputs: Mapping[str, ir.Value]) -> Domain:
+def _stated_domain(name: str, ends: tuple[float, float], inputs: Mapping[str, ir.Value]) -> Domain:
     if name not in inputs:
         near = difflib.get_close_matches(name, inputs, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"its inputs are {', '.join(inputs) or 'none'}"

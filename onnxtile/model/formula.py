@@ -1,7 +1,6 @@
 """Formulas of sizes: sums of products of symbolic dimensions, with whole quotients, minima and maxima where they are needed.
 
-A formula has one normal form, so two formulas that are polynomials are equal if and only if they have the same size at every size of
-the symbols.
+A formula has one normal form: two polynomials are equal if and only if they have the same value at all sizes of the symbols.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Names:
         return node.name or next((value.name for value in node.outputs if value.name), "")
 
     def fresh(self, wanted: str) -> str:
-        """Return `wanted`, with a number behind it where the model uses that name already, and take it."""
+        """Return `wanted`, followed by a number where the model uses that name already, and take it."""
         # All numbers up to the last one given for `wanted` are taken: a search from 1 would grow with each name.
         number = self._numbers.get(wanted, 0)
         name = f"{wanted}_{number}" if number else wanted
@@ -96,7 +96,7 @@ def label(stem: str, position: GridPlace) -> str:
 
 @dataclass
 class GraphWriter:
-    """Collects new nodes and constants in the order in which they are made, their names behind that of `site`; no graph is changed."""
+    """Collects new nodes and constants in the order in which they are made. Their names begin with that of `site`. No graph is changed."""
 
     site: str
     opset: int

@@ -25,7 +25,7 @@ from onnxtile.model.preserved import copied_tensor, note_inline, note_outputs, n
 from onnxtile.model.topology import all_nodes, all_values, main_graphs, tensors_of
 from onnxtile.model.validity import INLINE_BYTES, check, check_proto
 from onnxtile.operators.row import CONTROL_FLOW
-from onnxtile.system.errors import ModelError, ModelWarning, first_cause
+from onnxtile.system.errors import ModelError, ModelWarning, UsageError, first_cause
 from onnxtile.system.files import real, require_readable, straight
 from onnxtile.system.posix import let_go, open_to_read
 from onnxtile.system.process import collector_paused
@@ -34,7 +34,7 @@ from onnxtile.system.protobuf_wire import GRAPH, INITIALIZER, NAME, RAW_DATA, Un
 # A model file read without its large constants, whose bytes stay in it until they are asked for.
 
 _LARGE = 2**14
-"""Bytes from which on a constant stays in the file: that is more elements, of any type, than what the checker is shown has."""
+"""A constant of at least this many bytes stays in the file: it has more elements, of any type, than the checker is shown."""
 _WORTH = 2**20
 """Bytes of a file that is not simply read whole."""
 
@@ -278,8 +278,10 @@ def load(source: Source) -> ir.Model:
     elif isinstance(source, onnx.ModelProto):
         model = _deserialise(source, "the ModelProto")
         _own_tensors(model)
-    else:
+    elif isinstance(source, str | os.PathLike):
         return _read(Path(source))
+    else:
+        raise UsageError(f"a {type(source).__name__} is no model", hint="give a path, a ModelProto or an onnx_ir.Model")
     for tensor in external_tensors(model):
         _require_data(tensor, "the model")
     _free_negative_sizes(model)
@@ -370,7 +372,7 @@ def _deserialise(proto: onnx.ModelProto, name: str, mapped: MappedModel | None =
         for tensor in _tensors(model):
             _require_bytes(tensor)
     except ModelError as error:
-        raise ModelError(f"{name}: {error}", hint=error.hint) from None
+        raise ModelError(f"{name}: {error.message}", hint=error.hint) from None
     except (ArithmeticError, AttributeError, DecodeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise ModelError(f"{name}: not a valid ONNX model ({first_cause(error)})") from None
     return model
@@ -508,7 +510,7 @@ def _own_tensors(model: ir.Model) -> None:
     for graph in main_graphs(model):
         for value in graph.initializers.values():
             if value.const_value is not None:
-                value.const_value = _own(value.const_value)
+                value.const_value = _copied(value.const_value)
         outputs = (output for node in graph for output in node.outputs)
         for value in (*graph.inputs, *graph.initializers.values(), *outputs):
             if isinstance(value.type, ir.TensorType):
@@ -516,16 +518,16 @@ def _own_tensors(model: ir.Model) -> None:
     for node in all_nodes(model):
         for attribute in [candidate for candidate in node.attributes.values() if not candidate.is_ref()]:
             if attribute.type == ir.AttributeType.TENSOR:
-                copy = ir.AttrTensor(attribute.name, _own(attribute.value), doc_string=attribute.doc_string)
+                copy = ir.AttrTensor(attribute.name, _copied(attribute.value), doc_string=attribute.doc_string)
                 node.attributes[attribute.name] = copy
             elif attribute.type == ir.AttributeType.TENSORS:
-                all_own = [_own(tensor) for tensor in attribute.value]
+                copies = [_copied(tensor) for tensor in attribute.value]
                 node.attributes[attribute.name] = ir.AttrTensors(
-                    attribute.name, all_own, doc_string=attribute.doc_string
+                    attribute.name, copies, doc_string=attribute.doc_string
                 )
 
 
-def _own(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+def _copied(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return _checked(tensor) if isinstance(tensor, ir.ExternalTensor) else copied_tensor(tensor, tensor.name)
 
 

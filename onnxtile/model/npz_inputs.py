@@ -111,7 +111,7 @@ def read_inputs(path: Path | str, model: ir.Model) -> dict[str, Array | list[Arr
     The elements of a sequence `x` are the arrays `x[0]`, `x[1]` ... Strings are arrays of NumPy's text type (`<U`); element types that
     NumPy lacks (bfloat16, float8) are taken as `numpy.savez` writes them, as raw bytes of the same width. An input that has a default
     value in the model is not fed. Raises UsageError where the file is missing, is no .npz, is damaged or
-    holds pickled objects, and where a name, an element type or a shape is not the model's.
+    holds pickled objects. It does so, too, where a name, an element type or a shape is not the model's.
     """
     path = Path(path)
     inputs = {value.name or "": value for value in free_inputs(model)}

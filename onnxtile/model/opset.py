@@ -14,7 +14,7 @@ from onnxtile.model.validity import check, skeleton
 from onnxtile.system.errors import ModelError
 
 _RESIZE_PLACES = 11
-"""The version from which on Resize says which places of its operand it reads."""
+"""The first version of Resize that says which places of its operand it reads."""
 _TRUE_MASKS = 12
 """The first opset in which a Dropout that does not train has a mask of True."""
 
@@ -30,14 +30,14 @@ class Opsets:
 
     def __init__(self, model: ir.Model) -> None:
         self._main = model.graph.opset_imports
-        self._own: dict[object, Mapping[str, int]] = {}
+        self._of_functions: dict[object, Mapping[str, int]] = {}
         for function in model.functions.values():
             bodies = (function.graph, *function.subgraphs())
-            self._own.update(dict.fromkeys(bodies, function.opset_imports))
+            self._of_functions.update(dict.fromkeys(bodies, function.opset_imports))
 
     def of(self, graph: ir.Graph | ir.Function | None) -> Mapping[str, int]:
         """Return the versions by domain."""
-        return self._main if graph is None else self._own.get(graph, self._main)
+        return self._main if graph is None else self._of_functions.get(graph, self._main)
 
 
 def raised(model: ir.Model, version: int) -> ir.Model:
@@ -45,8 +45,8 @@ def raised(model: ir.Model, version: int) -> ir.Model:
 
     onnx's converter rewrites the nodes of the graphs. It deletes local functions, metadata, doc strings, types of inner values and
     overloads: these are put back, and the weights, which it never sees, too. The IR version becomes 10 at least; initializers that IR
-    version 3 lists as inputs stay constants. Raises ModelError with the reason where the converter fails, where a function of the
-    model uses an operator that `version` has changed, or where the mask of a Dropout would change.
+    version 3 lists as inputs stay constants. Raises ModelError with the reason where the converter fails. It does so, too, where a
+    function of the model uses an operator that `version` has changed, or the mask of a Dropout would change.
     """
     if opset_of(model) >= version:
         return model

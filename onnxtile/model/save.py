@@ -44,7 +44,7 @@ from onnxtile.system.files import (
 def written_beside(path: Path, write: Callable[[Path], object], new_files: list[Path]) -> str:
     """Return the name of a file of data beside `path`, filled by `write`; note the file in `new_files` if it is new.
 
-    The name is that of `path` with .data, and where the model at `path` has other data, with a digest of these behind. Raises UsageError
+    The name is that of `path` with .data; where the model at `path` has other data, a digest of the new data follows. Raises UsageError
     where the system refuses.
     """
     folder = path.parent.resolve()
@@ -61,16 +61,18 @@ def written_beside(path: Path, write: Callable[[Path], object], new_files: list[
 def data_of(path: Path) -> frozenset[Path]:
     """Return the files of data that the model file `path` names and that bear its name: those that onnxtile wrote beside it."""
     return frozenset(
-        file for file in named_weights(path) if file.parent == path.parent and _own(path, "?").fullmatch(file.name)
+        file
+        for file in named_weights(path)
+        if file.parent == path.parent and _data_names(path, "?").fullmatch(file.name)
     )
 
 
 def left_over(path: Path) -> frozenset[Path]:
     """Return the files beside `path` that have the name of its data with a digest: of a writer that was killed, perhaps."""
-    return frozenset(file for file in path.parent.iterdir() if _own(path, "").fullmatch(file.name))
+    return frozenset(file for file in path.parent.iterdir() if _data_names(path, "").fullmatch(file.name))
 
 
-def _own(path: Path, digest: str) -> re.Pattern[str]:
+def _data_names(path: Path, digest: str) -> re.Pattern[str]:
     """Return the pattern of names of data files of `path`; `digest` is its quantifier for the digest, as in a regular expression."""
     return re.compile(rf"{re.escape(path.name)}\.data(\.[0-9a-f]{{16}}(\.\d+)?){digest}")
 
@@ -86,7 +88,7 @@ def _is_named_beside(file: Path, path: Path) -> bool:
     """Return whether a model file beside `path`, or a copy of one, may name `file`, in any format."""
     name = re.compile(re.escape(file.name.encode()) + rb"(?!\.[0-9a-f]{16})")
     others = (other for other in file.parent.iterdir() if other.name != path.name and _is_model(other))
-    return any(_has(other, name) for other in others if not _own(path, "?").fullmatch(other.name))
+    return any(_has(other, name) for other in others if not _data_names(path, "?").fullmatch(other.name))
 
 
 def _is_model(file: Path) -> bool:
@@ -107,7 +109,7 @@ def _name(path: Path, folder: Path, data: Path) -> str:
         return plain
     with data.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
-    names = (f"{plain}.{digest}{behind}" for behind in chain([""], (f".{number}" for number in count(1))))
+    names = (f"{plain}.{digest}{suffix}" for suffix in chain([""], (f".{number}" for number in count(1))))
     return next(name for name in names if _fits(folder / name, data))
 
 
@@ -163,10 +165,10 @@ def save(draft: ir.Model | Draft, path: Path, *, source: Path | None = None, for
     """Write a model, which stays as it is, to `path`. On an error every file is as it was before.
 
     External weights stay where they are when `path` is in the same folder; elsewhere they are cloned, or copied with holes kept
-    where that cannot be. Constants in memory that do not fit into one file (2 GiB) go to `path`.data beside it, where that is taken with a
-    digest behind its name; the data of the model that was at `path` are removed once it is replaced, unless another model in the folder
-    names them. Raises UsageError where `path` is the `source` and `force` is off, or is a weights file of either, where its folder does
-    not exist, or it cannot be written.
+    where that cannot be. Constants in memory that do not fit into one file (2 GiB) go to `path`.data beside it. Where that name is taken, a
+    digest follows it. The data of the model that was at `path` are removed once it is replaced, unless another model in the folder names
+    them. Raises UsageError where `path` is the `source` and `force` is off, or is a weights file of either. It does so, too, where its
+    folder does not exist, or it cannot be written.
     """
     require_writable(path, source=source, force=force)
     model = draft.model if isinstance(draft, Draft) else draft

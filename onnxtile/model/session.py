@@ -58,31 +58,31 @@ class _ModelPiece:
 class SplitSession:
     """A model in pieces, each of which is loaded here once, to learn the types of its results, and again for each run.
 
-    Raises ModelError where onnxruntime refuses a piece, and for a value between two pieces that is no tensor, whose elements are strings,
-    or have 16 bits: between such nodes in one session onnxruntime rounds nothing. A model for which this raises is to be loaded whole.
+    Raises ModelError where onnxruntime refuses a piece, and for a value between two pieces that is no tensor, or has strings or floats of
+    16 bits. Between nodes of one session, onnxruntime does not round such floats. Load a model for which this raises as a whole.
     """
 
     def __init__(self, model: ir.Model) -> None:
         self._folder = external_folder(model)
         self._inputs = {value.name or "" for value in model.graph.inputs}
         self._outputs = [value.name or "" for value in model.graph.outputs]
-        self._found: dict[str, Feed] = {}
+        self._feeds: dict[str, Feed] = {}
         self._submodels = Submodels(model)
         types = {v: None if v.type is None else ir.serde.serialize_value(v).type for v in model.graph.inputs}
         self._pieces = [self._loaded(cut, types) for cut in _cuts(model.graph)]
 
     def _loaded(self, cut: _NodeRange, types: dict[ir.Value, onnx.TypeProto | None]) -> _ModelPiece:
         """Return the piece of `cut`, and add to `types` those of its results, as onnxruntime infers them."""
-        read = {value: types[value] if value in types else _type(self._found[value.name or ""]) for value in cut.reads}
+        read = {value: types[value] if value in types else _type(self._feeds[value.name or ""]) for value in cut.reads}
         model = proto_bytes(self._submodels.of(cut.nodes, read, cut.makes))
-        self._found |= {feed.name: feed for feed in Session(model, external=self._folder).results}
+        self._feeds |= {feed.name: feed for feed in Session(model, external=self._folder).results}
         reads, makes, last_read = (tuple(v.name or "" for v in some) for some in (cut.reads, cut.makes, cut.last_read))
         return _ModelPiece(model, reads, makes, last_read)
 
     @property
     def results(self) -> list[Feed]:
         """Names, dimensions and types of the outputs, in order, as onnxruntime infers them."""
-        return [self._found[name] for name in self._outputs]
+        return [self._feeds[name] for name in self._outputs]
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run once; return the outputs by name, each in its own element type. Raises as `Session.run` does."""
@@ -169,7 +169,7 @@ AnySession: TypeAlias = Session | SplitSession
 class RepeatableSession:
     """A model with random operators, loaded anew for each run but the first.
 
-    The first run of a session of onnxruntime draws the same numbers each time from one seed; a further run goes on behind them.
+    The first run of a session of onnxruntime draws the same numbers each time from one seed; a further run draws the next ones.
     """
 
     def __init__(self, model: ir.Model) -> None:

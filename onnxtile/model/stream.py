@@ -58,7 +58,7 @@ class Draft:
     """A model in which other nodes are written for some nodes of the main graph.
 
     `later` makes them, the same ones each time, when they are written; then they are let go, so that all of them are never in memory.
-    Its order is that of the model. Their constants stand behind those of the model, of the last node first.
+    Its order is that of the model. Their constants follow those of the model, those of the last node first.
     """
 
     model: ir.Model

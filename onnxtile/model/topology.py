@@ -239,7 +239,7 @@ class TopologicalOrder:
         return (node for node in self._slots[first : last + 1] if node is not None and node not in members)
 
     def contract(self, members: Collection[ir.Node], call: ir.Node, after: set[ir.Node]) -> None:
-        """Put `call`, a node of no graph yet, in the place of the last of `members`, and the nodes `after` behind it.
+        """Put `call`, a node of no graph yet, in the place of the last of `members`, and the nodes `after` after it.
 
         `members` stay in the graph, for the caller to remove; `after` is what `between` returned.
         """
@@ -280,15 +280,15 @@ MOST_ELEMENTS = 4_000
 def heaviest_antichain(weights: Sequence[int], before: npt.NDArray[np.bool_]) -> list[int]:
     """Return the places of the elements of a heaviest antichain, no two of which are related; nothing for more than 4,000 elements.
 
-    `before` says in row i, column k whether i is before k: a strict partial order. `weights` are not negative. An antichain weighs at most
-    what is left of all weights when as much as possible has been matched along chains, and that is a minimum cut (Dilworth's theorem, with
-    weights).
+    `before` says in row i, column k whether i is before k: a strict partial order. `weights` are not negative. A heaviest
+    antichain weighs as much as all elements, less the most that can be matched along chains (Dilworth's theorem, with weights). A minimum
+    cut finds it.
     """
     if not 0 < len(weights) <= MOST_ELEMENTS:
         return []
     import networkx as nx  # only plans for every order need it, and it takes long to load
 
-    # The weight of an element flows out of it, and into those behind it or through them.
+    # The weight of an element flows out of it, and into those after it or through them.
     network = nx.DiGraph()
     for i, weight in enumerate(weights):
         network.add_edge("source", (i, "out"), capacity=weight)

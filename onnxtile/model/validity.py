@@ -18,7 +18,7 @@ from onnxtile.system.runtime import inferred_results
 # Faults that ONNX's checker finds and onnxruntime accepts: operators and attributes that the opset lacks.
 
 _ELSEWHERE = "pkg.onnxtile.unchecked"
-"""A domain of which the checker knows no operators: it looks at none there."""
+"""A domain that the checker does not know: it does not check the operators in it."""
 
 _STANDARD = frozenset({"", "ai.onnx"})
 _CHECKED = {"", "ai.onnx.ml", "ai.onnx.preview.training", "ai.onnx.training"}

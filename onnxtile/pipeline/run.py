@@ -7,11 +7,11 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import onnx_ir as ir
 
-from onnxtile import api
+from onnxtile.declare.verb import VerbResult
 from onnxtile.pipeline.budgets import Judged, figures
 from onnxtile.pipeline.file import REPORT, Destination, Pipeline, apart, make_folders, remove_stale
 from onnxtile.pipeline.step import ModelSoFar, StepResult
@@ -20,6 +20,7 @@ from onnxtile.system.errors import OnnxtileError, UsageError, error_line
 from onnxtile.system.files import require_writable, staged, write_whole
 from onnxtile.system.progress import Progress, silent
 from onnxtile.system.text import as_json
+from onnxtile.verbs.flows.results import save
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def run_one(pipeline: Pipeline, source: Path, destination: Destination, progress
 def _line(error: Exception) -> str:
     """Return in a line what stopped a model."""
     if isinstance(error, OnnxtileError):
-        return error_line(str(error), error.hint)
+        return error_line(error.message, error.hint)
     return error_line(" ".join(f"internal error: {type(error).__name__}: {error}".split()), None)
 
 
@@ -129,18 +130,25 @@ def _models(state: ModelSoFar, target: Path) -> tuple[Path, ...]:
 def _write(state: ModelSoFar, target: Path, files: Mapping[Path, bytes], force: bool) -> None:
     with staged(files):
         if isinstance(state.model, ir.Model):
-            api.save(state.model, target, source=state.source, force=force)
+            save(state.model, target, source=state.source, force=force)
 
 
 # Many models through a pipeline, one after the other or side by side.
 
 
-@dataclass(frozen=True)
-class RunResult:
-    """What became of each model, in the order in which they were given."""
+@dataclass(frozen=True, repr=False)
+class RunResult(VerbResult):
+    """What became of each model: the name of the `pipeline`, and `reports` in the order in which the models were given."""
+
+    verb: ClassVar[str] = "run"
 
     pipeline: str
     reports: tuple[Report, ...]
+
+    @property
+    def summary(self) -> str:
+        """How many models passed."""
+        return f"{sum(report.passed for report in self.reports):,} of {len(self.reports):,} models passed"
 
     @property
     def passed(self) -> bool:

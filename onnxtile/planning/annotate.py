@@ -100,8 +100,8 @@ def _summary(result: PlanResult) -> str:
     if result.kernels is not None:
         summary["kernels"] = result.kernels.to_dict()
     if result.states:
-        told = ("input", "output", "arena", "offset", "size", "copied", "strides")
-        summary["states"] = [{key: getattr(state, key) for key in told} for state in result.states]
+        state_fields = ("input", "output", "arena", "offset", "size", "copied", "strides")
+        summary["states"] = [{key: getattr(state, key) for key in state_fields} for state in result.states]
     if result.movement is not None:
         summary["movement"] = {"fast": result.movement.fast, "slow": result.movement.slow}
     shared = [workspace for workspace in result.buffers if workspace.kind == "workspace" and workspace.name == SHARED]
@@ -133,14 +133,14 @@ def constant_block(model: ir.Model, plan: PlanResult) -> bytes:
     constants.prepare(value for values in named.values() for value in values)
     block = bytearray(max((row.offset + row.size for row in placed), default=0))  # type: ignore[operator]
     for row in placed:
-        found = set(_contents(row, named[row.name], constants))
-        if len(found) != 1:
+        contents = set(_contents(row, named[row.name], constants))
+        if len(contents) != 1:
             raise UsageError(
-                f"{len(found) or 'no'} constants of the model are named {row.name!r} and have {row.size} bytes",
+                f"{len(contents) or 'no'} constants of the model are named {row.name!r} and have {row.size} bytes",
                 hint="give the constants of bodies and functions names of their own",
             )
         start = row.offset or 0
-        block[start : start + (row.size or 0)] = found.pop()
+        block[start : start + (row.size or 0)] = contents.pop()
     return bytes(block)
 
 

@@ -77,9 +77,9 @@ class Terms:
         """Return the workspace bytes of the kernels of `graph`; `inside` are the plans of their bodies."""
         bodies = {kernel: size for kernel, plans in inside.items() if (size := max(body.size for body in plans))}
         units = {kernel: max(body.alignment for body in plans) for kernel, plans in inside.items()}
-        own = {kernel: unit for kernel, unit in units.items() if unit > self.alignment}
+        larger_units = {kernel: unit for kernel, unit in units.items() if unit > self.alignment}
         kernels = self.workspaces.needs(graph, self.facts, self.kernels.of)
-        return replace(kernels, bodies=bodies, alignments=own)
+        return replace(kernels, bodies=bodies, alignments=larger_units)
 
     def set_up(self, graph: KernelGraph) -> GraphSetup:
         """Return what the layouts of `graph` depend on, its bodies planned. Raises ModelError."""
@@ -132,7 +132,7 @@ def _body(body: KernelBody, terms: Terms) -> BodyPlan:
 
 def with_least_bodies(needs: Needs, inside: BodyPlans) -> Needs:
     """Return `needs` with the least size of each body in `inside` over all orders."""
-    return replace(needs, bodies={one: max(body.least for body in inside[one]) for one in needs.bodies})
+    return replace(needs, bodies={kernel: max(body.least for body in inside[kernel]) for kernel in needs.bodies})
 
 
 def with_bodies(
@@ -196,10 +196,10 @@ class Insides:
         """Return the bytes inside `node`. Raises LookupError for a node that is not a meta-op, or with an unknown shape inside."""
         if not self._is_kernel(node):
             raise LookupError("it is not a meta-op, and has no nodes inside")
-        found = self.known(node)
-        if found is None:
+        size = self.known(node)
+        if size is None:
             raise LookupError("some shapes inside it are not known")
-        return found
+        return size
 
     def known(self, node: ir.Node) -> int | None:
         """Return the bytes inside the meta-op `node`; None where a shape inside is not known."""
@@ -213,7 +213,7 @@ class Insides:
 
         `path` is the path to a body, from node to node.
         """
-        found = []
+        rows = []
         counted = {
             kernel
             for workspace in layout.workspaces
@@ -226,11 +226,11 @@ class Insides:
             if self._is_kernel(node) and not kernel.is_constant and not self._is_island(node):
                 size = self.known(node)
                 if size != 0:
-                    found.append(Inside(f"{path}{name}", keys.meta_op(node.op_type), size, number in counted))
+                    rows.append(Inside(f"{path}{name}", keys.meta_op(node.op_type), size, number in counted))
             for body in bodies.get(number, ()):
                 way = "/".join(part for part in (f"{path}{name}", body.attribute) if part is not None)
-                found.extend(self.rows(body.layout, body.inside, f"{way}/"))
-        return tuple(found)
+                rows.extend(self.rows(body.layout, body.inside, f"{way}/"))
+        return tuple(rows)
 
     def _is_kernel(self, node: ir.Node) -> bool:
         function = self.facts.model.functions.get(node.op_identifier())
@@ -258,7 +258,9 @@ class Insides:
         inner = LayoutFacts(model, shapes, constants)
         planner, order = find_planner("greedy-by-size"), find_order("model")
         nested = Insides(inner, self.alignment, self.rules, self._known)
-        if any(nested._is_kernel(one) and nested.known(one) is None for one in model.graph.all_nodes()):
+        if any(
+            nested._is_kernel(inner_node) and nested.known(inner_node) is None for inner_node in model.graph.all_nodes()
+        ):
             return None
         solve, rules = partial(planner.plan, effort=NORMAL), WorkspaceRules(insides=True)
         terms = Terms(inner, order, self.alignment, self.rules, solve, rules, nested)

@@ -86,17 +86,17 @@ def largest_fitting(
     """
     fit: int | None = None
     over: SizeTrial | None = None
-    growth, latest, made = start.growth, start, 0
+    growth, latest, count = start.growth, start, 0
     while True:
         low = least if fit is None else fit + 1
         high = most if over is None else over.size - 1
         if high is not None and low > high:
             return fit, over
-        if high is not None and made >= _GUIDED:
+        if high is not None and count >= _GUIDED:
             latest = trial_at((low + high) // 2)
         else:
             latest = trial_at(_estimated(growth, latest, low, high, capacity))
-        made += 1
+        count += 1
         growth = latest.growth or growth
         if latest.fits:
             fit = latest.size
@@ -112,15 +112,15 @@ def _estimated(growth: Growth | None, latest: SizeTrial, low: int, high: int | N
     def fits(size: int) -> bool:
         return growth(size) + beside <= capacity
 
-    found, step = low, 1
+    largest, step = low, 1
     top = MOST_SIZE if high is None else high
-    while found + step <= top and fits(found + step):
-        found, step = found + step, 2 * step
+    while largest + step <= top and fits(largest + step):
+        largest, step = largest + step, 2 * step
     while step:
-        if found + step <= top and fits(found + step):
-            found += step
+        if largest + step <= top and fits(largest + step):
+            largest += step
         step //= 2
-    return found
+    return largest
 
 
 # The estimate.
@@ -166,7 +166,7 @@ def growth_of(plan: PlanResult, name: str, others: Iterable[tuple[SizeFormula, i
 
 def _running(changes: Mapping[int, float], last: int) -> list[float]:
     """Return the sum of `changes` up to each step from 0 to `last`."""
-    found = np.zeros(last + 2)
+    sums = np.zeros(last + 2)
     for step, change in changes.items():
-        found[step] += change
-    return [float(one) for one in found.cumsum()[:-1]]
+        sums[step] += change
+    return [float(total) for total in sums.cumsum()[:-1]]

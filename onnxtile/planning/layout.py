@@ -68,10 +68,10 @@ class Pins:
         offsets: dict[str, int] = {}
         places: dict[str, str] = {}
         keeps: dict[str, None] = {}
-        own = {*model.graph.inputs, *(value for node in model.graph for value in node.outputs)}
+        main = {*model.graph.inputs, *(value for node in model.graph for value in node.outputs)}
         for value in all_values(model):
             name, marks = value.name or "", value.metadata_props
-            if value not in own and not marks.keys().isdisjoint((keys.PIN, keys.PLACE_IN, keys.KEEP)):
+            if value not in main and not marks.keys().isdisjoint((keys.PIN, keys.PLACE_IN, keys.KEEP)):
                 raise _inside(name)
             if keys.PIN in marks:
                 offsets[name] = _number(name, marks[keys.PIN])
@@ -87,7 +87,7 @@ class Pins:
         if not self.names:
             return
         tensors = {tensor.name for tensor in graph.tensors if tensor.role == ARENA}
-        reasons = {one.name: one.reason or "a constant" for one in graph.tensors if one.role != ARENA}
+        reasons = {tensor.name: tensor.reason or "a constant" for tensor in graph.tensors if tensor.role != ARENA}
         for name in self.names:
             if name in tensors or (name in workspaces and name not in self.keeps):
                 continue
@@ -117,10 +117,10 @@ class Pins:
     def require_memories(self) -> None:
         """Raise UsageError for a place that is none of the memories, and a pin whose memory is not known."""
         names = tuple(self.capacities)
-        for name, place in self.places.items():
-            if place not in names:
-                error = unknown("memory", place, names)
-                raise UsageError(f"the place {place!r} of {name!r} has no capacity", hint=error.hint)
+        for name, memory in self.places.items():
+            if memory not in names:
+                error = unknown("memory", memory, names)
+                raise UsageError(f"the place {memory!r} of {name!r} has no capacity", hint=error.hint)
         for name in self.offsets if len(names) > 1 else ():
             if name not in self.places:
                 raise UsageError(
@@ -135,11 +135,11 @@ class Pins:
                 by_root.setdefault(self._root(number, graph), []).append(tensor.name)
         for names in by_root.values():
             for wanted in (self.offsets, self.places):
-                said = [name for name in names if name in wanted]
-                other = next((name for name in said if wanted[name] != wanted[said[0]]), None)
+                stated = [name for name in names if name in wanted]
+                other = next((name for name in stated if wanted[name] != wanted[stated[0]]), None)
                 if other is not None:
                     raise UsageError(
-                        f"{said[0]!r} and {other!r} are views of one another, and cannot be at {wanted[said[0]]} and {wanted[other]}"
+                        f"{stated[0]!r} and {other!r} are views of one another, and cannot be at {wanted[stated[0]]} and {wanted[other]}"
                     )
 
     def _root(self, number: int, graph: KernelGraph) -> int:
@@ -170,10 +170,10 @@ def _inside(name: str) -> UsageError:
 
 
 def _number(name: str, text: str) -> int:
-    found = whole(text)
-    if found is None:
+    number = whole(text)
+    if number is None:
         raise UsageError(f"the metadata {keys.PIN!r} of {name!r} is {text!r}, not a number of bytes")
-    return found
+    return number
 
 
 def _flag(name: str, text: str) -> bool:
@@ -191,7 +191,7 @@ class Layout:
     """A schedule of `graph`, the live range of each tensor, and the alias sets; `order` says which tensor is dead before another is made.
 
     `buffers` are to be placed: one for each alias set, and one for each of the `workspaces`. `make_whole` returns the layout of the same
-    schedule in which all bytes of a buffer are live in its whole live range, `make_loose` one with parts only where they lower the peak.
+    schedule in which all bytes of a buffer are live in its whole live range. That of `make_loose` has parts only where they lower the peak.
     """
 
     graph: KernelGraph
@@ -240,7 +240,10 @@ class Layout:
         order = self.order
         alias_sets = {id(alias_set): alias_set for alias_set in self.sharing.alias_sets.of.values()}.values()
         names = self.graph.tensors
-        claims = [order.claim(names[one.owner].name, one.live_range, one.tensors) for one in alias_sets]
+        claims = [
+            order.claim(names[alias_set.owner].name, alias_set.live_range, alias_set.tensors)
+            for alias_set in alias_sets
+        ]
         for workspace in self.workspaces:
             users = tuple(map(order.number, workspace.users))
             claims.append(Claim(workspace.buffer.name, (workspace.buffer.lower, workspace.buffer.upper), users, users))
@@ -262,8 +265,8 @@ def layouts(
     `rules` name the kinds of aliases in use, `needs` the bytes of workspaces. Parts of a buffer have their own live ranges if `in_parts`.
     `pins` has the addresses and memories that tensors and workspaces must have.
 
-    Raises ModelError for a cycle, or more bytes than can be counted. Raises UsageError for fewer than one stream, for several streams with
-    the order "any", and where nodes that may run at the same time are to share one workspace.
+    Raises ModelError for a cycle, or more bytes than can be counted. Raises UsageError for fewer than one stream, or several streams with
+    the order "any". It does so, too, where nodes that may run at the same time are to share one workspace.
     """
     if order.every and streams > 1:
         raise UsageError(
@@ -308,7 +311,8 @@ class _LayoutTerms:
         # The order of reads and writes is that of the graph, but the bytes of a state are held throughout.
         ranges = with_states(ranges, graph, schedule)
         workspaces = tuple(
-            replace(one, buffer=self.pins.on(one.buffer)) for one in self.needs.workspaces(graph, schedule)
+            replace(workspace, buffer=self.pins.on(workspace.buffer))
+            for workspace in self.needs.workspaces(graph, schedule)
         )
         used = [workspace.buffer for workspace in workspaces]
         timeline = Timeline(graph, schedule, ranges, order, used, parts, self.saves_copies, self._fixed())
@@ -320,8 +324,8 @@ class _LayoutTerms:
         whole = partial(replace(self, in_parts=False).layout, schedule)
         loose = partial(replace(self, saves_copies=False).layout, schedule)
         outlines = partial(self._with_outlines, buffers, sharing, schedule, ranges)
-        found = (graph, schedule, ranges, order, sharing, buffers, workspaces)
-        return Layout(*found, self.alignment, whole, loose, outlines)
+        common = (graph, schedule, ranges, order, sharing, buffers, workspaces)
+        return Layout(*common, self.alignment, whole, loose, outlines)
 
     def _with_outlines(
         self, buffers: Iterable[Buffer], sharing: Sharing, schedule: Schedule, ranges: Mapping[int, LiveRange]
@@ -332,17 +336,19 @@ class _LayoutTerms:
         for tensor, alias_set in sharing.alias_sets.of.items():
             size, start = sharing.alias_sets.size(tensor), alias_set.start(tensor)
             parts = ends.get(tensor, (LivePart(0, size, *ranges[tensor]),))
-            found = lives.setdefault(self.graph.tensors[alias_set.owner].name, [])
-            found += (part._replace(start=part.start + start, end=part.end + start) for part in parts)
-        return tuple(replace(one, outline=union(lives[one.name])) if one.name in lives else one for one in buffers)
+            pieces = lives.setdefault(self.graph.tensors[alias_set.owner].name, [])
+            pieces += (part._replace(start=part.start + start, end=part.end + start) for part in parts)
+        return tuple(
+            replace(buffer, outline=union(lives[buffer.name])) if buffer.name in lives else buffer for buffer in buffers
+        )
 
     def _fixed(self) -> dict[int, FixedBytes]:
         pins, fixed = self.pins, self.pins.offsets.keys() | self.pins.places.keys()
         tensors = enumerate(self.graph.tensors) if fixed else ()
         return {
-            number: FixedBytes(pins.offsets.get(one.name), pins.places.get(one.name), pins.limit(one.name))
-            for number, one in tensors
-            if one.role == ARENA and one.name in fixed
+            number: FixedBytes(pins.offsets.get(tensor.name), pins.places.get(tensor.name), pins.limit(tensor.name))
+            for number, tensor in tensors
+            if tensor.role == ARENA and tensor.name in fixed
         }
 
     def _require_countable(self) -> None:
@@ -362,10 +368,10 @@ def _buffers(sharing: Sharing, graph: KernelGraph, alignment: int) -> Iterator[B
     for tensor, alias_set in sharing.alias_sets.of.items():
         granules[alias_set.owner] = max(graph.tensors[tensor].granule, granules.get(alias_set.owner, 1))
     for owner, unit in granules.items():
-        alias_set, own = sharing.alias_sets.of[owner], unit if unit > alignment else None
+        alias_set, larger_unit = sharing.alias_sets.of[owner], unit if unit > alignment else None
         name, live_range, outline = graph.tensors[owner].name, alias_set.live_range, alias_set.outline
         pin, memory = alias_set.pin, alias_set.fixed.memory
-        yield Buffer(name, alias_set.size, *live_range, own, outline=outline, pin=pin, memory=memory)
+        yield Buffer(name, alias_set.size, *live_range, larger_unit, outline=outline, pin=pin, memory=memory)
 
 
 # The layout with the smallest arena, of several layouts of one graph.
@@ -392,49 +398,49 @@ Placed = TypeVar("Placed", bound=_Proved)
 
 
 def smallest(
-    layouts: Iterable[Layout], places: Sequence[Callable[[Problem], Placed]], least: int
+    layouts: Iterable[Layout], allocators: Sequence[Callable[[Problem], Placed]], least: int
 ) -> tuple[Layout, Placed]:
-    """Return the layout with the smallest arena and what the last of `places` that ran found for its problem; of equals, the first.
+    """Return the layout with the smallest arena and what the last of `allocators` that ran found for its problem; of equals, the first.
 
-    Each of `places` plans a problem, the quickest first: all layouts are placed by one before any is placed by the next. A layout whose
+    Each of `allocators` plans a problem, the quickest first: all layouts are placed by one before any is placed by the next. A layout whose
     lower bound is no smaller is not placed. Every layout needs at least `least` bytes: an arena of that size is the smallest, and no
     further layout is made. Outlines are left out where the arena reaches the lower bound without them. Buffers with outlines may leave
     gaps that cost more than their outlines save: where the arena is above the lower bound of such a layout, it is also placed with whole
     buffers. Raises OverCapacity where no arena fits its capacity, PinOverlap where pinned tensors are live together in every layout.
     """
-    found = _Smallest(places[0])
-    made: list[Layout] = []
+    best = _Smallest(allocators[0])
+    tried: list[Layout] = []
     higher: list[Layout] = []
     for layout in layouts:
         if layout.problem.lower_bound > least:
             higher.append(layout)
             continue
-        made.append(layout)
-        found.enter(layout)
-        if found.has_reached(least):
-            return found.result
+        tried.append(layout)
+        best.enter(layout)
+        if best.has_reached(least):
+            return best.result
     # A smaller peak need not be a smaller arena: gaps between buffers may cost more than the order saves.
     for layout in sorted(higher, key=lambda layout: layout.problem.lower_bound):
-        made.append(layout)
-        found.enter(layout)
-    if len(made) > 1 or len(places) == 1:
-        # A single layout is placed by the last of `places` anyway.
-        found.enter_wholes(made)
-    for place in places[1:]:
-        found.place, found.over = place, None
-        for layout in made:
-            found.enter(layout)
-            if found.has_reached(least):
-                return found.result
-        found.enter_wholes(made)
-    return found.result
+        tried.append(layout)
+        best.enter(layout)
+    if len(tried) > 1 or len(allocators) == 1:
+        # A single layout is placed by the last of `allocators` anyway.
+        best.enter_wholes(tried)
+    for allocate in allocators[1:]:
+        best.allocate, best.over = allocate, None
+        for layout in tried:
+            best.enter(layout)
+            if best.has_reached(least):
+                return best.result
+        best.enter_wholes(tried)
+    return best.result
 
 
 @dataclass
 class _Smallest(Generic[Placed]):
     """The layout with the smallest arena so far; `over` is the error of the first that did not fit."""
 
-    place: Callable[[Problem], Placed]
+    allocate: Callable[[Problem], Placed]
     best: tuple[Layout, Placed] | None = None
     over: OverCapacity | PinOverlap | None = None
 
@@ -461,12 +467,12 @@ class _Smallest(Generic[Placed]):
         least = layout.problem.lower_bound
         if layout.problem.has_outlines and layout.problem.bounding.lower_bound == least:
             with suppress(OverCapacity, PinOverlap):
-                placed = self.place(layout.bounding.problem)
+                placed = self.allocate(layout.bounding.problem)
                 if placed.size == least:
                     self.best = (layout.bounding, placed)
                     return
         try:
-            self._keep(layout, self.place(layout.problem))
+            self._keep(layout, self.allocate(layout.problem))
         except (OverCapacity, PinOverlap) as error:
             self.over = self.over or error
 
@@ -487,7 +493,7 @@ class _Smallest(Generic[Placed]):
         if not self.is_open(whole):
             return
         with suppress(OverCapacity, PinOverlap):
-            placed = self.place(whole.problem)
+            placed = self.allocate(whole.problem)
             proof = placed.proof
             if proof is not None and layout.problem.lower_bound < proof.lower_bound:
                 ended = None if self.best is None or self.best[1].proof is None else self.best[1].proof.ended

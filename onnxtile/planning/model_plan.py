@@ -139,11 +139,11 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     if pins.offsets:
         # Around pins, the lower bound is seldom reached, so that no layout is the last to be placed.
         efforts = tuple(replace(effort, steps=max(1, effort.steps // _LAYOUTS)) for effort in efforts)
-    place = allocate if settings.slow is None else partial(allocate_apart, slow=settings.slow)
+    allocator = allocate if settings.slow is None else partial(allocate_apart, slow=settings.slow)
     # Neither the order of the file nor those that the search finds take fewer bytes than the latter's peak.
     is_searched = settings.order in _SEARCHED and settings.streams == 1 and not is_moved
     known = search.known_peak({*settings.share, "view"}, needs) if is_searched else 0
-    placings = [partial(place, memories=memories(settings.capacity), planner=chosen, effort=e) for e in efforts]
+    placings = [partial(allocator, memories=memories(settings.capacity), planner=chosen, effort=e) for e in efforts]
     layout, allocation = smallest(setup.layouts(settings.streams, pins), placings, max(least, known))
     if settings.ranges and is_searched and not states.taken and not pins.names:
 
@@ -160,8 +160,8 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         layout, allocation = further.better((layout, allocation), laid_out, placings[-1])
     graph, problem, schedule, sharing = layout.graph, layout.problem, layout.schedule, layout.sharing
     places = {name: Address(allocation.places[name], offset) for name, offset in allocation.offsets.items()}
-    told = tensors_outside(layout, inside)
-    unknown = tuple(tensor for tensor in told if tensor.role == UNKNOWN)
+    outside = tensors_outside(layout, inside)
+    unknown = tuple(tensor for tensor in outside if tensor.role == UNKNOWN)
     peak, peak_step = problem.peak
     if unknown and settings.capacity is not None:
         raise _unplanned(unknown, facts)
@@ -187,7 +187,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         bound=proof.bound,
         ended=proof.ended,
         activation_bytes=sum(align(size, settings.alignment) for size in graph.sizes(schedule).values()),
-        in_place=sum(one.kind == IN_PLACE for used in sharing.shares.values() for one in used[:1]),
+        in_place=sum(share.kind == IN_PLACE for used in sharing.shares.values() for share in used[:1]),
         copies=copies(graph, schedule, sharing),
         io=settings.io,
         overwrite_inputs=settings.overwrite_inputs,
@@ -205,8 +205,10 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         results=results(layout),
         attributes=attributes(layout),
         constant_nodes=constant_nodes(layout),
-        constants=tuple(_placed_in_order((one for one in told if one.role == CONSTANT), settings.alignment)),
-        outside=tuple(_excluded(tensor) for tensor in told if tensor.role == OUTSIDE),
+        constants=tuple(
+            _placed_in_order((tensor for tensor in outside if tensor.role == CONSTANT), settings.alignment)
+        ),
+        outside=tuple(_excluded(tensor) for tensor in outside if tensor.role == OUTSIDE),
         unplanned=tuple(map(_excluded, unknown)),
         states=planned_states(states, layout, facts, places),
         listed=listed_states(states),
@@ -288,8 +290,8 @@ def quick_allocation(opened: Unfolded, settings: PlanSettings) -> Allocation:
     """
     facts = LayoutFacts(opened.model, opened.shapes, opened.constants)
     scope = PlanScope(opened.model.graph, settings.io, settings.overwrite_inputs)
-    own, planner, effort = find_order("model"), find_planner(settings.planner), LEVELS["low"]
-    found = (
-        plan_terms(facts, settings, own, planner, effort).set_up(read_kernels(facts, scope)).layouts(settings.streams)
+    order, planner, effort = find_order("model"), find_planner(settings.planner), LEVELS["low"]
+    layouts = (
+        plan_terms(facts, settings, order, planner, effort).set_up(read_kernels(facts, scope)).layouts(settings.streams)
     )
-    return allocate(next(found).problem, memories(None), planner, effort)
+    return allocate(next(layouts).problem, memories(None), planner, effort)

@@ -48,11 +48,11 @@ def _standing(buffer: Buffer) -> tuple[int, int, int, int, str]:
     return buffer.lower, buffer.upper, buffer.size, buffer.alignment or 0, buffer.name
 
 
-def heuristic(place: Callable[[Problem], Sequence[int]]) -> Callable[[Problem, Effort], Placement]:
+def heuristic(offsets_of: Callable[[Problem], Sequence[int]]) -> Callable[[Problem, Effort], Placement]:
     """Return the `Planner.place` of a planner that places every buffer once, without a search."""
 
     def placed(problem: Problem, _effort: Effort) -> Placement:
-        offsets = tuple(place(problem))
+        offsets = tuple(offsets_of(problem))
         did_reach = size_of(problem, offsets) == problem.lower_bound
         return Placement(
             offsets,

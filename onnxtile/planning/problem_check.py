@@ -59,17 +59,17 @@ def _offset_failures(problem: Problem, plan: OffsetPlan, buffer: Buffer) -> list
     offset = plan.offsets.get(buffer.name)
     if offset is None:
         return [PlanFailure(f"{buffer.name!r} has no offset", (buffer.name,), buffer.lower)]
-    found = []
+    reasons = []
     alignment = problem.alignment if buffer.alignment is None else buffer.alignment
     if offset < 0:
-        found.append(f"{buffer.name!r} starts at {offset}, before the arena")
+        reasons.append(f"{buffer.name!r} starts at {offset}, before the arena")
     if offset % alignment:
-        found.append(f"{buffer.name!r} at {offset} is not aligned to {alignment}")
+        reasons.append(f"{buffer.name!r} at {offset} is not aligned to {alignment}")
     if buffer.pin not in {None, offset}:
-        found.append(f"{buffer.name!r} is at {offset}, not at its pin {buffer.pin}")
+        reasons.append(f"{buffer.name!r} is at {offset}, not at its pin {buffer.pin}")
     if buffer.size and offset + buffer.size > plan.size:
-        found.append(f"{buffer.name!r} ends at {offset + buffer.size}, beyond the arena of {plan.size} bytes")
-    return [PlanFailure(reason, (buffer.name,), buffer.lower) for reason in found]
+        reasons.append(f"{buffer.name!r} ends at {offset + buffer.size}, beyond the arena of {plan.size} bytes")
+    return [PlanFailure(reason, (buffer.name,), buffer.lower) for reason in reasons]
 
 
 def _overlaps(placed: Sequence[tuple[int, Buffer]]) -> list[PlanFailure]:
@@ -120,11 +120,11 @@ def _touched(ranges: Sequence[tuple[int, int]], near: Sequence[int], start: int,
 
 def _conflicts(problem: Problem, plan: OffsetPlan) -> Iterator[PlanFailure]:
     sizes = {buffer.name: buffer.size for buffer in problem.buffers}
-    for one, other in sorted(problem.conflicts):
-        if one not in plan.offsets or other not in plan.offsets:
+    for first, second in sorted(problem.conflicts):
+        if first not in plan.offsets or second not in plan.offsets:
             continue
-        start, begin = plan.offsets[one], plan.offsets[other]
-        if start < begin + sizes[other] and begin < start + sizes[one] and sizes[one] and sizes[other]:
+        start, begin = plan.offsets[first], plan.offsets[second]
+        if start < begin + sizes[second] and begin < start + sizes[first] and sizes[first] and sizes[second]:
             yield PlanFailure(
-                f"{one!r} at {start} and {other!r} at {begin} are in conflict and share bytes", (one, other)
+                f"{first!r} at {start} and {second!r} at {begin} are in conflict and share bytes", (first, second)
             )

@@ -63,12 +63,12 @@ def scaled_arenas(
     sizes = buffer_sizes(layout, shapes, ranges)
     if layout.graph.states:
         return tuple(_fixed(arena, sizes, ranges) for arena in allocation.arenas)
-    found = tuple(_scaled(arena, sizes, ranges) for arena in allocation.arenas)
+    arenas = tuple(_scaled(arena, sizes, ranges) for arena in allocation.arenas)
     tensors = layout.graph.tensors
     if all(shapes.formulas(tensors[number].value) is not None for number in layout.sharing.alias_sets.of):
-        return found
+        return arenas
     # A tensor without a formula counts with its largest size, so that a peak would be too large.
-    return tuple(replace(arena, formula=replace(arena.formula, peak=None)) for arena in found)
+    return tuple(replace(arena, formula=replace(arena.formula, peak=None)) for arena in arenas)
 
 
 def with_scaled(rows: Sequence[PlannedBuffer], arenas: Iterable[ScaledArena]) -> tuple[PlannedBuffer, ...]:
@@ -77,12 +77,12 @@ def with_scaled(rows: Sequence[PlannedBuffer], arenas: Iterable[ScaledArena]) ->
     if not offsets:
         return tuple(rows)
     owners = {row.name: row for row in rows if row.alias is None}
-    found = []
+    scaled_rows = []
     for row in rows:
         owner = owners[row.alias or row.name]
         start = offsets.get(owner.name, _fixed_offset(owner))
-        found.append(replace(row, scaled_offset=str(start + (row.offset - owner.offset))))
-    return tuple(found)
+        scaled_rows.append(replace(row, scaled_offset=str(start + (row.offset - owner.offset))))
+    return tuple(scaled_rows)
 
 
 def with_scaled_bodies(
@@ -112,7 +112,7 @@ def buffer_sizes(layout: Layout, shapes: Shapes, ranges: SizeRanges) -> dict[str
     for number, alias_set in alias_sets.of.items():
         size = bytes_formula(tensors[number].value, shapes) or SizeFormula.number(alias_sets.size(number))
         ends.setdefault(tensors[alias_set.owner].name, {})[size + alias_sets.start(number)] = None
-    sizes = {name: extreme("max", found, ranges) for name, found in ends.items()}
+    sizes = {name: extreme("max", formulas, ranges) for name, formulas in ends.items()}
     for state in layout.graph.states:
         held = alias_sets.of[state.input]
         sizes[tensors[held.owner].name] = SizeFormula.number(held.size)
@@ -149,15 +149,15 @@ def does_not_fit(
     bounds instead of formulas count with their maximum in a plan over larger ranges.
     """
     limit = next(iter(capacity.values()), None) if isinstance(capacity, Mapping) else capacity
-    found = [] if limit is None else list(islice(smallest_over(plan, limit), _LISTED + 1))
-    listed = sorted(found[:_LISTED], key=lambda sizes: tuple(sizes.values()))
-    if not found:
+    exceeding = [] if limit is None else list(islice(smallest_over(plan, limit), _LISTED + 1))
+    listed = sorted(exceeding[:_LISTED], key=lambda sizes: tuple(sizes.values()))
+    if not exceeding:
         return largest
     if any(
         refusal({name: (least, sizes[name]) for name, (least, _) in plan.ranges.items()}) is None for sizes in listed
     ):
         return none_fits(plan.ranges, refusal, largest)
-    which = "the smallest sizes" if len(found) <= _LISTED else f"{_LISTED} of the smallest sizes"
+    which = "the smallest sizes" if len(exceeding) <= _LISTED else f"{_LISTED} of the smallest sizes"
     needed, places = plan.arena_size_at(listed[0]), ", or ".join(map(_listed, listed))
     return Infeasible(
         f"DOES NOT FIT: the plan takes {needed:,} bytes of {limit:,} at {places}, {which} that exceed the capacity",
@@ -173,19 +173,19 @@ def none_fits(
     `refusal` returns the error of a plan for smaller ranges. Sizes are found for which a plan up to them is refused, and is not with the
     last of them smaller by one. The dimensions are made smaller in their order.
     """
-    found, error = dict(ranges), largest
+    limits, error = dict(ranges), largest
     for name, (least, most) in ranges.items():
         low, high = least, most
         while low < high:
             middle = (low + high) // 2
-            refused = refusal({**found, name: (least, middle)})
+            refused = refusal({**limits, name: (least, middle)})
             if refused is None:
                 low = middle + 1
             else:
                 high, error = middle, refused
-        found[name] = (least, high)
-    listed = _listed({name: high for name, (_, high) in found.items()})
-    return Infeasible(f"DOES NOT FIT: at {listed}, the smallest sizes without a plan, {error}", hint=_HINT)
+        limits[name] = (least, high)
+    listed = _listed({name: high for name, (_, high) in limits.items()})
+    return Infeasible(f"DOES NOT FIT: at {listed}, the smallest sizes without a plan, {error.message}", hint=_HINT)
 
 
 def _listed(sizes: Mapping[str, int]) -> str:
@@ -214,17 +214,19 @@ def smallest_over(plan: PlanResult, limit: int) -> Iterator[dict[str, int]]:
 
 def _below(tops: list[dict[str, int]], sizes: Mapping[str, int], ranges: SizeRanges) -> list[dict[str, int]]:
     """Return the largest of those sizes up to one of `tops` that have a dimension smaller than in `sizes`."""
-    found: list[dict[str, int]] = []
+    lower: list[dict[str, int]] = []
     for top in tops:
         if any(top[name] < size for name, size in sizes.items()):
-            found.append(top)
+            lower.append(top)
             continue
-        found += ({**top, name: size - 1} for name, size in sizes.items() if size > ranges[name][0])
-    unique = [one for place, one in enumerate(found) if one not in found[:place]]
+        lower += ({**top, name: size - 1} for name, size in sizes.items() if size > ranges[name][0])
+    unique = [candidate for index, candidate in enumerate(lower) if candidate not in lower[:index]]
     return [
-        one
-        for one in unique
-        if not any(other is not one and all(other[name] >= one[name] for name in ranges) for other in unique)
+        candidate
+        for candidate in unique
+        if not any(
+            other is not candidate and all(other[name] >= candidate[name] for name in ranges) for other in unique
+        )
     ]
 
 
@@ -272,44 +274,44 @@ class RangeOrders:
 
     def better(
         self,
-        found: tuple[Layout, Allocation],
+        best: tuple[Layout, Allocation],
         layouts: Callable[[Sequence[Schedule]], Iterator[Layout]],
-        place: Callable[[Problem], Allocation],
+        allocate: Callable[[Problem], Allocation],
     ) -> tuple[Layout, Allocation]:
-        """Return the layout and its arenas, no larger than `found`, with the smallest peaks at all sizes; `found` itself where none has.
+        """Return the layout and its arenas, no larger than `best`, with the smallest peaks at all sizes; `best` itself where none has.
 
-        `layouts` returns the layouts of schedules, `place` the arenas of one.
+        `layouts` returns the layouts of schedules, `allocate` the arenas of one.
         """
-        layout, allocation = found
+        layout, allocation = best
         if self._search.is_wide or len(layout.schedule.order) > _MANY or layout.problem.has_outlines:
-            return found
+            return best
         schedules = list(self._schedules(self._peaks(layout)))
-        others = [layout, *(one.bounding for one in layouts(schedules))] if schedules else [layout]
-        peaks = np.array([self._peaks(one) for one in others], np.float64)
+        others = [layout, *(other.bounding for other in layouts(schedules))] if schedules else [layout]
+        peaks = np.array([self._peaks(other) for other in others], np.float64)
         ratios = peaks / np.maximum(peaks.min(axis=0), 1)
         worth = ratios.mean(axis=1) + ratios.max(axis=1)
-        for place_in_list in np.argsort(worth, kind="stable").tolist():
-            chosen = others[place_in_list]
-            if place_in_list == 0:
-                return found
+        for index in np.argsort(worth, kind="stable").tolist():
+            chosen = others[index]
+            if index == 0:
+                return best
             if chosen.problem.lower_bound > allocation.size:
                 continue
             try:
-                placed = place(chosen.problem)
+                placed = allocate(chosen.problem)
             except Infeasible:
                 continue
             if placed.size <= allocation.size:
                 return chosen, placed
-        return found
+        return best
 
     def _schedules(self, peaks: Ints) -> Iterator[Schedule]:
         """Yield orders that are searched at other sizes, where they have a smaller peak than the present one."""
         largest = {name: high for name, (_, high) in self._ranges.items()}
-        sided = [place for place, sizes in enumerate(self._points) if self._is_sided(sizes, largest)]
-        for place in sided[:_SEARCHED]:
-            search = self._search_at(self._points[place])
+        sided = [index for index, sizes in enumerate(self._points) if self._is_sided(sizes, largest)]
+        for index in sided[:_SEARCHED]:
+            search = self._search_at(self._points[index])
             orders = list(islice(search.orders(*self._terms), 2))
-            if search.known_peak(*self._terms) < _BETTER * peaks[place]:
+            if search.known_peak(*self._terms) < _BETTER * peaks[index]:
                 yield from orders
 
     def _is_sided(self, sizes: Mapping[str, int], largest: Mapping[str, int]) -> bool:
@@ -324,8 +326,8 @@ class RangeOrders:
         lower, upper = layout.problem.live_ranges
         at = [[-(-sizes[b.name].at(point) // unit) * unit for point in self._points] for b in buffers]
         footprints = np.array(at, np.int64).reshape(len(buffers), len(self._points))
-        found: Ints = live_sums(lower, upper, footprints, int(upper.max(initial=0))).max(axis=0, initial=0)
-        return found
+        peaks: Ints = live_sums(lower, upper, footprints, int(upper.max(initial=0))).max(axis=0, initial=0)
+        return peaks
 
 
 # Dimensions of inputs that nobody gave a size, and that operators join with others: exporters write several names for one length.
@@ -342,7 +344,7 @@ def with_equal_dims(model: ir.Model, sized: Collection[str]) -> dict[str, str]:
     need equal sizes count first: MatMul, Gemm, Concat, and the keys and values of attention. Then those that broadcast: there
     one of two sizes might also be 1.
     """
-    found: dict[str, str] = {}
+    replaced: dict[str, str] = {}
     while open_ := _open(model, sized):
         names = {*open_, *(name for name in sized if name.isidentifier())}
         shapes = resolve(model, ranges=dict.fromkeys(sorted(names), _ANY))
@@ -357,8 +359,8 @@ def with_equal_dims(model: ir.Model, sized: Collection[str]) -> dict[str, str]:
         if not news:
             break
         rename_symbols(model, news)
-        found |= news
-    return found
+        replaced |= news
+    return replaced
 
 
 def _open(model: ir.Model, sized: Collection[str]) -> frozenset[str]:
@@ -371,12 +373,12 @@ def _contracted(model: ir.Model, shapes: Shapes) -> _JoinedSizes:
         sizes = [None if value is None else shapes.formulas(value) for value in node.inputs]
         is_standard = node.domain in {"", "ai.onnx"}
         if is_standard and node.op_type == "Concat":
-            yield from _beside(node.attributes.get_int("axis", 0), [one for one in sizes if one])
+            yield from _beside(node.attributes.get_int("axis", 0), [shape for shape in sizes if shape])
         elif is_standard and node.op_type in {"MatMul", "Gemm"}:
             yield from _inner(node, sizes[0] or (), sizes[1] or ())
         elif node.op_type.endswith("Attention"):
             places = operands_of_state(node, is_standard=is_standard).values()
-            held = [sizes[place] or () for place in places if place < len(sizes)]
+            held = [sizes[index] or () for index in places if index < len(sizes)]
             if len(held) == 2:
                 yield from zip(held[0][:-1], held[1][:-1], strict=False)
 
@@ -385,7 +387,7 @@ def _beside(axis: int, operands: list[tuple[SizeFormula, ...]]) -> _JoinedSizes:
     for sizes in operands[1:]:
         if len(sizes) == len(operands[0]):
             pairs = enumerate(zip(operands[0], sizes, strict=True))
-            yield from (pair for place, pair in pairs if place != axis % len(sizes))
+            yield from (pair for index, pair in pairs if index != axis % len(sizes))
 
 
 def _inner(node: ir.Node, first: tuple[SizeFormula, ...], second: tuple[SizeFormula, ...]) -> _JoinedSizes:

@@ -34,8 +34,8 @@ def size_text(size: SizePieces) -> SizeText:
 
 def size_pieces(text: SizeText, ranges: SizeRanges) -> SizePieces:
     """Return the size that `text` says in the dimensions of `ranges`."""
-    found = [read_size(piece, ranges) for piece in text.pieces]
-    return SizePieces(tuple(one for one in found if one is not None))
+    formulas = [read_size(piece, ranges) for piece in text.pieces]
+    return SizePieces(tuple(formula for formula in formulas if formula is not None))
 
 
 def require_sizes(ranges: SizeRanges, sizes: Mapping[str, int]) -> None:
@@ -63,8 +63,8 @@ OUTSIDE, CONSTANTS = "outside", "constants"
 class MovementResult(PlannedMovement):
     """The copies of a plan between two memories, and how few bytes any copies would move.
 
-    No choice of whole tensors moves fewer than `lower_bound` bytes in this order of the kernels, each tensor with bytes of its own but for
-    the views, overwritten operands and parts of Concats of this plan. `bound` says whether an exact "search" or a "relaxation" (parts of
+    No choice of whole tensors moves fewer than `lower_bound` bytes in this order of the kernels. In it, tensors share bytes only as in this
+    plan: views, overwritten operands, and parts of Concats. `bound` says whether an exact "search" or a "relaxation" (parts of
     tensors may stay) proves this. With the same order, the same shared bytes, and any bytes of a tensor that stay, at least `parts_bound`
     bytes are copied. Every order copies at least `any_order_bound` bytes: those of inputs and weights that kernels read, and of outputs.
     """
@@ -196,6 +196,6 @@ class PlanResult(PlanDocument, VerbResult):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as docs/plan.schema.json describes it, and how it was found, ready for JSON."""
-        found = super().to_dict()
-        states = [*found.pop("states", ()), *found.pop("listed")]
-        return found | ({"states": states} if states else {})
+        entries = super().to_dict()
+        states = [*entries.pop("states", ()), *entries.pop("listed")]
+        return entries | ({"states": states} if states else {})

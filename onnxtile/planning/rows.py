@@ -52,12 +52,12 @@ def planned(layout: Layout, facts: LayoutFacts, places: Addresses) -> tuple[Plan
     for number, alias_set in alias_sets.of.items():
         tensor, owner, maker = graph.tensors[number], graph.tensors[alias_set.owner], graph.makers[number]
         first, end = alias_set.live_range if owner is tensor else layout.live_ranges[number]
-        place = places[owner.name]
+        address = places[owner.name]
         rows.append(
             PlannedBuffer(
                 name=tensor.name,
-                arena=place.arena,
-                offset=place.offset + alias_sets.start(number),
+                arena=address.arena,
+                offset=address.offset + alias_sets.start(number),
                 size=alias_sets.size(number),
                 first=first,
                 last=end - 1,
@@ -75,22 +75,22 @@ def planned(layout: Layout, facts: LayoutFacts, places: Addresses) -> tuple[Plan
 
 
 def _row(workspace: WorkspaceBuffer, graph: KernelGraph, places: Addresses) -> PlannedBuffer:
-    buffer, place = workspace.buffer, places[workspace.buffer.name]
+    buffer, address = workspace.buffer, places[workspace.buffer.name]
     user = graph.kernels[workspace.users[0]].name if len(workspace.users) == 1 else None
     span = (buffer.lower, buffer.upper - 1)
-    at = (buffer.name, place.arena, place.offset, buffer.size)
+    at = (buffer.name, address.arena, address.offset, buffer.size)
     return PlannedBuffer(*at, *span, WORKSPACE, node=user, dtype=None, shape=None)
 
 
 def planned_bodies(layout: Layout, inside: BodyPlans, facts: LayoutFacts, places: Addresses) -> tuple[PlannedBody, ...]:
     """Return the plans of the bodies of the nodes of `layout`, at their addresses in the arena."""
-    found: list[PlannedBody] = []
+    plans: list[PlannedBody] = []
     workspaces = {workspace.users[0]: workspace.buffer.name for workspace in layout.workspaces if workspace.is_own}
     for kernel, bodies in inside.items():
         # A body without bytes has no workspace.
         start = places[workspaces[kernel]] if kernel in workspaces else Address("", 0)
-        found.extend(_placed(layout.graph.kernels[kernel].name, body, facts, start) for body in bodies)
-    return tuple(found)
+        plans.extend(_placed(layout.graph.kernels[kernel].name, body, facts, start) for body in bodies)
+    return tuple(plans)
 
 
 def _placed(node: str, body: BodyPlan, facts: LayoutFacts, start: Address) -> PlannedBody:
@@ -142,7 +142,7 @@ def _plain(value: Any) -> AttributeValue:
     """Return `value`, floats that JSON cannot write as texts."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    return value if isinstance(value, int | float | str) else tuple(_plain(one) for one in value)  # type: ignore[misc]
+    return value if isinstance(value, int | float | str) else tuple(_plain(element) for element in value)  # type: ignore[misc]
 
 
 def constant_nodes(layout: Layout) -> tuple[str, ...]:
@@ -172,27 +172,31 @@ def _texts(formulas: Sequence[SizeFormula] | None) -> tuple[str, ...] | None:
 
 def dtype(value: ir.Value, facts: LayoutFacts) -> str | None:
     """Return the element type of `value` as onnx names it; None where it is not known."""
-    found = facts.shapes.dtype(value)
-    return None if found is None else found.name
+    element_type = facts.shapes.dtype(value)
+    return None if element_type is None else element_type.name
 
 
 def tensors_outside(layout: Layout, inside: BodyPlans) -> tuple[GraphTensor, ...]:
-    """Return the tensors of a graph and of its bodies that have no bytes in the arena, with the reasons, in the order of the schedule.
+    """Return the tensors of a graph and its bodies without bytes in the arena, with the reasons, in the order of the schedule.
 
     Constants are those that a kernel of the run reads, and outputs. Others are outside, as are initializers.
     """
     todo, graphs = [(layout, inside)], list[Layout]()
     while todo:
-        one, bodies = todo.pop(0)
-        graphs.append(one)
+        current, bodies = todo.pop(0)
+        graphs.append(current)
         todo.extend((body.layout, body.inside) for planned in bodies.values() for body in planned)
-    listed = [tensor for one in graphs for tensor in _read_or_made(one)]
+    listed = [tensor for graph_layout in graphs for tensor in _read_or_made(graph_layout)]
     outside = {tensor.value: tensor for tensor in listed if tensor.role != CONSTANT}
     # A constant that is a graph output is made in the graph, also for the bodies that read it.
-    made = {tensor.value for one in graphs for tensor in one.graph.tensors if tensor.role == ARENA} | outside.keys()
-    constants = {tensor.value: tensor for tensor in listed if tensor.role == CONSTANT and tensor.value not in made}
-    held = (tensor for one in graphs for tensor in one.graph.tensors if tensor.role == CONSTANT)
-    unread = {tensor.value: tensor for tensor in held if tensor.value not in made and tensor.value not in constants}
+    elsewhere = {
+        tensor.value for graph_layout in graphs for tensor in graph_layout.graph.tensors if tensor.role == ARENA
+    } | outside.keys()
+    constants = {tensor.value: tensor for tensor in listed if tensor.role == CONSTANT and tensor.value not in elsewhere}
+    held = (tensor for graph_layout in graphs for tensor in graph_layout.graph.tensors if tensor.role == CONSTANT)
+    unread = {
+        tensor.value: tensor for tensor in held if tensor.value not in elsewhere and tensor.value not in constants
+    }
     reason = "a constant that no step reads"
     return (
         *outside.values(),
@@ -208,8 +212,8 @@ def _read_or_made(layout: Layout) -> Iterator[GraphTensor]:
     for kernel in layout.kernels:
         read = () if graph.is_computed(kernel) else (graph.tensors[number] for number, _ in kernel.reads)
         yield from (tensor for tensor in read if tensor.role == CONSTANT)
-        made = (graph.tensors[number] for number in (*kernel.makes, *kernel.inside))
-        yield from (tensor for tensor in made if tensor.role in {OUTSIDE, UNKNOWN})
+        results = (graph.tensors[number] for number in (*kernel.makes, *kernel.inside))
+        yield from (tensor for tensor in results if tensor.role in {OUTSIDE, UNKNOWN})
     yield from (graph.tensors[number] for number in graph.outputs if graph.tensors[number].role == CONSTANT)
 
 
@@ -228,11 +232,11 @@ def with_states(facts: LayoutFacts, pairs: Iterable[StatePair]) -> LayoutFacts:
         if pair.axis is None:
             roots[pair.input] = root
             continue
-        own = set(_spread(pair, root, facts))
+        tensors = set(_spread(pair, root, facts))
         # Through a view that no strides describe, the output has bytes of its own.
-        if root not in own or pair.output in own:
+        if root not in tensors or pair.output in tensors:
             roots[pair.input] = root
-        spread |= own
+        spread |= tensors
     return LayoutFacts(facts.model, facts.shapes, facts.constants, roots, frozenset(spread))
 
 
@@ -254,18 +258,18 @@ class Strides:
 
 def spread_strides(pair: StatePair, facts: LayoutFacts) -> dict[ir.Value, Strides]:
     """Return the strides of the tensors of a growing state at one address that are not contiguous; none of another state."""
-    own = strides(pair, facts)
-    if own is None or pair.axis is None:
+    sizes = strides(pair, facts)
+    if sizes is None or pair.axis is None:
         return {}
     root = facts.root(pair.output)
-    ends = Strides(own, tuple(map(SizeFormula.number, own)))
-    found: dict[ir.Value, Strides] = {}
+    ends = Strides(sizes, tuple(map(SizeFormula.number, sizes)))
+    strides_of: dict[ir.Value, Strides] = {}
     for value in _spread(pair, root, facts):
         if value in {pair.input, pair.output}:
-            found[value] = ends
+            strides_of[value] = ends
         elif (axes := _row_axes(value, pair, facts)) is not None:
-            found[value] = _of_rows(value, axes, own[pair.axis - 1], facts)
-    return found
+            strides_of[value] = _of_rows(value, axes, sizes[pair.axis - 1], facts)
+    return strides_of
 
 
 def _of_rows(value: ir.Value, axes: int, pitch: int, facts: LayoutFacts) -> Strides:
@@ -322,19 +326,19 @@ def with_strides(
     rows: Sequence[PlannedBuffer], states: States, layout: Layout, facts: LayoutFacts
 ) -> tuple[PlannedBuffer, ...]:
     """Return `rows` with the strides of those that are not contiguous: growing states at one address, and their views there."""
-    found: dict[str, Strides] = {}
+    strides_of: dict[str, Strides] = {}
     for pair, state in zip(states.taken, layout.graph.states, strict=True):
         if layout.sharing.is_one(*state):
             held = {layout.graph.tensors[number].name for number in layout.sharing.alias_sets.of[state.input].tensors}
             spread = spread_strides(pair, facts).items()
-            found |= {value.name or "": one for value, one in spread if value.name in held}
+            strides_of |= {value.name or "": of_value for value, of_value in spread if value.name in held}
     return tuple(
         replace(
             row,
-            strides=found[row.name].sizes,
-            strides_formula=_texts(found[row.name].formulas) if row.shape_formula else None,
+            strides=strides_of[row.name].sizes,
+            strides_formula=_texts(strides_of[row.name].formulas) if row.shape_formula else None,
         )
-        if row.name in found
+        if row.name in strides_of
         else row
         for row in rows
     )
@@ -348,15 +352,15 @@ def listed_states(states: States) -> tuple[ListedState, ...]:
 def _kept(pair: StatePair, state: StateShare, layout: Layout, facts: LayoutFacts, places: Addresses) -> KeptState:
     alias_sets = layout.sharing.alias_sets
     before, is_same = alias_sets.of[state.input], layout.sharing.is_one(*state)
-    place = places[layout.graph.tensors[before.owner].name]
+    address = places[layout.graph.tensors[before.owner].name]
     sizes = alias_sets.size(state.input), alias_sets.size(state.output)
     return KeptState(
         _name(pair.input),
         _name(pair.output),
         source=pair.source,
         axis=pair.axis,
-        arena=place.arena,
-        offset=place.offset + alias_sets.start(state.input),
+        arena=address.arena,
+        offset=address.offset + alias_sets.start(state.input),
         size=max(sizes) if is_same else sizes[0],
         copied=0 if is_same else sizes[0],
         strides=strides(pair, facts) if is_same else None,

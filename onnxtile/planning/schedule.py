@@ -32,20 +32,20 @@ def named(graph: ir.Graph, ids: Iterable[str]) -> tuple[ir.Node, ...]:
 def shuffled_steps(steps: Sequence[int], seed: int) -> tuple[int, ...]:
     """Return the places of nodes, of which `steps` has the step of each, in an order in which those of one step change places."""
     generator = random.Random(seed)
-    return tuple(sorted(range(len(steps)), key=lambda place: (steps[place], generator.random())))
+    return tuple(sorted(range(len(steps)), key=lambda number: (steps[number], generator.random())))
 
 
 def shuffled(after: Sequence[Collection[int]], seed: int) -> tuple[int, ...]:
     """Return another order of nodes, the same one for the same seed. Node n comes after the nodes `after[n]`."""
     generator = random.Random(seed)
     ready = _Ready(after)
-    todo, found = list(ready.first), []
+    todo, order = list(ready.first), []
     while todo:
         at = generator.randrange(len(todo))
         todo[at], todo[-1] = todo[-1], todo[at]
-        found.append(todo.pop())
-        todo.extend(ready.freed_by(found[-1]))
-    return tuple(found)
+        order.append(todo.pop())
+        todo.extend(ready.freed_by(order[-1]))
+    return tuple(order)
 
 
 class _Ready:
@@ -76,9 +76,9 @@ def in_streams(after: Sequence[Collection[int]], schedule: Schedule, streams: in
         raise UsageError(f"the number of streams must be at least 1, not {streams}")
     if streams == 1:
         return Schedule(schedule.order)
-    place = {kernel: number for number, kernel in enumerate(schedule.order)}
+    positions = {kernel: number for number, kernel in enumerate(schedule.order)}
     ready = _Ready(after)
-    todo = sorted(place[kernel] for kernel in ready.first)
+    todo = sorted(positions[kernel] for kernel in ready.first)
     order: list[int] = []
     numbers: list[int] = []
     while todo:
@@ -87,7 +87,7 @@ def in_streams(after: Sequence[Collection[int]], schedule: Schedule, streams: in
         order.extend(together)
         for kernel in together:
             for follower in ready.freed_by(kernel):
-                heapq.heappush(todo, place[follower])
+                heapq.heappush(todo, positions[follower])
     return Schedule(tuple(order), tuple(numbers))
 
 

@@ -83,15 +83,15 @@ class ByteColumns(NamedTuple):
         lives: list[Lives] = []
         points = sorted({*self.cuts, *other.cuts})
         for start in points[:-1]:
-            found = joined_ranges((*self._at(start), *other._at(start)))
-            if not lives or lives[-1] != found:
+            live = joined_ranges((*self._at(start), *other._at(start)))
+            if not lives or lives[-1] != live:
                 cuts.append(start)
-                lives.append(found)
+                lives.append(live)
         return ByteColumns((*cuts, points[-1]), tuple(lives))
 
     def _at(self, byte: int) -> Lives:
-        place = bisect_right(self.cuts, byte) - 1
-        return self.lives[place] if 0 <= place < len(self.lives) else ()
+        index = bisect_right(self.cuts, byte) - 1
+        return self.lives[index] if 0 <= index < len(self.lives) else ()
 
 
 # Alias sets: tensors that share the bytes of one buffer, each at its own offset in it, and none overwritten before its last read.
@@ -174,25 +174,25 @@ def _filled(value: int, pieces: Iterable[OriginRange], size: int) -> Iterator[Or
 
 def _joint(pieces: Iterable[OriginRange]) -> list[OriginRange]:
     """Return `pieces` with adjacent ranges of one origin merged."""
-    found: list[OriginRange] = []
+    joint: list[OriginRange] = []
     for piece in pieces:
-        last = found[-1] if found else None
+        last = joint[-1] if joint else None
         if (
             last
             and last.end == piece.start
             and last.origin == piece.origin
             and last.begin + last.end - last.start == piece.begin
         ):
-            found[-1] = OriginRange(last.start, piece.end, last.origin, last.begin)
+            joint[-1] = OriginRange(last.start, piece.end, last.origin, last.begin)
         else:
-            found.append(piece)
-    return found
+            joint.append(piece)
+    return joint
 
 
 class FixedBytes(NamedTuple):
     """The constraints on the bytes of a tensor or of an alias set: an address in bytes, and a memory.
 
-    No byte is at `limit` or behind it, the capacity of the memory of an address.
+    The bytes end at `limit` at the latest, the capacity of the memory of an address.
     """
 
     at: int | None = None
@@ -208,7 +208,7 @@ class FixedBytes(NamedTuple):
         is_other = None not in {self.at, other.at} and self.at != other.at
         if is_other or (None not in {self.memory, other.memory} and self.memory != other.memory):
             return None
-        limit = min((one.limit for one in (self, other) if one.limit is not None), default=None)
+        limit = min((fixed.limit for fixed in (self, other) if fixed.limit is not None), default=None)
         return FixedBytes(other.at if self.at is None else self.at, self.memory or other.memory, limit=limit)
 
 
@@ -315,8 +315,8 @@ class AliasSets:
                 died = parts.get(value)
                 whole = ByteColumns((0, size), ((live_range,),)) if size else ByteColumns((0,), ())
                 columns = whole if died is None else ByteColumns.of(died)
-            own = (fixed or {}).get(value, FREE)
-            self.of[value] = AliasSet(value, size, live_range, {value: 0}, (value,), columns=columns, fixed=own)
+            constraint = (fixed or {}).get(value, FREE)
+            self.of[value] = AliasSet(value, size, live_range, {value: 0}, (value,), columns=columns, fixed=constraint)
 
     def allow(self, alias: Share) -> None:
         """Let `alias.result` be written over `alias.operand`, once that is dead."""
@@ -363,7 +363,7 @@ class AliasSets:
     def pinned_end(self) -> int:
         """The end of the highest pinned buffer in bytes; 0 without one."""
         sets = () if self._is_free else self.of.values()
-        return max((one.pin + one.size for one in sets if one.pin is not None), default=0)
+        return max((alias_set.pin + alias_set.size for alias_set in sets if alias_set.pin is not None), default=0)
 
     def merge(self, merge: Merge) -> Merged:
         """Make one alias set of two: the one with fewer tensors moves, so that n merges take n log n moves at most."""
@@ -382,7 +382,7 @@ class AliasSets:
             kept.columns, inner = kept.columns.joined(other.columns, moved)
             changes += inner
         else:
-            changes += (LiveChange(-one.size, *one.live_range) for one in (first, second))
+            changes += (LiveChange(-alias_set.size, *alias_set.live_range) for alias_set in (first, second))
         kept.live_range = merged(first.live_range, second.live_range)
         for value, start in other.starts.items():
             kept.starts[value] = start + moved
@@ -403,8 +403,8 @@ class AliasSets:
     def live_bytes(self, alias_set: AliasSet) -> list[LiveChange]:
         """Return the live bytes of `alias_set`, rounded up to the alignment."""
         columns = alias_set.columns
-        own = [LiveChange(alias_set.size, *alias_set.live_range)] if columns is None else list(columns.changes(1))
-        return own + self._slack(alias_set, 1)
+        changes = [LiveChange(alias_set.size, *alias_set.live_range)] if columns is None else list(columns.changes(1))
+        return changes + self._slack(alias_set, 1)
 
     def _slack(self, alias_set: AliasSet, sign: int) -> list[LiveChange]:
         slack = align(alias_set.size, self._alignment) - alias_set.size
@@ -495,9 +495,9 @@ def _written(value: int, aliases: Iterable[Share], alias_sets: AliasSets) -> Ite
 def _in_place(value: int, aliases: Iterable[Share], alias_set: AliasSet, alias_sets: AliasSets) -> Iterator[ByteSpan]:
     at = alias_set.start(value)
     for alias in aliases:
-        place = alias_set.start(alias.operand) if alias.operand in alias_set.tensors else None
-        if place is not None and place + alias.at == at:
-            yield ByteSpan(max(at, place), min(at + alias_sets.size(value), place + alias_sets.size(alias.operand)))
+        start = alias_set.start(alias.operand) if alias.operand in alias_set.tensors else None
+        if start is not None and start + alias.at == at:
+            yield ByteSpan(max(at, start), min(at + alias_sets.size(value), start + alias_sets.size(alias.operand)))
 
 
 def _is_in_use(span: ByteSpan, value: int, alias_sets: AliasSets, order: Precedence) -> bool:
@@ -525,10 +525,10 @@ class Sharing:
     alias_sets: AliasSets
     shares: Mapping[int, tuple[Share, ...]]
 
-    def is_one(self, one: int, other: int) -> bool:
+    def is_one(self, first: int, second: int) -> bool:
         """Return whether both are in the arena, at one address."""
         of = self.alias_sets.of
-        return one in of and of.get(other) is of[one] and of[one].start(one) == of[one].start(other)
+        return first in of and of.get(second) is of[first] and of[first].start(first) == of[first].start(second)
 
 
 @dataclass(frozen=True)
@@ -559,7 +559,7 @@ def choose(timeline: Timeline, alignment: int, rules: frozenset[str]) -> Sharing
     A view always has the bytes of its source. A result is written over an operand wherever that is lawful: one buffer in place of two of
     the same size adds live bytes to no step. Tiles are always parts of their whole, since they are addressed so. Other parts are
     taken, first, while they lower the peak; then wherever they do not raise it. A value that would then be written into live bytes is
-    excluded, as is a result of the run in bytes that a state is copied into, and the choice starts again.
+    excluded. So is a result of the run in bytes that a state is copied into. Then the choice starts again.
     """
     graph = timeline.graph
     apart: frozenset[int] = frozenset()
@@ -578,11 +578,11 @@ def choose(timeline: Timeline, alignment: int, rules: frozenset[str]) -> Sharing
             chooser.save_copies()
         written = chooser.rewriting()
         # A value that is excluded already came there through a result that is written over one of its views.
-        found = (written | chooser.views_of(written & apart)) - apart
+        rewritten = (written | chooser.views_of(written & apart)) - apart
         lost = chooser.lost(frozenset() if graph.repeats else graph.kept) - alone
-        if not found and not lost:
+        if not rewritten and not lost:
             return Sharing(chooser.alias_sets, chooser.shares())
-        apart |= found
+        apart |= rewritten
         alone |= lost
 
 
@@ -689,12 +689,12 @@ class _Chooser:
                 self._join(group)
 
     def shares(self) -> dict[int, tuple[Share, ...]]:
-        found: dict[int, list[Share]] = {}
+        shares: dict[int, list[Share]] = {}
         parts = (alias for group in self._parts for alias in group)
         for alias in (*self._views, *parts, *self._in_place):
             if self._is_used(alias):
-                found.setdefault(alias.result, []).append(alias)
-        return {value: tuple(used) for value, used in found.items()}
+                shares.setdefault(alias.result, []).append(alias)
+        return {value: tuple(used) for value, used in shares.items()}
 
     def rewriting(self) -> frozenset[int]:
         """Return the values that would be written into live bytes of the same content."""
@@ -702,15 +702,15 @@ class _Chooser:
 
     def lost(self, kept: frozenset[int]) -> frozenset[int]:
         """Return the `kept` values in bytes of a state whose output is at another address: it is copied there after the run."""
-        found: set[int] = set()
+        lost: set[int] = set()
         for before, after in self._states:
             held, other = self.alias_sets.of[before], self.alias_sets.of[after]
             if held is other and held.start(before) == other.start(after):
                 continue
             start, end = held.start(before), held.start(before) + self.alias_sets.size(before)
             inside = (value for value in held.tensors if value in kept and value != before)
-            found.update(v for v in inside if held.start(v) < end and start < held.start(v) + self.alias_sets.size(v))
-        return frozenset(found)
+            lost.update(v for v in inside if held.start(v) < end and start < held.start(v) + self.alias_sets.size(v))
+        return frozenset(lost)
 
     def _is_used(self, alias: Share) -> bool:
         alias_sets = self.alias_sets

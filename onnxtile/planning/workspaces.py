@@ -26,29 +26,29 @@ _PART = re.compile(rf"\s*(?P<rule>.*?)(?:\s+(?P<sharing>{'|'.join(_SHARING)}))?\
 
 @dataclass(frozen=True)
 class KernelRule:
-    """The bytes that a kernel needs beside its operands and results: its `own` in its step, `shared` ones, and `unique` ones.
+    """The bytes that a kernel needs beside its operands and results: `private` ones in its step, `shared` ones, and `unique` ones.
 
     Shared bytes are those of all kernels with such a rule, one after the other. Unique bytes are the kernel's for the whole run.
     """
 
-    own: SizeRule | None = None
+    private: SizeRule | None = None
     shared: SizeRule | None = None
     unique: SizeRule | None = None
 
     @classmethod
     def of(cls, text: str) -> KernelRule:
         """Return the rule "4096", "4096 shared", or "4096 shared; 128 unique". Raises UsageError for another text."""
-        found: dict[str, SizeRule] = {}
+        rules: dict[str, SizeRule] = {}
         for part in text.split(";"):
             match = _PART.fullmatch(part)
             assert match is not None
-            sharing = match["sharing"] or "own"
-            if sharing in found:
+            sharing = match["sharing"] or "private"
+            if sharing in rules:
                 raise UsageError(
                     f"the workspace {text!r} has two rules for {sharing} bytes", hint="add them in one rule"
                 )
-            found[sharing] = SizeRule(match["rule"])
-        return cls(**found)
+            rules[sharing] = SizeRule(match["rule"])
+        return cls(**rules)
 
 
 @dataclass(frozen=True)
@@ -87,15 +87,19 @@ class WorkspaceRules:
 
         Raises ModelError where a rule needs a shape that is not known.
         """
-        found = ((number, kernel.node, self._rule(kernel, facts)) for number, kernel in enumerate(graph.kernels))
-        rules = [(number, node, rule) for number, node, rule in found if rule is not None]
+        kernel_rules = ((number, kernel.node, self._rule(kernel, facts)) for number, kernel in enumerate(graph.kernels))
+        rules = [(number, node, rule) for number, node, rule in kernel_rules if rule is not None]
 
         def sizes(sharing: str) -> dict[int, int]:
-            own = [(number, node, one) for number, node, rule in rules if (one := getattr(rule, sharing)) is not None]
-            known = ((number, one.bytes(node, facts.shapes, inside)) for number, node, one in own)
+            with_rule = [
+                (number, node, size_rule)
+                for number, node, rule in rules
+                if (size_rule := getattr(rule, sharing)) is not None
+            ]
+            known = ((number, size_rule.bytes(node, facts.shapes, inside)) for number, node, size_rule in with_rule)
             return {number: size for number, size in known if size}
 
-        return Needs(kernels=sizes("own"), shared=self.shared, together=sizes("shared"), unique=sizes("unique"))
+        return Needs(kernels=sizes("private"), shared=self.shared, together=sizes("shared"), unique=sizes("unique"))
 
     def _rule(self, kernel: GraphKernel, facts: LayoutFacts) -> KernelRule | None:
         if kernel.is_constant:
@@ -163,17 +167,17 @@ class Needs:
 
     def workspaces(self, graph: KernelGraph, schedule: Schedule) -> tuple[WorkspaceBuffer, ...]:
         """Return the workspaces of the kernels of `graph` in `schedule`."""
-        own = dict(self.bodies)
+        sizes = dict(self.bodies)
         for kernel, size in () if self.shared else self.kernels.items():
-            own[kernel] = own.get(kernel, 0) + size
+            sizes[kernel] = sizes.get(kernel, 0) + size
         names, steps = graph.kernels, schedule.steps
-        found = [
+        buffers = [
             WorkspaceBuffer(
-                Buffer(f"{names[kernel].name} (workspace)", own[kernel], step, step + 1, self.alignments.get(kernel)),
+                Buffer(f"{names[kernel].name} (workspace)", sizes[kernel], step, step + 1, self.alignments.get(kernel)),
                 (kernel,),
             )
             for kernel, step in steps.items()
-            if own.get(kernel)
+            if sizes.get(kernel)
         ]
         common = {
             kernel: self.together.get(kernel, 0) + (self.kernels.get(kernel, 0) if self.shared else 0)
@@ -182,11 +186,11 @@ class Needs:
         users = tuple(kernel for kernel in schedule.order if common[kernel])
         if users:
             size, first, end = max(common[user] for user in users), steps[users[0]], steps[users[-1]] + 1
-            found.append(WorkspaceBuffer(Buffer(SHARED, size, first, end), users, is_own=False))
+            buffers.append(WorkspaceBuffer(Buffer(SHARED, size, first, end), users, is_own=False))
         for kernel, size in self.unique.items():
             buffer = Buffer(f"{names[kernel].name} {UNIQUE}", size, 0, max(schedule.end, 1))
-            found.append(WorkspaceBuffer(buffer, (kernel,), is_own=False))
-        return tuple(found)
+            buffers.append(WorkspaceBuffer(buffer, (kernel,), is_own=False))
+        return tuple(buffers)
 
 
 NO_NEEDS = Needs()

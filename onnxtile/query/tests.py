@@ -464,7 +464,7 @@ def _array(value: ir.Value, facts: TestContext) -> Any:
     try:
         return facts.constants.array(value)
     except ModelError as error:
-        return Unknown(str(error))
+        return Unknown(error.message)
 
 
 def _operand(node: ir.Node, facts: TestContext, *, constant: bool) -> Any:

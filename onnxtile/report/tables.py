@@ -303,10 +303,16 @@ _CHOICE: dict[str, Shown] = {
     "bytes held": "held",
     "bytes moved": "bytes_moved",
 }
-_CHOSEN: dict[str, Shown] = {
-    **_CHOICE,
+_BOUND: dict[str, Shown] = {
     "lower bound": lambda choice: "" if choice["lower_bound"] is None else f"{choice['lower_bound']:,.0f}",
     "ratio": lambda choice: "" if choice["ratio"] is None else f"{choice['ratio']:.3f}",
+}
+_CHOSEN = {**_CHOICE, **_BOUND}
+_LEVELS: dict[str, Shown] = {
+    **{name: name for name in ("where", "count", "level")},
+    **{name: shown for name, shown in _CHOICE.items() if name != "nodes"},
+    **_BOUND,
+    "limited by": lambda level: _limited_by(level["limited_by"]),
 }
 
 
@@ -357,10 +363,32 @@ def _choices(tiled: Iterable[ResultJson]) -> list[Table | Text]:
     if not chosen:
         return []
     most = max(chosen, key=lambda choice: choice["bytes_moved"])
+    of_one_level = [choice for choice in chosen if "levels" not in choice]
+    levels = _levels([choice for choice in chosen if "levels" in choice])
     return [
-        table_together("tiles chosen", _CHOSEN, chosen),
+        *([table_together("tiles chosen", _CHOSEN, of_one_level)] if of_one_level else []),
+        *([table_of("tiles chosen, on two levels", _LEVELS, levels)] if levels else []),
         table_of(f"nodes against bytes: {most['node']}", _CHOICE, most["trade"]),
     ]
+
+
+def _levels(choices: Iterable[ResultJson]) -> list[ResultJson]:
+    """Return a row for each level; those of one layer, or of equal layers, follow one another."""
+    rows: list[ResultJson] = []
+    for choice in together(choices, lambda choice: str(choice["levels"])):
+        outer, *inside = choice["levels"]
+        rows += [{**outer, "where": choice["where"], "count": choice["count"]}]
+        rows += [{**level, "where": "", "count": ""} for level in inside]
+    return rows
+
+
+def _limited_by(limits: Mapping[str, str | None]) -> str:
+    """Return the limits that cut axes, each with those axes: "max M K, memory N"."""
+    axes: dict[str, list[str]] = {}
+    for axis, limit in limits.items():
+        if limit is not None:
+            axes.setdefault(limit, []).append(axis.upper())
+    return ", ".join(" ".join((limit, *letters)) for limit, letters in axes.items())
 
 
 # verify: every output with its largest difference, and the first value that differs; and the verdict of other verbs.

@@ -64,8 +64,8 @@ def shape_operands(node: ir.Node) -> list[int]:
 # Shapes inside the bodies of If, Loop and Scan, and of what these nodes hand out.
 #
 # Engines of shape inference stop where a body's input has no declared shape: what a loop carries may change its shape from one run of the
-# body to the next. Here the body is gone through with the shapes of the first run; where it hands on others, the dimensions that change are
-# given up, until the body hands on what it was given.
+# body to the next. Here the body is visited with the shapes of the first run. Dimensions that its outputs change are then unknown, and the
+# body is visited again, until its outputs have the shapes of its inputs.
 
 
 class Table(Protocol):
@@ -171,7 +171,7 @@ def _follow_scan(node: ir.Node, table: Table) -> None:
 
 
 def _settle(body: ir.Graph, carried: Sequence[tuple[ir.Value | None, ir.Value, ir.Value]], table: Table) -> None:
-    """Visit `body` with what it is given first, then with fewer dimensions known, until it hands on what it was given."""
+    """Visit `body` with the shapes that its node reads, then with fewer known dimensions, until its outputs have those of its inputs."""
     wanted = [table.of(given) if given is not None else None for given, _, _ in carried]
     given_in = set(body.inputs)
     inner_values = (value for value in values_in(body) if value not in given_in)

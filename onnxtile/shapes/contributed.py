@@ -1,8 +1,8 @@
-"""Operators that onnxruntime has and ONNX has not: its own inference alone says what they make.
+"""Shapes of operators that onnxruntime has and ONNX lacks, by onnxruntime's own inference.
 
-Each such node is handed to onnxruntime as a model of one node, with the shapes of its operands and the few numbers that are known. It loads
-the model, which infers the results by the operator's own schema, and nothing is run. Other engines repeat these rules from memory, and were
-seen to be wrong; where onnxruntime says nothing, a shape is open.
+onnxruntime loads a model of each such node alone, with the shapes and the few known numbers of its operands. Loading infers the results by
+the operator's own schema; nothing is run. Other engines have rules of their own for these operators, some of them wrong. A shape that
+onnxruntime does not infer is open.
 """
 
 from __future__ import annotations
@@ -166,8 +166,8 @@ def _is_standard(op_type: str, domain: str, version: int) -> bool:
 def results(node: ir.Node, operands: Sequence[KnownOperand | None], opsets: Mapping[str, int]) -> list[Known]:
     """Return the types and shapes that onnxruntime infers for the outputs of `node` from its `operands`, one for each of its inputs.
 
-    Where it refuses the node, as where it has no kernel for it on this processor, element types are known by the operator's schema, and
-    some shapes by the rules of model.without_kernel.
+    It refuses a node for which it has no kernel on this processor. Then element types follow from the operator's schema, and some shapes
+    from `result_dims`.
     """
     if has_body(node):
         return [NOTHING] * len(node.outputs)

@@ -204,7 +204,7 @@ class _Flat:
         before = len(self._inside)
         self._give(call)
         self._nodes += self._written(inside)
-        self._outputs += [self._made(value) for value in inside.outputs]
+        self._outputs += [self._copy_of(value) for value in inside.outputs]
         if any(value is not None and self._shapes.is_bound(value) for value in call.inputs):
             self.bounded.update(islice(self._inside, before, None))
 
@@ -215,13 +215,13 @@ class _Flat:
         for value, operand in zip(function.inputs, operands, strict=True):
             self._copies[value] = None if operand is None else self._copies[operand]
         self._nodes += self._written(function.graph)
-        self._outputs += [self._made(value) for value in function.outputs]
+        self._outputs += [self._copy_of(value) for value in function.outputs]
 
     def originals(self) -> dict[ir.Value, list[ir.Value]]:
         """Return for each value of the model the values inside that it stands for."""
         insides: dict[ir.Value, list[ir.Value]] = {}
         for value in self._inside:
-            insides.setdefault(self._made(value), []).append(value)
+            insides.setdefault(self._copy_of(value), []).append(value)
         return insides
 
     def _give(self, call: ir.Node) -> None:
@@ -230,7 +230,7 @@ class _Flat:
             if value is not None and value not in self._copies:
                 self._copies[value] = self._operand(value)
 
-    def _made(self, value: ir.Value) -> ir.Value:
+    def _copy_of(self, value: ir.Value) -> ir.Value:
         copy = self._copies[value]
         assert copy is not None
         return copy
@@ -308,9 +308,9 @@ class _Flat:
         inputs = [self._copied(value) for value in graph.inputs]
         initializers = []
         for value in graph.initializers.values():
-            copy = self._made(value) if value in self._copies else self._copied(value)
+            copy = self._copy_of(value) if value in self._copies else self._copied(value)
             copy.const_value = value.const_value
             initializers.append(copy)
         nodes = self._written(graph)
-        outputs = [self._made(value) for value in graph.outputs]
+        outputs = [self._copy_of(value) for value in graph.outputs]
         return ir.Graph(inputs, outputs, nodes=nodes, initializers=initializers, name=graph.name)

@@ -248,7 +248,7 @@ class Propagation:
             if self._depends_on_bounds(node):
                 self.upper.update(value for body in bodies_of(node) for value in body.graph.inputs)
             follow(node, self)
-        elif not self._is_bent(node):
+        elif not self._may_grow(node):
             self._visit_kernel(node, standard)
         if self._depends_on_bounds(node):
             self.upper.update(value for value in open_ if self._numeric(value) is not None)
@@ -260,7 +260,7 @@ class Propagation:
         read = (*node.inputs, *(value for body in bodies_of(node) for value in body.graph.outputs))
         return any(value in self.upper or value in self._least for value in read)
 
-    def _is_bent(self, node: ir.Node) -> bool:
+    def _may_grow(self, node: ir.Node) -> bool:
         """Return whether the shape of the output of `node` might get larger where a bound is not reached."""
         loose = {index for index, value in enumerate(node.inputs) if value in self._least} if self._least else set()
         if not loose or node.op_type in {"Shape", "Size"}:

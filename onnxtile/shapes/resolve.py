@@ -66,7 +66,7 @@ def sampled(model: ir.Model, values: Iterable[ir.Value], sizes: Sizes, wanted: W
     try:
         session = exposing(model, names)
     except NoKernel as error:
-        reason = f"no inference knows its shape, and {str(error).partition(':')[0]}"
+        reason = f"no inference knows its shape, and {error.message.partition(':')[0]}"
         samples.reasons.update(dict.fromkeys(open_, reason))
         return samples
     runs = [session.run(feeds, names) for feeds in wanted.feeds(model, sizes, _SAMPLES)]
@@ -111,8 +111,8 @@ def bounded(
     """Return the shapes of `model` with each open dimension at its bound; `upper` holds the values whose sizes are upper bounds.
 
     A name is that of a dimension, or of a value or a node, all of whose open dimensions it bounds. On the axes in `smaller`, values may be
-    smaller than `dims` say. Raises UsageError for a bound below 1,
-    a name that none of the values of unknown size has, and two bounds for one dimension that differ.
+    smaller than `dims` say. Raises UsageError for a bound below 1, a name that no
+    value of unknown size has, and two different bounds for one dimension.
     """
     for name, most in bounds.items():
         if most < 1:
@@ -256,15 +256,15 @@ def resolve(
 ) -> Shapes:
     """Return the types and shapes of the values of `model`, which stays unchanged.
 
-    With `run`, and every input's shape known, shapes that inference left open are read off runs on inputs as `wanted`, unless they depend
-    on the data: then `Shapes.reason` names the operator, unless `bounds` say how large the dimension may become (see `bounded`). A shape
-    that the file declares counts where nothing else says one; of an output declared wrongly, it is a ModelWarning. Of the symbols in
+    With `run`, where the shapes of all inputs are known, shapes that inference left open are those of runs on inputs as `wanted`. Where a
+    shape depends on the data, `Shapes.reason` names the operator, unless `bounds` say how large the dimension may become (see `bounded`).
+    A shape that the file declares counts where nothing else gives one; an output with a wrong one is a ModelWarning. Of the symbols in
     `ranges` the largest sizes are returned, and formulas. Raises ModelError where shapes contradict each other, or onnxruntime refuses the
     model in a run, and UsageError for bounds that make no sense.
     """
     originals = values(model)
     from_file = dict(zip(originals, map(declared, originals), strict=True))
-    shapes, refuted = _found(model, from_file, ranges or {}), set[ir.Value]()
+    shapes, refuted = _inferred(model, from_file, ranges or {}), set[ir.Value]()
     if run:
         shapes, refuted = _with_samples(model, shapes, wanted, ranges or {})
     main = {value for node in model.graph for value in node.outputs}
@@ -276,8 +276,8 @@ def resolve(
     return replace(shapes, _otherwise=f"inputs have open dimensions: give {options}") if options else shapes
 
 
-def _found(model: ir.Model, from_file: Mapping[ir.Value, Known], ranges: SizeRanges) -> Shapes:
-    """Return what onnx says of the whole model, and the forward pass; of the file, what counts for no node of the main graph."""
+def _inferred(model: ir.Model, from_file: Mapping[ir.Value, Known], ranges: SizeRanges) -> Shapes:
+    """Return what onnx infers, and the forward pass. Declared shapes count for values that no node of the main graph makes."""
     with cycles_freed():
         from_onnx = inferred_by_onnx(model.clone())
     main = {value for node in model.graph for value in node.outputs}
@@ -312,10 +312,10 @@ def _binding(inputs: Iterable[ir.Value]) -> str:
 def _with_promises(
     model: ir.Model, promises: Mapping[ir.Value, Dims | None], shapes: Shapes, ranges: SizeRanges
 ) -> Shapes:
-    """Return `shapes` with what the file declares of values of which nothing else says all sizes.
+    """Return `shapes` with declared sizes of the file for values whose sizes are not all known otherwise.
 
-    That is also a size over `ranges` that the forward pass has a name of its own for, but none that it has a formula for. The check of a
-    plan compares it with shapes of known sizes.
+    Over `ranges`, a declared size replaces a name that the forward pass gave, never a formula. The check of a plan compares it with shapes
+    of known sizes.
     """
     stated = dict[ir.Value, Dims]()
     for value, dims in promises.items():

@@ -1,8 +1,8 @@
 """Rules that say how many bytes a node needs beside its operands and results: `inputs[0].bytes`, `4 * outputs[0].shape[1] + 256`.
 
-The language is a small part of Python's, read as a syntax tree and never run: whole numbers, + - * //, max and min, and of an input or
-an output of the node its `bytes`, its `size` in elements, its `rank`, or `shape[i]`. Of a meta-op `inside` are the bytes that its own
-nodes need.
+The language is a small part of Python's, read as a syntax tree and never run. It has whole numbers, + - * //, max and min.
+An input or output of the node has `bytes`, a `size` in elements, a `rank`, and `shape[i]`. `inside` are the bytes that the nodes of a
+meta-op need.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def in_python(name: str, value: object) -> str:
 
 
 class OnnxtileError(Exception):
-    """Bad input or usage. `hint` says what to do next; the command line ends with exit code 2.
+    """Bad input or usage. `message` says what is wrong, `hint` what to do next, and `str()` both; the command line ends with exit code 2.
 
     With `given`, the message and the hint name parameters of a verb as {name}, and `given` has their values (or NAME_ONLY). The library
     shows them as a call in Python has them, the command line as options, a pipeline as keys of its file.
@@ -92,6 +92,15 @@ class OnnxtileError(Exception):
         self._message, self._hint, self.given = message, hint, dict(given or {})
         text, self.hint = self.worded(in_python)
         super().__init__(text)
+
+    @property
+    def message(self) -> str:
+        """What is wrong, without the hint."""
+        return str(self.args[0])
+
+    def __str__(self) -> str:
+        first, line_end, rest = self.message.partition("\n")
+        return f"{first} ({self.hint}){line_end}{rest}" if self.hint else self.message
 
     def worded(self, wording: Wording) -> tuple[str, str | None]:
         """Return the message and the hint, with each parameter as `wording` has it."""
@@ -127,7 +136,7 @@ def about_options(message: str, *, hint: str = "", **values: object) -> UsageErr
     """Return the error for options that make no sense together: `message` and `hint` name each as {name}; some show their `values`.
 
     >>> error = about_options("{target} excludes {max}", hint="leave out {max}", target="npu.toml")
-    >>> str(error), error.hint
+    >>> error.message, error.hint
     ("target='npu.toml' excludes max", 'leave out max')
     """
     names = _PARAMETER.findall(f"{message} {hint}")
@@ -140,7 +149,7 @@ def invalid(name: str, value: object, choices: Iterable[str] = (), *, reason: st
     The hint is the nearest choice, whatever its case; the list of all where none is near.
 
     >>> error = invalid("io", "foo", ["outputs", "inside", "outside"])
-    >>> str(error), error.hint
+    >>> error.message, error.hint
     ("invalid io='foo'", 'choose outputs, inside, outside')
     """
     known = list(choices)

@@ -7,9 +7,11 @@ product. Tiles of several whole groups are searched beside tiles of one group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from math import isqrt, prod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import product
+from math import isqrt, lcm, prod
 from typing import Any
 
 import numpy as np
@@ -19,9 +21,10 @@ from onnxtile.operators.node_view import NotApplicable
 from onnxtile.system.errors import Infeasible
 from onnxtile.tiling.contraction import FLOATS, WITHIN, Contraction, TensorOperand, TilingFacts
 from onnxtile.tiling.grid import ORDERS, TileGrid, Workload, bias_bytes
+from onnxtile.tiling.levels import Nest, levels_of
 from onnxtile.tiling.limits import Accumulation, AxisBounds, Limits, TilingPolicy, bounds_of
-from onnxtile.tiling.result import Chosen, Counts, SkippedNode, TileChoice, best_of, share, trade
-from onnxtile.tiling.write import NODES_OF_SCATTER, count_nodes, most_nodes
+from onnxtile.tiling.result import Chosen, Counts, SkippedNode, TileChoice, TileLevel, best_of, share, trade
+from onnxtile.tiling.write import NODES_OF_SCATTER, count_nodes, most_nodes, reads_of
 from onnxtile.tiling.writer import may_copy_result, may_scatter
 
 NodeCount = Callable[..., Any]
@@ -35,14 +38,41 @@ def front(workload: Workload, limits: Limits, bounds: AxisBounds, nodes: NodeCou
     """
     work = workload.filled(bounds.quanta)
     tiles = np.concatenate([_of_one_group(work, limits, bounds), _group_tiles(work, limits, bounds)], axis=1)
+    counts = [-(-size // step) for size, step in zip(work.sizes, tiles, strict=True)]
+    single = (np.prod(counts, axis=0) == 1) & (not bounds.fills)
+    return _best(work, tiles, [np.where(single, 1, nodes(*counts, order)) for order in ORDERS])
+
+
+def front_of_outer(
+    workload: Workload, memory: int, bounds: AxisBounds, nest: Nest, nodes: Callable[..., Any]
+) -> tuple[TileChoice, ...]:
+    """Return the choices of `front` for the outer tiles that fit into `memory`; `nodes` takes their steps along M, K and N,
+    and how many blocks of left and right operand are read inside them.
+
+    Along each axis, multiples of the tiles of `nest` are compared beside all steps that move the fewest bytes: they leave fewer tiles.
+    Of equal choices the fewest outer tiles count, then the fewest bytes inside them.
+    """
+    work, limits = workload.filled(bounds.quanta), Limits(memory=memory)
+    rows, middle, columns = (
+        sorted({multiple, multiple if tile >= size else lcm(multiple, tile)})
+        for multiple, tile, size in zip(bounds.multiples, nest.tile, nest.sizes, strict=True)
+    )
+    ways = (replace(bounds, multiples=multiples) for multiples in product(rows, middle, columns))
+    tiles = np.concatenate([_of_one_group(work, limits, way) for way in ways], axis=1)
+    outer = tiles[1], tiles[2], tiles[3]
+    single = (np.prod(nest.counts(outer), axis=0) == 1) & (not bounds.fills)
+    inside = nest.best(outer)
+    number = np.where(single, 1, nodes(outer, inside.reads))
+    return _best(work, tiles, [number] * len(ORDERS), (inside.count, inside.moved))
+
+
+def _best(work: Workload, tiles: Counts, nodes: Sequence[Any], ties: Sequence[Counts] = ()) -> tuple[TileChoice, ...]:
+    """Return the tiles that no other beats in both nodes, an array for each order, and bytes."""
     if not tiles.shape[1]:
         return ()
     groups, *steps, channels, filters = tiles
-    counts = [-(-size // step) for size, step in zip(work.sizes, tiles, strict=True)]
-    single = (np.prod(counts, axis=0) == 1) & (not bounds.fills)
     moved = [work.moved((steps, channels, filters), order) for order in ORDERS]
-    number = [np.where(single, 1, nodes(*counts, order)) for order in ORDERS]
-    return best_of(tuple(tiles), np.asarray(work.held(groups, steps, channels, filters)), number, moved)
+    return best_of(tuple(tiles), np.asarray(work.held(groups, steps, channels, filters)), nodes, moved, ties)
 
 
 def smallest(workload: Workload, bounds: AxisBounds) -> tuple[int, int]:
@@ -271,6 +301,8 @@ class Candidate:
     """Whether the choices come from a search; the limits leave only one otherwise."""
     lower_bound: float | None = None
     """The bytes that any schedule moves, where a memory is given."""
+    levels_of: Callable[[TileChoice], tuple[TileLevel, ...]] = field(default=lambda _: ())
+    """What each level does with a choice; nothing where there is one level."""
 
     def site(self, taken: int) -> TileSite | SkippedNode:
         """Return the contraction with the cuts of one of the choices, or without any."""
@@ -278,7 +310,9 @@ class Candidate:
         grid = self.grid_of(choice)
         if not grid.is_cut:
             return SkippedNode(self.name, WITHIN, (contraction.m, contraction.k, contraction.n))
-        chosen = Chosen(choice, self.lower_bound, trade(self.choices, taken)) if self.searched else None
+        chosen = None
+        if self.searched:
+            chosen = Chosen(choice, self.lower_bound, trade(self.choices, taken), self.levels_of(choice))
         return TileSite(self.node, self.name, contraction, grid, chosen)
 
 
@@ -347,6 +381,7 @@ def examine(
     name: str, node: ir.Node, contraction: Contraction, limits: Limits, facts: TilingFacts, how: Accumulation
 ) -> Candidate:
     """Return the choices for a contraction. Raises NotApplicable with the reason where it cannot be cut, Infeasible where nothing fits."""
+    limits = limits.of_one_level if contraction.windows else limits
     require_cuttable(contraction, limits, facts, node.op_type)
     bounds = bounds_of(contraction, limits)
     if bounds.channels == 0:
@@ -363,16 +398,16 @@ def examine(
         return Candidate(node, name, contraction, (TileChoice((), grid.order, number, 0, 0),), lambda _: grid)
     if bounds.fills:
         require_fillable(contraction, (True, True, True), facts)
+    if limits.outer_memory is not None:
+        return _examine_levels(name, node, contraction, limits, facts, how)
 
     def nodes(groups: Any, *rest: Any) -> Any:
         *sliding, k, n, order = rest
-        joins = (
-            NODES_OF_SCATTER * groups * np.prod(sliding, axis=0) * n
-            if may_scatter(contraction, facts.opset) and not may_copy_result(contraction)
-            else None
-        )
         counts = (groups, tuple(sliding), k, n)
-        return count_nodes(contraction, counts, order, how, fills=bounds.fills, joins=joins)
+        reads = reads_of(counts, order)
+        return count_nodes(
+            contraction, counts, reads, how, fills=bounds.fills, joins=_joins(contraction, counts, facts)
+        )
 
     def grid_of(choice: TileChoice) -> TileGrid:
         return TileGrid.chosen(contraction, bounds, choice.tile, choice.order)
@@ -385,6 +420,54 @@ def examine(
         raise _infeasible(name, contraction, limits, bounds)
     bound = None if limits.memory is None else work.lower_bound(limits.memory)
     return Candidate(node, name, contraction, choices, grid_of, True, bound)
+
+
+def _joins(contraction: Contraction, counts: tuple[Any, tuple[Any, ...], Any, Any], facts: TilingFacts) -> Any:
+    """Return how many nodes join the blocks of so many stretches in place, at most; None where Concat joins them."""
+    if not may_scatter(contraction, facts.opset) or may_copy_result(contraction):
+        return None
+    groups, sliding, _, n = counts
+    return NODES_OF_SCATTER * groups * np.prod(sliding, axis=0) * n
+
+
+def _examine_levels(
+    name: str, node: ir.Node, contraction: Contraction, limits: Limits, facts: TilingFacts, how: Accumulation
+) -> Candidate:
+    """Return the choices of outer tiles, each cut into tiles within the limits. Raises as `examine`."""
+    memory, bounds = limits.outer_memory, bounds_of(contraction, limits)
+    assert memory is not None
+    around = replace(bounds, pixels=None, sliding=(None,), channels=None, filters=None)
+    work, cut = Workload.of(contraction), TileGrid.fullest(contraction, bounds)
+    filled = work.filled(bounds.quanta)
+    nest = Nest.of(filled, (cut.rows.step or 1, cut.k.step or 1, cut.n.step or 1))
+
+    def nodes(outer: Any, reads: tuple[Any, Any]) -> Any:
+        m, k, n = nest.counts(outer)
+        counts = (1, (m,), k, n)
+        joins, stretches = _joins(contraction, counts, facts), -(-nest.sizes[1] // outer[1])
+        return count_nodes(
+            contraction,
+            counts,
+            reads,
+            how,
+            fills=bounds.fills,
+            joins=joins,
+            outer=(stretches, -(-outer[1] // nest.tile[1])),
+        )
+
+    def grid_of(choice: TileChoice) -> TileGrid:
+        outer = TileGrid.chosen(contraction, around, choice.tile, choice.order)
+        return cut.inside(outer, nest.best(choice.tile[1:]).loops)
+
+    if 2 ** len(nest.tile) * pairs_at_most(filled, around) > _MOST_PAIRS:
+        raise NotApplicable(f"its sizes leave more than {_MOST_PAIRS:,} tiles to compare")
+    choices = front_of_outer(work, memory, around, nest, nodes)
+    if not choices:
+        raise _infeasible(name, contraction, limits.of_one_level, around)
+    return Candidate(
+        node, name, contraction, choices, grid_of, True, filled.lower_bound(memory),
+        partial(levels_of, filled, nest, limits.bounds, memory),
+    )  # fmt: skip
 
 
 def _require_tiles(contraction: Contraction, grid: TileGrid, facts: TilingFacts) -> None:

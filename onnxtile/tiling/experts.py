@@ -93,7 +93,7 @@ def find_experts(
         except Infeasible as error:
             if options.strict:
                 raise
-            sites.append(SkippedNode(name, f"{error} ({error.hint})", over_limits=True))
+            sites.append(SkippedNode(name, f"{error.message} ({error.hint})", over_limits=True))
     return [site for site in sites if isinstance(site, SkippedNode) or site.tiles > 1]
 
 

@@ -182,7 +182,7 @@ def _resolved(shell: ir.Model) -> Shapes:
     try:
         return resolve(shell)
     except ModelError as error:
-        raise NotApplicable(f"whose shapes cannot be inferred: {error}") from None
+        raise NotApplicable(f"whose shapes cannot be inferred: {error.message}") from None
 
 
 def _values(function: ir.Function) -> Iterator[ir.Value]:

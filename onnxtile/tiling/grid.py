@@ -25,6 +25,7 @@ class Axis:
 
     The size is None where it is known only when the model runs; such an axis is one stretch. Zeros fill up the last stretch to a multiple
     of `quantum`. Each of `groups`, one after another, has so many elements: a stretch has `together` whole ones, or a part of one.
+    With `outer`, the axis of a single group is cut into outer stretches of so many elements first, and each of these into stretches.
     Hardware with a fixed tile size runs full tiles fastest; balanced cuts would make every tile a partial one.
     """
 
@@ -33,6 +34,7 @@ class Axis:
     quantum: int = 1
     groups: int = 1
     together: int = 1
+    outer: int | None = None
 
     @classmethod
     def of(cls, size: AxisSize, bound: int | None = None, *, multiple: int = 1, quantum: int = 1) -> Axis:
@@ -58,7 +60,33 @@ class Axis:
     @cached_property
     def within(self) -> int:
         """How many stretches a single group has."""
-        return 1 if self.size is None or self.step is None else -(-self.size // self.step)
+        if self.size is None or self.step is None:
+            return 1
+        if self.outer is None:
+            return -(-self.size // self.step)
+        whole, rest = divmod(self.size, self.outer)
+        return whole * self._in_outer + -(-rest // self.step)
+
+    @property
+    def _in_outer(self) -> int:
+        """How many stretches an outer stretch of full length has."""
+        assert self.outer is not None and self.step is not None
+        return -(-self.outer // self.step)
+
+    @property
+    def outer_count(self) -> int:
+        """How many outer stretches there are."""
+        return 1 if self.outer is None or self.size is None else -(-self.size // self.outer)
+
+    def inside(self, outer: int) -> range:
+        """Return the numbers of the stretches in outer stretch `outer`."""
+        if self.outer is None:
+            return range(self.count)
+        return range(outer * self._in_outer, min((outer + 1) * self._in_outer, self.count))
+
+    def place(self, index: int) -> tuple[int, int]:
+        """Return the number of the outer stretch that stretch `index` is in, and its number among the stretches there."""
+        return (0, index) if self.outer is None else divmod(index, self._in_outer)
 
     @cached_property
     def is_cut(self) -> bool:
@@ -79,6 +107,10 @@ class Axis:
         """Return the half-open range of elements in stretch `index`, without the zeros that fill it up."""
         if self.size is None or self.step is None:
             return slice(None)
+        if self.outer is not None:
+            first, inside = self.place(index)
+            start = first * self.outer + inside * self.step
+            return slice(start, min(start + self.step, (first + 1) * self.outer, self.size))
         if self.within == 1:
             long = self.together * self.size
             return slice(index * long, min((index + 1) * long, self.groups * self.size))
@@ -105,7 +137,8 @@ class TileGrid:
 
     `sliding` are the cuts of the axes that make up M: the rows of a product, the rows and columns of a convolution's output. `k`
     and `n` are the cuts of the channels and filters of one group; where either is cut, a tile has one group. `order` names the
-    loops inside each set of groups, outermost first; m counts the stretches of `sliding`, row by row.
+    loops inside each set of groups, outermost first; m counts the stretches of `sliding`, row by row. With two levels, `order` names the
+    loops inside each outer tile, and `outer_order` those over all outer tiles; there is a single group and one sliding axis then.
     """
 
     groups: Axis
@@ -113,6 +146,7 @@ class TileGrid:
     k: Axis
     n: Axis
     order: str = "mnk"
+    outer_order: str | None = None
 
     @classmethod
     def fullest(cls, contraction: Contraction, bounds: AxisBounds) -> TileGrid:
@@ -147,6 +181,16 @@ class TileGrid:
         ]
         return cls(Axis(contraction.groups, groups), tuple(axes[:-2]), axes[-2], axes[-1], order)
 
+    def inside(self, outer: TileGrid, order: str) -> TileGrid:
+        """Return these cuts within each tile of `outer`, where loops run in `order`."""
+
+        def cut(axis: Axis, around: Axis) -> Axis:
+            assert axis.step is not None and around.step is not None
+            return replace(axis, step=min(axis.step, around.step), outer=around.step)
+
+        sliding = tuple(cut(axis, around) for axis, around in zip(self.sliding, outer.sliding, strict=True))
+        return TileGrid(self.groups, sliding, cut(self.k, outer.k), cut(self.n, outer.n), order, outer.order)
+
     @cached_property
     def inputs(self) -> Axis:
         """The cuts along the channels of all groups."""
@@ -167,6 +211,11 @@ class TileGrid:
     def shape(self) -> tuple[int, int, int]:
         """The number of stretches along M, K and N of one group."""
         return prod(axis.count for axis in self.sliding), self.k.count, self.n.count
+
+    @property
+    def outer_shape(self) -> tuple[int, int, int]:
+        """The number of outer stretches along M, K and N."""
+        return self.rows.outer_count, self.k.outer_count, self.n.outer_count
 
     @property
     def steps(self) -> list[int | None]:
@@ -200,10 +249,22 @@ class TileGrid:
         """Yield the place (group, m, k, n) of each tile in loop order, set of groups after set of groups.
 
         Where K is the innermost loop, the partial sums of one output block follow one another, so that few are alive at a time.
+        With two levels, the tiles of one outer tile follow one another.
         """
+        if self.outer_order is not None:
+            yield from ((0, *place) for place in self._nested())
+            return
         for group in range(self.groups.count):
             for m, k, n in loop(self.order, self.shape):
                 yield group, m, k, n
+
+    def _nested(self) -> Iterator[tuple[int, int, int]]:
+        """Yield the place (m, k, n) of each tile, outer tile after outer tile."""
+        assert self.outer_order is not None
+        for outer in loop(self.outer_order, self.outer_shape):
+            m, k, n = (axis.inside(at) for axis, at in zip((self.rows, self.k, self.n), outer, strict=True))
+            for row, middle, column in loop(self.order, (len(m), len(k), len(n))):
+                yield m[row], k[middle], n[column]
 
     def along(self, m: int) -> tuple[int, ...]:
         """Return for stretch `m` of M the number of the stretch along each sliding axis."""
@@ -388,17 +449,17 @@ class Workload:
         steps, channels, filters = tile
         m, whole, first, last = self._windows(steps)
         each = {"m": m, "k": -(-self.channels // channels), "n": -(-self.filters // filters)}
-        outs = [_ends(out, step) for out, step in zip(self.outs, steps, strict=True)]
+        outs = [ends_of(out, step) for out, step in zip(self.outs, steps, strict=True)]
         ends = {
             "m": (prod(self.outs), prod(pair[0] for pair in outs), prod(pair[1] for pair in outs)),
-            "k": (self.channels, *_ends(self.channels, channels)),
-            "n": (self.filters, *_ends(self.filters, filters)),
+            "k": (self.channels, *ends_of(self.channels, channels)),
+            "n": (self.filters, *ends_of(self.filters, filters)),
         }
         a, b, c = (size * count for size, count in zip(self.bytes, self.batch, strict=True))
-        result = _read("mn", order, each, ends)
+        result = elements_read("mn", order, each, ends)
         return self.groups * (
-            a * _read("mk", order, each, ends | {"m": (whole, first, last)})
-            + b * self.kernel * _read("kn", order, each, ends)
+            a * elements_read("mk", order, each, ends | {"m": (whole, first, last)})
+            + b * self.kernel * elements_read("kn", order, each, ends)
             + c * (2 * result - self.filters * prod(self.outs))
         )
 
@@ -411,7 +472,7 @@ class Workload:
         for axis, out, step in zip(self.sliding, self.outs, steps, strict=True):
             along = -(-out // step)
             count, total = count * along, total * _windows(axis, out, along)
-            ends = _ends(out, step)
+            ends = ends_of(out, step)
             first, last = first * axis.longest(ends[0]), last * axis.longest(ends[1])
         size = prod(_size(axis) for axis in self.sliding)
         # Where nothing is cut, the whole input is read.
@@ -443,7 +504,7 @@ def _still(operand: str, order: str) -> int:
     return next(depth for depth, axis in enumerate(order) if axis not in operand)
 
 
-def _read(operand: str, order: str, counts: Mapping[str, Any], ends: Mapping[str, tuple[Any, Any, Any]]) -> Any:
+def elements_read(operand: str, order: str, counts: Mapping[str, Any], ends: Mapping[str, tuple[Any, Any, Any]]) -> Any:
     """Return how many elements of an operand are read; `ends` has for each axis all elements, those of its first and its last block."""
     still = _still(operand, order)
     outer, inner = (axis for axis in order if axis in operand)
@@ -460,7 +521,7 @@ def _read(operand: str, order: str, counts: Mapping[str, Any], ends: Mapping[str
     return a * whole - ((a // 2) * last_outer * turn + ((a - 1) // 2) * first_outer * first_inner)
 
 
-def _ends(size: int, step: Any) -> tuple[Any, Any]:
+def ends_of(size: int, step: Any) -> tuple[Any, Any]:
     """Return the elements of the first and the last stretch of an axis."""
     return np.minimum(step, size), size - (-(-size // step) - 1) * step
 

@@ -57,8 +57,9 @@ class Limits:
     With `pad` the last one is filled up with zeros: an axis with a bound is cut into stretches of exactly that size, another axis into
     multiples. `largest_elements` and `largest_bytes` bound each block that a tile reads or makes, `memory` all blocks of one tile
     together, in bytes; all count the whole batch. `dtypes` are the element types of factors that the hardware takes, with numpy's names.
-    `window` requests that convolutions are cut, and bounds their tiles; None leaves them whole. `operators` are the limits of single
-    operators.
+    `window` requests that convolutions are cut, and bounds their tiles; None leaves them whole. With `outer_memory`, in bytes, tiles have
+    two levels: all blocks of one outer tile fit into that memory together. Each outer tile is cut into tiles within `m`, `k` and `n`.
+    `operators` are the limits of single operators.
     """
 
     m: int | None = None
@@ -71,14 +72,30 @@ class Limits:
     dtypes: frozenset[str] | None = None
     pad: bool = False
     window: WindowBounds | None = None
+    outer_memory: int | None = None
     operators: tuple[tuple[str, Limits], ...] = ()
 
     def __post_init__(self) -> None:
         for axis, bound in zip("mkn", self.bounds, strict=True):
             if bound is not None:
                 _require_bound(bound, axis.upper())
-        if self.memory is not None:
-            _require_bound(self.memory, "memory", MOST_MEMORY)
+        for memory in (self.memory, self.outer_memory):
+            if memory is not None:
+                _require_bound(memory, "memory", MOST_MEMORY)
+        fault = self._fault_of_levels
+        if fault is not None:
+            raise UsageError(fault)
+
+    @property
+    def _fault_of_levels(self) -> str | None:
+        """What is wrong with limits of two levels; None where nothing is."""
+        if self.outer_memory is None:
+            return None
+        if not (self.memory is self.largest_elements is self.largest_bytes is None):
+            return "the tiles inside outer tiles are bounded by m, k and n, and have no memory and no largest block"
+        if self.bounds == (None, None, None):
+            return "the tiles inside outer tiles have no bound: give m, k or n"
+        return None
 
     @classmethod
     def of(
@@ -117,10 +134,10 @@ class Limits:
         operators = tuple((name, limits._but(bounds, memory, window)) for name, limits in self.operators)
         if window is not None and self.window is not None:
             window = window.over(self.window)
-        return replace(
-            self, m=m, k=k, n=n, memory=self.memory if memory is None else memory, window=window or self.window,
-            operators=operators,
-        )  # fmt: skip
+        limits = replace(self, m=m, k=k, n=n, window=window or self.window, operators=operators)
+        if memory is None:
+            return limits
+        return replace(limits, memory=memory) if self.outer_memory is None else replace(limits, outer_memory=memory)
 
     @property
     def bounds(self) -> tuple[int | None, int | None, int | None]:
@@ -130,7 +147,12 @@ class Limits:
     @property
     def asks_for_choice(self) -> bool:
         """Whether many tile shapes meet the limits, so that a search takes the one that moves the fewest bytes."""
-        return not (self.memory is self.largest_elements is self.largest_bytes is None)
+        return not (self.memory is self.largest_elements is self.largest_bytes is self.outer_memory is None)
+
+    @property
+    def of_one_level(self) -> Limits:
+        """These limits with all of them on one tile: of operators whose tiles have no outer tiles around them."""
+        return self if self.outer_memory is None else replace(self, memory=self.outer_memory, outer_memory=None)
 
     def of_operator(self, name: str) -> Limits:
         """Return the limits that hold for the operator `name`."""
@@ -334,6 +356,12 @@ class _Largest(_TargetTable):
     bytes: MemorySize | None = None
 
 
+class _Outer(_TargetTable):
+    """The limits on an outer tile, around the tiles that the other fields bound."""
+
+    memory: MemorySize
+
+
 class _Rules(_TargetTable):
     """The fields that may differ from operator to operator."""
 
@@ -349,6 +377,7 @@ class _Rules(_TargetTable):
     columns: Size | None = None
     channels: Size | None = None
     filters: Size | None = None
+    outer: _Outer | None = None
 
     def limits(self) -> Limits:
         window = WindowBounds(self.rows, self.columns, self.channels, self.filters)
@@ -363,6 +392,7 @@ class _Rules(_TargetTable):
             dtypes=None if self.dtypes is None else frozenset(self.dtypes),
             pad=self.pad,
             window=window if self.conv or window.asks else None,
+            outer_memory=None if self.outer is None else self.outer.memory,
         )
 
 
@@ -401,7 +431,10 @@ def from_file(path: Path) -> Limits:
 def _limits_in(file: TomlFile) -> Limits:
     content = file.validated(_LimitsFile)
     _require_operators(file, content)
-    limits = content.limits()
+    try:
+        limits = content.limits()
+    except UsageError as error:  # of two levels: all other fields are checked one by one
+        raise UsageError(f"{file.place(('outer',))}: {error}") from None
     if limits == Limits():
         raise UsageError(f"{file.place()}: no limit is given", hint='say m = 64, or memory = "256KiB"')
     return limits

@@ -50,6 +50,34 @@ class TileChoice:
 
 
 @dataclass(frozen=True)
+class TileLevel:
+    """What one of two levels does: the tiles that a memory, or an array, holds one after another.
+
+    `tile` is a full tile along M, K and N, which holds `held` bytes; `order` names the loops. `bytes_moved` move between this level and
+    the one around it, and at least `lower_bound` in any schedule that holds so many bytes at once. `limited_by` says for M, K and N
+    what cuts the axis: "max", its bound; "memory", since the whole axis does not fit; "choice", since fewer nodes or bytes follow from
+    the cut. It is None where the axis is whole.
+    """
+
+    level: str
+    tile: tuple[int, int, int]
+    order: str
+    held: int
+    bytes_moved: int
+    lower_bound: float
+    limited_by: tuple[str | None, str | None, str | None]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields and the ratio of bytes moved to the lower bound, ready for JSON."""
+        return {
+            **vars(self),
+            "tile": list(self.tile),
+            "ratio": self.bytes_moved / self.lower_bound,
+            "limited_by": dict(zip("mkn", self.limited_by, strict=True)),
+        }
+
+
+@dataclass(frozen=True)
 class Chosen:
     """The choice for one contraction, beside others that have fewer nodes or move fewer bytes."""
 
@@ -57,6 +85,8 @@ class Chosen:
     lower_bound: float | None
     """In bytes; None where no memory is given."""
     trade: tuple[TileChoice, ...]
+    levels: tuple[TileLevel, ...] = ()
+    """With two levels, the outer tile, which is the choice, and the tile inside it."""
 
     @property
     def ratio(self) -> float | None:
@@ -70,18 +100,23 @@ class Chosen:
             "lower_bound": self.lower_bound,
             "ratio": self.ratio,
             "trade": [choice.to_dict(axes) for choice in self.trade],
+            **({"levels": [level.to_dict() for level in self.levels]} if self.levels else {}),
         }
 
 
-def best_of(tile: Sequence[Counts], held: Counts, nodes: Sequence[Any], moved: Sequence[Any]) -> tuple[TileChoice, ...]:
+def best_of(
+    tile: Sequence[Counts], held: Counts, nodes: Sequence[Any], moved: Sequence[Any], ties: Sequence[Counts] = ()
+) -> tuple[TileChoice, ...]:
     """Return the candidates that no other beats in both nodes and bytes, from the fewest nodes to the fewest bytes.
 
-    A candidate is one element of each array of `tile`, which holds so many bytes; `nodes` and `moved` have an array for each order.
+    A candidate is one element of each array of `tile`, which holds so many bytes; `nodes` and `moved` have an array for each order. Of
+    equal candidates the one counts that has less of the first of `ties` in which they differ.
     """
     bytes_moved = np.concatenate([np.broadcast_to(each, held.shape) for each in moved])
     number = np.concatenate([np.broadcast_to(each, held.shape) for each in nodes])
     order, index = np.divmod(np.arange(len(bytes_moved)), len(held))
-    sorted_ = np.lexsort((index, held[index], order, bytes_moved, number))
+    further = [tie[index] for tie in reversed(ties)]
+    sorted_ = np.lexsort((index, held[index], order, *further, bytes_moved, number))
     best = np.minimum.accumulate(bytes_moved[sorted_])
     keeps = sorted_[np.concatenate([[True], best[1:] < best[:-1]])]
     return tuple(
@@ -191,6 +226,7 @@ class TiledNode:
             "nodes": self.nodes,
             "choice": self.chosen and self.chosen.to_dict(slice(0 if windows else 1, None)),
             **({"cuts": self.grid.to_dict()} if windows else {}),
+            **({"outer_grid": list(self.grid.outer_shape)} if self.grid.outer_order else {}),
         }
 
 

@@ -261,7 +261,7 @@ def _session(model: onnx.ModelProto) -> Session:
     try:
         return Session(model.SerializeToString())
     except ModelError as error:
-        raise ModelError(str(error), hint="to tile without running, use --no-verify") from None
+        raise ModelError(error.message, hint="to tile without running, use --no-verify") from None
 
 
 def _opsets(opset: int) -> dict[str, int]:
@@ -515,7 +515,7 @@ def _slack(site: TiledNode) -> float:
     if contraction.dtype not in FLOATS:
         return 0.0
     sums = (
-        roundings(site.accumulate, site.grid.shape[1])
+        roundings(site.accumulate, site.grid.shape[1], site.grid.k.outer_count)
         if contraction.dtype in HALVES and contraction.sums is None
         else 1
     )

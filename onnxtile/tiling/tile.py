@@ -217,7 +217,7 @@ class _Search:
         except Infeasible as error:
             if self.options.strict:
                 raise
-            return SkippedNode(name, f"{error} ({error.hint})", sizes, over_limits=True)
+            return SkippedNode(name, f"{error.message} ({error.hint})", sizes, over_limits=True)
 
 
 def _refuse_explosion(sites: list[TileSite], options: TilingPolicy, opset: int) -> None:

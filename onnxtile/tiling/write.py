@@ -43,6 +43,7 @@ from onnxtile.tiling.contraction import (
     as_scalar,
 )
 from onnxtile.tiling.grid import Axis, Cutting, TileGrid, is_contiguous, loads
+from onnxtile.tiling.levels import Nest
 from onnxtile.tiling.limits import Accumulation
 from onnxtile.tiling.writer import PartialSums, Writer, additions, fitting, keeps_copies, scatters
 
@@ -449,35 +450,46 @@ def most_nodes(
     """Return the number of nodes that `write_tiles` writes, at most: whether alpha needs one more only the constants decide."""
     counts = (grid.groups.count, tuple(axis.count for axis in grid.sliding), grid.k.count, grid.n.count)
     joins, once = nodes_of_scatter(contraction, grid, opset), keeps_copies(contraction, grid, opset)
-    return int(count_nodes(contraction, counts, grid.order, how, fills=grid.fills, joins=joins, once=once))
+    reads = reads_of(counts, None if once else grid.order)
+    if grid.outer_order is not None and not once:
+        nest, steps = Nest.of_grid(grid), [axis.outer or 1 for axis in (grid.rows, grid.k, grid.n)]
+        reads = nest.loads("mk", steps, grid.order), nest.loads("kn", steps, grid.order)
+    outer = (grid.k.outer_count, len(grid.k.inside(0)))
+    return int(count_nodes(contraction, counts, reads, how, fills=grid.fills, joins=joins, outer=outer))
+
+
+def reads_of(counts: tuple[Any, tuple[Any, ...], Any, Any], order: str | None) -> tuple[Any, Any]:
+    """Return how often tiles of one level read another block of left and right operand, of so many stretches; without order, each once."""
+    groups, sliding, gk, gn = counts
+    gm = prod(sliding[1:], start=sliding[0])
+    if order is None:
+        return groups * gm * gk, groups * gk * gn
+    each = {"m": gm, "k": gk, "n": gn}
+    return groups * loads("mk", order, each), groups * loads("kn", order, each)
 
 
 def count_nodes(
     contraction: Contraction,
     counts: tuple[Any, tuple[Any, ...], Any, Any],
-    order: str,
+    reads: tuple[Any, Any],
     how: Accumulation,
     *,
     fills: bool = False,
     joins: Any = None,
-    once: bool = False,
+    outer: tuple[Any, Any] = (1, 1),
 ) -> Any:
     """Return that number for so many stretches of groups, sliding axes, K and N, numbers or arrays; with `fills`, zeros fill some up.
 
-    With `once`, each block of an operand is copied once.
+    `reads` is how often the tiles go on to another block of the left and of the right operand. `outer` are the outer stretches of K, and
+    the stretches in a full one.
     """
     groups, sliding, gk, gn = counts
     gm = prod(sliding[1:], start=sliding[0])
     tiles = groups * gm * gk * gn
-    sums = groups * gm * gn * additions(how, gk, contraction)
+    sums = groups * gm * gn * additions(how, gk, contraction, outer)
     columns, last = groups * gn, sliding[-1]
     concats = (columns > 1) * gm + (last > 1) * (gm // last) + (gm > last) * 1
     joining = concats if joins is None else np.where(gm * columns > 1, joins, 0)
-    each = {"m": gm, "k": gk, "n": gn}
-    blocks = (gm * gk, gk * gn)
-    reads = [
-        groups * (n if once else loads(operand, order, each)) for operand, n in zip(("mk", "kn"), blocks, strict=True)
-    ]
     left = _cuts(contraction.left, (gm, groups * gk), reads[0], windows=contraction.windows)
     right = _cuts(contraction.right, (groups * gk, gn) if contraction.groups_in_k else (gk, columns), reads[1])
     filling = (reads[0] + reads[1] + gm * columns) if fills else 0

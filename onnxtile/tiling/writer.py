@@ -9,6 +9,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxtile.model import keys
@@ -117,12 +118,23 @@ class Writer(GraphWriter):
     def metadata(self, stem: str, position: GridPlace) -> dict[str, str]:
         """Return the mark of a node: the original node, and the part of it that the new node computes (JSON)."""
         at = ", ".join(f'"{axis}": {index}' for axis, index in position.items())
-        return {keys.TILE: f'{self._mark[:-1]}, "part": "{stem}", "at": {{{at}}}}}'}
+        levels = "" if self.grid.outer_order is None else f", {json.dumps(self._levels(position))[1:-1]}"
+        return {keys.TILE: f'{self._mark[:-1]}, "part": "{stem}", "at": {{{at}}}{levels}}}'}
+
+    def _levels(self, position: GridPlace) -> dict[str, dict[str, int]]:
+        """Return the place of the outer tile, and the place inside it, along the axes of `position`."""
+        axes = {"m": self.grid.rows, "k": self.grid.k, "n": self.grid.n}
+        places = {axis: axes[axis].place(index) for axis, index in position.items() if axis in axes}
+        return {
+            level: {axis: place[side] for axis, place in places.items()}
+            for side, level in enumerate(("outer", "inner"))
+        }
 
     @cached_property
     def _mark(self) -> str:
         sizes = {"m": self.contraction.m, "k": self.contraction.k, "n": self.contraction.n}
-        return json.dumps({"node": self.site, "op": self.op, **sizes, "grid": list(self.grid.shape)})
+        outer = {} if self.grid.outer_order is None else {"outer_grid": list(self.grid.outer_shape)}
+        return json.dumps({"node": self.site, "op": self.op, **sizes, "grid": list(self.grid.shape), **outer})
 
     def concat(self, blocks: Sequence[ir.Value], axis: int | None, position: GridPlace, dims: TensorDims) -> ir.Value:
         """Write a Concat of `blocks`; a single block is returned as it is."""
@@ -171,17 +183,26 @@ def fitting(wanted: Accumulation, contraction: Contraction) -> Accumulation:
     return wanted
 
 
-def additions(how: Accumulation, terms: Any, contraction: Contraction) -> Any:
-    """Return the number of nodes that add up the partial sums of one block, as `fitting` has it; arrays for arrays."""
+def additions(how: Accumulation, terms: Any, contraction: Contraction, outer: tuple[Any, Any] = (1, 1)) -> Any:
+    """Return the number of nodes that add up the partial sums of one block, as `fitting` has it, at most; arrays for arrays.
+
+    `outer` are the outer stretches of K, and the terms of a full one.
+    """
     casts = 0 if contraction.sums is None else (terms > 1) * (terms + 1)
-    way = fitting(how, contraction)
+    way, (stretches, inside) = fitting(how, contraction), outer
     if way is Accumulation.SUM:
-        return casts + (terms > 1) * 1 + (terms - 1) // _WIDEST
+        nested = stretches * ((inside > 1) + (inside - 1) // _WIDEST) + 1 + (stretches - 1) // _WIDEST
+        return casts + np.where(stretches > 1, nested, (terms > 1) * 1 + (terms - 1) // _WIDEST)
     return casts + (0 if way is Accumulation.GEMM else terms - 1)
 
 
-def roundings(how: Accumulation, terms: int) -> int:
-    """Return how often a total is rounded on its way from the first product to the result, at most."""
+def roundings(how: Accumulation, terms: int, outer: int = 1) -> int:
+    """Return how often a total is rounded on its way from the first product to the result, at most.
+
+    The `terms` are in `outer` stretches of K, and each of these is added up first.
+    """
+    if outer > 1 and how is not Accumulation.GEMM:
+        return roundings(how, terms) + roundings(how, outer)
     if how is Accumulation.SUM:
         return 1 + (terms - 1) // _WIDEST
     return terms.bit_length() if how is Accumulation.TREE else terms
@@ -193,6 +214,9 @@ class PartialSums:
 
     Of more than 256 products, sums and chains of 256 are added at the end: a single one of thousands rounds further off. A tree has sums
     of 1, 2, 4 ... products, as the digits of a binary counter: two of a size become one of the next at once.
+
+    With two levels, the products of each outer stretch of K are added up first, then the sums of these, in the same way; Gemm's C takes
+    one product after another.
     """
 
     how: Accumulation
@@ -207,17 +231,36 @@ class PartialSums:
     """Sums of 256 products each; the one chain of all of them."""
     _count: int = 0
     """The products since the last of these."""
+    _first: int = 0
+    """The stretch of the first of these."""
     _last: int = 0
     """The stretch of the last product."""
+    _inside: int = 0
+    """The products of the outer stretch of K that is not complete yet."""
+    _outer: PartialSums | None = None
+    """The sums of complete outer stretches, where there is more than one."""
+    _stem: str = "sum"
 
     def multiply(self, inputs: Sequence[ir.Value | None], k: int, attributes: Sequence[ir.Attr] = ()) -> None:
         """Write the product of stretch `k`, a node with these attributes, and the sums whose terms are there."""
-        if self.how is Accumulation.GEMM and self._terms:
-            self._terms = [self._product([*inputs, *self._terms], k, attributes, "Gemm")]
+        if self.how is Accumulation.GEMM:
+            self._terms = [self._product([*inputs, *self._terms], k, attributes, "Gemm" if self._terms else None)]
             return
+        self._make_room()
+        self._add(self._product(inputs, k, attributes), k)
+        along, self._inside = self.writer.grid.k, self._inside + 1
+        if along.outer_count > 1 and self._inside == len(along.inside(along.place(k)[0])):
+            self._end_outer()
+
+    def _make_room(self) -> None:
+        """Put aside the sum of 256 products."""
         if self._count == _WIDEST and self.how in {Accumulation.SUM, Accumulation.CHAIN}:
-            self._close(k)
-        self._terms.append(self._product(inputs, k, attributes))
+            self._close()
+
+    def _add(self, term: ir.Value, k: int) -> None:
+        """Take one more term, of which stretch `k` is the last, and write the sums whose terms are there."""
+        self._terms.append(term)
+        self._first = k if self._count == 0 else self._first
         self._count, self._last = self._count + 1, k
         if self.how is Accumulation.CHAIN and len(self._terms) > 1:
             self._terms = [self._sum("Add", self._terms, k=k)]
@@ -228,19 +271,31 @@ class PartialSums:
 
     def result(self) -> ir.Value:
         """Write the sums that are left; return the sum of all products, in the type of the contraction."""
+        total = (self if self._outer is None else self._outer)._reduced()
+        return self._cast(total, "narrow", self.position, self.writer.contraction.dtype) if self._is_wide else total
+
+    def _end_outer(self) -> None:
+        """Add the sum of the outer stretch that ends to those before."""
+        if self._outer is None:
+            self._outer = PartialSums(self.how, self.writer, self.position, self.dims, _stem="outer_sum")
+        self._outer._make_room()
+        self._outer._add(self._reduced(), self._last)
+        self._terms, self._sizes, self._whole, self._count, self._inside = [], [], [], 0, 0
+
+    def _reduced(self) -> ir.Value:
+        """Write the sums that are left; return the sum of all terms."""
         while len(self._sizes) > 1:
             self._carry()
-        total = self._total()
-        return self._cast(total, "narrow", self.position, self.writer.contraction.dtype) if self._is_wide else total
+        return self._total()
 
     def _total(self) -> ir.Value:
         terms = [*self._whole, *self._terms]
         return terms[0] if len(terms) == 1 else self._sum("Sum" if self.how is Accumulation.SUM else "Add", terms)
 
-    def _close(self, k: int) -> None:
-        """Put aside the sum of the 256 products before stretch `k`."""
+    def _close(self) -> None:
+        """Put aside the sum of the last 256 products."""
         if self.how is Accumulation.SUM:
-            self._whole.append(self._sum("Sum", self._terms, k=k - _WIDEST))
+            self._whole.append(self._sum("Sum", self._terms, k=self._first))
         else:
             self._whole = [self._total()]
         self._terms, self._count = [], 0
@@ -248,7 +303,7 @@ class PartialSums:
     def _carry(self) -> None:
         """Add the last two terms of a tree."""
         size = self._sizes[-2] + 1
-        self._terms[-2:] = [self._sum("Add", self._terms[-2:], f"sum_level{size}", k=self._last)]
+        self._terms[-2:] = [self._sum("Add", self._terms[-2:], f"_level{size}", k=self._last)]
         self._sizes[-2:] = [size]
 
     @property
@@ -267,7 +322,7 @@ class PartialSums:
         assert dtype is not None
         return self.writer.node("Cast", [value], stem, position, self.dims, [ir.AttrInt64("to", int(dtype))], dtype)
 
-    def _sum(self, op: str, terms: Sequence[ir.Value], stem: str = "sum", *, k: int | None = None) -> ir.Value:
+    def _sum(self, op: str, terms: Sequence[ir.Value], stem: str = "", *, k: int | None = None) -> ir.Value:
         dtype = self.writer.contraction.sums if self._is_wide else None
         position = self.position if k is None else self.position | {"k": k}
-        return self.writer.node(op, terms, stem, position, self.dims, dtype=dtype)
+        return self.writer.node(op, terms, f"{self._stem}{stem}", position, self.dims, dtype=dtype)

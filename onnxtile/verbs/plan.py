@@ -161,7 +161,7 @@ class CheckOptions(InputOptions, BoundOptions):
 
     model: ModelArgument
     plan: Annotated[
-        PlanResult | Path | str, Positional("PLAN", "a plan: a result, a .json file or a planned model", values.ANY)
+        PlanResult | Path | str, Positional("PLAN", "a plan: a result, a .json file or a planned model", values.PLAN)
     ]
 
 

@@ -10,7 +10,7 @@ from onnxtile.common_options import ModelArgument, SizeOptions, TargetOptions, V
 from onnxtile.declare import values
 from onnxtile.declare.option import Choices, Option, narrowed
 from onnxtile.declare.verb import Verb
-from onnxtile.system.errors import nearest
+from onnxtile.system.errors import invalid, nearest
 from onnxtile.system.registry import late
 from onnxtile.system.text import bytes_of, whole
 
@@ -147,6 +147,8 @@ class TileOptions(VerifyOptions, SizeOptions, TargetOptions):
         """The limits of a tile. Raises UsageError."""
         from onnxtile.tiling.limits import Limits, WindowBounds, find
 
+        if self.limits is not None and not isinstance(self.limits, Limits):
+            raise invalid("limits", self.limits, reason="give a Limits", hint="write max=64 for a bound")
         m, k, n = self._largest.axes
         return Limits.of(
             max=self._largest.every,

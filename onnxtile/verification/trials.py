@@ -239,7 +239,7 @@ def run_edges(
         try:
             trials.append(Trial(feeds, runner.run(feeds), name))
         except ModelError as error:
-            skipped[name] = str(error)
+            skipped[name] = error.message
     return trials, skipped
 
 

@@ -13,12 +13,16 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 import onnxtile
+from onnxtile.fitting.editing import ModelEdit
 from onnxtile.fitting.network import FitKernel, FitTensor, Network
 from onnxtile.fitting.regions import Regions
+from onnxtile.fitting.rewrites.sum_means import sum_quantised_means
 from onnxtile.fitting.strips import Cut
+from onnxtile.model.load import load
 from onnxtile.operators.node_view import NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLink
 from onnxtile.operators.table import folding_of
+from onnxtile.shapes.resolve import resolve
 from tests import build
 from tests.fitting.networks import cut_into_strips, model, run
 from tests.fitting.test_axis_maps import facts_of
@@ -189,3 +193,67 @@ def test_a_gate_reads_the_mean_of_a_map_that_is_made_in_pieces() -> None:
     assert fitted.before.arena == wide + narrow
     assert fitted.after.arena < wide + narrow // 10
     assert fitted.after.macs == fitted.before.macs
+
+
+# Means of quantised maps: sums of integers, which are scaled and quantised once.
+
+
+def quantised_mean(mean: str, kind: str, zero_point: int, *, rows: int = 24) -> onnx.ModelProto:
+    """Return a quantised convolution and the mean of its map."""
+    proto = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 17]>
+        g (float[1,3,{rows},16] x) => (float[n,c,h,w] y) {{
+            a = QuantizeLinear(x, s, z) b = DequantizeLinear(a, s, z) wd = DequantizeLinear(w, s, zw)
+            [wide] c = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(b, wd) r = Relu(c)
+            e = QuantizeLinear(r, s2, z) f = DequantizeLinear(e, s2, z)
+            [mean] m = {mean} q = QuantizeLinear(m, s2, z) y = DequantizeLinear(q, s2, z) }}"""
+    )
+    random = np.random.default_rng(3)
+    constants: dict[str, Any] = {
+        "w": random.integers(-8, 8, (16, 3, 3, 3)).astype(np.int8),
+        "s": np.asarray(1 / 16, np.float32),
+        "s2": np.asarray(0.03, np.float32),
+        "z": np.asarray(zero_point, kind),
+        "zw": np.asarray(0, np.int8),
+    }
+    proto.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
+    return proto
+
+
+MEANS = ["GlobalAveragePool(f)", "ReduceMean<axes=[2,3]>(f)", "ReduceMean<axes=[3]>(f)", "ReduceMean<axes=[1,2,3]>(f)"]
+
+
+@settings(max_examples=16, deadline=None)
+@given(mean=st.sampled_from(MEANS), zero_point=st.integers(-128, 255), seed=st.integers(0, 9))
+def test_means_of_integers_are_scaled_and_quantised_once(mean: str, zero_point: int, seed: int) -> None:
+    kind = "int8" if zero_point < 0 else "uint8"
+    proto = quantised_mean(mean, kind, zero_point)
+    made = load(proto)
+    edit = ModelEdit(made, resolve(made, run=True))
+    assert [node.name for node in sum_quantised_means(edit)] == ["mean"]
+    edit.drop_unread()
+    assert "ReduceMean" not in {node.op_type for node in made.graph}
+    x = np.random.default_rng(seed).standard_normal((1, 3, 24, 16)).astype(np.float32)
+    before, after = run(proto, x), run(ir.to_proto(made), x)
+    steps = np.abs(before - after) / 0.03
+    assert steps.max() < 1.01, "a mean between two steps may be rounded to either"
+    assert (steps > 0.5).mean() < 0.05
+
+
+@pytest.mark.parametrize("mean", MEANS[:2])
+@pytest.mark.parametrize(("kind", "zero_point"), [("int8", -128), ("uint8", 3)])
+def test_no_quantised_map_before_a_head_is_whole(mean: str, kind: str, zero_point: int) -> None:
+    proto = quantised_mean(mean, kind, zero_point, rows=64)
+    fitted = onnxtile.fit(proto, smallest=True, max_extra_macs="5%")
+    assert fitted.before.arena >= 16 * 64 * 16
+    assert fitted.after.arena < 16 * 64 * 16 // 4
+    assert fitted.before.macs < fitted.after.macs <= 1.05 * fitted.before.macs, "the products with ones count"
+    assert fitted.verdict is not None and fitted.verdict.equal
+    ops = {node.op_type for node in fitted.model.graph}
+    assert "MatMulInteger" in ops and not {"GlobalAveragePool", "ReduceMean"} & ops
+
+
+def test_a_quantised_mean_stays_where_no_product_may_be_added() -> None:
+    proto = quantised_mean(MEANS[0], "int8", 0)
+    fitted = onnxtile.fit(proto, smallest=True, max_extra_macs="0%")
+    assert "MatMulInteger" not in {node.op_type for node in fitted.model.graph}

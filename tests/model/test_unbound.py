@@ -46,7 +46,7 @@ def test_an_error_of_missing_sizes_names_each_dimension_and_gives_a_line_to_past
         ir.Value(name="state", shape=ir.Shape([2, None, 128]), type=ir.TensorType(ir.DataType.FLOAT)),
     ]
     error = missing_sizes(inputs)
-    assert str(error) == "sizes of inputs are not known: 'input' [?, ?], 'state' [2, ?, 128]"
+    assert error.message == "sizes of inputs are not known: 'input' [?, ?], 'state' [2, ?, 128]"
     assert error.hint == "give them, for example --shape input=1x512 --shape state=2x1x128"
 
 

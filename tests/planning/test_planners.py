@@ -135,7 +135,7 @@ def test_the_skyline_is_compiled_where_that_takes_less_time(
 @given(problem=problems(40), weight=st.integers(1, 100), power=st.floats(-3, 3))
 def test_however_far_the_fullest_runs_ahead_the_filling_is_sound(problem: Problem, weight: int, power: float) -> None:
     strip = Strip.of(problem)
-    if not len(strip.place):
+    if not len(strip.number):
         return
     keys = strip.size.astype(float) ** power
     found = skyline.fill(strip.waiting(keys), strip.soonest, strip.live, weight)

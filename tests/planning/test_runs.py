@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import onnx
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+import onnxtile
 from onnxtile.check.addresses import bytes_read
 from onnxtile.check.graph import GraphModel
 from onnxtile.check.reading import plain_model
@@ -97,3 +102,29 @@ def test_rows_of_planes_die_one_after_the_other() -> None:
     whole, half = 3 * 8 * 16 * 4, 3 * 4 * 16 * 4
     assert sorted({(part.size, part.last) for part in rows(result)["a"].parts or ()}) == [(256, 5), (256, 8)]
     assert result.peak == whole + half
+
+
+def test_the_scripts_of_certificates_know_the_runs(tmp_path: Path) -> None:
+    made = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 18]> g (float[1, 3, 8, 16] x) => (float[1, 3, 1, 1] y) {
+          a = Relu(x)
+          upper = Slice(a, zero, four, rows)
+          b = ReduceMax <keepdims = 1> (upper, image)
+          lower = Slice(a, four, eight, rows)
+          c = Transpose <perm = [0, 1, 3, 2]> (lower)
+          d = ReduceMax <keepdims = 1> (c, image)
+          y = Add(b, d)
+        }"""
+    )
+    for name, numbers in {"zero": [0], "four": [4], "eight": [8], "rows": [2], "image": [2, 3]}.items():
+        made.graph.initializer.append(onnx.numpy_helper.from_array(np.array(numbers, np.int64), name))
+    onnx.save(made, tmp_path / "net.onnx")
+    planned = onnxtile.plan(tmp_path / "net.onnx")
+    assert planned.plan.optimal_over == "any order"
+    assert len(next(row for row in planned.plan.buffers if row.name == "a").parts or ()) == 6
+    planned.write(tmp_path / "net.certificate.json")
+    scripts = Path(onnxtile.__file__).parent / "check"
+    for script, *files in (["check_account.py", "net.onnx"], ["check_bound.py"]):
+        command = [sys.executable, str(scripts / script), *files, "net.certificate.json"]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr

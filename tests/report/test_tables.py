@@ -185,6 +185,40 @@ def test_tile_shows_the_choice_the_trade_and_the_peaks() -> None:
     assert "live" not in rendered("tile", {**result, "verdict": None, "sites": []})
 
 
+def test_tile_shows_each_level_of_a_choice_and_what_limits_its_axes() -> None:
+    outer = {
+        "level": "outer",
+        "tile": [9, 8, 9],
+        "order": "nmk",
+        "held": 900,
+        "bytes_moved": 1200,
+        "lower_bound": 1000.0,
+    }
+    outer |= {"ratio": 1.2, "limited_by": {"m": "memory", "k": None, "n": "choice"}}
+    inner = {
+        **outer,
+        "level": "inner",
+        "tile": [4, 4, 4],
+        "order": "mnk",
+        "bytes_moved": 3000,
+        "held": 192,
+        "ratio": 3.0,
+    }
+    inner |= {"limited_by": {"m": "max", "k": "max", "n": "memory"}}
+    one = {"tile": [9, 8, 9], "order": "nmk", "nodes": 20, "bytes_moved": 1200, "held": 900}
+    choice = {**one, "lower_bound": 1000.0, "ratio": 1.2, "trade": [one], "levels": [outer, inner]}
+    sizes = {"op": "MatMul", "m": 16, "k": 8, "n": 16, "grid": [4, 2, 4], "matmuls": 32}
+    other = {**choice, "levels": [{**outer, "bytes_moved": 1201}, inner]}
+    tiled = [{"node": name, **sizes, "choice": each} for name, each in (("a", choice), ("b", choice), ("c", other))]
+    text = rendered("tile", {"tiled": tiled, "skipped": [], "nodes_before": 3, "nodes_after": 60, "verdict": None})
+    rows = text[text.index("on two levels") :].splitlines()[2:6]
+    below = ["inner", "4×4×4", "mnk", "192", "3,000", "1,000", "3.000", "max", "M", "K,", "memory", "N"]
+    above = ["outer", "9×8×9", "nmk", "900", "1,200", "1,000", "1.200", "memory", "M,", "choice", "N"]
+    assert [row.split()[-len(cells) :] for row, cells in zip(rows, (above, below), strict=False)] == [above, below]
+    assert rows[3].split() == below and "1,201" in rows[2]
+    assert "tiles chosen\n" not in text
+
+
 def test_tile_groups_the_nodes_that_it_left_and_says_how_the_arena_changed() -> None:
     skipped = [{"node": f"n{i}", "reason": "within the limits"} for i in range(12)]
     skipped.insert(3, {"node": "conv", "reason": "convolutions are cut only on request"})

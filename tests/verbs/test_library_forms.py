@@ -1,6 +1,8 @@
 """How Python gives options: as numbers, texts and tables, read as on the command line, with errors in Python's words."""
 
 import inspect
+import pydoc
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +15,11 @@ import onnxtile
 from onnxtile import api
 from onnxtile.system.errors import UsageError
 from onnxtile.tiling.limits import Limits
+from tests import build
 
 GRAPH = '<ir_version: 10, opset_import: ["": 17]> g (float[N, 64] x, float[64, 64] w) => (float[N, 64] y) '
+ANY: Any = 5
+"""A value that is neither a model, nor a file, nor a text."""
 OLD_TILE: Any = onnxtile.tile
 """As callers of before call it."""
 BODY = "{ h = MatMul(x, w)  i = Add(h, x)  y = Relu(i) }"
@@ -111,6 +116,77 @@ def test_the_signature_shows_the_options(verb: str) -> None:
     assert next(iter(parameters)) == "model"
     assert all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in parameters.values())
     assert all(f"{name}: " in (function.__doc__ or "") for name in parameters if name not in {"progress", "limits"})
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda _: onnxtile.plan(ANY), lambda m: onnxtile.plan(m, io=ANY), lambda m: onnxtile.plan(m, state=ANY),
+        lambda m: onnxtile.plan(m, layout=ANY), lambda m: onnxtile.plan(m, search=ANY + 0.5), lambda m: onnxtile.plan(m, target=ANY),
+        lambda m: onnxtile.plan(m, dims=ANY), lambda m: onnxtile.plan(m, capacity=ANY + 0.5), lambda m: onnxtile.plan(m, progress=ANY),
+        lambda m: onnxtile.fuse(m, ANY), lambda m: onnxtile.fuse(m, [ANY]), lambda m: onnxtile.match(m, ANY),
+        lambda m: onnxtile.tile(m, ANY), lambda m: onnxtile.tile(m, max=ANY + 0.5), lambda m: onnxtile.tile(m, max=4, skip=ANY),
+        lambda m: onnxtile.fit(m, capacity=ANY + 0.5), lambda m: onnxtile.verify(m, ANY), lambda m: onnxtile.inspect(m, tree=ANY),
+        lambda m: onnxtile.check_plan(m, ANY), lambda m: onnxtile.trace(m, ANY), lambda m: onnxtile.explain(m, ANY),
+        lambda m: onnxtile.inspect(m).write(ANY), lambda _: onnxtile.save(ANY, "x.onnx"), lambda _: onnxtile.option_names(ANY),
+        lambda _: onnxtile.run(ANY), lambda _: onnxtile.plan_problem(ANY),
+    ],
+)  # fmt: skip
+def test_a_wrong_type_is_a_usage_error(model: onnx.ModelProto, call: Any) -> None:
+    with pytest.raises(UsageError):
+        call(model)
+
+
+def test_the_text_of_an_error_has_the_hint(model: onnx.ModelProto) -> None:
+    with pytest.raises(UsageError) as caught:
+        onnxtile.plan(model, io="insde")
+    assert str(caught.value) == "invalid io='insde' (did you mean 'inside'?)"
+    assert (caught.value.message, caught.value.hint) == ("invalid io='insde'", "did you mean 'inside'?")
+
+
+def test_a_pipeline_is_run_from_python(tmp_path: Path) -> None:
+    onnx.save(build.parsed("g (float[4,64] x) => (float[4,64] y) { y = Relu(x) }"), tmp_path / "m.onnx")
+    (tmp_path / "p.toml").write_text('[[steps]]\ndo = "plan"\n[budgets]\nmax_arena = 1024\n')
+    found = onnxtile.run(tmp_path / "p.toml", [tmp_path / "m.onnx"], output=tmp_path / "out")
+    assert (found.passed, found.summary) == (True, "1 of 1 models passed")
+    assert (tmp_path / "out" / "m.p.onnx").exists()
+    (tmp_path / "p.toml").write_text('[[steps]]\ndo = "plan"\n[budgets]\nmax_arena = 1\n')
+    assert not onnxtile.run(str(tmp_path / "p.toml"), str(tmp_path / "m.onnx"), dry_run=True).passed
+
+
+def test_methods_of_results_are_the_verbs(model: onnx.ModelProto) -> None:
+    fused = onnxtile.fuse(model, "Add->Relu", verify=False)
+    for name in ("fuse", "unfuse", "tile", "plan", "fit", "inspect", "match"):
+        own = inspect.signature(getattr(fused, name)).parameters
+        assert list(own) == list(inspect.signature(getattr(onnxtile, name)).parameters)[1:], name
+    assert fused.verify(model, dims={"N": 4}).equal
+    assert fused.verify(other=model, dims={"N": 4}).equal
+    planned = fused.plan(dims={"N": 4}, verify=False)
+    assert planned.fit(capacity="64KiB", verify=False).fits
+    assert "<svg" in planned._repr_html_()
+
+
+def test_help_names_types_and_no_addresses() -> None:
+    text = pydoc.render_doc(onnxtile.plan, renderer=pydoc.plaintext)  # type: ignore[attr-defined]
+    assert "plan(model: Source, *, " in text
+    assert "Annotated" not in text and " at 0x" not in text and "'int | None'" not in text
+
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+@pytest.mark.slow  # mypy reads the whole package
+def test_the_readme_passes_mypy(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    (tmp_path / "readme.py").write_text(code)
+    (tmp_path / "wrong.py").write_text(
+        "import onnxtile\nfused = onnxtile.fuse('m.onnx')\nfused.plan(alignmnt=64)\nfused.tile(max=6.4)\n"
+    )
+    config = ["--strict", "--config-file", "", "--cache-dir", str(tmp_path / "cache"), "--follow-imports", "silent"]
+    command = [sys.executable, "-m", "mypy", *config, str(tmp_path / "readme.py"), str(tmp_path / "wrong.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "readme.py" not in done.stdout, done.stdout
+    assert done.stdout.count("wrong.py:3: error") == done.stdout.count("wrong.py:4: error") == 1, done.stdout
 
 
 @pytest.mark.slow  # mypy reads the whole package

@@ -16,7 +16,7 @@ from onnxtile.fitting.rewrites.sink_concats import run_items_apart, sink_concats
 from onnxtile.fitting.rewrites.split_heads import split_heads
 from onnxtile.fitting.rewrites.split_packed_products import split_packed_products
 from onnxtile.fitting.rewrites.split_tokens import split_tokens
-from onnxtile.fitting.rewrites.sum_means import sum_means
+from onnxtile.fitting.rewrites.sum_means import sum_means, sum_quantised_means
 from onnxtile.model.constants import Constants, prune
 from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.save import raise_ir_version
@@ -77,6 +77,11 @@ def unblock(original: ir.Model, shapes: Shapes, *, exact: bool, more_macs: bool 
         edit = ModelEdit(model, known_shapes(model, edit.shapes)) if joins else edit
         _note(rewrites, "order", "runs as late as it can", delay_nodes(edit))
         _note(rewrites, "order", "runs as early as it can", hasten_nodes(edit))
+    elif not exact and more_macs:
+        means = sum_quantised_means(edit)
+        _note(rewrites, "rewrite", "the mean is a sum of integers", means)
+        if means:
+            edit.drop_unread()
     return UnblockedModel(model, known_shapes(model, edit.shapes), tuple(rewrites)) if rewrites else None
 
 

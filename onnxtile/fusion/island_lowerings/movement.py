@@ -107,15 +107,15 @@ class ConcatIsland(IslandLowering):
 
     def to_onnx(self, island: IslandSite) -> Replacement:
         """Return Concat-4 on the stored tensors, where all are stored alike."""
-        operands = [island.stored(place) for place in range(len(island.steps[0].sources))]
-        if not all(one.rule.same_as(island.result) for one in operands):
+        operands = [island.stored(index) for index in range(len(island.steps[0].sources))]
+        if not all(tensor.rule.same_as(island.result) for tensor in operands):
             raise NotLowered("its operands and its result have different scales")
-        return moves(island, tuple(one.operand for one in operands), since=4)
+        return moves(island, tuple(tensor.operand for tensor in operands), since=4)
 
     def to_ort(self, island: IslandSite) -> Replacement:
         """Return Concat-4, or QLinearConcat where scales differ."""
-        operands = [island.stored(place) for place in range(len(island.steps[0].sources))]
-        if all(one.rule.same_as(island.result) for one in operands):
+        operands = [island.stored(index) for index in range(len(island.steps[0].sources))]
+        if all(tensor.rule.same_as(island.result) for tensor in operands):
             return self.to_onnx(island)
         return clamped(island, on_stored(island, f"{ORT_DOMAIN}::QLinearConcat", settings(island.first)))
 

@@ -192,7 +192,7 @@ class AttentionIsland(IslandLowering):
         unknown = sorted(given.keys() - _TAKEN)
         if unknown:
             raise NotLowered(f"QAttention has no attribute {unknown[0]}")
-        if any(island.source(place) is not None for place in range(4, len(island.steps[0].sources))):
+        if any(island.source(index) is not None for index in range(4, len(island.steps[0].sources))):
             raise NotLowered("QAttention takes no past and no bias of the scores here")
         (left, x_scale, x_zero), (right, w_scale, w_zero) = stored_triple(x), stored_triple(weight, axis=-1)
         inputs = (left, right, _float(island, 2), x_scale, w_scale, _float(island, 3), x_zero, w_zero)
@@ -203,8 +203,8 @@ class AttentionIsland(IslandLowering):
         return Replacement(tuple(steps), (Made(1),), rounds=True)
 
 
-def _float(island: IslandSite, place: int) -> Operand:
-    source = island.source(place)
+def _float(island: IslandSite, index: int) -> Operand:
+    source = island.source(index)
     if source is None:
         return None
     if not isinstance(source, Argument):

@@ -82,7 +82,7 @@ def chosen(scores: Atom) -> tuple[Poly, MaskChoice]:
 
 
 def unguarded(weights: Poly) -> tuple[Poly, bool]:
-    """Return the weights behind a guard, and whether a guard exists: NaN becomes 0, as in nan_to_num; weights are never infinite.
+    """Return the weights that a guard reads, and whether there is a guard: NaN becomes 0, as in nan_to_num; weights are never infinite.
 
     Raises NotLowered where a Where does something else.
     """
@@ -409,8 +409,8 @@ def _shapes(q: HeadTensor, k: HeadTensor, v: HeadTensor, masks: tuple[Mask, ...]
         raise NotLowered(f"K is not transposed as its shape {shown(dk)} should show")
     dims = (dq[0], dq[1], dq[2], dk[3])
     for mask in masks:
-        own = known_dims(mask.argument)
-        _require_broadcast((own[0], 1, *own[1:]) if q.is_flat and len(own) == 3 else own, dims)
+        mask_dims = known_dims(mask.argument)
+        _require_broadcast((mask_dims[0], 1, *mask_dims[1:]) if q.is_flat and len(mask_dims) == 3 else mask_dims, dims)
     return Heads(q, k, v, masks, scale, dims, size, v_size)
 
 
@@ -472,17 +472,17 @@ class NewNodes:
         """Return the sum of the masks; None where there is none."""
         operand: Operand = None
         for mask in heads.masks:
-            own = self._added(mask, heads.dtype)
-            operand = own if operand is None else self.add(NewNode("Add", (operand, own), since=7))
+            summand = self._added(mask, heads.dtype)
+            operand = summand if operand is None else self.add(NewNode("Add", (operand, summand), since=7))
         return operand
 
     def _added(self, mask: Mask, dtype: ir.DataType) -> Operand:
-        own = mask.argument.value if mask.argument.value is not None else literal_of(mask.argument, "mask")
+        elements = mask.argument.value if mask.argument.value is not None else literal_of(mask.argument, "mask")
         if mask.keep is None:
-            return own
+            return elements
         fill = max(mask.fill, lowest_numbers(dtype)[1]) if np.isfinite(mask.fill) else mask.fill
         kept, hidden = (Literal(np.asarray(n, dtype.numpy()), dtype, "fill") for n in (0.0, fill))
-        return self.add(NewNode("Where", (own, kept, hidden) if mask.keep else (own, hidden, kept), since=9))
+        return self.add(NewNode("Where", (elements, kept, hidden) if mask.keep else (elements, hidden, kept), since=9))
 
     def hidden_rows(self, mask: Operand, dtype: ir.DataType) -> Made:
         """Return where the masks, 4-D and summed, hide a row as a whole, as (…, 1)."""
@@ -495,9 +495,9 @@ class NewNodes:
         """Return the masks, the lowest number of the element type made the lowest but one."""
         lowest, next_one = lowest_numbers(dtype)
         wide = Literal(np.asarray(lowest, np.float32), ir.DataType.FLOAT, "lowest")
-        found = self.add(NewNode("Equal", (self._in_float(mask, dtype), wide), since=11))
+        is_lowest = self.add(NewNode("Equal", (self._in_float(mask, dtype), wide), since=11))
         instead = Literal(np.asarray(next_one, dtype.numpy()), dtype, "low")
-        return self.add(NewNode("Where", (found, instead, mask), since=9))
+        return self.add(NewNode("Where", (is_lowest, instead, mask), since=9))
 
     def _in_float(self, mask: Operand, dtype: ir.DataType) -> Operand:
         """Return a mask as floats: onnxruntime compares and reduces few other types."""

@@ -99,14 +99,14 @@ def _signature(declared: Declared, file: TomlFile, kind: TargetName) -> _SchemaS
         raise PatternError(f"{file.place(('lower', kind, 'op'))}: lower.{kind}: unknown operator {shown}{version}")
     schema = max(schemas, key=lambda s: int(s.since_version))
     constraints = {c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints}
-    own = [str(getattr(formal, "type_str", "") or getattr(formal, "typeStr", "")) for formal in schema.inputs]
+    types = [str(getattr(formal, "type_str", "") or getattr(formal, "typeStr", "")) for formal in schema.inputs]
     return _SchemaSignature(
         int(schema.since_version),
         (int(schema.min_input), int(schema.max_input)),
         (int(schema.min_output), int(schema.max_output)),
         {key: str(attribute.type).rpartition(".")[2] for key, attribute in schema.attributes.items()},
         tuple(key for key, attribute in schema.attributes.items() if attribute.required),
-        tuple(constraints.get(text, frozenset({text})) for text in own),
+        tuple(constraints.get(text, frozenset({text})) for text in types),
     )
 
 

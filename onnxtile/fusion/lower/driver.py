@@ -63,7 +63,7 @@ class PlugIns:
     operators: Mapping[str, OperatorLowering]
 
     @staticmethod
-    def found(target: Target, patterns: Iterable[Pattern]) -> PlugIns:
+    def of_target(target: Target, patterns: Iterable[Pattern]) -> PlugIns:
         """Return the plug-ins of onnxtile and of others, and what `patterns` declare."""
         calls = discover("onnxtile.fusion.lowerings", Lowering)  # type: ignore[type-abstract]
         declared = {pattern.name: pattern.lowering for pattern in patterns if pattern.lowering is not None}
@@ -195,7 +195,7 @@ class Decider:
         opened = Decision(call, name, meta_op, reason=reason, opening=opening, inner=inner)
         if opened.written:
             return opened
-        listed = dict.fromkeys(f"{one.meta_op} in it: {one.reason}" for one in inner if one.reason)
+        listed = dict.fromkeys(f"{decision.meta_op} in it: {decision.reason}" for decision in inner if decision.reason)
         return Decision(call, name, meta_op, reason="; ".join(filter(None, (reason, "; ".join(listed)))))
 
     def _proof(self, call: ir.Node, function: ir.Function | None) -> Replacement | NotLowered:
@@ -267,7 +267,7 @@ class Emitter:
         graph = call.graph
         assert isinstance(graph, ir.Graph)
         nodes: list[ir.Node] = []
-        handed = {made.step for made in proof.outputs}
+        handed = {output.step for output in proof.outputs}
         main = call.name or self._free(meta_op)
         for i, step in enumerate(proof.steps):
             name = main
@@ -281,10 +281,10 @@ class Emitter:
         for node in fresh:
             node.metadata_props.update(module_note(path, node.name or ""))
         graph.insert_before(call, fresh)
-        for old, made in zip(call.outputs, proof.outputs, strict=True):
-            self._replaced[old] = nodes[made.step].outputs[made.output]
-            _hand_over(old, nodes[made.step].outputs[made.output])
-        kept = {nodes[made.step].outputs[made.output] for made in proof.outputs}
+        for old, output in zip(call.outputs, proof.outputs, strict=True):
+            self._replaced[old] = nodes[output.step].outputs[output.output]
+            _hand_over(old, nodes[output.step].outputs[output.output])
+        kept = {nodes[output.step].outputs[output.output] for output in proof.outputs}
         for node in fresh:
             for i, value in enumerate(node.outputs):
                 if value.name != "" and value not in kept:
@@ -452,11 +452,11 @@ class Evidence:
                     operands.append(body[operand.step].outputs[operand.output])
                 else:
                     operands.append(None if operand is None else copies[operand])
-            made = step.values()
-            for i, value in enumerate(made):
+            values = step.values()
+            for i, value in enumerate(values):
                 value.name = value.name if value.name == "" else f"step {len(body)} {i}"
-            body.append(ir.Node(step.domain, step.op, operands, attributes(step), outputs=made))
-        outputs = [body[made.step].outputs[made.output] for made in proof.outputs]
+            body.append(ir.Node(step.domain, step.op, operands, attributes(step), outputs=values))
+        outputs = [body[output.step].outputs[output.output] for output in proof.outputs]
         for value, old in zip(outputs, call.outputs, strict=True):
             value.name = old.name
         fed = {copies[value]: self._type(value) for value in inputs}
@@ -501,8 +501,8 @@ def _slice(call: ir.Node, given: Iterable[ir.Value]) -> tuple[list[ir.Node], lis
     for value in call.inputs:
         if value is not None and not reaches(value):
             inputs[value] = None
-    made = {value for node in nodes for value in node.outputs}
-    return list(nodes), [value for value in inputs if value not in made]
+    results = {value for node in nodes for value in node.outputs}
+    return list(nodes), [value for value in inputs if value not in results]
 
 
 _ALL_OPSETS = 1_000
@@ -590,7 +590,7 @@ def _raise(original: ir.Model, opsets: Iterable[int]) -> tuple[ir.Model, str]:
         try:
             return raised(original, version), refusal
         except ModelError as error:
-            refusal = refusal or str(error)
+            refusal = refusal or error.message
     return original, refusal
 
 
@@ -605,7 +605,7 @@ class _Run:
             self.fused, request.patterns, request.progress, shapes=lambda: shapes.of_copies(counterparts)
         )
         facts = LoweringFacts(source, shapes)
-        plug_ins = PlugIns.found(request.target, request.patterns)
+        plug_ins = PlugIns.of_target(request.target, request.patterns)
         self._decider = Decider(self.fused, facts, plug_ins, request.unfit)
         self.evidence = Evidence(self.fused, facts)
         self.sites: list[LoweredSite] = []
@@ -705,14 +705,14 @@ def _check(part: SitePair, facts: FactsTable, generator: np.random.Generator) ->
     except ModelError as error:
         # A shape or an index that the model computes elsewhere cannot be drawn at random.
         why = f"{guessed!r}, which the model computes, takes no random values" if guessed else ""
-        refused = "" if guessed else " ".join(str(error).split())
+        refused = "" if guessed else " ".join(error.message.split())
         return SiteVerdict(part.call, (), 0, why, refused)
 
 
 def _feeds(
     part: SitePair, facts: FactsTable, generator: np.random.Generator
 ) -> tuple[dict[str, Array], list[str], str]:
-    """Return an array for each input of a part, the names of those that are drawn, and one that is drawn though it may be a shape."""
+    """Return an array for each input of a part, the names of those drawn at random, and that of one among them that may be a shape."""
     shapes = _computed_shapes(part.before, facts)
     feeds: dict[str, Array] = {}
     varied: list[str] = []

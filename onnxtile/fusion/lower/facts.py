@@ -26,8 +26,8 @@ class LoweringFacts(FactsTable):
         self._model = model
         self._values: dict[str, ir.Value | None] = {}
         for graph in model.graphs():
-            made = (value for node in graph for value in node.outputs if value.name)
-            for value in dict.fromkeys((*graph.inputs, *graph.initializers.values(), *made)):
+            results = (value for node in graph for value in node.outputs if value.name)
+            for value in dict.fromkeys((*graph.inputs, *graph.initializers.values(), *results)):
                 # A name that two graphs use identifies no value.
                 self._values[value.name or ""] = None if value.name in self._values else value
 

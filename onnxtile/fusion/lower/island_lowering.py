@@ -198,32 +198,36 @@ class IslandSite:
             raise NotLowered("it has several results")
         return self.results[0][1]
 
-    def without(self, place: int) -> IslandSite:
-        """Return the island without the step at `place`, whose readers read what is made before it."""
-        steps = [replace(step, sources=tuple(_before(one, place) for one in step.sources)) for step in self.steps]
-        results = tuple((_earlier(output, place), rule) for output, rule in self.results)
-        return IslandSite(self.site, (*steps[:place], *steps[place + 1 :]), results)
+    def without(self, number: int) -> IslandSite:
+        """Return the island without the step at `number`, whose readers read what is made before it."""
+        steps = [
+            replace(step, sources=tuple(_before(source, number) for source in step.sources)) for step in self.steps
+        ]
+        results = tuple((_earlier(output, number), rule) for output, rule in self.results)
+        return IslandSite(self.site, (*steps[:number], *steps[number + 1 :]), results)
 
-    def stored(self, place: int) -> StoredTensor:
-        """Return the operand of the first operator at `place`. Raises NotLowered where it is not stored."""
-        source = self.source(place)
+    def stored(self, index: int) -> StoredTensor:
+        """Return the operand of the first operator at `index`. Raises NotLowered where it is not stored."""
+        source = self.source(index)
         if not isinstance(source, StoredTensor):
-            raise NotLowered(f"the operand {place} of {self.first.op_type} is not quantised")
+            raise NotLowered(f"the operand {index} of {self.first.op_type} is not quantised")
         return source
 
-    def source(self, place: int) -> IslandOperand:
-        """Return the operand of the first operator at `place`, None where it is left out."""
+    def source(self, index: int) -> IslandOperand:
+        """Return the operand of the first operator at `index`, None where it is left out."""
         sources = self.steps[0].sources
-        return sources[place] if place < len(sources) else None
+        return sources[index] if index < len(sources) else None
 
 
-def _before(source: IslandOperand, place: int) -> IslandOperand:
-    return _earlier(source, place) if isinstance(source, IslandOutput) else source
+def _before(source: IslandOperand, number: int) -> IslandOperand:
+    return _earlier(source, number) if isinstance(source, IslandOutput) else source
 
 
-def _earlier(output: IslandOutput, place: int) -> IslandOutput:
+def _earlier(output: IslandOutput, number: int) -> IslandOutput:
     return (
-        IslandOutput(output.step - 1, 0 if output.step == place else output.output) if output.step >= place else output
+        IslandOutput(output.step - 1, 0 if output.step == number else output.output)
+        if output.step >= number
+        else output
     )
 
 
@@ -280,8 +284,8 @@ class _IslandReader:
         for value, source in known.items():
             values[value] = source
         for node in function:
-            for value, made in zip(node.outputs, self._made(node, values), strict=False):
-                values[value] = made
+            for value, result in zip(node.outputs, self._results(node, values), strict=False):
+                values[value] = result
         return [values[value] for value in function.outputs]
 
     def result(self, output: IslandOperand | _Requantised) -> tuple[IslandOutput, QuantisationRule | None]:
@@ -290,7 +294,7 @@ class _IslandReader:
             raise NotLowered("it only requantises")
         return source, rule
 
-    def _made(self, node: ir.Node, values: _IslandValues) -> Sequence[IslandOperand | _Requantised]:
+    def _results(self, node: ir.Node, values: _IslandValues) -> Sequence[IslandOperand | _Requantised]:
         if node.op_type == "Constant" and node.domain in STANDARD:
             return [held(node)]
         read = [values[value] for value in node.inputs]
@@ -298,7 +302,7 @@ class _IslandReader:
             return [self._stored(node, read)]
         if quantises(node):
             return [_Requantised(_plain(read[0]), self._rule(node, read))]
-        sources = tuple(_plain(one) for one in read)
+        sources = tuple(_plain(source) for source in read)
         inner = self._site.functions.get(node.op_identifier())
         if inner is not None and keys.META_OP in inner.metadata_props:
             return self.read(inner, dict(zip(inner.inputs, sources, strict=False)))
@@ -387,21 +391,21 @@ def on_stored(
     meaning, weight = row.quantised, None if row.factors is None else row.factors[1]
     assert isinstance(meaning, FloatMeaning) and meaning.result is not None
     count = len(island.steps[0].sources)
-    places = meaning.operands or range(meaning.repeated or 0, (meaning.repeated or 0) + 3 * count, 3)
-    stored = {place: island.stored(index) for index, place in enumerate(places) if meaning.is_scaled(place)}
-    require_alike(*(tensor.rule for place, tensor in stored.items() if place != weight), island.result)
-    inputs: dict[int, Operand] = {places[-1]: bias} if bias is not None else {}
-    for index, place in enumerate(places):
-        if place in stored:
+    positions = meaning.operands or range(meaning.repeated or 0, (meaning.repeated or 0) + 3 * count, 3)
+    stored = {position: island.stored(index) for index, position in enumerate(positions) if meaning.is_scaled(position)}
+    require_alike(*(tensor.rule for position, tensor in stored.items() if position != weight), island.result)
+    inputs: dict[int, Operand] = {positions[-1]: bias} if bias is not None else {}
+    for index, position in enumerate(positions):
+        if position in stored:
             columns = meaning.columns
-            axis = columns[1] if columns is not None and columns[0] == place else None
-            inputs |= dict(enumerate(stored_triple(stored[place], axis=axis), start=place))
-        elif place != places[-1] or weight is None:
-            inputs[place] = _argument(island.source(index)).value
+            axis = columns[1] if columns is not None and columns[0] == position else None
+            inputs |= dict(enumerate(stored_triple(stored[position], axis=axis), start=position))
+        elif position != positions[-1] or weight is None:
+            inputs[position] = _argument(island.source(index)).value
     inputs |= dict(zip(meaning.result, scale_pair(island.result), strict=True))
     domain, _, name = operator.rpartition("::")
     return NewNode(
-        name, tuple(inputs[place] for place in sorted(inputs)), dict(given or {}), domain, 1 if domain else 10
+        name, tuple(inputs[position] for position in sorted(inputs)), dict(given or {}), domain, 1 if domain else 10
     )
 
 
@@ -445,8 +449,8 @@ def _bounds(island: IslandSite, within: tuple[float, float]) -> tuple[int, int]:
     """Return the lowest and the highest element that the result can be stored as. Raises NotLowered."""
     rule = island.result
     low, high = (rule.stored(bound) for bound in within)
-    for place, step in enumerate(island.steps[1:]):
-        if not step.sources or step.sources[0] != IslandOutput(place) or step.node.domain not in STANDARD:
+    for number, step in enumerate(island.steps[1:]):
+        if not step.sources or step.sources[0] != IslandOutput(number) or step.node.domain not in STANDARD:
             raise NotLowered(f"{step.node.op_type} follows {island.first.op_type} in it")
         least, most = (rule.stored(bound) for bound in _clip(island, step))
         low, high = (min(max(bound, least), most) for bound in (low, high))
@@ -463,9 +467,9 @@ def _clip(island: IslandSite, step: IslandStep) -> tuple[float, float]:
     if node.op_type != "Clip":
         raise NotLowered(f"{node.op_type} follows {island.first.op_type} in it")
     given = [node.attributes.get_float("min", -np.inf), node.attributes.get_float("max", np.inf)]
-    for place, source in enumerate(step.sources[1:3]):
+    for index, source in enumerate(step.sources[1:3]):
         if source is not None:
-            given[place] = float(real_elements(island, source).ravel()[0])
+            given[index] = float(real_elements(island, source).ravel()[0])
     return given[0], given[1]
 
 

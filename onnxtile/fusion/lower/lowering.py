@@ -326,7 +326,7 @@ def inlined(site: CallSite, since: Mapping[str, int], *, main: int) -> Replaceme
         )
         operands.update((value, Made(len(steps) - 1, i)) for i, value in enumerate(node.outputs))
     outputs = tuple(operands[value] for value in site.function.outputs)
-    return Replacement(tuple(steps), tuple(made for made in outputs if isinstance(made, Made)), main, plain=True)
+    return Replacement(tuple(steps), tuple(output for output in outputs if isinstance(output, Made)), main, plain=True)
 
 
 def settings(node: ir.Node) -> dict[str, Setting]:

@@ -57,10 +57,10 @@ from onnxtile.system.runtime import Array
 
 def only_axis(form: Poly, reduction: str) -> int:
     """Return the one axis along which `form` reduces, keeping it. Raises NotLowered."""
-    found = {base[1:3] for base, _ in atoms(form) if base[0] == reduction}
-    if len(found) != 1:
-        raise NotLowered(f"it has {len(found)} different sums")
-    axes, keepdims = found.pop()
+    reductions = {base[1:3] for base, _ in atoms(form) if base[0] == reduction}
+    if len(reductions) != 1:
+        raise NotLowered(f"it has {len(reductions)} different sums")
+    axes, keepdims = reductions.pop()
     if not isinstance(axes, tuple) or len(axes) != 1 or keepdims != 1:
         raise NotLowered("it does not reduce along one axis that stays")
     return int(axes[0])
@@ -183,7 +183,7 @@ class Spatial:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _SiteNorm:
     """A normalisation over any axes (counted from 0)."""
 
     x: Argument
@@ -207,14 +207,14 @@ class _NormTerms:
 
 def proved_norm(site: CallSite, result: Poly, operator: str) -> Norm:
     """Return the normalisation that `result`, an output of the site, is by the definition of `operator`. Raises NotLowered."""
-    found = _found(site, _precise(site, result), operator)
-    rank = len(found.dims)
-    if found.axes != list(range(rank - len(found.axes), rank)):
-        return _moved(site, found)
-    axis = -len(found.axes)
-    for what, part in (("scale", found.scale), ("bias", found.bias)):
-        _require_vector(what, part, found.dims, axis, known_dtype(found.x))
-    return Norm(found.x, axis, found.epsilon, _operand(found.scale), _operand(found.bias), found.stash)
+    norm = _site_norm(site, _precise(site, result), operator)
+    rank = len(norm.dims)
+    if norm.axes != list(range(rank - len(norm.axes), rank)):
+        return _moved(site, norm)
+    axis = -len(norm.axes)
+    for what, part in (("scale", norm.scale), ("bias", norm.bias)):
+        _require_vector(what, part, norm.dims, axis, known_dtype(norm.x))
+    return Norm(norm.x, axis, norm.epsilon, _operand(norm.scale), _operand(norm.bias), norm.stash)
 
 
 def _precise(site: CallSite, result: Poly) -> Poly:
@@ -229,39 +229,39 @@ def _precise(site: CallSite, result: Poly) -> Poly:
     return site.loose_forms[0] if inside and site.is_half and len(site.forms) == 1 else result
 
 
-def _moved(site: CallSite, found: _Found) -> Norm:
+def _moved(site: CallSite, norm: _SiteNorm) -> Norm:
     """Return a normalisation along one axis that is not the last, as convolutions have it, with constants along that axis."""
-    rank = len(found.dims)
-    if len(found.axes) != 1:
-        raise NotLowered(f"it normalises over {_plural(found.axes)} of {rank}, not over the last")
-    (axis,) = found.axes
-    parts = (("scale", found.scale), ("bias", found.bias))
+    rank = len(norm.dims)
+    if len(norm.axes) != 1:
+        raise NotLowered(f"it normalises over {_plural(norm.axes)} of {rank}, not over the last")
+    (axis,) = norm.axes
+    parts = (("scale", norm.scale), ("bias", norm.bias))
     scale, bias = (None if p is None else vector_along(what, p, axis, rank, site.facts) for what, p in parts)
     for what, vector in (("scale", scale), ("bias", bias)):
-        _require_vector(what, vector, (found.dims[axis],), -1, known_dtype(found.x))
-    return Norm(found.x, -1, found.epsilon, scale, bias, found.stash, axis)
+        _require_vector(what, vector, (norm.dims[axis],), -1, known_dtype(norm.x))
+    return Norm(norm.x, -1, norm.epsilon, scale, bias, norm.stash, axis)
 
 
 def proved_spatial(site: CallSite, operator: str) -> Spatial:
     """Return the normalisation of each channel over the axes after it that the site is. Raises NotLowered."""
     if len(site.forms) != 1:
         raise NotLowered("something reads its inner values")
-    found = _found(site, site.forms[0], operator)
-    rank, channels = len(found.dims), found.dims[1] if len(found.dims) > 1 else None
-    if found.axes != list(range(2, rank)) or not isinstance(channels, int):
+    norm = _site_norm(site, site.forms[0], operator)
+    rank, channels = len(norm.dims), norm.dims[1] if len(norm.dims) > 1 else None
+    if norm.axes != list(range(2, rank)) or not isinstance(channels, int):
         raise NotLowered(
-            f"it normalises over {_plural(found.axes)} of {shown(found.dims)}, not over all after the channels"
+            f"it normalises over {_plural(norm.axes)} of {shown(norm.dims)}, not over all after the channels"
         )
-    kind = known_dtype(found.x)
+    kind = known_dtype(norm.x)
     vectors = []
-    for what, part, none in (("scale", found.scale, np.ones), ("bias", found.bias, np.zeros)):
+    for what, part, none in (("scale", norm.scale, np.ones), ("bias", norm.bias, np.zeros)):
         given = None if part is None else vector_along(what, part, 1, rank, site.facts)
         vectors.append(given or Literal(none(channels, kind.numpy()), kind, what))
         _require_vector(what, vectors[-1], (channels,), -1, kind)
-    return Spatial(found.x, found.epsilon, *vectors)
+    return Spatial(norm.x, norm.epsilon, *vectors)
 
 
-def _found(site: CallSite, result: Poly, operator: str) -> _Found:
+def _site_norm(site: CallSite, result: Poly, operator: str) -> _SiteNorm:
     result = in_means(result, site.results[-1].dims, site.tolerance())
     parts = _parts(result)
     x = site.arguments[parts.x]
@@ -272,7 +272,7 @@ def _found(site: CallSite, result: Poly, operator: str) -> _Found:
     if known_dtype(x) != site.results[-1].dtype:
         raise NotLowered(f"its input is {known_dtype(x).name.lower()}, its result {site.dtype.name.lower()}")
     axes = sorted(axis % len(dims) for axis in parts.axes)
-    return _Found(x, dims, axes, parts.epsilon, scale, bias, stash)
+    return _SiteNorm(x, dims, axes, parts.epsilon, scale, bias, stash)
 
 
 def _parts(result: Poly) -> _NormTerms:
@@ -296,11 +296,11 @@ def _parts(result: Poly) -> _NormTerms:
 
 def _variable(squares: Poly) -> tuple[int, int]:
     """Return the one input that the mean of squares is of, and the element type that it is cast to before (0 for none)."""
-    found = {base[1] for base, _ in atoms(squares) if base[0] == "input"}
+    inputs = {base[1] for base, _ in atoms(squares) if base[0] == "input"}
     casts = {base for base, _ in atoms(squares) if base[0] == "Cast"}
-    if len(found) != 1 or len(casts) > 1:
+    if len(inputs) != 1 or len(casts) > 1:
         raise NotLowered("the mean of squares is of more than one value")
-    index = int(found.pop())  # type: ignore[call-overload]
+    index = int(inputs.pop())  # type: ignore[call-overload]
     if not casts:
         return index, 0
     cast = casts.pop()
@@ -377,8 +377,8 @@ def _require_vector(what: str, part: Part, dims: Dims, axis: int, dtype: ir.Data
             f"its {what} has the shape {shown(tuple(shape))}, the normalised axes are {shown(dims[axis:])}"
         )
     if part.dtype != dtype:
-        found = "unknown" if part.dtype is None else part.dtype.name.lower()
-        raise NotLowered(f"its {what} is {found}, its input {dtype.name.lower()}")
+        dtype_name = "unknown" if part.dtype is None else part.dtype.name.lower()
+        raise NotLowered(f"its {what} is {dtype_name}, its input {dtype.name.lower()}")
 
 
 def _operand(part: Part) -> Operand:
@@ -405,9 +405,9 @@ def normalised(norm: Norm, operator: str, inputs: tuple[Operand, ...], *, since:
     rank = len(known_dims(norm.x))
     last = (*(axis for axis in range(rank) if axis != norm.moved), norm.moved)
     steps = NewNodes([])
-    made = steps.add(NewNode(operator, (steps.transposed(x, last), *inputs), settings, since=since))
-    back = steps.add(NewNode("Transpose", (made,), {"perm": tuple(last.index(axis) for axis in range(rank))}))
-    return Replacement(tuple(steps.steps), (back,), made.step)
+    result = steps.add(NewNode(operator, (steps.transposed(x, last), *inputs), settings, since=since))
+    back = steps.add(NewNode("Transpose", (result,), {"perm": tuple(last.index(axis) for axis in range(rank))}))
+    return Replacement(tuple(steps.steps), (back,), result.step)
 
 
 # Proofs about InstanceNormalization and the nodes around it: groups or channels normalised, scaled and shifted.
@@ -467,10 +467,10 @@ def proved_instances(site: CallSite, operator: str) -> Instances:
     dims = known_dims(x)
     if require_type(operator, x, FLOATS) != site.dtype or not _same(known_dims(site.results[0]), dims):
         raise NotLowered(f"its result has the shape {shown(known_dims(site.results[0]))}, its input {shown(dims)}")
-    own = [body.array(value, what) for value, what in zip(core.inputs[1:], ("scale", "bias"), strict=True)]
-    groups = _groups(body, own[0].size, dims, grouped=grouped)
+    vectors = [body.array(value, what) for value, what in zip(core.inputs[1:], ("scale", "bias"), strict=True)]
+    groups = _groups(body, vectors[0].size, dims, grouped=grouped)
     assert isinstance(dims[1], int)
-    scale, bias = (np.repeat(array.astype(np.float64), dims[1] // groups) for array in own)
+    scale, bias = (np.repeat(array.astype(np.float64), dims[1] // groups) for array in vectors)
     for node in body.nodes[3 if grouped else 1 :]:
         vector = _factor(body, node, dims, site)
         scale, bias = (scale * vector, bias * vector) if node.op_type == "Mul" else (scale, bias + vector)

@@ -32,22 +32,22 @@ class OperatorSite:
     results: tuple[Argument, ...]
     facts: FactsTable = field(repr=False)
 
-    def argument(self, place: int) -> Argument | None:
-        """Return the operand at `place`, None where it is left out."""
-        found = self.arguments[place] if place < len(self.arguments) else None
-        return None if found is None or found.value is None else found
+    def argument(self, index: int) -> Argument | None:
+        """Return the operand at `index`, None where it is left out."""
+        argument = self.arguments[index] if index < len(self.arguments) else None
+        return None if argument is None or argument.value is None else argument
 
-    def operand(self, place: int) -> Operand:
-        """Return the operand at `place` for a new node, None where it is left out."""
-        found = self.argument(place)
-        return None if found is None else found.value
+    def operand(self, index: int) -> Operand:
+        """Return the operand at `index` for a new node, None where it is left out."""
+        argument = self.argument(index)
+        return None if argument is None else argument.value
 
-    def elements(self, place: int) -> Array:
-        """Return the elements of the constant operand at `place`. Raises NotLowered where it is none."""
-        found = self.argument(place)
-        if found is None or not found.constant or found.value is None:
-            raise NotLowered(f"the operand {place} of {self.node.op_type} is not constant")
-        return self.facts.elements(found.value)
+    def elements(self, index: int) -> Array:
+        """Return the elements of the constant operand at `index`. Raises NotLowered where it is none."""
+        argument = self.argument(index)
+        if argument is None or not argument.constant or argument.value is None:
+            raise NotLowered(f"the operand {index} of {self.node.op_type} is not constant")
+        return self.facts.elements(argument.value)
 
 
 class OperatorLowering(ABC):
@@ -81,9 +81,9 @@ class QdqSteps:
         self._steps.append(step)
         return Made(len(self._steps) - 1)
 
-    def stored(self, place: int, scale: int, zero: int, *, axis: int | None = None) -> Made:
-        """Dequantise the operand at `place`, whose scale and zero point are at `scale` and `zero`; several lie along `axis`."""
-        operands = [self._site.operand(place), self._number(scale, axis), self._number(zero, axis)]
+    def stored(self, index: int, scale: int, zero: int, *, axis: int | None = None) -> Made:
+        """Dequantise the operand at `index`, whose scale and zero point are at `scale` and `zero`; several lie along `axis`."""
+        operands = [self._site.operand(index), self._number(scale, axis), self._number(zero, axis)]
         several = axis is not None and any(not self._is_number(at) for at in (scale, zero))
         return self.dequantised(operands, axis=axis if several else None)
 
@@ -96,21 +96,21 @@ class QdqSteps:
         inputs = tuple(operands if operands[2] is not None else operands[:2])
         return self._add(NewNode("DequantizeLinear", inputs, given, since=since))
 
-    def quantised_as_it_comes(self, place: int) -> Made:
-        """Quantise the float operand at `place` by its own range, and dequantise it."""
-        made = self._add(NewNode("DynamicQuantizeLinear", (self._site.operand(place),), since=11, outputs=3))
-        return self.dequantised([made, Made(made.step, 1), Made(made.step, 2)])
+    def quantised_as_it_comes(self, index: int) -> Made:
+        """Quantise the float operand at `index` by its own range, and dequantise it."""
+        quantised = self._add(NewNode("DynamicQuantizeLinear", (self._site.operand(index),), since=11, outputs=3))
+        return self.dequantised([quantised, Made(quantised.step, 1), Made(quantised.step, 2)])
 
-    def bias(self, place: int, *scales: int, factor: float = 1.0) -> Made | None:
-        """Dequantise the bias at `place`: integers of 32 bits in units of the product of the constant `scales`; None without one."""
-        if self._site.argument(place) is None:
+    def bias(self, index: int, *scales: int, factor: float = 1.0) -> Made | None:
+        """Dequantise the bias at `index`: integers of 32 bits in units of the product of the constant `scales`; None without one."""
+        if self._site.argument(index) is None:
             return None
         units: Array = np.full((), factor, np.float64)
         for scale in scales:
             units = units * self._site.elements(scale).astype(np.float64).ravel()
         whole = units.reshape(()) if units.size == 1 else units
         literal = Literal(whole.astype(np.float32), ir.DataType.FLOAT, "bias_scale")
-        return self.dequantised([self._site.operand(place), literal, None], axis=0 if whole.ndim else None)
+        return self.dequantised([self._site.operand(index), literal, None], axis=0 if whole.ndim else None)
 
     def compute(
         self,
@@ -122,37 +122,37 @@ class QdqSteps:
         domain: str = "",
     ) -> Made:
         """Add the float operator."""
-        made = self._add(NewNode(operator, inputs, settings, domain, since))
-        self._main = made.step
-        return made
+        computed = self._add(NewNode(operator, inputs, settings, domain, since))
+        self._main = computed.step
+        return computed
 
-    def summed(self, product: Made, place: int) -> Made:
-        """Add the float operand at `place`, where there is one."""
-        bias = self._site.operand(place)
+    def summed(self, product: Made, index: int) -> Made:
+        """Add the float operand at `index`, where there is one."""
+        bias = self._site.operand(index)
         return product if bias is None else self._add(NewNode("Add", (product, bias), since=7))
 
-    def finished(self, made: Made, scale: int, zero: int) -> Replacement:
+    def finished(self, result: Made, scale: int, zero: int) -> Replacement:
         """Quantise the result with the scale and the zero point at these places, where there is a scale."""
         if self._site.argument(scale) is None:
-            return Replacement(tuple(self._steps), (made,), self._main)
-        operands = (made, self._number(scale, None), self._number(zero, None))
+            return Replacement(tuple(self._steps), (result,), self._main)
+        operands = (result, self._number(scale, None), self._number(zero, None))
         inputs = operands if operands[2] is not None else operands[:2]
         stored = self._add(NewNode("QuantizeLinear", inputs, since=10))
         return Replacement(tuple(self._steps), (stored,), self._main, rounds=True)
 
-    def _number(self, place: int, axis: int | None) -> Operand:
-        """Return the scale or zero point at `place`; a list of one constant number as that number. Raises NotLowered."""
-        argument = self._site.argument(place)
+    def _number(self, index: int, axis: int | None) -> Operand:
+        """Return the scale or zero point at `index`; a list of one constant number as that number. Raises NotLowered."""
+        argument = self._site.argument(index)
         if argument is None:
             return None
-        if not self._is_number(place) and axis is None:
+        if not self._is_number(index) and axis is None:
             raise NotLowered("a tensor has several scales or zero points where a float operator reads one")
         if argument.dims == (1,) and argument.constant:
             dtype = argument.dtype
             assert dtype is not None
-            return Literal(self._site.elements(place).reshape(()), dtype, "quantisation")
+            return Literal(self._site.elements(index).reshape(()), dtype, "quantisation")
         return argument.value
 
-    def _is_number(self, place: int) -> bool:
-        argument: Argument | None = self._site.argument(place)
+    def _is_number(self, index: int) -> bool:
+        argument: Argument | None = self._site.argument(index)
         return argument is None or argument.dims in NUMBER

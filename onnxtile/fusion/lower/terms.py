@@ -2,9 +2,9 @@
 
 Sums and products are multiplied out; square roots, reciprocals and quotients are powers; a factor that is no number and no power
 is an atom: an input, a constant tensor, or an operator applied to polynomials. Two bodies that compute the same by the laws of
-arithmetic have equal polynomials, and a proof is a comparison with the polynomial of the target.
+arithmetic have equal polynomials. A proof compares a polynomial with that of the target.
 
-Element-wise operators broadcast, so a polynomial says nothing about shapes: who compares has to look at those of the site. Nor does
+Element-wise operators broadcast, so a polynomial says nothing about shapes: the caller compares those of the site. Nor does
 it say where a result was rounded, save for Cast, which is an operator like any other.
 """
 

@@ -72,16 +72,16 @@ class ScaledDotProductAttention(Lowering):
         if heads.is_flat:
             settings |= {"q_num_heads": 1, "kv_num_heads": 1}
         inputs = (q, key, v, *(() if mask is None else (mask,)))
-        made = steps.add(NewNode("Attention", inputs, settings, since=23))
-        out = _guarded(steps, heads, made)
+        attention = steps.add(NewNode("Attention", inputs, settings, since=23))
+        out = _guarded(steps, heads, attention)
         out = out if hidden is None else steps.without(hidden, out, site.dtype)
         out = _turned_back(steps, heads, out)
-        return Replacement(tuple(steps.steps), (out,), made.step)
+        return Replacement(tuple(steps.steps), (out,), attention.step)
 
     def to_ort(self, site: CallSite) -> Replacement:
         """Return com.microsoft.MultiHeadAttention, which takes (batch, sequence, heads · size): transpositions around it fall away.
 
-        Where the heads are not so many of each, or it is not known how many, the standard operator, for which there is a kernel too.
+        Where the numbers of heads differ, or numbers or sizes are not known, return the standard operator, which has a kernel, too.
         """
         heads = proved_attention(site, "MultiHeadAttention")
         if heads.is_flat:
@@ -105,14 +105,14 @@ class ScaledDotProductAttention(Lowering):
         mask, hidden = _bias(steps, heads)
         settings: dict[str, Setting] = {"num_heads": count, "scale": heads.scale}
         inputs = (q, k, v, *(() if mask is None else (None, None, mask)))
-        made = steps.add(NewNode("MultiHeadAttention", inputs, settings, ORT_DOMAIN))
-        split = steps.reshaped(_guarded(steps, heads, made), 0, 0, count, v_size)
+        attention = steps.add(NewNode("MultiHeadAttention", inputs, settings, ORT_DOMAIN))
+        split = steps.reshaped(_guarded(steps, heads, attention), 0, 0, count, v_size)
         if hidden is not None:
             split = steps.without(steps.add(NewNode("Transpose", (hidden,), {"perm": SWAPPED})), split, site.dtype)
         # Back to (batch, heads, sequence, size), or with the last two exchanged.
         perm = (0, 2, 3, 1) if heads.turned else SWAPPED
         out = steps.add(NewNode("Transpose", (split,), {"perm": perm}))
-        return Replacement(tuple(steps.steps), (out,), made.step)
+        return Replacement(tuple(steps.steps), (out,), attention.step)
 
 
 def _flat(heads: Heads) -> Replacement:
@@ -123,9 +123,9 @@ def _flat(heads: Heads) -> Replacement:
     mask, _ = _bias(steps, heads)
     settings: dict[str, Setting] = {"num_heads": 1, "scale": heads.scale}
     inputs = (q, key, v, *(() if mask is None else (None, None, mask)))
-    made = steps.add(NewNode("MultiHeadAttention", inputs, settings, ORT_DOMAIN))
-    out = _turned_back(steps, heads, _guarded(steps, heads, made))
-    return Replacement(tuple(steps.steps), (out,), made.step)
+    attention = steps.add(NewNode("MultiHeadAttention", inputs, settings, ORT_DOMAIN))
+    out = _turned_back(steps, heads, _guarded(steps, heads, attention))
+    return Replacement(tuple(steps.steps), (out,), attention.step)
 
 
 def _guarded(steps: NewNodes, heads: Heads, out: Made) -> Made:
@@ -207,9 +207,9 @@ class RotaryEmbedding(Lowering):
         turn = _proved(site)
         steps = NewNodes([])
         cos, sin = (_cache(steps, turn, angles) for angles in (turn.cos, turn.sin))
-        made = steps.add(NewNode("RotaryEmbedding", (value_of(turn.x), cos, sin), {"interleaved": 0}, since=23))
+        rotated = steps.add(NewNode("RotaryEmbedding", (value_of(turn.x), cos, sin), {"interleaved": 0}, since=23))
         twice = frozenset((value_of(turn.cos), value_of(turn.sin)))
-        return Replacement(tuple(steps.steps), (made,), made.step, twice=twice)
+        return Replacement(tuple(steps.steps), (rotated,), rotated.step, twice=twice)
 
 
 def _proved(site: CallSite) -> _Turn:
@@ -240,10 +240,10 @@ def _proved(site: CallSite) -> _Turn:
 
 def _inputs(monomial: Monomial, count: int) -> list[int]:
     """Return the inputs that a product is of."""
-    found = [int(str(base[1])) for base, exponent in monomial if base[0] == "input" and exponent == 1]
-    if len(found) != count or len(monomial) != count:
+    numbers = [int(str(base[1])) for base, exponent in monomial if base[0] == "input" and exponent == 1]
+    if len(numbers) != count or len(monomial) != count:
         raise NotLowered("its body is not x · cos + (-x₂, x₁) · sin")
-    return sorted(found)
+    return sorted(numbers)
 
 
 def _slices(turned: Atom) -> Iterator[Poly]:

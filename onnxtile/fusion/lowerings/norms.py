@@ -64,9 +64,9 @@ class GroupNorm(Lowering):
 
     def to_onnx(self, site: CallSite) -> Replacement:
         """Return GroupNormalization-21, whose scale and bias have one element a channel; before, they had one a group."""
-        found = proved_instances(site, "GroupNormalization")
-        settings = {"num_groups": found.groups, "epsilon": found.epsilon}
-        inputs = (value_of(found.x), found.scale, found.bias)
+        instances = proved_instances(site, "GroupNormalization")
+        settings = {"num_groups": instances.groups, "epsilon": instances.epsilon}
+        inputs = (value_of(instances.x), instances.scale, instances.bias)
         return Replacement.one("GroupNormalization", inputs, settings, since=21)
 
     def to_ort(self, site: CallSite) -> Replacement:
@@ -93,9 +93,9 @@ class InstanceNorm(Lowering):
     def to_onnx(self, site: CallSite) -> Replacement:
         """Return InstanceNormalization-6, which has one scale and one bias a channel."""
         if any(node.op_type == _OPERATOR for node in site.function):
-            found = proved_instances(site, _OPERATOR)
-            inputs = (value_of(found.x), found.scale, found.bias)
-            return Replacement.one(_OPERATOR, inputs, {"epsilon": found.epsilon}, since=6)
+            instances = proved_instances(site, _OPERATOR)
+            inputs = (value_of(instances.x), instances.scale, instances.bias)
+            return Replacement.one(_OPERATOR, inputs, {"epsilon": instances.epsilon}, since=6)
         norm = proved_spatial(site, _OPERATOR)
         return Replacement.one(_OPERATOR, (value_of(norm.x), norm.scale, norm.bias), {"epsilon": norm.epsilon}, since=6)
 

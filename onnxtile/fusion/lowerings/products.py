@@ -121,8 +121,8 @@ def _ordered(a: Argument, first: Argument, second: Argument) -> tuple[Argument, 
     """Return two scales, that of `a` first. Raises NotLowered where neither is known to be."""
     maker = None if a.value is None else a.value.producer()
     for mine, other in ((first, second), (second, first)):
-        own = maker is not None and len(maker.outputs) > 1 and mine.value is maker.outputs[1]
-        if (own or (other.constant and not mine.constant)) and known_dims(mine) in {(), (1,)}:
+        is_scale = maker is not None and len(maker.outputs) > 1 and mine.value is maker.outputs[1]
+        if (is_scale or (other.constant and not mine.constant)) and known_dims(mine) in {(), (1,)}:
             return mine, other
     raise NotLowered("it is not known which of its scales is that of its first operand")
 
@@ -151,8 +151,8 @@ class _ProductReader:
 
     def split(self, node: ir.Node, inner: Callable[[ir.Node], bool]) -> tuple[ir.Node, Argument]:
         """Return the operand of `node` that an `inner` node makes, and the other one. Raises NotLowered."""
-        for one, other in (node.inputs, tuple(node.inputs)[::-1]):
-            maker = None if one is None else one.producer()
+        for operand, other in (node.inputs, tuple(node.inputs)[::-1]):
+            maker = None if operand is None else operand.producer()
             if maker is not None and inner(maker):
                 return maker, self.argument(other)
         raise NotLowered(f"its {node.op_type} adds no bias")
@@ -187,12 +187,12 @@ class IntegerProductLowering(Lowering):
         if product.node.op_type != "MatMulInteger":
             raise NotLowered("onnxruntime has no operator for a convolution of integers to floats")
         product.require_columns()
-        b, b_scale, b_zero = (operand_of(one) for one in (product.b, product.b_scale, product.b_zero))
+        b, b_scale, b_zero = (operand_of(argument) for argument in (product.b, product.b_scale, product.b_zero))
         bias = () if product.bias is None else (operand_of(product.bias),)
         if product.source is not None:
             inputs: tuple[Operand, ...] = (operand_of(product.source), b, b_scale, b_zero, *bias)
             return Replacement.one("DynamicQuantizeMatMul", inputs, since=1, domain=ORT_DOMAIN)
-        a, a_scale, a_zero = (operand_of(one) for one in (product.a, product.a_scale, product.a_zero))
+        a, a_scale, a_zero = (operand_of(argument) for argument in (product.a, product.a_scale, product.a_zero))
         inputs = (a, b, a_scale, b_scale, a_zero, b_zero, *bias)
         return Replacement.one("MatMulIntegerToFloat", inputs, since=1, domain=ORT_DOMAIN)
 
@@ -201,11 +201,13 @@ class IntegerProductLowering(Lowering):
         product = read_integer_product(site)
         axis = _axis(product)
         steps: list[NewNode] = []
-        a: tuple[Operand, ...] = tuple(operand_of(one) for one in (product.a, product.a_scale, product.a_zero))
+        a: tuple[Operand, ...] = tuple(
+            operand_of(argument) for argument in (product.a, product.a_scale, product.a_zero)
+        )
         if product.source is not None:
             steps.append(NewNode("DynamicQuantizeLinear", (operand_of(product.source),), since=11, outputs=3))
             a = (Made(0, 0), Made(0, 1), Made(0, 2))
-        b = tuple(operand_of(one) for one in (product.b, product.b_scale, product.b_zero))
+        b = tuple(operand_of(argument) for argument in (product.b, product.b_scale, product.b_zero))
         steps += [dequantised(*a), dequantised(*b, axis=axis)]
         operator = "MatMul" if product.node.op_type == "MatMulInteger" else "Conv"
         main = len(steps)

@@ -20,8 +20,8 @@ class MatMulIntegerToFloat(OperatorLowering):
         """Return MatMul of what is dequantised, and the sum with the bias."""
         steps = QdqSteps(site)
         a, b = steps.stored(0, 2, 4), steps.stored(1, 3, 5, axis=len(known_dims(site.arguments[1])) - 1)
-        made = steps.summed(steps.compute("MatMul", (a, b), {}, since=1), 6)
-        return steps.finished(made, len(site.arguments), len(site.arguments))
+        product = steps.summed(steps.compute("MatMul", (a, b), {}, since=1), 6)
+        return steps.finished(product, len(site.arguments), len(site.arguments))
 
 
 class DynamicQuantizeMatMul(OperatorLowering):
@@ -34,8 +34,8 @@ class DynamicQuantizeMatMul(OperatorLowering):
         steps = QdqSteps(site)
         a = steps.quantised_as_it_comes(0)
         b = steps.stored(1, 2, 3, axis=len(known_dims(site.arguments[1])) - 1)
-        made = steps.summed(steps.compute("MatMul", (a, b), {}, since=1), 4)
-        return steps.finished(made, len(site.arguments), len(site.arguments))
+        product = steps.summed(steps.compute("MatMul", (a, b), {}, since=1), 4)
+        return steps.finished(product, len(site.arguments), len(site.arguments))
 
 
 MATMUL_INTEGER_TO_FLOAT = MatMulIntegerToFloat()
@@ -57,10 +57,10 @@ class QAttentionToQdq(OperatorLowering):
         steps = QdqSteps(site)
         inputs = (steps.stored(0, 3, 6), steps.stored(1, 4, 7, axis=1), site.operand(2))
         mask = site.operand(5)
-        made = steps.compute(
+        attention = steps.compute(
             "Attention", inputs if mask is None else (*inputs, mask), settings(site.node), since=1, domain=ORT_DOMAIN
         )
-        return steps.finished(made, len(site.arguments), len(site.arguments))
+        return steps.finished(attention, len(site.arguments), len(site.arguments))
 
 
 QATTENTION = QAttentionToQdq()
@@ -94,8 +94,10 @@ class MatMulNBitsToQdq(OperatorLowering):
             Literal(np.ascontiguousarray(scales.T), ir.DataType.from_numpy(scales.dtype), "scales"),
             Literal(zeros.astype(dtype.numpy()), dtype, "zero_points"),
         ]
-        made = steps.compute("MatMul", (site.operand(0), steps.dequantised(operands, axis=0, block=block)), {}, since=1)
-        return steps.finished(steps.summed(made, 5), len(site.arguments), len(site.arguments))
+        product = steps.compute(
+            "MatMul", (site.operand(0), steps.dequantised(operands, axis=0, block=block)), {}, since=1
+        )
+        return steps.finished(steps.summed(product, 5), len(site.arguments), len(site.arguments))
 
 
 def _bytes(zeros: Array) -> Array:

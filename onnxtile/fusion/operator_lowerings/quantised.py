@@ -29,27 +29,29 @@ class QuantisedOperator(OperatorLowering):
         if meaning.op_type == "Softmax":
             since = _require_one_axis(site, given.pop("opset", 13), given.setdefault("axis", -1))
         steps = QdqSteps(site)
-        read = [place for place in meaning.places(site.node) if place < len(site.arguments)]
-        scaled = {place: self._stored(steps, site, meaning, place) for place in read if meaning.is_scaled(place)}
+        read = [position for position in meaning.places(site.node) if position < len(site.arguments)]
+        scaled = {
+            position: self._stored(steps, site, meaning, position) for position in read if meaning.is_scaled(position)
+        }
         factors = operators()[self.name].factors
         operands: list[Operand] = []
-        for place in read:
-            if place in scaled:
-                operands.append(scaled[place])
+        for position in read:
+            if position in scaled:
+                operands.append(scaled[position])
             elif factors is None:
-                operands.append(site.operand(place))
-            elif site.argument(place) is not None:
+                operands.append(site.operand(position))
+            elif site.argument(position) is not None:
                 alpha = given.get("alpha", 1.0)
                 factor = float(alpha) if isinstance(alpha, int | float) else 1.0
-                operands.append(steps.bias(place, *(one + 1 for one in factors), factor=factor))
-        made = steps.compute(meaning.op_type, tuple(operands), given, since=since)
-        return steps.finished(made, *meaning.result)
+                operands.append(steps.bias(position, *(index + 1 for index in factors), factor=factor))
+        result = steps.compute(meaning.op_type, tuple(operands), given, since=since)
+        return steps.finished(result, *meaning.result)
 
-    def _stored(self, steps: QdqSteps, site: OperatorSite, meaning: FloatMeaning, place: int) -> Operand:
-        axis = meaning.axis_of(site.node, place)
+    def _stored(self, steps: QdqSteps, site: OperatorSite, meaning: FloatMeaning, position: int) -> Operand:
+        axis = meaning.axis_of(site.node, position)
         if axis is not None and axis < 0:
-            axis += len(known_dims(site.arguments[place]))
-        return steps.stored(place, place + 1, place + 2, axis=axis)
+            axis += len(known_dims(site.arguments[position]))
+        return steps.stored(position, position + 1, position + 2, axis=axis)
 
 
 def _require_one_axis(site: OperatorSite, opset: object, axis: object) -> int:

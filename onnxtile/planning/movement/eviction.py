@@ -97,10 +97,10 @@ def least_bytes(problem: MovementProblem) -> int | None:
     demand[0], demand[-1] = -most, most
     edges = []
     # Of the bytes that flow through a step, at least those above its free ones take the edge that costs nothing.
-    for place, room in enumerate(free):
-        demand[place] += most - room
-        demand[place + 1] -= most - room
-        edges.append((place, place + 1, most, 0))
+    for index, room in enumerate(free):
+        demand[index] += most - room
+        demand[index + 1] -= most - room
+        edges.append((index, index + 1, most, 0))
     total = 0
     for low, high, gap in spells:
         stored = 0 if gap.store is None else problem.stores[gap.store] // shares[gap.store]
@@ -168,8 +168,8 @@ def choose_evictions(problem: MovementProblem) -> Eviction:
     """Return the gaps of `problem` to evict. All its steps must have free bytes of at least 0."""
     steps = len(problem.full_steps)
     walk = _EvictionWalk(problem, max(_FEWEST, min(_WAYS, _ALL_WAYS // max(steps, 1))))
-    for place in range(steps):
-        walk.step(place)
+    for index in range(steps):
+        walk.step(index)
     return walk.best()
 
 
@@ -181,22 +181,22 @@ def proved_evictions(problem: MovementProblem, known: Eviction) -> Eviction:
     steps = len(problem.full_steps)
     if known.exact or steps * len(problem.gaps) > _LARGEST:
         return known
-    rests = [least_bytes(_from(problem, place)) or 0 for place in range(steps)]
+    rests = [least_bytes(_from(problem, index)) or 0 for index in range(steps)]
     if rests[:1] == [known.cost]:
         return replace(known, exact=True)
     walk = _EvictionWalk(problem, min(_MANY_WAYS, _MANY_IN_ALL // max(steps, 1)), known.cost, [*rests, 0])
-    for place in range(steps):
-        walk.step(place)
+    for index in range(steps):
+        walk.step(index)
     if not walk.ways:
         return replace(known, exact=walk.exact)
-    found = walk.best()
-    return found if found.cost <= known.cost else replace(known, exact=walk.exact)
+    eviction = walk.best()
+    return eviction if eviction.cost <= known.cost else replace(known, exact=walk.exact)
 
 
-def _from(problem: MovementProblem, place: int) -> MovementProblem:
-    """Return the problem of the gaps that begin at the full step at `place` or later. Stores that earlier gaps may have made are free."""
+def _from(problem: MovementProblem, index: int) -> MovementProblem:
+    """Return the problem of the gaps that begin at the full step at `index` or later. Stores that earlier gaps may have made are free."""
     steps = problem.full_steps
-    after = steps[place - 1] if place else -1
+    after = steps[index - 1] if index else -1
     later = [gap for gap in problem.gaps if gap.first > after]
     early = {gap.store for gap in problem.gaps if gap.first <= after}
     free = tuple(replace(gap, store=None) if gap.store in early else gap for gap in later)
@@ -221,15 +221,15 @@ class _EvictionWalk:
         for number, gap in enumerate(problem.gaps):
             low, high = bisect_left(steps, gap.first), bisect_right(steps, gap.last)
             spell = _Spell(number, low, high, gap.size, gap.loaded, gap.store)
-            for place in range(low, high):
-                self._active[place].append(spell)
+            for index in range(low, high):
+                self._active[index].append(spell)
         for active in self._active:
             active.sort(key=lambda spell: (-spell.size, -spell.high, spell.number))
-        last = {s.store: place for place, active in enumerate(self._active) for s in active if s.store is not None}
+        last = {s.store: index for index, active in enumerate(self._active) for s in active if s.store is not None}
         # No later gap asks for these stores, so that ways need not differ in them.
         self._done = [0] * len(steps)
-        for store, place in last.items():
-            self._done[place] |= 1 << store
+        for store, index in last.items():
+            self._done[index] |= 1 << store
 
     def best(self) -> Eviction:
         """Return the choice of the way with the fewest copied bytes."""
@@ -237,26 +237,26 @@ class _EvictionWalk:
         evicted = _without_needless(self._problem, set(_all_chosen(way.chosen)))
         return Eviction(frozenset(evicted), self._problem.cost(evicted), self.exact)
 
-    def step(self, place: int) -> None:
-        """Make room in the full step at `place` in every way, and keep the best ways."""
-        active = self._active[place]
+    def step(self, index: int) -> None:
+        """Make room in the full step at `index` in every way, and keep the best ways."""
+        active = self._active[index]
         mask = sum(spell.bit for spell in active)
-        wanted = sum(spell.size for spell in active) - self._problem.free[self._problem.full_steps[place]]
-        found: dict[tuple[int, int], _Way] = {}
+        wanted = sum(spell.size for spell in active) - self._problem.free[self._problem.full_steps[index]]
+        new_ways: dict[tuple[int, int], _Way] = {}
         for way in self.ways:
             left = way.evicted & mask
             there = [spell for spell in active if not left & spell.bit]
             over = wanted - sum(spell.size for spell in active if left & spell.bit)
             for chosen in self._sets(there, over):
-                new = self._after(way, left, chosen, place)
-                if self._limit is not None and new.cost + self._rests[place + 1] >= self._limit:
+                new = self._after(way, left, chosen, index)
+                if self._limit is not None and new.cost + self._rests[index + 1] >= self._limit:
                     continue
-                known = found.get((new.evicted, new.stored))
+                known = new_ways.get((new.evicted, new.stored))
                 if known is None or new.cost < known.cost:
-                    found[new.evicted, new.stored] = new
-        self.ways = self._best(list(found.values()), active, place)
+                    new_ways[new.evicted, new.stored] = new
+        self.ways = self._best(list(new_ways.values()), active, index)
 
-    def _after(self, way: _Way, left: int, chosen: Sequence[_Spell], place: int) -> _Way:
+    def _after(self, way: _Way, left: int, chosen: Sequence[_Spell], index: int) -> _Way:
         cost, stored = way.cost, way.stored
         for spell in chosen:
             cost += spell.loaded
@@ -264,7 +264,7 @@ class _EvictionWalk:
             if spell.store is not None and not stored >> spell.store & 1:
                 cost += self._problem.stores[spell.store]
                 stored |= 1 << spell.store
-        stored &= ~self._done[place]
+        stored &= ~self._done[index]
         numbers = tuple(spell.number for spell in chosen)
         return _Way(cost, left, stored, (way.chosen, numbers) if numbers else way.chosen)
 
@@ -273,26 +273,26 @@ class _EvictionWalk:
         if over <= 0:
             yield ()
             return
-        for count, found in enumerate(_least_sets(there, over)):
+        for count, chosen in enumerate(_least_sets(there, over)):
             if count >= self._most or not self._sets_left:
                 self.exact = False
                 yield from _greedy_sets(there, over)
                 return
             self._sets_left -= 1
-            yield found
+            yield chosen
 
-    def _best(self, ways: list[_Way], active: Sequence[_Spell], place: int) -> list[_Way]:
+    def _best(self, ways: list[_Way], active: Sequence[_Spell], index: int) -> list[_Way]:
         """Return the ways of which no other is as good in all respects; the most promising where they are too many.
 
         The bytes copied for a gap count in proportion to the steps that it has passed.
         """
-        rest = {s.bit: s.loaded * (s.high - 1 - place) / (s.high - s.low) for s in active}
+        rest = {s.bit: s.loaded * (s.high - 1 - index) / (s.high - s.low) for s in active}
 
         def promise(way: _Way) -> tuple[float, int, int]:
             return way.cost - sum(cost for bit, cost in rest.items() if way.evicted & bit), way.evicted, way.stored
 
         ordered = sorted(ways, key=lambda way: (way.cost, -way.evicted.bit_count(), way.evicted, way.stored))
-        kept = [ordered[place] for place in islice(self._not_dropped(ordered), 4 * self._most)]
+        kept = [ordered[index] for index in islice(self._not_dropped(ordered), 4 * self._most)]
         if len(kept) >= 4 * self._most:
             self.exact = False
         if len(kept) > self._most:
@@ -307,13 +307,13 @@ class _EvictionWalk:
         bits = b"".join((way.evicted | way.stored << gaps).to_bytes(8 * words, "little") for way in ordered)
         rows = np.frombuffer(bits, "<u8").reshape(len(ordered), words)
         lacking, count = np.empty((words, len(ordered)), np.uint64), 0
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             more = np.zeros(count, np.uint64)
             for word, lacks in zip(row, lacking[:, :count], strict=True):
                 more |= lacks & word
             if more.all():
                 lacking[:, count], count = ~row, count + 1
-                yield place
+                yield index
 
 
 def _least_sets(there: Sequence[_Spell], over: int) -> Iterator[tuple[_Spell, ...]]:

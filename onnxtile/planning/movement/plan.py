@@ -103,51 +103,53 @@ class MovementChoice:
 
     def _stores(self) -> Iterator[ChosenCopy]:
         """Yield the copies to the slow memory; outputs are copied anyway."""
-        uses, found = self.uses, dict[int, int]()
-        for number, place in self._places.items():
-            found.update((tensor, place) for tensor in uses.graph.kernels[number].makes if tensor in uses.outputs)
-        found.update((tensor, place) for tensor, place in uses.stored.items() if tensor not in found)
+        uses, stores = self.uses, dict[int, int]()
+        for number, position in self._places.items():
+            stores.update((tensor, position) for tensor in uses.graph.kernels[number].makes if tensor in uses.outputs)
+        stores.update((tensor, position) for tensor, position in uses.stored.items() if tensor not in stores)
         for gap in sorted(self._left, key=lambda gap: gap.before):
-            found.update((t, gap.before) for t in gap.tensors if not uses.is_backed(t) and t not in found)
-        for tensor, place in sorted(found.items(), key=lambda item: item[1]):
-            after = None if (tensor, place) in self._left_after else uses.next_use(tensor, place)
+            stores.update((t, gap.before) for t in gap.tensors if not uses.is_backed(t) and t not in stores)
+        for tensor, position in sorted(stores.items(), key=lambda item: item[1]):
+            after = None if (tensor, position) in self._left_after else uses.next_use(tensor, position)
             is_constant = uses.graph.tensors[tensor].is_constant and uses.name(tensor) not in uses.residence.stay
             # A tensor that is used later takes its bytes anyway, and may be overwritten then.
             size = 0 if is_constant or after is not None else self._size(tensor)
-            yield ChosenCopy(tensor, WantedCopy(False, size, uses.bytes(tensor), place, after))
+            yield ChosenCopy(tensor, WantedCopy(False, size, uses.bytes(tensor), position, after))
 
     def _loads(self, number_of: Mapping[int, int]) -> Iterator[ChosenCopy]:
         """Yield the copies to the fast memory. Those of tensors that are copied out before read what the store in `number_of` wrote."""
         uses = self.uses
-        for place, loaded in sorted(self._loaded.items()):
+        for position, loaded in sorted(self._loaded.items()):
             for tensor in loaded:
-                after = max(self._left_before.get((tensor, place), -1), self._made_at(tensor))
+                after = max(self._left_before.get((tensor, position), -1), self._made_at(tensor))
                 source = None if tensor in uses.inputs or tensor in uses.weights else number_of.get(tensor)
-                wanted = WantedCopy(True, self._size(tensor), uses.bytes(tensor), after, place, source)
+                wanted = WantedCopy(True, self._size(tensor), uses.bytes(tensor), after, position, source)
                 yield ChosenCopy(tensor, wanted)
         for number in uses.part_copies:
-            kernel, place = uses.graph.kernels[number], self._places[number]
+            kernel, position = uses.graph.kernels[number], self._places[number]
             given = (operand for operand in kernel.operands[1:] if operand != NONE)
             is_early = all(uses.graph.tensors[operand].is_constant for operand in given)
             tensor = kernel.makes[0]
-            wanted = WantedCopy(True, self._size(tensor), uses.bytes(tensor), -1 if is_early else place - 1, place)
+            wanted = WantedCopy(
+                True, self._size(tensor), uses.bytes(tensor), -1 if is_early else position - 1, position
+            )
             yield ChosenCopy(tensor, wanted, number)
 
     @cached_property
     def _loaded(self) -> dict[int, tuple[int, ...]]:
         """The tensors that are copied to the fast memory for a kernel, by its place."""
         uses = self.uses
-        found: dict[int, dict[int, None]] = {}
+        loads: dict[int, dict[int, None]] = {}
         for tensor in (*uses.graph.inputs, *uses.weights):
             if tensor in uses.reads and (tensor in uses.inputs or tensor in uses.weights):
-                found.setdefault(uses.reads[tensor][0], {})[tensor] = None
+                loads.setdefault(uses.reads[tensor][0], {})[tensor] = None
         for gap in self._left:
-            found.setdefault(gap.after, {}).update(dict.fromkeys(gap.tensors))
-        return {place: tuple(tensors) for place, tensors in found.items()}
+            loads.setdefault(gap.after, {}).update(dict.fromkeys(gap.tensors))
+        return {position: tuple(tensors) for position, tensors in loads.items()}
 
     @cached_property
     def _left_before(self) -> dict[tuple[int, int], int]:
-        """The place of the last kernel that uses a tensor before it leaves, by tensor and by the place of the one that uses it again."""
+        """The place of the last kernel that uses a tensor before it leaves, by the tensor and the place of its next use."""
         return {(tensor, gap.after): gap.before for gap in self._left for tensor in gap.tensors}
 
     @cached_property
@@ -158,7 +160,7 @@ class MovementChoice:
     @cached_property
     def _places(self) -> dict[int, int]:
         """The place of each kernel in the schedule, also of those that make constants."""
-        return {number: place for place, number in enumerate(self.uses.layout.schedule.order)}
+        return {number: position for position, number in enumerate(self.uses.layout.schedule.order)}
 
     def _made_at(self, tensor: int) -> int:
         """Return the place of the kernel that makes the constant `tensor`; -1 for other tensors."""
@@ -221,7 +223,7 @@ def _side_by_side(
     for step in steps:
         is_copy = step.copied is not None
         seconds = step.copied / bandwidth if step.copied is not None else step.macs / macs_per_second
-        waits = (end for end, other in open_ if any(_conflict(one, other) for one in step.accesses))
+        waits = (end for end, other in open_ if any(_conflict(access, other) for access in step.accesses))
         starts.append(max(clocks[is_copy], *waits, 0.0))
         clocks[is_copy] = starts[-1] + seconds
         ends.append(clocks[is_copy])
@@ -244,32 +246,32 @@ def copy_windows(steps: Sequence[TimedStep]) -> dict[int, CopyWindow]:
     """Return the window of each copy of `steps`, by its step. Copies are made in their order, one at a time."""
     numbers = {memory: n for n, memory in enumerate(dict.fromkeys(a.memory for step in steps for a in step.accesses))}
     rows = [
-        (number, numbers[one.memory], one.start, one.end, one.is_write)
+        (number, numbers[access.memory], access.start, access.end, access.is_write)
         for number, step in enumerate(steps)
         if step.copied is None
-        for one in step.accesses
+        for access in step.accesses
     ]
     step, memory, start, end, is_write = np.array(rows, np.int64).reshape(-1, 5).T
-    found = {}
+    windows = {}
     for number, copy in enumerate(steps):
         if copy.copied is None:
             continue
         touched, written, following = -1, -1, None
-        for one in copy.accesses:
-            shares = (memory == numbers[one.memory]) & (start < one.end) & (one.start < end)
-            if one.is_write:
+        for access in copy.accesses:
+            shares = (memory == numbers[access.memory]) & (start < access.end) & (access.start < end)
+            if access.is_write:
                 touched = max(touched, int(step[shares & (step < number)].max(initial=-1)))
                 continue
             writes = step[shares & (is_write == 1)]
             written = max(written, int(writes[writes < number].max(initial=-1)))
             following = min((int(later) for later in writes[writes > number][:1]), default=following)
-        found[number] = CopyWindow(touched + 1, written + 1, None if following is None else following - 1)
-    return found
+        windows[number] = CopyWindow(touched + 1, written + 1, None if following is None else following - 1)
+    return windows
 
 
-def _conflict(one: ByteAccess, other: ByteAccess) -> bool:
-    shares = one.memory == other.memory and one.start < other.end and other.start < one.end
-    return shares and (one.is_write or other.is_write)
+def _conflict(a: ByteAccess, b: ByteAccess) -> bool:
+    shares = a.memory == b.memory and a.start < b.end and b.start < a.end
+    return shares and (a.is_write or b.is_write)
 
 
 # Plans the offsets of a model with a choice of copies, and describes its copies.
@@ -298,10 +300,10 @@ class MovedPlan:
 
 @dataclass(frozen=True)
 class FullMemory:
-    """A choice whose offsets do not fit: the error, and the place at fault in the schedule without copies."""
+    """A choice whose offsets do not fit: the error, and the position at fault in the schedule without copies."""
 
     error: OverCapacity
-    place: int
+    position: int
 
 
 @dataclass(frozen=True)
@@ -323,7 +325,7 @@ class PlanWriter:
         Without speeds, all kernels take equally long, and together as long as the copies.
         """
         seconds, pace = self._pace(choice, speeds)
-        kernels = [KernelPlace(*one) for one in zip(seconds, choice.room, strict=True)]
+        kernels = [KernelPlace(*kernel) for kernel in zip(seconds, choice.room, strict=True)]
         return timetable(kernels, [copy.wanted for copy in choice.copies], pace, reserve)
 
     def _pace(self, choice: MovementChoice, speeds: Speeds | None) -> tuple[list[float], float]:
@@ -335,14 +337,14 @@ class PlanWriter:
                 return [(count or 0) / speeds.macs_per_second for count in macs], 1 / speeds.bandwidth
         kernels = set(choice.uses.kernels.values()) - {choice.uses.kernels[part] for part in choice.uses.part_copies}
         copied = sum(copy.wanted.copied for copy in choice.copies)
-        return [float(place in kernels) for place in range(len(ids))], len(kernels) / max(copied, 1)
+        return [float(position in kernels) for position in range(len(ids))], len(kernels) / max(copied, 1)
 
     @cached_property
     def _macs(self) -> dict[str, int | None]:
         """The MACs of each node of the model, by name; None where they are not known."""
         names = node_ids(self.model.graph)
-        found = works(self.model, self.shapes, Constants(self.model))
-        return {names[node]: work.total for node, work in found.items() if node in names}
+        work_of = works(self.model, self.shapes, Constants(self.model))
+        return {names[node]: work.total for node, work in work_of.items() if node in names}
 
     def write(self, choice: MovementChoice, table: Timetable) -> PlacedCopies | FullMemory:
         """Return the plan of a copy of the model with the copies of `choice`, which are made as `table` says."""
@@ -358,7 +360,7 @@ class PlanWriter:
 
         order = MovementOrder(
             tuple(nodes[number] for number in uses.layout.schedule.order),
-            {place: list(map(written_as, numbers)) for place, numbers in table.copies.items()},
+            {position: list(map(written_as, numbers)) for position, numbers in table.copies.items()},
             frozenset(value_of[uses.name(tensor)] for tensor in uses.outputs),
             frozenset(nodes[number] for number in uses.part_copies),
             frozenset(node for node, kernel in zip(nodes, uses.graph.kernels, strict=True) if kernel.is_constant),
@@ -391,17 +393,17 @@ class PlacedCopies:
 
     def result(self, bound: MovementBound, speeds: Speeds | None) -> MovedPlan:
         """Return the plan with its movement."""
-        uses, found = self.choice.uses, tuple(self._copies())
+        uses, copies = self.choice.uses, tuple(self._copies())
         movement = MovementResult(
             *self.names,
             weights=uses.streams_weights,
-            bytes=sum(copy.bytes for copy in found),
+            bytes=sum(copy.bytes for copy in copies),
             forced=uses.forced,
             lower_bound=bound.bytes,
             bound=bound.proof,
             parts_bound=bound.parts,
             any_order_bound=bound.any_order,
-            copies=found,
+            copies=copies,
             time=None if speeds is None else self._time(speeds),
         )
         return replace(self.plan, result=replace(self.plan.result, movement=movement))
@@ -433,7 +435,7 @@ class PlacedCopies:
             if name not in tensor:
                 continue
             source = operands[0]
-            places = [sites.get(one, (OUTSIDE, None)) for one in (source, name)]
+            places = [sites.get(end, (OUTSIDE, None)) for end in (source, name)]
             copied = (node, tensor[name], source, *places[0], name, *places[1], self._copied(step), step)
             window = windows[step]
             ready = max(window.source_ready, makers.get(source, -1) + 1)
@@ -445,7 +447,7 @@ class PlacedCopies:
         result, tensor = self.plan.result, self.written.tensor
         rows = {row.name: row for row in result.buffers}
         workspaces = [row for row in result.buffers if row.kind == "workspace" and row.size]
-        found = []
+        steps = []
         for step, (reads, results) in enumerate(zip(self._reads, result.results, strict=True)):
             is_copy = results[0] in tensor
             touched = [(rows[name], False) for name in (reads[:1] if is_copy else reads) if name in rows]
@@ -455,8 +457,8 @@ class PlacedCopies:
             accesses = (
                 ByteAccess(row.arena, row.offset, row.offset + row.size, write) for row, write in touched if row.size
             )
-            found.append(TimedStep(self._copied(step) if is_copy else None, 0, tuple(accesses)))
-        return found
+            steps.append(TimedStep(self._copied(step) if is_copy else None, 0, tuple(accesses)))
+        return steps
 
     def _copied(self, step: int) -> int:
         """Return the bytes that the copy of `step` copies."""
@@ -472,8 +474,8 @@ class PlacedCopies:
         """Return the time of the plan."""
         model, result = self.plan.model, self.plan.result
         names = node_ids(model.graph)
-        found = works(model, self.plan.opened.shapes, self.plan.opened.constants) if speeds.macs_per_second else {}
-        macs = {names[node]: work.total for node, work in found.items() if node in names}
+        work_of = works(model, self.plan.opened.shapes, self.plan.opened.constants) if speeds.macs_per_second else {}
+        macs = {names[node]: work.total for node, work in work_of.items() if node in names}
         steps = [
             replace(step, macs=macs.get(node) or 0) for node, step in zip(result.schedule, self._timed, strict=True)
         ]
@@ -501,13 +503,15 @@ def plan_with_movement(
 ) -> MovedPlan:
     """Plan `model`, which stays unchanged, with the two memories of `settings`, and return a copy of it that has the copies.
 
-    With `weights`, constants are copied into the fast memory before a kernel reads them. Raises what `plan_model` raises, and Infeasible
-    for an operator that needs more bytes than the fast memory has, UsageError for other than two memories, several streams, an order for
-    any order, or a model with copies.
+    With `weights`, constants are copied into the fast memory before a kernel reads them. Raises what `plan_model` raises. Raises
+    Infeasible for an operator that needs more bytes than the fast memory has. Raises UsageError for other than two memories, several
+    streams, the order "any", or a model with copies.
     """
     fast, slow = _two_memories(settings)
     _require_plain(model, settings)
-    pins = replace(settings.pins.with_marks(model), capacities={one.name: one.capacity for one in (fast, slow)})
+    pins = replace(
+        settings.pins.with_marks(model), capacities={memory.name: memory.capacity for memory in (fast, slow)}
+    )
     pins.require_memories()
     settings = replace(settings, pins=pins)
     opened = unfold(model, shapes, constants)
@@ -542,12 +546,12 @@ def _placed(writer: PlanWriter, choice: MovementChoice) -> tuple[MovementChoice,
     """
     free, window = list(choice.problem.free), 0
     for left in reversed(range(_ROUNDS)):
-        found = writer.write(choice, writer.timetable(choice, None, None))
-        if isinstance(found, PlacedCopies):
-            return choice, found
-        tighter = _tightened(free, found.place, window, align(found.error.shortfall, writer.settings.alignment))
-        if not left or tighter == free or found.error.arena != writer.names[0]:
-            raise found.error
+        written = writer.write(choice, writer.timetable(choice, None, None))
+        if isinstance(written, PlacedCopies):
+            return choice, written
+        tighter = _tightened(free, written.position, window, align(written.error.shortfall, writer.settings.alignment))
+        if not left or tighter == free or written.error.arena != writer.names[0]:
+            raise written.error
         eviction = choose_evictions(replace(choice.problem, free=tuple(tighter)))
         window = 0 if eviction.evicted != choice.eviction.evicted else 2 * window + 1
         free, choice = tighter, replace(choice, eviction=eviction)
@@ -566,9 +570,9 @@ def _early(writer: PlanWriter, choice: MovementChoice, speeds: Speeds | None) ->
         table = writer.timetable(choice, speeds, int(share * choice.capacity))
         if table == before:
             continue
-        before, found = table, writer.write(choice, table)
-        if isinstance(found, PlacedCopies):
-            return found
+        before, placed = table, writer.write(choice, table)
+        if isinstance(placed, PlacedCopies):
+            return placed
     return None
 
 
@@ -580,13 +584,13 @@ def _quicker(plain: MovedPlan, early: MovedPlan) -> MovedPlan:
 
 
 def _two_memories(settings: PlanSettings) -> tuple[Memory, Memory]:
-    found = memories(settings.capacity)
-    if settings.capacity is None or len(found) != 2:
+    limits = memories(settings.capacity)
+    if settings.capacity is None or len(limits) != 2:
         raise UsageError(
             "movement needs the capacities of two memories, the fast one first",
             hint="give --capacity sram=256KiB --capacity dram=8MiB",
         )
-    return found[0], found[1]
+    return limits[0], limits[1]
 
 
 def _require_plain(model: ir.Model, settings: PlanSettings) -> None:
@@ -660,7 +664,7 @@ def _layouts(opened: Unfolded, settings: PlanSettings, residence: Residence) -> 
         yield layout, facts
 
 
-def _tightened(free: Sequence[int], place: int, window: int, missing: int) -> list[int]:
-    """Return `free` with `missing` bytes fewer at the steps around `place`."""
-    steps = range(max(0, place - window), min(len(free), place + window + 1))
+def _tightened(free: Sequence[int], position: int, window: int, missing: int) -> list[int]:
+    """Return `free` with `missing` bytes fewer at the steps around `position`."""
+    steps = range(max(0, position - window), min(len(free), position + window + 1))
     return [max(0, room - missing) if step in steps else room for step, room in enumerate(free)]

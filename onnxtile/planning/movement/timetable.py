@@ -1,7 +1,7 @@
 """When copies start: as early as their bytes are there, room for them is free, and the one engine that copies is idle.
 
-Kernels run in their order beside the engine. When the engine is idle, it takes the copy that is needed first of those that can start; a
-copy to the fast memory can where there is room for its bytes from the kernel that runs up to the one that reads them. So successive
+Kernels run in their order beside the engine. When the engine is idle, it takes the copy that is needed first of those that can start. A
+copy to the fast memory can start where there is room for its bytes until a kernel reads them. So successive
 weights use the room in turn, as in a ring buffer. Room is counted in sums of bytes; offsets come later.
 """
 
@@ -55,7 +55,7 @@ class KernelPlace:
 class Timetable:
     """By place, the numbers of the copies that are made beside its kernel or right before it, in the order of the engine.
 
-    The place behind the last kernel has those that are made afterwards. `held` has for stores the last place whose kernel starts before
+    The place after the last kernel has those that are made afterwards. `held` has for stores the last place whose kernel starts before
     they end.
     """
 
@@ -68,8 +68,8 @@ def timetable(
 ) -> Timetable:
     """Return when the copies `wanted` are made. `reserve` bytes of room stay free of early copies; with None, none is early."""
     engine = _Engine(kernels, wanted, seconds_per_byte, reserve)
-    for place in range(len(kernels)):
-        engine.run(place)
+    for position in range(len(kernels)):
+        engine.run(position)
     return engine.finish()
 
 
@@ -79,7 +79,7 @@ class _Engine:
     ) -> None:
         self._kernels, self._wanted, self._pace, self._reserve = kernels, wanted, seconds_per_byte, reserve
         self._room = [kernel.room for kernel in kernels]
-        self._found = Timetable()
+        self._table = Timetable()
         self._ends: dict[int, float] = {}
         self._idle_at = self._clock = 0.0
         self._loads = sorted((n for n, copy in enumerate(wanted) if copy.is_load), key=self._needed)
@@ -98,90 +98,92 @@ class _Engine:
         before = self._wanted[number].before
         return len(self._kernels) if before is None else before, number
 
-    def run(self, place: int) -> None:
-        """Run the kernel at `place`, with the copies that it waits for, and those that are made beside it."""
-        start = self._with_room(place)
-        for number in self._due.get(place, ()):
+    def run(self, position: int) -> None:
+        """Run the kernel at `position`, with the copies that it waits for, and those that are made beside it."""
+        start = self._with_room(position)
+        for number in self._due.get(position, ()):
             if number not in self._ends:
-                self._issue(number, place, start)
-        loads = (number for number in self._due.get(place, ()) if self._wanted[number].is_load)
+                self._issue(number, position, start)
+        loads = (number for number in self._due.get(position, ()) if self._wanted[number].is_load)
         start = max((start, *(self._ends[number] for number in loads)))
-        self._hold(place, start)
-        self._clock = start + self._kernels[place].seconds
-        while self._reserve is not None and self._idle_at < self._clock and (found := self._next(place)) is not None:
-            self._issue(found, place, start)
-        self._stores += self._ready.get(place, ())
+        self._hold(position, start)
+        self._clock = start + self._kernels[position].seconds
+        while (
+            self._reserve is not None and self._idle_at < self._clock and (chosen := self._next(position)) is not None
+        ):
+            self._issue(chosen, position, start)
+        self._stores += self._ready.get(position, ())
 
     def finish(self) -> Timetable:
         """Make the copies that are left, and return the timetable."""
         for number in list(self._stores):
             self._issue(number, len(self._kernels), self._clock)
-        return self._found
+        return self._table
 
-    def _with_room(self, place: int) -> float:
-        """Return when the stores that are not done leave room for the kernel at `place`; those in its way are made first."""
+    def _with_room(self, position: int) -> float:
+        """Return when the stores that are not done leave room for the kernel at `position`; those in its way are made first."""
         start = self._clock
         self._open = [(end, number) for end, number in self._open if end > start]
         taken = sum(self._wanted[number].size for _, number in self._open)
         taken += sum(self._wanted[number].size for number in self._stores)
-        while taken > self._room[place] or (self._reserve is None and self._stores):
+        while taken > self._room[position] or (self._reserve is None and self._stores):
             if not self._open:
-                self._issue(self._stores[0], place, start)
+                self._issue(self._stores[0], position, start)
             end, number = self._open.pop(0)
             start = max(start, end)
             taken -= self._wanted[number].size
         return start
 
-    def _hold(self, place: int, start: float) -> None:
-        """Take room beside the kernel at `place` for the stores that have not ended when it starts."""
+    def _hold(self, position: int, start: float) -> None:
+        """Take room beside the kernel at `position` for the stores that have not ended when it starts."""
         self._open = [(end, number) for end, number in self._open if end > start]
         for number in (*(number for _, number in self._open), *self._stores):
-            self._room[place] -= self._wanted[number].size
-            self._found.held[number] = place
+            self._room[position] -= self._wanted[number].size
+            self._table.held[number] = position
 
-    def _issue(self, number: int, place: int, earliest: float) -> None:
+    def _issue(self, number: int, position: int, earliest: float) -> None:
         copy = self._wanted[number]
         if copy.source is not None and copy.source not in self._ends:
-            self._issue(copy.source, place, earliest)
+            self._issue(copy.source, position, earliest)
         end = max(self._idle_at, earliest) + copy.copied * self._pace
         self._idle_at = self._ends[number] = end
-        self._found.copies.setdefault(place, []).append(number)
+        self._table.copies.setdefault(position, []).append(number)
         if not copy.is_load:
             self._stores.remove(number)
             insort(self._open, (end, number))
             return
         self._loads.remove(number)
-        for held in range(place, self._needed(number)[0]):
+        for held in range(position, self._needed(number)[0]):
             self._room[held] -= copy.size
 
-    def _next(self, place: int) -> int | None:
-        """Return the copy to make beside the kernel at `place`: a load for the next one, a store, or another load; None for none."""
-        load = self._next_load(place)
-        is_urgent = load is not None and self._wanted[load].before == place + 1
-        if self._stores and not (is_urgent and self._has_room_for_store(place + 1)):
+    def _next(self, position: int) -> int | None:
+        """Return the copy to make beside the kernel at `position`: a load for the next one, a store, or another load; None for none."""
+        load = self._next_load(position)
+        is_urgent = load is not None and self._wanted[load].before == position + 1
+        if self._stores and not (is_urgent and self._has_room_for_store(position + 1)):
             return self._stores[0]
         return load
 
-    def _has_room_for_store(self, place: int) -> bool:
-        """Return whether the first store may still run beside the kernel at `place`."""
-        return place < len(self._room) and self._room[place] >= self._wanted[self._stores[0]].size
+    def _has_room_for_store(self, position: int) -> bool:
+        """Return whether the first store may still run beside the kernel at `position`."""
+        return position < len(self._room) and self._room[position] >= self._wanted[self._stores[0]].size
 
-    def _next_load(self, place: int) -> int | None:
+    def _next_load(self, position: int) -> int | None:
         assert self._reserve is not None
-        room, seen = self._room[place] - self._reserve, place
+        room, seen = self._room[position] - self._reserve, position
         for number in self._loads[:_CANDIDATES]:
             size, before = self._wanted[number].size, self._needed(number)[0]
             room = min((room, *(self._room[held] - self._reserve for held in range(seen + 1, before))))
             seen = max(seen, before - 1)
             if room <= 0:
                 return None
-            if size <= room and self._can_start(number, place):
+            if size <= room and self._can_start(number, position):
                 return number
         return None
 
-    def _can_start(self, number: int, place: int) -> bool:
+    def _can_start(self, number: int, position: int) -> bool:
         copy = self._wanted[number]
-        return copy.after < place and (copy.source is None or copy.source in self._ends)
+        return copy.after < position and (copy.source is None or copy.source in self._ends)
 
 
 # Gives each buffer an offset in the memory that a movement chose for it.

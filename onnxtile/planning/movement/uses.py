@@ -1,7 +1,7 @@
 """The uses of the tensors of a schedule, from which the problem of movement follows.
 
 Every operand and result of a kernel is in the fast memory while it runs. A view and its source are one tensor here. A result that
-overwrites an operand, or an operand that lies in the result of a Concat, takes no bytes of its own beside that kernel.
+overwrites an operand takes no further bytes, nor does an operand that lies in the result of a Concat.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class CopyToWrite(NamedTuple):
 class MovementOrder:
     """A schedule with the copies to make, in values and nodes of one graph.
 
-    Before the node at a place of `nodes`, the `copies` of this place are made; those of the place behind the last node come at the end.
+    Before the node at a place of `nodes`, the `copies` of this place are made; those of the place after the last node come at the end.
     `outputs` are copied to the slow memory. The Slices in `parts` are copies. Nodes in `once` make constants, and read no copies.
     """
 
@@ -92,94 +92,94 @@ class _CopyWriter:
         self._stored: dict[ir.Value, ir.Value] = {}
         self._old_names: dict[ir.Value, str] = {}
         self._nodes: list[ir.Node] = []
-        self._found = WrittenCopies()
+        self._written = WrittenCopies()
         self._function = _function(model, COPY, "Identity", 1).name
 
     def write(self) -> WrittenCopies:
         graph, order, held, steps = self._model.graph, self._order, dict[str, int](), list[int]()
-        for place in range(len(order.nodes) + 1):
-            for copy in order.copies.get(place, ()):
-                source = self._make(copy, place)
+        for position in range(len(order.nodes) + 1):
+            for copy in order.copies.get(position, ()):
+                source = self._make(copy, position)
                 if copy.held is not None:
                     held[source] = copy.held
-            if place < len(order.nodes):
+            if position < len(order.nodes):
                 steps.append(len(self._nodes))
-                self._run(order.nodes[place], place)
-        self._found.held.update((name, steps[last]) for name, last in held.items())
+                self._run(order.nodes[position], position)
+        self._written.held.update((name, steps[last]) for name, last in held.items())
         graph.remove(list(graph))
         graph.extend(self._nodes)
-        return self._found
+        return self._written
 
-    def _run(self, node: ir.Node, place: int) -> None:
+    def _run(self, node: ir.Node, position: int) -> None:
         """Put the kernel `node` at its place, if it is no copy."""
         if node not in self._order.parts:
             if node not in self._order.once:
                 _read_copies(node, self._inside)
-            self._add(node, place)
+            self._add(node, position)
         for value in node.outputs:
             if value in self._order.outputs:
                 self._old_names[value] = value.name or ""
                 value.name = self._unique(value, self._fast)
 
-    def _make(self, copy: CopyToWrite, place: int) -> str:
+    def _make(self, copy: CopyToWrite, position: int) -> str:
         """Make a copy at its place; return the name of the tensor that it reads."""
         value = copy.value
         source = self._stored.get(value, value) if copy.is_load else self._inside.get(value, value)
         if copy.part is not None:
             _read_copies(copy.part, self._inside)
-            self._copy_part(copy.part, place)
+            self._copy_part(copy.part, position)
         elif copy.is_load:
-            self._inside[value] = self._copy(source, value, self._unique(value, self._fast), place)
+            self._inside[value] = self._copy(source, value, self._unique(value, self._fast), position)
         elif value in self._old_names:
-            self._hand_out(value, place)
+            self._hand_out(value, position)
         else:
-            self._stored[value] = made = self._copy(source, value, self._unique(value, self._slow), place)
-            self._found.stored[value.name or ""] = made.name or ""
-            self._found.slow.add(made.name or "")
+            self._stored[value] = stored = self._copy(source, value, self._unique(value, self._slow), position)
+            self._written.stored[value.name or ""] = stored.name or ""
+            self._written.slow.add(stored.name or "")
         return source.name or ""
 
-    def _copy_part(self, node: ir.Node, place: int) -> None:
+    def _copy_part(self, node: ir.Node, position: int) -> None:
         """Put a call of a function that copies a part in the place of a Slice."""
         operands, result = list(node.inputs), node.outputs[0]
         source = operands[0]
         assert source is not None
-        made = ir.Value(name=result.name, shape=result.shape, type=result.type)
-        made.metadata_props.update(result.metadata_props)
+        part = ir.Value(name=result.name, shape=result.shape, type=result.type)
+        part.metadata_props.update(result.metadata_props)
         function = add_part_function(self._model, len(operands))
-        call = ir.Node(keys.DOMAIN, function.name, operands, outputs=[made], name=node.name)
+        call = ir.Node(keys.DOMAIN, function.name, operands, outputs=[part], name=node.name)
         call.metadata_props.update(node.metadata_props)
         for number in range(len(operands)):
             node.replace_input_with(number, None)
-        self._inside[result] = made
-        self._found.origin[made] = result
-        self._found.tensor[made.name or ""] = source.name or ""
-        self._add(call, place)
+        self._inside[result] = part
+        self._written.origin[part] = result
+        self._written.tensor[part.name or ""] = source.name or ""
+        self._add(call, position)
 
-    def _add(self, node: ir.Node, place: int) -> None:
+    def _add(self, node: ir.Node, position: int) -> None:
         self._nodes.append(node)
-        self._found.places.append(place)
+        self._written.places.append(position)
 
-    def _hand_out(self, value: ir.Value, place: int) -> None:
+    def _hand_out(self, value: ir.Value, position: int) -> None:
         """Give the old name of the output `value` to a copy of it, which is the output."""
         name, outputs = self._old_names[value], self._model.graph.outputs
         places = [number for number, output in enumerate(outputs) if output is value]
-        copy = self._copy(value, value, name, place)
+        copy = self._copy(value, value, name, position)
         copy.metadata_props.update(value.metadata_props)
         for number in places:
             outputs[number] = copy
         # A constant is copied to the fast memory from where it is.
         if value.producer() not in self._order.once:
             self._stored[value] = copy
-        self._found.slow.add(name)
+        self._written.slow.add(name)
 
-    def _copy(self, source: ir.Value, origin: ir.Value, name: str, place: int) -> ir.Value:
+    def _copy(self, source: ir.Value, origin: ir.Value, name: str, position: int) -> ir.Value:
         copy = ir.Value(name=name, shape=origin.shape, type=origin.type)
         function = self._function
         if self._shapes.dtype(origin) in _FEW_BITS:
             function = _function(self._model, f"{COPY}Bits", "CastLike", 1).name
-        self._add(ir.Node(keys.DOMAIN, function, [source], outputs=[copy], name=f"{COPY}/{name}"), place)
-        self._found.origin[copy] = origin
-        self._found.tensor[name] = self._old_names.get(origin, origin.name or "")
+        self._add(ir.Node(keys.DOMAIN, function, [source], outputs=[copy], name=f"{COPY}/{name}"), position)
+        self._written.origin[copy] = origin
+        self._written.tensor[name] = self._old_names.get(origin, origin.name or "")
         return copy
 
     def _unique(self, value: ir.Value, memory: str) -> str:
@@ -196,11 +196,11 @@ def _read_copies(node: ir.Node, copies: Mapping[ir.Value, ir.Value]) -> None:
     """Let `node` and its bodies read the `copies` of values."""
     if not any(value in copies for value in dependencies(node)):
         return
-    for one in (node, *_inner_nodes(node)):
-        for number, value in enumerate(one.inputs):
+    for reader in (node, *_inner_nodes(node)):
+        for number, value in enumerate(reader.inputs):
             if value is not None and value in copies:
-                one.replace_input_with(number, copies[value])
-        for body in bodies_of(one):
+                reader.replace_input_with(number, copies[value])
+        for body in bodies_of(reader):
             for number, value in enumerate(body.graph.outputs):
                 if value in copies:
                     body.graph.outputs[number] = copies[value]
@@ -258,8 +258,8 @@ class Residence:
     @classmethod
     def of(cls, pins: Pins, fast: str, slow: str, lasting: Iterable[str] = ()) -> Residence:
         """Return the residence that `pins` ask for, in the memories with these names; `lasting` inputs are not overwritten."""
-        stay = frozenset(name for name, place in pins.places.items() if place == fast)
-        leave = frozenset(name for name, place in pins.places.items() if place == slow)
+        stay = frozenset(name for name, memory in pins.places.items() if memory == fast)
+        leave = frozenset(name for name, memory in pins.places.items() if memory == slow)
         return cls(stay, leave, leave | (pins.kept - stay), pins.kept.union(lasting) & stay)
 
 
@@ -283,8 +283,8 @@ def moved_pins(pins: Pins, residence: Residence, written: WrittenCopies) -> Pins
     if not pins.names:
         return NO_PINS
 
-    def named(found: Iterable[str]) -> dict[str, str]:
-        return {name: written.stored.get(name, name) if name in residence.stored else name for name in found}
+    def named(names: Iterable[str]) -> dict[str, str]:
+        return {name: written.stored.get(name, name) if name in residence.stored else name for name in names}
 
     def of(wanted: Mapping[str, str]) -> dict[str, str]:
         return {new: wanted[old] for old, new in named(wanted).items()}
@@ -351,8 +351,8 @@ class TensorUses:
         """The kernels that run in each inference, with their places in the schedule."""
         kernels = self.graph.kernels
         return {
-            number: place
-            for place, number in enumerate(self.layout.schedule.order)
+            number: position
+            for position, number in enumerate(self.layout.schedule.order)
             if not kernels[number].is_constant or any(map(self._is_made, kernels[number].makes))
         }
 
@@ -397,15 +397,15 @@ class TensorUses:
     def outputs(self) -> frozenset[int]:
         """The outputs of the graph that kernels make, that have bytes, and that do not stay in the fast memory."""
         graph = self.graph
-        made = (t for t in graph.outputs if graph.tensors[t].role == ARENA and graph.makers[t] != NONE)
-        return frozenset(t for t in made if self.bytes(t) and self.name(t) not in self.residence.stay)
+        outputs = (t for t in graph.outputs if graph.tensors[t].role == ARENA and graph.makers[t] != NONE)
+        return frozenset(t for t in outputs if self.bytes(t) and self.name(t) not in self.residence.stay)
 
     @cached_property
     def stored(self) -> dict[int, int]:
         """The tensors that are copied to the slow memory because they have a place there, each with the place of its kernel."""
-        found = {t: place for number, place in self.kernels.items() for t in self.graph.kernels[number].makes}
-        wanted = ((t, place) for t, place in found.items() if self.name(t) in self.residence.stored)
-        return {t: place for t, place in wanted if self.bytes(t) and t not in self.outputs}
+        positions = {t: position for number, position in self.kernels.items() for t in self.graph.kernels[number].makes}
+        wanted = ((t, position) for t, position in positions.items() if self.name(t) in self.residence.stored)
+        return {t: position for t, position in wanted if self.bytes(t) and t not in self.outputs}
 
     @cached_property
     def weights(self) -> dict[int, None]:
@@ -422,13 +422,13 @@ class TensorUses:
     @cached_property
     def _root(self) -> dict[int, int]:
         """The tensor that stands for all views of it, by tensor."""
-        found: dict[int, int] = {}
+        roots: dict[int, int] = {}
         for tensor in filter(self._is_made, self.layout.sharing.alias_sets.of):
             views = (a.operand for a in self.layout.sharing.shares.get(tensor, ()) if a.kind == "view")
-            source = next((source for source in views if source in found), None)
-            found[tensor] = tensor if source is None else found[source]
-        found.update((weight, weight) for weight in self.weights)
-        return found
+            source = next((source for source in views if source in roots), None)
+            roots[tensor] = tensor if source is None else roots[source]
+        roots.update((weight, weight) for weight in self.weights)
+        return roots
 
     @cached_property
     def touched(self) -> dict[int, tuple[int, ...]]:
@@ -452,33 +452,33 @@ class TensorUses:
     @cached_property
     def reads(self) -> dict[int, list[int]]:
         """The places of the kernels that read each tensor."""
-        found: dict[int, list[int]] = {}
-        for number, place in self.kernels.items():
+        reads: dict[int, list[int]] = {}
+        for number, position in self.kernels.items():
             for tensor in self._read(number):
                 if tensor in self._root:
-                    found.setdefault(tensor, []).append(place)
-        return found
+                    reads.setdefault(tensor, []).append(position)
+        return reads
 
     @cached_property
     def _uses(self) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {}
-        for number, place in self.kernels.items():
+        uses: dict[int, list[int]] = {}
+        for number, position in self.kernels.items():
             for root in dict.fromkeys(self._root[tensor] for tensor in self.touched[number]):
-                found.setdefault(root, []).append(place)
-        return found
+                uses.setdefault(root, []).append(position)
+        return uses
 
-    def next_use(self, tensor: int, place: int) -> int | None:
-        """Return the place of the first kernel after `place` that touches `tensor` or a view of it; None for none."""
+    def next_use(self, tensor: int, position: int) -> int | None:
+        """Return the place of the first kernel after `position` that touches `tensor` or a view of it; None for none."""
         uses = self._uses.get(self._root.get(tensor, tensor), [])
-        at = bisect_right(uses, place)
+        at = bisect_right(uses, position)
         return uses[at] if at < len(uses) else None
 
     @cached_property
     def _members(self) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {}
+        members: dict[int, list[int]] = {}
         for tensor, root in self._root.items():
-            found.setdefault(root, []).append(tensor)
-        return found
+            members.setdefault(root, []).append(tensor)
+        return members
 
     @cached_property
     def gaps(self) -> tuple[GapOfTensor, ...]:
@@ -501,15 +501,15 @@ class TensorUses:
     @cached_property
     def _waiting(self) -> tuple[int, ...]:
         """The bytes in each step of tensors that stay in the fast memory, and that its kernel does not touch."""
-        found = [0] * len(self.layout.schedule.order)
+        waiting = [0] * len(self.layout.schedule.order)
         for root in filter(self._stays, self._uses):
             uses, members = self._uses[root], self._members[root]
             is_held = any(self.name(tensor) in self.residence.held for tensor in members)
             first = 0 if is_held or not set(self.graph.inputs).isdisjoint(members) else uses[0]
-            last = len(found) if is_held or not set(self.graph.outputs).isdisjoint(members) else uses[-1]
-            for place in set(range(first, last)) - set(uses):
-                found[place] += align(self.bytes(root), self.layout.alignment)
-        return tuple(found)
+            last = len(waiting) if is_held or not set(self.graph.outputs).isdisjoint(members) else uses[-1]
+            for position in set(range(first, last)) - set(uses):
+                waiting[position] += align(self.bytes(root), self.layout.alignment)
+        return tuple(waiting)
 
     @cached_property
     def _stores(self) -> dict[tuple[int, ...], int]:
@@ -517,11 +517,11 @@ class TensorUses:
 
     def _gaps(self, root: int, uses: list[int]) -> Iterator[GapOfTensor]:
         size = align(self.bytes(root), self.layout.alignment)
-        made = {tensor: self.kernels.get(self.graph.makers[tensor], -1) for tensor in self._members[root]}
+        born_at = {tensor: self.kernels.get(self.graph.makers[tensor], -1) for tensor in self._members[root]}
         for before, after in itertools.pairwise(uses) if size else ():
             if after == before + 1:
                 continue
-            live = tuple(t for t in made if made[t] <= before and self.reads.get(t, [-1])[-1] >= after)
+            live = tuple(t for t in born_at if born_at[t] <= before and self.reads.get(t, [-1])[-1] >= after)
             if not live:
                 continue
             new = tuple(tensor for tensor in live if not self.is_backed(tensor))
@@ -537,8 +537,8 @@ class TensorUses:
     def needs(self) -> tuple[int, ...]:
         """The bytes of the operands, results and workspaces of each kernel of the schedule, and of tensors that stay meanwhile."""
         unit, alias_sets = self.layout.alignment, self.layout.sharing.alias_sets.of
-        found = list(self._waiting)
-        for number, place in self.kernels.items():
+        needs = list(self._waiting)
+        for number, position in self.kernels.items():
             spans: dict[tuple[bool, int], list[tuple[int, int]]] = {}
             for tensor in self.touched[number]:
                 # A weight that is an output is copied from the constants, beside its bytes in the arena.
@@ -546,11 +546,11 @@ class TensorUses:
                 start = 0 if alias_set is None else alias_set.start(tensor)
                 held = spans.setdefault((alias_set is None, tensor if alias_set is None else alias_set.owner), [])
                 held.append((start, start + self.bytes(tensor)))
-            found[place] += sum(_covered(of_one, unit) for of_one in spans.values())
+            needs[position] += sum(_covered(of_one, unit) for of_one in spans.values())
         for workspace in self.layout.workspaces:
-            for place in range(workspace.buffer.lower, workspace.buffer.upper):
-                found[place] += align(workspace.buffer.size, unit)
-        return tuple(found)
+            for position in range(workspace.buffer.lower, workspace.buffer.upper):
+                needs[position] += align(workspace.buffer.size, unit)
+        return tuple(needs)
 
     @property
     def forced(self) -> int:
@@ -568,19 +568,21 @@ class TensorUses:
 
     def problem(self, capacity: int) -> MovementProblem:
         """Return the problem for a fast memory of `capacity` bytes. Raises Infeasible where a kernel needs more."""
-        over = [place for place, need in enumerate(self.needs) if need > capacity]
+        over = [position for position, need in enumerate(self.needs) if need > capacity]
         if over:
-            raise self._too_large(max(over, key=lambda place: (self.needs[place], -place)), len(over), capacity)
-        gaps = tuple(one.gap for one in self.gaps)
+            raise self._too_large(
+                max(over, key=lambda position: (self.needs[position], -position)), len(over), capacity
+            )
+        gaps = tuple(entry.gap for entry in self.gaps)
         stores = tuple(max(map(self.bytes, tensors)) for tensors in self._stores)
         return MovementProblem(tuple(capacity - need for need in self.needs), gaps, stores)
 
-    def _too_large(self, place: int, count: int, capacity: int) -> Infeasible:
-        kernel = self.graph.kernels[self.layout.schedule.order[place]]
+    def _too_large(self, position: int, count: int, capacity: int) -> Infeasible:
+        kernel = self.graph.kernels[self.layout.schedule.order[position]]
         more = f", and {count - 1:,} more operators need too many" if count > 1 else ""
         return Infeasible(
-            f"the operator {kernel.name!r} ({kernel.operator}) needs {self.needs[place]:,} bytes for its operands and results, more than "
-            f"the {capacity:,} bytes of the fast memory{more}",
+            f"the operator {kernel.name!r} ({kernel.operator}) needs {self.needs[position]:,} bytes for its operands and results, "
+            f"more than the {capacity:,} bytes of the fast memory{more}",
             hint="onnxtile fit cuts operators into smaller ones",
         )
 

@@ -37,10 +37,10 @@ _DIGITS = 30
 def read_problem(text: str, *, alignment: int = 1) -> Problem:
     """Return the problem in `text`; unknown columns are ignored.
 
-    The optional columns "alignment", "moved" (bytes read and written in a run), "pin" (the offset that it must have, in bytes) and "memory"
-    (the name of the one that it must be in) apply to one buffer. Rows with a name in "part_of" are
-    the parts of one buffer with that name, from its byte "start" on. Raises UsageError with the line for a missing or repeated column, a
-    cell that is not a whole number, a repeated id, a negative size, or an empty live range.
+    These optional columns apply to one buffer: "alignment", "moved" (bytes read and written in a run), "pin" (the offset that it must have,
+    in bytes), and "memory" (the name of the memory that it must be in). Rows with a name in "part_of" are the parts of one buffer with that
+    name, and begin at its byte "start". Raises UsageError, with the line, for a missing or repeated column, or a cell that is not a whole
+    number. It does so, too, for a repeated id, a negative size, or an empty live range.
     """
     text = text.removeprefix("\ufeff")
     buffers = _plain(_rows(text))
@@ -119,8 +119,8 @@ def _read(rows: Reader) -> tuple[Buffer, ...]:
             raise UsageError(f"line {rows.line_num}: the id {buffer.name!r} is repeated")
         buffers[buffer.name] = buffer
     parts = {part.name for of_whole in wholes.values() for part in of_whole}
-    found = [buffer for buffer in buffers.values() if buffer.name not in parts]
-    return (*found, *(_whole(name, of_whole) for name, of_whole in wholes.items()))
+    others = [buffer for buffer in buffers.values() if buffer.name not in parts]
+    return (*others, *(_whole(name, of_whole) for name, of_whole in wholes.items()))
 
 
 def _moved_to_start(part: Buffer, cells: dict[str, str], line: int) -> Buffer:
@@ -157,17 +157,24 @@ def _buffer(row: dict[str, str], line: int, is_last: bool) -> Buffer:
         raise UsageError(f"line {line}: the id is empty")
     lower, upper, size = (_number(row, name, line) for name in _NEEDED[1:])
     upper += is_last
-    own = {name: _number(row, name, line) for name in _OWN if row.get(name, "").strip()}
+    numbers = {name: _number(row, name, line) for name in _OWN if row.get(name, "").strip()}
     if lower < 0 or upper > _MOST:
         raise UsageError(f"line {line}: steps must be between 0 and {_MOST:,}")
     try:
         memory = row.get(_MEMORY, "").strip() or None
-        pin = own.get("pin")
+        pin = numbers.get("pin")
         return Buffer(
-            text_of(row["id"]), size, lower, upper, own.get("alignment"), own.get("moved"), pin=pin, memory=memory
+            text_of(row["id"]),
+            size,
+            lower,
+            upper,
+            numbers.get("alignment"),
+            numbers.get("moved"),
+            pin=pin,
+            memory=memory,
         )
     except UsageError as error:
-        raise UsageError(f"line {line}: {error}") from error
+        raise UsageError(f"line {line}: {error.message}") from error
 
 
 def _number(row: dict[str, str], name: str, line: int) -> int:

@@ -24,9 +24,9 @@ from onnxtile.system.text import whole
 class Effort:
     """The budget of a planner.
 
-    `steps` are for an arena smaller than the best one found so far, `fitting` steps for one that fits the capacity while none does, and
-    `closing` steps for one that is near to the lower bound while none is. A step is a look at a buffer: a million take a fifth of a second,
-    a hundredth with numba. `seconds`, if given, end each search. `progress` receives the steps or seconds used.
+    `steps` are for an arena smaller than the best one found so far. `fitting` steps are for one that fits the capacity while none does.
+    `closing` steps are for one that is near to the lower bound while none is. A step is a look at a buffer: a million take a fifth of a
+    second, a hundredth with numba. `seconds`, if given, end each search. `progress` receives the steps or seconds used.
     """
 
     steps: int
@@ -171,8 +171,8 @@ def is_kept(module: ModuleType, name: str) -> bool:
 def function(module: ModuleType, name: str, *, allocates: bool = True) -> Any:
     """Return the function `name` of `module`, compiled with all functions of the module at its first call, which takes seconds.
 
-    numba keeps the result beside the source. For functions that `allocates` nothing, numba need not count references; that would double the
-    time of functions with very many arrays.
+    numba keeps the result beside the source. Where the function allocates nothing, numba counts no references, which would double the time
+    of functions with very many arrays.
     """
     numba: Any = importlib.import_module("numba")
     _drop_stale(module)

@@ -65,12 +65,12 @@ class EjectionSearch:
         while left > 0 and budget.is_left and (high - low) * _FINE > problem.lower_bound:
             is_wanted = capacity is not None and low <= capacity < high
             target = capacity if is_wanted and capacity is not None else (low + high) // 2
-            found, moves = self._below(target, best, left if is_wanted else -(-left // 2), budget)
+            lower, moves = self._below(target, best, left if is_wanted else -(-left // 2), budget)
             left -= moves
-            if found is None:
+            if lower is None:
                 low = target + 1
             else:
-                best, high = found, size_of(problem, found)
+                best, high = lower, size_of(problem, lower)
         return best
 
     def _below(
@@ -83,24 +83,24 @@ class EjectionSearch:
         waiting = sorted(np.flatnonzero(~is_placed).tolist(), key=self._worth.__getitem__)
         moves = 0
         while waiting and moves < most and budget.is_left:
-            one = waiting.pop()
-            near = self._conflicts(one)
+            buffer = waiting.pop()
+            near = self._conflicts(buffer)
             budget.take(STEPS_OF_A_MOVE + len(near.owner) // 20)
             moves += 1
-            found = self._place(one, near, target, offsets, is_placed, tries, generator)
-            if found is None:
+            placement = self._place(buffer, near, target, offsets, is_placed, tries, generator)
+            if placement is None:
                 return None, moves
-            offsets[one], ejected = found
-            is_placed[one] = True
+            offsets[buffer], ejected = placement
+            is_placed[buffer] = True
             is_placed[ejected] = False
             if ejected:
-                tries[one] += 1
+                tries[buffer] += 1
                 waiting += sorted(ejected, key=self._worth.__getitem__)
         return (None if waiting else tuple(offsets.tolist())), moves
 
     def _place(
         self,
-        one: int,
+        buffer: int,
         near: PartConflicts,
         target: int,
         offsets: Ints,
@@ -109,7 +109,7 @@ class EjectionSearch:
         generator: random.Random,
     ) -> tuple[int, list[int]] | None:
         """Return the offset of a buffer that ejects the buffers of the least worth, and these buffers; None where it has none."""
-        unit, last = int(self._units[one]), target - int(self._sizes[one])
+        unit, last = int(self._units[buffer]), target - int(self._sizes[buffer])
         if last < 0:
             return None
         kept = is_placed[near.owner]
@@ -123,17 +123,17 @@ class EjectionSearch:
         offset = int(choices[least[int(generator.random() * len(least))]])
         return offset, np.unique(owner[(low < offset) & (offset < high)]).tolist()
 
-    def _conflicts(self, one: int) -> PartConflicts:
-        if one not in self._known:
-            parts, found = self._problem.parts, []
-            for part in range(parts.first[one], parts.first[one + 1]):
+    def _conflicts(self, buffer: int) -> PartConflicts:
+        if buffer not in self._known:
+            parts, bounds = self._problem.parts, []
+            for part in range(parts.first[buffer], parts.first[buffer + 1]):
                 near = self._index.met(parts.lower[part], parts.upper[part])
-                near = near[parts.owner[near] != one]
-                found.append(
+                near = near[parts.owner[near] != buffer]
+                bounds.append(
                     (parts.owner[near], parts.start[near] - parts.end[part], parts.end[near] - parts.start[part])
                 )
-            self._known[one] = PartConflicts(*map(np.concatenate, zip(*found, strict=True)))
-        return self._known[one]
+            self._known[buffer] = PartConflicts(*map(np.concatenate, zip(*bounds, strict=True)))
+        return self._known[buffer]
 
 
 def _overlapping(choices: Ints, low: Ints, high: Ints, worth: Ints) -> Ints:
@@ -141,11 +141,11 @@ def _overlapping(choices: Ints, low: Ints, high: Ints, worth: Ints) -> Ints:
     by_low, by_high = np.argsort(low), np.argsort(high)
     begun = np.concatenate(([0], np.cumsum(worth[by_low])))
     ended = np.concatenate(([0], np.cumsum(worth[by_high])))
-    found: Ints = (
+    sums: Ints = (
         begun[np.searchsorted(low[by_low], choices, side="left")]
         - ended[np.searchsorted(high[by_high], choices, side="right")]
     )
-    return found
+    return sums
 
 
 # The order in which buffers are put upon each other, so that an arena is small at several sizes of its buffers at once.
@@ -195,9 +195,9 @@ class Stacking:
         """Return the buffers from below to above: the best order found, from that of `offsets` on, which keeps the limit."""
         stacked = _Stacked(self)
         given = stacked.tried(tuple(np.argsort(np.array(offsets), kind="stable").tolist()))
-        best = min((given, *map(stacked.tried, self._orders())), key=lambda one: one.worth)
-        found = stacked.improved(best)
-        return list((found if found.sizes[0] <= self.limit else given).order)
+        best = min((given, *map(stacked.tried, self._orders())), key=lambda trial: trial.worth)
+        improved = stacked.improved(best)
+        return list((improved if improved.sizes[0] <= self.limit else given).order)
 
     def _orders(self) -> Iterator[tuple[int, ...]]:
         """Yield the orders of plans at single points."""
@@ -248,12 +248,12 @@ class _Stacked:
     def highest(self, order: Sequence[int]) -> Ints:
         """Return the highest offset of each buffer at the first point, where those above it still end below the limit."""
         roof = np.full(max(self._end, default=0), self._limit, np.int64)
-        found = np.zeros(len(order), np.int64)
+        offsets = np.zeros(len(order), np.int64)
         for i in reversed(order):
             above = roof[self._begin[i] : self._end[i]]
-            found[i] = (above.min() - self._footprints[i, 0]) // self._units[i] * self._units[i]
-            above[:] = found[i]
-        return found
+            offsets[i] = (above.min() - self._footprints[i, 0]) // self._units[i] * self._units[i]
+            above[:] = offsets[i]
+        return offsets
 
     def improved(self, best: _Tried) -> _Tried:
         """Return the best order that keeps the limit, by simulated annealing: buffers that lie below the top at a point are moved.
@@ -261,23 +261,23 @@ class _Stacked:
         It is `best` where none keeps the limit.
         """
         random = Random(0)
-        present, found = best, best
+        present, kept = best, best
         for turn in range(self._turns):
-            if found.sizes[0] <= self._limit and found.worth <= _LEAST:
+            if kept.sizes[0] <= self._limit and kept.worth <= _LEAST:
                 break
             heat = _HEAT * (1 - turn / self._turns) + 1e-4
             ratios = present.sizes / self._peaks
             point = int(ratios.argmax()) if random.random() < 0.5 else int(random.random() * len(ratios))
             chain = self._chain(present, point)
             buffer = chain[int(random.random() * len(chain))]
-            rest = [one for one in present.order if one != buffer]
-            place = int(random.random() * (len(rest) + 1))
-            moved = self.tried((*rest[:place], buffer, *rest[place:]))
+            rest = [member for member in present.order if member != buffer]
+            position = int(random.random() * (len(rest) + 1))
+            moved = self.tried((*rest[:position], buffer, *rest[position:]))
             if moved.worth < present.worth or random.random() < math.exp((present.worth - moved.worth) / heat):
                 present = moved
-            if moved.sizes[0] <= self._limit and (found.sizes[0] > self._limit or moved.worth < found.worth):
-                found = moved
-        return found
+            if moved.sizes[0] <= self._limit and (kept.sizes[0] > self._limit or moved.worth < kept.worth):
+                kept = moved
+        return kept
 
     def _chain(self, tried: _Tried, point: int) -> list[int]:
         """Return the buffers that lie upon each other up to the top at `point`, the highest first."""

@@ -32,8 +32,8 @@ class LiveIndex:
         """Return the numbers of the live ranges that overlap the steps from `lower` to `upper`."""
         first = int(np.searchsorted(self._latest, lower, side="right"))
         last = int(np.searchsorted(self._births, upper, side="left"))
-        found: Ints = self._order[first:last][self._deaths[first:last] > lower]
-        return found
+        numbers: Ints = self._order[first:last][self._deaths[first:last] > lower]
+        return numbers
 
 
 class ConflictIndex:

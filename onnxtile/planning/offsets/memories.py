@@ -97,9 +97,9 @@ def allocate(problem: Problem, memories: Sequence[Memory], planner: Planner, eff
     """Give each buffer of `problem` (whose own capacity is ignored) a memory, and an offset in it.
 
     If all buffers fit the first memory, they lie there. Otherwise it takes those that move the most bytes for their size, up to its
-    capacity, and the next takes the rest in the same way. A buffer that names its memory is in that one. Raises OverCapacity (an
-    Infeasible) where the rest exceeds the last memory. Raises UsageError for two memories of one name, one after a memory without a
-    limit, a buffer of another memory, or pins that no plan can have.
+    capacity. The next memory takes the rest in the same way. A buffer that names its memory is in that one. Raises OverCapacity (an
+    Infeasible) where the rest exceeds the last memory. Raises UsageError for two memories of one name, or one after a memory without
+    a limit. It does so, too, for a buffer of another memory, or pins that no plan can have.
     """
     _require_sense(memories)
     _require_places(problem, memories)

@@ -92,8 +92,8 @@ class Problem:
     of the graph needs both at the same time. The buffers named in `clique` are pairwise in conflict for either reason, so the sum of
     their bytes is a lower bound. A buffer with a pin has that offset.
 
-    Raises UsageError for two buffers of one name, a negative capacity, an alignment that is not a power of two, a conflict of an unknown
-    buffer, conflicts together with outlines, or a pin that is not aligned or leaves the capacity.
+    Raises UsageError for two buffers of one name, a negative capacity, or an alignment that is not a power of two. It does so, too, for a
+    conflict of an unknown buffer, conflicts together with outlines, or a pin that is not aligned or leaves the capacity.
     """
 
     buffers: tuple[Buffer, ...]
@@ -175,23 +175,23 @@ class Problem:
         pinned = [self.buffers[i] for i in self.pinned]
         conflicts = {frozenset(pair) for pair in self.conflicts}
         near: list[Buffer] = []
-        for other in sorted(pinned, key=lambda b: (b.pin or 0, b.name)):
-            near = [b for b in near if (b.pin or 0) + b.size > (other.pin or 0)]
-            for one in near:
-                in_conflict = frozenset((one.name, other.name)) in conflicts
-                if one.memory == other.memory and self._collide(one, other, in_conflict):
-                    return one, other
-            near.append(other)
+        for second in sorted(pinned, key=lambda b: (b.pin or 0, b.name)):
+            near = [b for b in near if (b.pin or 0) + b.size > (second.pin or 0)]
+            for first in near:
+                in_conflict = frozenset((first.name, second.name)) in conflicts
+                if first.memory == second.memory and self._collide(first, second, in_conflict):
+                    return first, second
+            near.append(second)
         return None
 
-    def _collide(self, one: Buffer, other: Buffer, in_conflict: bool) -> bool:
+    def _collide(self, first: Buffer, second: Buffer, in_conflict: bool) -> bool:
         """Return whether parts of two buffers with pins have a byte and a step in common; bytes alone where they are `in_conflict`."""
         parts = [
             [
                 (p.start + (b.pin or 0), p.end + (b.pin or 0), p.lower, p.upper)
                 for p in rounded(b.live_parts, self.granule)
             ]
-            for b in (one, other)
+            for b in (first, second)
         ]
         return any(
             a[0] < b[1] and b[0] < a[1] and (in_conflict or (a[2] < b[3] and b[2] < a[3]))
@@ -217,10 +217,10 @@ class Problem:
             count = len(self.buffers)
             ends = np.array(self.footprints, np.int64)
             return PartTable(np.arange(count + 1), np.arange(count), np.zeros(count, np.int64), ends, lower, upper)
-        found = [rounded(buffer.live_parts, self.granule) for buffer in self.buffers]
-        table = np.array([part for parts in found for part in parts], np.int64).reshape(-1, 4)
-        first = np.cumsum([0, *map(len, found)])
-        return PartTable(first, np.repeat(np.arange(len(found)), np.diff(first)), *table.T)
+        parts_of = [rounded(buffer.live_parts, self.granule) for buffer in self.buffers]
+        table = np.array([part for parts in parts_of for part in parts], np.int64).reshape(-1, 4)
+        first = np.cumsum([0, *map(len, parts_of)])
+        return PartTable(first, np.repeat(np.arange(len(parts_of)), np.diff(first)), *table.T)
 
     @cached_property
     def extra_conflicts(self) -> Mapping[int, tuple[int, ...]]:
@@ -230,14 +230,14 @@ class Problem:
         at = {buffer.name: i for i, buffer in enumerate(self.buffers)}
         pairs = np.fromiter(map(at.__getitem__, chain.from_iterable(self.conflicts)), np.int64).reshape(-1, 2)
         lower, upper = self.live_ranges
-        one, other = pairs.T
-        apart = pairs[(upper[one] <= lower[other]) | (upper[other] <= lower[one])]
+        first, second = pairs.T
+        apart = pairs[(upper[first] <= lower[second]) | (upper[second] <= lower[first])]
         # Both directions, sorted, each once: as single numbers, which numpy sorts fastest.
         count = len(self.buffers)
         both = np.unique(np.concatenate((apart[:, 0] * count + apart[:, 1], apart[:, 1] * count + apart[:, 0])))
         owners, starts = np.unique(both // count, return_index=True)
         others = np.split(both % count, starts[1:])
-        return {owner: tuple(found.tolist()) for owner, found in zip(owners.tolist(), others, strict=False)}
+        return {owner: tuple(numbers.tolist()) for owner, numbers in zip(owners.tolist(), others, strict=False)}
 
     @cached_property
     def live_ranges(self) -> tuple[Ints, Ints]:
@@ -337,8 +337,8 @@ def size_of(problem: Problem, offsets: Sequence[int]) -> int:
 class PinOverlap(UsageError):
     """Two buffers that are live together have pins that give them the same bytes."""
 
-    def __init__(self, one: Buffer, other: Buffer) -> None:
-        pins = " and ".join(f"{b.name!r} at {b.pin:,} ({b.size:,} bytes)" for b in (one, other))
+    def __init__(self, first: Buffer, second: Buffer) -> None:
+        pins = " and ".join(f"{b.name!r} at {b.pin:,} ({b.size:,} bytes)" for b in (first, second))
         super().__init__(f"the pins of two tensors that are live together overlap: {pins}")
 
 

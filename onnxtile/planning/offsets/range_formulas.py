@@ -88,8 +88,8 @@ class RangeFormulas:
         stacking = Stacking(problem, np.array(footprints, np.int64), limit)
         order = stacking.best([self._offsets[buffer.name] for buffer in self._buffers])
         highest = stacking.highest(order)
-        found = self._placed([self._buffers[i] for i in order], [int(highest[i]) for i in order], limit)
-        return found if found is not None and found.size.at(self._points[0]) <= limit else None
+        offsets = self._placed([self._buffers[i] for i in order], [int(highest[i]) for i in order], limit)
+        return offsets if offsets is not None and offsets.size.at(self._points[0]) <= limit else None
 
     def _placed(self, buffers: Sequence[Buffer], highest: Sequence[int], limit: int) -> ScaledOffsets | None:
         """Return the offsets of buffers from below to above; None where their formulas cannot be short.
@@ -99,7 +99,7 @@ class RangeFormulas:
         short = _Shortened(self._points, self._ranges).of
         first = sorted({buffer.lower for buffer in buffers})
         tops: list[frozenset[SizeFormula]] = [_NOTHING] * len(first)
-        found: dict[str, SizePieces] = {}
+        pieces: dict[str, SizePieces] = {}
         for buffer, most in zip(buffers, highest, strict=True):
             begin, end = bisect_left(first, buffer.lower), bisect_left(first, buffer.upper)
             unit, ends = self._problem.alignment_of(buffer), frozenset().union(*set(tops[begin:end]))
@@ -108,11 +108,11 @@ class RangeFormulas:
             below = short(self._largest(ends), most)
             if below is None:
                 return None
-            found[buffer.name] = SizePieces.of(below)
+            pieces[buffer.name] = SizePieces.of(below)
             footprint = self._footprints[buffer.name]
             tops[begin:end] = [frozenset(offset + footprint for offset in below)] * (end - begin)
         size = short(self._largest(frozenset().union(*set(tops))), limit)
-        return None if size is None else ScaledOffsets(found, SizePieces.of(size))
+        return None if size is None else ScaledOffsets(pieces, SizePieces.of(size))
 
     def _pieces(self, formulas: Iterable[SizeFormula]) -> SizePieces:
         return SizePieces.of(self._largest(frozenset(formulas)))
@@ -139,9 +139,9 @@ class RangeFormulas:
         if formulas not in self._known:
             kept: list[SizeFormula] = []
             # The largest at the largest sizes come first, so that few are compared with many.
-            for one in sorted(formulas, key=lambda f: (-self._most(f), str(f))):
-                if not any(self._covers(other, one) for other in kept):
-                    kept.append(one)
+            for formula in sorted(formulas, key=lambda f: (-self._most(f), str(f))):
+                if not any(self._covers(other, formula) for other in kept):
+                    kept.append(formula)
             self._known[formulas] = frozenset(kept)
         return self._known[formulas]
 
@@ -166,7 +166,7 @@ class _Shortened:
         known = [value for value in values if value is not None]
         if len(known) < len(values):
             return None
-        places = {product: place for place, product in enumerate(products)}
+        places = {product: column for column, product in enumerate(products)}
         times = np.zeros((len(formulas), len(products)), np.int64)
         for row, formula in enumerate(sorted(formulas, key=str)):
             for product, coefficient in formula.terms:
@@ -220,11 +220,11 @@ def sample_sizes(ranges: SizeRanges) -> list[dict[str, int]]:
     between = [{name: low + (high - low) // part for name, (low, high) in ranges.items()} for part in (2, 7, 31)]
     mixed = [
         {
-            name: low + round((high - low) * _PARTS[(place * 3 + start) % len(_PARTS)])
-            for place, (name, (low, high)) in enumerate(ranges.items())
+            name: low + round((high - low) * _PARTS[(number * 3 + start) % len(_PARTS)])
+            for number, (name, (low, high)) in enumerate(ranges.items())
         }
         for start in range(len(_PARTS))
     ]
     single = [{**most, name: other[name]} for name in ranges for most, other in ((least, largest), (largest, least))]
-    found = [largest, least, *between, *single, *mixed]
-    return [sizes for place, sizes in enumerate(found) if sizes not in found[:place]]
+    all_sizes = [largest, least, *between, *single, *mixed]
+    return [sizes for number, sizes in enumerate(all_sizes) if sizes not in all_sizes[:number]]

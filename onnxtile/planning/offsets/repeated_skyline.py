@@ -77,14 +77,14 @@ def fillings(problem: Problem, steps: int) -> Iterator[list[int]]:
     buffers with little effort and with more, with outlines and without.
     """
     strip = Strip.of(problem)
-    count = len(strip.place)
+    count = len(strip.number)
     if not count:
         yield [0] * len(problem.buffers)
         return
     most = min(max(steps // (STEPS_OF_A_PLACING * count), 1), _MOST)
     rounds = _rounds(*(part.tobytes() for part in (strip.lower, strip.upper, strip.size, strip.unit)))
-    for found in rounds.first(strip, most):
-        yield strip.offsets(found, len(problem.buffers))
+    for offsets in rounds.first(strip, most):
+        yield strip.offsets(offsets, len(problem.buffers))
 
 
 @lru_cache(maxsize=4)
@@ -97,7 +97,7 @@ class SkylineRounds:
     """The rounds of one strip that have run so far: their offsets, and the keys of each, from which later rounds go on."""
 
     def __init__(self) -> None:
-        self._found: list[Ints] = []
+        self._rounds: list[Ints] = []
         self._tries: list[tuple[int, Floats, Start]] = []
         self._least: tuple[int, int] | None = None
         """The smallest arena so far, and the round that found it."""
@@ -105,16 +105,16 @@ class SkylineRounds:
 
     def first(self, strip: Strip, most: int) -> Iterator[Ints]:
         """Yield the offsets of the first rounds, `most` at most; those that have not run yet run now."""
-        fill = _fill((most - len(self._found)) * len(strip.place))
+        fill = _fill((most - len(self._rounds)) * len(strip.number))
         for turn in range(most):
-            if turn == len(self._found):
+            if turn == len(self._rounds):
                 if self._is_over:
                     return
                 self._run(strip, fill)
-            yield self._found[turn]
+            yield self._rounds[turn]
 
     def _run(self, strip: Strip, fill: Callable[..., Ints]) -> None:
-        turn, peak = len(self._found), int(strip.live.max())
+        turn, peak = len(self._rounds), int(strip.live.max())
         if turn < len(_STARTS):
             start = _STARTS[turn]
             keys = start.keys(strip)
@@ -122,10 +122,10 @@ class SkylineRounds:
             # The best round so far is continued; ties go to the later one.
             self._tries.sort(key=lambda tried: -tried[0])
             _, keys, start = self._tries.pop()
-        found = fill(strip.waiting(keys), strip.soonest, strip.live, start.weight)
-        tops = found + strip.size
+        placed = fill(strip.waiting(keys), strip.soonest, strip.live, start.weight)
+        tops = placed + strip.size
         highest = int(tops.max())
-        self._found.append(found)
+        self._rounds.append(placed)
         if self._least is None or highest < self._least[0]:
             self._least = highest, turn
         self._is_over = highest <= peak or turn - self._least[1] >= _PATIENCE

@@ -31,11 +31,11 @@ _NOTHING, _WAITS = -1, -2
 class Strip:
     """The buffers of a problem that have bytes, sorted by first step, in sections: stretches of time from one first step to the next.
 
-    `place` is the number of each buffer in the problem. A buffer is live in the sections [`lower`, `upper`), has `size` bytes, and
+    `number` is that of each buffer in the problem. A buffer is live in the sections [`lower`, `upper`), has `size` bytes, and
     starts at a multiple of `unit`. Buffers from `first[k]` on start in section k or later. `live` are the live bytes of each section.
     """
 
-    place: Ints
+    number: Ints
     lower: Ints
     upper: Ints
     size: Ints
@@ -48,14 +48,14 @@ class Strip:
         """Return the strip of `problem`; its conflicts are ignored."""
         lower, upper = problem.live_ranges
         size = np.array(problem.footprints, np.int64)
-        place = np.argsort(lower, kind="stable")
-        place = place[size[place] > 0]
-        births = np.unique(lower[place])
-        begin, end = np.searchsorted(births, lower[place]), np.searchsorted(births, upper[place])
+        number = np.argsort(lower, kind="stable")
+        number = number[size[number] > 0]
+        births = np.unique(lower[number])
+        begin, end = np.searchsorted(births, lower[number]), np.searchsorted(births, upper[number])
         first = np.searchsorted(begin, np.arange(len(births) + 1))
         unit = np.array([b.alignment or problem.alignment for b in problem.buffers], np.int64)
-        live = live_sums(begin, end, size[place], len(births))
-        return cls(place, begin, end, size[place], unit[place], first, live)
+        live = live_sums(begin, end, size[number], len(births))
+        return cls(number, begin, end, size[number], unit[number], first, live)
 
     def waiting(self, keys: Floats) -> Waiting:
         """Return all buffers as unplaced, with these keys."""
@@ -69,19 +69,19 @@ class Strip:
 
     def fullest(self) -> Ints:
         """Return for each buffer the most live bytes in a section of its live range, itself included."""
-        found = np.zeros(len(self.place), np.int64)
+        fullest = np.zeros(len(self.number), np.int64)
         table, width = self.live, 1
         length = self.upper - self.lower
-        while len(found) and width <= int(length.max()):
+        while len(fullest) and width <= int(length.max()):
             fits = (length >= width) & (length < 2 * width)
-            found[fits] = np.maximum(table[self.lower[fits]], table[self.upper[fits] - width])
+            fullest[fits] = np.maximum(table[self.lower[fits]], table[self.upper[fits] - width])
             table, width = np.maximum(table[:-width], table[width:]), 2 * width
-        return found
+        return fullest
 
-    def offsets(self, found: Ints, count: int) -> list[int]:
-        """Return the offsets `found` of the strip as offsets of the `count` buffers of the problem."""
+    def offsets(self, placed: Ints, count: int) -> list[int]:
+        """Return the offsets `placed` of the strip as offsets of the `count` buffers of the problem."""
         every = np.zeros(count, np.int64)
-        every[self.place] = found
+        every[self.number] = placed
         offsets: list[int] = every.tolist()
         return offsets
 
@@ -89,10 +89,10 @@ class Strip:
 class Waiting(NamedTuple):
     """Unplaced buffers of a strip, by first section; a buffer that has been placed has the key 0.
 
-    `place` is the number of each in the strip; `first[k]` is the first that starts in section k or later.
+    `number` is that of each in the strip; `first[k]` is the first that starts in section k or later.
     """
 
-    place: Ints
+    number: Ints
     lower: Ints
     upper: Ints
     size: Ints
@@ -132,7 +132,7 @@ def fill(waiting: Waiting, soonest: Ints, live: Ints, weight: int) -> Ints:
             continue
         low, high, size = int(waiting.lower[chosen]), int(waiting.upper[chosen]), int(waiting.size[chosen])
         offset = -(-base // int(waiting.unit[chosen])) * int(waiting.unit[chosen])
-        offsets[waiting.place[chosen]] = offset
+        offsets[waiting.number[chosen]] = offset
         unplaced[low:high] -= size
         cover(sky, start, low, high, offset + size)
         # The stretches beside it are shorter now, or waited for it, unless they are higher.
@@ -158,7 +158,7 @@ def compacted(waiting: Waiting) -> Waiting:
     lower = waiting.lower[kept]
     first = np.searchsorted(lower, np.arange(len(waiting.first)))
     return Waiting(
-        waiting.place[kept],
+        waiting.number[kept],
         lower,
         waiting.upper[kept],
         waiting.size[kept],
@@ -171,15 +171,15 @@ def compacted(waiting: Waiting) -> Waiting:
 def choose(waiting: Waiting, unplaced: Ints, soonest: Ints, sky: Skyline, start: int, stop: int) -> int:
     """Return the buffer to place on a stretch; or _NOTHING, or _WAITS where a stretch beside it has to be filled first.
 
-    It is the buffer with the largest key that is live at the stretch's peak (the section with the most unplaced bytes) and covers no higher
+    It is the buffer with the largest key of those live at the stretch's peak, the section with the most unplaced bytes. It covers no higher
     section. It may cover lower sections beside the stretch, where fewer bytes are unplaced.
     """
     peak = start + int(unplaced[start:stop].argmax())
     low, high = basin(sky, start, stop)
     if unplaced[peak] > 0 and soonest[low] <= high:
-        found = best(waiting, peak, low, high)
-        if found >= 0:
-            return found
+        buffer = best(waiting, peak, low, high)
+        if buffer >= 0:
+            return buffer
     if (low < start and sky.height[sky.before[start]] < sky.height[start]) or (
         high > stop and sky.height[stop] < sky.height[start]
     ):
@@ -204,8 +204,8 @@ def best(waiting: Waiting, peak: int, start: int, stop: int) -> int:
         return _NOTHING
     upper = waiting.upper[low:high]
     keys = waiting.keys[low:high] * ((upper > peak) & (upper <= stop))
-    found = int(keys.argmax())
-    return low + found if keys[found] > 0.0 else _NOTHING
+    index = int(keys.argmax())
+    return low + index if keys[index] > 0.0 else _NOTHING
 
 
 def cover(sky: Skyline, start: int, low: int, high: int, level: int) -> None:

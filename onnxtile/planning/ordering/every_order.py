@@ -214,15 +214,15 @@ def conflicts(claims: Sequence[Claim], order: InEveryOrder) -> frozenset[tuple[s
 
     It takes c·k steps for c claims on k chains, and one for each pair. Raises UsageError for too many pairs.
     """
-    found: list[tuple[str, str]] = []
-    for one, others in _unordered(claims, order):
-        found += ((claims[other].name, claims[one].name) for other in others.tolist())
-        if len(found) > MOST_CONFLICTS:
+    pairs: list[tuple[str, str]] = []
+    for number, others in _unordered(claims, order):
+        pairs += ((claims[other].name, claims[number].name) for other in others.tolist())
+        if len(pairs) > MOST_CONFLICTS:
             raise UsageError(
                 f"the graph is too wide for the order 'any': more than {MOST_CONFLICTS:,} pairs of buffers are unordered",
                 hint="plan for one order instead (--order model or min-peak)",
             )
-    return frozenset(found)
+    return frozenset(pairs)
 
 
 def _unordered(claims: Sequence[Claim], order: InEveryOrder) -> Iterator[tuple[int, Ints]]:
@@ -264,7 +264,7 @@ def clique(claims: Sequence[Claim], weights: Sequence[int], apart: Collection[tu
         return frozenset()
     starts, ends = (np.array([claim.live_range[side] for claim in claims], np.int64) for side in (0, 1))
     before = ends[:, None] <= starts[None, :]
-    place = {claim.name: number for number, claim in enumerate(claims)}
-    for one, other in apart:
-        before[place[one], place[other]] = before[place[other], place[one]] = False
+    positions = {claim.name: number for number, claim in enumerate(claims)}
+    for first, second in apart:
+        before[positions[first], positions[second]] = before[positions[second], positions[first]] = False
     return frozenset(claims[i].name for i in heaviest_antichain(weights, before))

@@ -36,9 +36,9 @@ def ordering_problem(
     units = _Units(graph, rules, alignment)
     touches = []
     for kernel in graph.kernels:
-        made = (unit for tensor in kernel.makes for unit in units.of(tensor))
-        used = (unit for read in kernel.reads for unit in units.read(read))
-        touches.append(tuple(dict.fromkeys((*made, *used))))
+        written = (unit for tensor in kernel.makes for unit in units.of(tensor))
+        read = (unit for read in kernel.reads for unit in units.read(read))
+        touches.append(tuple(dict.fromkeys((*written, *read))))
     all_sizes = list(units.sizes)
     for workspace in workspaces:
         for user in workspace.users:
@@ -71,11 +71,11 @@ class _Units:
 
     def __init__(self, graph: KernelGraph, rules: Collection[str], alignment: int) -> None:
         sizes = graph.sizes(graph.own_order)
-        self.taken = [one for one in graph.shares(rules) if one.result in sizes and one.operand in sizes]
+        self.taken = [share for share in graph.shares(rules) if share.result in sizes and share.operand in sizes]
         known: dict[int, list[Share]] = {}
         groups = _Groups()
-        for one, other in (*((share.result, share.operand) for share in self.taken), *graph.states):
-            groups.join(one, other)
+        for first, second in (*((share.result, share.operand) for share in self.taken), *graph.states):
+            groups.join(first, second)
         for share in self.taken:
             if share.kind != IN_PLACE:
                 known.setdefault(share.result, []).append(share)
@@ -86,7 +86,7 @@ class _Units:
         spans = {tensor: [ByteSpan(0, size)] for tensor, size in sizes.items()}
         for read in graph.partial_reads:
             spans.get(read.tensor, []).extend(read.spans or ())
-        for tensor, span in ((tensor, span) for tensor, found in spans.items() for span in found):
+        for tensor, span in ((tensor, span) for tensor, of_tensor in spans.items() for span in of_tensor):
             for origin, start, end in self._ranges(tensor, span):
                 cuts.setdefault(origin, set()).update((start, end))
         in_parts = {groups.of(share.result) for same in known.values() for share in same if share.kind != "view"}
@@ -141,9 +141,9 @@ class _Groups:
         self._known.update(dict.fromkeys(path, value))
         return value
 
-    def join(self, one: int, other: int) -> None:
+    def join(self, first: int, second: int) -> None:
         """Connect two tensors."""
-        self._known[self.of(one)] = self.of(other)
+        self._known[self.of(first)] = self.of(second)
 
 
 ALL_RULES = frozenset({"view", "in place", "cut", "join"})
@@ -162,7 +162,7 @@ class OrderSearch:
     alignment: int
     peak_first: bool = True
     _problems: list[tuple[frozenset[str], Needs, OrderingProblem]] = field(default_factory=list, init=False)
-    _found: dict[int, FoundOrder] = field(default_factory=dict, init=False)
+    _order_of: dict[int, FoundOrder] = field(default_factory=dict, init=False)
 
     @property
     def is_wide(self) -> bool:
@@ -178,12 +178,12 @@ class OrderSearch:
                 yield Schedule(order)
 
     def _orders(self, problem: OrderingProblem) -> Iterator[tuple[int, ...]]:
-        found = self._search(problem)
+        best = self._search(problem)
         if self.peak_first:
-            yield tuple(found.order)
-        yield refined(problem, found.order)
-        if found.exact and not self.is_wide:
-            yield from others(problem, found)
+            yield tuple(best.order)
+        yield refined(problem, best.order)
+        if best.exact and not self.is_wide:
+            yield from others(problem, best)
 
     def bound(self, needs: Needs) -> int:
         """Return a number of bytes that every arena needs, over all orders of the nodes and all lawful aliases.
@@ -199,8 +199,8 @@ class OrderSearch:
     def known_peak(self, rules: Collection[str], needs: Needs) -> int:
         """Return the peak of the orders that `orders` yields, which is no larger than that of the file's order; 0 if not searched yet."""
         for known, of, problem in self._problems:
-            if known == frozenset(rules) and of == needs and id(problem) in self._found:
-                return self._found[id(problem)].peak
+            if known == frozenset(rules) and of == needs and id(problem) in self._order_of:
+                return self._order_of[id(problem)].peak
         return 0
 
     def _problem(self, rules: Collection[str], needs: Needs) -> OrderingProblem:
@@ -214,6 +214,6 @@ class OrderSearch:
         return problem
 
     def _search(self, problem: OrderingProblem) -> FoundOrder:
-        if id(problem) not in self._found:
-            self._found[id(problem)] = search(problem)
-        return self._found[id(problem)]
+        if id(problem) not in self._order_of:
+            self._order_of[id(problem)] = search(problem)
+        return self._order_of[id(problem)]

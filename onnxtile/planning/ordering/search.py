@@ -2,8 +2,8 @@
 
 The ideal with the fewest live bytes is continued, by nodes that need at most `limit` bytes. Where no such node is left, no order stays
 within the limit, and the limit rises to the least that a node needs: it is a lower bound of every order. Live bytes are a submodular
-function of the nodes that have run. So an ideal with no more live bytes than the one the search began with, which is the first to be
-found, is on some order of least peak: the search begins again from there. The same holds for the order in reverse, where other graphs are
+function of the nodes that have run. So the first ideal with no more live bytes than the one that the search began with is on some order
+of least peak. The search begins again from there. The same holds for the order in reverse, where other graphs are
 easy. Ideals as search nodes follow Ahn et al., "Ordering Chaos: Memory-Aware Scheduling of Irregularly Wired Neural Networks for Edge
 Devices", MLSys 2020; the search from valley to valley is that of Liu, "An application of generalized tree pebbling to sparse matrix
 factorization", SIAM J. Alg. Disc. Meth. 1987, doi 10.1137/0608031, for any graph.
@@ -45,20 +45,20 @@ class OrderingProblem:
     @cached_property
     def followers(self) -> tuple[tuple[int, ...], ...]:
         """The nodes directly after each node."""
-        found: list[list[int]] = [[] for _ in self.after]
+        followers: list[list[int]] = [[] for _ in self.after]
         for node, before in enumerate(self.after):
             for other in before:
-                found[other].append(node)
-        return tuple(map(tuple, found))
+                followers[other].append(node)
+        return tuple(map(tuple, followers))
 
     @cached_property
     def users(self) -> tuple[tuple[int, ...], ...]:
         """The nodes that touch each unit."""
-        found: list[list[int]] = [[] for _ in self.sizes]
+        users: list[list[int]] = [[] for _ in self.sizes]
         for node, touched in enumerate(self.touches):
             for unit in touched:
-                found[unit].append(node)
-        return tuple(map(tuple, found))
+                users[unit].append(node)
+        return tuple(map(tuple, users))
 
     @cached_property
     def floor(self) -> int:
@@ -93,13 +93,13 @@ class OrderingProblem:
 
     def _reached(self, node: int, edges: Sequence[Sequence[int]]) -> set[int]:
         """Return the nodes that paths of one edge or more lead to from `node`."""
-        found: set[int] = set()
+        reached: set[int] = set()
         todo = [node]
         while todo:
-            new = set(edges[todo.pop()]) - found
-            found |= new
+            new = set(edges[todo.pop()]) - reached
+            reached |= new
             todo += new
-        return found
+        return reached
 
     def without_units_below(self, least: int) -> OrderingProblem:
         """Return the problem in which units of fewer than `least` bytes have none."""
@@ -112,9 +112,9 @@ class OrderingProblem:
 
         Node n of it is `nodes[n]`. Units that none of `nodes` touches are left out.
         """
-        number = {node: place for place, node in enumerate(nodes)}
+        number = {node: index for index, node in enumerate(nodes)}
         units = dict.fromkeys(unit for node in nodes for unit in self.touches[node])
-        renamed = {unit: place for place, unit in enumerate(units)}
+        renamed = {unit: index for index, unit in enumerate(units)}
         given = frozenset(renamed[u] for u in units if u in self.given or any(user in done for user in self.users[u]))
         kept = frozenset(
             renamed[u]
@@ -213,10 +213,10 @@ class Ideals:
         # Only the nodes near `node` matter, and ideals share most of these: each case is computed once.
         low, near = self._near[node]
         key = done >> low & near
-        found = self._effects[node].get(key)
-        if found is None:
-            found = self._effects[node][key] = self._computed(done, node)
-        return found
+        effect = self._effects[node].get(key)
+        if effect is None:
+            effect = self._effects[node][key] = self._computed(done, node)
+        return effect
 
     def _computed(self, done: int, node: int) -> Effect:
         later = done | 1 << node
@@ -280,19 +280,19 @@ def members(bits: int) -> Iterator[int]:
 
 def unrolled(trail: Trail) -> list[int]:
     """Return the nodes of `trail` in the order in which they ran."""
-    found = []
+    runs = []
     while trail is not None:
         trail, run = trail
-        found.append(run)
-    return [node for run in reversed(found) for node in run]
+        runs.append(run)
+    return [node for run in reversed(runs) for node in run]
 
 
 def _bits(nodes: Sequence[int]) -> int:
     """Return a number with the bits `nodes` set, in one pass over its bytes."""
-    found = bytearray(max(nodes, default=0) // 8 + 1)
+    bits = bytearray(max(nodes, default=0) // 8 + 1)
     for node in nodes:
-        found[node // 8] |= 1 << node % 8
-    return int.from_bytes(found, "little")
+        bits[node // 8] |= 1 << node % 8
+    return int.from_bytes(bits, "little")
 
 
 BUDGET = 200_000
@@ -363,15 +363,15 @@ def search(problem: OrderingProblem, budget: int = BUDGET) -> FoundOrder:
     return _both_ways(problem, best, budget, rounds, to_the_end=True)
 
 
-def others(problem: OrderingProblem, found: FoundOrder) -> Iterator[tuple[int, ...]]:
-    """Yield orders with the peak of `found`, which is the least, as the searches in both directions find them.
+def others(problem: OrderingProblem, best: FoundOrder) -> Iterator[tuple[int, ...]]:
+    """Yield orders with the peak of `best`, which is the least, as the searches in both directions find them.
 
     Their buffers may leave smaller gaps in an arena.
     """
     for backward in (False, True):
-        above = replace(found, peak=found.peak + 1)
+        above = replace(best, peak=best.peak + 1)
         other = _Direction(problem, backward=backward).least(above, BUDGET // 4)
-        if other.peak == found.peak:
+        if other.peak == best.peak:
             yield other.order
 
 
@@ -389,15 +389,15 @@ def _both_ways(
     budgets = [budget // 4**level for level in reversed(range(rounds))]
     for steps in (steps for steps in budgets if steps >= _STEPS_OF_A_NODE * len(problem.after)):
         for direction in directions:
-            found = direction.least(best, steps)
-            if found.exact:
-                return found
-            best = replace(best, bound=max(best.bound, found.bound), steps=found.steps)
+            trial = direction.least(best, steps)
+            if trial.exact:
+                return trial
+            best = replace(best, bound=max(best.bound, trial.bound), steps=trial.steps)
     if not to_the_end:
         return best
     quick = [direction.quickly(best, budget) for direction in directions]
-    taken = sum(found.steps - best.steps for found in quick)
-    return replace(min(quick, key=lambda found: found.peak), steps=best.steps + taken)
+    taken = sum(trial.steps - best.steps for trial in quick)
+    return replace(min(quick, key=lambda trial: trial.peak), steps=best.steps + taken)
 
 
 def _roughly(problem: OrderingProblem, given: FoundOrder, least: int, budget: int) -> FoundOrder:
@@ -409,17 +409,17 @@ def _roughly(problem: OrderingProblem, given: FoundOrder, least: int, budget: in
         return given
     rough = problem.without_units_below(least)
     during = heights(rough, given.order)
-    own = bound_of(rough, heights(rough, range(len(during))))
-    found = _both_ways(rough, FoundOrder(given.order, max(during), own, given.steps), budget)
-    bound = max(given.bound, found.bound)
-    peak = max(heights(problem, found.order))
-    best = found if peak < given.peak else given
-    return FoundOrder(best.order, min(peak, given.peak), bound, found.steps)
+    rough_bound = bound_of(rough, heights(rough, range(len(during))))
+    improved = _both_ways(rough, FoundOrder(given.order, max(during), rough_bound, given.steps), budget)
+    bound = max(given.bound, improved.bound)
+    peak = max(heights(problem, improved.order))
+    best = improved if peak < given.peak else given
+    return FoundOrder(best.order, min(peak, given.peak), bound, improved.steps)
 
 
-def _is_close(found: FoundOrder) -> bool:
-    """Return whether no order has a peak lower than that of `found` by more than a small share."""
-    return found.peak - found.bound <= found.bound // _CLOSE
+def _is_close(order: FoundOrder) -> bool:
+    """Return whether no order has a peak lower than that of `order` by more than a small share."""
+    return order.peak - order.bound <= order.bound // _CLOSE
 
 
 def heights(problem: OrderingProblem, order: Sequence[int]) -> list[int]:
@@ -427,17 +427,17 @@ def heights(problem: OrderingProblem, order: Sequence[int]) -> list[int]:
     left = [len(users) + (unit in problem.kept) for unit, users in enumerate(problem.users)]
     born = [unit in problem.given for unit in range(len(left))]
     live = sum(problem.sizes[unit] for unit in problem.given)
-    found = []
+    sums = []
     for node in order:
         touched = problem.touches[node]
         live += sum(problem.sizes[unit] for unit in touched if not born[unit])
         ending = {unit for unit in touched if left[unit] == 1}
-        found.append(live - problem.saved(node, ending))
+        sums.append(live - problem.saved(node, ending))
         live -= sum(problem.sizes[unit] for unit in ending)
         for unit in touched:
             born[unit] = True
             left[unit] -= 1
-    return found
+    return sums
 
 
 def bound_of(problem: OrderingProblem, during: Sequence[int]) -> int:
@@ -449,12 +449,12 @@ def bound_of(problem: OrderingProblem, during: Sequence[int]) -> int:
 
 def _in_stretches(problem: OrderingProblem, budget: int) -> tuple[int, ...]:
     """Return an order in which each stretch of WIDEST nodes of the given order has the least peak that is found."""
-    found: list[int] = []
+    order: list[int] = []
     for first in range(0, len(problem.after), WIDEST):
         nodes = range(first, min(first + WIDEST, len(problem.after)))
         part = problem.between(set(range(first)), nodes)
-        found += (nodes[place] for place in search(part, budget).order)
-    return tuple(found)
+        order += (nodes[index] for index in search(part, budget).order)
+    return tuple(order)
 
 
 class _Direction:
@@ -477,13 +477,13 @@ class _Direction:
         limit = given.bound
         while at.done != ideals.all:
             valley = _Valley(ideals, at, limit)
-            found = valley.next(given.peak, budget)
+            reached = valley.next(given.peak, budget)
             limit = valley.limit
-            if limit >= given.peak or found is None:
+            if limit >= given.peak or reached is None:
                 return replace(given, bound=min(limit, given.peak), steps=given.steps + ideals.steps)
-            at, run = found
+            at, run = reached
             order += run
-        return self._found(order, limit, given)
+        return self._ordered(order, limit, given)
 
     def quickly(self, given: FoundOrder, budget: int) -> FoundOrder:
         """Return an order with a peak not far above the bound of `given`, without going back; else `given`.
@@ -497,10 +497,10 @@ class _Direction:
             limit = given.bound + (given.peak - given.bound) * level // _LEVELS
             run = dive(self._ideals, self._ideals.start, limit)
             if run is not None:
-                return self._found(run, given.bound, given)
+                return self._ordered(run, given.bound, given)
         return replace(given, steps=given.steps + self._ideals.steps)
 
-    def _found(self, run: Sequence[int], bound: int, given: FoundOrder) -> FoundOrder:
+    def _ordered(self, run: Sequence[int], bound: int, given: FoundOrder) -> FoundOrder:
         order = tuple(reversed(run) if self._backward else run)
         peak = max(heights(self._problem, order), default=self._problem.floor)
         return FoundOrder(order, peak, bound, given.steps + self._ideals.steps)
@@ -596,17 +596,17 @@ def dive(ideals: Ideals, ideal: Ideal, limit: int) -> list[int] | None:
 
 def _few(ready: int) -> list[int]:
     """Return the first and the last few of the nodes `ready`."""
-    found = []
+    few = []
     for _ in range(_NEAR):
         if ready:
             bit = ready & -ready
-            found.append(bit.bit_length() - 1)
+            few.append(bit.bit_length() - 1)
             ready ^= bit
     for _ in range(_NEAR):
         if ready:
-            found.append(ready.bit_length() - 1)
-            ready ^= 1 << found[-1]
-    return found
+            few.append(ready.bit_length() - 1)
+            ready ^= 1 << few[-1]
+    return few
 
 
 # Orders the nodes before and after a peak so that they have the least peak there, too, and so on within them.
@@ -638,14 +638,14 @@ def refined(problem: OrderingProblem, order: Sequence[int]) -> tuple[int, ...]:
     budget = _BUDGET
     if len(order) * _LEAST_OF_A_NODE > budget:
         return tuple(order)
-    found: list[int] = []
+    improved: list[int] = []
     done: set[int] = set()
     todo = [_Stretch(order, searched=True)]
     while todo:
         stretch = todo.pop()
         nodes = stretch.nodes
         if len(nodes) < _SHORTEST or budget < len(nodes):
-            found += nodes
+            improved += nodes
             done.update(nodes)
             continue
         budget -= len(nodes)
@@ -656,6 +656,6 @@ def refined(problem: OrderingProblem, order: Sequence[int]) -> tuple[int, ...]:
             places, budget = best.order, budget - best.steps
         during = heights(part, places)
         at = during.index(max(during))
-        nodes = [nodes[place] for place in places]
+        nodes = [nodes[index] for index in places]
         todo += [_Stretch(nodes[at + 1 :], False), _Stretch(nodes[at : at + 1], True), _Stretch(nodes[:at], False)]
-    return tuple(found)
+    return tuple(improved)

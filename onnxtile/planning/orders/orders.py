@@ -15,7 +15,7 @@ def _as_in_file(context: SchedulingContext) -> tuple[Schedule, ...]:
 def _least_peak(context: SchedulingContext) -> Iterator[Schedule]:
     """Yield the model's own order, and the orders of least peak that the search finds, each once."""
     yield context.packed(context.own)
-    yield from (context.packed(found) for found in context.searched() if found.order != context.own.order)
+    yield from (context.packed(schedule) for schedule in context.searched() if schedule.order != context.own.order)
 
 
 def _best(context: SchedulingContext) -> Iterable[Schedule]:
@@ -23,7 +23,7 @@ def _best(context: SchedulingContext) -> Iterable[Schedule]:
     return _as_in_file(context) if context.wide else _least_peak(context)
 
 
-def _own(context: SchedulingContext) -> tuple[Schedule, ...]:
+def _any_order(context: SchedulingContext) -> tuple[Schedule, ...]:
     """Return the model's own order, whose steps are counted; the plan holds in every other order, too."""
     return (context.own,)
 
@@ -36,6 +36,6 @@ AUTO = Order("auto", "the smallest arena of the model's order and min-peak; neve
 ANY = Order(
     "any",
     "every order the graph allows: tensors share bytes only where the graph itself orders them",
-    _own,
+    _any_order,
     every=True,
 )

@@ -81,12 +81,12 @@ def _little(effort: Effort) -> Effort:
 
 def _in_parts(problem: Problem, cut: Callable[[tuple[LivePart, ...]], Iterable[LivePart]]) -> Problem:
     """Return the problem in which each part that `cut` makes of a buffer is a buffer by itself."""
-    unit, found = problem.granule, []
+    unit, buffers = problem.granule, []
     for i, buffer in enumerate(problem.buffers):
         for start, end, lower, upper in cut(rounded(buffer.live_parts, unit)):
             pin = None if buffer.pin is None else buffer.pin + start
-            found.append(Buffer(f"{i} {start} {lower}", end - start, lower, upper, unit, pin=pin))
-    return Problem(tuple(found), unit)
+            buffers.append(Buffer(f"{i} {start} {lower}", end - start, lower, upper, unit, pin=pin))
+    return Problem(tuple(buffers), unit)
 
 
 def _place(problem: Problem, effort: Effort) -> Placement:

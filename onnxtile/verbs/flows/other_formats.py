@@ -132,7 +132,7 @@ def _verdict(data: bytes, written: bytes, activations: int) -> MicroVerdict | No
     try:
         (ours,) = micro_runs([written], arena)
     except ModelError as error:
-        raise Mismatch(f"with the plan, {error}", hint="please report it with the model") from error
+        raise Mismatch(f"with the plan, {error.message}", hint="please report it with the model") from error
     if ours.outputs != without_plan.outputs:
         raise Mismatch("the run with the plan differs from the one without", hint="please report it with the model")
     return MicroVerdict(True, len(without_plan.outputs), ours.head, without_plan.head)
@@ -162,7 +162,7 @@ def plan_problem(options: ProblemOptions) -> PlanResult:
     try:
         problem = read_problem(text, alignment=alignment)
     except UsageError as error:
-        raise UsageError(f"{file}: {error}", hint=error.hint) from error
+        raise UsageError(f"{file}: {error.message}", hint=error.hint) from error
     progress("planning")
     return plan_buffers(
         problem,

@@ -54,7 +54,7 @@ def plan(options: PlanOptions) -> PlannedModel:
     except OverCapacity as error:
         if not options.dim_ranges:  # fit takes one size
             cut = "onnxtile fit with the same capacity cuts operators into smaller ones"
-            error.say(str(error), f"{error.hint}; {cut}" if error.hint else cut)
+            error.say(error.message, f"{error.hint}; {cut}" if error.hint else cut)
         raise
 
 
@@ -98,7 +98,7 @@ def _planned(options: PlanOptions) -> PlannedModel:
         try:
             verdict = _run_in_arena(opened, result, wanted, options)
         except NoKernel as error:
-            not_run = str(error).partition(":")[0]
+            not_run = error.message.partition(":")[0]
         else:
             require_equal(verdict)
     annotate(planned, result)

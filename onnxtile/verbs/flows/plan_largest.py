@@ -69,7 +69,7 @@ def plan_largest(options: PlanOptions) -> PlannedModel:
     except ModelError as error:
         # Few models run at every size: a table of positions has an end.
         where = f"{name}={found} fits the capacity, and the model fails there or at a smaller size"
-        error.say(f"{where}: {error}", f"give the sizes that it can run: --dim {name}={max(sizes.least, 1)}:N")
+        error.say(f"{where}: {error.message}", f"give the sizes that it can run: --dim {name}={max(sizes.least, 1)}:N")
         raise
 
 

@@ -183,7 +183,7 @@ def _proof_or_check(
     try:
         return _proof(model, plan, known, options), None
     except NoKernel as error:
-        return _proof(model, plan, known, replace(options, verify=False)), str(error).partition(":")[0]
+        return _proof(model, plan, known, replace(options, verify=False)), error.message.partition(":")[0]
 
 
 def _proof(model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOptions) -> RangeVerdict | None:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib import import_module
+from inspect import signature as signature_of
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, overload
 
 import onnx_ir as ir
 
+from onnxtile.declare.values import path_of
 from onnxtile.declare.verb import JsonFields, VerbResult, write_result
 from onnxtile.model import save as files
 from onnxtile.model.constants import Constants
@@ -23,6 +25,14 @@ from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.errors import Mismatch, UsageError, about_options
 from onnxtile.system.files import require_writable, staged
 from onnxtile.system.progress import Progress
+from onnxtile.verbs.fit import FitOptions
+from onnxtile.verbs.fuse import FuseOptions
+from onnxtile.verbs.inspect import InspectOptions
+from onnxtile.verbs.match import MatchOptions
+from onnxtile.verbs.plan import PlanOptions
+from onnxtile.verbs.tile import TileOptions
+from onnxtile.verbs.unfuse import UnfuseOptions
+from onnxtile.verbs.verify import CompareOptions
 from onnxtile.verification.rounding import resolved
 from onnxtile.verification.trials import Verdict
 
@@ -34,7 +44,6 @@ if TYPE_CHECKING:
     from onnxtile.fitting.result import FitStep, InputPlace, ModelCost, Obstacle
     from onnxtile.fusion.fuse import PatternResult
     from onnxtile.fusion.lower.driver import LoweredSite
-    from onnxtile.fusion.pattern import Patterns
     from onnxtile.fusion.site_check import SiteVerdict
     from onnxtile.fusion.unfuse import Unfused
     from onnxtile.inspection.summary import Inspection
@@ -59,8 +68,10 @@ def file_of(model: Source) -> Path | None:
 
 def save(model: ir.Model | Draft, path: str | Path, *, source: Source | None = None, force: bool = False) -> None:
     """Write `model`, whole or not at all. Raises UsageError where `path` is the `source` file and `force` is off."""
+    if not isinstance(model, ir.Model | Draft):
+        raise UsageError(f"a {type(model).__name__} is no model that can be saved", hint="give the model of a result")
     origin = Path(source) if isinstance(source, str | Path) else None
-    files.save(model, Path(path), source=origin, force=force)
+    files.save(model, path_of(path), source=origin, force=force)
 
 
 # The verdict of the runs that a verb needs; what differs is an error.
@@ -117,6 +128,68 @@ def bound_shapes(model: ir.Model, shapes: Callable[[], Shapes], bound: ir.Model)
     return shapes() if bound is model else resolved(bound)
 
 
+# Verbs as methods of results.
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class ChainedVerb(Generic[P, R]):
+    """A verb as a method of a result that holds a model: called with all arguments of the verb but the model.
+
+    The signature is that of `declaration`; `returned` names the class of what comes back. A result with a model keeps the file that the
+    first verb read.
+    """
+
+    def __init__(
+        self, verb: str, declaration: Callable[Concatenate[Source, P], Any], returned: Callable[[], type[R]]
+    ) -> None:
+        self.verb, self.declaration, self.returned = verb, declaration, returned
+        self.__doc__ = f"Apply onnxtile.{verb} to the model; the arguments are those of that function, save the model."
+
+    @overload
+    def __get__(self, result: None, owner: type[Any]) -> ChainedVerb[P, R]: ...
+    @overload
+    def __get__(self, result: ModelResult, owner: type[Any]) -> Callable[P, R]: ...
+    def __get__(self, result: ModelResult | None, owner: type[Any]) -> ChainedVerb[P, R] | Callable[P, R]:
+        """Return the method of a result."""
+        if result is None:
+            return self
+        verb = _verb(self.verb)
+
+        def call(*args: P.args, **given: P.kwargs) -> R:
+            found = self._called(verb, result.model, args, given)
+            return replace(found, source=result.source) if isinstance(found, ModelResult) else found  # type: ignore[return-value]
+
+        signature = signature_of(verb)
+        left = [one for name, one in signature.parameters.items() if name != "model"]
+        call.__name__, call.__doc__ = self.verb, verb.__doc__
+        call.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
+        return call
+
+    def _called(
+        self, verb: Callable[..., Any], model: ir.Model, args: tuple[Any, ...], given: Mapping[str, Any]
+    ) -> Any:
+        return verb(model, *args, **given)
+
+
+class ChainedVerify(ChainedVerb[P, R]):
+    """`verify` as a method: its first argument is the original, and the model is compared with it."""
+
+    def _called(
+        self, verb: Callable[..., Any], model: ir.Model, args: tuple[Any, ...], given: Mapping[str, Any]
+    ) -> Any:
+        original, *others = args or (given["other"],)
+        left = {name: value for name, value in given.items() if args or name != "other"}
+        return verb(original, model, *others, **left)
+
+
+def _verb(name: str) -> Callable[..., Any]:
+    """Return the function of a verb. The library finds it by its name, since verbs import their results."""
+    function: Callable[..., Any] = getattr(import_module("onnxtile"), name)
+    return function
+
+
 # The results.
 
 
@@ -140,55 +213,20 @@ class ModelResult(VerbResult):
         """Return the model that `save` writes."""
         return self.model
 
-    def inspect(self, **options: Any) -> Inspection:
-        """Return operators, parameters, work and traffic of the model; `options` are those of `onnxtile.inspect`."""
-        inspected: Inspection = _verb("inspect")(self.model, **options)
-        return inspected
-
-    def match(self, query: str, **options: Any) -> MatchResult:
-        """Return where `query` matches in the model; `options` are those of `onnxtile.match`."""
-        matched: MatchResult = _verb("match")(self.model, query, **options)
-        return matched
-
-    def verify(self, original: Source, **options: Any) -> Verdict:
-        """Run `original` and the model on the same inputs and compare outputs; `options` are those of `onnxtile.verify`."""
-        verdict: Verdict = _verb("verify")(original, self.model, **options)
-        return verdict
+    inspect = ChainedVerb("inspect", InspectOptions, lambda: Inspection)
+    match = ChainedVerb("match", MatchOptions, lambda: MatchResult)
+    fit = ChainedVerb("fit", FitOptions, lambda: FittedModel)
+    verify = ChainedVerify("verify", CompareOptions, lambda: Verdict)
 
 
 @dataclass(frozen=True, repr=False)
 class RewrittenModel(ModelResult):
     """A result whose model the next verb may rewrite or plan: `onnxtile.fuse(model).tile(max=64).plan()`."""
 
-    def fuse(self, patterns: Patterns = (), **options: Any) -> FuseResult:
-        """Fuse subgraphs of the model; the arguments are those of `onnxtile.fuse`."""
-        fused: FuseResult = self._next("fuse", patterns, **options)
-        return fused
-
-    def unfuse(self, **options: Any) -> UnfuseResult:
-        """Undo what fuse did to the model; `options` are those of `onnxtile.unfuse`."""
-        unfused: UnfuseResult = self._next("unfuse", **options)
-        return unfused
-
-    def tile(self, *limits: Any, **options: Any) -> TiledModel:
-        """Split matrix products of the model; the arguments are those of `onnxtile.tile`."""
-        tiled: TiledModel = self._next("tile", *limits, **options)
-        return tiled
-
-    def plan(self, **options: Any) -> PlannedModel:
-        """Give every activation of the model an offset in an arena; `options` are those of `onnxtile.plan`."""
-        planned: PlannedModel = self._next("plan", **options)
-        return planned
-
-    def _next(self, verb: str, *arguments: Any, **options: Any) -> Any:
-        """Return the result of the next verb, with the file that the first verb read."""
-        return replace(_verb(verb)(self.model, *arguments, **options), source=self.source)
-
-
-def _verb(name: str) -> Callable[..., Any]:
-    """Return the function of a verb. The library finds it by its name, since verbs import their results."""
-    function: Callable[..., Any] = getattr(import_module("onnxtile"), name)
-    return function
+    fuse = ChainedVerb("fuse", FuseOptions, lambda: FuseResult)
+    unfuse = ChainedVerb("unfuse", UnfuseOptions, lambda: UnfuseResult)
+    tile = ChainedVerb("tile", TileOptions, lambda: TiledModel)
+    plan = ChainedVerb("plan", PlanOptions, lambda: PlannedModel)
 
 
 def verified(verdict: Verdict | None) -> str:
@@ -445,7 +483,7 @@ class PlannedModel(ModelResult):
         """
         from onnxtile.report.format import RenderOptions, format_of
 
-        whole = Path(path)
+        whole = path_of(path)
         form = format_of(whole)
         if not form.beside:
             write_result(self.document, self.verb, path)

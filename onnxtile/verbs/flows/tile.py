@@ -106,7 +106,7 @@ class ArenaPlan:
         try:
             return plan_model(self.model, shapes, Constants(self.model), PlanSettings(order="auto"))
         except OnnxtileError as error:
-            return str(error)
+            return error.message
 
     @cached_property
     def _free(self) -> Mapping[str | None, int]:
@@ -168,7 +168,7 @@ def raised_to_join(
     try:
         copy = raised(model, version)
     except ModelError as error:
-        return ModelToTile(model, known, constants, OpsetChange(before, before, str(error)))
+        return ModelToTile(model, known, constants, OpsetChange(before, before, error.message))
     shapes = shapes_of_raised(model, known, copy) or resolve(copy, run=run)
     return ModelToTile(copy, shapes, Constants(copy), OpsetChange(before, version))
 
@@ -233,7 +233,7 @@ def tile(settings: TileOptions) -> TiledModel:
         planned,
         arena,
         opset,
-        _warnings(result, arena, opset),
+        _warnings(result, limits, arena, opset),
         source=file_of(settings.model),
     )
 
@@ -266,7 +266,7 @@ def _verdicts(
     return agreeing(judge(original, tiled, progress), "the tiled model"), sites
 
 
-def _warnings(result: TileResult, arena: ArenaChange, opset: OpsetChange) -> tuple[str, ...]:
+def _warnings(result: TileResult, limits: Limits, arena: ArenaChange, opset: OpsetChange) -> tuple[str, ...]:
     """Return the warnings that a user should see, one line each."""
     texts = []
     if not result.is_changed:
@@ -278,6 +278,8 @@ def _warnings(result: TileResult, arena: ArenaChange, opset: OpsetChange) -> tup
         texts.append(
             f"{over} node{'s' * (over > 1)} over the limits, left as in the model (strict makes this an error)"
         )
+    if any(site.contraction.windows and limits.of_operator(site.op).outer_memory for site in result.tiled):
+        texts.append("convolutions have one level: each of their tiles is within all limits, the outer memory too")
     if opset.reason is not None:
         texts.append(f"the model keeps opset {opset.before}, in which tiles are joined by Concat: {opset.reason}")
     if arena.grown:

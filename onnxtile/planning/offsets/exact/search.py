@@ -213,19 +213,19 @@ class _SearchBudgets:
         self._smaller = effort.budget
         self._fitting, self._closing = effort.budget_to_fit, effort.budget_to_close
 
-    def of(self, found: _Range) -> SearchBudget:
-        """Return the budget of a group with the bounds `found`."""
-        if self.is_fitting(found):
+    def of_group(self, bounds: _Range) -> SearchBudget:
+        """Return the budget of a group with these `bounds`."""
+        if self.is_fitting(bounds):
             return self._fitting
-        return self._closing if self.is_closing(found) else self._smaller
+        return self._closing if self.is_closing(bounds) else self._smaller
 
-    def is_closing(self, found: _Range) -> bool:
-        """Return whether the group with the bounds `found` has steps to come near to the lower bound."""
-        return found.is_far and self._closing.is_left and not self.is_fitting(found)
+    def is_closing(self, bounds: _Range) -> bool:
+        """Return whether the group with these `bounds` has steps to come near to the lower bound."""
+        return bounds.is_far and self._closing.is_left and not self.is_fitting(bounds)
 
-    def is_fitting(self, found: _Range) -> bool:
-        """Return whether the group with the bounds `found` may still fit the capacity, and does not yet."""
-        return self._most is not None and found.low <= self._most < found.high
+    def is_fitting(self, bounds: _Range) -> bool:
+        """Return whether the group with these `bounds` may still fit the capacity, and does not yet."""
+        return self._most is not None and bounds.low <= self._most < bounds.high
 
     @property
     def ended(self) -> How:
@@ -249,16 +249,16 @@ def solve(problem: Problem, start: Sequence[int], effort: Effort) -> Solution:
         if len(members) > MAX_BUFFERS:
             ended, need = "size", -(-high // grain)
             continue
-        found = _Range(need, -(-high // grain))
-        if len(members) > _MANY and _DESCENTS * _LOOKS * len(members) ** 2 > budgets.of(found).looks:
-            ended, need = budgets.ended, max(need, found.high)
+        bounds = _Range(need, -(-high // grain))
+        if len(members) > _MANY and _DESCENTS * _LOOKS * len(members) ** 2 > budgets.of_group(bounds).looks:
+            ended, need = budgets.ended, max(need, bounds.high)
             continue
-        _improve(problem, members, offsets, found, budgets)
+        _improve(problem, members, offsets, bounds, budgets)
         # The bound of this group bounds the whole only if it is above the bytes that another group is known to need.
-        bound = max(bound, found.low) if found.low > need else bound
-        if found.high > max(need, found.low) and ended == "optimal":
+        bound = max(bound, bounds.low) if bounds.low > need else bound
+        if bounds.high > max(need, bounds.low) and ended == "optimal":
             ended = budgets.ended
-        need = max(need, found.high)
+        need = max(need, bounds.high)
     return Solution(tuple(offsets), bound * grain, "optimal" if need <= bound else ended)
 
 
@@ -266,49 +266,51 @@ def _improve(
     problem: Problem,
     members: Sequence[int],
     offsets: list[int],
-    found: _Range,
+    bounds: _Range,
     budgets: _SearchBudgets,
 ) -> None:
-    """Lower the offsets of a group until `found` is one size, or the budget is used up."""
+    """Lower the offsets of a group until its `bounds` are one size, or the budget is used up."""
     grain = grain_of(problem)
     state, order = state_of(problem, members, grain)
     runner = Runner(state, [problem.buffers[i].upper - problem.buffers[i].lower for i in order])
-    share, target, tried = _FIRST_SHARE, found.high, found.low
-    while found.low < found.high and budgets.of(found).is_left:
-        if target >= found.high:
-            target = tried = found.low
-        goal = _goal(problem, found, grain)
-        is_closing = budgets.is_closing(found)
+    share, target, tried = _FIRST_SHARE, bounds.high, bounds.low
+    while bounds.low < bounds.high and budgets.of_group(bounds).is_left:
+        if target >= bounds.high:
+            target = tried = bounds.low
+        goal = _goal(problem, bounds, grain)
+        is_closing = budgets.is_closing(bounds)
         most = share
         if target != goal:
             sure = int(_FAR_DESCENTS * _LOOKS * len(members) ** 2)
             most = max(share // _FAR_BETWEEN, sure) if is_closing else share // _BETWEEN
-        ended = runner.fit(target, budgets.of(found), most, fitting=target == goal and budgets.is_fitting(found))
+        ended = runner.fit(
+            target, budgets.of_group(bounds), most, fitting=target == goal and budgets.is_fitting(bounds)
+        )
         if ended == SOLVED:
-            found.high = max(o + s for o, s in zip(runner.offsets(), state.size, strict=True))
+            bounds.high = max(o + s for o, s in zip(runner.offsets(), state.size, strict=True))
             for i, offset in zip(order, runner.offsets(), strict=True):
                 offsets[i] = offset * grain
         elif ended == IMPOSSIBLE:
-            found.low = target + 1
+            bounds.low = target + 1
         tried = max(tried, target + 1) if ended != SOLVED else tried
-        target = _next_target(problem, found, tried, grain, _FAR_FINE if is_closing else _FINE)
-        share *= 2 if target >= found.high else 1
+        target = _next_target(problem, bounds, tried, grain, _FAR_FINE if is_closing else _FINE)
+        share *= 2 if target >= bounds.high else 1
 
 
-def _next_target(problem: Problem, found: _Range, tried: int, grain: int, fine: int) -> int:
-    """Return the next size to try, at least `tried`; `found.high` where the round is over: see `_FINE`.
+def _next_target(problem: Problem, bounds: _Range, tried: int, grain: int, fine: int) -> int:
+    """Return the next size to try, at least `tried`; the upper bound where the round is over: see `_FINE`.
 
-    While a capacity may still be met and nothing fits it, only the capacity is tried. Otherwise the middle between tried and found is.
+    While a capacity may still be met and nothing fits it, only the capacity is tried. Otherwise it is the middle of the sizes left.
     """
-    goal = _goal(problem, found, grain)
-    if goal > found.low or (problem.capacity is not None and problem.capacity // grain == goal):
-        return goal if tried <= goal else found.high
-    if (found.high - tried) * fine < found.high and tried > found.low:
-        return found.high
-    return (tried + found.high) // 2
+    goal = _goal(problem, bounds, grain)
+    if goal > bounds.low or (problem.capacity is not None and problem.capacity // grain == goal):
+        return goal if tried <= goal else bounds.high
+    if (bounds.high - tried) * fine < bounds.high and tried > bounds.low:
+        return bounds.high
+    return (tried + bounds.high) // 2
 
 
-def _goal(problem: Problem, found: _Range, grain: int) -> int:
+def _goal(problem: Problem, bounds: _Range, grain: int) -> int:
     """Return the size with the most looks: the capacity where it may still be met, else the least that is not known to be impossible."""
-    capacity = found.high if problem.capacity is None else problem.capacity // grain
-    return capacity if found.low <= capacity < found.high else found.low
+    capacity = bounds.high if problem.capacity is None else problem.capacity // grain
+    return capacity if bounds.low <= capacity < bounds.high else bounds.low

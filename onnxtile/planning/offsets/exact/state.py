@@ -187,9 +187,9 @@ def state_of(problem: Problem, members: Sequence[int], grain: int) -> tuple[Sear
         member_at=member_at,
         neighbour=neighbour,
         neighbour_at=neighbour_at,
-        lowest=[_lowest(found, size, unit) for found, size, unit in zip(walls, sizes, units, strict=True)],
-        wall=[start for found in walls for start, _ in found],
-        wall_end=[end for found in walls for _, end in found],
+        lowest=[_lowest(wall, size, unit) for wall, size, unit in zip(walls, sizes, units, strict=True)],
+        wall=[start for wall in walls for start, _ in wall],
+        wall_end=[end for wall in walls for _, end in wall],
         wall_at=wall_at,
         equivalent=equivalent,
         equivalent_at=equivalent_at,
@@ -244,34 +244,34 @@ def _neighbours(
     begin: Sequence[int], end: Sequence[int], first: Sequence[int], live: Sequence[Sequence[int]]
 ) -> list[list[int]]:
     """Return the neighbours of each buffer: those live in its first section, and those that begin in a later one of its sections."""
-    found = []
+    neighbours = []
     for buffer, (low, high) in enumerate(zip(begin, end, strict=True)):
         others = [other for other in live[low] if other != buffer]
         others += range(first[low + 1], first[high])
-        found.append(others)
-    return found
+        neighbours.append(others)
+    return neighbours
 
 
 def _extra_conflicts(problem: Problem, members: Sequence[int]) -> dict[int, list[int]]:
     """Return the conflicts of each of `members`, both numbered by their places among these."""
     at = {i: k for k, i in enumerate(members)}
-    found = {k: [at[other] for other in problem.extra_conflicts.get(i, ()) if other in at] for i, k in at.items()}
-    return {k: others for k, others in found.items() if others}
+    conflicts = {k: [at[other] for other in problem.extra_conflicts.get(i, ()) if other in at] for i, k in at.items()}
+    return {k: others for k, others in conflicts.items() if others}
 
 
 def _walls(problem: Problem, member: int, grain: int) -> list[tuple[int, int]]:
     """Return the bytes of pinned buffers that `member` must not meet, in grains, the lowest first, none of which touch."""
     buffer, others = problem.buffers[member], problem.extra_conflicts.get(member, ())
-    found: list[tuple[int, int]] = []
+    walls: list[tuple[int, int]] = []
     for i in sorted(problem.pinned, key=lambda i: problem.buffers[i].pin or 0):
         pinned = problem.buffers[i]
         if i in others or (pinned.lower < buffer.upper and buffer.lower < pinned.upper):
             start = (pinned.pin or 0) // grain
             end = start + problem.footprints[i] // grain
-            if found and start <= found[-1][1]:
-                start, end = found[-1][0], max(found.pop()[1], end)
-            found.append((start, end))
-    return found
+            if walls and start <= walls[-1][1]:
+                start, end = walls[-1][0], max(walls.pop()[1], end)
+            walls.append((start, end))
+    return walls
 
 
 def _lowest(walls: Iterable[tuple[int, int]], size: int, unit: int) -> int:
@@ -294,11 +294,11 @@ def _equivalents(live_ranges: Iterable[tuple[int, int, int, int, int, int]], siz
         begin, end, reach_begin, reach_end, unit, _ = live_range
         is_unique = (begin, end) != (reach_begin, reach_end) or size % unit
         alike.setdefault((buffer,) if is_unique else live_range, []).append(buffer)
-    found: list[list[int]] = [[] for _ in sizes]
+    equivalents: list[list[int]] = [[] for _ in sizes]
     for buffers in alike.values():
         for buffer in buffers:
-            found[buffer] = [other for other in buffers if other != buffer]
-    return found
+            equivalents[buffer] = [other for other in buffers if other != buffer]
+    return equivalents
 
 
 def _flat(lists: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
