@@ -177,7 +177,7 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
             others = (fused_subject(subject), replace(subject, fuses=True))
             drafts = (best, *(candidate(options, other) for other in others))
             capacity = None if options.memory is None else options.memory[1]
-            best = min(drafts, key=lambda draft: draft.worth(capacity))
+            best = min(drafts, key=lambda draft: draft.worth(capacity, subject.prices))
     after = replace(best.cost, macs=subject.before.macs + best.extra_macs)
     fits = options.memory is None or after.arena <= options.memory[1]
     # A model with quantised islands is annotated only where its copies between memories are in the file.
@@ -316,7 +316,7 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
     it is, or nearly so. Where the bytes of single kernels show that none fits, the model stays as it is.
     """
     best: WrittenSchedule | None = None
-    is_cut_short = False
+    is_cut_short, prices = False, subject.prices
     floors = [(floor_of(form.regions), form) for form in _forms(unblocked_subject(subject), wanted)]
     floor, lowest = min(floors, key=lambda pair: pair[0].bytes)
     if wanted.capacity is not None and floor.bytes > wanted.capacity:
@@ -324,7 +324,9 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
     for form in (form for floor, form in floors if wanted.capacity is None or floor.bytes <= wanted.capacity):
         found = FitAttempts(form, replace(wanted, extra_macs=max(form.extra_left, 0.0), prices=form.prices)).result()
         is_cut_short |= form.regions.is_cut_short
-        if found is not None and (best is None or found.worth(wanted.capacity) < best.worth(wanted.capacity)):
+        if found is not None and (
+            best is None or found.worth(wanted.capacity, prices) < best.worth(wanted.capacity, prices)
+        ):
             best = found
         if best is not None and best.is_slight and best.fits(wanted.capacity):
             break

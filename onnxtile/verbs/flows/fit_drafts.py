@@ -192,10 +192,9 @@ class WrittenSchedule:
         """The multiply-accumulates that are done again."""
         return self.schedule.macs - self.subject.before.macs
 
-    @property
-    def price(self) -> float:
-        """The price of the multiply-accumulates that are done again, of the nodes, and of the bytes that cutting copies."""
-        prices, macs = self.subject.prices, max(self.subject.before.macs, 1)
+    def price(self, prices: Prices) -> float:
+        """Return the price of the multiply-accumulates that are done again, of the nodes, and of the bytes that cutting copies."""
+        macs = max(self.subject.before.macs, 1)
         return prices.macs * self.extra_macs / macs + prices.node * self.nodes + prices.copied * self.schedule.copied
 
     def fits(self, capacity: int | None) -> bool:
@@ -208,16 +207,20 @@ class WrittenSchedule:
         is_planned = self.plan_known is not None or "planned" in vars(self)
         return self.plan.arena_size if is_planned else self.arena
 
-    def worth(self, capacity: int | None) -> tuple[int, float, int]:
-        """Return a key that is least for the best result: one that fits for the lowest price, and else the smallest arena."""
+    def worth(self, capacity: int | None, prices: Prices) -> tuple[int, float, int]:
+        """Return a key that is least for the best result: one that fits for the lowest price, and else the smallest arena.
+
+        Results of several forms of a model are compared by the same `prices`.
+        """
         arena = self.least_known
         over = arena if capacity is None else max(arena - capacity, 0)
-        return over, self.price, arena
+        return over, self.price(prices), arena
 
     @property
     def is_slight(self) -> bool:
         """Whether the model as it is would hardly be quicker."""
-        return self.extra_macs <= 0 and self.price - self.subject.prices.node * self.subject.before.nodes <= SLIGHT
+        prices = self.subject.prices
+        return self.extra_macs <= 0 and self.price(prices) - prices.node * self.subject.before.nodes <= SLIGHT
 
     def moved(self, settings: PlanSettings) -> WrittenSchedule:
         """Return the model with the copies between two memories, and its plan, which has passed the check. Raises Infeasible."""
