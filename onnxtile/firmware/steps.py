@@ -41,7 +41,7 @@ from onnxtile.firmware.program import (
     overlaps,
 )
 from onnxtile.firmware.transfers import TransferSchedule
-from onnxtile.firmware.turns import Repeat, turns_of
+from onnxtile.firmware.turns import TurnCalls, turns_of
 from onnxtile.kernels.aliases import Alias, parts, views
 from onnxtile.model.submodel import bare_node
 from onnxtile.operators.node_view import NotApplicable
@@ -299,7 +299,7 @@ class _Planned:
         self._require_placed(node)
         turns, body = turns_of(node), bodies[0]
         self._places.add_buffers(turns.graph, body.buffers)
-        repeat = Repeat(turns, self._places)
+        repeat = TurnCalls(turns, self._places)
         before = [*self._calls, *repeat.before()]
         self._calls = [*repeat.begin()]
         self._graph(turns.graph, body.schedule, body.bodies)

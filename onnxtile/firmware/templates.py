@@ -27,7 +27,7 @@ class KernelText:
     operands: tuple[str, ...]
 
 
-class _Kernel:
+class _TemplateKernel:
     """A node with its operands and results by place."""
 
     def __init__(self, kernel: DistinctKernel) -> None:
@@ -54,7 +54,7 @@ def template_of(kernel: DistinctKernel) -> KernelText | None:
     if not kernel.node:
         return None
     make = _TEMPLATES.get(kernel.op_type)
-    return None if make is None else make(_Kernel(kernel))
+    return None if make is None else make(_TemplateKernel(kernel))
 
 
 def _filled(text: str, holes: Mapping[str, object]) -> str:
@@ -80,7 +80,7 @@ _SUM = """\
 """
 
 
-def _sum(kernel: _Kernel) -> KernelText | None:
+def _sum(kernel: _TemplateKernel) -> KernelText | None:
     """Return QLinearAdd of two tensors of one size; others, and islands, which round as floats do, are emx-onnx-cgen's."""
     names = [kernel.name(place) for place in range(8)]
     a, b, c = names[0], names[3], kernel.result(0)
@@ -155,7 +155,7 @@ _RESET_BEFORE = """\
 _DIRECTIONS = {b"forward": "false", b"reverse": "true", b"bidirectional": "d == 1"}
 
 
-def _gru(kernel: _Kernel) -> KernelText | None:
+def _gru(kernel: _TemplateKernel) -> KernelText | None:
     """Return a GRU of float32 with its usual functions, whose last state is a result; others are emx-onnx-cgen's.
 
     https://onnx.ai/onnx/operators/onnx__GRU.html has the formulas.
@@ -273,7 +273,7 @@ _LEAST_DEPTH = 4
 """Channels from which the innermost loop is over them."""
 
 
-def _convolution(kernel: _Kernel) -> KernelText | None:
+def _convolution(kernel: _TemplateKernel) -> KernelText | None:
     """Return a Conv or QLinearConv of one image without dilation or automatic padding; others are emx-onnx-cgen's.
 
     QLinearConv is rounded as emx-onnx-cgen and onnxruntime do: the sum in 32 bits times x_scale · w_scale / y_scale, to the nearest even.
@@ -331,7 +331,7 @@ def _convolution(kernel: _Kernel) -> KernelText | None:
     return KernelText(helper, "".join(lines), tuple(dict.fromkeys(name for name in operands if name)))
 
 
-_TEMPLATES: Mapping[str, Callable[[_Kernel], KernelText | None]] = {
+_TEMPLATES: Mapping[str, Callable[[_TemplateKernel], KernelText | None]] = {
     **{"Conv": _convolution, "QLinearConv": _convolution},
     **{"GRU": _gru, "QLinearAdd": _sum},
 }

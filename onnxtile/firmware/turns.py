@@ -85,7 +85,7 @@ def _rows(node: ir.Node, kind: str, wholes: Sequence[ir.Value], rows: Sequence[i
     )
 
 
-class Repeat:
+class TurnCalls:
     """The calls around the body of a Loop or Scan. What it carries has one place in all turns; rows are copied in and out."""
 
     def __init__(self, turns: Turns, values: ValuePlaces) -> None:

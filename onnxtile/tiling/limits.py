@@ -440,11 +440,11 @@ def _limits_in(file: TomlFile) -> Limits:
     return limits
 
 
-Target: TypeAlias = str | Path | Mapping[str, Any]
+TargetSource: TypeAlias = str | Path | Mapping[str, Any]
 """A target: a file, the name of a ready-made one, or what such a file says as a table."""
 
 
-def figures_of(target: Target) -> TargetFigures:
+def figures_of(target: TargetSource) -> TargetFigures:
     """Return the figures of a target beside its limits. Raises UsageError."""
     file = _file_of(target)
     content = file.validated(_LimitsFile)
@@ -464,7 +464,7 @@ def figures_of(target: Target) -> TargetFigures:
     )
 
 
-def _file_of(target: Target) -> TomlFile:
+def _file_of(target: TargetSource) -> TomlFile:
     """Return the file of a target; a table counts as the content of a file called "target"."""
     if isinstance(target, Mapping):
         return TomlFile(Path("target"), "", dict(target), UsageError)
@@ -503,7 +503,7 @@ def descriptions() -> dict[str, str]:
     return {name: read(folder / f"{name}{_ENDING}", UsageError).validated(_LimitsFile).doc for name in ready_made()}
 
 
-def has_limits(target: Target) -> bool:
+def has_limits(target: TargetSource) -> bool:
     """Return whether the file of a target has limits on one tile, beside figures of its speed. Raises UsageError."""
     file = _file_of(target)
     content = file.validated(_LimitsFile)
@@ -511,7 +511,7 @@ def has_limits(target: Target) -> bool:
     return not has_figures or content.limits() != Limits()
 
 
-def find(target: Target) -> Limits:
+def find(target: TargetSource) -> Limits:
     """Return the limits of a target. Raises UsageError, also where it has none."""
     return _limits_in(_file_of(target))
 

@@ -222,7 +222,7 @@ def _writes(options: FitCommand) -> str | None:
 
 def _require(options: FitStepOptions) -> None:
     _ = options.limits
-    require_target(options)
+    require_target(options, options.figures)
     if not isinstance(options, FitCommand) or not options.curve or options.fits_one:
         require_memory(options)
         return

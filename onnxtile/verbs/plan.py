@@ -22,6 +22,7 @@ from onnxtile.common_options import (
 from onnxtile.declare import values
 from onnxtile.declare.layout_rules import LAYOUT, LayoutRules, LayoutTable, rules_in
 from onnxtile.declare.option import SIZES, WRITING, Choices, Option, Positional, names, require_within
+from onnxtile.declare.target import TargetFigures
 from onnxtile.declare.verb import Outcome, Rendered, Verb
 from onnxtile.system.errors import UsageError, about_options, nearest
 from onnxtile.system.registry import imported
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from onnxtile.planning.offsets.effort import Effort
     from onnxtile.planning.offsets.memories import Capacity
     from onnxtile.planning.result import PlanResult
-    from onnxtile.verbs.fit import FitStepOptions
 else:
     PlanResult: TypeAlias = Any
 
@@ -291,7 +291,7 @@ class PlanCommand(WriteOptions, PlanStep):
     check: Annotated[Path | None, Option("check this plan, a .json file or a planned model", "PLAN")] = None
 
 
-def require_target(options: PlanStep | FitStepOptions) -> None:
+def require_target(options: EmitOptions, figures: TargetFigures) -> None:
     """Raise UsageError for a compiler or a runner without a program in C, or a runner without a compiler; also where emx is missing."""
     if options.wants_c:
         from onnxtile.firmware.build import ProgramTarget
@@ -300,8 +300,8 @@ def require_target(options: PlanStep | FitStepOptions) -> None:
 
         require_emx()
         ProgramTarget(options.target_cc, options.runner).tools()
-        if options.figures.c_kernels is not None:
-            read_own_kernels(options.figures.c_kernels)
+        if figures.c_kernels is not None:
+            read_own_kernels(figures.c_kernels)
     else:
         about_c = ("target_cc", "runner", *(("weights",) if options.weights != "code" else ()))
         for name in about_c:
@@ -317,7 +317,7 @@ def require_target(options: PlanStep | FitStepOptions) -> None:
 
 def _require(options: PlanStep) -> None:
     _ = options.figures
-    require_target(options)
+    require_target(options, options.figures)
     if options.wants_c:
         _require_one_size(options)
     if isinstance(options, PlanCommand):

@@ -44,7 +44,7 @@ def plan_largest(options: PlanOptions) -> PlannedModel:
     least, most = given or (1, None)
     first = least + _FIRST if most is None else min(least + _FIRST, most)
     sized = options if given else replace(options, dims={**(options.dims or {}), name: (least, first)})
-    sizes = _Sizes(RangedModel.read(replace(sized, largest=None)), name, least, capacity)
+    sizes = _SizeTrials(RangedModel.read(replace(sized, largest=None)), name, least, capacity)
     start = sizes.start(first, most)
     if given is None and sizes.is_length:
         # The cache of a first run is empty.
@@ -97,7 +97,7 @@ def _given_range(options: PlanOptions, name: str) -> tuple[int, int] | None:
     return given.get(name)
 
 
-class _Sizes:
+class _SizeTrials:
     """The plans of a model up to several sizes of its dimension `name`, from `least` on, within `capacity` bytes in all."""
 
     def __init__(self, ranged: RangedModel, name: str, least: int, capacity: int) -> None:
