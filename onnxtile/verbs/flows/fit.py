@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from onnxtile.arena.run import ArenaVerdict
 
 
-_PLANNED_TWICE = 1_000
+_PLANNED_TWICE = 100
 """Nodes of the largest result that is planned once more, with its inputs in the other place."""
 _NEGLIGIBLE = 1e-4
 """The share of its MACs by which rewrites of a model may exceed the budget: the product with one pixel more."""
