@@ -176,7 +176,7 @@ def read_patterns(value: Any) -> tuple[Any, ...]:
     """Return patterns: texts, (name, query) pairs, or Pattern objects; a lone text or pattern stands for itself."""
     entries = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
     for entry in entries:
-        if not isinstance(entry, str | tuple | list | os.PathLike) and not hasattr(entry, "variants"):
+        if not isinstance(entry, str | tuple | list | os.PathLike) and not hasattr(entry, "programs"):
             raise Unreadable("give the name of a pattern, a file, a query, or a pair of a name and a query")
     return entries
 

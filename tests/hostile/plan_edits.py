@@ -110,7 +110,7 @@ MEMORIES = {"fast": 256, "slow": 9000}
 KINDS: Mapping[str, Kind] = {
     "fixed": Kind(_text(MIXED), {}),
     "inside": Kind(_text(MIXED), {"io": "inside", "alignment": 16}),
-    "streams": Kind(_text(MIXED), {"streams": 2}),
+    "streams": Kind(_text(MIXED), {"target": {"streams": 2}}),
     "any order": Kind(_text(MIXED), {"order": "any"}),
     "bounds": Kind(_text(COUNTED), {"bounds": {"i": 8}}),
     "unplanned": Kind(_text(COUNTED), {}),
