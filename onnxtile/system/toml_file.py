@@ -40,7 +40,8 @@ class TomlFile:
             return schema.model_validate(self.content)
         except pydantic.ValidationError as error:
             first = error.errors()[0]
-            location = first["loc"]
+            # Of a field of several types, pydantic names the one that it tried, too.
+            location = tuple(part for part in first["loc"] if not str(part).startswith("function-"))
             name = ".".join(str(part) for part in location)
             hint = None
             if first["type"] == "extra_forbidden":

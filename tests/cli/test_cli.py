@@ -86,7 +86,7 @@ def test_match(run: Run, folder: Path) -> None:
     content = run("match", "m.onnx", "MatMul#1-*>Add", "--json", "-").json
     assert content == {
         "query": "MatMul#1-*>Add",
-        "matches": [{"root": "product", "nodes": ["product", "sum"], "anchors": {"MatMul#1": "product"}}],
+        "matches": [{"root": "product", "module": "", "nodes": ["product", "sum"], "anchors": {"MatMul#1": "product"}}],
     }
     assert files(folder) == before
 
@@ -464,7 +464,7 @@ def test_a_bad_query_in_a_pattern_file_names_the_file(run: Run, folder: Path) ->
         (("unfuse", "m.onnx"), ("not fused",)),
         (("tile", "m.onnx", "--max", "0"), ("0",)),
         (("tile", "m.onnx", "--max", "-3"), ("-3",)),
-        (("tile", "m.onnx", "--max", "many"), ("--max 'many'", "whole number")),
+        (("tile", "m.onnx", "--max", "many"), ("--max 'many'", "no bound of a tile")),
         (("tile", "m.onnx", "--max", "0x_x_"), ("0",)),
         (("tile", "m.onnx", "--max", "8", "--runs", "0"), ("invalid --runs 0", "from 1 to 1,000,000")),
         (("tile", "m.onnx"), ("--max",)),
@@ -561,11 +561,14 @@ def test_run_takes_models_through_a_pipeline(run: Run, folder: Path) -> None:
     assert (done.code, done.err) == (0, "")
     assert "1 passed, 0 failed" in done.out
     assert {"m.p.onnx", "m.p.report.json"} <= {path.name for path in folder.iterdir()}
-    content = run("run", "p.toml", "m.onnx", "nowhere.onnx", "--json", "-").json
+    (folder / "broken.onnx").write_bytes(b"no model")
+    content = run("run", "p.toml", "m.onnx", "broken.onnx", "--json", "-").json
     assert (content["passed"], content["failed"]) == (1, 1)
-    assert "nowhere.onnx" in content["models"][1]["error"]
-    failed = run("run", "p.toml", "m.onnx", "nowhere.onnx", "-q")
+    assert "broken.onnx" in content["models"][1]["error"]
+    failed = run("run", "p.toml", "m.onnx", "broken.onnx", "-q")
     assert (failed.code, failed.out) == (1, "")
+    missing = run("run", "p.toml", "m.onnx", "nowhere.onnx")
+    assert (missing.code, missing.out) == (2, "") and "nowhere.onnx" in missing.err
 
 
 @pytest.mark.parametrize(

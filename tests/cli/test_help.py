@@ -163,14 +163,14 @@ def test_the_names_are_those_of_the_plug_ins() -> None:
     from onnxtile.fusion.pattern import select
     from onnxtile.planning.planner import planners
     from onnxtile.planning.schedule import orders
-    from onnxtile.tiling.limits import find
+    from onnxtile.tiling.limits import figures_of, find, has_limits
 
     assert {choice.name for choice in option_names("planners").names} == planners().keys()
     assert {choice.name for choice in option_names("orders").names} == orders().keys()
     for choice in option_names("patterns").names:
         assert select([choice.name])[0].doc == choice.summary
     for choice in option_names("targets").names:
-        find(choice.name)
+        assert find(choice.name) if has_limits(choice.name) else figures_of(choice.name).macs_by_type
 
 
 def test_an_unknown_kind_or_pattern_gets_the_nearest_name(run: Run, folder: Path) -> None:

@@ -25,7 +25,7 @@ MODELS = {
         "'s': strings have no fixed bytes"
     ),
     "g (float[4] x) => (float[4] y) { o = Optional(x) y = OptionalGetElement(o) }": "'o': an optional has no fixed bytes",
-    "g (float[n, 3] x) => (float[n, 3] y) { y = Neg(x) }": r"sizes of inputs are not known: 'x' \[n, 3\]",
+    "g (float[3, n] x) => (float[3, n] y) { y = Neg(x) }": r"sizes of inputs are not known: 'x' \[3, n\]",
     "g (float[6] x) => (float[1, m] y) { z = NonZero(x) y = Cast <to = 1> (z) }": (
         r"does not have that of 'z': its shape depends on the data"
     ),

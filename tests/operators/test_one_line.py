@@ -65,7 +65,7 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Return a copy of the package that has never heard of the operator, and one to which the three lines were added."""
     without, added = (tmp_path_factory.mktemp(name) for name in ("without", "added"))
     for copy in (without, added):
-        for folder in ("onnxtile", "patterns", "tests/random_graphs"):
+        for folder in ("onnxtile", "patterns", "limits", "tests/random_graphs"):
             shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
         for file, (before, after, place, line) in LINES.items():
             text = (copy / file).read_text()

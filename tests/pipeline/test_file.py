@@ -19,8 +19,7 @@ lower = "onnx"
 
 [[steps]]
 do = "tile"
-max = 64
-memory = "256KiB"
+max = [64, "256KiB"]
 shapes = {x = "1x3x8x8", y = [2, 4]}
 
 [[steps]]
@@ -45,7 +44,8 @@ def test_a_file_says_steps_options_and_budgets(tmp_path: Path) -> None:
     assert [step.name for step in pipeline.steps] == ["fuse", "tile", "plan"]
     fuse, tile, plan = (vars(step.options) for step in pipeline.steps)
     assert (fuse["patterns"], fuse["lower"], fuse["verify"]) == (("LayerNorm",), "onnx", True)
-    assert (tile["max"], tile["memory"], tile["shapes"]) == (64, 2**18, {"x": (1, 3, 8, 8), "y": (2, 4)})
+    assert (tile["max"].every, tile["max"].memory) == (64, 2**18)
+    assert tile["shapes"] == {"x": (1, 3, 8, 8), "y": (2, 4)}
     assert plan["dims"] == {"batch": 8}
     assert (pipeline.name, pipeline.output) == ("p", "{name}.small.onnx")
     assert (pipeline.budgets.max_arena, pipeline.budgets.min_fused) == (2**20, {"LayerNorm": 2})
@@ -111,8 +111,8 @@ def test_every_step_takes_no_option_that_it_does_not_have(tmp_path: Path, name: 
         ('[[steps]]\ndo = "fuse"\npatterns = ["NoSuchPattern"]', 3, "NoSuchPattern"),
         ('[[steps]]\ndo = "tile"', 1, ""),
         ('[[steps]]\ndo = "tile"\nmax = 0', 3, "invalid max = 0: give a whole number of at least 1"),
-        ('[[steps]]\ndo = "tile"\nmax = "64"', 3, 'invalid max = "64": give a whole number'),
-        ('[[steps]]\ndo = "tile"\nmax = 8\nmemory = "lots"', 4, "not a size in bytes"),
+        ('[[steps]]\ndo = "tile"\nmax = "64x"', 3, 'invalid max = "64x": this is no bound'),
+        ('[[steps]]\ndo = "tile"\nmax = "lots"', 3, "this is no bound of a tile"),
         ('[[steps]]\ndo = "tile"\nmax = 8\nshapes = {x = "1xyx3"}', 4, 'invalid shapes.x = "1xyx3"'),
         ('[[steps]]\ndo = "plan"\nemit = ["docx"]', 3, "docx"),
         ('[[steps]]\ndo = "fuse"\n[budgets]\nmax_arena = 5', 4, "needs a step plan"),

@@ -330,16 +330,16 @@ def test_a_file_that_cannot_be_written_is_in_the_report_of_its_model(
 def test_a_full_disk_is_in_the_report_of_its_model(
     pipeline: Callable[[str], Pipeline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from onnxtile import api
+    from onnxtile.verbs.flows.results import save
 
-    models, save = _models(tmp_path)[::2], api.save
+    models = _models(tmp_path)[::2]
 
     def full(model: object, path: Path, **options: object) -> None:
         if path.name == "a.deploy.onnx":
             raise UsageError(f"{path} cannot be written: No space left on device")
         save(model, path, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("onnxtile.pipeline.run.api.save", full)
+    monkeypatch.setattr("onnxtile.pipeline.run.save", full)
     made = pipeline(FUSE + '\n[[steps]]\ndo = "plan"\nemit = ["csv"]\nverify = false')
     result = run(made, models)
     assert [report.passed for report in result.reports] == [False, True]

@@ -117,7 +117,7 @@ def models(draw: st.DrawFn, most: int = 14) -> onnx.ModelProto:
         {},
         {"order": "any"},
         {"order": "min-peak", "io": "inside"},
-        {"streams": 3},
+        {"target": {"streams": 3}},
         {"io": "overwrite", "alignment": 4},
         {"io": "outside", "alignment": 1},
     ],
@@ -137,7 +137,7 @@ def test_a_plan_of_a_random_graph_is_sound_and_its_run_equal(options: dict[str, 
 def test_parts_of_a_random_graph_are_sound_also_where_they_save_nothing(model: onnx.ModelProto, alignment: int) -> None:
     def enter(self: Any, layout: Layout) -> None:
         """Place `layout` with its outlines, whether these make the arena smaller or not."""
-        self._keep(layout, self.place(layout.problem))
+        self._keep(layout, self.allocate(layout.problem))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_Smallest, "enter", enter)

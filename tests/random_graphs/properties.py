@@ -290,7 +290,7 @@ def tile(case: Case) -> None:
         [{}, {"accumulate": "sum"}, {"accumulate": "tree"}, {"accumulate": "gemm"}, {"wrap": True}]
     )
     if random.random() < 0.2:
-        options = {"memory": 512, "conv": True}
+        options = {"max": "512B", "conv": True}
     source = onnxtile.fuse(case.model, verify=False).model if random.random() < 0.3 else case.model
     result = attempted(case, lambda: onnxtile.tile(source, dims=case.random_model.dims, verify=case.verify, **options))
     if result is None:
