@@ -18,6 +18,7 @@ from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.search import FitTarget, PathSearch, PiecesSearch, RegionCuts, search
 from onnxtile.fitting.strips import Cut, FitSchedule, PiecesOfTensors, Prices, RegionCost, overlapped, row_pieces
+from onnxtile.kernels import aliases
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
@@ -135,7 +136,11 @@ def test_any_strips_of_any_pieces_compute_the_same_at_the_counted_peak(
     found = schedule(subject.regions, stops, tuple(Cut(step) for step in steps))
     cut = written(subject, found)
     assert judge(subject.original, cut.model, silent).equal
-    assert cut.peak == found.peak
+    # The plan lets rows of a few planes die before their tensor does; the count has whole tensors.
+    assert cut.peak <= found.peak
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(aliases, "MOST_RUNS", 1)
+        assert written(subject, found).peak == found.peak
     for one in found.regions[:3]:
         assert (one.nodes, one.copied, one.macs) == counted(subject.regions, one)[1:]
 

@@ -122,7 +122,7 @@ class FitSubject:
 
 
 _FULLY_PLANNED = 500
-"""Nodes above which the plan of a model that fits with little effort gets no more: `plan` may find a smaller arena."""
+"""Nodes above which a plan with little effort gets no more, where it fits or can hardly fit: `plan` may find a smaller arena."""
 
 
 @dataclass(frozen=True)
@@ -171,11 +171,14 @@ class WrittenSchedule:
 
     @property
     def _needs_little_effort(self) -> bool:
-        """Whether no more effort is worth it: so many nodes fit already, or more bytes live at once than may."""
+        """Whether no more effort is worth it: so many nodes fit already, or more bytes live at once than may.
+
+        Fewer nodes are planned in full: in another order, fewer bytes may live at once.
+        """
         capacity = self.subject.capacity
-        if capacity is None:
+        if capacity is None or self.nodes <= _FULLY_PLANNED:
             return False
-        return self.peak > capacity or (self.nodes > _FULLY_PLANNED and self.arena <= capacity)
+        return self.arena <= capacity or self.peak > capacity
 
     @property
     def plan(self) -> PlanResult:
