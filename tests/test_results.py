@@ -220,6 +220,13 @@ def _planned_tflite() -> VerbResult:
         return onnxtile.plan_tflite(path, verify=False)
 
 
+def _run() -> VerbResult:
+    with TemporaryDirectory() as folder:
+        onnx.save(proto(), f"{folder}/net.onnx")
+        Path(folder, "p.toml").write_text('[[steps]]\ndo = "fuse"\nverify = false\n')
+        return onnxtile.run(f"{folder}/p.toml", [f"{folder}/net.onnx"])
+
+
 RESULTS: dict[str, Callable[[], VerbResult]] = {
     "match": lambda: onnxtile.match(proto(), "MatMul-*>Add"),
     "fuse": lambda: onnxtile.fuse(proto(), ["MatMul-*>Add"]),
@@ -237,6 +244,7 @@ RESULTS: dict[str, Callable[[], VerbResult]] = {
     "verify": lambda: onnxtile.verify(proto(), proto()),
     "list": lambda: onnxtile.option_names("planners"),
     "pattern": lambda: onnxtile.draft_pattern(proto(), ["product", "sum"]),
+    "run": _run,
 }
 
 

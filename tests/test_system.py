@@ -46,7 +46,8 @@ from onnxtile.tiling.limits import from_file as limits_file
 @pytest.mark.parametrize("kind", [OnnxtileError, ModelError, UsageError, PatternError])
 def test_bad_input_ends_with_2(kind: type[OnnxtileError]) -> None:
     error = kind("no", hint="do this")
-    assert (str(error), error.hint, error.exit_code) == ("no", "do this", 2)
+    assert (error.message, error.hint, error.exit_code) == ("no", "do this", 2)
+    assert str(error) == "no (do this)"
 
 
 @pytest.mark.parametrize("kind", [CheckFailed, Infeasible, Mismatch])

@@ -105,7 +105,7 @@ class Command(_Plain, TyperCommand):
                 formatter.write_dl(headings[heading])
         if hidden:
             formatter.write_paragraph()
-            formatter.write_text(f"{len(hidden)} more options: {ctx.command_path} --help {_ALL}")
+            formatter.write(f"{len(hidden)} more options: {ctx.command_path} --help {_ALL}\n")
 
     @property
     def _first(self) -> set[str]:

@@ -434,7 +434,7 @@ def _limits_in(file: TomlFile) -> Limits:
     try:
         limits = content.limits()
     except UsageError as error:  # of two levels: all other fields are checked one by one
-        raise UsageError(f"{file.place(('outer',))}: {error}") from None
+        raise UsageError(f"{file.place(('outer',))}: {error.message}", hint=error.hint) from None
     if limits == Limits():
         raise UsageError(f"{file.place()}: no limit is given", hint='say m = 64, or memory = "256KiB"')
     return limits

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 OPTION = """    dummy: Annotated[str, Option("colour of the plan", "red|blue", choices=Choices(also=("red", "blue")))] = "red"
-    streams: Annotated["""
+    order: Annotated["""
 USE = """    print(f"the plan is {options.dummy}")
     planned = plan.from_options(options)
 """
@@ -94,7 +94,7 @@ def _copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("patterns", "limits", "models"):
         (folder / name).symlink_to(ROOT / name)
     verbs = folder / "onnxtile" / "verbs"
-    edit(verbs / "plan.py", "    streams: Annotated[", OPTION)
+    edit(verbs / "plan.py", "    order: Annotated[", OPTION)
     edit(verbs / "flows" / "plan.py", "    planned = plan.from_options(options)\n", USE)
     (verbs / "count.py").write_text(VERB)
     (folder / "p.toml").write_text(PIPELINE)
@@ -116,7 +116,7 @@ def completed(folder: Path, line: str) -> list[str]:
 
 def test_help_and_completion_know_both(copy: Path) -> None:
     assert re.search(
-        r"^  --dummy red\|blue +colour of the plan \[red\]$", run(copy, "plan", "--help").stdout, re.MULTILINE
+        r"^  --dummy red\|blue +colour of the plan \[red\]$", run(copy, "plan", "--help", "all").stdout, re.MULTILINE
     )
     assert re.search(r"^  count +Count the nodes of a model\.$", run(copy, "--help").stdout, re.MULTILINE)
     assert "--times N  factor of the count [1]" in run(copy, "count", "--help").stdout
@@ -156,7 +156,7 @@ print("dummy: colour of the plan [red]" in onnxtile.plan.__doc__)
 try:
     onnxtile.plan("m.onnx", dummy="green")
 except onnxtile.system.errors.UsageError as error:
-    print(error, error.hint)
+    print(error.message, error.hint)
 print(filled("<!-- options of plan -->\\n<!-- end of options -->\\n"))
 print(filled("<!-- options of count -->\\n<!-- end of options -->\\n"))
 """
