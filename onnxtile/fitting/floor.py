@@ -26,7 +26,7 @@ class LivePiece:
 class Floor:
     """The bytes that every schedule takes at least: those of the `kernel` at a place, or (None) of the outputs, with their pieces.
 
-    A result that is written over an operand is no piece of its own.
+    A result that is written over an operand is not counted again.
     """
 
     bytes: int

@@ -198,7 +198,7 @@ def _require_members(query: Query) -> None:
 
 
 def _require_anchors(query: Query, where: Iterable[tuple[Expression, str]]) -> None:
-    """Raise QueryError where a condition names what is no anchor of the query."""
+    """Raise QueryError where a condition names an anchor that the query does not have."""
     anchors = {node.anchor for node in query.nodes if node.anchor is not None}
     for condition, text in where:
         for name in names_in(condition):

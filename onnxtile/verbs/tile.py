@@ -71,7 +71,7 @@ def _bound_of(entry: Any) -> tuple[str, Any]:
     if len(sizes) == 3:
         return "axes", tuple(None if size == "_" else values.read_count(values.number_or_text(size)) for size in sizes)
     if bytes_of(text) is None:
-        raise values.Unreadable("this is no bound of a tile", hint=_EXAMPLE_MAX)
+        raise values.Unreadable("this is not a bound of a tile", hint=_EXAMPLE_MAX)
     return "memory", values.read_size(text)
 
 

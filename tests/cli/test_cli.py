@@ -464,7 +464,7 @@ def test_a_bad_query_in_a_pattern_file_names_the_file(run: Run, folder: Path) ->
         (("unfuse", "m.onnx"), ("not fused",)),
         (("tile", "m.onnx", "--max", "0"), ("0",)),
         (("tile", "m.onnx", "--max", "-3"), ("-3",)),
-        (("tile", "m.onnx", "--max", "many"), ("--max 'many'", "no bound of a tile")),
+        (("tile", "m.onnx", "--max", "many"), ("--max 'many'", "not a bound of a tile")),
         (("tile", "m.onnx", "--max", "0x_x_"), ("0",)),
         (("tile", "m.onnx", "--max", "8", "--runs", "0"), ("invalid --runs 0", "from 1 to 1,000,000")),
         (("tile", "m.onnx"), ("--max",)),

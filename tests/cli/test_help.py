@@ -136,7 +136,7 @@ def test_a_group_without_a_command_shows_its_help(run: Run, arguments: tuple[str
             "--serch (Possible options: --search) (onnxtile plan --help",
         ),
         (("pattern", "nw"), "Did you mean 'new'? (onnxtile pattern --help"),
-        (("tile", "m.onnx", "--max", "two"), "invalid --max 'two': this is no bound of a tile"),
+        (("tile", "m.onnx", "--max", "two"), "invalid --max 'two': this is not a bound of a tile"),
         (("plan", "m.onnx", "--search"), "'--search' requires an argument"),
     ],
 )

@@ -70,7 +70,7 @@ def test_a_lone_pattern_is_one(model: onnx.ModelProto) -> None:
         (lambda m: onnxtile.plan(m, dims={"N": 0}), "invalid dims={'N': 0}: give a whole number", None),
         (lambda m: onnxtile.plan(m, search="exakt"), "invalid search='exakt': 'exakt' is no planner", "'exact'?"),
         (lambda m: onnxtile.tile(m, max=0), "invalid max=0: give a whole number of at least 1", None),
-        (lambda m: onnxtile.tile(m, max="64x64"), "invalid max='64x64': this is no bound of a tile", "_x48x48"),
+        (lambda m: onnxtile.tile(m, max="64x64"), "invalid max='64x64': this is not a bound of a tile", "_x48x48"),
         (lambda m: onnxtile.tile(m, max=("64", "8x8x8")), "invalid max=('64', '8x8x8'): '8x8x8' is the second", None),
         (lambda m: OLD_TILE(m, max_k=48), "there is no max_k any more", "write max _x64x_"),
         (lambda m: onnxtile.fuse(m, lower="torch"), "invalid lower='torch'", "choose none, onnx, ort"),
