@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import prod
 
 import onnx_ir as ir
@@ -191,30 +192,39 @@ class HiddenGroups:
         return {1: 1 if node.attributes.get_int("transB", 0) else 0}
 
 
-def chunked(
-    kernels: Sequence[FitKernel],
-    first: int,
-    tensors: Sequence[FitTensor],
-    groups: Mapping[int, HiddenGroup],
-    chunks: Sequence[tuple[int, int]],
-    *,
-    all_chunks: bool = True,
-) -> ChunkedKernels:
-    """Return `kernels`, of which the first has the place `first`, with hidden channels in chunks.
+class ChunkedGroups:
+    """The kernels of groups in chunks: each number of chunks of a group is made once.
 
-    Without `all_chunks`, the first, the largest and the last chunk of each group stand for all: enough to count the costs.
+    `tensors` are those of the network, and the parts of all groups after them; `origin` has the tensor that each part is a part of.
     """
-    region = ChunkedKernels([], list(tensors))
-    counts = dict(chunks)
-    taken = {index for start in counts for index in groups[start].places}
-    ends = {groups[start].places[-1]: start for start in counts}
-    for index, kernel in enumerate(kernels, start=first):
-        if index in ends:
-            group = groups[ends[index]]
-            _add_chunks(region, kernels, first, group, _shares(group, counts[ends[index]], all_chunks=all_chunks))
-        elif index not in taken:
-            region.add(kernel, index - first)
-    return region
+
+    def __init__(self, network: Network, groups: Mapping[int, HiddenGroup]) -> None:
+        self.network, self.groups = network, groups
+        self.tensors, self.origin = list(network.tensors), dict[int, int]()
+        self._parts = cache(self._new_parts)
+
+    def region(
+        self, start: int, stop: int, chunks: Sequence[tuple[int, int]], *, all_chunks: bool = True
+    ) -> ChunkedKernels:
+        """Return the kernels from `start` to `stop`, with hidden channels in chunks.
+
+        Without `all_chunks`, the first, the largest and the last chunk of each group stand for all: enough to count the costs.
+        """
+        region = ChunkedKernels([], self.tensors, self.origin)
+        taken = {index for first, _ in chunks for index in self.groups[first].places}
+        ends = {self.groups[first].places[-1]: (first, count) for first, count in chunks}
+        for index in range(start, stop):
+            if index in ends:
+                region.extend(self._parts(*ends[index], all_chunks), start)
+            elif index not in taken:
+                region.add(self.network.kernels[index], index - start)
+        return region
+
+    def _new_parts(self, first: int, count: int, all_chunks: bool) -> ChunkedKernels:
+        """Return the kernels of one group in chunks; the bases are places in the network."""
+        parts, group = ChunkedKernels([], self.tensors, self.origin), self.groups[first]
+        _add_chunks(parts, self.network.kernels, group, _shares(group, count, all_chunks=all_chunks))
+        return parts
 
 
 def _shares(group: HiddenGroup, count: int, *, all_chunks: bool) -> list[tuple[PatchRange, int]]:
@@ -227,13 +237,10 @@ def _shares(group: HiddenGroup, count: int, *, all_chunks: bool) -> list[tuple[P
 
 
 def _add_chunks(
-    region: ChunkedKernels,
-    kernels: Sequence[FitKernel],
-    first: int,
-    group: HiddenGroup,
-    some: Sequence[tuple[PatchRange, int]],
+    region: ChunkedKernels, kernels: Sequence[FitKernel], group: HiddenGroup, some: Sequence[tuple[PatchRange, int]]
 ) -> None:
-    tensors, base = region.tensors, group.places[-1] - first
+    """Append the kernels of a group in chunks to a region that has places of the network as bases."""
+    tensors, base = region.tensors, group.places[-1]
     last = kernels[base]
     result = last.makes[0]
     partial: list[int] = []
@@ -241,7 +248,7 @@ def _add_chunks(
     for number, (share, weight) in enumerate(some):
         parts: dict[int, int] = {}
         for index in group.places:
-            kernel = kernels[index - first]
+            kernel = kernels[index]
             for tensor in kernel.makes:
                 about = tensors[tensor]
                 if tensor in group.tensors or (group.is_joined and tensor == result):
@@ -250,7 +257,7 @@ def _add_chunks(
                     about = replace(about, dims=tuple(dims))
                 about = replace(about, name=f"{about.name}/c{number}", is_kept=False)
                 parts[tensor] = region.add_tensor(about, tensor)
-            region.add(_part(kernel, index, group, share, parts, is_first=not number), index - first, weight)
+            region.add(_part(kernel, index, group, share, parts, is_first=not number), index, weight)
         partial.append(parts[result])
         region.partial.add(parts[result])
         if group.is_joined:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -646,36 +647,63 @@ class CutCost:
     rest: int = 0
 
 
-def cut_cost(
-    kernels: Sequence[FitKernel],
-    region: ChunkedKernels,
-    ranges: list[StripRanges],
-    results: Sequence[int],
-    cut: Cut,
-    dying: Collection[int],
-    limit: LoadLimit | None = None,
-) -> CutCost | int:
-    """Return the costs of a region, of whose operands those of `dying` are not read later; `ranges` are those of its whole `kernels`.
+@dataclass(frozen=True)
+class Overload:
+    """What is known of a region that exceeds a capacity: its live bytes in the first of its strips, up to one that does.
 
-    Tensors that were handed over in pieces are counted wherever they live, read by the region or not.
-
-    Where a kernel exceeds the `limit`, only its live bytes are returned.
+    `loads` are the largest sums while each kernel runs, `rest` that between two strips, of the `strips` that were counted.
     """
-    about = RegionTracer(region.kernels, region.tensors, results, region.ranges(ranges), cut)
-    return _StripCosts(region, about, results, dying).cost(kernels, ranges, limit)
+
+    loads: tuple[int, ...]
+    rest: int
+    strips: int
+
+    @property
+    def peak(self) -> int:
+        """The largest sum of live bytes that was counted."""
+        return max(*self.loads, self.rest)
+
+    def beside(self, passing: int) -> Overload:
+        """Return the same with so many more bytes that live throughout the region."""
+        return Overload(tuple(load + passing for load in self.loads), self.rest + passing, self.strips)
 
 
 @dataclass(frozen=True)
-class LoadLimit:
-    """The bytes that may live at most while each kernel of `fixed` runs, by its number in the region."""
+class CutRows:
+    """The `ranges` of rows that each of the whole `kernels` of a region computes in each strip, however its channels are cut."""
 
-    bytes: int
-    fixed: Sequence[int]
+    kernels: Sequence[FitKernel]
+    tensors: Sequence[FitTensor]
+    ranges: list[StripRanges]
 
-    def exceeding(self, loads: Sequence[int]) -> int:
-        """Return the most bytes of `loads`, of each kernel, where they exceed the limit; else 0."""
-        most = max((loads[number] for number in self.fixed), default=0)
-        return most if most > self.bytes else 0
+    @cached_property
+    def macs(self) -> int:
+        """The multiply-accumulates of all strips."""
+        return macs_of(self.kernels, self.tensors, self.ranges)
+
+    @cached_property
+    def outlines(self) -> list[bytes]:
+        """An outline of each strip; strips with equal ones cost the same."""
+        if len(self.ranges[0].news) == 1:
+            return [b""]
+        return [outline.tobytes() for outline in _outlines(self.kernels, self.ranges)]
+
+
+def cut_cost(
+    region: ChunkedKernels,
+    rows: CutRows,
+    results: Sequence[int],
+    cut: Cut,
+    dying: Collection[int],
+    capacity: int = sys.maxsize,
+) -> CutCost | Overload:
+    """Return the costs of a region, of whose operands those of `dying` are not read later.
+
+    Tensors that were handed over in pieces are counted wherever they live, read by the region or not. Nothing is counted beyond the first
+    strip that exceeds the capacity.
+    """
+    about = RegionTracer(region.kernels, region.tensors, results, region.ranges(rows.ranges), cut)
+    return _StripCosts(region, about, results, dying).cost(rows, capacity)
 
 
 class _StripCosts:
@@ -705,27 +733,32 @@ class _StripCosts:
         sizes = -(-lengths * about.row_bytes // ALIGNMENT) * ALIGNMENT
         return np.concatenate(([0], np.cumsum(sizes)))
 
-    def cost(self, kernels: Sequence[FitKernel], ranges: list[StripRanges], limit: LoadLimit | None) -> CutCost | int:
-        """Count one strip of each kind, until a kernel exceeds the limit."""
+    def cost(self, rows: CutRows, capacity: int) -> CutCost | Overload:
+        """Count one strip of each kind, until one exceeds the capacity."""
         # Late strips, but the last one, have most bytes beside them, unless rows of inputs die before.
         beside = self.done[:-1] + np.array(self.pieces.living[:-1]) + self.inputs.living
         self._measure(max(self.count - 2, 0) if not self.inputs.after else int(beside.argmax()))
-        if limit is not None and limit.exceeding(self.loads):
-            return limit.exceeding(self.loads)
+        if self.peak > capacity:
+            return self._overload(1)
         kinds: dict[bytes, list[int]] = {}
-        outlines = _outlines(kernels, ranges) if self.count > 1 else np.zeros((1, 0), np.int64)
-        for strip, outline in enumerate(outlines):
+        for strip, outline in enumerate(rows.outlines):
             ending = repr(self.inputs.ending(strip)).encode() if self.inputs.after else b""
-            kinds.setdefault(outline.tobytes() + self.pieces.places[strip] + ending, []).append(strip)
-        for strips in sorted(kinds.values(), key=lambda strips: -(strips[-1] % (self.count - 1 or 1))):
+            kinds.setdefault(outline + self.pieces.places[strip] + ending, []).append(strip)
+        in_order = sorted(kinds.values(), key=lambda strips: -(strips[-1] % (self.count - 1 or 1)))
+        for number, strips in enumerate(in_order, start=2):
             # Of equal strips the last has most results beside it, unless pieces that were handed over die before.
             fullest = max(strips, key=lambda strip: (int(beside[strip]), strip))
             self._measure(fullest)
-            if limit is not None and limit.exceeding(self.loads):
-                return limit.exceeding(self.loads)
+            if self.peak > capacity:
+                return self._overload(number)
             self._count(len(strips), fullest)
         self._join()
+        if self.peak > capacity:
+            return self._overload(self.count + 2)
         return CutCost(self.peak, self.nodes, self.copied, tuple(self.loads), self.rest)
+
+    def _overload(self, strips: int) -> Overload:
+        return Overload(tuple(self.loads), self.rest, strips)
 
     def _measure(self, strip: int) -> None:
         """Count the live bytes of one strip."""

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import accumulate, takewhile
 
-from onnxtile.fitting.channels import HiddenGroup, chunked
+from onnxtile.fitting.channels import ChunkedGroups, HiddenGroup
 from onnxtile.fitting.live_bytes import (
-    LoadLimit,
+    CutRows,
+    Overload,
     RegionTrace,
     RegionTracer,
     aligned,
@@ -28,7 +29,6 @@ from onnxtile.fitting.strips import (
     RegionCost,
     StripRanges,
     UncutRegion,
-    macs_of,
     read_whole,
 )
 
@@ -96,7 +96,7 @@ class Regions:
     def __init__(self, network: Network, groups: Mapping[int, HiddenGroup] | None = None) -> None:
         self.network = network
         self.groups = groups or {}
-        self._tensors = list(network.tensors)
+        self._chunked = ChunkedGroups(network, self.groups)
         self.counted = 0
         """The kernels of the regions whose costs were counted: the work that was done."""
         self.limit = sys.maxsize
@@ -104,8 +104,8 @@ class Regions:
         self.is_cut_short = False
         """Whether a bound of its work ended the last search, or one of the last attempts, so that a smaller schedule may exist."""
         self._known: dict[tuple[int, int, Cut], RegionCost | None] = {}
-        self._ranges: dict[tuple[int, int, Cut], list[StripRanges]] = {}
-        self._loads: dict[tuple[int, int, Cut], int] = {}
+        self._rows: dict[tuple[int, int, Cut], CutRows] = {}
+        self._overloads: dict[tuple[int, int, Cut], Overload] = {}
         self._uncut = cache(self._new_uncut)
         self._few_chunks = cache(self._new_few_chunks)
         self._bounds = cache(self._new_bounds)
@@ -195,15 +195,20 @@ class Regions:
         """Return the kernels of a region, with hidden channels in chunks; without `all_chunks`, with three of each group at most."""
         kernels = self.network.kernels[start:stop]
         if not cut.chunks:
-            return ChunkedKernels.whole(kernels, self._tensors)
-        return chunked(kernels, start, self.network.tensors, self.groups, cut.chunks, all_chunks=all_chunks)
+            return ChunkedKernels.whole(kernels, self._chunked.tensors)
+        return self._chunked.region(start, stop, cut.chunks, all_chunks=all_chunks)
 
     def ranges(self, start: int, stop: int, cut: Cut) -> list[StripRanges]:
         """Return the rows that each kernel of a region computes in each strip. Raises PaddingOnly."""
+        return self._rows_of(start, stop, cut).ranges
+
+    def _rows_of(self, start: int, stop: int, cut: Cut) -> CutRows:
+        """Return the rows of each strip of a region. Raises PaddingOnly."""
         key = start, stop, cut.plain
-        if key not in self._ranges:
-            self._ranges[key] = self._uncut(start, stop).ranges(cut.plain)
-        return self._ranges[key]
+        if key not in self._rows:
+            region = self._uncut(start, stop)
+            self._rows[key] = CutRows(region.kernels, region.tensors, region.ranges(cut.plain))
+        return self._rows[key]
 
     def _new_uncut(self, start: int, stop: int) -> UncutRegion:
         return UncutRegion(self.network.kernels[start:stop], self.network.tensors, self.results(start, stop))
@@ -225,11 +230,11 @@ class Regions:
 
     def macs(self, start: int, stop: int, cut: Cut) -> int | None:
         """Return the multiply-accumulates of a region; None where it cannot be cut so."""
-        self.counted += 0 if (start, stop, cut.plain) in self._ranges else stop - start
+        self.counted += 0 if (start, stop, cut.plain) in self._rows else stop - start
         if self._reorders_draws(start, stop):
             return None
         try:
-            return macs_of(self.network.kernels[start:stop], self.network.tensors, self.ranges(start, stop, cut))
+            return self._rows_of(start, stop, cut).macs
         except PaddingOnly:
             return None
 
@@ -250,21 +255,25 @@ class Regions:
         results = self.results(cost.start, cost.stop)
         return RegionTracer(region.kernels, region.tensors, results, region.ranges(ranges), cost.cut).trace()
 
-    def cost(self, start: int, stop: int, cut: Cut, capacity: int | None = None) -> RegionCost | None:
-        """Return the costs of a region; None where it cannot be cut so.
+    def cost(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
+        """Return the costs of a region; None where it cannot be cut so."""
+        cost = self.cost_within(start, stop, cut, sys.maxsize)
+        assert not isinstance(cost, Overload)
+        return cost
 
-        With a `capacity` in bytes, also None where a kernel exceeds it whose channels are not cut: then no chunks help.
-        """
+    def cost_within(self, start: int, stop: int, cut: Cut, capacity: int) -> RegionCost | Overload | None:
+        """Return the costs of a region; what is known of it where it exceeds a capacity in bytes; None where it cannot be cut so."""
         key = (start, stop, cut)
         if key in self._known:
             return self._known[key]
-        if capacity is not None and self._loads.get(key, 0) > capacity:
-            return None
+        known = self._overloads.get(key)
+        if known is not None and known.peak > capacity:
+            return known
         cost = self._cost(start, stop, cut, capacity)
-        if isinstance(cost, int):
-            self._loads[key] = cost
-            return None
-        self._known[key] = cost
+        if isinstance(cost, Overload):
+            self._overloads[key] = cost
+        else:
+            self._known[key] = cost
         return cost
 
     @cached_property
@@ -276,26 +285,23 @@ class Regions:
         """Return whether a region has several random kernels: those that are not cut run in the strip that needs them, in another order."""
         return self._draws[stop] - self._draws[start] > 1
 
-    def _cost(self, start: int, stop: int, cut: Cut, capacity: int | None) -> RegionCost | int | None:
-        """Return the costs of a region; None where it cannot be cut so; the bytes of a kernel that exceeds the capacity."""
+    def _cost(self, start: int, stop: int, cut: Cut, capacity: int) -> RegionCost | Overload | None:
+        """Return the costs of a region, as `cost_within` does."""
         self.counted += stop - start
         if self._reorders_draws(start, stop):
             return None
-        kernels, dying = self.network.kernels[start:stop], self.dying(start, stop)
-        passing = self._passing(start, stop, cut)
+        dying, passing = self.dying(start, stop), self._passing(start, stop, cut)
         region = self._few_chunks(start, stop, cut.chunks)
-        limit = None if capacity is None else LoadLimit(capacity - passing, self.fixed(start, stop))
         try:
-            ranges = self.ranges(start, stop, cut)
+            rows = self._rows_of(start, stop, cut)
         except PaddingOnly:
             return None
-        cost = cut_cost(kernels, region, ranges, self.results(start, stop), cut, dying, limit)
-        if isinstance(cost, int):
-            return cost + passing
-        macs = macs_of(kernels, self.network.tensors, ranges)
+        cost = cut_cost(region, rows, self.results(start, stop), cut, dying, capacity - passing)
+        if isinstance(cost, Overload):
+            return cost.beside(passing)
         loads = tuple(load + passing for load in cost.loads)
         return RegionCost(
-            start, stop, cut, cost.peak + passing, macs, cost.nodes, cost.copied, loads, cost.rest + passing
+            start, stop, cut, cost.peak + passing, rows.macs, cost.nodes, cost.copied, loads, cost.rest + passing
         )
 
     def bytes_around(self, start: int, stop: int) -> tuple[int, int, int]:

@@ -11,10 +11,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil, log2
+from math import ceil, inf, log2
 from typing import TypeAlias
 
-from onnxtile.fitting.live_bytes import ALIGNMENT
+from onnxtile.fitting.live_bytes import ALIGNMENT, Overload
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.strips import (
     USUAL_PRICES,
@@ -53,10 +53,11 @@ _ROUNDS = 8
 
 @dataclass(frozen=True)
 class ChunkLoad:
-    """The bytes that live while kernels of a group run, in chunks of at most `channels` channels."""
+    """The bytes that live while kernels of a group run, in chunks of at most `channels` channels, in so many `strips` (0: in all)."""
 
     channels: int
     load: int
+    strips: int = 0
 
     def beyond(self, wider: ChunkLoad) -> int:
         """Return the bytes that live with chunks of any number of channels, by those with `wider` chunks.
@@ -181,69 +182,78 @@ class RegionCuts:
     def _fitted(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
         """Return the region with as many chunks of hidden channels as it takes to fit; None where that is not enough."""
         region = self._chunked(start, stop, cut, self.capacity)
-        return region if region is not None and region.peak <= self.capacity else None
+        return region if isinstance(region, RegionCost) and region.peak <= self.capacity else None
 
-    def _chunked(self, start: int, stop: int, cut: Cut, capacity: int | None = None) -> RegionCost | None:
+    def _chunked(self, start: int, stop: int, cut: Cut, counted_to: int) -> RegionCost | Overload | None:
         """Return the region with more chunks of hidden channels until it fits, or more cannot help; None where it cannot be cut so.
 
-        With a `capacity`, also None where more cannot help.
+        Strips are counted up to the first one that takes more bytes than `counted_to`.
         """
-        region = self.regions.cost(start, stop, cut, capacity)
+        region = self.regions.cost_within(start, stop, cut, counted_to)
         groups = self.regions.disjoint(start, stop)
         owners = {index: first for first, group in groups.items() for index in group.places}
-        before: dict[int, ChunkLoad] = {}
+        counts, before = dict[int, int](), dict[int, ChunkLoad]()
         for _ in range(_ROUNDS):
             if region is None or region.peak <= self.capacity:
                 return region
-            counts = self._more_chunks(region, owners, before)
-            if counts is None:
+            counts = self._more_chunks(region, start, counts, owners, before)
+            if not counts:
                 return region
-            region = self.regions.cost(start, stop, replace(cut, chunks=tuple(sorted(counts.items()))), capacity)
+            region = self.regions.cost_within(
+                start, stop, replace(cut, chunks=tuple(sorted(counts.items()))), counted_to
+            )
         return region
 
     def _more_chunks(
-        self, region: RegionCost, owners: Mapping[int, int], before: dict[int, ChunkLoad]
-    ) -> dict[int, int] | None:
-        """Return the chunks of each group, with more of those whose kernels do not fit; None where that cannot help.
+        self,
+        region: RegionCost | Overload,
+        start: int,
+        counts: Mapping[int, int],
+        owners: Mapping[int, int],
+        before: dict[int, ChunkLoad],
+    ) -> dict[int, int]:
+        """Return the chunks of each group, with more of those whose kernels do not fit; none where that cannot help.
 
         `before` has the bytes that each group took with fewer chunks; it is brought up to date.
         """
         over: dict[int, int] = {}
-        for index, load in enumerate(region.loads, start=region.start):
+        for index, load in enumerate(region.loads, start=start):
             if load > self.capacity:
                 if index not in owners:
-                    return None
+                    return {}
                 over[owners[index]] = max(over.get(owners[index], 0), load)
         if region.rest >= self.capacity or not over:
-            return None
-        counts = dict(region.cut.chunks)
+            return {}
+        more, strips = dict(counts), region.strips if isinstance(region, Overload) else 0
         for first, load in over.items():
             group, count = self.regions.groups[first], counts.get(first, 1)
-            if count > 1 and self._is_hopeless(first, ChunkLoad(ceil(group.channels / count), load), before):
-                return None
+            now = ChunkLoad(ceil(group.channels / count), load, strips)
+            if count > 1 and self._is_hopeless(first, now, before):
+                return {}
             wanted = ceil(count * (load - region.rest) / (self.capacity - region.rest))
-            more = group.after(count)
-            while more is not None and more < wanted:
-                more = group.after(more)
-            if more is None:
-                return None
-            counts[first] = more
-        return counts
+            larger = group.after(count)
+            while larger is not None and larger < wanted:
+                larger = group.after(larger)
+            if larger is None:
+                return {}
+            more[first] = larger
+        return more
 
     def _is_hopeless(self, first: int, now: ChunkLoad, before: dict[int, ChunkLoad]) -> bool:
         """Return whether no number of chunks makes a group fit; from two chunks on, since one chunk needs no sum."""
         wider, before[first] = before.get(first), now
-        return wider is not None and wider.channels > now.channels and now.beyond(wider) > self.capacity
+        is_known = wider is not None and wider.channels > now.channels and wider.strips == now.strips
+        return is_known and wider is not None and now.beyond(wider) > self.capacity
 
     def _more_recomputed(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
         """Return the region with rows of one tensor after the other computed again, until it fits; None where that is not enough."""
-        region = self._chunked(start, stop, cut)
+        region = self._chunked(start, stop, cut, int(_FAR * self.capacity))
         for _ in range(_ROUNDS):
-            if region is None or region.peak <= self.capacity:
-                return region
-            if region.peak > _FAR * self.capacity or self.is_spent:
+            if not isinstance(region, RegionCost) or region.peak > _FAR * self.capacity:
                 return None
-            region = self._one_more_recomputed(region)
+            if region.peak <= self.capacity:
+                return region
+            region = None if self.is_spent else self._one_more_recomputed(region)
         return None
 
     def _one_more_recomputed(self, region: RegionCost) -> RegionCost | None:
@@ -259,8 +269,8 @@ class RegionCuts:
                 some.append((price, tensor, cut))
         best: tuple[float, RegionCost] | None = None
         for _, _, cut in sorted(some, key=lambda each: each[:2])[:_FEW]:
-            smaller = self._chunked(start, stop, cut)
-            if smaller is not None and smaller.peak < region.peak:
+            smaller = self._chunked(start, stop, cut, region.peak - 1)
+            if isinstance(smaller, RegionCost) and smaller.peak < region.peak:
                 price = (smaller.macs - region.macs) / min(region.peak - smaller.peak, region.peak - self.capacity)
                 best = (price, smaller) if best is None or price < best[0] else best
         return None if best is None else best[1]
@@ -425,10 +435,13 @@ class _Reached:
 
 
 class PiecesSearch:
-    """Finds the cheapest schedule of regions that are cut in the ways of `cuts`, and hand over whole tensors or pieces."""
+    """Finds the cheapest schedule of regions that are cut in the ways of `cuts`, and hand over whole tensors or pieces.
 
-    def __init__(self, cuts: RegionCuts, prices: Prices, progress: Progress = silent) -> None:
-        self.cuts, self.prices, self.progress = cuts, prices, progress
+    Only schedules of a price `below` one are looked for.
+    """
+
+    def __init__(self, cuts: RegionCuts, prices: Prices, progress: Progress = silent, below: float = inf) -> None:
+        self.cuts, self.prices, self.progress, self.below = cuts, prices, progress, below
         self.regions, self.capacity = cuts.regions, cuts.capacity
         self.network = cuts.regions.network
         self.macs = max(self.network.macs, 1)
@@ -446,10 +459,10 @@ class PiecesSearch:
         for index in range(count):
             most = effort.next_share()
             for given, price in self._followed(reached[index]):
-                for region, left in self._edges(index, given, most):
+                for region, left in self._edges(index, given, most, price):
                     total = price + self.prices.of(region, self.network)
                     there = reached[region.stop].get(left)
-                    if there is None or total < there.price:
+                    if total < (self.below if there is None else there.price):
                         reached[region.stop][left] = _Reached(total, region, given)
             for given in set(reached[index]) - {given for given, _ in self._followed(reached[index])}:
                 del reached[index][given]
@@ -474,8 +487,13 @@ class PiecesSearch:
             at, given = last.region.start, last.before
         return FitSchedule(tuple(reversed(path)))
 
-    def _edges(self, index: int, given: PiecesOfTensors, most: int) -> Iterator[tuple[RegionCost, PiecesOfTensors]]:
-        """Yield the regions from a place on, with the pieces that are left after each, until `most` kernels were counted."""
+    def _edges(
+        self, index: int, given: PiecesOfTensors, most: int, price: float
+    ) -> Iterator[tuple[RegionCost, PiecesOfTensors]]:
+        """Yield the regions from a place on, with the pieces that are left after each, until `most` kernels were counted.
+
+        `price` is that of the way to this place.
+        """
         if {tensor for tensor, _ in given}.isdisjoint(self.network.kernels[index].reads):
             whole = self.regions.whole[index]
             whole = replace(whole, peak=whole.peak + self._more(given))
@@ -486,7 +504,8 @@ class PiecesSearch:
         tried = fitting = 0
         self.cuts.most = most
         for stop in ends_from(self.regions.level, index):
-            if self.cuts.is_spent:
+            # A region of two strips has at least twice the nodes.
+            if self.cuts.is_spent or price + self.prices.node * (stop - index) >= self.below:
                 return
             ways: list[RegionCost] = []
             self.progress("searching", self.regions.counted, self.cuts.bound)
@@ -637,11 +656,8 @@ def search_within(regions: Regions, wanted: FitTarget, progress: Progress = sile
     for capacity in rungs_below(regions, wanted.capacity):
         if misses >= _MISSES or regions.counted >= regions.limit or _is_slight(regions, best, wanted):
             break
-        lower = _within(regions, capacity, wanted, (PathSearch, PiecesSearch), progress, 1)
-        is_better = lower is not None and (
-            best is None or _price(regions, lower, wanted) < _price(regions, best, wanted)
-        )
-        best, misses = (lower, 0) if is_better else (best, misses + 1)
+        lower = _within(regions, capacity, wanted, (PathSearch, PiecesSearch), progress, 1, best)
+        best, misses = (best, misses + 1) if lower is None else (lower, 0)
     regions.is_cut_short, regions.limit = is_cut_short, limit
     return best
 
@@ -734,9 +750,15 @@ def _is_spent(regions: Regions, most: int | None) -> bool:
 
 
 def _within(
-    regions: Regions, capacity: int, wanted: FitTarget, ways: Sequence[_SearchKind], progress: Progress, depth: int
+    regions: Regions,
+    capacity: int,
+    wanted: FitTarget,
+    ways: Sequence[_SearchKind],
+    progress: Progress,
+    depth: int,
+    known: FitSchedule | None = None,
 ) -> FitSchedule | None:
-    """Return the schedule for the lowest price that meets everything, of `ways`.
+    """Return the schedule for the lowest price that meets everything, of `ways`, and cheaper than one that is `known`.
 
     Rows are computed again only where no way has one without that.
     """
@@ -746,10 +768,10 @@ def _within(
     for recomputes in (False, True) if wanted.extra_macs > 0 else (False,):
         cuts = RegionCuts(regions, capacity, recomputes=recomputes, depth=depth)
         for way in ways:
-            schedule = _priced(cuts, wanted, way, wanted.prices.macs if recomputes else _DEAR, progress)
-            if schedule is not None and (
-                best is None or _price(regions, schedule, wanted) < _price(regions, best, wanted)
-            ):
+            cheapest = best or known
+            below = inf if cheapest is None else _price(regions, cheapest, wanted)
+            schedule = _priced(cuts, wanted, way, wanted.prices.macs if recomputes else _DEAR, progress, below)
+            if schedule is not None and _price(regions, schedule, wanted) < below:
                 best = schedule
             if best is not None and best.macs <= regions.network.macs:
                 return best
@@ -757,15 +779,15 @@ def _within(
 
 
 def _priced(
-    cuts: RegionCuts, wanted: FitTarget, way: _SearchKind, macs: float, progress: Progress
+    cuts: RegionCuts, wanted: FitTarget, way: _SearchKind, macs: float, progress: Progress, below: float = inf
 ) -> FitSchedule | None:
-    """Return the cheapest schedule of `cuts`; `macs` is the price of all multiply-accumulates once more.
+    """Return the cheapest schedule of `cuts`, and of a price `below` one; `macs` is the price of all multiply-accumulates once more.
 
     Where it has too many of these, the one with the fewest; where too many nodes, the cheapest one with a higher price for nodes.
     """
     prices = replace(wanted.prices, macs=macs)
     for _ in range(_ROUNDS):
-        schedule = way(cuts, prices, progress).schedule()
+        schedule = way(cuts, prices, progress, below).schedule()
         if schedule is None:
             return None
         over_macs = wanted.has_many_macs(schedule, cuts.regions.network.macs)
@@ -774,6 +796,8 @@ def _priced(
             return schedule
         if prices.macs >= _DEAR and over_macs:
             return None
+        # By higher prices no other is as cheap.
+        below = inf
         prices = replace(
             prices,
             macs=_DEAR if over_macs else prices.macs,
@@ -816,10 +840,10 @@ class WayOn:
 
 
 class PathSearch:
-    """Finds the cheapest schedule of regions that are cut in the ways of `cuts`."""
+    """Finds the cheapest schedule of regions that are cut in the ways of `cuts`; only of a price `below` one."""
 
-    def __init__(self, cuts: RegionCuts, prices: Prices, progress: Progress = silent) -> None:
-        self.cuts, self.prices, self.progress = cuts, prices, progress
+    def __init__(self, cuts: RegionCuts, prices: Prices, progress: Progress = silent, below: float = inf) -> None:
+        self.cuts, self.prices, self.progress, self.below = cuts, prices, progress, below
         self.regions, self.capacity = cuts.regions, cuts.capacity
         self.over = [region.start for region in self.regions.whole if region.peak > self.capacity]
         self.tried: dict[int | None, list[int]] = {}
@@ -906,7 +930,7 @@ class PathSearch:
             if after is None:
                 continue
             # A region of two strips has at least twice the nodes.
-            if here is not None and here.price <= after.price + self.prices.node * (stop - index):
+            if after.price + self.prices.node * (stop - index) >= (self.below if here is None else here.price):
                 continue
             if self._is_worth(index, stop):
                 tried += 1
@@ -915,7 +939,7 @@ class PathSearch:
                 fitting += bool(ways)
                 for way in ways:
                     price = after.price + self.price(way)
-                    if here is None or price < here.price:
+                    if price < (self.below if here is None else here.price):
                         here = onward[index] = WayOn(price, way)
                 if tried >= _STOPS or fitting >= _ENOUGH:
                     return

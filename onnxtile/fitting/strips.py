@@ -494,8 +494,8 @@ class FitSchedule:
 class ChunkedKernels:
     """Kernels of which some are cut into chunks of channels.
 
-    `tensors` are those of the network, and the parts after them; `origin` has the tensor that each part is a part of. `bases` has, for
-    each kernel, the number of the kernel that it is a part of, and `weights` the number of chunks that it stands for. `sums` are the
+    `tensors` are those of the network, and parts of these after them; `origin` has the tensor that each part is a part of. `bases` has,
+    for each kernel, the number of the kernel that it is a part of, and `weights` the number of chunks that it stands for. `sums` are the
     kernels that add up or join parts of results, `partial` are these parts and their sums.
     """
 
@@ -518,6 +518,14 @@ class ChunkedKernels:
         self.bases.append(base)
         self.weights.append(weight)
 
+    def extend(self, parts: ChunkedKernels, start: int) -> None:
+        """Append kernels whose bases are places in the network, to a region that begins at the place `start`."""
+        self.sums.update(len(self.kernels) + number for number in parts.sums)
+        self.partial.update(parts.partial)
+        self.kernels.extend(parts.kernels)
+        self.bases.extend(base - start for base in parts.bases)
+        self.weights.extend(parts.weights)
+
     def add_tensor(self, about: FitTensor, origin: int) -> int:
         """Append a part of a tensor, and return its number."""
         self.tensors.append(about)
@@ -526,7 +534,7 @@ class ChunkedKernels:
 
     def ranges(self, whole: list[StripRanges]) -> list[StripRanges]:
         """Return the ranges of these kernels, from those of the whole kernels."""
-        if not self.origin:
+        if not self.partial:
             return whole
         return [
             self._range(number, kernel, whole[base])

@@ -11,7 +11,7 @@ import pytest
 import onnxtile
 from models.make_mobilenet_v2 import mobilenet_v2
 from onnxtile.fitting import search as search_effort
-from onnxtile.fitting.live_bytes import live_bytes, uncut_peak
+from onnxtile.fitting.live_bytes import Overload, live_bytes, uncut_peak
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.search import (
@@ -210,11 +210,16 @@ def test_a_region_above_the_capacity_is_not_counted_to_the_end() -> None:
     cut = Cut(4)
     full = regions().cost(0, 12, cut)
     assert full is not None
-    fixed = max(full.loads[number] for number in about.fixed(0, 12))
-    assert about.cost(0, 12, cut, fixed - 1) is None, "a kernel whose channels are not cut exceeds it"
-    assert about.cost(0, 12, cut, fixed - 2) is None
-    assert about.cost(0, 12, cut, fixed) == full
-    assert about.cost(0, 12, cut, 1) == full, "what is known is returned"
+    for capacity in (1, full.peak // 2, full.peak - 1):
+        known = about.cost_within(0, 12, cut, capacity)
+        assert isinstance(known, Overload)
+        assert capacity < known.peak <= full.peak
+        assert all(some <= load for some, load in zip(known.loads, full.loads, strict=True))
+        counted = about.counted
+        assert about.cost_within(0, 12, cut, min(capacity, known.peak - 1)) is known, "it is not counted again"
+        assert about.counted == counted
+    assert about.cost_within(0, 12, cut, full.peak) == full
+    assert about.cost_within(0, 12, cut, 1) == full, "what is known is returned"
 
 
 @pytest.mark.parametrize("capacity", [2 * 1024, 4 * 1024, 6 * 1024, 8 * 1024])
@@ -320,6 +325,7 @@ class PricedWay:
     cuts: RegionCuts
     prices: Prices
     progress: Progress
+    below: float
 
     def schedule(self) -> FitSchedule:
         whole = self.cuts.regions.network.macs
@@ -487,7 +493,7 @@ def test_the_ends_of_regions_of_a_wide_network_are_bounded() -> None:
 
 def test_no_better_cut_is_looked_for_where_the_effort_is_used_up() -> None:
     about, other = regions(), regions()
-    capacity = 8 * 1024
+    capacity = 6 * 1024
     free, spent = (RegionCuts(one, capacity, recomputes=True) for one in (about, other))
     spent.most = 0
     assert free.of(0, 12) and spent.of(0, 12)
@@ -518,7 +524,7 @@ def test_a_search_that_has_tried_all_ways_does_not_go_on(monkeypatch: pytest.Mon
     tried: list[int] = []
 
     def none_within(*arguments: object) -> None:
-        tried.append(arguments[-1])  # type: ignore[arg-type]
+        tried.append(arguments[5])  # type: ignore[arg-type]
 
     monkeypatch.setattr("onnxtile.fitting.search._within", none_within)
     about = _blocks(2)
