@@ -9,9 +9,10 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil, inf, log2
+from time import monotonic
 from typing import TypeAlias
 
 from onnxtile.fitting.live_bytes import ALIGNMENT, Overload
@@ -27,6 +28,7 @@ from onnxtile.fitting.strips import (
     read_whole,
     row_pieces,
 )
+from onnxtile.planning.offsets.effort import SearchBudget
 from onnxtile.system.progress import Progress, silent
 
 # The ways to cut one region that fit a number of bytes: strips, rows computed again, and chunks of hidden channels.
@@ -70,11 +72,20 @@ class ChunkLoad:
 class RegionCuts:
     """Finds the ways to cut regions within `capacity` bytes; `recomputes` says that rows may be computed again.
 
-    `depth` is the multiple of their work that searches with these ways may take.
+    `depth` is the multiple of their work that searches with these ways may take, `budget` the end of their time.
     """
 
-    def __init__(self, regions: Regions, capacity: int, *, recomputes: bool, depth: int = 1) -> None:
+    def __init__(
+        self,
+        regions: Regions,
+        capacity: int,
+        *,
+        recomputes: bool,
+        depth: int = 1,
+        budget: SearchBudget | None = None,
+    ) -> None:
         self.regions, self.capacity, self.recomputes, self.depth = regions, capacity, recomputes, depth
+        self.budget = budget
         self.most = sys.maxsize
         """No better way to cut a region is looked for once this many kernels are counted."""
         self._found: dict[tuple[int, int, Cut], list[RegionCost]] = {}
@@ -87,7 +98,8 @@ class RegionCuts:
     @property
     def is_spent(self) -> bool:
         """Whether the effort is used up; the regions then note that a search was cut short."""
-        spent = self.regions.counted >= min(self.most, self.regions.limit)
+        is_late = self.budget is not None and self.budget.is_late
+        spent = is_late or self.regions.counted >= min(self.most, self.regions.limit)
         self.regions.is_cut_short |= spent
         return spent
 
@@ -602,6 +614,13 @@ class FitTarget:
     nodes: int | None = None
     prices: Prices = USUAL_PRICES
     """What further work costs: shares of the time of the network as it is."""
+    budget: SearchBudget | None = field(default=None, compare=False)
+    """The end of the time of all searches; None for none."""
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time of all searches is over."""
+        return self.budget is not None and self.budget.is_late
 
     def is_met(self, schedule: FitSchedule, macs: int) -> bool:
         """Return whether a schedule of a network of so many multiply-accumulates meets everything."""
@@ -623,18 +642,17 @@ _MISSES = 2
 """Capacities below the wanted one that may bring nothing better, one after the other, before the search ends."""
 SLIGHT = 0.01
 """Where a schedule takes no longer than this share of the time of the model beyond it, none at a smaller capacity is looked for."""
+_PROPORTION = 0.1
+"""The power of the ratio of nodes by which a smaller schedule must divide the bytes, where no capacity asks for it."""
 _BELOW = 4_000
 """Kernels that may be counted at capacities below the wanted one."""
 
 
 def search(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule:
-    """Return the cheapest schedule within the capacity; the one with the least peak where none is, or no capacity is wanted."""
-    schedule = search_within(regions, wanted, progress)
-    return smallest_peak(regions, wanted, progress) if schedule is None else schedule
+    """Return the cheapest schedule within the capacity; where none is, one with a small peak, looked for with as much work again.
 
-
-def search_soon(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule:
-    """Return what `search` does; where none is within the capacity, one with a small peak, looked for with as much work again."""
+    Without a capacity, the one with the least peak.
+    """
     before = regions.counted
     schedule = search_within(regions, wanted, progress)
     if schedule is not None:
@@ -654,7 +672,7 @@ def search_within(regions: Regions, wanted: FitTarget, progress: Progress = sile
     is_cut_short, misses = regions.is_cut_short, 0
     limit, regions.limit = regions.limit, min(regions.limit, regions.counted + _BELOW)
     for capacity in rungs_below(regions, wanted.capacity):
-        if misses >= _MISSES or regions.counted >= regions.limit or _is_slight(regions, best, wanted):
+        if misses >= _MISSES or _is_spent(regions, wanted, regions.limit) or _is_slight(regions, best, wanted):
             break
         lower = _within(regions, capacity, wanted, (PathSearch, PiecesSearch), progress, 1, best)
         best, misses = (best, misses + 1) if lower is None else (lower, 0)
@@ -689,7 +707,7 @@ def _at_depths(regions: Regions, capacity: int, wanted: FitTarget, progress: Pro
     for depth in depths(len(regions.network.kernels)):
         regions.is_cut_short = False
         schedule = _within(regions, capacity, wanted, (PathSearch, PiecesSearch), progress, depth)
-        if schedule is not None or not regions.is_cut_short:
+        if schedule is not None or not regions.is_cut_short or wanted.is_late:
             return schedule
     return None
 
@@ -697,8 +715,17 @@ def _at_depths(regions: Regions, capacity: int, wanted: FitTarget, progress: Pro
 def smallest_peak(
     regions: Regions, wanted: FitTarget, progress: Progress = silent, most: int | None = None
 ) -> FitSchedule:
-    """Return the schedule with the least peak that is found, whatever the capacity, until `most` kernels were counted (None: no bound)."""
-    *_, best = descent(regions, wanted, progress, most)
+    """Return the schedule with the least peak that is found, whatever the capacity, until `most` kernels were counted (None: no bound).
+
+    The progress has the bytes that are reached, and the seconds since the start.
+    """
+    started, reached = monotonic(), [""]
+
+    def tell(stage: str, done: int = 0, total: int = 0, /) -> None:
+        progress(f"{reached[0]}{stage}", done, total)
+
+    for best in descent(regions, wanted, tell, most):
+        reached[0] = f"{best.peak:,} bytes after {monotonic() - started:.0f} s: "
     return best
 
 
@@ -708,17 +735,25 @@ def descent(
     """Yield schedules with ever smaller peaks, from the one that cuts nothing on, whatever the capacity.
 
     First the cheapest one within each capacity of the row, as far as one is found; then the least peak is looked for, to within 1%, until
-    `most` kernels were counted (None: no bound). No row is computed again before the least peak without that is found.
+    `most` kernels were counted (None: no bound). Without that bound, no row is computed again before the least peak without that is found,
+    and a schedule that saves few bytes for its nodes is left out.
     """
     best = FitSchedule(tuple(regions.whole))
     yield best
     regions.is_cut_short = not depths(len(regions.network.kernels))
     if regions.is_cut_short:
         return
-    for target in (replace(wanted, extra_macs=0.0), wanted) if wanted.extra_macs else (wanted,):
+    is_bounded = most is not None
+    for target in (wanted,) if is_bounded or not wanted.extra_macs else (replace(wanted, extra_macs=0.0), wanted):
         for smaller in _descent(regions, best, target, progress, most):
-            best = smaller
-            yield best
+            if is_bounded or _is_in_proportion(best, smaller):
+                best = smaller
+                yield best
+
+
+def _is_in_proportion(before: FitSchedule, after: FitSchedule) -> bool:
+    """Return whether a schedule saves enough bytes for the nodes that it has more than the one before: twice the nodes, 7% at least."""
+    return before.peak >= after.peak * (after.nodes / max(before.nodes, 1)) ** _PROPORTION
 
 
 def _descent(
@@ -729,7 +764,7 @@ def _descent(
     for capacity in rungs_below(regions, best.peak):
         if capacity >= best.peak:
             continue
-        schedule = None if _is_spent(regions, most) else _within(regions, capacity, wanted, ways, progress, 1)
+        schedule = None if _is_spent(regions, wanted, most) else _within(regions, capacity, wanted, ways, progress, 1)
         if schedule is None:
             break
         best = schedule
@@ -741,12 +776,12 @@ def _descent(
             for smaller in _smaller(regions, best, wanted, way, progress, depth, most):
                 best = smaller
                 yield best
-        if not regions.is_cut_short or _is_spent(regions, most):
+        if not regions.is_cut_short or _is_spent(regions, wanted, most):
             return
 
 
-def _is_spent(regions: Regions, most: int | None) -> bool:
-    return most is not None and regions.counted >= most
+def _is_spent(regions: Regions, wanted: FitTarget, most: int | None) -> bool:
+    return wanted.is_late or (most is not None and regions.counted >= most)
 
 
 def _within(
@@ -766,7 +801,7 @@ def _within(
         return None
     best: FitSchedule | None = None
     for recomputes in (False, True) if wanted.extra_macs > 0 else (False,):
-        cuts = RegionCuts(regions, capacity, recomputes=recomputes, depth=depth)
+        cuts = RegionCuts(regions, capacity, recomputes=recomputes, depth=depth, budget=wanted.budget)
         for way in ways:
             cheapest = best or known
             below = inf if cheapest is None else _price(regions, cheapest, wanted)
@@ -819,7 +854,7 @@ def _smaller(
     low, high = max(min(regions.live_sizes), regions.least - 1), best.peak
     is_whole = best.is_whole
     while high - low > max(high // 100, 1):
-        if _is_spent(regions, most):
+        if _is_spent(regions, wanted, most):
             regions.is_cut_short = True
             return
         middle = (low + 3 * high) // 4 if is_whole else (low + high) // 2

@@ -20,13 +20,14 @@ from onnxtile.common_options import (
 from onnxtile.declare import values
 from onnxtile.declare.option import WRITING, Choices, Option, names, require_within
 from onnxtile.declare.verb import Content, Rendered, Verb, writer_of
-from onnxtile.system.errors import about_options
+from onnxtile.system.errors import UsageError, about_options
 from onnxtile.system.registry import late
 from onnxtile.verbs.plan import require_target
 
 if TYPE_CHECKING:
     from onnxtile.declare.verb import ResultWriter
     from onnxtile.fitting.speeds import TargetSpeeds
+    from onnxtile.planning.offsets.effort import SearchBudget
     from onnxtile.tiling.limits import Limits
 
 
@@ -48,7 +49,19 @@ def _read_share(value: Any) -> float:
     return share / 100
 
 
+def _read_time(value: Any) -> str:
+    """Return a time such as "30s"."""
+    from onnxtile.planning.offsets.effort import parse_effort
+
+    try:
+        parse_effort(None, str(value).strip())
+    except UsageError:
+        raise values.Unreadable("this is not a time", hint="write 30s, 500ms or 2min") from None
+    return str(value).strip()
+
+
 _SHARE = values.ValueKind(_read_share)
+_TIME = values.ValueKind(_read_time)
 _USUAL = "cortex-m7"
 """The target whose speeds are taken where none is given."""
 
@@ -74,6 +87,21 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
     exact: Annotated[bool, Option("allow only rewrites that are equal to the last bit")] = False
     max_nodes: Annotated[int | None, Option("upper bound of the nodes of the result", "N")] = None
     wrap: Annotated[bool, Option("put each region that is cut into a local function")] = False
+    search: Annotated[
+        str | None,
+        Option(
+            "time limit of the search: the best that was found until then is the result",
+            "30s",
+            kind=_TIME,
+        ),
+    ] = None
+
+    @property
+    def budget(self) -> SearchBudget | None:
+        """The budget of a search that begins now; None without a limit of time. Raises UsageError."""
+        from onnxtile.planning.offsets.effort import parse_effort
+
+        return None if self.search is None else parse_effort(None, _read_time(self.search)).budget
 
     @property
     def limits(self) -> Limits | None:

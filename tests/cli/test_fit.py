@@ -227,6 +227,15 @@ def test_progress_says_which_point_is_looked_for_and_how_far_the_search_may_go()
     assert any(stage.startswith("attempt 1 of at most ") and stage.endswith(": searching") for stage, _, _ in told)
 
 
+def test_a_search_that_is_out_of_time_gives_the_best_so_far(run: Run, there: Path) -> None:
+    fitted = onnxtile.fit(there / "m.onnx", smallest=True, search="0s", verify=False)
+    assert fitted.after.arena == fitted.before.arena
+    done = run("fit", "m.onnx", "--capacity", "6KiB", "--search", "0s", "--no-verify", "--json", "-")
+    assert done.code == 1 and json.loads(done.out)["blocked_by"]["search"] == "bound"
+    done = run("fit", "m.onnx", "--smallest", "--search", "high")
+    assert done.code == 2 and done.err.count("\n") == 1 and "is not a time" in done.err
+
+
 def test_a_curve_has_the_command_that_makes_its_points(tmp_path: Path) -> None:
     onnx.save(inverted_residuals(), tmp_path / "a b.onnx")
     found = onnxtile.fit_curve(tmp_path / "a b.onnx", shapes={"x": "1x3x33x20"}, max_nodes=100, max_extra_macs="2.5%")

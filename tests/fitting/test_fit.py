@@ -234,7 +234,7 @@ def test_a_schedule_with_gaps_is_planned_in_full_before_a_smaller_one_is_sought(
         sought.append(wanted.capacity)
         return search(regions, wanted, progress)
 
-    monkeypatch.setattr(fit_attempts, "search_soon", counted)
+    monkeypatch.setattr(fit_attempts, "search", counted)
     assert onnxtile.fit(inverted_residuals(), capacity="10KiB", verify=False).fits
     assert sought == [10 << 10]
 

@@ -21,16 +21,19 @@ from onnxtile.fitting.search import (
     PiecesSearch,
     RegionCuts,
     SearchEffort,
+    _is_in_proportion,
     _priced,
     all_effort,
+    descent,
     search,
-    search_soon,
     search_within,
+    smallest_peak,
 )
 from onnxtile.fitting.strips import Cut, FitSchedule, Prices, RegionCost, paced, shares
 from onnxtile.model.binding import bind
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
+from onnxtile.planning.offsets.effort import SearchBudget
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import Infeasible
 from onnxtile.system.progress import Progress, silent
@@ -313,7 +316,7 @@ def test_a_capacity_out_of_reach_is_refused_with_little_work() -> None:
     made = load(mobilenet_v2(96, width=0.35))
     bind(made, {"batch": 1}, {})
     about = regions_of(made, resolve(made, run=False), Constants(made))
-    rough = search_soon(about, FitTarget(5_000, 0.1))
+    rough = search(about, FitTarget(5_000, 0.1))
     assert about.counted < all_effort(100) // 2 and about.is_cut_short
     assert 5_000 < rough.peak < FitSchedule(tuple(about.whole)).peak
 
@@ -577,3 +580,42 @@ def test_a_view_beside_its_source_is_counted_once() -> None:
     opened = load(onnx.parser.parse_model(_VIEWS))
     regions = regions_of(opened, resolve(opened, run=True), Constants(opened), exact=True)
     assert uncut_peak(regions.network) == 2 * 4 * 64 * 4
+
+
+# The time of a search may be limited, and what was found until then counts.
+
+
+def test_a_search_without_time_keeps_what_was_found() -> None:
+    about = regions()
+    over = SearchBudget(1, seconds=0.0)
+    found = smallest_peak(about, FitTarget(None, 0.1, budget=over))
+    assert found.is_whole and about.counted == 0
+    whole = found.peak
+    steps = descent(about, FitTarget(None, 0.1))
+    next(steps)
+    first = next(steps)
+    assert smallest_peak(about, FitTarget(None, 0.1)).peak <= first.peak < whole
+
+
+def test_the_progress_of_the_least_peak_has_the_bytes_that_are_reached() -> None:
+    stages: list[str] = []
+    about = regions()
+    smallest_peak(about, FitTarget(None, 0.0), lambda stage, *_: stages.append(stage))
+    reached = [int(stage.split()[0].replace(",", "")) for stage in stages if " bytes after " in stage]
+    assert len(set(reached)) > 2 and reached == sorted(reached, reverse=True)
+
+
+def test_a_smaller_peak_is_worth_few_nodes_for_few_bytes() -> None:
+    def schedule(peak: int, nodes: int) -> FitSchedule:
+        return FitSchedule((RegionCost(0, 1, Cut(1), peak, 0, nodes, 0),))
+
+    assert _is_in_proportion(schedule(1000, 100), schedule(930, 200))
+    assert not _is_in_proportion(schedule(1000, 100), schedule(940, 200))
+    assert _is_in_proportion(schedule(1000, 100), schedule(999, 100))
+    assert not _is_in_proportion(schedule(1000, 100), schedule(700, 10_000))
+
+
+def test_what_is_too_large_is_reported_with_the_budget_of_products() -> None:
+    without, within_budget = (search(regions(), FitTarget(64, budget)) for budget in (0.0, 1.0))
+    assert within_budget.peak < without.peak
+    assert within_budget.macs > without.macs

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import count
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -24,7 +23,8 @@ from onnxtile.fitting.rewrites.rewrite import (
     sizes_written,
     unblock,
 )
-from onnxtile.fitting.search import FitTarget, is_too_large, search
+from onnxtile.fitting.search import FitTarget, descent, is_too_large
+from onnxtile.fitting.strips import FitSchedule
 from onnxtile.fitting.write import inline
 from onnxtile.kernels.aliases import containers, kind_name
 from onnxtile.model.binding import bind, bind_leading, free_inputs, missing_sizes
@@ -130,7 +130,7 @@ def read_subject(options: CurveOptions) -> FitSubject:
     options.progress("inferring shapes")
     shapes = resolve(model, run=True)
     _require_sizes(model, shapes)
-    return replace(_planned_subject(options, settings, original, model, shapes), leading=leading)
+    return replace(_planned_subject(options, settings, original, model, shapes), leading=leading, budget=options.budget)
 
 
 def _planned_subject(
@@ -228,14 +228,15 @@ def candidate(options: FitOptions, subject: FitSubject) -> WrittenSchedule:
             f"the smallest arena is not looked for: the model has {subject.kernels:,} operators, too many for a search",
             hint="fuse the model first, or give a capacity that it fits as it is",
         )
-    best, is_cut_short = cut(subject, _target(options, capacity))
+    best, is_cut_short = cut(subject, _target(subject, capacity))
     if best is None or best.plan.arena_size >= whole.plan.arena_size:
         best = replace(whole, obstacle=None if best is None else best.obstacle)
     return replace(best, plan_known=best.planned, is_cut_short=is_cut_short)
 
 
-def _target(options: CurveOptions, capacity: int | None) -> FitTarget:
-    return FitTarget(capacity, float(options.max_extra_macs), options.max_nodes)
+def _target(subject: FitSubject, capacity: int | None) -> FitTarget:
+    options = subject.options
+    return FitTarget(capacity, float(options.max_extra_macs), options.max_nodes, budget=subject.budget)
 
 
 def judged(original: ir.Model, best: WrittenSchedule, options: FitOptions) -> tuple[Verdict, ArenaVerdict]:
@@ -328,7 +329,7 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
             best is None or found.worth(wanted.capacity, prices) < best.worth(wanted.capacity, prices)
         ):
             best = found
-        if best is not None and best.is_slight and best.fits(wanted.capacity):
+        if best is not None and (wanted.is_late or (best.is_slight and best.fits(wanted.capacity))):
             break
     return best, is_cut_short
 
@@ -371,7 +372,7 @@ def fused_subject(subject: FitSubject) -> FitSubject:
     model, shapes = copy_of(subject.model, subject.shapes)
     shapes = fuse_pieces(model, shapes)
     fused = _planned_subject(subject.options, subject.settings, subject.original, model, shapes)
-    return replace(fused, rewrites=_fusing("fused before the model is cut", model))
+    return replace(fused, rewrites=_fusing("fused before the model is cut", model), budget=subject.budget)
 
 
 def _fusing(text: str, model: ir.Model) -> tuple[ModelRewrite, ...]:
@@ -404,7 +405,7 @@ def _fewest_copied(options: FitOptions, subject: FitSubject) -> WrittenSchedule:
         if share and has_fit is (share in _LESS):
             continue
         capacity = int(share * options.memory[1])
-        drafted = cut(subject, _target(options, capacity))[0] if share else subject.as_it_is()
+        drafted = cut(subject, _target(subject, capacity))[0] if share else subject.as_it_is()
         if drafted is None:
             continue
         try:
@@ -432,7 +433,7 @@ def _movement(draft: WrittenSchedule) -> MovementResult:
 # The trade of a model's arena against multiply-accumulates, nodes and copied bytes.
 
 _RATIO = 0.75
-"""The capacity of a point as a share of the peak of the point before."""
+"""The most bytes of a point as a share of the peak of the point before."""
 _PLANNED = 3_000
 """Kernels of the largest schedule that is written and planned; the arena of a larger one is an estimate."""
 
@@ -441,8 +442,9 @@ _PLANNED = 3_000
 def fit_curve(options: CurveOptions) -> FitCurve:
     """Return the trade of the arena of `model` against multiply-accumulates, nodes and copied bytes.
 
-    Each point is the cheapest way that was found to fit three quarters of the bytes of the point before, within the budgets. It was
-    written and planned, or says that it is an estimate; the models are not run. Raises ModelError, UsageError.
+    One search goes down from the model as it is to the smallest arena within the budgets. Each point takes at most three quarters of the
+    bytes of the point before, but for the last. It was written and planned, or says that it is an estimate; the models are not run.
+    Raises ModelError, UsageError.
     """
     return curve_of(read_subject(options))
 
@@ -481,21 +483,47 @@ def _size_text(size: object) -> str:
 
 
 def _points(subject: FitSubject) -> Iterator[CurvePoint]:
-    """Yield the cheapest schedule within each capacity; the last is the one with the least peak."""
-    peak, options, numbers = subject.before.arena, subject.options, count(2)
-    while peak:
-        capacity = int(_RATIO * peak)
-        target = FitTarget(capacity, max(subject.extra_left, 0.0), options.max_nodes, subject.prices)
-        stage = f"point {next(numbers)}, up to {readable(capacity)} of {readable(subject.before.arena)}"
-        subject = replace(subject, options=with_progress(options, within(options.progress, stage)))
-        schedule = search(subject.regions, target, subject.options.progress)
-        if schedule.peak >= peak:
-            return
-        peak = schedule.peak if schedule.peak <= capacity else 0
-        if schedule.nodes > _PLANNED:
-            estimate = ModelCost(
-                schedule.peak, schedule.peak, schedule.macs, schedule.nodes, schedule.copied, subject.estimate(schedule)
-            )
-            yield CurvePoint(estimate, True)
-        else:
-            yield CurvePoint(written(subject, schedule).cost, False)
+    """Yield points with ever fewer bytes, of one search; the last has the least peak."""
+    left = None
+    for at_stage, schedule, is_far in _steps_down(subject):
+        left = None if is_far else (at_stage, schedule)
+        if is_far:
+            yield _point(at_stage, schedule)
+    if left is not None:
+        yield _point(*left)
+
+
+def _steps_down(subject: FitSubject) -> Iterator[tuple[FitSubject, FitSchedule, bool]]:
+    """Yield schedules with ever fewer bytes, and whether one takes at most three quarters of those of the last one of which that is so.
+
+    The progress of the subject says which point is looked for.
+    """
+    options, number, reached, stage = subject.options, 2, subject.before.arena, [""]
+
+    def name_stage() -> FitSubject:
+        stage[0] = f"point {number}, up to {readable(int(_RATIO * reached))} of {readable(subject.before.arena)}"
+        return replace(subject, options=with_progress(options, within(options.progress, stage[0])))
+
+    def tell(part: str, done: int = 0, total: int = 0, /) -> None:
+        options.progress(f"{stage[0]}: {part}", done, total)
+
+    target = FitTarget(None, max(subject.extra_left, 0.0), options.max_nodes, subject.prices, budget=subject.budget)
+    at_stage = name_stage()
+    for schedule in descent(subject.regions, target, tell):
+        if schedule.is_whole or schedule.peak >= reached:
+            continue
+        is_far = schedule.peak <= _RATIO * reached
+        yield at_stage, schedule, is_far
+        if is_far:
+            number, reached = number + 1, schedule.peak
+            at_stage = name_stage()
+
+
+def _point(subject: FitSubject, schedule: FitSchedule) -> CurvePoint:
+    """Return the point of a schedule: written and planned, or estimated where it has too many nodes for that."""
+    if schedule.nodes <= _PLANNED:
+        return CurvePoint(written(subject, schedule).cost, False)
+    estimate = ModelCost(
+        schedule.peak, schedule.peak, schedule.macs, schedule.nodes, schedule.copied, subject.estimate(schedule)
+    )
+    return CurvePoint(estimate, True)

@@ -19,7 +19,7 @@ from onnxtile.fitting.read_network import island_tensors, read_network
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.result import ModelCost, Obstacle
 from onnxtile.fitting.rewrites.rewrite import ModelRewrite, UnblockedModel, token_cuts
-from onnxtile.fitting.search import SLIGHT, FitTarget, attempts, search_soon, search_within
+from onnxtile.fitting.search import SLIGHT, FitTarget, attempts, search, search_within
 from onnxtile.fitting.strips import FitSchedule, Prices
 from onnxtile.fitting.write import wrap, write
 from onnxtile.fusion.fuse import fuse
@@ -31,7 +31,7 @@ from onnxtile.model.opset import opset_of
 from onnxtile.model.save import raise_ir_version
 from onnxtile.planning.model_plan import PlanSettings, plan_model, quick_allocation
 from onnxtile.planning.movement.plan import plan_with_movement
-from onnxtile.planning.offsets.effort import LEVELS
+from onnxtile.planning.offsets.effort import LEVELS, SearchBudget
 from onnxtile.planning.offsets.memories import Allocation
 from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.opened_calls import Unfolded, is_kernel, unfold
@@ -55,7 +55,7 @@ class FitSubject:
     """A `model` to cut, in which calls are written out: it computes what the `original` does.
 
     `planned` and `before` are its plan and its costs without `rewrites`; `settings` are those of every plan. Where it `fuses`, the pieces
-    of the model are fused after it was cut. `leading` are the sizes taken for what the file leaves open.
+    of the model are fused after it was cut. `leading` are the sizes taken for what the file leaves open. `budget` ends all searches.
     """
 
     options: CurveOptions
@@ -69,6 +69,7 @@ class FitSubject:
     rewrites: tuple[ModelRewrite, ...] = ()
     fuses: bool = False
     leading: LeadingSizes | None = None
+    budget: SearchBudget | None = None
 
     @cached_property
     def whole(self) -> FitSchedule:
@@ -262,9 +263,9 @@ def written(subject: FitSubject, schedule: FitSchedule) -> WrittenSchedule:
         policy = TilingPolicy()
         ready = raised_to_join(model, shapes, options.limits, policy, none_known, run=False)
         tiled = tile(ready.model, options.limits, ready.known, ready.constants, policy, options.progress)
-        model, shapes = ready.model, ready.known
+        model, shapes = ready.model, known_shapes(ready.model, ready.known)
     nodes = running_nodes(model, Constants(model))
-    return WrittenSchedule(subject, schedule, model, nodes, opened_model(model, known_shapes(model, shapes)), tiled)
+    return WrittenSchedule(subject, schedule, model, nodes, opened_model(model, shapes), tiled)
 
 
 @dataclass(frozen=True)
@@ -357,7 +358,7 @@ class FitAttempts:
         target, last, is_cut_short = self.wanted, None, False
         most = attempts(self.subject.kernels)
         for number in range(1, most + 1):
-            find = search_soon if self.best is None or target.capacity is None else search_within
+            find = search if self.best is None or target.capacity is None else search_within
             progress = within(self.subject.options.progress, f"attempt {number} of at most {most}")
             schedule = find(regions, target, progress)
             is_cut_short |= regions.is_cut_short
@@ -365,7 +366,7 @@ class FitAttempts:
                 last = written(self.subject, schedule)
                 arena, more = self._noted(last)
             over = 0 if self.wanted.capacity is None else max(arena - self.wanted.capacity, 0)
-            if not (over or more):
+            if not (over or more) or (target.is_late and not more):
                 break
             fewer = None if target.nodes is None else max(target.nodes - more, 1)
             capacity = target.capacity
