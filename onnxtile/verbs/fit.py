@@ -71,6 +71,10 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
             choices=Choices("onnxtile.kernels.from_onnx:PLACINGS"),
         ),
     ] = "outputs"
+    stream: Annotated[
+        tuple[str, ...],
+        Option("take an input row by row, each row once, into the arena", "INPUT", kind=values.TEXTS),
+    ] = ()
     exact: Annotated[bool, Option("allow only rewrites that are equal to the last bit")] = False
     max_nodes: Annotated[int | None, Option("upper bound of the nodes of the result", "N")] = None
     wrap: Annotated[bool, Option("put each region that is cut into a local function")] = False
@@ -183,6 +187,15 @@ def require_memory(options: FitOptions) -> None:
     if options.io != "outputs" and options.memories is not None:
         raise about_options(
             "{io} is for one memory, and {capacity} is given for two", hint="give one {capacity}, or leave {io} out"
+        )
+    if options.stream and options.memories is not None:
+        raise about_options(
+            "{stream} is for one memory, and {capacity} is given for two",
+            hint="give one {capacity}, or leave {stream} out",
+        )
+    if options.stream and options.wrap:
+        raise about_options(
+            "{wrap} puts what reads the rows of {stream} into functions", hint="leave one of the two out"
         )
     if options.fuse and options.memories is not None:
         raise about_options(

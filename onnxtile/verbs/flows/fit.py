@@ -15,12 +15,21 @@ from onnxtile.declare.verb import Outcome
 from onnxtile.fitting.editing import copy_of
 from onnxtile.fitting.floor import floor_of
 from onnxtile.fitting.read_network import separate
-from onnxtile.fitting.result import InputPlace, ModelCost, obstacle_at, obstacle_of, steps_before, steps_of
+from onnxtile.fitting.result import (
+    InputPlace,
+    ModelCost,
+    obstacle_at,
+    obstacle_of,
+    steps_before,
+    steps_of,
+    streamed_of,
+)
 from onnxtile.fitting.rewrites.rewrite import (
     ModelRewrite,
     batch_apart,
     in_order_of_plan,
     passed_twice,
+    rows_streamed,
     sizes_written,
     unblock,
 )
@@ -130,7 +139,17 @@ def read_subject(options: CurveOptions) -> FitSubject:
     options.progress("inferring shapes")
     shapes = resolve(model, run=True)
     _require_sizes(model, shapes)
-    return replace(_planned_subject(options, settings, original, model, shapes), leading=leading)
+    subject = _planned_subject(options, settings, original, model, shapes)
+    return replace(_with_streams(subject), leading=leading)
+
+
+def _with_streams(subject: FitSubject) -> FitSubject:
+    """Return the model whose inputs come row by row that the options name. Raises UsageError, Infeasible for one without rows."""
+    if not subject.options.stream:
+        return subject
+    axes = {about.name: about.axis for about in subject.regions.network.tensors}
+    streamed = rows_streamed(subject.model, subject.shapes, {name: axes.get(name) for name in subject.options.stream})
+    return subject.rewritten(streamed, exact=subject.options.exact)
 
 
 def _planned_subject(
@@ -201,7 +220,8 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
         speeds=options.speeds.name,
         open_sizes=None if subject.leading is None else OpenSizes(subject.leading.options, subject.leading.sizes),
         source=file_of(options.model),
-        inputs=() if options.memories is not None else places_of_inputs(subject, best),
+        inputs=() if options.memories is not None or options.stream else places_of_inputs(subject, best),
+        streamed=streamed_of(best.plan),
     )
 
 
@@ -268,8 +288,9 @@ def cut(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSchedule | None,
     if is_too_large(subject.kernels):
         return None, True
     subject = _in_order(subject)
-    exact = subject.options.exact
-    items = None if exact else batch_apart(subject.model, subject.shapes)
+    # Items of a batch, and tokens, would need parts of rows that come from outside.
+    keeps = subject.options.exact or bool(subject.options.stream)
+    items = None if keeps else batch_apart(subject.model, subject.shapes)
     if items is not None:
         apart = subject.rewritten(items, exact=False)
         if apart.whole.peak < subject.whole.peak:
@@ -277,7 +298,7 @@ def cut(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSchedule | None,
             too_many = wanted.nodes is not None and apart.whole.nodes > wanted.nodes
             if (too_large or _is_within(apart.whole.peak, wanted)) and not too_many:
                 return written(apart, apart.whole), too_large
-    tokens = None if exact else tokens_cut(subject, wanted)
+    tokens = None if keeps else tokens_cut(subject, wanted)
     if tokens is None:
         return _cut_into_regions(subject, wanted)
     of_tokens = None
@@ -470,6 +491,8 @@ def _command(options: CurveOptions) -> str:
             continue  # the command proves its result
         elif isinstance(value, Mapping):
             words += [word for key, size in value.items() for word in (flag, f"{key}={_size_text(size)}")]
+        elif name == "stream":
+            words += [word for streamed in value for word in (flag, streamed)]
         else:
             words += [flag] if value is True else [flag, str(value)]
     return shlex.join(words)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from onnxtile.arena.state_run import StateVerdict
     from onnxtile.declare.plan_document import ArenaFormula
     from onnxtile.firmware.build import Firmware
-    from onnxtile.fitting.result import FitStep, InputPlace, ModelCost, Obstacle
+    from onnxtile.fitting.result import FitStep, InputPlace, ModelCost, Obstacle, StreamedInput
     from onnxtile.fusion.fuse import PatternResult
     from onnxtile.fusion.lower.driver import LoweredSite
     from onnxtile.fusion.site_check import SiteVerdict
@@ -612,7 +612,9 @@ class FittedModel(RewrittenModel):
     speeds: str = ""
     """The target by whose speeds the times are estimated."""
     inputs: tuple[InputPlace, ...] = ()
-    """The arenas with inputs outside, and inside; none for two memories."""
+    """The arenas with inputs outside, and inside; none for two memories, or where an input comes row by row."""
+    streamed: tuple[StreamedInput, ...] = ()
+    """The inputs that come row by row."""
     open_sizes: OpenSizes | None = None
     """The sizes that were taken for dimensions which the file leaves open; None where it leaves none."""
 
@@ -667,6 +669,7 @@ class FittedModel(RewrittenModel):
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
             "inputs": [place.to_dict() for place in self.inputs],
+            "streamed": [stream.to_dict() for stream in self.streamed],
             **self._movement,
             "steps": [step.to_dict() for step in self.steps],
             "tiled": self.tiled and self.tiled.to_dict(),
