@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 else:  # the declarations are read without what models need
     Source: TypeAlias = Any
 
-DimensionSizes: TypeAlias = Mapping[str, int | str | tuple[int, int]]
-"""Sizes of symbolic dimensions, by name: a number, or the least and the largest size (1, 8) or "1:8"."""
-UpperBounds: TypeAlias = Mapping[str, int]
-"""The largest sizes of data-dependent dimensions, by name."""
+DimensionSizes: TypeAlias = Mapping[str, int | str | tuple[int | None, int]]
+"""Sizes of symbolic dimensions, by name: a number, the least and the largest size (1, 8) or "1:8", or an upper bound ":8"."""
 WholeShapes: TypeAlias = Mapping[str, str | tuple[int | tuple[int, int], ...]]
 """Whole shapes of inputs, by name; a size may be a range, "1x3x48x(1:320)" or (1, 3, 48, (1, 320))."""
 NumberRanges: TypeAlias = Mapping[str, tuple[float, float]]
@@ -50,12 +48,13 @@ class SizeOptions(WatchOptions):
     dims: Annotated[
         DimensionSizes | None,
         Option(
-            "size of a symbolic dimension, or past+1; plan and inspect also take a range 1:8",
+            "size of a symbolic dimension, or past+1; plan takes ranges 1:8, and upper bounds :8 of what the data decide",
             "NAME=N",
             ("--dim",),
             SIZES,
             kind=values.DIMS,
             main=True,
+            replaces=dict.fromkeys(("bound", "bounds"), "--dim NAME=:8"),
         ),
     ] = None
     shapes: Annotated[
@@ -89,7 +88,7 @@ class SizeOptions(WatchOptions):
         sums = {
             name: parts
             for name, parts in self._sums.items()
-            if any(isinstance(given.get(part), tuple) for part in parts)
+            if any(part in self.dim_ranges for part in parts)
         }
         return {name: " + ".join(sizes.get(part, part) for part in parts) for name, parts in sums.items()}
 
@@ -110,7 +109,15 @@ class SizeOptions(WatchOptions):
     @property
     def dim_ranges(self) -> dict[str, tuple[int, int]]:
         """The dimensions that have a range of sizes: the least and the largest."""
-        return {name: size for name, size in values.read_dims(self.dims or {}).items() if isinstance(size, tuple)}
+        given = values.read_dims(self.dims or {})
+        ends_by_name = {name: size for name, size in given.items() if isinstance(size, tuple)}
+        return {name: (low, high) for name, (low, high) in ends_by_name.items() if low is not None}
+
+    @property
+    def dim_bounds(self) -> dict[str, int]:
+        """The upper bounds of dimensions that depend on the data."""
+        given = values.read_dims(self.dims or {})
+        return {name: size[1] for name, size in given.items() if isinstance(size, tuple) and size[0] is None}
 
     @property
     def has_ranges(self) -> bool:
@@ -119,7 +126,18 @@ class SizeOptions(WatchOptions):
 
     @property
     def single_dims(self) -> dict[str, int]:
-        """The sizes of dimensions. Raises UsageError for a range, where one size is needed."""
+        """The sizes of dimensions. Raises UsageError for a range or an upper bound, where one size is needed."""
+        self.require_no_bounds()
+        return self.unranged_dims
+
+    def require_no_bounds(self) -> None:
+        """Raise UsageError for an upper bound of a dimension, which only plans have."""
+        for name, most in self.dim_bounds.items():
+            raise UsageError(f"an upper bound of a dimension is for plan: {name}=:{most}", hint="leave it out")
+
+    @property
+    def unranged_dims(self) -> dict[str, int]:
+        """The sizes of dimensions, beside upper bounds. Raises UsageError for a range."""
         for name, (low, high) in self.dim_ranges.items():
             raise UsageError(
                 f"a range of sizes is for plan and inspect: {name}={low}:{high}",
@@ -148,16 +166,6 @@ class SizeOptions(WatchOptions):
         """The whole shapes of inputs in which a dimension has a range of sizes."""
         given = values.read_shapes(self.shapes or {})
         return {name: shape for name, shape in given.items() if not all(isinstance(size, int) for size in shape)}
-
-
-@dataclass(frozen=True, kw_only=True)
-class BoundOptions(SizeOptions):
-    """Verbs that plan."""
-
-    bounds: Annotated[
-        UpperBounds | None,
-        Option("upper bound of a data-dependent dimension", "NAME=N", ("--bound",), SIZES, kind=values.COUNTS),
-    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

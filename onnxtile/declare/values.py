@@ -241,23 +241,28 @@ def _whole(value: Any, least: int) -> int:
 
 
 _RANGE_OF_SIZES = "write a size as in 8, the least and the largest as in 1:8, or another dimension as in past+1"
+DimSize: TypeAlias = int | str | tuple[int | None, int]
+"""One size, a sum of dimensions "past + 1", the two ends of a range, or (None, 8) for an upper bound of 8."""
 _SUM = re.compile(r"[A-Za-z_]\w*(\s*\+\s*\w+)*", re.ASCII)
 
 
-def _dim(value: Any) -> int | tuple[int, int] | str:
-    """Return one size, the two ends of a range, or the sum of dimensions that is the size; a range of one size is that size."""
+def _dim(value: Any) -> DimSize:
+    """Return what a size of a dimension means; a range of one size is that size."""
     ends = value
     if isinstance(value, str) and _SUM.fullmatch(value.strip()):
         return " + ".join(part.strip() for part in value.split("+"))
     if isinstance(value, str):
-        numbers = list(map(whole, value.split(":")))
-        if None in numbers or len(numbers) != 2:
+        low, _, high = value.partition(":")
+        numbers = [whole(low) if low.strip() else None, whole(high)]
+        if numbers[1] is None or (numbers[0] is None and low.strip()):
             raise Unreadable("give a whole number of at least 1", hint=_RANGE_OF_SIZES)
         ends = numbers
     if not isinstance(ends, list | tuple):
         return read_count(ends)
     if len(ends) != 2:
         raise Unreadable("a range of sizes has two ends", hint=_RANGE_OF_SIZES)
+    if ends[0] is None:
+        return None, read_count(ends[1])
     low, high = 0 if ends[0] == 0 and isinstance(ends[0], int) else read_count(ends[0]), read_count(ends[1])
     if low > high:
         raise Unreadable("the range is empty: its first size is the larger one", hint=f"write {high}:{low}")
@@ -281,8 +286,10 @@ def _size(value: Any) -> int | tuple[int, int]:
     """Return one size, or the two ends of a range."""
     is_range = isinstance(value, list | tuple) or (isinstance(value, str) and ":" in value)
     size = _dim(value) if is_range else read_count(value)
+    if isinstance(size, tuple) and size[0] is None:
+        raise Unreadable("a range of sizes has two ends", hint=_RANGE_OF_SIZES)
     assert not isinstance(size, str)
-    return size
+    return size  # type: ignore[return-value]
 
 
 def _range(value: Any) -> tuple[float, float]:
@@ -324,7 +331,8 @@ read_offsets = _table_of(_offset)
 read_rates = _table_of(read_rate)
 """Returns bytes per second, by the name of a memory."""
 read_dims = _table_of(_dim)
-"""Returns sizes of at least 1, by name: a number, a range "1:8" or [1, 8] whose ends are both in it, or a sum of others, "past + 1"."""
+"""Returns sizes of at least 1, by name: a number, a range "1:8" or [1, 8] whose ends are both in it, an upper bound ":8", or a sum of
+others, "past + 1"."""
 read_shapes = _table_of(_shape)
 """Returns whole shapes of inputs, by name: "1x3x224x224", or a sequence of sizes; a size may be a range, as in "1x3x48x(1:320)"."""
 
@@ -349,7 +357,6 @@ FILE = ValueKind(read_file)
 SOURCE = ValueKind(read_source, Path)
 PLAN = ValueKind(read_plan)
 FILES = ValueKind(read_files, several=True)
-COUNTS = ValueKind(_table_of(read_count), number_or_text, several=True, pair="NAME=N")
 DIMS = ValueKind(read_dims, number_or_text, several=True, pair="NAME=N")
 SHAPES = ValueKind(read_shapes, several=True, pair="INPUT=1x3x224x224")
 RANGES = ValueKind(_table_of(_range), several=True, pair="INPUT=LOW:HIGH")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from onnxtile.common_options import (
-    BoundOptions,
     EmitOptions,
     InputOptions,
     ModelArgument,
@@ -156,7 +155,7 @@ class TfliteOptions(VerifyOptions, OffsetOptions):
 
 
 @dataclass(frozen=True)
-class CheckOptions(InputOptions, BoundOptions):
+class CheckOptions(InputOptions):
     """The options of `check_plan`."""
 
     model: ModelArgument
@@ -166,7 +165,7 @@ class CheckOptions(InputOptions, BoundOptions):
 
 
 @dataclass(frozen=True)
-class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions, TargetOptions):
+class PlanOptions(VerifyOptions, InputOptions, OffsetOptions, TargetOptions):
     """The options of `plan`."""
 
     model: ModelArgument

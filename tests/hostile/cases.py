@@ -50,7 +50,7 @@ _MODEL_COMMANDS = (
     *("plan m.onnx --state found --dry-run", "plan m.onnx --capacity a=128 --capacity b=1MiB --movement activations --dry-run"),
     *("plan m.onnx --capacity a=128 --capacity b=1MiB --movement weights --emit out/p.html -o out/o.onnx",),
     *("plan m.onnx --layout y.toml --capacity a=1KiB --capacity b=1MiB --emit out/p.h --dry-run",),
-    *("plan m.onnx --bound u=4 --bound L=9 --io overwrite --dry-run", "plan m.onnx --check m.onnx"),
+    *("plan m.onnx --dim u=:4 --dim L=:9 --io overwrite --dry-run", "plan m.onnx --check m.onnx"),
     *("tile m.onnx --max 2 -o out/o.onnx", "tile m.onnx --max 3 --conv -o out/o.onnx"),
     *("tile m.onnx --max 1KiB --wrap --no-verify -o out/o.onnx",),
     *("fit m.onnx --capacity 256 -o out/o.onnx", "fit m.onnx --smallest -o out/o.onnx"),
@@ -127,7 +127,7 @@ _ARGUMENTS = (
     *("plan base.onnx --dry-run --capacity a={number} --capacity b=1MiB --layout y.toml",),
     *("plan base.onnx --dry-run --state {text}={text}", "plan base.onnx --dry-run --state x=y --state-steps {number}"),
     *("plan base.onnx --dry-run --capacity a=256 --movement activations --target {text}",),
-    *("plan base.onnx --dry-run --bound N={number}", "plan base.onnx --dry-run --search {number}"),
+    *("plan base.onnx --dry-run --dim N=:{number}", "plan base.onnx --dry-run --search {number}"),
     *("tile base.onnx --max {number} -o out/o.onnx",),
     *("tile base.onnx --max {number}B --max {number}nodes -o out/o.onnx", "tile base.onnx --max {number}x{number}x_",),
     *("tile base.onnx --max 2 --skip {text} -o out/o.onnx",),
@@ -309,8 +309,7 @@ def _plan_of(name: str, number: int) -> str:
     try:
         plan = onnxtile.plan(
             model,
-            dims={n: sizes[n] for n in known},
-            bounds={"L": 4} if name == "bodies" else {},
+            dims={**{n: sizes[n] for n in known}, **({"L": ":4"} if name == "bodies" else {})},
             verify=False,
             **_PLANS[number],
         )

@@ -133,6 +133,7 @@ def test_patterns_and_limits_are_found_from_the_folder_of_the_file(
         ('do = "plan"\nemit = ["docx"]', 3, 'invalid emit = "docx"'),
         ('do = "plan"\nplaner = "best"', 3, "unknown key 'planer'"),
         ('do = "plan"\nplanner = "exact"', 3, "there is no planner any more"),
+        ('do = "plan"\nbounds = {x = 4}', 3, "there is no bounds any more"),
         ('do = "plan"\npins = {x = 4}', 3, "there is no pins any more"),
         ('do = "plan"\norder = "alphabetical"', 3, 'invalid order = "alphabetical"'),
         ('do = "plan"\nsearch = "huge"', 3, 'invalid search = "huge"'),

@@ -94,7 +94,7 @@ def test_a_growing_cache_has_one_place_for_all_lengths(heads: int) -> None:
     source = model(GROWING, heads=heads)
     fixed = planned(source, dims={"past": 63}, state="found", verify=False).plan
     ranged = planned(source, dims={"past": (0, 63)}, state="found", verify=False).plan
-    bounded = planned(source, bounds={"past": 63}, state="found", verify=False).plan
+    bounded = planned(source, dims={"past": ":63"}, state="found", verify=False).plan
     size = heads * 64 * 16 * 4
     # The cache, its transposed copy, and the scores.
     assert fixed.arena_size == ranged.arena_size == bounded.arena_size == 2 * size + heads * 256
@@ -525,7 +525,7 @@ def test_a_concat_of_data_dependent_size_begins_with_its_first_operand() -> None
       a = Exp(x)
       y = Concat <axis = 1> (a, new)
     }"""
-    found = planned(model(text, 20), bounds={"n": 7})
+    found = planned(model(text, 20), dims={"n": ":7"})
     assert (found.plan.arena_size, found.verdict.equal) == (128, True)
     assert planned(
         model(text.replace("1, n", "2, n").replace("1, 1", "2, 1").replace("1, m", "2, m"), 20), bounds={"n": 7}

@@ -31,6 +31,7 @@ def inspect(options: InspectOptions) -> Inspection:
     wrote; with `top` or `by`, the nodes that cost most, the largest cost first. Raises ModelError, UsageError.
     """
     progress = options.progress
+    options.require_no_bounds()
     progress("reading the model")
     graph = load(options.model)
     _, ranges = bind_ranges(graph, options)

@@ -209,7 +209,7 @@ def settings_of(options: PlanOptions) -> PlanSettings:
         workspaces=WorkspaceRules.of(rules.workspaces, rules.shared_workspaces),
         effort=replace(options.effort, progress=options.progress),
         capacity=options.capacities,
-        bounds=options.bounds or {},
+        bounds=options.dim_bounds,
         states=state_choice(options.state),
     )
 

@@ -66,7 +66,7 @@ def _planned(options: PlanOptions) -> PlannedModel:
         return plan_over_ranges(options)
     settings = settings_of(options)
     progress, inputs, shapes = options.progress, options.inputs, options.whole_shapes
-    bounds, ranges = options.bounds, options.ranges
+    bounds, ranges = options.dim_bounds, options.ranges
     progress("reading the model")
     planned = load(options.model)
     given = None if inputs is None else read_inputs(inputs, planned)

@@ -98,7 +98,7 @@ class RangedModel:
     def opened(self, ranges: SizeRanges) -> Unfolded:
         """Return the model with its shapes over `ranges`, and its calls open. Raises ModelError where an input has no size."""
         self.options.progress("inferring shapes")
-        known = resolve(self.model, run=True, bounds=self.options.bounds, ranges=self._renamed(ranges))
+        known = resolve(self.model, run=True, bounds=self.options.dim_bounds, ranges=self._renamed(ranges))
         tensors = (value for value in free_inputs(self.model) if isinstance(value.type, ir.TensorType))
         left = [value for value in tensors if known.formulas(value) is None]
         if left:
@@ -148,7 +148,7 @@ def _with_equal_dims(model: ir.Model, sized: Collection[str]) -> dict[str, str]:
 def _refusal(model: ir.Model, ranges: SizeRanges, settings: PlanSettings, options: PlanOptions) -> Infeasible | None:
     """Return the error of the plan of `model` over other `ranges`; None where there is one."""
     options.progress(f"planning up to {' '.join(f'{name}={high}' for name, (_, high) in ranges.items())}")
-    known = resolve(model, run=True, bounds=options.bounds, ranges=ranges)
+    known = resolve(model, run=True, bounds=options.dim_bounds, ranges=ranges)
     try:
         plan_model(*unfold(model, known, Constants(model)), replace(settings, ranges=ranges))
     except OverCapacity as error:
@@ -261,7 +261,7 @@ def _at(
         bound = model.clone()
         bind(bound, bound_sizes, {}, least=0)
         wanted = Wanted(None, options.ranges)
-        known = resolve(bound, run=True, wanted=wanted, bounds=options.bounds)
+        known = resolve(bound, run=True, wanted=wanted, bounds=options.dim_bounds)
         yield bound_sizes, unfold(bound, known, Constants(bound))
 
 
