@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,8 +27,10 @@ DimensionSizes: TypeAlias = Mapping[str, int | str | tuple[int | None, int]]
 """Sizes of symbolic dimensions, by name: a number, the least and the largest size (1, 8) or "1:8", or an upper bound ":8"."""
 WholeShapes: TypeAlias = Mapping[str, str | tuple[int | tuple[int, int], ...]]
 """Whole shapes of inputs, by name; a size may be a range, "1x3x48x(1:320)" or (1, 3, 48, (1, 320))."""
-NumberRanges: TypeAlias = Mapping[str, tuple[float, float]]
-"""The numbers that random inputs have, from the first to below the second, by name."""
+RandomRanges: TypeAlias = Mapping[str, str | float | tuple[float, float]]
+"""The numbers that random inputs have, by name: "0:100" or (0, 100) from 0 to below 100, or 16000 alone."""
+RunInputs: TypeAlias = Path | str | RandomRanges | Sequence[Path | str | RandomRanges]
+"""What a model is run on: a .npz file with an array for each input, or ranges of random numbers."""
 
 ModelArgument: TypeAlias = Annotated[Source, Positional("IN", "an ONNX model", values.SOURCE)]
 """The model that a verb reads: a path, a ModelProto or an onnx_ir.Model."""
@@ -173,13 +175,31 @@ class InputOptions(SizeOptions):
     """Verbs that run the model."""
 
     inputs: Annotated[
-        Path | str | None,
-        Option("input values to run on", "FILE.npz", heading=SIZES, default="random", kind=values.FILE),
+        RunInputs | None,
+        Option(
+            "values to run on: a file, or a range of the random numbers of an input",
+            "FILE.npz|INPUT=LOW:HIGH",
+            heading=SIZES,
+            default="random",
+            kind=values.INPUTS,
+            replaces=dict.fromkeys(("range", "ranges"), "--inputs INPUT=LOW:HIGH"),
+        ),
     ] = None
-    ranges: Annotated[
-        NumberRanges | None,
-        Option("range of random input values", "INPUT=LOW:HIGH", ("--range",), SIZES, kind=values.RANGES),
-    ] = None
+
+    @property
+    def input_file(self) -> Path | None:
+        """The file of the inputs; None for random ones."""
+        return next((entry for entry in self._inputs if isinstance(entry, Path)), None)
+
+    @property
+    def input_ranges(self) -> dict[str, tuple[float, float]]:
+        """The least number of random inputs, and the one that they stay below, by name."""
+        ranges = (entry for entry in self._inputs if isinstance(entry, values.InputRange))
+        return {entry.name: (entry.low, entry.high) for entry in ranges}
+
+    @property
+    def _inputs(self) -> values.InputValues:
+        return () if self.inputs is None else values.read_inputs(self.inputs)
 
 
 @dataclass(frozen=True, kw_only=True)

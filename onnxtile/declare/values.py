@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -303,6 +303,48 @@ def _range(value: Any) -> tuple[float, float]:
         raise Unreadable(error.message, hint=error.hint) from None
 
 
+@dataclass(frozen=True)
+class InputRange:
+    """The numbers of a random input: from `low` to below `high`, or `low` alone where both are the same."""
+
+    name: str
+    low: float
+    high: float
+
+
+InputValues: TypeAlias = tuple[Path | InputRange, ...]
+"""What a model is run on: at most one file, and ranges of random inputs."""
+
+
+def read_inputs(value: Any) -> InputValues:
+    """Return the inputs of a run: the file of a text, ranges by name or as texts "x=0:1", or several of these."""
+    entries = list(value) if isinstance(value, list | tuple) else [value]
+    read_entries = tuple(part for entry in entries for part in _input(entry))
+    if sum(isinstance(entry, Path) for entry in read_entries) > 1:
+        raise Unreadable("there are two files of inputs", hint="put all inputs into one file")
+    names = [entry.name for entry in read_entries if isinstance(entry, InputRange)]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise Unreadable(f"{twice!r} has two ranges", hint="leave one of the two out")
+    return read_entries
+
+
+def _input(entry: Any) -> Iterator[Path | InputRange]:
+    if isinstance(entry, InputRange):
+        yield entry
+    elif isinstance(entry, Mapping):
+        yield from (InputRange(name, *ends) for name, ends in _table_of(_range)(entry).items())
+    elif isinstance(entry, str) and "=" in entry and not entry.endswith(_ARRAYS):
+        name, _, ends = entry.rpartition("=")
+        yield InputRange(name, *_range(ends))
+    else:
+        yield read_file(entry)
+
+
+_ARRAYS = ".npz"
+"""The ending of a file of inputs, whose name may hold an equals sign."""
+
+
 def number_or_text(text: str) -> int | str:
     """Return the whole number that `text` is, or `text` itself."""
     number = whole(text)
@@ -359,7 +401,7 @@ PLAN = ValueKind(read_plan)
 FILES = ValueKind(read_files, several=True)
 DIMS = ValueKind(read_dims, number_or_text, several=True, pair="NAME=N")
 SHAPES = ValueKind(read_shapes, several=True, pair="INPUT=1x3x224x224")
-RANGES = ValueKind(_table_of(_range), several=True, pair="INPUT=LOW:HIGH")
+INPUTS = ValueKind(read_inputs, several=True)
 STATES = ValueKind(read_states, several=True, pair="INPUT=OUTPUT", lone=True)
 RATES = ValueKind(read_rates, several=True, pair="MEMORY=RATE")
 SPEED = ValueKind(read_speed, number_or_text)

@@ -37,7 +37,7 @@ class VerifyCommand(ReportOptions, CompareOptions):
     Examples:
         onnxtile verify a.onnx b.onnx --dim batch=2
         onnxtile verify a.onnx b.onnx --inputs real.npz --bisect
-        onnxtile verify a.onnx b.onnx --range ids=0:30522 --edge
+        onnxtile verify a.onnx b.onnx --inputs ids=0:30522 --edge
     """
 
 

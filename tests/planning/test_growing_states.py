@@ -203,10 +203,10 @@ def test_a_mask_that_is_one_longer_than_the_cache() -> None:
     """A file names the length of the mask by itself; the operator says nothing of the length of the present."""
     source = model(MASKED, 20, last=numbers(1), one=numbers(1), last_number=np.array(1, np.int64))
     dims = {"past": (1, 5), "total": "past+1"}
-    found = planned(source, dims=dims, ranges={"mask": (1, 2)}, state="found")
+    found = planned(source, dims=dims, inputs={"mask": (1, 2)}, state="found")
     assert {one.strides for one in found.plan.states} == {(2 * 6 * 64, 6 * 64, 64, 4)}
     assert (found.verdict.equal, found.verdict.runs) == (True, 5)
-    fixed = planned(source, dims={"past": 4, "total": "past + 1"}, ranges={"mask": (1, 2)}, verify=False).plan
+    fixed = planned(source, dims={"past": 4, "total": "past + 1"}, inputs={"mask": (1, 2)}, verify=False).plan
     assert fixed.dims == {"past": 4, "total": 5}
 
 

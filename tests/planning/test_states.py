@@ -233,7 +233,7 @@ def test_attention_appends_to_its_past(text: str) -> None:
 
 
 def test_grouped_attention_writes_into_its_past() -> None:
-    found = planned(model(GROUPED, 20), ranges={"lens": (5, 5), "total": (6, 6)}, state="found", state_steps=4)
+    found = planned(model(GROUPED, 20), inputs={"lens": (5, 5), "total": (6, 6)}, state="found", state_steps=4)
     assert [(s.axis, s.size, s.copied, s.strides) for s in found.plan.states] == [(None, 1024, 0, None)] * 2
     assert found.plan.arena_size == 2 * 1024 + 256
     assert found.verdict.equal

@@ -28,11 +28,11 @@ from onnxtile.verbs.plan import CheckOptions, PlanCommand
 def check_plan(options: CheckOptions) -> Audit:
     """Return the faults of `plan`, a plan of `model`.
 
-    Dimensions and upper bounds are those of the plan, beside `dims` and `shapes`. `inputs` and `ranges` are for models that are
+    Dimensions and upper bounds are those of the plan, beside `dims` and `shapes`. `inputs` are for models that are
     run where no inference knows a shape. Raises ModelError, and UsageError where `plan` is none.
     """
     progress, model, plan = options.progress, options.model, options.plan
-    inputs, ranges = options.inputs, options.ranges
+    inputs, ranges = options.input_file, options.input_ranges
     progress("reading the plan")
     claims, surplus = _read(plan) if isinstance(plan, Path | str) else ReadPlan(plan, ())
     progress("reading the model")

@@ -82,7 +82,7 @@ class RangedModel:
     @classmethod
     def read(cls, options: PlanOptions) -> RangedModel:
         """Read the model of `options`, and bind its dimensions. Raises ModelError, UsageError."""
-        if options.inputs is not None:
+        if options.input_file is not None:
             raise UsageError("inputs from a file have one size, not a range", hint="leave the ranges or the inputs out")
         common = settings_of(options)
         options.progress("reading the model")
@@ -194,7 +194,7 @@ def _proof(model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOpti
     Raises CheckFailed where the check fails, and Mismatch where a run differs.
     """
     sizes = proved_sizes(plan.ranges)
-    wanted = Wanted(None, options.ranges)
+    wanted = Wanted(None, options.input_ranges)
     verdicts: list[ArenaVerdict] = []
     is_scaled = any(arena.scaled is not None for arena in plan.formulas or ())
     for number, (bound_sizes, opened) in enumerate(_at(model, sizes, options), 1):
@@ -237,7 +237,7 @@ def _with_states(model: ir.Model, plan: PlanResult, known: Unfolded, options: Pl
                 last = SizedPlan(opened, replace(sized.result, arenas=plan.arenas), run_sizes)
             yield last
 
-    verdict = state_run(plans(), Wanted(None, options.ranges), progress=options.progress)
+    verdict = state_run(plans(), Wanted(None, options.input_ranges), progress=options.progress)
     require_equal(verdict)
     return verdict
 
@@ -260,7 +260,7 @@ def _at(
     for bound_sizes in sizes:
         bound = model.clone()
         bind(bound, bound_sizes, {}, least=0)
-        wanted = Wanted(None, options.ranges)
+        wanted = Wanted(None, options.input_ranges)
         known = resolve(bound, run=True, wanted=wanted, bounds=options.dim_bounds)
         yield bound_sizes, unfold(bound, known, Constants(bound))
 
@@ -285,7 +285,7 @@ def open_sizes(leading: LeadingSizes, plan: PlanResult, options: PlanOptions) ->
         **(options.shapes or {}),
         **{name: (_FORMULA, *shape[1:]) for name, shape in leading.shapes.items()},
     }
-    ranged = replace(options, dims=dims, shapes=shapes, inputs=None, capacity=None, verify=False, progress=silent)
+    ranged = replace(options, dims=dims, shapes=shapes, inputs=options.input_ranges, capacity=None, verify=False, progress=silent)
     try:
         found = plan_over_ranges(ranged).plan
     except (ModelError, UsageError, Infeasible):
