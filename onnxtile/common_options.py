@@ -87,11 +87,7 @@ class SizeOptions(WatchOptions):
         """The dimensions that are a sum of others, of which one has a range: the sum in words of ONNX, "past + 1"."""
         given = values.read_dims(self.dims or {})
         sizes = {name: str(size) for name, size in given.items() if isinstance(size, int)}
-        sums = {
-            name: parts
-            for name, parts in self._sums.items()
-            if any(part in self.dim_ranges for part in parts)
-        }
+        sums = {name: parts for name, parts in self._sums.items() if any(part in self.dim_ranges for part in parts)}
         return {name: " + ".join(sizes.get(part, part) for part in parts) for name, parts in sums.items()}
 
     @property

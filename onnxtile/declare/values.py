@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from onnxtile.system.errors import OnnxtileError, UsageError
 from onnxtile.system.files import require_possible
@@ -252,9 +252,9 @@ def _dim(value: Any) -> DimSize:
     if isinstance(value, str) and _SUM.fullmatch(value.strip()):
         return " + ".join(part.strip() for part in value.split("+"))
     if isinstance(value, str):
-        low, _, high = value.partition(":")
-        numbers = [whole(low) if low.strip() else None, whole(high)]
-        if numbers[1] is None or (numbers[0] is None and low.strip()):
+        first, _, last = value.partition(":")
+        numbers = [whole(first) if first else None, whole(last)]
+        if numbers[1] is None or (first and numbers[0] is None):
             raise Unreadable("give a whole number of at least 1", hint=_RANGE_OF_SIZES)
         ends = numbers
     if not isinstance(ends, list | tuple):

@@ -285,7 +285,9 @@ def open_sizes(leading: LeadingSizes, plan: PlanResult, options: PlanOptions) ->
         **(options.shapes or {}),
         **{name: (_FORMULA, *shape[1:]) for name, shape in leading.shapes.items()},
     }
-    ranged = replace(options, dims=dims, shapes=shapes, inputs=options.input_ranges, capacity=None, verify=False, progress=silent)
+    ranged = replace(
+        options, dims=dims, shapes=shapes, inputs=options.input_ranges, capacity=None, verify=False, progress=silent
+    )
     try:
         found = plan_over_ranges(ranged).plan
     except (ModelError, UsageError, Infeasible):

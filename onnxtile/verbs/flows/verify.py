@@ -78,7 +78,9 @@ def _run_first(
         runner=runner,
         progress=progress,
     )
-    edges, skipped = run_edges(model, trials[0].feeds, runner, ranges=options.input_ranges) if options.edge else ([], {})
+    edges, skipped = (
+        run_edges(model, trials[0].feeds, runner, ranges=options.input_ranges) if options.edge else ([], {})
+    )
     return [*trials, *edges], assigned, skipped
 
 
