@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -284,9 +283,6 @@ def _counts(nodes: Mapping[str, int], none: str = "none") -> str:
 _NAMES = 3
 """Names of nodes that are left as they are for one reason; --json has them all."""
 
-_OPEN_AXIS = re.compile(r"^axis \d+ of '.*' has the size ('.*': bind it with )")
-"""The reason of a node that is left since a size is open; those of all nodes with one size are one row."""
-
 _TILED: dict[str, Shown] = {
     **{"operator": "op", "M": "m", "K": "k", "N": "n"},
     "grid": lambda node: "×".join(map(str, node["grid"])),
@@ -342,7 +338,9 @@ def _skipped(skipped: Iterable[ResultJson]) -> list[Table | Text]:
     """Return the nodes that are left as they are, grouped by reason, the most common first."""
     groups: dict[str, list[str]] = {}
     for node in skipped:
-        groups.setdefault(_OPEN_AXIS.sub(r"a size is \1", node["reason"]), []).append(node["node"])
+        # Nodes that wait for one size differ in the tensor only.
+        reason = f"a size is open: bind it with {node['bind']}" if node["bind"] else node["reason"]
+        groups.setdefault(reason, []).append(node["node"])
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
     rows = [(len(names), reason, some_of(names, _NAMES)) for reason, names in ordered]
     return [table("left as they are", ("nodes", "reason", "which"), rows)] if rows else []
