@@ -50,7 +50,7 @@ class SizeOptions(WatchOptions):
     dims: Annotated[
         DimensionSizes | None,
         Option(
-            "size of a symbolic dimension, or past+1; plan takes ranges 1:8, and upper bounds :8 of what the data decide",
+            "size of a dimension, or past+1; plan and inspect take 1:8, plan also a bound :8",
             "NAME=N",
             ("--dim",),
             SIZES,
