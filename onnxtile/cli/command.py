@@ -83,7 +83,7 @@ class Command(_Plain, TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments; `all` after --help is part of it."""
-        asked = next((place for place, word in enumerate(args) if word in ctx.help_option_names), len(args))
+        asked = next((index for index, word in enumerate(args) if word in ctx.help_option_names), len(args))
         if args[asked + 1 : asked + 2] == [_ALL]:
             ctx.meta[_ALL] = True
             args = args[: asked + 1]

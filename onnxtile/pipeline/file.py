@@ -67,8 +67,8 @@ def from_file(path: Path) -> Pipeline:
     file = source.validated(PipelineFile)
     steps = tuple(step_at(source, ("steps", i), step) for i, step in enumerate(file.steps))
     _require_files_apart(source, steps)
-    for place, budgets in file.budgets.tables.items():
-        _require_steps(source, ("budgets", *place), budgets, steps)
+    for table, budgets in file.budgets.tables.items():
+        _require_steps(source, ("budgets", *table), budgets, steps)
     output = file.output or f"{{name}}.{path.stem}.onnx"
     if "{name}" not in output or not is_file_name(output) or not output.endswith(".onnx"):
         raise UsageError(f"{source.place(('output',))}: the output is a file's name such as '{{name}}.deployed.onnx'")
