@@ -12,6 +12,7 @@ from onnxtile.declare import values
 from onnxtile.declare.option import REPORTING, SIZES, WRITING, Choices, Option, Positional
 from onnxtile.declare.target import TargetFigures
 from onnxtile.system.errors import UsageError
+from onnxtile.system.limits import RunLimits
 from onnxtile.system.progress import Progress, silent
 from onnxtile.system.registry import imported
 from onnxtile.system.text import whole
@@ -32,6 +33,9 @@ RandomRanges: TypeAlias = Mapping[str, str | float | tuple[float, float]]
 RunInputs: TypeAlias = Path | str | RandomRanges | Sequence[Path | str | RandomRanges]
 """What a model is run on: a .npz file with an array for each input, or ranges of random numbers."""
 
+RunWords: TypeAlias = int | str | Sequence[int | str] | values.RunChoice
+"""How a model is run: a number of runs 8, a time limit "60s" and a memory limit "4GiB" of each, one of them or several."""
+
 ModelArgument: TypeAlias = Annotated[Source, Positional("IN", "an ONNX model", values.SOURCE)]
 """The model that a verb reads: a path, a ModelProto or an onnx_ir.Model."""
 
@@ -41,6 +45,52 @@ class WatchOptions:
     """Every verb: `progress` is called with the name of each stage of long work."""
 
     progress: Progress = silent
+
+
+_OLD_LIMITS = {"run_seconds": "--runs 60s", "run_memory": "--runs 4GiB"}
+
+
+def counted_runs(about: str, usual: int, **replaces: str) -> Option:
+    """Return the option of a verb that chooses how often it runs a model: what runs so often, and how often where nothing is said."""
+    return Option(
+        f"{about}; time and memory limit of a run",
+        "8|60s|4GiB",
+        heading=SIZES,
+        default=str(usual),
+        kind=values.RUNS,
+        replaces={**_OLD_LIMITS, **replaces},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLimitOptions(WatchOptions):
+    """Verbs that run a model."""
+
+    runs: Annotated[
+        RunWords | None,
+        Option(
+            "time and memory limit of a run",
+            "60s|4GiB",
+            heading=SIZES,
+            default="600s, or 10s with a loop",
+            kind=values.LIMITS,
+            replaces=_OLD_LIMITS,
+        ),
+    ] = None
+
+    @property
+    def run_count(self) -> int | None:
+        """How often the model is run; None where nothing is said."""
+        return self._runs.count
+
+    @property
+    def run_limits(self) -> RunLimits:
+        """The limits of each run."""
+        return RunLimits(self._runs.seconds, self._runs.memory)
+
+    @property
+    def _runs(self) -> values.RunChoice:
+        return values.RunChoice() if self.runs is None else values.read_runs(self.runs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +217,7 @@ class SizeOptions(WatchOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputOptions(SizeOptions):
+class InputOptions(RunLimitOptions, SizeOptions):
     """Verbs that run the model."""
 
     inputs: Annotated[
@@ -199,7 +249,7 @@ class InputOptions(SizeOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyOptions(WatchOptions):
+class VerifyOptions(RunLimitOptions):
     """Verbs that verify by running."""
 
     verify: Annotated[
@@ -209,21 +259,13 @@ class VerifyOptions(WatchOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(WatchOptions):
-    """Every command: how it reports, and what its runs may take."""
+    """Every command: how it reports."""
 
     as_json: Annotated[
         str | None, Option("write the result as JSON, - for stdout", "FILE", ("--json",), REPORTING, main=True)
     ] = None
     quiet: Annotated[bool, Option("print errors only", flags=("-q", "--quiet"), heading=REPORTING)] = False
     debug: Annotated[bool, Option("show the traceback of an error", heading=REPORTING)] = False
-    run_seconds: Annotated[
-        float | None,
-        Option("time limit of a run", "N", heading=SIZES, default="600; 10 with a loop", kind=values.SECONDS),
-    ] = None
-    run_memory: Annotated[
-        int | None,
-        Option("memory limit of a run", "4GiB", heading=SIZES, default="available memory", kind=values.SIZE),
-    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from onnxtile.system.errors import OnnxtileError, UsageError
 from onnxtile.system.files import require_possible
-from onnxtile.system.text import LARGEST_COUNT, MOST_RUNS, bytes_of, whole
+from onnxtile.system.text import LARGEST_COUNT, MOST_RUNS, bytes_of, seconds_of, whole
 
 STATE_WORDS = ("found", "none")
 """Words for all states that are found, and for no search."""
@@ -87,11 +87,54 @@ def read_natural(value: Any) -> int:
     return _whole(value, 0)
 
 
-def read_runs(value: Any) -> int:
-    """Return a number of runs, from 1 to MOST_RUNS."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_RUNS:
-        raise Unreadable(f"give a whole number from 1 to {MOST_RUNS:,}")
-    return value
+@dataclass(frozen=True)
+class RunChoice:
+    """How a model is run: on so many sets of inputs, and within limits of each run, in seconds and in bytes. None: what is usual."""
+
+    count: int | None = None
+    seconds: float | None = None
+    memory: int | None = None
+
+
+def read_runs(value: Any) -> RunChoice:
+    """Return what the words for runs mean: a number of runs, a time and a size in bytes, each once."""
+    if isinstance(value, RunChoice):
+        return value
+    entries = value if isinstance(value, list | tuple) else [value]
+    found: dict[str, Any] = {}
+    for word in (part for entry in entries for part in (entry.split(",") if isinstance(entry, str) else [entry])):
+        kind, meaning = _run_word(word)
+        if kind in found:
+            raise Unreadable(f"{word!r} is the second of its kind", hint=_EXAMPLE_RUNS)
+        found[kind] = meaning
+    return RunChoice(**found)
+
+
+def read_limits(value: Any) -> RunChoice:
+    """Return what the words for limits of runs mean: a time and a size in bytes."""
+    choice = read_runs(value)
+    if choice.count is not None:
+        raise Unreadable("a number of runs is for tile, plan and verify", hint="write 60s or 4GiB")
+    return choice
+
+
+def _run_word(word: Any) -> tuple[str, Any]:
+    number = whole(word.strip()) if isinstance(word, str) else word
+    if isinstance(number, int) and not isinstance(number, bool):
+        if not 1 <= number <= MOST_RUNS:
+            raise Unreadable(f"give a whole number from 1 to {MOST_RUNS:,}")
+        return "count", number
+    if not isinstance(word, str):
+        raise Unreadable("give a number of runs, a time or a size in bytes", hint=_EXAMPLE_RUNS)
+    seconds = seconds_of(word)
+    if seconds is not None:
+        return "seconds", read_seconds(seconds)
+    if bytes_of(word) is None:
+        raise Unreadable(f"{word.strip()!r} is no number of runs, no time and no size in bytes", hint=_EXAMPLE_RUNS)
+    return "memory", read_size(word)
+
+
+_EXAMPLE_RUNS = "write 8, 60s or 4GiB"
 
 
 def read_seconds(value: Any) -> float:
@@ -351,14 +394,6 @@ def number_or_text(text: str) -> int | str:
     return text if number is None else number
 
 
-def seconds_or_text(text: str) -> float | str:
-    """Return the number that `text` is, or `text` itself."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
 def _rule(value: Any) -> str:
     """Return a text as it is; a whole number stands for its text."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else read_text(value)
@@ -387,9 +422,9 @@ def read_target(value: Any) -> str | Mapping[str, Any]:
 FLAG = ValueKind(read_flag, flag=True)
 TARGET = ValueKind(read_target)
 COUNT = ValueKind(read_count, number_or_text)
-RUNS = ValueKind(read_runs, number_or_text)
+RUNS = ValueKind(read_runs, number_or_text, several=True)
+LIMITS = ValueKind(read_limits, number_or_text, several=True)
 NATURAL = ValueKind(read_natural, number_or_text)
-SECONDS = ValueKind(read_seconds, seconds_or_text)
 SIZE = ValueKind(read_size, number_or_text)
 SIZES = ValueKind(read_sizes, several=True, pair="NAME=SIZE", lone=True)
 TEXT = ValueKind(read_text)

@@ -114,7 +114,7 @@ def test_a_view_over_rows_is_a_copy(dims: Any) -> None:
 
 def test_an_output_behind_a_view_over_rows_is_copied() -> None:
     source = model(BEHIND, flat_shape=numbers(1, -1, 16), full_shape=numbers(1, 4, -1, 16))
-    found = planned(source, dims={"past": (1, 3)}, state={"past_k": "present_k"}, state_steps=3)
+    found = planned(source, dims={"past": (1, 3)}, state={"past_k": "present_k"}, runs=3)
     assert state(found.plan).strides is None
     assert found.verdict.equal
 

@@ -119,7 +119,7 @@ def with_firmware(planned: PlannedModel, options: PlanStep) -> PlannedModel:
     inputs = None if options.input_file is None else read_inputs(options.input_file, planned.model)
     wanted, model = Wanted(inputs, options.input_ranges), planned.model
     opened = unfold(model, resolve(model, run=True, wanted=wanted), Constants(model))
-    firmware = program_in_c(opened, planned.plan, options, wanted=wanted, state_runs=options.state_steps)
+    firmware = program_in_c(opened, planned.plan, options, wanted=wanted, state_runs=options.state_runs)
     return replace(planned, firmware=firmware)
 
 

@@ -230,7 +230,7 @@ def _with_states(model: ir.Model, plan: PlanResult, known: Unfolded, options: Pl
 
     def plans() -> Iterator[SizedPlan]:
         last: SizedPlan | None = None
-        for run_sizes in sizes_of_runs(plan, known, options.state_steps):
+        for run_sizes in sizes_of_runs(plan, known, options.state_runs):
             if last is None or last.sizes != run_sizes:
                 _, opened = next(iter(_at(model, [run_sizes], options)))
                 sized = at_sizes(plan, run_sizes, opened.model, opened.shapes, scaled=False)

@@ -71,7 +71,7 @@ def _run_first(
     runner = repeatable_session(model)
     trials, assigned = run_original(
         model,
-        runs=options.runs,
+        runs=options.run_count or 2,
         seed=options.seed,
         given=given,
         ranges=options.input_ranges,
