@@ -202,6 +202,15 @@ def test_a_pipeline_has_limits(tmp_path: Path) -> None:
     assert "internal" not in report.error
 
 
+def test_a_step_and_a_function_have_limits_of_their_own(tmp_path: Path) -> None:
+    onnx.save(looping(ENDLESS), tmp_path / "m.onnx")
+    (tmp_path / "p.toml").write_text('runs = "60s"\n[[steps]]\ndo = "fuse"\nruns = "0.3s"\n')
+    report = run_one(from_file(tmp_path / "p.toml"), tmp_path / "m.onnx", Destination())
+    assert "stopped after 0.3 s" in (report.error or "")
+    with RunLimits(60).held(), pytest.raises(OverLimit, match=r"after 0\.2 s"):
+        onnxtile.fuse(tmp_path / "m.onnx", runs="200ms")
+
+
 @pytest.mark.parametrize(
     "line", ['runs = "0s"', 'runs = "inf"', 'runs = "0B"', "runs = 3", "runs = true", "limits = {run_seconds = 1.0}"]
 )

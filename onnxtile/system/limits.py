@@ -149,7 +149,9 @@ class Clock:
 
 def too_long(seconds: float) -> OverLimit:
     """Return the error of a run that was stopped after so many `seconds`."""
-    return OverLimit(f"a run of the model was stopped after {seconds:g} s", hint="allow more by --runs, as in --runs 3600s")
+    return OverLimit(
+        f"a run of the model was stopped after {seconds:g} s", hint="allow more by --runs, as in --runs 3600s"
+    )
 
 
 def stop_runs() -> None:
