@@ -208,7 +208,7 @@ def test_a_step_and_a_function_have_limits_of_their_own(tmp_path: Path) -> None:
     report = run_one(from_file(tmp_path / "p.toml"), tmp_path / "m.onnx", Destination())
     assert "stopped after 0.3 s" in (report.error or "")
     with RunLimits(60).held(), pytest.raises(OverLimit, match=r"after 0\.2 s"):
-        onnxtile.fuse(tmp_path / "m.onnx", runs="200ms")
+        api.fuse(tmp_path / "m.onnx", runs="200ms")
 
 
 @pytest.mark.parametrize(
