@@ -103,7 +103,7 @@ def require_room(model: ir.Model, names: Iterable[str], feeds: Mapping[str, Any]
     if needed > allowed:
         raise OverLimit(
             f"the traced values take {needed:,} bytes of memory, and {allowed:,} are allowed",
-            hint="choose fewer nodes or smaller sizes (--dim, --shape), or allow more by --run-memory",
+            hint="choose fewer nodes or smaller sizes (--dim, --shape), or allow more memory by --runs",
         )
 
 
