@@ -229,7 +229,7 @@ def for_explain(result: ResultJson) -> list[Table | Text]:
 
     Of these, the nearest come first, and last those of variants that need an operator which the model lacks.
     """
-    missing = {one["variant"]: ", ".join(one["missing"]) for one in result["beginnings"] if one["missing"]}
+    missing = {start["variant"]: ", ".join(start["missing"]) for start in result["beginnings"] if start["missing"]}
     shown = sorted(result["reasons"], key=lambda reason: reason["variant"] in missing)[:_REASONS]
     parts: list[Table | Text] = [line(f"{result['pattern']}: {len(result['matches'])} matches, {_fates(result)}")]
     if result["earlier"]:
@@ -248,10 +248,10 @@ def for_explain(result: ResultJson) -> list[Table | Text]:
 
 
 def _by_value(names: Mapping[int, str]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    by_value: dict[str, list[int]] = {}
     for number, name in names.items():
-        found.setdefault(name, []).append(number)
-    return found
+        by_value.setdefault(name, []).append(number)
+    return by_value
 
 
 def _lacking(variants: Sequence[int], operators: str) -> str:

@@ -101,8 +101,8 @@ def nothing_compared(verdict: Verdict) -> str:
 
 
 def not_both() -> UsageError:
-    """Return the error for given inputs together with ranges of random inputs."""
-    message = "{inputs} are given, so nothing is drawn from {ranges}"
+    """Return the error for a file of inputs together with ranges of random inputs."""
+    message = "{inputs} name a file, so nothing is drawn from ranges"
     return about_options(message, hint="leave out one of the two")
 
 
