@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from onnxtile.common_options import ReportOptions
+from onnxtile.common_options import ReportOptions, RunLimitOptions
 from onnxtile.declare.option import Positional
 from onnxtile.declare.verb import Outcome, Verb
 
 
 @dataclass(frozen=True)
-class DemoCommand(ReportOptions):
+class DemoCommand(ReportOptions, RunLimitOptions):
     """Fuse, tile, plan and verify a small transformer that ships with onnxtile.
 
     Examples:
