@@ -381,8 +381,9 @@ def fit(given: Namespace) -> Rows:
         for within in given.within:
             capacity, _, budget = within.rpartition(",")
             phases = Phases()
-            size = {"capacity": capacity} if capacity else {"smallest": True}
-            found = onnxtile.fit(subject.path, progress=phases, max_extra_macs=budget, **size, **subject.sizes)
+            found = onnxtile.fit(
+                subject.path, progress=phases, capacity=capacity or "smallest", budget=budget, **subject.sizes
+            )
             extra = f"{100 * (found.after.macs / found.before.macs - 1):.3f}%"
             cells = (found.before.arena, capacity or "smallest", budget, found.after.arena, extra, found.after.nodes)
             yield subject.name, *cells, phases
