@@ -95,12 +95,13 @@ class Fitter:
         base = placed[owner]
         low = low + base
         order = low.argsort()
-        alignment = self._problem.alignment_of(self._problem.buffers[i])
+        # The lowest offset above all intervals that begin earlier: 0, then one for each interval.
         candidates = np.zeros(len(order) + 1, np.int64)
-        np.maximum.accumulate((high + base)[order], out=candidates[1:])
-        candidates += alignment - 1
-        candidates &= -alignment
-        np.maximum(candidates, 0, out=candidates)
+        candidates[1:] = (high + base)[order]
+        np.maximum.accumulate(candidates, out=candidates)
+        alignment = self._problem.alignment_of(self._problem.buffers[i])
+        if alignment > self._problem.granule:
+            candidates = (candidates + alignment - 1) & -alignment
         return int(candidates[choose(low[order] - candidates[:-1])])
 
     def _barred_by(self, i: int) -> tuple[Ints, Ints, Ints]:
@@ -125,14 +126,20 @@ class Fitter:
 
 def lowest(room: Ints) -> int:
     """Choose the lowest gap."""
+    if not len(room):
+        return -1
     fits = room >= 0
-    return int(fits.argmax()) if fits.any() else -1
+    first = int(fits.argmax())
+    return first if fits[first] else -1
 
 
 def tightest(room: Ints) -> int:
     """Choose the gap with the least room, of several the lowest."""
-    fits = room >= 0
-    return int(np.argmin(np.where(fits, room, np.iinfo(np.int64).max))) if fits.any() else -1
+    if not len(room):
+        return -1
+    # As unsigned numbers, those below 0 are the largest.
+    least = int(room.view(np.uint64).argmin())
+    return least if room[least] >= 0 else -1
 
 
 # Orders in which planners place buffers, as numbers of buffers.
