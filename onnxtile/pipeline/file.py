@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +14,7 @@ import pydantic
 
 from onnxtile.pipeline.budgets import Baseline, Budgets, PipelineBudgets, SecondsField, SizeField
 from onnxtile.pipeline.step import PipelineStep, step_at
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError, nearest
 from onnxtile.system.files import is_file_name, real
 from onnxtile.system.limits import RunLimits
