@@ -312,7 +312,8 @@ class GraphRun:
             return target.filled(result)
         except ValueError as error:
             raise CheckFailed(
-                f"{value.name!r} is larger in a run than its bound: {error}", hint="give a larger --bound"
+                f"{value.name!r} is larger in a run than its bound: {error}",
+                hint="give a larger upper bound, --dim NAME=:N",
             ) from error
 
     def held_as(self, result: Any, value: ir.Value) -> Any:

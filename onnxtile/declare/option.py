@@ -38,6 +38,7 @@ from onnxtile.system.errors import (
     in_python,
     invalid,
 )
+from onnxtile.system.limits import RunLimits
 from onnxtile.system.progress import silent
 from onnxtile.system.registry import imported
 from onnxtile.system.text import whole
@@ -97,7 +98,9 @@ def _value(parameter: VerbParameter, word: str) -> object:
 
 def _number(text: str) -> object:
     number = whole(text)
-    return _Dots() if number is None else number
+    if number is not None:
+        return number
+    return _Dots() if text.isupper() or not text.strip(".") else text
 
 
 OPTIONS = "Options"
@@ -309,6 +312,12 @@ def require_within(settings: Any, allowed: Collection[str], message: str, hint: 
         raise about_options(message.replace("{option}", f"{{{alien}}}"), hint=hint)
 
 
+def limits_of(settings: Any) -> RunLimits:
+    """Return the limits of runs that some options name; no limits for options that name none."""
+    limits: RunLimits = getattr(settings, "run_limits", RunLimits())
+    return limits
+
+
 class VerbFunction(Protocol[P, O_contra, R_co]):
     """The function of a verb: called with the arguments and options of its declaration, or from options that were read before."""
 
@@ -335,7 +344,8 @@ def declared(declaration: Callable[P, O]) -> Callable[[Callable[[O], R]], VerbFu
                 raise _misspelled(declaration, given) or TypeError(f"{body.__name__}() {error}") from None
             settings = read(declaration, bound.arguments)
             try:
-                return body(settings)
+                with limits_of(settings).inside():
+                    return body(settings)
             except OnnxtileError as error:
                 reword(error, options(declaration), in_python)  # type: ignore[arg-type]
                 raise

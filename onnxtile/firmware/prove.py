@@ -39,7 +39,7 @@ RUNS = 3
 """The runs of a proof, on different inputs."""
 REPORT = "nothing was written; please report it with the model"
 """What to do about a program that computes something else."""
-_LIMIT = "inputs far from the model's own make errors of rounding large: limit random ones by --range INPUT=LOW:HIGH; nothing was written"
+_LIMIT = "inputs far from the model's own make errors of rounding large: limit random ones by --inputs INPUT=LOW:HIGH; nothing was written"
 """What to do first about floats that are off in a run on random inputs."""
 STATE_RUNS = 64
 """The runs, one after the other, of a program that keeps states."""

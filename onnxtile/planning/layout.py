@@ -488,7 +488,8 @@ class _Smallest(Generic[Placed]):
         whole = layout.make_whole()
         if not _is_large_and_tight(layout):
             loose = layout.make_loose()
-            self.enter(loose)
+            if loose.problem != layout.problem:
+                self.enter(loose)
             if whole.buffers == loose.buffers:
                 return
         if not self.is_open(whole):

@@ -264,7 +264,7 @@ def _unplanned(unknown: Sequence[GraphTensor], facts: LayoutFacts) -> Infeasible
     more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
     return Infeasible(
         f"cannot tell whether the arena fits its capacity: the size of {first.name!r}{more} is not known: {first.reason}",
-        hint=None if facts.unbound.options else "give --bound NAME=N, the upper bound of a data-dependent dimension",
+        hint=None if facts.unbound.options else "give --dim NAME=:N, the upper bound of a data-dependent dimension",
     )
 
 

@@ -97,7 +97,7 @@ Formulas: TypeAlias = Mapping[ir.Value, tuple[SizeFormula, ...]]
 """The sizes of values, as formulas of the symbols that have ranges."""
 
 
-# Bounds for shapes that depend on the data: `--bound NAME=N` says how large a dimension may become.
+# Bounds for shapes that depend on the data: `--dim NAME=:N` says how large a dimension may become.
 
 _LISTED = 8
 
@@ -159,7 +159,7 @@ def _places(name: str, named: Mapping[str, list[tuple[ir.Value, int]]], model: i
         raise UsageError(f"invalid bound {name!r}: all its dimensions are static, or its rank is not known")
     near = difflib.get_close_matches(name, named, n=1)
     listed = ", ".join(list(named)[:_LISTED])
-    others = f"those that depend on the data are {listed}" if named else "every size is known, leave --bound out"
+    others = f"those that depend on the data are {listed}" if named else "every size is known, leave it out"
     hint = f"did you mean {near[0]!r}?" if near else others
     raise UsageError(f"invalid bound {name!r}: no open dimension, value or node has this name", hint=hint)
 

@@ -591,7 +591,7 @@ def test_floats_of_wild_inputs_say_how_to_limit_them() -> None:
     model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
     with pytest.raises(Mismatch, match="'y' is off by") as error:
         built(model)
-    assert "--range INPUT=LOW:HIGH" in str(error.value.hint)
+    assert "--inputs INPUT=LOW:HIGH" in str(error.value.hint)
     planned = onnxtile.plan(model, verify=False)
     small = Wanted(ranges={"x": (-1e-6, 1e-6)})
     assert build(opened_of(planned), planned.plan, wanted=small).proof.equal

@@ -12,7 +12,6 @@ from onnxtile.declare.option import REPORTING, Option
 from onnxtile.declare.verb import Content, Outcome, Verb
 from onnxtile.pipeline.options import RunOptions
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.limits import RunLimits
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ def _run(options: RunCommand) -> Outcome:
 
     summaries = [Path(options.as_json)] if options.as_json not in {None, "-"} else []
     reserved = [*summaries, *(path for path in (options.junit, options.markdown) if path is not None)]
-    result = run_within(options, RunLimits(options.run_seconds, options.run_memory), reserved)
+    result = run_within(options, options.run_limits, reserved)
     return Outcome(result, "run", reason=None if result.passed else "a model failed")
 
 

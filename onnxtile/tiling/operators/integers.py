@@ -16,7 +16,7 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.operators.node_view import MICROSOFT, NotApplicable
+from onnxtile.operators.node_view import MICROSOFT, NotApplicable, ReasonCode
 from onnxtile.operators.reads import TensorDims
 from onnxtile.operators.row import FloatMeaning
 from onnxtile.operators.table import operator_of
@@ -85,7 +85,9 @@ class QuantisedProduct(Tileable):
             left, right = factors
             return integer_product(node, meaning.op_type, facts, (left, right), None)
         if facts.opset < 10:
-            raise NotApplicable(f"opset {facts.opset} has no MatMulInteger: raise the model to 10 at least")
+            raise NotApplicable(
+                f"opset {facts.opset} has no MatMulInteger: raise the model to 10 at least", ReasonCode.OPSET
+            )
         left, right = (
             StoredFactor(required_input(node, at), required_input(node, at + 2), required_input(node, at + 1))
             for at in (first, second)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -201,7 +202,7 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
         speeds=options.speeds.name,
         open_sizes=None if subject.leading is None else OpenSizes(subject.leading.options, subject.leading.sizes),
         source=file_of(options.model),
-        inputs=() if options.memories is not None else places_of_inputs(subject, best),
+        plan_inputs=tuple if options.memories is not None else partial(places_of_inputs, subject, best),
     )
 
 
