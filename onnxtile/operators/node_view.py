@@ -92,7 +92,7 @@ class NodeView:
 
     node: ir.Node
     shapes: KnownShapes
-    constants: KnownConstants = NoConstants()  # noqa: RUF009 - it has no state
+    constants: KnownConstants = NoConstants()
     opset: int = 0
 
     @property
