@@ -10,10 +10,10 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import OnnxtileError, UsageError
 from onnxtile.system.files import require_possible
 from onnxtile.system.text import LARGEST_COUNT, MOST_RUNS, bytes_of, seconds_of, whole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -20,6 +20,7 @@ from onnxtile.common_options import (
 from onnxtile.declare import values
 from onnxtile.declare.option import WRITING, Choices, Option, names, require_within
 from onnxtile.declare.verb import Content, Rendered, Verb, writer_of
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import about_options
 from onnxtile.system.registry import late
 from onnxtile.verbs.plan import require_target
