@@ -7,7 +7,6 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,6 +28,7 @@ from onnxtile.declare.option import (
     with_progress,
 )
 from onnxtile.declare.verb import Outcome, Rendered, Verb
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import NAME_ONLY, Entry, ModelError, UsageError, error_line, escaped, invalid
 from onnxtile.system.files import real, require_readable
 from onnxtile.system.progress import Progress, silent

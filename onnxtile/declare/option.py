@@ -18,7 +18,7 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, field, fields, replace
 from enum import Enum
 from functools import cache, wraps
 from pathlib import Path
@@ -26,6 +26,7 @@ from types import NoneType
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from onnxtile.declare.values import ANY, COUNT, FILE, FLAG, TEXT, Unreadable, ValueKind
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import (
     NAME_ONLY,
     Entry,

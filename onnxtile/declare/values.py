@@ -10,10 +10,10 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import OnnxtileError, UsageError
 from onnxtile.system.files import require_possible
 from onnxtile.system.text import LARGEST_COUNT, MOST_RUNS, bytes_of, seconds_of, whole
@@ -94,6 +94,14 @@ class RunChoice:
     count: int | None = None
     seconds: float | None = None
     memory: int | None = None
+
+    def __str__(self) -> str:
+        words = (
+            None if self.count is None else str(self.count),
+            None if self.seconds is None else f"{self.seconds:.10g}s",
+            None if self.memory is None else f"{self.memory}B",
+        )
+        return ",".join(word for word in words if word is not None)
 
 
 def read_runs(value: Any) -> RunChoice:

@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from onnxtile.model.feeds import Wanted
 from onnxtile.planning.result import PlanResult
 from onnxtile.report.c_header import filled
 from onnxtile.shapes.opened_calls import Unfolded
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch, UsageError
 from onnxtile.system.runtime import Array
 from onnxtile.verification.values import OutputError, badness, compare_values

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import onnx_ir as ir
@@ -14,6 +13,7 @@ from onnxtile.operators.row import QuantisedPort
 from onnxtile.operators.table import operator_of, quantised_form
 from onnxtile.operators.work import Products
 from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.dataclass import dataclass
 
 
 class _Scoped(NamedTuple):

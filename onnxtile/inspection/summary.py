@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any, ClassVar
 
@@ -36,6 +36,7 @@ from onnxtile.model.topology import dependencies
 from onnxtile.operators.node_view import operator_name
 from onnxtile.operators.table import movement_of
 from onnxtile.shapes.resolve import Shapes, resolve, tensor_bytes
+from onnxtile.system.dataclass import dataclass
 
 # The operators of a model: how often each is used, and with which attributes.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,6 +21,7 @@ from onnxtile.model.topology import bodies_of, node_ids, nodes_inside
 from onnxtile.model.validity import skeleton
 from onnxtile.operators.node_view import operator_name
 from onnxtile.query.match import Matcher, compiled
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, OverLimit, QueryError, UsageError
 from onnxtile.system.limits import memory_of_runs
 from onnxtile.system.runtime import Array

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Container
-from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -19,6 +18,7 @@ from onnxtile.operators.node_view import operator_name
 from onnxtile.operators.row import No
 from onnxtile.operators.table import movement_of, operator_of
 from onnxtile.shapes.resolve import Shapes, resolve, tensor_bytes
+from onnxtile.system.dataclass import dataclass
 
 ATTENTION, SOFTMAX = "ScaledDotProductAttention", "Softmax"
 ONE_OPERATOR = frozenset(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NoReturn
 
 import onnx_ir as ir
@@ -16,6 +16,7 @@ from onnxtile.model.topology import bodies_of
 from onnxtile.operators.node_view import NotApplicable, operator_name
 from onnxtile.operators.table import work_of
 from onnxtile.shapes.resolve import Shapes, resolve
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import first_cause
 
 # Number of runs of the bodies of a node, where the graph determines it.

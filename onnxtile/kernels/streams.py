@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 
 import onnx_ir as ir
@@ -14,6 +13,7 @@ from onnxtile.model.opset import opset_of
 from onnxtile.operators.families.movement import slice_ranges
 from onnxtile.operators.node_view import STANDARD, NodeView, NotApplicable
 from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
 
 

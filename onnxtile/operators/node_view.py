@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 import onnx_ir as ir
 
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
 MICROSOFT = "com.microsoft"
@@ -92,7 +92,7 @@ class NodeView:
 
     node: ir.Node
     shapes: KnownShapes
-    constants: KnownConstants = NoConstants()  # noqa: RUF009 - it has no state
+    constants: KnownConstants = NoConstants()
     opset: int = 0
 
     @property

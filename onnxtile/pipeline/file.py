@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +15,7 @@ import pydantic
 from onnxtile.declare.values import RunChoice, read_limits
 from onnxtile.pipeline.budgets import Baseline, Budgets, PipelineBudgets, as_pydantic
 from onnxtile.pipeline.step import PipelineStep, step_at
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError, nearest
 from onnxtile.system.files import is_file_name, real
 from onnxtile.system.limits import RunLimits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from onnxtile.common_options import Source
 from onnxtile.declare.option import limits_of, options, read, replaced, reword, reworded, with_progress
 from onnxtile.declare.verb import Verb
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import NAME_ONLY, Entry, OnnxtileError, UsageError, invalid, nearest
 from onnxtile.system.files import is_file_name
 from onnxtile.system.progress import Progress

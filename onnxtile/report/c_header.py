@@ -6,7 +6,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, chain, count
 from math import prod
 from string import Template
@@ -15,6 +14,7 @@ from typing import Any
 from onnxtile.report.format import PlanJson
 from onnxtile.report.layout import BufferJson, rows_with_bodies, runs
 from onnxtile.report.words import is_kept
+from onnxtile.system.dataclass import dataclass
 
 # Parts of C sources: comments, texts, numbers and lists.
 

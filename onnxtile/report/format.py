@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +13,7 @@ import pydantic
 
 from onnxtile.declare.plan_document import Arena, PlannedBuffer, PlanRow, first_fault
 from onnxtile.model.modules import ModulePath
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError, about_options
 from onnxtile.system.files import require_readable
 from onnxtile.system.registry import discover

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -24,6 +24,7 @@ from onnxtile.report.table import (
     table_of,
 )
 from onnxtile.report.words import in_words
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.text import alike, as_csv, without_numbers
 
 _ROWS = 20

@@ -12,7 +12,7 @@ import re
 import shlex
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, TypeAlias, cast
 
@@ -28,6 +28,7 @@ from onnxtile.operators.takes import Sizes
 from onnxtile.shapes.bodies import data_dependent
 from onnxtile.shapes.infer import inferred_by_onnx, readable, values
 from onnxtile.shapes.propagation import Propagation, named_sizes
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelWarning, NoKernel, UsageError
 from onnxtile.system.process import collector_paused, cycles_freed
 

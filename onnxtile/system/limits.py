@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, Thread
 
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import OverLimit, UsageError
 from onnxtile.system.posix import data_bytes, data_limit, set_data_limit
 

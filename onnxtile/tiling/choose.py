@@ -8,7 +8,7 @@ product. Tiles of several whole groups are searched beside tiles of one group.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import product
 from math import isqrt, lcm, prod
@@ -18,6 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.operators.node_view import NotApplicable, ReasonCode
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible
 from onnxtile.tiling.contraction import FLOATS, WITHIN, Contraction, TensorOperand, TilingFacts
 from onnxtile.tiling.grid import ORDERS, TileGrid, Workload, bias_bytes

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 from typing import Protocol, TypeAlias
 
@@ -20,6 +20,7 @@ import onnx_ir as ir
 from onnxtile.model.binding import Unbound, binding
 from onnxtile.operators.node_view import KnownConstants, NotApplicable, ReasonCode
 from onnxtile.operators.reads import AxisSize, SlidingAxis, TensorDims
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
 # Element types of factors and sums, and the numbers that they hold.

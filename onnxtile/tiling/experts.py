@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import lcm
 
 import numpy as np
@@ -20,6 +19,7 @@ from onnxtile.model.constants import prune
 from onnxtile.model.graph_writer import Names
 from onnxtile.model.modules import module_note, module_path
 from onnxtile.operators.node_view import MICROSOFT, KnownConstants, NotApplicable, ReasonCode
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible
 from onnxtile.system.runtime import Array
 from onnxtile.tiling.contraction import TilingFacts, given_input, required_input

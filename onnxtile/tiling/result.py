@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from onnxtile.declare.verb import JsonFields
 from onnxtile.model.stream import Written
 from onnxtile.operators.node_view import NotApplicable, ReasonCode
 from onnxtile.operators.reads import AxisSize
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible
 from onnxtile.tiling.contraction import Contraction
 from onnxtile.tiling.grid import ORDERS, TileGrid

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 
 import onnx
@@ -24,6 +24,7 @@ from onnxtile.operators.node_view import KnownConstants, NoConstants, NotApplica
 from onnxtile.operators.reads import AxisSize
 from onnxtile.operators.row import Left
 from onnxtile.operators.table import operator_of
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible, UsageError, unknown
 from onnxtile.system.process import collector_paused
 from onnxtile.system.progress import Progress, counted, silent

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -25,6 +25,7 @@ from onnxtile.declare.layout_rules import LAYOUT, LayoutRules, LayoutTable, rule
 from onnxtile.declare.option import SIZES, WRITING, Choices, Option, Positional, names, require_within
 from onnxtile.declare.target import TargetFigures
 from onnxtile.declare.verb import Outcome, Rendered, Verb
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError, about_options, nearest
 from onnxtile.system.registry import imported
 from onnxtile.system.text import whole

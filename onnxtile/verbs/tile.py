@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from onnxtile.common_options import (
@@ -18,6 +18,7 @@ from onnxtile.common_options import (
 from onnxtile.declare import values
 from onnxtile.declare.option import Choices, Option, narrowed
 from onnxtile.declare.verb import Verb
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import invalid, nearest
 from onnxtile.system.registry import late
 from onnxtile.system.text import bytes_of, whole

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import Annotated, Any, Literal
 
 from onnxtile.common_options import InputOptions, ModelArgument, ReportOptions, RunWords, Source, counted_runs
 from onnxtile.declare import values
 from onnxtile.declare.option import Option, Positional
 from onnxtile.declare.verb import Verb
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.registry import late
 
 

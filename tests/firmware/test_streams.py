@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(compiler() is None, reason="there is no C compil
 
 def planned_rows(source: onnx.ModelProto, *names: str) -> tuple[PlannedModel, Unfolded]:
     """Return the plan of a model that was fitted with these inputs row by row, and the model with its calls open."""
-    fitted = onnxtile.fit(source, smallest=True, stream=names, verify=False, max_extra_macs=0)
+    fitted = onnxtile.fit(source, capacity="smallest", stream=names, verify=False, budget="0%")
     planned = onnxtile.plan(fitted.model, verify=False)
     return planned, unfold(planned.model, resolve(planned.model, run=True), Constants(planned.model))
 

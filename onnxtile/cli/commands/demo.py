@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from onnxtile.common_options import ReportOptions, RunLimitOptions
 from onnxtile.declare.option import Positional
 from onnxtile.declare.verb import Outcome, Verb
+from onnxtile.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +11,7 @@ from onnxtile.common_options import ReportOptions
 from onnxtile.declare.option import REPORTING, Option
 from onnxtile.declare.verb import Content, Outcome, Verb
 from onnxtile.pipeline.options import RunOptions
+from onnxtile.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from onnxtile.report.colors import EDGE, GAP, PEAK, Coloring, colorings
@@ -33,6 +33,7 @@ from onnxtile.report.svg import (
     xml_text,
 )
 from onnxtile.report.words import Headline, headline, readable, unit_of
+from onnxtile.system.dataclass import dataclass
 
 # Names inside rectangles: which fit, how large, and how shortened.
 

@@ -10,7 +10,7 @@ then be one step of quantization off where its exact value lies within that roun
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -20,6 +20,7 @@ from onnxtile.operators.node_view import MICROSOFT, NotApplicable, ReasonCode
 from onnxtile.operators.reads import TensorDims
 from onnxtile.operators.row import FloatMeaning
 from onnxtile.operators.table import operator_of
+from onnxtile.system.dataclass import dataclass
 from onnxtile.tiling.contraction import (
     BYTES,
     FLOATS,
