@@ -91,7 +91,7 @@ def test_sums_normalise_as_the_operator_does(name: str) -> None:
 @pytest.mark.parametrize("name", NORMS)
 def test_no_second_map_lives_beside_one_that_is_normalised(name: str) -> None:
     proto = normalised(name)
-    fitted = onnxtile.fit(proto, capacity=MAP + MAP // 4, max_extra_macs="0%")
+    fitted = onnxtile.fit(proto, capacity=MAP + MAP // 4, budget="0%")
     assert fitted.before.arena >= MAP + MAP // 2
     assert fitted.after.arena <= MAP + MAP // 4
     assert fitted.after.macs == fitted.before.macs
@@ -139,5 +139,5 @@ def test_a_result_that_is_read_between_the_reshapes_is_normalised_in_the_form_of
 
 
 def test_exact_keeps_normalisations() -> None:
-    fitted = onnxtile.fit(normalised("instances"), smallest=True, exact=True)
+    fitted = onnxtile.fit(normalised("instances"), capacity="smallest", tolerance="exact")
     assert "ReduceSum" not in {node.op_type for node in fitted.model.graph}
