@@ -17,6 +17,7 @@ from onnxtile.fitting.rewrites.split_packed_products import split_packed_product
 from onnxtile.fitting.rewrites.split_tokens import split_tokens
 from onnxtile.fitting.rewrites.stream_rows import stream_rows
 from onnxtile.fitting.rewrites.sum_means import sum_means, sum_quantised_means
+from onnxtile.fitting.rewrites.sum_norms import sum_norms
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants, prune
 from onnxtile.model.node_kinds import is_quantised
@@ -62,6 +63,7 @@ def unblock(original: ir.Model, shapes: Shapes, *, exact: bool, more_macs: bool 
             _note(rewrites, "rewrite", "the mean is taken before the pointwise convolution", before)
             _note(rewrites, "rewrite", "the means of its summands are added up", mean_before_sum(edit))
             _note(rewrites, "rewrite", "the mean is a sum of strips", sum_means(edit))
+            _note(rewrites, "rewrite", "mean and variance are sums of strips", sum_norms(edit))
             _note(
                 rewrites,
                 "rewrite",
