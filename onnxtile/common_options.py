@@ -314,6 +314,12 @@ class TargetOptions(WatchOptions):
         return found
 
 
+REPLACED_BY_EMIT = {
+    **dict.fromkeys(("names", "no_names"), "--emit plan.html: a button of the page shows names"),
+    "color_by": "--emit plan.html: buttons of the page choose the colours",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class EmitOptions:
     """The files that a plan is written to."""
@@ -327,10 +333,7 @@ class EmitOptions:
             kind=values.TEXTS,
             endings=Choices("onnxtile.report.format:endings"),
             main=True,
-            replaces={
-                **dict.fromkeys(("names", "no_names"), "--emit plan.html: a button of the page shows names"),
-                "color_by": "--emit plan.html: buttons of the page choose the colours",
-            },
+            replaces=REPLACED_BY_EMIT,
         ),
     ] = ()
     weights: Annotated[
