@@ -264,8 +264,15 @@ class ReportOptions(WatchOptions):
     as_json: Annotated[
         str | None, Option("write the result as JSON, - for stdout", "FILE", ("--json",), REPORTING, main=True)
     ] = None
-    quiet: Annotated[bool, Option("print errors only", flags=("-q", "--quiet"), heading=REPORTING)] = False
-    debug: Annotated[bool, Option("show the traceback of an error", heading=REPORTING)] = False
+    quiet: Annotated[
+        bool,
+        Option(
+            "print errors only",
+            flags=("-q", "--quiet"),
+            heading=REPORTING,
+            replaces={"debug": "it before the command: onnxtile --debug ..."},
+        ),
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
