@@ -303,6 +303,9 @@ class TargetOptions(WatchOptions):
                 "bandwidth": '--target target.toml, and in it bandwidth.dram = "8GB/s"',
                 "macs_per_second": '--target target.toml, and in it macs_per_second = "4G"',
                 "streams": "--target target.toml, and in it streams = 2",
+                "target_cc": '--target target.toml, and in it cc = "arm-none-eabi-gcc ..."',
+                "runner": '--target target.toml, and in it runner = "qemu-system-arm ..."',
+                "weights": '--target target.toml, and in it weights = "file"',
                 "c_kernels": '--target target.toml, and in it c_kernels = "table.toml"',
                 "max_rows": "--target target.toml, and in it rows = 4",
                 "max_columns": "--target target.toml, and in it columns = 4",
@@ -343,28 +346,6 @@ class EmitOptions:
             replaces=REPLACED_BY_EMIT,
         ),
     ] = ()
-    weights: Annotated[
-        str,
-        Option(
-            "keep the weights of a .c in its code, or in a .weights.bin beside it",
-            "code|file",
-            heading=WRITING,
-            choices=Choices("onnxtile.firmware.weights:HOLDERS"),
-        ),
-    ] = "code"
-    target_cc: Annotated[
-        str,
-        Option(
-            "C compiler for a target, with its options and files, to measure and run a .c",
-            '"arm-none-eabi-gcc ..."',
-            heading=WRITING,
-            default="the compiler of this machine",
-        ),
-    ] = ""
-    runner: Annotated[
-        str,
-        Option("command that runs a program of the target", '"qemu-system-arm ..."', heading=WRITING, default="none"),
-    ] = ""
 
     @property
     def wants_c(self) -> bool:
