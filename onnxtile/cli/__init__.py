@@ -59,7 +59,7 @@ def _run() -> int:
         return end.code if isinstance(end.code, int) else 2
     except typer.TyperException as error:
         gone = _replaced(error)
-        return _failed(_one_line(error), _help_of(error), 2) if gone is None else _failed(str(gone), gone.hint, 2)
+        return _failed(_one_line(error), _help_of(error), 2) if gone is None else _failed(gone.message, gone.hint, 2)
     except BrokenPipeError:  # as in `onnxtile ... | head`: the reader has seen enough
         leads_nowhere(1)
         return 1
@@ -82,7 +82,7 @@ def _message_of(error: Exception) -> tuple[str, str | None, int]:
     if isinstance(error, OSError):
         return f"{error.filename or 'stdout'}: {error.strerror or _one_line(error)}", None, 2
     reason = f"internal error: {type(error).__name__}: {_one_line(error)}"
-    return reason, "this is a bug in onnxtile; --debug shows where", 2
+    return reason, "this is a bug in onnxtile; onnxtile --debug ... shows where", 2
 
 
 def _one_line(error: Exception) -> str:
