@@ -55,7 +55,7 @@ _MODEL_COMMANDS = (
     *("tile m.onnx --max 1KiB --wrap --no-verify -o out/o.onnx",),
     *("fit m.onnx --capacity 256 -o out/o.onnx", "fit m.onnx --capacity smallest -o out/o.onnx"),
     *("fit m.onnx --dry-run", "fit m.onnx --emit out/c.curve.html", "fit m.onnx --emit out/c.curve.csv --json -"),
-    *("fit m.onnx --capacity a=256 --capacity b=64KiB -o out/o.onnx", "fit m.onnx --capacity 512 --wrap --dry-run"),
+    *("fit m.onnx --capacity a=256 --capacity b=64KiB -o out/o.onnx", "fit m.onnx --capacity 512 --functions wrap --dry-run"),
     *("plan m.onnx --emit out/p.certificate.json --dry-run", "plan m.onnx --layout s.toml --emit out/p.trace.json --dry-run"),
     *("plan m.onnx --dim N=1:8 --state found --dry-run", "plan m.onnx --dim N=1:8 --dim M=1:4 --emit out/p.h --emit out/p.csv --dry-run"),
     *("plan m.onnx --state x=y --runs 3 --dry-run", "plan m.onnx --layout w.toml --emit out/p.svg --dry-run"),
