@@ -274,7 +274,7 @@ def test_a_fitted_model_has_its_weights_once_and_few_functions() -> None:
     random = np.random.default_rng(0)
     for name, shape in (("w", (8, 3, 3, 3)), ("v", (4, 8, 3, 3))):
         model.graph.initializer.append(numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), name))
-    fitted = onnxtile.fit(model, capacity="40KiB", max_extra_macs="30%", verify=False)
+    fitted = onnxtile.fit(model, capacity="40KiB", budget="30%", verify=False)
     planned = fitted.planned
     made = build(planned.opened, planned.plan)
     plain = built(model)
