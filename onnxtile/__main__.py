@@ -33,10 +33,10 @@ def minimalloc() -> None:
 def _has_shown_version() -> bool:
     """Print the version without loading the command line; return False where that fails: the command line says why."""
     try:
-        from onnxtile import __version__
+        import onnxtile
 
-        print(__version__, flush=True)  # noqa: T201
-    except (ImportError, OSError, ValueError):
+        print(onnxtile.__version__, flush=True)  # noqa: T201
+    except (AttributeError, OSError, ValueError):
         return False
     return sys.stdout is not None
 
