@@ -23,8 +23,8 @@ from onnxtile.system.process import silence_libraries
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as typer gives it and shells have it: 128 and the number of the signal."""
 
-_DEFERRED = ("sympy", "onnx_ir._symbolic_shapes")
-"""Modules that are executed at their first use: they are there for expressions of symbols, which most models do not have."""
+_DEFERRED = ("sympy", "onnx_ir._symbolic_shapes", "pydantic")
+"""Modules that are executed at their first use: for expressions of symbols, which few models have, and for files that users write."""
 
 _NEW_OBJECTS = 50_000
 """Python looks for cycles of garbage after so many new objects: a graph has very many, and none of them is garbage."""

@@ -379,13 +379,12 @@ def _tables(content: Mapping[str, Any], verb: str) -> list[Any]:
 # The command of a verb: its arguments and options, its help, and its run.
 
 
-def command(app: typer.Typer, verb: Verb, name: str) -> None:
-    """Add the command of `verb` to `app`."""
+def command(app: typer.Typer, verb: Verb, name: str, known: Mapping[str, VerbParameter]) -> None:
+    """Add the command of `verb` to `app`, with the `known` arguments and options."""
 
     def run(**texts: Any) -> None:
         _run(verb, _settings(verb, texts))
 
-    known = parameters(verb.command)
     shown = [
         inspect.Parameter(
             parameter.name,

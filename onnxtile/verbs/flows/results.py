@@ -27,14 +27,6 @@ from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch, UsageError, about_options
 from onnxtile.system.files import require_writable, staged
 from onnxtile.system.progress import Progress
-from onnxtile.verbs.fit import FitOptions
-from onnxtile.verbs.fuse import FuseOptions
-from onnxtile.verbs.inspect import InspectOptions
-from onnxtile.verbs.match import MatchOptions
-from onnxtile.verbs.plan import PlanOptions
-from onnxtile.verbs.tile import TileOptions
-from onnxtile.verbs.unfuse import UnfuseOptions
-from onnxtile.verbs.verify import CompareOptions
 from onnxtile.verification.rounding import resolved
 from onnxtile.verification.trials import Verdict
 
@@ -54,7 +46,15 @@ if TYPE_CHECKING:
     from onnxtile.report.format import PlanExport
     from onnxtile.tiling.result import TileResult
     from onnxtile.tiling.site_check import TileVerdict
+    from onnxtile.verbs.fit import FitOptions
     from onnxtile.verbs.flows.match import MatchResult
+    from onnxtile.verbs.fuse import FuseOptions
+    from onnxtile.verbs.inspect import InspectOptions
+    from onnxtile.verbs.match import MatchOptions
+    from onnxtile.verbs.plan import PlanOptions
+    from onnxtile.verbs.tile import TileOptions
+    from onnxtile.verbs.unfuse import UnfuseOptions
+    from onnxtile.verbs.verify import CompareOptions
 
 
 BoundDims: TypeAlias = Mapping[str, int]
@@ -139,12 +139,15 @@ R = TypeVar("R")
 class ChainedVerb(Generic[P, R]):
     """A verb as a method of a result that holds a model: called with all arguments of the verb but the model.
 
-    The signature is that of `declaration`; `returned` names the class of what comes back. A result with a model keeps the file that the
-    first verb read.
+    For type checkers, `declaration` names the class with its arguments, and `returned` that of what comes back. A result with a model
+    keeps the file that the first verb read.
     """
 
     def __init__(
-        self, verb: str, declaration: Callable[Concatenate[Source, P], Any], returned: Callable[[], type[R]]
+        self,
+        verb: str,
+        declaration: Callable[[], Callable[Concatenate[Source, P], Any]],
+        returned: Callable[[], type[R]],
     ) -> None:
         self.verb, self.declaration, self.returned = verb, declaration, returned
         self.__doc__ = f"Apply onnxtile.{verb} to the model; the arguments are those of that function, save the model."
@@ -215,20 +218,20 @@ class ModelResult(VerbResult):
         """Return the model that `save` writes."""
         return self.model
 
-    inspect = ChainedVerb("inspect", InspectOptions, lambda: Inspection)
-    match = ChainedVerb("match", MatchOptions, lambda: MatchResult)
-    fit = ChainedVerb("fit", FitOptions, lambda: FittedModel)
-    verify = ChainedVerify("verify", CompareOptions, lambda: Verdict)
+    inspect = ChainedVerb("inspect", lambda: InspectOptions, lambda: Inspection)
+    match = ChainedVerb("match", lambda: MatchOptions, lambda: MatchResult)
+    fit = ChainedVerb("fit", lambda: FitOptions, lambda: FittedModel)
+    verify = ChainedVerify("verify", lambda: CompareOptions, lambda: Verdict)
 
 
 @dataclass(frozen=True, repr=False)
 class RewrittenModel(ModelResult):
     """A result whose model the next verb may rewrite or plan: `onnxtile.fuse(model).tile(max=64).plan()`."""
 
-    fuse = ChainedVerb("fuse", FuseOptions, lambda: FuseResult)
-    unfuse = ChainedVerb("unfuse", UnfuseOptions, lambda: UnfuseResult)
-    tile = ChainedVerb("tile", TileOptions, lambda: TiledModel)
-    plan = ChainedVerb("plan", PlanOptions, lambda: PlannedModel)
+    fuse = ChainedVerb("fuse", lambda: FuseOptions, lambda: FuseResult)
+    unfuse = ChainedVerb("unfuse", lambda: UnfuseOptions, lambda: UnfuseResult)
+    tile = ChainedVerb("tile", lambda: TileOptions, lambda: TiledModel)
+    plan = ChainedVerb("plan", lambda: PlanOptions, lambda: PlannedModel)
 
 
 def verified(verdict: Verdict | None) -> str:
