@@ -8,12 +8,13 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
+from onnxtile.declare.target import TargetFigures
 from onnxtile.firmware import in_place
-from onnxtile.firmware.own_kernels import OwnKernels, compiled_objects
+from onnxtile.firmware.own_kernels import OwnKernels, compiled_objects, read_own_kernels
 from onnxtile.firmware.program import CProgram
 from onnxtile.firmware.prove import (
     RUNS,
@@ -37,6 +38,7 @@ from onnxtile.model.feeds import ANYTHING, Wanted
 from onnxtile.model.node_kinds import dequantises, quantises
 from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.opened_calls import Unfolded
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
 from onnxtile.system.progress import Progress, silent
 from onnxtile.verification.rounding import halves
@@ -119,6 +121,12 @@ class ProgramTarget:
     compiler: str = ""
     runner: str = ""
     own: OwnKernels | None = None
+
+    @classmethod
+    def of(cls, figures: TargetFigures) -> ProgramTarget:
+        """Return the commands and the functions that a target names. Raises UsageError for a table of functions that is none."""
+        table = figures.c_kernels
+        return cls(figures.cc, figures.runner, None if table is None else read_own_kernels(table))
 
     def tools(self) -> Tools | None:
         """Return the commands; None where there is no compiler. Raises UsageError for one that is not there."""

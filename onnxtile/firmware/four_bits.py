@@ -6,13 +6,12 @@ its elements, two in a byte, the first in the low bits; an element is (b - zero 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import dequantises
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
 _LOWEST = {ir.DataType.INT4: -8, ir.DataType.UINT4: 0}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import islice
 from types import MappingProxyType
@@ -25,6 +25,7 @@ from onnxtile.fitting.strips import (
     overlapped,
     row_pieces,
 )
+from onnxtile.system.dataclass import dataclass
 
 # The operations of a run of kernels that is cut, in their order, each with the patches that it reads and makes.
 #
@@ -214,6 +215,8 @@ class RegionTracer:
         assert rows is not None
         if tensor in self.given:
             return self._assembled(Patch(tensor, rows))
+        if self.tensors[tensor].is_streamed:
+            return self._whole(tensor)  # what reads it is a Slice itself
         source = self.held[tensor] if tensor in self.made else self._whole(tensor)
         return self._slice(source, Patch(tensor, rows))
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from math import prod
 from typing import Any
 
 from onnxtile.kernels.aliases import MOST_RUNS
 from onnxtile.operators.reads import AxisLink, AxisLinks
+from onnxtile.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class FitTensor:
     Each part makes all its elements, and `joined_by` is the operator that puts those of two parts together.
     """
     joined_by: str = ""
+    is_streamed: bool = False
+    """Whether it is a graph input that comes row by row: each row is read once, in order, and lives in what reads it."""
 
     @cached_property
     def rows(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from math import ceil, inf, log2
 from time import monotonic
@@ -29,6 +29,7 @@ from onnxtile.fitting.strips import (
     row_pieces,
 )
 from onnxtile.planning.offsets.effort import SearchBudget
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.progress import Progress, silent
 
 # The ways to cut one region that fit a number of bytes: strips, rows computed again, and chunks of hidden channels.
@@ -549,6 +550,16 @@ class PiecesSearch:
             and not network.tensors[tensor].has_contiguous_rows
         )
 
+    @cached_property
+    def reach(self) -> list[int]:
+        """The place of the last kernel that reads each tensor, or a tensor that is written over its pieces."""
+        network, reach = self.network, list(self.network.last_reads)
+        for kernel in reversed(network.kernels):
+            for index in kernel.overwrites:
+                if kernel.makes[0] in self.row_by_row:
+                    reach[kernel.reads[index]] = max(reach[kernel.reads[index]], reach[kernel.makes[0]])
+        return reach
+
     def _is_worth(self, start: int, stop: int, given: PiecesOfTensors, parted: frozenset[int]) -> bool:
         """Return whether cutting a region so lets a kernel fit, and its operands and results could fit."""
         regions, capacity = self.regions, self.capacity
@@ -566,7 +577,7 @@ class PiecesSearch:
         kernels = self.network.kernels
         if any(not pieces.isdisjoint(kernel.reads) for kernel in kernels[start:stop]):
             return True
-        end = max((self.network.last_reads[tensor] + 1 for tensor in parted), default=stop)
+        end = max((self.reach[tensor] + 1 for tensor in parted), default=stop)
         at = bisect_left(self.over, start)
         return at < len(self.over) and self.over[at] < end
 

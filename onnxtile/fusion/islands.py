@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -28,6 +27,7 @@ from onnxtile.model.topology import has_body, has_containers
 from onnxtile.operators.row import No
 from onnxtile.operators.table import may_draw, movement_of, operator_of
 from onnxtile.shapes.contributed import fits_in_function
+from onnxtile.system.dataclass import dataclass
 
 # One quantised island: its nodes, and the region of the graph that becomes its call.
 
@@ -506,6 +506,8 @@ class _Finder:
             return False
         if any(value in self._constants for value in node.outputs) or not fits_in_function(node, self._opsets):
             return False
+        if any(value is not None and keys.STREAM in value.metadata_props for value in node.inputs):
+            return False  # rows that come from outside are stored
         if has_containers(node) or has_body(node) or any(attribute.is_ref() for attribute in node.attributes.values()):
             return False
         function = self._model.functions.get(node.op_identifier())

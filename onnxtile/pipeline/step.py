@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from onnxtile.common_options import Source
-from onnxtile.declare.option import options, read, replaced, reword, reworded, with_progress
+from onnxtile.declare.option import limits_of, options, read, replaced, reword, reworded, with_progress
 from onnxtile.declare.verb import Verb
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import NAME_ONLY, Entry, OnnxtileError, UsageError, invalid, nearest
 from onnxtile.system.files import is_file_name
 from onnxtile.system.progress import Progress
@@ -83,14 +84,12 @@ class PipelineStep:
 
     def _second_files(self, paths: Mapping[str, Path]) -> dict[str, Path]:
         """Return the further files that may belong to others, by ending, with where they are rendered; `paths` has these by format."""
-        from onnxtile.report.format import format_of
+        from onnxtile.report.format import further_files
 
         paths_by_ending: dict[str, Path] = {}
         for ending, form in self.emitted.items():
-            if form in paths:
-                form_itself = format_of(paths[form])
-                further = zip(form_itself.beside, form_itself.paths_beside(paths[form]), strict=True)
-                paths_by_ending.update((ending.removesuffix(form) + last, path) for last, path in further)
+            further = further_files(paths[form]) if form in paths else {}
+            paths_by_ending.update((ending.removesuffix(form) + last, path) for last, path in further.items())
         return paths_by_ending
 
     @property
@@ -109,7 +108,8 @@ class PipelineStep:
         """Do the step. Raises OnnxtileError."""
         settings = replace(self.options, **self.verb.operands(so_far.source, so_far.model))
         try:
-            outcome = self.verb.run(with_progress(settings, so_far.progress))
+            with limits_of(settings).inside():
+                outcome = self.verb.run(with_progress(settings, so_far.progress))
         except OnnxtileError as error:
             reword(error, options(type(self.options)), in_toml)
             raise

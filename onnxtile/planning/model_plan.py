@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 
 import onnx_ir as ir
@@ -46,6 +46,7 @@ from onnxtile.planning.rows import (
     planned,
     planned_bodies,
     planned_states,
+    planned_streams,
     results,
     tensors_outside,
     with_states,
@@ -56,7 +57,8 @@ from onnxtile.planning.sharing import copies
 from onnxtile.planning.workspaces import NO_RULES, Needs, WorkspaceRules
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import Shapes
-from onnxtile.system.errors import Infeasible
+from onnxtile.system.dataclass import dataclass
+from onnxtile.system.errors import Infeasible, UsageError
 
 NO_STATES = StateChoice()
 """No input and output are one state."""
@@ -125,6 +127,11 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     scope = PlanScope(model.graph, settings.io, settings.overwrite_inputs, alone=pins.kept, states=states.taken)
     graph = read_kernels(facts, scope)
     chosen_order = find_order(settings.order)
+    if chosen_order.every and facts.streams:
+        raise UsageError(
+            f"{next(iter(facts.streams)).name!r} comes row by row, and in some orders a later row comes first",
+            hint="leave --order any out",
+        )
 
     settings.workspaces.require_known(model)
     setup = plan_terms(facts, settings, chosen_order, chosen, settings.effort).set_up(graph)
@@ -212,6 +219,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         unplanned=tuple(map(_excluded, unknown)),
         states=planned_states(states, layout, facts, places),
         listed=listed_states(states),
+        streamed=planned_streams(facts.streams.values()),
         ranges=dict(settings.ranges),
         formulas=tuple(arena.formula for arena in scaled) or None,
         pins=dict(pins.offsets),
@@ -263,7 +271,7 @@ def _unplanned(unknown: Sequence[GraphTensor], facts: LayoutFacts) -> Infeasible
     more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
     return Infeasible(
         f"cannot tell whether the arena fits its capacity: the size of {first.name!r}{more} is not known: {first.reason}",
-        hint=None if facts.unbound.options else "give --bound NAME=N, the upper bound of a data-dependent dimension",
+        hint=None if facts.unbound.options else "give --dim NAME=:N, the upper bound of a data-dependent dimension",
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from math import ceil, floor, log2
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from onnxtile.report.table import ResultJson
 from onnxtile.report.tables import COLUMNS, curve_rows
 from onnxtile.report.web_page import as_text, figures, filled, in_script
 from onnxtile.report.words import readable, unit_of
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.text import as_csv, as_json
 
 KIB = 1024
@@ -241,7 +241,10 @@ FORMATS = (
     Format("curve-png", ".png", _png, "the trade as an image", picture=True, needs=RENDERER),
     Format("curve-svg", ".svg", _svg, "the trade as a vector image", picture=True),
 )
-ENDINGS = tuple(form.suffix for form in FORMATS)
+_NAMED = ".curve"
+"""What stands in the name of a file before its ending, where it has the trade and not a plan."""
+ENDINGS = tuple(f"{_NAMED}{form.suffix}" for form in FORMATS)
+"""The endings of files of the trade."""
 
 
 def require_drawable(path: Path) -> None:

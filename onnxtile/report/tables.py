@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -13,7 +12,7 @@ from rich.text import Text
 from onnxtile.model.modules import dotted, module_path
 from onnxtile.report.inspect_tables import for_inspect, for_trace
 from onnxtile.report.layout import live_line
-from onnxtile.report.plan_tables import for_arena_run, for_check, for_firmware, for_plan, open_sizes
+from onnxtile.report.plan_tables import for_arena_run, for_check, for_firmware, for_plan, open_sizes, reads_text
 from onnxtile.report.run_tables import for_run
 from onnxtile.report.table import (
     ResultJson,
@@ -230,7 +229,7 @@ def for_explain(result: ResultJson) -> list[Table | Text]:
 
     Of these, the nearest come first, and last those of variants that need an operator which the model lacks.
     """
-    missing = {one["variant"]: ", ".join(one["missing"]) for one in result["beginnings"] if one["missing"]}
+    missing = {start["variant"]: ", ".join(start["missing"]) for start in result["beginnings"] if start["missing"]}
     shown = sorted(result["reasons"], key=lambda reason: reason["variant"] in missing)[:_REASONS]
     parts: list[Table | Text] = [line(f"{result['pattern']}: {len(result['matches'])} matches, {_fates(result)}")]
     if result["earlier"]:
@@ -249,10 +248,10 @@ def for_explain(result: ResultJson) -> list[Table | Text]:
 
 
 def _by_value(names: Mapping[int, str]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    by_value: dict[str, list[int]] = {}
     for number, name in names.items():
-        found.setdefault(name, []).append(number)
-    return found
+        by_value.setdefault(name, []).append(number)
+    return by_value
 
 
 def _lacking(variants: Sequence[int], operators: str) -> str:
@@ -283,9 +282,6 @@ def _counts(nodes: Mapping[str, int], none: str = "none") -> str:
 
 _NAMES = 3
 """Names of nodes that are left as they are for one reason; --json has them all."""
-
-_OPEN_AXIS = re.compile(r"^axis \d+ of '.*' has the size ('.*': bind it with )")
-"""The reason of a node that is left since a size is open; those of all nodes with one size are one row."""
 
 _TILED: dict[str, Shown] = {
     **{"operator": "op", "M": "m", "K": "k", "N": "n"},
@@ -342,7 +338,9 @@ def _skipped(skipped: Iterable[ResultJson]) -> list[Table | Text]:
     """Return the nodes that are left as they are, grouped by reason, the most common first."""
     groups: dict[str, list[str]] = {}
     for node in skipped:
-        groups.setdefault(_OPEN_AXIS.sub(r"a size is \1", node["reason"]), []).append(node["node"])
+        # Nodes that wait for one size differ in the tensor only.
+        reason = f"a size is open: bind it with {node['bind']}" if node["bind"] else node["reason"]
+        groups.setdefault(reason, []).append(node["node"])
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
     rows = [(len(names), reason, some_of(names, _NAMES)) for reason, names in ordered]
     return [table("left as they are", ("nodes", "reason", "which"), rows)] if rows else []
@@ -514,6 +512,7 @@ def _fitted(result: ResultJson) -> list[Table | Text]:
         table_of(f"costs; the time is an estimate by the speeds of {result['speeds']}", costs, rows)
     ]
     tables += tables_of("arena, by the place of inputs", _INPUT_PLACES, result.get("inputs") or ())
+    tables += [line(_stream_text(stream)) for stream in result.get("streamed") or ()]
     tables += [line(f"sizes: {text}") for _, text in open_sizes(result)]
     movement = result.get("movement")
     if movement:
@@ -534,6 +533,11 @@ def _fitted(result: ResultJson) -> list[Table | Text]:
         tables.append(table_of("alive there", {"tensor": str}, blocked["tensors"][:_SHOWN]))
         tables += tables_of("what is in the way", {"node": str}, blocked["reasons"][:_SHOWN])
     return tables
+
+
+def _stream_text(stream: ResultJson) -> str:
+    """Return how the rows of an input come, and how many bytes of them the arena has at most."""
+    return f"{stream['input']} comes row by row: {reads_text(stream)}; at most {stream['most_bytes']:,} bytes of them in the arena"
 
 
 _INPUT_PLACES: dict[str, Shown] = {

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from onnxtile.common_options import (
-    BoundOptions,
     EmitOptions,
     InputOptions,
     ModelArgument,
     ReportOptions,
+    RunWords,
     TargetOptions,
     VerifyOptions,
     WatchOptions,
     WriteOptions,
+    counted_runs,
 )
 from onnxtile.declare import values
 from onnxtile.declare.layout_rules import LAYOUT, LayoutRules, LayoutTable, rules_in
 from onnxtile.declare.option import SIZES, WRITING, Choices, Option, Positional, names, require_within
 from onnxtile.declare.target import TargetFigures
 from onnxtile.declare.verb import Outcome, Rendered, Verb
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError, about_options, nearest
 from onnxtile.system.registry import imported
 from onnxtile.system.text import whole
@@ -156,7 +158,7 @@ class TfliteOptions(VerifyOptions, OffsetOptions):
 
 
 @dataclass(frozen=True)
-class CheckOptions(InputOptions, BoundOptions):
+class CheckOptions(InputOptions):
     """The options of `check_plan`."""
 
     model: ModelArgument
@@ -166,7 +168,7 @@ class CheckOptions(InputOptions, BoundOptions):
 
 
 @dataclass(frozen=True)
-class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions, TargetOptions):
+class PlanOptions(VerifyOptions, InputOptions, OffsetOptions, TargetOptions):
     """The options of `plan`."""
 
     model: ModelArgument
@@ -191,9 +193,9 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions, Targ
             main=True,
         ),
     ] = None
-    state_steps: Annotated[
-        int, Option("number of runs, one after the other, that prove kept states", "N", kind=values.RUNS)
-    ] = 64
+    runs: Annotated[
+        RunWords | None, counted_runs("runs one after the other that prove kept states", 64, state_steps="--runs 8")
+    ] = None
     largest: Annotated[
         str | None,
         Option("find the largest size of a dimension with which weights, states and arena fit", "NAME", heading=SIZES),
@@ -244,6 +246,11 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions, Targ
         ),
     ] = "auto"
 
+    @property
+    def state_runs(self) -> int:
+        """How many runs, one after the other, prove kept states."""
+        return self.run_count or 64
+
     @cached_property
     def rules(self) -> LayoutRules:
         """The rules of the layout. Raises UsageError for a file that has none."""
@@ -292,27 +299,13 @@ class PlanCommand(WriteOptions, PlanStep):
 
 
 def require_target(options: EmitOptions, figures: TargetFigures) -> None:
-    """Raise UsageError for a compiler or a runner without a program in C, or a runner without a compiler; also where emx is missing."""
+    """Raise UsageError for a program in C where emx is missing, or the target names a command that is not there."""
     if options.wants_c:
         from onnxtile.firmware.build import ProgramTarget
         from onnxtile.firmware.kernels import require_emx
-        from onnxtile.firmware.own_kernels import read_own_kernels
 
         require_emx()
-        ProgramTarget(options.target_cc, options.runner).tools()
-        if figures.c_kernels is not None:
-            read_own_kernels(figures.c_kernels)
-    else:
-        about_c = ("target_cc", "runner", *(("weights",) if options.weights != "code" else ()))
-        for name in about_c:
-            if getattr(options, name):
-                message = f"{{{name}}} is about a program in C, and {{emit}} names none"
-                raise about_options(message, hint="add {emit} net.c")
-    if options.runner and not options.target_cc:
-        raise about_options(
-            "{runner} runs what {target_cc} compiles, which is not given",
-            hint='add {target_cc} "arm-none-eabi-gcc ..."',
-        )
+        ProgramTarget.of(figures).tools()
 
 
 def _require(options: PlanStep) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -14,12 +15,21 @@ from onnxtile.declare.verb import Outcome
 from onnxtile.fitting.editing import copy_of
 from onnxtile.fitting.floor import floor_of
 from onnxtile.fitting.read_network import separate
-from onnxtile.fitting.result import InputPlace, ModelCost, obstacle_at, obstacle_of, steps_before, steps_of
+from onnxtile.fitting.result import (
+    InputPlace,
+    ModelCost,
+    obstacle_at,
+    obstacle_of,
+    steps_before,
+    steps_of,
+    streamed_of,
+)
 from onnxtile.fitting.rewrites.rewrite import (
     ModelRewrite,
     batch_apart,
     in_order_of_plan,
     passed_twice,
+    rows_streamed,
     sizes_written,
     unblock,
 )
@@ -40,7 +50,7 @@ from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import Infeasible, Mismatch, ModelError
 from onnxtile.system.progress import within
-from onnxtile.verbs.fit import CurveOptions, FitCommand, FitOptions, FitStepOptions, require_memory
+from onnxtile.verbs.fit import CurveOptions, FitOptions, FitStepOptions, require_memory, require_no_fusing
 from onnxtile.verbs.flows.fit_drafts import (
     FitAttempts,
     FitSubject,
@@ -74,10 +84,10 @@ _NEGLIGIBLE = 1e-4
 def fit(options: FitOptions) -> FittedModel:
     """Return a model that computes what `model` computes, and whose arena is at most `capacity` bytes large.
 
-    Runs of operators are cut into strips of rows; rows that the next strip reads again are kept. With `smallest`, the smallest arena within
-    the budget is looked for. The arena is that of `onnxtile.plan` with its defaults; with `verify`, both models are run and compared. With
-    a fast and a slow memory in `capacity`, the operands of each kernel are in the fast one while it runs. Of the cuts that are tried, the
-    one with the fewest copied bytes is taken.
+    Runs of operators are cut into strips of rows; rows that the next strip reads again are kept. With `capacity` "smallest", the smallest
+    arena within the budget is looked for. The arena is that of `onnxtile.plan` with its defaults; with `verify`, both models are run and
+    compared. With a fast and a slow memory in `capacity`, the operands of each kernel are in the fast one while it runs. Of the cuts that
+    are tried, the one with the fewest copied bytes is taken.
 
     Raises ModelError, UsageError; Infeasible where nothing fits; Mismatch where an output differs.
     """
@@ -86,7 +96,7 @@ def fit(options: FitOptions) -> FittedModel:
     if fitted.reason is not None:
         raise Infeasible(
             fitted.reason,
-            hint="raise the capacity, or the budget of extra MACs; --smallest looks for the smallest arena",
+            hint="raise the capacity, or the budget of extra MACs; --capacity smallest looks for the smallest arena",
         )
     return fitted
 
@@ -95,11 +105,12 @@ def run(options: FitStepOptions) -> Outcome:
     """Do what the command and the step `fit` ask for."""
     subject = read_subject(options)
     curve = None
-    if isinstance(options, FitCommand) and options.curve:
+    if options.wants_curve or not options.fits_one:
         curve = curve_of(subject)
-        if not options.fits_one:
-            note = "" if subject.leading is None else f"sizes: {subject.leading}"
-            return Outcome(curve, "curve", emitted={"curve": curve.to_dict()}, note=note)
+    if curve is not None and not options.fits_one:
+        sizes = [] if subject.leading is None else [f"sizes: {subject.leading}"]
+        note = "; ".join([*sizes, "no --capacity is given, so this is the trade, and no model is written"])
+        return Outcome(curve, "curve", emitted={"curve": curve.to_dict()}, note=note)
     result = replace(attempt(options, subject), curve=curve)
     if options.wants_c and result.fits:
         planned = result.planned
@@ -130,7 +141,17 @@ def read_subject(options: CurveOptions) -> FitSubject:
     options.progress("inferring shapes")
     shapes = resolve(model, run=True)
     _require_sizes(model, shapes)
-    return replace(_planned_subject(options, settings, original, model, shapes), leading=leading, budget=options.budget)
+    subject = _planned_subject(options, settings, original, model, shapes)
+    return replace(_with_streams(subject), leading=leading, budget=options.search_budget)
+
+
+def _with_streams(subject: FitSubject) -> FitSubject:
+    """Return the model whose inputs come row by row that the options name. Raises UsageError, Infeasible for one without rows."""
+    if not subject.options.streamed:
+        return subject
+    axes = {about.name: about.axis for about in subject.regions.network.tensors}
+    streamed = rows_streamed(subject.model, subject.shapes, {name: axes.get(name) for name in subject.options.streamed})
+    return subject.rewritten(streamed, exact=subject.options.exact)
 
 
 def _planned_subject(
@@ -172,7 +193,7 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
         best = _fewest_copied(options, subject)
     else:
         best = candidate(options, subject)
-        if options.fuse:
+        if options.fuses:
             # The first of equals is written: plain, fused before it is cut, fused after that.
             others = (fused_subject(subject), replace(subject, fuses=True))
             drafts = (best, *(candidate(options, other) for other in others))
@@ -201,7 +222,10 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
         speeds=options.speeds.name,
         open_sizes=None if subject.leading is None else OpenSizes(subject.leading.options, subject.leading.sizes),
         source=file_of(options.model),
-        inputs=() if options.memories is not None else places_of_inputs(subject, best),
+        plan_inputs=tuple
+        if options.memories is not None or options.streamed
+        else partial(places_of_inputs, subject, best),
+        streamed=streamed_of(best.plan),
     )
 
 
@@ -236,7 +260,7 @@ def candidate(options: FitOptions, subject: FitSubject) -> WrittenSchedule:
 
 def _target(subject: FitSubject, capacity: int | None) -> FitTarget:
     options = subject.options
-    return FitTarget(capacity, float(options.max_extra_macs), options.max_nodes, budget=subject.budget)
+    return FitTarget(capacity, options.extra_macs, options.max_nodes, budget=subject.budget)
 
 
 def judged(original: ir.Model, best: WrittenSchedule, options: FitOptions) -> tuple[Verdict, ArenaVerdict]:
@@ -244,13 +268,13 @@ def judged(original: ir.Model, best: WrittenSchedule, options: FitOptions) -> tu
     progress = options.progress
     progress("verifying")
     check(best.model)
-    compared = None if options.tolerance is None else within_one_step(original)
+    compared = within_one_step(original) if options.tolerance == "1step" else None
     verdict = agreeing(judge(original, best.model, progress, compared), "the fitted model")
     if options.exact and any(output.max_abs for output in verdict.outputs):
         worst = max(verdict.outputs, key=lambda output: output.max_abs)
         raise Mismatch(
             f"{worst.name!r} of the fitted model is not equal to the last bit: it is off by {worst.max_abs:.3g}",
-            hint="nothing was written; onnxruntime adds up strips in another order, or rounds 16-bit floats elsewhere: leave out --exact",
+            hint="nothing was written; onnxruntime sums strips in another order, or rounds 16-bit floats elsewhere: leave out --tolerance",
         )
     inside = best.planned.run(progress)
     require_equal(inside)
@@ -269,8 +293,9 @@ def cut(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSchedule | None,
     if is_too_large(subject.kernels):
         return None, True
     subject = _in_order(subject)
-    exact = subject.options.exact
-    items = None if exact else batch_apart(subject.model, subject.shapes)
+    # Items of a batch, and tokens, would need parts of rows that come from outside.
+    keeps = subject.options.exact or bool(subject.options.streamed)
+    items = None if keeps else batch_apart(subject.model, subject.shapes)
     if items is not None:
         apart = subject.rewritten(items, exact=False)
         if apart.whole.peak < subject.whole.peak:
@@ -278,7 +303,7 @@ def cut(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSchedule | None,
             too_many = wanted.nodes is not None and apart.whole.nodes > wanted.nodes
             if (too_large or _is_within(apart.whole.peak, wanted)) and not too_many:
                 return written(apart, apart.whole), too_large
-    tokens = None if exact else tokens_cut(subject, wanted)
+    tokens = None if keeps else tokens_cut(subject, wanted)
     if tokens is None:
         return _cut_into_regions(subject, wanted)
     of_tokens = None
@@ -446,6 +471,7 @@ def fit_curve(options: CurveOptions) -> FitCurve:
     bytes of the point before, but for the last. It was written and planned, or says that it is an estimate; the models are not run.
     Raises ModelError, UsageError.
     """
+    require_no_fusing(options)
     return curve_of(read_subject(options))
 
 
@@ -466,12 +492,12 @@ def _command(options: CurveOptions) -> str:
     settings, known = narrowed(CurveOptions, options), parameters(CurveOptions)
     for name in changed(settings):
         value, flag = getattr(settings, name), known[name].flags[0]
-        if name == "max_extra_macs":
-            words += [flag, f"{100 * value:.10g}%"]
-        elif name == "verify":
+        if name == "verify":
             continue  # the command proves its result
-        elif isinstance(value, Mapping):
+        if isinstance(value, Mapping):
             words += [word for key, size in value.items() for word in (flag, f"{key}={_size_text(size)}")]
+        elif isinstance(value, tuple):
+            words += [word for entry in value for word in (flag, str(entry))]
         else:
             words += [flag] if value is True else [flag, str(value)]
     return shlex.join(words)
