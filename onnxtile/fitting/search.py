@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from math import ceil, inf, log2
+from math import ceil, inf, log2, pow
 from time import monotonic
 from typing import TypeAlias
 
@@ -764,7 +764,7 @@ def descent(
 
 def _is_in_proportion(before: FitSchedule, after: FitSchedule) -> bool:
     """Return whether a schedule saves enough bytes for the nodes that it has more than the one before: twice the nodes, 7% at least."""
-    return before.peak >= after.peak * (after.nodes / max(before.nodes, 1)) ** _PROPORTION
+    return before.peak >= after.peak * pow(after.nodes / max(before.nodes, 1), _PROPORTION)
 
 
 def _descent(

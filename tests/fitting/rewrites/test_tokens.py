@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 import onnxtile
 from onnxtile.fitting.editing import ModelEdit, known_shapes
-from onnxtile.fitting.live_bytes import uncut_peak
+from onnxtile.fitting.live_bytes import Overload, uncut_peak
 from onnxtile.fitting.network import Network
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.rewrites.split_heads import split_heads
@@ -190,18 +190,18 @@ def test_only_pieces_whose_peak_may_fit_are_counted_kernel_by_kernel(monkeypatch
     capacity = 2 * TOKENS * WIDTH * 4
     peaks: dict[int, int] = {}
     counted: set[int] = set()
-    cost = Regions.cost
+    cost_within = Regions.cost_within
 
     def noted(network: Network) -> int:
         peaks[len(network.kernels)] = uncut_peak(network)
         return peaks[len(network.kernels)]
 
-    def counting(self: Regions, start: int, stop: int, cut: Cut, capacity: int | None = None) -> RegionCost | None:
+    def counting(self: Regions, start: int, stop: int, cut: Cut, capacity: int) -> RegionCost | Overload | None:
         counted.add(len(self.network.kernels))
-        return cost(self, start, stop, cut, capacity)
+        return cost_within(self, start, stop, cut, capacity)
 
     monkeypatch.setattr(fitting_tokens, "uncut_peak", noted)
-    monkeypatch.setattr(Regions, "cost", counting)
+    monkeypatch.setattr(Regions, "cost_within", counting)
     with suppress(Infeasible):
         onnxtile.fit(block(), capacity=capacity, budget="0%", verify=False)
     over = {kernels for kernels, peak in peaks.items() if peak > capacity}
