@@ -39,15 +39,24 @@ UNIQUE = "(unique workspace)"
 _Said = TypeVar("_Said")
 
 
-def _not_null(value: Any) -> Any:
-    if value is None:
-        raise ValueError("the field cannot be null")
-    return value
+class _NotNull:
+    """What pydantic asks of a type's annotation, written so that it is not loaded before a plan is read."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: pydantic.GetCoreSchemaHandler) -> Any:
+        from pydantic_core.core_schema import no_info_after_validator_function
+
+        return no_info_after_validator_function(self._require, handler(source))
+
+    @staticmethod
+    def _require(value: Any) -> Any:
+        if value is None:
+            raise ValueError("the field cannot be null")
+        return value
 
 
-Stated: TypeAlias = Annotated[_Said | None, pydantic.AfterValidator(_not_null)]
+Stated: TypeAlias = Annotated[_Said | None, _NotNull()]
 """A field that is None where it is left out, and that no file may write as null."""
-FilledText: TypeAlias = Annotated[str, pydantic.Field(min_length=1)]
+FilledText: TypeAlias = "Annotated[str, pydantic.Field(min_length=1)]"
 """A text that is empty where it is left out, and in no file."""
 
 AttributeValue: TypeAlias = int | float | str | tuple[int | float | str, ...]
@@ -61,7 +70,7 @@ class PlanRow:
     """A row of a plan. Of its fields, those in OPTIONAL are left out of the JSON where they have their default; a file has no others."""
 
     OPTIONAL: ClassVar[frozenset[str]] = frozenset()
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = {"extra": "forbid"}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as docs/plan.schema.json describes it, ready for JSON."""
@@ -223,6 +232,20 @@ class PlannedState(PlanRow):
     size: int = UNSAID
     copied: int = UNSAID
     strides: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class PlannedStream(PlanRow):
+    """An `input` whose rows along an `axis` come one after the other, each of `row_bytes` bytes; there are `rows` of them.
+
+    `reads` has the first row and the number of rows of each read, in order. Each row is read once at most, into a tensor of the plan.
+    """
+
+    input: str
+    axis: int
+    rows: int
+    row_bytes: int
+    reads: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -443,10 +466,10 @@ class PlanDocument(FixedRules, PlannedGraph):
     its outputs. `ranges` are the least and largest sizes of dimensions for which the plan holds; `dims` then has the largest, and
     `formulas` the size of each arena at all sizes. `sums` has the dimensions that are sums of others, as texts in the names of `ranges`
     ("past + 1"). `states` are the states that the plan keeps in an arena. `movement` has the copies between two memories (None: each buffer
-    has one memory).
+    has one memory). `streamed` are the inputs that come row by row: the whole of one is in no memory.
     """
 
-    OPTIONAL = frozenset({*FIXED, "sums", "states", "movement", "ranges", "formulas"})
+    OPTIONAL = frozenset({*FIXED, "sums", "states", "streamed", "movement", "ranges", "formulas"})
 
     version: Literal[1] = 1
     digest: FilledText | None = None
@@ -477,6 +500,7 @@ class PlanDocument(FixedRules, PlannedGraph):
     sums: Mapping[str, FilledText] = field(default_factory=dict)
     movement: Stated[PlannedMovement] = None
     states: tuple[PlannedState, ...] = ()
+    streamed: tuple[PlannedStream, ...] = ()
     gap: Stated[int] = None
     totals: Stated[ByteTotals] = None
 
