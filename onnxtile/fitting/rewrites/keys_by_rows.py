@@ -48,9 +48,9 @@ def _transposed(edit: ModelEdit, value: ir.Value, depth: int = 0) -> Transposed 
     node, sizes = value.producer(), edit.sizes(value) or ()
     if node is None or node.domain not in STANDARD or value in edit.constants or depth > _DEEPEST:
         return None
-    operand = node.inputs[0]
-    if node.op_type == "Mul" and operand is not None and node.inputs[1] in edit.constants:
-        number = edit.constants.array(node.inputs[1])
+    operand, factor = (*node.inputs, None)[:2]
+    if node.op_type == "Mul" and operand is not None and factor is not None and factor in edit.constants:
+        number = edit.constants.array(factor)
         inner = _transposed(edit, operand, depth + 1) if number.size == 1 and edit.sizes(operand) == sizes else None
         return None if inner is None else inner._replace(scale=inner.scale * float(number.item()))
     if node.op_type != "Transpose" or operand is None:
