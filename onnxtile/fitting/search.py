@@ -653,6 +653,8 @@ _MISSES = 2
 """Capacities below the wanted one that may bring nothing better, one after the other, before the search ends."""
 SLIGHT = 0.01
 """Where a schedule takes no longer than this share of the time of the model beyond it, none at a smaller capacity is looked for."""
+_FEW_NODES = 2_000
+"""Nodes up to which any smaller schedule counts."""
 _PROPORTION = 0.1
 """The power of the ratio of nodes by which a smaller schedule must divide the bytes, where no capacity asks for it."""
 _BELOW = 4_000
@@ -763,7 +765,12 @@ def descent(
 
 
 def _is_in_proportion(before: FitSchedule, after: FitSchedule) -> bool:
-    """Return whether a schedule saves enough bytes for the nodes that it has more than the one before: twice the nodes, 7% at least."""
+    """Return whether a schedule saves enough bytes for the nodes that it has more than the one before: twice the nodes, 7% at least.
+
+    Any saving is enough for one of few nodes.
+    """
+    if after.nodes <= _FEW_NODES:
+        return True
     return before.peak >= after.peak * pow(after.nodes / max(before.nodes, 1), _PROPORTION)
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from onnxtile.fitting.search import FitTarget
+from onnxtile.fitting.strips import Prices
 from onnxtile.verbs.fit import FitOptions
-from onnxtile.verbs.flows.fit import attempt, read_subject
+from onnxtile.verbs.flows.fit import _is_better, attempt, read_subject
 from onnxtile.verbs.flows.fit_drafts import FitSubject
 from onnxtile.verbs.flows.results import FittedModel
 from tests.fitting.networks import model
@@ -51,6 +53,37 @@ def test_what_fits_less_fits_more(made: onnx.ModelProto) -> None:
     for column in zip(*results, strict=True):
         for less, more in pairwise(column):
             assert more.fits or not less.fits
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A result of so many bytes, for a price."""
+
+    least_known: int
+    cost: float
+
+    def price(self, _: Prices) -> float:
+        return self.cost
+
+    def worth(self, _: int | None, __: Prices) -> tuple[int, float, int]:
+        return self.least_known, self.cost, self.least_known
+
+
+@pytest.mark.parametrize(
+    ("found", "is_better"),
+    [
+        (Reached(999, 2.0), False),
+        (Reached(989, 2.0), True),
+        (Reached(999, 1.0), True),
+        (Reached(1000, 0.5), True),
+        (Reached(1001, 0.5), False),
+    ],
+)
+def test_more_time_is_taken_for_a_smaller_arena_only_where_it_is_a_percent_smaller(
+    found: Reached, is_better: bool
+) -> None:
+    best = Reached(1000, 1.5)
+    assert _is_better(found, best, FitTarget(None, 0.1), Prices()) is is_better  # type: ignore[arg-type]
 
 
 GATE = """

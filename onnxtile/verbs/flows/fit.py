@@ -33,8 +33,8 @@ from onnxtile.fitting.rewrites.rewrite import (
     sizes_written,
     unblock,
 )
-from onnxtile.fitting.search import FitTarget, descent, is_too_large
-from onnxtile.fitting.strips import FitSchedule
+from onnxtile.fitting.search import SLIGHT, FitTarget, descent, is_too_large
+from onnxtile.fitting.strips import FitSchedule, Prices
 from onnxtile.fitting.write import inline
 from onnxtile.kernels.aliases import containers, kind_name
 from onnxtile.model.binding import bind, bind_leading, free_inputs, missing_sizes
@@ -350,13 +350,22 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
     for form in (form for floor, form in floors if wanted.capacity is None or floor.bytes <= wanted.capacity):
         found = FitAttempts(form, replace(wanted, extra_macs=max(form.extra_left, 0.0), prices=form.prices)).result()
         is_cut_short |= form.regions.is_cut_short
-        if found is not None and (
-            best is None or found.worth(wanted.capacity, prices) < best.worth(wanted.capacity, prices)
-        ):
+        if found is not None and (best is None or _is_better(found, best, wanted, prices)):
             best = found
         if best is not None and (wanted.is_late or (best.is_slight and best.fits(wanted.capacity))):
             break
     return best, is_cut_short
+
+
+def _is_better(found: WrittenSchedule, best: WrittenSchedule, wanted: FitTarget, prices: Prices) -> bool:
+    """Return whether the result of a form is better than the best of others.
+
+    Where the smallest arena is looked for, to within 1%, less than that is no reason for one that takes longer.
+    """
+    is_close = wanted.capacity is None and found.least_known > (1 - SLIGHT) * best.least_known
+    if is_close and found.price(prices) >= best.price(prices):
+        return False
+    return found.worth(wanted.capacity, prices) < best.worth(wanted.capacity, prices)
 
 
 _SHARES = (1.0, 0.5, 0.25)
