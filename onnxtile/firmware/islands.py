@@ -53,7 +53,7 @@ _LITTLE = 1024
 
 def planned_island(flat: ir.Model, alignment: int) -> PlannedIsland:
     """Return a meta-op that is written out, row by row where that takes less workspace."""
-    opened = _lowered(flat)
+    opened = on_integers(flat)
     whole = _planned_alone(opened, alignment)
     sizes = opened.shapes.sizes(opened.model.graph.outputs[0]) or ()
     best = whole
@@ -73,8 +73,8 @@ _COARSE = frozenset({"QLinearSoftmax"})
 """Operators of onnxruntime that round more than their result: this one takes 1 / scale as a whole number, and is off by up to 0.4 %."""
 
 
-def _lowered(flat: ir.Model) -> Unfolded:
-    """Return a meta-op that is written out, on integers where that is proved."""
+def on_integers(flat: ir.Model) -> Unfolded:
+    """Return a meta-op that is written out, with the operator on integers in its place where that is proved."""
     model = flat
     if is_quantised(flat):
         lowered = lower(flat, select(["quantised"]), Target("ort")).model

@@ -52,7 +52,8 @@ class ComparedResults:
     """The results of all nodes in all runs, each on the operands that onnxruntime has there.
 
     `equal` of `count` are equal, `one_step` are off by one step of quantisation at most, `within` are floats within the tolerance.
-    `operators` are those of nodes whose results are a step off.
+    `operators` are those of results that are a step off, `nodes` their nodes. `integers` of them have the bytes of onnxruntime's
+    operator on integers: there onnxruntime's floats round otherwise than its integers.
     """
 
     count: int
@@ -60,12 +61,20 @@ class ComparedResults:
     one_step: int
     within: int
     operators: tuple[str, ...]
+    nodes: tuple[str, ...] = ()
+    integers: int = 0
 
     @property
     def summary(self) -> str:
         """The counts in words."""
         steps = f"within one step of quantisation ({', '.join(self.operators)})"
-        others = ((self.one_step, steps), (self.within, "within the tolerance of floats"))
+        if self.integers:
+            share = "all" if self.integers == self.one_step else f"{self.integers:,}"
+            steps += f", {share} with the bytes of onnxruntime's operator on integers"
+        if self.nodes:
+            more = f" and {len(self.nodes) - 1} more" if len(self.nodes) > 1 else ""
+            steps += f", made by {self.nodes[0]!r}{more}"
+        others = ((self.within, "within the tolerance of floats"), (self.one_step, steps))
         words = [f"{self.equal:,} equal", *(f"{count:,} {how}" for count, how in others if count)]
         return f"of {self.count:,} results on onnxruntime's operands {', '.join(words)}"
 

@@ -15,7 +15,6 @@ import onnx_ir as ir
 from onnx import helper
 
 from onnxtile.declare.plan_document import PlannedBody
-from onnxtile.firmware.four_bits import PackedWeights, packed_weights
 from onnxtile.firmware.islands import PlannedIsland, between, is_written_as_constant, planned_island
 from onnxtile.firmware.own_kernels import WORKING, OwnKernels, own_call
 from onnxtile.firmware.places import ProgramMemory, ValuePlaces
@@ -40,6 +39,7 @@ from onnxtile.firmware.program import (
     copied_at_once,
     overlaps,
 )
+from onnxtile.firmware.stored_weights import stored_weights
 from onnxtile.firmware.transfers import TransferSchedule
 from onnxtile.firmware.turns import TurnCalls, turns_of
 from onnxtile.kernels.aliases import Alias, parts, views
@@ -395,10 +395,7 @@ class _Planned:
         if node in self._own:
             self._own_kernel(name, node)
             return
-        packed = packed_weights(node, self._constants)
-        if packed is not None:
-            self._packed_product(name, node, packed)
-            return
+        weights = stored_weights(node, self._constants)
         names: dict[ir.Value, str] = {}
         for value in node.inputs:
             if value is not None:
@@ -406,23 +403,28 @@ class _Planned:
         made = {value: f"o{place}" for place, value in enumerate(node.outputs) if value.name}
         proto = bare_node(node, {**names, **made})
         fixed = {value: own for value, own in names.items() if self._is_fixed(node, value)}
-        opsets = self._model.graph.opset_imports
+        constants = {own: self._fixed_array(value) for value, own in fixed.items()}
+        forms = {own: self._places.tensor(value) for value, own in (*names.items(), *made.items())}
+        if weights is not None:
+            constants |= weights.arrays
+            forms |= {
+                own: TensorForm(int(ir.DataType.from_numpy(array.dtype)), array.shape)
+                for own, array in weights.arrays.items()
+            }
         kernel = DistinctKernel(
             proto.SerializeToString(deterministic=True),
-            tuple((own, self._places.tensor(value)) for value, own in (*names.items(), *made.items())),
+            tuple(forms.items()),
             tuple((own, self._serialised(value)) for value, own in fixed.items()),
-            tuple(sorted(opsets.items())),
+            tuple(sorted(self._model.graph.opset_imports.items())),
             name,
             node.op_type,
             of_island=self._is_inside and node.op_type.startswith("QLinear"),
+            stored=None if weights is None else weights.form,
             macs=self._macs(node),
         )
-        places = {own: self._places.of(value) for value, own in (*names.items(), *made.items())}
-        set_by = {
-            own: self._shared.memory.constant(self._fixed_array(value), self._places.tensor(value))
-            for value, own in fixed.items()
-        }
-        self._calls.append(KernelCall(kernel, places | set_by))
+        held = {own: self._shared.memory.constant(array, forms[own]) for own, array in constants.items()}
+        places = {own: self._places.of(value) for value, own in (*names.items(), *made.items()) if own not in held}
+        self._calls.append(KernelCall(kernel, {own: held.get(own) or places[own] for own in forms}))
 
     def _macs(self, node: ir.Node) -> int:
         try:
@@ -462,33 +464,6 @@ class _Planned:
             raise UsageError(f"the call of {own.function!r} has a workspace of no bytes", hint='add workspace = "..."')
         kernel = DistinctKernel(b"", tuple(tensors), (), (), name, node.op_type, call)
         self._calls.append(KernelCall(kernel, {one: place for one, place in places.items() if one in used}))
-
-    def _packed_product(self, name: str, node: ir.Node, packed: PackedWeights) -> None:
-        """Call the kernel of a product with weights of 4 bits, which it unpacks."""
-        operand, result = node.inputs[0], node.outputs[0]
-        assert operand is not None
-        arrays = {"i1": packed.weights, "i2": packed.scales}
-        if packed.zero_points is not None:
-            arrays["i3"] = packed.zero_points
-        forms = {own: TensorForm(int(ir.DataType.from_numpy(one.dtype)), one.shape) for own, one in arrays.items()}
-        proto = helper.make_node("MatMulNBits", ["i0", *arrays], ["o0"], domain="com.microsoft")
-        sizes = {"K": packed.rows, "N": packed.columns, "bits": 4, "block_size": packed.block}
-        proto.attribute.extend(helper.make_attribute(key, size) for key, size in sizes.items())
-        opsets = {**self._model.graph.opset_imports, "com.microsoft": 1}
-        tensors = {"i0": self._places.tensor(operand), **forms, "o0": self._places.tensor(result)}
-        kernel = DistinctKernel(
-            proto.SerializeToString(deterministic=True),
-            tuple(tensors.items()),
-            (),
-            tuple(sorted(opsets.items())),
-            name,
-            proto.op_type,
-            macs=self._macs(node),
-        )
-        places = {own: self._shared.memory.constant(one, forms[own]) for own, one in arrays.items()}
-        self._calls.append(
-            KernelCall(kernel, {"i0": self._places.of(operand), **places, "o0": self._places.of(result)})
-        )
 
     def _is_fixed(self, node: ir.Node, value: ir.Value) -> bool:
         """Return whether the numbers of an operand decide what the kernel is: sizes, axes, bounds, scales of a Resize."""
