@@ -5,7 +5,7 @@ import signal
 
 def main() -> None:
     """Run the command line so that Ctrl-C is no traceback either while Python starts or while it ends, and no crash ends it in silence."""
-    own = _end_by_interrupts()
+    default = _end_by_interrupts()
     from onnxtile import cli
     from onnxtile.cli import streams as crashes
 
@@ -13,26 +13,26 @@ def main() -> None:
     try:
         cli.main()
     finally:
-        if own:
+        if default:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def minimalloc() -> None:
     """Run the command that takes MiniMalloc's arguments. Ctrl-C ends it without a traceback, while modules are imported, too."""
-    own = _end_by_interrupts()
+    default = _end_by_interrupts()
     from onnxtile.cli import minimalloc as command
 
-    if own:
+    if default:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     command.main()
 
 
 def _end_by_interrupts() -> bool:
     """Let Ctrl-C end the process at once, where Python would raise KeyboardInterrupt; return whether it would."""
-    own = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if own:
+    default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if default:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    return own
+    return default
 
 
 if __name__ == "__main__":

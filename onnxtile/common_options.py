@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -11,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from onnxtile.declare import values
 from onnxtile.declare.option import REPORTING, SIZES, WRITING, Choices, Option, Positional
 from onnxtile.declare.target import TargetFigures
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
+from onnxtile.system.limits import RunLimits
 from onnxtile.system.progress import Progress, silent
 from onnxtile.system.registry import imported
 from onnxtile.system.text import whole
@@ -23,14 +24,17 @@ if TYPE_CHECKING:
 else:  # the declarations are read without what models need
     Source: TypeAlias = Any
 
-DimensionSizes: TypeAlias = Mapping[str, int | str | tuple[int, int]]
-"""Sizes of symbolic dimensions, by name: a number, or the least and the largest size (1, 8) or "1:8"."""
-UpperBounds: TypeAlias = Mapping[str, int]
-"""The largest sizes of data-dependent dimensions, by name."""
+DimensionSizes: TypeAlias = Mapping[str, int | str | tuple[int | None, int]]
+"""Sizes of symbolic dimensions, by name: a number, the least and the largest size (1, 8) or "1:8", or an upper bound ":8"."""
 WholeShapes: TypeAlias = Mapping[str, str | tuple[int | tuple[int, int], ...]]
 """Whole shapes of inputs, by name; a size may be a range, "1x3x48x(1:320)" or (1, 3, 48, (1, 320))."""
-NumberRanges: TypeAlias = Mapping[str, tuple[float, float]]
-"""The numbers that random inputs have, from the first to below the second, by name."""
+RandomRanges: TypeAlias = Mapping[str, str | float | tuple[float, float]]
+"""The numbers that random inputs have, by name: "0:100" or (0, 100) from 0 to below 100, or 16000 alone."""
+RunInputs: TypeAlias = Path | str | RandomRanges | Sequence[Path | str | RandomRanges]
+"""What a model is run on: a .npz file with an array for each input, or ranges of random numbers."""
+
+RunWords: TypeAlias = int | str | Sequence[int | str] | values.RunChoice
+"""How a model is run: a number of runs 8, a time limit "60s" and a memory limit "4GiB" of each, one of them or several."""
 
 ModelArgument: TypeAlias = Annotated[Source, Positional("IN", "an ONNX model", values.SOURCE)]
 """The model that a verb reads: a path, a ModelProto or an onnx_ir.Model."""
@@ -43,6 +47,52 @@ class WatchOptions:
     progress: Progress = silent
 
 
+_OLD_LIMITS = {"run_seconds": "--runs 60s", "run_memory": "--runs 4GiB"}
+
+
+def counted_runs(about: str, usual: int, **replaces: str) -> Option:
+    """Return the option of a verb that chooses how often it runs a model: what runs so often, and how often where nothing is said."""
+    return Option(
+        f"{about}; time and memory limit of a run",
+        "8|60s|4GiB",
+        heading=SIZES,
+        default=str(usual),
+        kind=values.RUNS,
+        replaces={**_OLD_LIMITS, **replaces},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLimitOptions(WatchOptions):
+    """Verbs that run a model."""
+
+    runs: Annotated[
+        RunWords | None,
+        Option(
+            "time and memory limit of a run",
+            "60s|4GiB",
+            heading=SIZES,
+            default="600s, or 10s with a loop",
+            kind=values.LIMITS,
+            replaces=_OLD_LIMITS,
+        ),
+    ] = None
+
+    @property
+    def run_count(self) -> int | None:
+        """How often the model is run; None where nothing is said."""
+        return self._runs.count
+
+    @property
+    def run_limits(self) -> RunLimits:
+        """The limits of each run."""
+        return RunLimits(self._runs.seconds, self._runs.memory)
+
+    @property
+    def _runs(self) -> values.RunChoice:
+        return values.RunChoice() if self.runs is None else values.read_runs(self.runs)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SizeOptions(WatchOptions):
     """Verbs that need sizes."""
@@ -50,12 +100,13 @@ class SizeOptions(WatchOptions):
     dims: Annotated[
         DimensionSizes | None,
         Option(
-            "size of a symbolic dimension, or past+1; plan and inspect also take a range 1:8",
+            "size of a dimension, or past+1; plan and inspect take 1:8, plan also a bound :8",
             "NAME=N",
             ("--dim",),
             SIZES,
             kind=values.DIMS,
             main=True,
+            replaces=dict.fromkeys(("bound", "bounds"), "--dim NAME=:8"),
         ),
     ] = None
     shapes: Annotated[
@@ -86,11 +137,7 @@ class SizeOptions(WatchOptions):
         """The dimensions that are a sum of others, of which one has a range: the sum in words of ONNX, "past + 1"."""
         given = values.read_dims(self.dims or {})
         sizes = {name: str(size) for name, size in given.items() if isinstance(size, int)}
-        sums = {
-            name: parts
-            for name, parts in self._sums.items()
-            if any(isinstance(given.get(part), tuple) for part in parts)
-        }
+        sums = {name: parts for name, parts in self._sums.items() if any(part in self.dim_ranges for part in parts)}
         return {name: " + ".join(sizes.get(part, part) for part in parts) for name, parts in sums.items()}
 
     @property
@@ -110,7 +157,15 @@ class SizeOptions(WatchOptions):
     @property
     def dim_ranges(self) -> dict[str, tuple[int, int]]:
         """The dimensions that have a range of sizes: the least and the largest."""
-        return {name: size for name, size in values.read_dims(self.dims or {}).items() if isinstance(size, tuple)}
+        given = values.read_dims(self.dims or {})
+        ends_by_name = {name: size for name, size in given.items() if isinstance(size, tuple)}
+        return {name: (low, high) for name, (low, high) in ends_by_name.items() if low is not None}
+
+    @property
+    def dim_bounds(self) -> dict[str, int]:
+        """The upper bounds of dimensions that depend on the data."""
+        given = values.read_dims(self.dims or {})
+        return {name: size[1] for name, size in given.items() if isinstance(size, tuple) and size[0] is None}
 
     @property
     def has_ranges(self) -> bool:
@@ -119,7 +174,18 @@ class SizeOptions(WatchOptions):
 
     @property
     def single_dims(self) -> dict[str, int]:
-        """The sizes of dimensions. Raises UsageError for a range, where one size is needed."""
+        """The sizes of dimensions. Raises UsageError for a range or an upper bound, where one size is needed."""
+        self.require_no_bounds()
+        return self.unranged_dims
+
+    def require_no_bounds(self) -> None:
+        """Raise UsageError for an upper bound of a dimension, which only plans have."""
+        for name, most in self.dim_bounds.items():
+            raise UsageError(f"an upper bound of a dimension is for plan: {name}=:{most}", hint="leave it out")
+
+    @property
+    def unranged_dims(self) -> dict[str, int]:
+        """The sizes of dimensions, beside upper bounds. Raises UsageError for a range."""
         for name, (low, high) in self.dim_ranges.items():
             raise UsageError(
                 f"a range of sizes is for plan and inspect: {name}={low}:{high}",
@@ -151,31 +217,39 @@ class SizeOptions(WatchOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoundOptions(SizeOptions):
-    """Verbs that plan."""
-
-    bounds: Annotated[
-        UpperBounds | None,
-        Option("upper bound of a data-dependent dimension", "NAME=N", ("--bound",), SIZES, kind=values.COUNTS),
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class InputOptions(SizeOptions):
+class InputOptions(RunLimitOptions, SizeOptions):
     """Verbs that run the model."""
 
     inputs: Annotated[
-        Path | str | None,
-        Option("input values to run on", "FILE.npz", heading=SIZES, default="random", kind=values.FILE),
+        RunInputs | None,
+        Option(
+            "values to run on: a file, or a range of the random numbers of an input",
+            "FILE.npz|INPUT=LOW:HIGH",
+            heading=SIZES,
+            default="random",
+            kind=values.INPUTS,
+            replaces=dict.fromkeys(("range", "ranges"), "--inputs INPUT=LOW:HIGH"),
+        ),
     ] = None
-    ranges: Annotated[
-        NumberRanges | None,
-        Option("range of random input values", "INPUT=LOW:HIGH", ("--range",), SIZES, kind=values.RANGES),
-    ] = None
+
+    @property
+    def input_file(self) -> Path | None:
+        """The file of the inputs; None for random ones."""
+        return next((entry for entry in self._inputs if isinstance(entry, Path)), None)
+
+    @property
+    def input_ranges(self) -> dict[str, tuple[float, float]]:
+        """The least number of random inputs, and the one that they stay below, by name."""
+        ranges = (entry for entry in self._inputs if isinstance(entry, values.InputRange))
+        return {entry.name: (entry.low, entry.high) for entry in ranges}
+
+    @property
+    def _inputs(self) -> values.InputValues:
+        return () if self.inputs is None else values.read_inputs(self.inputs)
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyOptions(WatchOptions):
+class VerifyOptions(RunLimitOptions):
     """Verbs that verify by running."""
 
     verify: Annotated[
@@ -185,21 +259,13 @@ class VerifyOptions(WatchOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(WatchOptions):
-    """Every command: how it reports, and what its runs may take."""
+    """Every command: how it reports."""
 
     as_json: Annotated[
         str | None, Option("write the result as JSON, - for stdout", "FILE", ("--json",), REPORTING, main=True)
     ] = None
     quiet: Annotated[bool, Option("print errors only", flags=("-q", "--quiet"), heading=REPORTING)] = False
     debug: Annotated[bool, Option("show the traceback of an error", heading=REPORTING)] = False
-    run_seconds: Annotated[
-        float | None,
-        Option("time limit of a run", "N", heading=SIZES, default="600; 10 with a loop", kind=values.SECONDS),
-    ] = None
-    run_memory: Annotated[
-        int | None,
-        Option("memory limit of a run", "4GiB", heading=SIZES, default="available memory", kind=values.SIZE),
-    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

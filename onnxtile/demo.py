@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from onnxtile import api
 from onnxtile.report.format import RenderOptions, format_of
 from onnxtile.report.layout import live_sizes
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch, UsageError
 from onnxtile.system.files import staged
 from onnxtile.system.progress import Progress, silent

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,6 +40,8 @@ LIGHT = (
 
 # Commands that tests start keep the bytecode of the package, as an installed one has it: compiling it takes each of them 0.4 s.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# So does this process: to read the assertions of all tests takes 12 s.
+sys.dont_write_bytecode = False
 
 # A shell that starts the tests in the background, or nohup, leaves signals ignored, and every process that a test starts inherits that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

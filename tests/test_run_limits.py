@@ -70,7 +70,7 @@ VERBS: dict[str, Callable[[onnx.ModelProto], object]] = {
 def test_a_loop_without_end_is_stopped(verb: str) -> None:
     with RunLimits(seconds=0.3).held(), pytest.raises(OverLimit, match=r"after 0\.3 s") as caught:
         VERBS[verb](looping(ENDLESS))
-    assert "--run-seconds" in (caught.value.hint or "")
+    assert "runs 3600s" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -160,7 +160,7 @@ def test_memory_of_our_own_is_limited_too() -> None:
     "limits", [{"seconds": 0}, {"seconds": float("nan")}, {"seconds": float("inf")}, {"memory": 0}]
 )
 def test_what_is_no_limit_is_refused(limits: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="is no limit"):
+    with pytest.raises(UsageError, match="no limit of a run"):
         RunLimits(**limits)
 
 
@@ -189,7 +189,7 @@ def test_many_runs_have_one_watchdog() -> None:
 def test_a_pipeline_has_limits(tmp_path: Path) -> None:
     onnx.save(looping(ENDLESS), tmp_path / "m.onnx")
     file = tmp_path / "p.toml"
-    file.write_text('[limits]\nrun_seconds = 0.3\nrun_memory = "2GiB"\n[[steps]]\ndo = "fuse"\n')
+    file.write_text('runs = "0.3s,2GiB"\n[[steps]]\ndo = "fuse"\n')
     pipeline = from_file(file)
     assert pipeline.limits == RunLimits(0.3, 2**31)
     report = run_one(pipeline, tmp_path / "m.onnx", Destination())
@@ -202,11 +202,20 @@ def test_a_pipeline_has_limits(tmp_path: Path) -> None:
     assert "internal" not in report.error
 
 
+def test_a_step_and_a_function_have_limits_of_their_own(tmp_path: Path) -> None:
+    onnx.save(looping(ENDLESS), tmp_path / "m.onnx")
+    (tmp_path / "p.toml").write_text('runs = "60s"\n[[steps]]\ndo = "fuse"\nruns = "0.3s"\n')
+    report = run_one(from_file(tmp_path / "p.toml"), tmp_path / "m.onnx", Destination())
+    assert "stopped after 0.3 s" in (report.error or "")
+    with RunLimits(60).held(), pytest.raises(OverLimit, match=r"after 0\.2 s"):
+        api.fuse(tmp_path / "m.onnx", runs="200ms")
+
+
 @pytest.mark.parametrize(
-    "line", ["run_seconds = 0.0", "run_seconds = inf", 'run_memory = "none"', "run_memory = 0", "seconds = 1.0"]
+    "line", ['runs = "0s"', 'runs = "inf"', 'runs = "0B"', "runs = 3", "runs = true", "limits = {run_seconds = 1.0}"]
 )
 def test_limits_of_a_pipeline_that_are_none_are_refused(tmp_path: Path, line: str) -> None:
     file = tmp_path / "p.toml"
-    file.write_text(f'[limits]\n{line}\n[[steps]]\ndo = "fuse"\n')
-    with pytest.raises(OnnxtileError, match=r"p\.toml:2"):
+    file.write_text(f'{line}\n[[steps]]\ndo = "fuse"\n')
+    with pytest.raises(OnnxtileError, match=r"p\.toml:1"):
         from_file(file)

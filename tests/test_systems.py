@@ -107,7 +107,7 @@ def test_models_are_read_planned_and_written_without_calls_of_linux(run: Run, tm
 def test_weights_beside_a_model_are_carried_to_another_folder(run: Run, tmp_path: Path) -> None:
     _model(tmp_path / "m.onnx", "m.bin")
     (tmp_path / "there").mkdir()
-    run("tile", "m.onnx", "--max", "2x_x_", "-o", "there/tiled.onnx", "--run-memory", "2GiB")
+    run("tile", "m.onnx", "--max", "2x_x_", "-o", "there/tiled.onnx", "--runs", "2GiB")
     assert (tmp_path / "there" / "m.bin").read_bytes() == (tmp_path / "m.bin").read_bytes()
     run("verify", "m.onnx", "there/tiled.onnx")
 

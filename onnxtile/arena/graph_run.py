@@ -6,7 +6,7 @@ An overwritten tensor is noticed at once, also where it would not change an outp
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -40,6 +40,7 @@ from onnxtile.model.topology import dependencies, followers, nodes_inside
 from onnxtile.planning.schedule import named
 from onnxtile.shapes.opened_calls import inside_of
 from onnxtile.shapes.resolve import tensor_bytes
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import CheckFailed, ModelError
 from onnxtile.system.limits import Clock
 from onnxtile.system.runtime import Array
@@ -311,7 +312,8 @@ class GraphRun:
             return target.filled(result)
         except ValueError as error:
             raise CheckFailed(
-                f"{value.name!r} is larger in a run than its bound: {error}", hint="give a larger --bound"
+                f"{value.name!r} is larger in a run than its bound: {error}",
+                hint="give a larger upper bound, --dim NAME=:N",
             ) from error
 
     def held_as(self, result: Any, value: ir.Value) -> Any:

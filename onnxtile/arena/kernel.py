@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
 
@@ -21,6 +21,7 @@ from onnxtile.model.session import AnySession
 from onnxtile.model.submodel import Submodels, tensor_type
 from onnxtile.model.topology import dependencies, has_body
 from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Session
 
 _PLAIN = (

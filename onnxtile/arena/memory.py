@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import onnx_ir as ir
 
 from onnxtile.declare.plan_document import PlannedBody, PlannedBuffer
 from onnxtile.shapes.resolve import Shapes, granule, tensor_bytes
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import CheckFailed
 from onnxtile.system.runtime import Array, Binding
 

@@ -7,7 +7,7 @@ several values; a whole run is repeated, with other inputs and another pattern i
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -36,6 +36,7 @@ from onnxtile.planning.result import PlanResult
 from onnxtile.planning.schedule import find_order, named, shuffled, shuffled_steps
 from onnxtile.shapes.opened_calls import fold, inside_of, unfold
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import CheckFailed
 from onnxtile.system.posix import return_free_memory
 from onnxtile.system.progress import Progress, counted, silent

@@ -7,7 +7,7 @@ its own outputs as the state of the next run. The bits of all outputs and states
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.model.feeds import Wanted
 from onnxtile.planning.result import KeptState, PlanResult
 from onnxtile.shapes.opened_calls import Unfolded, unfold
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import CheckFailed
 from onnxtile.system.posix import return_free_memory
 from onnxtile.system.progress import Progress, silent

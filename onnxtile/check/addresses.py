@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
@@ -24,6 +24,7 @@ from onnxtile.declare.plan_document import (
     PlannedBuffer,
 )
 from onnxtile.model import keys
+from onnxtile.system.dataclass import dataclass
 
 # Whether a schedule is an order in which the nodes of a graph can run.
 

@@ -7,7 +7,7 @@ comes to it as plain data. It takes about as many steps as the graph has nodes a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from onnxtile.check.addresses import (
@@ -46,6 +46,7 @@ from onnxtile.declare.plan_document import UNSAID, PlanDocument, PlanFailure, Pl
 from onnxtile.declare.verb import VerbResult
 from onnxtile.model.constants import Constants
 from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import CheckFailed
 from onnxtile.system.process import collector_paused
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from onnxtile.check.addresses import Holder, Placing, SizedBuffer, in_blocks, in_parts
@@ -25,6 +25,7 @@ from onnxtile.declare.plan_document import (
     PlannedGraph,
     PlannedInput,
 )
+from onnxtile.system.dataclass import dataclass
 
 
 @dataclass

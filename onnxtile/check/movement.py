@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -39,6 +38,7 @@ from onnxtile.declare.plan_document import (
     PlannedBuffer,
     TransferTime,
 )
+from onnxtile.system.dataclass import dataclass
 
 # The multiply-accumulates of nodes, counted from the tables of this check.
 

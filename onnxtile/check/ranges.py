@@ -10,7 +10,7 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from itertools import product
 from typing import Any, TypeAlias
@@ -32,6 +32,7 @@ from onnxtile.declare.plan_document import (
     SizeText,
 )
 from onnxtile.model.formula import SizeFormula, product_of, read_size
+from onnxtile.system.dataclass import dataclass
 
 BETWEEN = 5
 """Sizes between the corners of the ranges at which a plan is proved."""

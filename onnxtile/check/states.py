@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from onnxtile.check.addresses import SizedBuffer
 from onnxtile.check.graph import Graph, GraphNode, Value
 from onnxtile.check.sharing import SharedStates, any_open, carried, held, root_of
 from onnxtile.declare.plan_document import NO_SHAPE, UNSAID, PlanFailure, PlannedBuffer, PlannedState
+from onnxtile.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)

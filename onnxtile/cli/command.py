@@ -7,7 +7,6 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,14 +22,15 @@ from onnxtile.declare.option import (
     WRITING,
     Option,
     VerbParameter,
+    limits_of,
     parameters,
     read,
     with_progress,
 )
 from onnxtile.declare.verb import Outcome, Rendered, Verb
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import NAME_ONLY, Entry, ModelError, UsageError, error_line, escaped, invalid
 from onnxtile.system.files import real, require_readable
-from onnxtile.system.limits import RunLimits
 from onnxtile.system.progress import Progress, silent
 from onnxtile.system.text import as_json
 
@@ -83,7 +83,7 @@ class Command(_Plain, TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments; `all` after --help is part of it."""
-        asked = next((place for place, word in enumerate(args) if word in ctx.help_option_names), len(args))
+        asked = next((index for index, word in enumerate(args) if word in ctx.help_option_names), len(args))
         if args[asked + 1 : asked + 2] == [_ALL]:
             ctx.meta[_ALL] = True
             args = args[: asked + 1]
@@ -466,7 +466,7 @@ def _run(verb: Verb, settings: Any) -> None:
     require_apart(vars(settings))
     _require_json(settings.as_json)
     job = Job(settings.as_json, settings.quiet)
-    with RunLimits(settings.run_seconds, settings.run_memory).held():
+    with limits_of(settings).held():
         verb.require(settings)
         target, render = _target(verb, settings), _emission(verb, settings)
         with job.progress() as progress:

@@ -10,11 +10,12 @@ import threading
 import time
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from io import TextIOWrapper
 from types import FrameType
 from typing import NoReturn, TextIO
 
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelWarning, UsageError, error_line
 from onnxtile.system.files import remove_temporary
 from onnxtile.system.limits import stop_runs

@@ -19,7 +19,7 @@ MatMul = "4096 shared; 64 unique"
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -33,6 +33,7 @@ from onnxtile.declare.values import (
     read_rules,
     read_texts,
 )
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError, nearest
 
 ALL_KERNELS = "*"

@@ -18,7 +18,7 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, field, fields, replace
 from enum import Enum
 from functools import cache, wraps
 from pathlib import Path
@@ -26,6 +26,7 @@ from types import NoneType
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from onnxtile.declare.values import ANY, COUNT, FILE, FLAG, TEXT, Unreadable, ValueKind
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import (
     NAME_ONLY,
     Entry,
@@ -37,6 +38,7 @@ from onnxtile.system.errors import (
     in_python,
     invalid,
 )
+from onnxtile.system.limits import RunLimits
 from onnxtile.system.progress import silent
 from onnxtile.system.registry import imported
 from onnxtile.system.text import whole
@@ -96,7 +98,9 @@ def _value(parameter: VerbParameter, word: str) -> object:
 
 def _number(text: str) -> object:
     number = whole(text)
-    return _Dots() if number is None else number
+    if number is not None:
+        return number
+    return _Dots() if text.isupper() or not text.strip(".") else text
 
 
 OPTIONS = "Options"
@@ -308,6 +312,12 @@ def require_within(settings: Any, allowed: Collection[str], message: str, hint: 
         raise about_options(message.replace("{option}", f"{{{alien}}}"), hint=hint)
 
 
+def limits_of(settings: Any) -> RunLimits:
+    """Return the limits of runs that some options name; no limits for options that name none."""
+    limits: RunLimits = getattr(settings, "run_limits", RunLimits())
+    return limits
+
+
 class VerbFunction(Protocol[P, O_contra, R_co]):
     """The function of a verb: called with the arguments and options of its declaration, or from options that were read before."""
 
@@ -334,7 +344,8 @@ def declared(declaration: Callable[P, O]) -> Callable[[Callable[[O], R]], VerbFu
                 raise _misspelled(declaration, given) or TypeError(f"{body.__name__}() {error}") from None
             settings = read(declaration, bound.arguments)
             try:
-                return body(settings)
+                with limits_of(settings).inside():
+                    return body(settings)
             except OnnxtileError as error:
                 reword(error, options(declaration), in_python)  # type: ignore[arg-type]
                 raise

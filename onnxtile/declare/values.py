@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import OnnxtileError, UsageError
 from onnxtile.system.files import require_possible
-from onnxtile.system.text import LARGEST_COUNT, MOST_RUNS, bytes_of, whole
+from onnxtile.system.text import LARGEST_COUNT, MOST_RUNS, bytes_of, seconds_of, whole
 
 STATE_WORDS = ("found", "none")
 """Words for all states that are found, and for no search."""
@@ -87,11 +87,62 @@ def read_natural(value: Any) -> int:
     return _whole(value, 0)
 
 
-def read_runs(value: Any) -> int:
-    """Return a number of runs, from 1 to MOST_RUNS."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_RUNS:
-        raise Unreadable(f"give a whole number from 1 to {MOST_RUNS:,}")
-    return value
+@dataclass(frozen=True)
+class RunChoice:
+    """How a model is run: on so many sets of inputs, and within limits of each run, in seconds and in bytes. None: what is usual."""
+
+    count: int | None = None
+    seconds: float | None = None
+    memory: int | None = None
+
+    def __str__(self) -> str:
+        words = (
+            None if self.count is None else str(self.count),
+            None if self.seconds is None else f"{self.seconds:.10g}s",
+            None if self.memory is None else f"{self.memory}B",
+        )
+        return ",".join(word for word in words if word is not None)
+
+
+def read_runs(value: Any) -> RunChoice:
+    """Return what the words for runs mean: a number of runs, a time and a size in bytes, each once."""
+    if isinstance(value, RunChoice):
+        return value
+    entries = value if isinstance(value, list | tuple) else [value]
+    found: dict[str, Any] = {}
+    for word in (part for entry in entries for part in (entry.split(",") if isinstance(entry, str) else [entry])):
+        kind, meaning = _run_word(word)
+        if kind in found:
+            raise Unreadable(f"{word!r} is the second of its kind", hint=_EXAMPLE_RUNS)
+        found[kind] = meaning
+    return RunChoice(**found)
+
+
+def read_limits(value: Any) -> RunChoice:
+    """Return what the words for limits of runs mean: a time and a size in bytes."""
+    choice = read_runs(value)
+    if choice.count is not None:
+        raise Unreadable("a number of runs is for tile, plan and verify", hint="write 60s or 4GiB")
+    return choice
+
+
+def _run_word(word: Any) -> tuple[str, Any]:
+    number = whole(word.strip()) if isinstance(word, str) else word
+    if isinstance(number, int) and not isinstance(number, bool):
+        if not 1 <= number <= MOST_RUNS:
+            raise Unreadable(f"give a whole number from 1 to {MOST_RUNS:,}")
+        return "count", number
+    if not isinstance(word, str):
+        raise Unreadable("give a number of runs, a time or a size in bytes", hint=_EXAMPLE_RUNS)
+    seconds = seconds_of(word)
+    if seconds is not None:
+        return "seconds", read_seconds(seconds)
+    if bytes_of(word) is None:
+        raise Unreadable(f"{word.strip()!r} is no number of runs, no time and no size in bytes", hint=_EXAMPLE_RUNS)
+    return "memory", read_size(word)
+
+
+_EXAMPLE_RUNS = "write 8, 60s or 4GiB"
 
 
 def read_seconds(value: Any) -> float:
@@ -241,23 +292,28 @@ def _whole(value: Any, least: int) -> int:
 
 
 _RANGE_OF_SIZES = "write a size as in 8, the least and the largest as in 1:8, or another dimension as in past+1"
+DimSize: TypeAlias = int | str | tuple[int | None, int]
+"""One size, a sum of dimensions "past + 1", the two ends of a range, or (None, 8) for an upper bound of 8."""
 _SUM = re.compile(r"[A-Za-z_]\w*(\s*\+\s*\w+)*", re.ASCII)
 
 
-def _dim(value: Any) -> int | tuple[int, int] | str:
-    """Return one size, the two ends of a range, or the sum of dimensions that is the size; a range of one size is that size."""
+def _dim(value: Any) -> DimSize:
+    """Return what a size of a dimension means; a range of one size is that size."""
     ends = value
     if isinstance(value, str) and _SUM.fullmatch(value.strip()):
         return " + ".join(part.strip() for part in value.split("+"))
     if isinstance(value, str):
-        numbers = list(map(whole, value.split(":")))
-        if None in numbers or len(numbers) != 2:
+        first, _, last = value.partition(":")
+        numbers = [whole(first) if first else None, whole(last)]
+        if numbers[1] is None or (first and numbers[0] is None):
             raise Unreadable("give a whole number of at least 1", hint=_RANGE_OF_SIZES)
         ends = numbers
     if not isinstance(ends, list | tuple):
         return read_count(ends)
     if len(ends) != 2:
         raise Unreadable("a range of sizes has two ends", hint=_RANGE_OF_SIZES)
+    if ends[0] is None:
+        return None, read_count(ends[1])
     low, high = 0 if ends[0] == 0 and isinstance(ends[0], int) else read_count(ends[0]), read_count(ends[1])
     if low > high:
         raise Unreadable("the range is empty: its first size is the larger one", hint=f"write {high}:{low}")
@@ -281,8 +337,10 @@ def _size(value: Any) -> int | tuple[int, int]:
     """Return one size, or the two ends of a range."""
     is_range = isinstance(value, list | tuple) or (isinstance(value, str) and ":" in value)
     size = _dim(value) if is_range else read_count(value)
+    if isinstance(size, tuple) and size[0] is None:
+        raise Unreadable("a range of sizes has two ends", hint=_RANGE_OF_SIZES)
     assert not isinstance(size, str)
-    return size
+    return size  # type: ignore[return-value]
 
 
 def _range(value: Any) -> tuple[float, float]:
@@ -296,18 +354,52 @@ def _range(value: Any) -> tuple[float, float]:
         raise Unreadable(error.message, hint=error.hint) from None
 
 
+@dataclass(frozen=True)
+class InputRange:
+    """The numbers of a random input: from `low` to below `high`, or `low` alone where both are the same."""
+
+    name: str
+    low: float
+    high: float
+
+
+InputValues: TypeAlias = tuple[Path | InputRange, ...]
+"""What a model is run on: at most one file, and ranges of random inputs."""
+
+
+def read_inputs(value: Any) -> InputValues:
+    """Return the inputs of a run: the file of a text, ranges by name or as texts "x=0:1", or several of these."""
+    entries = list(value) if isinstance(value, list | tuple) else [value]
+    read_entries = tuple(part for entry in entries for part in _input(entry))
+    if sum(isinstance(entry, Path) for entry in read_entries) > 1:
+        raise Unreadable("there are two files of inputs", hint="put all inputs into one file")
+    names = [entry.name for entry in read_entries if isinstance(entry, InputRange)]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise Unreadable(f"{twice!r} has two ranges", hint="leave one of the two out")
+    return read_entries
+
+
+def _input(entry: Any) -> Iterator[Path | InputRange]:
+    if isinstance(entry, InputRange):
+        yield entry
+    elif isinstance(entry, Mapping):
+        yield from (InputRange(name, *ends) for name, ends in _table_of(_range)(entry).items())
+    elif isinstance(entry, str) and "=" in entry and not entry.endswith(_ARRAYS):
+        name, _, ends = entry.rpartition("=")
+        yield InputRange(name, *_range(ends))
+    else:
+        yield read_file(entry)
+
+
+_ARRAYS = ".npz"
+"""The ending of a file of inputs, whose name may hold an equals sign."""
+
+
 def number_or_text(text: str) -> int | str:
     """Return the whole number that `text` is, or `text` itself."""
     number = whole(text)
     return text if number is None else number
-
-
-def seconds_or_text(text: str) -> float | str:
-    """Return the number that `text` is, or `text` itself."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _rule(value: Any) -> str:
@@ -324,7 +416,8 @@ read_offsets = _table_of(_offset)
 read_rates = _table_of(read_rate)
 """Returns bytes per second, by the name of a memory."""
 read_dims = _table_of(_dim)
-"""Returns sizes of at least 1, by name: a number, a range "1:8" or [1, 8] whose ends are both in it, or a sum of others, "past + 1"."""
+"""Returns sizes of at least 1, by name: a number, a range "1:8" or [1, 8] whose ends are both in it, an upper bound ":8", or a sum of
+others, "past + 1"."""
 read_shapes = _table_of(_shape)
 """Returns whole shapes of inputs, by name: "1x3x224x224", or a sequence of sizes; a size may be a range, as in "1x3x48x(1:320)"."""
 
@@ -337,9 +430,9 @@ def read_target(value: Any) -> str | Mapping[str, Any]:
 FLAG = ValueKind(read_flag, flag=True)
 TARGET = ValueKind(read_target)
 COUNT = ValueKind(read_count, number_or_text)
-RUNS = ValueKind(read_runs, number_or_text)
+RUNS = ValueKind(read_runs, number_or_text, several=True)
+LIMITS = ValueKind(read_limits, number_or_text, several=True)
 NATURAL = ValueKind(read_natural, number_or_text)
-SECONDS = ValueKind(read_seconds, seconds_or_text)
 SIZE = ValueKind(read_size, number_or_text)
 SIZES = ValueKind(read_sizes, several=True, pair="NAME=SIZE", lone=True)
 TEXT = ValueKind(read_text)
@@ -349,10 +442,9 @@ FILE = ValueKind(read_file)
 SOURCE = ValueKind(read_source, Path)
 PLAN = ValueKind(read_plan)
 FILES = ValueKind(read_files, several=True)
-COUNTS = ValueKind(_table_of(read_count), number_or_text, several=True, pair="NAME=N")
 DIMS = ValueKind(read_dims, number_or_text, several=True, pair="NAME=N")
 SHAPES = ValueKind(read_shapes, several=True, pair="INPUT=1x3x224x224")
-RANGES = ValueKind(_table_of(_range), several=True, pair="INPUT=LOW:HIGH")
+INPUTS = ValueKind(read_inputs, several=True)
 STATES = ValueKind(read_states, several=True, pair="INPUT=OUTPUT", lone=True)
 RATES = ValueKind(read_rates, several=True, pair="MEMORY=RATE")
 SPEED = ValueKind(read_speed, number_or_text)

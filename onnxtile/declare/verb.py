@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from onnxtile.declare.values import path_of
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError, capped
 from onnxtile.system.files import require_writable, write_whole
 from onnxtile.system.registry import discover

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from onnxtile.deployment.tflite_model import ONLINE, MicroGraph, with_one_operat
 from onnxtile.deployment.tflite_plan import UNIT
 from onnxtile.planning.offsets.problem import Buffer, Problem, align
 from onnxtile.planning.problem_plan import plan_buffers
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, UsageError
 from onnxtile.system.files import temporary_folder
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from math import prod
 from typing import Any
 
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, UsageError
 
 IDENTIFIER = b"TFL3"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -12,6 +12,7 @@ from onnxtile.declare.plan_document import WORKSPACE, Constant, CopyCount, Exclu
 from onnxtile.deployment.tflite_model import MicroGraph, MicroOperator, MicroTensor
 from onnxtile.planning.offsets.problem import Buffer, Problem, align
 from onnxtile.planning.result import PlanResult
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
 
 # The planning problem of a TensorFlow Lite model: the live ranges that TensorFlow Lite Micro computes, and the tensors that share bytes.

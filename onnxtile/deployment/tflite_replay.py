@@ -6,12 +6,13 @@ The map says for each 16 bytes which tensor was last written there. It shares no
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import numpy.typing as npt
 
 from onnxtile.deployment.tflite_model import MicroGraph, MicroOperator, offsets_in, read_tflite
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import CheckFailed
 
 _UNIT = 16

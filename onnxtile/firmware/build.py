@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from onnxtile.model.feeds import ANYTHING, Wanted
 from onnxtile.model.node_kinds import dequantises, quantises
 from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.opened_calls import Unfolded
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
 from onnxtile.system.progress import Progress, silent
 from onnxtile.verification.rounding import halves

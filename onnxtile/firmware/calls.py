@@ -14,10 +14,10 @@ call as in a block of several turns.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from math import gcd
 from typing import TypeAlias
 
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
 
 _MOST = 1 << 31

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +34,7 @@ from onnxtile.firmware.program import (
 from onnxtile.firmware.prove import WARNINGS, Tools, command_done, succeed
 from onnxtile.model.feeds import sample_feeds
 from onnxtile.planning.offsets.problem import align
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch
 from onnxtile.system.runtime import Array
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from math import prod
@@ -22,6 +21,7 @@ from onnxtile.firmware.own_kernels import function_in_c, included
 from onnxtile.firmware.program import IR_VERSION, DistinctKernel
 from onnxtile.firmware.templates import HEAD, template_of
 from onnxtile.model.submodel import assembled, tensor_type
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
 
 CTYPES: dict[int, str] = {

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +24,7 @@ from onnxtile.query.syntax import ElementOf, Expression, Name
 from onnxtile.query.tests import TestContext, Unknown, evaluate
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.shapes.size_rule import SizeRule
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import OnnxtileError, UsageError
 from onnxtile.system.toml_file import TomlFile, read
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import blake2b
 
 import numpy as np
@@ -16,6 +16,7 @@ from onnxtile.kernels.from_onnx import no_fixed_bytes
 from onnxtile.planning.offsets.problem import align
 from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.shapes.resolve import tensor_bytes
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
 from onnxtile.system.runtime import Array
 

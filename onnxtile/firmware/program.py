@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from onnxtile.firmware.own_kernels import OwnCall
 from onnxtile.model.save import MAX_IR_VERSION
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
 ARENA, INPUT, OUTPUT, CONSTANT, WORKSPACE = "arena", "input", "output", "constant", "workspace"

@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from onnxtile.model.feeds import Wanted
 from onnxtile.planning.result import PlanResult
 from onnxtile.report.c_header import filled
 from onnxtile.shapes.opened_calls import Unfolded
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch, UsageError
 from onnxtile.system.runtime import Array
 from onnxtile.verification.values import OutputError, badness, compare_values
@@ -39,7 +39,7 @@ RUNS = 3
 """The runs of a proof, on different inputs."""
 REPORT = "nothing was written; please report it with the model"
 """What to do about a program that computes something else."""
-_LIMIT = "inputs far from the model's own make errors of rounding large: limit random ones by --range INPUT=LOW:HIGH; nothing was written"
+_LIMIT = "inputs far from the model's own make errors of rounding large: limit random ones by --inputs INPUT=LOW:HIGH; nothing was written"
 """What to do first about floats that are off in a run on random inputs."""
 STATE_RUNS = 64
 """The runs, one after the other, of a program that keeps states."""

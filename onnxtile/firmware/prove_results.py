@@ -11,7 +11,6 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +29,7 @@ from onnxtile.firmware.prove import (
 from onnxtile.firmware.write import written
 from onnxtile.model.submodel import exposing
 from onnxtile.shapes.opened_calls import Unfolded, fold, written_out
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch
 from onnxtile.system.runtime import Array, Session
 from onnxtile.verification.values import OutputError, compare_values

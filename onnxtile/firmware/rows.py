@@ -7,7 +7,6 @@ then those of one row. A Slice of rows at the start becomes another first row.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -20,6 +19,7 @@ from onnxtile.operators.reads import AxisLink
 from onnxtile.operators.table import axis_links
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import resolve, tensor_bytes
+from onnxtile.system.dataclass import dataclass
 
 MOST_ROWS = 4096
 """Rows of an island, at most."""

@@ -8,7 +8,7 @@ whose temporaries lie in a workspace with a plan of its own. A quantised island 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -51,6 +51,7 @@ from onnxtile.planning.offsets.problem import align
 from onnxtile.planning.result import PlanResult
 from onnxtile.planning.schedule import named
 from onnxtile.shapes.opened_calls import Unfolded, inside_of, written_out
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, UsageError, about_options
 from onnxtile.system.runtime import Array
 from onnxtile.verification.rounding import makes_quantised

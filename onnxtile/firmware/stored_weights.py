@@ -7,7 +7,6 @@ index of an axis, or one for each block along it. Two numbers of 4 bits are in a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -15,6 +14,7 @@ import onnx_ir as ir
 from onnxtile.firmware.program import SCALES, ZEROS, StoredForm
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import dequantises
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
 _PLACES = {"MatMul": 1, "Gemm": 1, "Conv": 1, "Gather": 0}

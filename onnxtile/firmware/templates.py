@@ -6,13 +6,13 @@ A template is a function of loops, as emx-onnx-cgen writes one: sizes are whole 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import onnx
 from onnx import helper
 
 from onnxtile.firmware.program import SCALES, ZEROS, DistinctKernel, StoredForm, TensorForm
+from onnxtile.system.dataclass import dataclass
 
 HEAD = "#include <math.h>\n#include <stdbool.h>\n#include <stdint.h>\n#include <string.h>\n\n#define idx_t int32_t\n"
 """What templates need where no kernel is by emx-onnx-cgen."""

@@ -7,13 +7,13 @@ allows, and is waited for as late as it allows. What is between is the driver's 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 import onnx_ir as ir
 
 from onnxtile.declare.plan_document import MemoryCopy
 from onnxtile.report.c_header import filled
+from onnxtile.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -11,6 +10,7 @@ import onnx_ir as ir
 
 from onnxtile.firmware.places import ValuePlaces
 from onnxtile.firmware.program import BytePlace, CopyCall, ProgramCall, RepeatedCalls, TensorForm, copied_at_once
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
 
 _MOST_RUNS = 256

@@ -7,10 +7,10 @@ arrays follow each other, those of the largest words first, so that each is alig
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
 HOLDERS = ("code", "file")

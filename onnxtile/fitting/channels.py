@@ -8,7 +8,7 @@ a sum in parts would be rounded in parts.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import onnx_ir as ir
@@ -22,6 +22,7 @@ from onnxtile.operators.node_view import NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLink, AxisLinks
 from onnxtile.operators.table import axis_links
 from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.dataclass import dataclass
 
 _CONVOLUTIONS = frozenset({"Conv", "QLinearConv"})
 _COUNTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)

@@ -6,11 +6,10 @@ of its result, with the rows of its operands that this row reads, and the whole 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from onnxtile.fitting.live_bytes import aligned
 from onnxtile.fitting.network import FitKernel
 from onnxtile.fitting.regions import Regions
+from onnxtile.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)

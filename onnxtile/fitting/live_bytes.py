@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import islice
 from types import MappingProxyType
@@ -24,6 +24,7 @@ from onnxtile.fitting.strips import (
     overlapped,
     row_pieces,
 )
+from onnxtile.system.dataclass import dataclass
 
 # The operations of a run of kernels that is cut, in their order, each with the patches that it reads and makes.
 #

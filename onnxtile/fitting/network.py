@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from math import prod
 from typing import Any
 
 from onnxtile.kernels.aliases import MOST_RUNS
 from onnxtile.operators.reads import AxisLink, AxisLinks
+from onnxtile.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 import onnx_ir as ir
@@ -22,6 +22,7 @@ from onnxtile.operators.reads import AxisLink, AxisLinks
 from onnxtile.operators.row import Folding
 from onnxtile.operators.table import axis_links, folding_of, sharing_of, slides, work_of
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
+from onnxtile.system.dataclass import dataclass
 
 # Quantised models: tensors inside of islands, which run as one kernel, take no bytes and are never handed over.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import accumulate, takewhile
 
@@ -31,6 +30,7 @@ from onnxtile.fitting.strips import (
     macs_of,
     read_whole,
 )
+from onnxtile.system.dataclass import dataclass
 
 # The bytes that live around the regions from one place on, which every way to cut such a region takes at least.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -15,6 +14,7 @@ from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.rewrites.rewrite import ModelRewrite
 from onnxtile.fitting.strips import RegionCost
 from onnxtile.planning.result import PlanResult
+from onnxtile.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import ceil, log2
 from typing import TypeAlias
@@ -27,6 +27,7 @@ from onnxtile.fitting.strips import (
     read_whole,
     row_pieces,
 )
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.progress import Progress, silent
 
 # The ways to cut one region that fit a number of bytes: strips, rows computed again, and chunks of hidden channels.

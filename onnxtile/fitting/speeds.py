@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from onnxtile.fitting.network import FitKernel, Network
 from onnxtile.fitting.strips import Prices
+from onnxtile.system.dataclass import dataclass
 
 _TYPES = {1: "int8", 2: "float16", 4: "float32", 8: "float64"}
 """The names of the types of operands, by the bytes of an element."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import pairwise
 from math import inf, prod
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from onnxtile.fitting.network import FitKernel, FitTensor, Network
 from onnxtile.operators.reads import AxisLink
+from onnxtile.system.dataclass import dataclass
 
 PatchRange = tuple[int, int]
 RowEnds = npt.NDArray[np.float64]

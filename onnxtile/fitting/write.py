@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 
 import numpy as np
@@ -30,6 +30,7 @@ from onnxtile.operators.reads import AxisLinks, InputWindow, SourceRows
 from onnxtile.operators.table import operator_of, slides
 from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.dataclass import dataclass
 
 _OPEN = {"auto_pad", "pads", "output_padding", "output_shape", "ceil_mode"}
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
 from onnxtile.model.topology import node_ids
 from onnxtile.operators.table import operator_of
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
 
 _TELLING = {"axis", "axes", "perm", "group", "kernel_shape", "to", "approximate", "keepdims", "transA", "transB"}

@@ -8,7 +8,6 @@ same ones. `docs/lowerings.md` says what each effect means.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -16,6 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from onnxtile.model.session import AnySession
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
 from onnxtile.system.runtime import Array
 from onnxtile.verification.rounding import moved_by_rounding

@@ -8,7 +8,6 @@ MatMulInteger, Cast, Mul), and for one with a weight in blocks of few bits (MatM
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -30,6 +29,7 @@ from onnxtile.model.topology import graphs_in, roots
 from onnxtile.operators.row import FloatMeaning
 from onnxtile.operators.table import names_where, quantised_form
 from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.dataclass import dataclass
 
 # Operators that compute on quantised tensors, and the float operators that they quantise.
 #

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import takewhile
 from typing import TypeAlias
 
@@ -48,6 +48,7 @@ from onnxtile.query.match import Match, Matcher, with_rivals
 from onnxtile.query.names import require_known
 from onnxtile.shapes.contributed import fits_in_function
 from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, PatternError, QueryError
 from onnxtile.system.process import collector_paused
 from onnxtile.system.progress import Progress, counted, silent

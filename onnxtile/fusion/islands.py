@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -28,6 +27,7 @@ from onnxtile.model.topology import has_body, has_containers
 from onnxtile.operators.row import No
 from onnxtile.operators.table import may_draw, movement_of, operator_of
 from onnxtile.shapes.contributed import fits_in_function
+from onnxtile.system.dataclass import dataclass
 
 # One quantised island: its nodes, and the region of the graph that becomes its call.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from onnxtile.model.constants import Constants, constant_array, constant_attribu
 from onnxtile.model.node_kinds import dequantises, quantises, quantises_at_run
 from onnxtile.model.topology import dependencies, has_body, node_id
 from onnxtile.query.match import Match
+from onnxtile.system.dataclass import dataclass
 
 # The part of a graph that becomes one meta-op: its nodes, what goes in, what comes out, and the constants that stay inside.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -17,6 +17,7 @@ from onnxtile.query.language import parse, parse_condition
 from onnxtile.query.program import Program, compile_query
 from onnxtile.query.syntax import ANY_NODE, Node, Span
 from onnxtile.shapes.size_rule import SizeRule
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import PatternError, QueryError, UsageError, caret, invalid, unknown
 from onnxtile.system.registry import contributed_folders, data_folder
 from onnxtile.system.toml_file import Location, TomlFile, line_of, read

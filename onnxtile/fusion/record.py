@@ -10,7 +10,7 @@ import base64
 import bz2
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain, count
@@ -22,6 +22,7 @@ import pydantic
 from onnxtile.model import keys
 from onnxtile.model.preserved import copied_tensor
 from onnxtile.model.topology import all_nodes, all_values, graphs_in, main_graphs, roots
+from onnxtile.system.dataclass import dataclass
 
 # Long text as short text: compressed, and written in characters that metadata can have.
 #

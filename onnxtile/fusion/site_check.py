@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from onnxtile.model.node_kinds import RandomNodes, has_seed, holders
 from onnxtile.model.submodel import Submodels, tensor_type
 from onnxtile.model.topology import graphs_in, node_id
 from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
 from onnxtile.system.progress import Progress, counted, silent
 from onnxtile.system.runtime import Array

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from typing import TypeVar
 
@@ -26,6 +26,7 @@ from onnxtile.fusion.record import (
 )
 from onnxtile.model import keys
 from onnxtile.model.topology import dependencies
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, UsageError
 
 _T = TypeVar("_T")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypeAlias, cast
 
 import onnx_ir as ir
@@ -22,6 +22,7 @@ from onnxtile.operators.node_view import operator_name
 from onnxtile.operators.table import movement_of
 from onnxtile.shapes.resolve import Shapes, resolve, tensor_bytes
 from onnxtile.shapes.size_rule import SizeRule
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
 from onnxtile.system.text import LARGEST_COUNT, without_numbers
 
@@ -34,7 +35,7 @@ def workspaces(model: ir.Model, shapes: Shapes) -> dict[ir.Node, int | None]:
     None where a shape is not known, or where the rule asks for the inside, which only a plan can tell. Raises UsageError for a rule that
     cannot be read.
     """
-    texts = {name: one.metadata_props.get(keys.WORKSPACE) for name, one in model.functions.items()}
+    texts = {name: function.metadata_props.get(keys.WORKSPACE) for name, function in model.functions.items()}
     rules = {name: SizeRule(text) for name, text in texts.items() if text is not None}
     calls = (node for node in model.graph.all_nodes() if node.op_identifier() in rules)
     return {node: _bytes(rules[node.op_identifier()], node, shapes) for node in calls}
@@ -47,9 +48,9 @@ def _bytes(rule: SizeRule, node: ir.Node, shapes: Shapes) -> int | None:
         return None
 
 
-def summed(found: Iterable[tuple[str, int | None]]) -> Mapping[str, object]:
+def summed(terms: Iterable[tuple[str, int | None]]) -> Mapping[str, object]:
     """Return the JSON of the workspaces of nodes, by name: the largest, the sum, and how many are not known."""
-    pairs = list(found)
+    pairs = list(terms)
     known = [(size, name) for name, size in pairs if size is not None]
     largest, node = max(known, key=lambda pair: pair[0], default=(0, ""))
     return {
@@ -111,7 +112,7 @@ class LayerCost:
     @property
     def kind(self) -> tuple[object, ...]:
         """What it has in common with the same node of other layers: all but its name, and the numbers in that of its module."""
-        sizes = tuple((one.dtype, one.dims, one.constant) for one in (*self.inputs, *self.outputs))
+        sizes = tuple((tensor.dtype, tensor.dims, tensor.constant) for tensor in (*self.inputs, *self.outputs))
         return self.op, without_numbers(dotted(self.module)), sizes
 
     @property
@@ -190,7 +191,7 @@ def _graphs(graph: ir.Graph) -> Iterator[tuple[str, ir.Graph]]:
 def _layer(node: ir.Node, name: str, body: str, work: NodeWork, described: Callable[[ir.Value], Tensor]) -> LayerCost:
     inputs = tuple(described(value) for value in dict.fromkeys(dependencies(node)))
     outputs = tuple(described(value) for value in node.outputs if value.name)
-    written = _sum([one.bytes for one in outputs])
+    written = _sum([tensor.bytes for tensor in outputs])
     read, moving = (_read(node, inputs, written, constant) for constant in (True, False))
     weights = None if read is None or moving is None else read - moving
     path, classes = module_path(node.name, node.metadata_props), module_classes(node.metadata_props)
@@ -201,7 +202,7 @@ def _layer(node: ir.Node, name: str, body: str, work: NodeWork, described: Calla
 
 def _read(node: ir.Node, inputs: tuple[Tensor, ...], written: int | None, constants: bool) -> int | None:
     """Return the bytes that a node reads, of its constants, too, or of all but these."""
-    sizes = [one.bytes if constants or not one.constant else 0 for one in inputs]
+    sizes = [tensor.bytes if constants or not tensor.constant else 0 for tensor in inputs]
     if node.domain not in {"", "ai.onnx"}:
         return _sum(sizes)
     if node.op_type in _READS_NOTHING:
@@ -242,7 +243,10 @@ class RankedLayers:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of the first of them, and the names and modules of all."""
-        names = {"nodes": [one.node for one in self.layers], "modules": [dotted(one.module) for one in self.layers]}
+        names = {
+            "nodes": [layer.node for layer in self.layers],
+            "modules": [dotted(layer.module) for layer in self.layers],
+        }
         return {
             **self.layers[0].to_dict(),
             **names,
@@ -336,8 +340,8 @@ class Module:
         self.unknown += None in {layer.work.total, layer.read, layer.written}
         self.uncounted += layer.work.operations is None
         self.kind = self.kind or (layer.classes[len(self.path)] if layer.classes else "")
-        for one in layer.inputs:
-            self._parameters.update(stored.get(one.name, {}))
+        for tensor in layer.inputs:
+            self._parameters.update(stored.get(tensor.name, {}))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of one module."""
@@ -359,23 +363,23 @@ class Module:
 
 def modules(layers: Iterable[LayerCost], stored: Stored) -> tuple[Module, ...]:
     """Return the model and the modules of the nodes of its main graph, each before those inside, in the order in which the nodes stand."""
-    found: dict[ModulePath, Module] = {(): Module(())}
+    by_path: dict[ModulePath, Module] = {(): Module(())}
     inside: dict[ModulePath, list[ModulePath]] = {(): []}
     for layer in layers:
         if layer.body:
             continue
         for depth in range(len(layer.module) + 1):
             at = layer.module[:depth]
-            if at not in found:
-                found[at] = Module(at)
+            if at not in by_path:
+                by_path[at] = Module(at)
                 inside[at] = []
                 inside[at[:-1]].append(at)
-            found[at].add(layer, stored)
+            by_path[at].add(layer, stored)
     order: list[Module] = []
     todo: list[ModulePath] = [()]
     while todo:
         at = todo.pop()
-        order.append(found[at])
+        order.append(by_path[at])
         todo += reversed(inside[at])
     return tuple(order)
 
@@ -427,16 +431,19 @@ class _SymbolicShapes(Shapes):
     @classmethod
     def of(cls, model: ir.Model, ranges: SizeRanges) -> _SymbolicShapes:
         """Return the shapes of `model` over `ranges`."""
-        found = cls(**vars(resolve(model, ranges=ranges)))
-        object.__setattr__(found, "ranges", ranges)
-        return found
+        resolved = cls(**vars(resolve(model, ranges=ranges)))
+        object.__setattr__(resolved, "ranges", ranges)
+        return resolved
 
     def sizes(self, value: ir.Value) -> tuple[int, ...] | None:
         """Return the sizes of `value`, open ones as formulas with which the rules compute; None where one is not known."""
         formulas = self.formulas(value)
         if formulas is None:
             return None if self.is_bound(value) else super().sizes(value)
-        sizes = (one.constant if one.constant is not None else SymbolicSize(one, self.ranges) for one in formulas)
+        sizes = (
+            formula.constant if formula.constant is not None else SymbolicSize(formula, self.ranges)
+            for formula in formulas
+        )
         return cast("tuple[int, ...]", tuple(sizes))
 
 
@@ -453,8 +460,8 @@ def work_formulas(model: ir.Model, constants: Constants, ranges: SizeRanges) -> 
         return None
     spans = {name: ranges.get(name, (1, LARGEST_COUNT)) for name in names}
     shapes = _SymbolicShapes.of(model, spans)
-    found = layers(model, shapes, constants, lambda copy: _SymbolicShapes.of(copy, spans))
-    main = [layer for layer in found if not layer.body]
+    costs = layers(model, shapes, constants, lambda copy: _SymbolicShapes.of(copy, spans))
+    main = [layer for layer in costs if not layer.body]
     return WorkFormulas(
         spans,
         _sum_of_formulas((layer, layer.work.macs if not layer.work.unknown else None) for layer in main),
@@ -470,15 +477,15 @@ def _own(layer: LayerCost, count: int | None) -> dict[str, int] | None:
 
 
 def _written(layer: LayerCost) -> int | None:
-    sizes = [one.bytes for one in layer.outputs]
+    sizes = [tensor.bytes for tensor in layer.outputs]
     return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
-def _sum_of_formulas(found: Iterable[tuple[LayerCost, Mapping[str, int] | None]]) -> FormulaSum:
+def _sum_of_formulas(terms: Iterable[tuple[LayerCost, Mapping[str, int] | None]]) -> FormulaSum:
     """Return the sum of the counts by operator of each layer; None is a count that is not known."""
     total, unknown = SizeFormula.number(0), []
     sums: dict[str, SizeFormula] = {}
-    for layer, counts in found:
+    for layer, counts in terms:
         if counts is None:
             unknown.append(layer.node)
             continue

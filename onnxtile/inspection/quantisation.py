@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import onnx_ir as ir
@@ -14,6 +13,7 @@ from onnxtile.operators.row import QuantisedPort
 from onnxtile.operators.table import operator_of, quantised_form
 from onnxtile.operators.work import Products
 from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.dataclass import dataclass
 
 
 class _Scoped(NamedTuple):
@@ -45,11 +45,11 @@ class Quantisation:
 
 def quantisations(model: ir.Model, shapes: Shapes, constants: Constants) -> tuple[Quantisation, ...]:
     """Return how each quantised tensor of `model` is quantised, once, in the order in which nodes read or make them."""
-    found: dict[str, Quantisation] = {}
+    by_name: dict[str, Quantisation] = {}
     for scoped in _nodes(model):
-        for one in _of_node(scoped, shapes, constants):
-            found.setdefault(one.tensor, one)
-    return tuple(found.values())
+        for quantisation in _of_node(scoped, shapes, constants):
+            by_name.setdefault(quantisation.tensor, quantisation)
+    return tuple(by_name.values())
 
 
 def factors(node: ir.Node, model: ir.Model, shapes: Shapes) -> str:
@@ -70,8 +70,8 @@ def _factors(scoped: _Scoped, shapes: Shapes) -> list[str]:
         return [_type(_stored(scoped, 0), shapes), f"int{node.attributes.get_int(row.bits, 4)}"]
     places = row.factors or ()
     # What attention reads packed, it multiplies by itself.
-    given = [place if place < len(node.inputs) and node.inputs[place] is not None else 0 for place in places]
-    return [_type(_stored(scoped, place), shapes) for place in given]
+    given = [slot if slot < len(node.inputs) and node.inputs[slot] is not None else 0 for slot in places]
+    return [_type(_stored(scoped, slot), shapes) for slot in given]
 
 
 def _type(value: ir.Value | None, shapes: Shapes) -> str:
@@ -79,9 +79,9 @@ def _type(value: ir.Value | None, shapes: Shapes) -> str:
     return "?" if dtype is None else dtype.name.lower()
 
 
-def _stored(scoped: _Scoped, place: int) -> ir.Value | None:
-    """Return the tensor that is read at `place`, before it is dequantised."""
-    value = scoped.node.inputs[place] if place < len(scoped.node.inputs) else None
+def _stored(scoped: _Scoped, slot: int) -> ir.Value | None:
+    """Return the tensor that is read at `slot`, before it is dequantised."""
+    value = scoped.node.inputs[slot] if slot < len(scoped.node.inputs) else None
     while value is not None:
         maker = value.producer()
         if maker is not None and maker.op_type == "DequantizeLinear" and maker.domain in OWN_DOMAINS:
@@ -103,14 +103,14 @@ def _with_inside(scoped: _Scoped, model: ir.Model) -> Iterator[_Scoped]:
     """Yield a node, or of a call what is in its function, at any depth."""
     todo = [scoped]
     while todo:
-        one = todo.pop()
-        function = model.functions.get(one.node.op_identifier())
+        scope = todo.pop()
+        function = model.functions.get(scope.node.op_identifier())
         if function is None:
-            yield one
+            yield scope
             continue
-        given = (None if value is None else one.outer.get(value, value) for value in one.node.inputs)
-        made = zip(function.outputs, (one.outer.get(value, value) for value in one.node.outputs), strict=False)
-        outer = {**dict(zip(function.inputs, given, strict=False)), **dict(made)}
+        given = (None if value is None else scope.outer.get(value, value) for value in scope.node.inputs)
+        results = zip(function.outputs, (scope.outer.get(value, value) for value in scope.node.outputs), strict=False)
+        outer = {**dict(zip(function.inputs, given, strict=False)), **dict(results)}
         todo.extend(_Scoped(inner, outer) for inner in reversed(list(function)))
 
 
@@ -127,7 +127,7 @@ def _of_node(scoped: _Scoped, shapes: Shapes, constants: Constants) -> Iterator[
         dtype = _type(value, shapes)
         if row.bits and not dtype.endswith(("int2", "int4")):
             dtype = f"int{node.attributes.get_int(row.bits, 4)}"  # several to a byte
-        scale, zero = (_numbers(_given(scoped, place), constants) for place in (port.scale, port.zero_point))
+        scale, zero = (_numbers(_given(scoped, slot), constants) for slot in (port.scale, port.zero_point))
         yield Quantisation(value.name, dtype, scale, zero, _axis(scoped, port, value, shapes), size)
 
 
@@ -139,20 +139,22 @@ def _axis(scoped: _Scoped, port: QuantisedPort, value: ir.Value, shapes: Shapes)
         return None
     if node.op_type == "QMoE" and not node.attributes.get_int("block_size", 0):
         return 1  # a scale for each row of each expert
-    own = {"DequantizeLinear": "axis", "QuantizeLinear": "axis", "GatherBlockQuantized": "quantize_axis"}
-    axis = port.axis if node.op_type not in own else node.attributes.get_int(own[node.op_type], port.axis or 0)
+    attributes = {"DequantizeLinear": "axis", "QuantizeLinear": "axis", "GatherBlockQuantized": "quantize_axis"}
+    axis = port.axis
+    if node.op_type in attributes:
+        axis = node.attributes.get_int(attributes[node.op_type], port.axis or 0)
     rank = shapes.sizes(value)
     return axis if axis is None or axis >= 0 else None if rank is None else axis + len(rank)
 
 
-def _given(scoped: _Scoped, place: int | None) -> ir.Value | None:
+def _given(scoped: _Scoped, slot: int | None) -> ir.Value | None:
     values = scoped.node.inputs
-    value = values[place] if place is not None and place < len(values) else None
+    value = values[slot] if slot is not None and slot < len(values) else None
     return None if value is None else scoped.outer.get(value, value)
 
 
-def _made(scoped: _Scoped, place: int) -> ir.Value | None:
-    value = scoped.node.outputs[place]
+def _made(scoped: _Scoped, slot: int) -> ir.Value | None:
+    value = scoped.node.outputs[slot]
     return scoped.outer.get(value, value)
 
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any, ClassVar
 
@@ -36,6 +36,7 @@ from onnxtile.model.topology import dependencies
 from onnxtile.operators.node_view import operator_name
 from onnxtile.operators.table import movement_of
 from onnxtile.shapes.resolve import Shapes, resolve, tensor_bytes
+from onnxtile.system.dataclass import dataclass
 
 # The operators of a model: how often each is used, and with which attributes.
 
@@ -75,7 +76,11 @@ class OperatorUse:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of one operator."""
-        return {"op": self.op, "count": self.count, "attributes": [one.to_dict() for one in self.attributes]}
+        return {
+            "op": self.op,
+            "count": self.count,
+            "attributes": [attribute.to_dict() for attribute in self.attributes],
+        }
 
 
 def operators(model: ir.Model) -> tuple[OperatorUse, ...]:
@@ -87,7 +92,7 @@ def operators(model: ir.Model) -> tuple[OperatorUse, ...]:
     for node in model.graph.all_nodes():
         nodes.setdefault(operator_name(node), []).append(node)
     opsets = model.graph.opset_imports
-    uses = [OperatorUse(op, len(found), tuple(_ranges(found, opsets))) for op, found in nodes.items()]
+    uses = [OperatorUse(op, len(users), tuple(_ranges(users, opsets))) for op, users in nodes.items()]
     return tuple(sorted(uses, key=lambda use: (-use.count, use.op)))
 
 
@@ -137,7 +142,9 @@ def _defaults(op_type: str, domain: str, version: int) -> dict[str, ir.Attr]:
         schema = onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
         return {}
-    given = {name: one.default_value for name, one in schema.attributes.items() if one.default_value.name}
+    given = {
+        name: attribute.default_value for name, attribute in schema.attributes.items() if attribute.default_value.name
+    }
     return {name: ir.serde.deserialize_attribute(proto) for name, proto in given.items()}
 
 
@@ -209,7 +216,9 @@ def stored_parameters(model: ir.Model, shapes: Shapes, constants: Constants) -> 
     """Return for each constant that nodes read, by name, the parameters that it is a view of, with their elements."""
     return {
         value.name or "": {
-            one.name or "": math.prod(shapes.sizes(one) or (0,)) for one in _stored(value) if _is_own(one, shapes)
+            tensor.name or "": math.prod(shapes.sizes(tensor) or (0,))
+            for tensor in _stored(value)
+            if _is_own(tensor, shapes)
         }
         for value in dict.fromkeys(_read(model, constants))
     }
@@ -285,18 +294,18 @@ class Totals:
     """MACs by the stored element types of what is multiplied."""
 
     @classmethod
-    def of(cls, found: Iterable[LayerCost]) -> Totals:
-        """Return the sums over `found`."""
-        found = list(found)
-        unknown = tuple(Remark(layer.node, layer.work.unknown) for layer in found if layer.work.unknown)
-        uncounted = tuple(Remark(one.node, one.work.why_uncounted) for one in found if one.work.why_uncounted)
+    def of(cls, layers: Iterable[LayerCost]) -> Totals:
+        """Return the sums over `layers`."""
+        layers = list(layers)
+        unknown = tuple(Remark(layer.node, layer.work.unknown) for layer in layers if layer.work.unknown)
+        uncounted = tuple(Remark(cost.node, cost.work.why_uncounted) for cost in layers if cost.work.why_uncounted)
         return cls(
-            add_up(one.work.macs for one in found),
-            add_up(one.work.additions for one in found),
+            add_up(cost.work.macs for cost in layers),
+            add_up(cost.work.additions for cost in layers),
             unknown,
-            add_up(one.work.flops for one in found),
+            add_up(cost.work.flops for cost in layers),
             uncounted,
-            add_up({one.factors: one.work.total or 0} for one in found if one.factors),
+            add_up({cost.factors: cost.work.total or 0} for cost in layers if cost.factors),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -395,8 +404,8 @@ class Inspection(VerbResult):
             peak,
             node,
             sum(layer.traffic or 0 for layer in main),
-            sum(one.bytes or 0 for layer in main for one in layer.outputs),
-            sum(one.bytes or 0 for one in self.inputs),
+            sum(tensor.bytes or 0 for layer in main for tensor in layer.outputs),
+            sum(tensor.bytes or 0 for tensor in self.inputs),
             sum(layer.traffic is None for layer in self.layers),
             sum(layer.weights or 0 for layer in main),
         )
@@ -414,8 +423,8 @@ class Inspection(VerbResult):
             "ir_version": self.ir_version,
             "producer": self.producer,
             "opsets": dict(self.opsets),
-            "inputs": [one.to_dict() for one in self.inputs],
-            "outputs": [one.to_dict() for one in self.outputs],
+            "inputs": [item.to_dict() for item in self.inputs],
+            "outputs": [item.to_dict() for item in self.outputs],
             "operators": [use.to_dict() for use in self.operators],
             "parameters": self.parameters.to_dict(),
             "macs": {
@@ -433,7 +442,7 @@ class Inspection(VerbResult):
             "conflicts": [remark.to_dict() for remark in self.conflicts],
             "open": list(self.open),
             "sizes": dict(self.sizes),
-            "quantisation": [one.to_dict() for one in self.quantised],
+            "quantisation": [item.to_dict() for item in self.quantised],
             **({"formulas": self.formulas.to_dict()} if self.formulas is not None else {}),
             **({"top": self.top.to_dict()} if self.top is not None else {}),
             **({"tree": [module.to_dict() for module in self.modules]} if self.modules is not None else {}),
@@ -452,7 +461,7 @@ def summarise(
     """
     opened, model, sizes = model, *_at_one(model, ranges)
     shapes, constants = resolve(model), Constants(model)
-    found = layers(model, shapes, constants)
+    costs = layers(model, shapes, constants)
     producer = f"{model.producer_name or ''} {model.producer_version or ''}".strip()
     return Inspection(
         model.ir_version,
@@ -462,13 +471,13 @@ def summarise(
         tuple(tensor(value, shapes, constants) for value in model.graph.outputs),
         operators(model),
         parameters(model, shapes, constants),
-        found,
+        costs,
         tuple(_unknown(model, shapes, constants)),
-        tuple(_conflicts(found)),
+        tuple(_conflicts(costs)),
         None if training is None else kept_for_training(training),
         tuple(_open(opened)),
         sizes,
-        modules(found, stored_parameters(model, shapes, constants)) if tree else None,
+        modules(costs, stored_parameters(model, shapes, constants)) if tree else None,
         quantisations(model, shapes, constants),
         work_formulas(opened, Constants(opened), ranges or {}),
     )
@@ -486,12 +495,12 @@ def _at_one(model: ir.Model, ranges: SizeRanges | None) -> tuple[ir.Model, dict[
 def _open(model: ir.Model) -> list[str]:
     """Return the options that give every size of the inputs that is open."""
     inputs = free_inputs(model)
-    found = [f"--dim {name}=N" for name in symbols(inputs)]
+    options = [f"--dim {name}=N" for name in symbols(inputs)]
     for value in inputs:
         sizes = None if value.shape is None else [dim if isinstance(dim, int) else dim.value for dim in value.shape]
         if sizes is not None and None in sizes:
-            found.append(f"--shape {value.name}={'x'.join('N' if size is None else str(size) for size in sizes)}")
-    return found
+            options.append(f"--shape {value.name}={'x'.join('N' if size is None else str(size) for size in sizes)}")
+    return options
 
 
 def _unknown(model: ir.Model, shapes: Shapes, constants: Constants) -> Iterator[Remark]:
@@ -514,9 +523,9 @@ def _unknown(model: ir.Model, shapes: Shapes, constants: Constants) -> Iterator[
         yield Remark(value.name or "", reason)
 
 
-def _conflicts(found: Iterable[LayerCost]) -> Iterator[Remark]:
+def _conflicts(costs: Iterable[LayerCost]) -> Iterator[Remark]:
     """Yield each Reshape that cannot hold what it is given: a size, mostly of the batch, is written into the model."""
-    for layer in found:
+    for layer in costs:
         if layer.op != "Reshape" or None in {layer.inputs[0].bytes, layer.outputs[0].bytes}:
             continue
         before, after = layer.inputs[0].dims or (), layer.outputs[0].dims or ()

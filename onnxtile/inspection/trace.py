@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,6 +21,7 @@ from onnxtile.model.topology import bodies_of, node_ids, nodes_inside
 from onnxtile.model.validity import skeleton
 from onnxtile.operators.node_view import operator_name
 from onnxtile.query.match import Matcher, compiled
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, OverLimit, QueryError, UsageError
 from onnxtile.system.limits import memory_of_runs
 from onnxtile.system.runtime import Array
@@ -52,11 +52,11 @@ def with_branches(
         return model, {node: node for node in chosen}
     copy = model.clone()
     pairs = zip(model.graph.all_nodes(), copy.graph.all_nodes(), strict=True)
-    copies = {original: made for original, made in pairs if original in chosen}
+    copies = {original: copied for original, copied in pairs if original in chosen}
     wanted = set(copies.values())
     while (branching := next((node for node in copy.graph if _is_if(node) and _holds(node, wanted)), None)) is not None:
         _take(copy, branching, feeds)
-    return copy, {original: made for original, made in copies.items() if made.graph is copy.graph}
+    return copy, {original: copied for original, copied in copies.items() if copied.graph is copy.graph}
 
 
 def _is_if(node: ir.Node) -> bool:
@@ -103,7 +103,7 @@ def require_room(model: ir.Model, names: Iterable[str], feeds: Mapping[str, Any]
     if needed > allowed:
         raise OverLimit(
             f"the traced values take {needed:,} bytes of memory, and {allowed:,} are allowed",
-            hint="choose fewer nodes or smaller sizes (--dim, --shape), or allow more by --run-memory",
+            hint="choose fewer nodes or smaller sizes (--dim, --shape), or allow more memory by --runs",
         )
 
 
@@ -178,7 +178,7 @@ class Trace(VerbResult):
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `inspect --trace`."""
         return {
-            "activations": [one.to_dict() for one in self.activations],
+            "activations": [item.to_dict() for item in self.activations],
             "inputs": self.inputs,
             "dims": dict(self.dims),
         }
@@ -194,10 +194,10 @@ def choose(model: ir.Model, wanted: Sequence[str]) -> dict[ir.Node, str]:
     by_name = {name: node for node, name in names.items()}
     chosen: set[ir.Node] = set()
     for text in wanted:
-        found = {by_name[text]} if text in by_name else _matching(model, text)
-        seen = found & names.keys()
+        matching = {by_name[text]} if text in by_name else _matching(model, text)
+        seen = matching & names.keys()
         if not seen:
-            where = "only in bodies of loops, whose values cannot be traced" if found else "nowhere in the model"
+            where = "only in bodies of loops, whose values cannot be traced" if matching else "nowhere in the model"
             raise UsageError(f"{text!r} is {where}", hint="give the name of a node, an operator or a query")
         chosen |= seen
     return {node: name for node, name in names.items() if node in chosen}
@@ -244,12 +244,12 @@ def trace(
         opened, nodes = with_branches(model, chosen, feeds)
         if not nodes:
             raise UsageError("the run does not reach the branches that hold these nodes", hint="give other --inputs")
-        names = {node: [value.name for value in made.outputs if value.name] for node, made in nodes.items()}
-        wanted = [name for made in names.values() for name in made]
+        names = {node: [value.name for value in copied.outputs if value.name] for node, copied in nodes.items()}
+        wanted = [name for outputs in names.values() for name in outputs]
         require_room(opened, wanted, feeds)
         session = exposing(opened, wanted)
         results = session.run(feeds)
-        return {node: {name: results[name] for name in made} for node, made in names.items()}
+        return {node: {name: results[name] for name in outputs} for node, outputs in names.items()}
 
     def sampled(assignment: Assignment) -> dict[ir.Node, dict[str, Any]]:
         return attempt(sample_feeds(model, assignment.sizes, seed=seed, ranges=ranges))
@@ -257,7 +257,7 @@ def trace(
     results, dims = (attempt(given), {}) if given is not None else first_that_runs(model, sampled)
     arrays: dict[str, Array] = {}
     activations = []
-    for node, name, value in ((node, *item) for node, made in results.items() for item in made.items()):
+    for node, name, value in ((node, *item) for node, outputs in results.items() for item in outputs.items()):
         for key, array in _named(name, value):
             arrays[key] = array
             activations.append(_summary(chosen[node], node, key, array))
@@ -266,8 +266,8 @@ def trace(
 
 def _named(name: str, value: Any) -> Iterator[tuple[str, Array]]:
     if isinstance(value, list):
-        for place, element in enumerate(value):
-            yield from _named(f"{name}[{place}]", element)
+        for index, element in enumerate(value):
+            yield from _named(f"{name}[{index}]", element)
     elif isinstance(value, np.ndarray):
         yield name, value
 

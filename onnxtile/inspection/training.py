@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Container
-from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -19,6 +18,7 @@ from onnxtile.operators.node_view import operator_name
 from onnxtile.operators.row import No
 from onnxtile.operators.table import movement_of, operator_of
 from onnxtile.shapes.resolve import Shapes, resolve, tensor_bytes
+from onnxtile.system.dataclass import dataclass
 
 ATTENTION, SOFTMAX = "ScaledDotProductAttention", "Softmax"
 ONE_OPERATOR = frozenset(
@@ -116,7 +116,9 @@ def kept_for_training(model: ir.Model) -> Kept:
     for each channel are not counted.
     """
     inlined = model.clone() if model.functions else model
-    if model.functions and not write_out_calls(inlined, lambda one: not is_one_operator(one.domain, one.name)):
+    if model.functions and not write_out_calls(
+        inlined, lambda function: not is_one_operator(function.domain, function.name)
+    ):
         model = inlined
     shapes, constants = resolve(model), Constants(model)
     needs: dict[ir.Value, list[ir.Node]] = {}
@@ -132,9 +134,9 @@ def kept_for_training(model: ir.Model) -> Kept:
         for value in map(_stored, values or ()):
             if value not in constants:
                 needs.setdefault(value, []).append(node)
-        own = _beside(node, shapes)
-        if own is not None:
-            beside.append((node, *own))
+        extra = _beside(node, shapes)
+        if extra is not None:
+            beside.append((node, *extra))
     names = node_ids(model.graph)
     by_operator: Counter[str] = Counter()
     kept = [
@@ -142,8 +144,8 @@ def kept_for_training(model: ir.Model) -> Kept:
         for value, nodes in needs.items()
     ]
     kept += [KeptValue(f"{names[node]}:{what}", size, (names[node],)) for node, what, size in beside]
-    for nodes, one in zip((*needs.values(), *([node] for node, _, _ in beside)), kept, strict=True):
-        by_operator[operator_name(nodes[0])] += one.bytes or 0
+    for nodes, saved in zip((*needs.values(), *([node] for node, _, _ in beside)), kept, strict=True):
+        by_operator[operator_name(nodes[0])] += saved.bytes or 0
     return Kept(tuple(kept), dict(by_operator.most_common()), tuple(names[node] for node in unknown))
 
 

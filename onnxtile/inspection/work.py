@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NoReturn
 
 import onnx_ir as ir
@@ -16,6 +16,7 @@ from onnxtile.model.topology import bodies_of
 from onnxtile.operators.node_view import NotApplicable, operator_name
 from onnxtile.operators.table import work_of
 from onnxtile.shapes.resolve import Shapes, resolve
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import first_cause
 
 # Number of runs of the bodies of a node, where the graph determines it.
@@ -215,16 +216,16 @@ def works(
 def _works(
     model: ir.Model, shapes: Shapes, constants: Constants, calls: Mapping[ir.Node, NodeWork]
 ) -> dict[ir.Node, NodeWork]:
-    found: dict[ir.Node, NodeWork] = {}
+    works: dict[ir.Node, NodeWork] = {}
     # A body stands before the node that has it once the order is turned round.
     for node in reversed(list(model.graph.all_nodes())):
         if node in calls:
-            found[node] = calls[node]
+            works[node] = calls[node]
         elif bodies_of(node):
-            found[node] = _of_bodies(node, found, repetitions(node, shapes, constants))
+            works[node] = _of_bodies(node, works, repetitions(node, shapes, constants))
         else:
-            found[node] = _of_node(node, shapes, constants)
-    return found
+            works[node] = _of_node(node, shapes, constants)
+    return works
 
 
 def _of_node(node: ir.Node, shapes: Shapes, constants: Constants) -> NodeWork:
@@ -244,9 +245,9 @@ def _of_node(node: ir.Node, shapes: Shapes, constants: Constants) -> NodeWork:
     )
 
 
-def _of_bodies(node: ir.Node, found: Mapping[ir.Node, NodeWork], times: Mapping[str, int] | None) -> NodeWork:
+def _of_bodies(node: ir.Node, works: Mapping[ir.Node, NodeWork], times: Mapping[str, int] | None) -> NodeWork:
     """Return the work of all passes of the bodies of `node`, which run as often as `times` says, by the attribute's name."""
-    inner = {body.key: _sum([found[one] for one in body.graph]) for body in bodies_of(node)}
+    inner = {body.key: _sum([works[inner_node] for inner_node in body.graph]) for body in bodies_of(node)}
     if times is None:
         reason = "the number of runs of its bodies is known only in a run"
         no_products, no_flops = (
@@ -260,21 +261,24 @@ def _of_bodies(node: ir.Node, found: Mapping[ir.Node, NodeWork], times: Mapping[
 def _calls(model: ir.Model, infer: Callable[[ir.Model], Shapes]) -> dict[ir.Node, NodeWork]:
     """Return the work of each call of a local function, found by writing the bodies in the calls' places in a copy."""
     originals = list(model.graph.all_nodes())
-    places = [place for place, node in enumerate(originals) if node.op_identifier() in model.functions]
-    if not places:
+    positions = [position for position, node in enumerate(originals) if node.op_identifier() in model.functions]
+    if not positions:
         return {}
     copy = model.clone()
     nodes = list(copy.graph.all_nodes())
-    for place in places:
-        nodes[place].metadata_props[_CALL] = str(place)
+    for position in positions:
+        nodes[position].metadata_props[_CALL] = str(position)
     refusal = write_out_calls(copy)
     if refusal:
-        return {originals[place]: NodeWork(unknown=f"its function cannot be inlined: {refusal}") for place in places}
+        return {
+            originals[position]: NodeWork(unknown=f"its function cannot be inlined: {refusal}")
+            for position in positions
+        }
     found = _works(copy, infer(copy), Constants(copy), {})
-    parts: dict[int, list[NodeWork]] = {place: [] for place in places}
+    parts: dict[int, list[NodeWork]] = {position: [] for position in positions}
     for node in _outermost(copy.graph):
         parts[int(node.metadata_props[_CALL])].append(found[node])
-    return {originals[place]: _sum(works) for place, works in parts.items()}
+    return {originals[position]: _sum(works) for position, works in parts.items()}
 
 
 def _outermost(graph: ir.Graph) -> Iterator[ir.Node]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import accumulate, product
 from operator import mul
@@ -28,6 +28,7 @@ from onnxtile.model.validity import skeleton
 from onnxtile.operators.row import CONTROL_FLOW, No, Operator
 from onnxtile.operators.table import operator_of, sharing_of
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
+from onnxtile.system.dataclass import dataclass
 
 # Whether results may share bytes with operands is said by the rows of operators (`over`, `same`, `state`).
 #

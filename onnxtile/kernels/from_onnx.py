@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 import onnx_ir as ir
@@ -34,6 +33,7 @@ from onnxtile.operators.row import CONTROL_FLOW
 from onnxtile.operators.table import sharing_of
 from onnxtile.shapes.opened_calls import inside_of
 from onnxtile.shapes.resolve import granule, tensor_bytes
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, UsageError
 
 PLACINGS = ("outputs", "inside", "outside")

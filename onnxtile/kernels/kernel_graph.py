@@ -6,9 +6,11 @@ A kernel is what runs as one: a node, a meta-op, a quantised island. Whoever pla
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
+
+from onnxtile.system.dataclass import dataclass
 
 ARENA, CONSTANT, OUTSIDE, UNKNOWN, AROUND = "arena", "constant", "outside", "unknown", "around"
 """The roles of tensors. A tensor of the role "around" belongs to the graph around the body that reads it."""

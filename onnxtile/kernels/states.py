@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import onnx_ir as ir
 
@@ -13,6 +13,7 @@ from onnxtile.kernels.aliases import LayoutFacts, operands_of_state
 from onnxtile.model import keys
 from onnxtile.operators.table import operator_of
 from onnxtile.shapes.resolve import tensor_bytes
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
 
 # Names of inputs and outputs that are one state: past_key_values.0.key and present.0.key, cache_in and cache_out, h0 and hn.

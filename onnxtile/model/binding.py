@@ -6,12 +6,12 @@ import difflib
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 import onnx_ir as ir
 
 from onnxtile.model.formula import SizeRange
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, UsageError
 
 

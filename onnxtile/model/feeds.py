@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +15,7 @@ from onnxtile.model.constants import constant_tensor
 from onnxtile.model.npz_inputs import Feeds
 from onnxtile.operators.table import movement_of, operator_of
 from onnxtile.operators.takes import Domain, Sizes, Use, float_info
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, UsageError
 from onnxtile.system.limits import too_much_memory
 from onnxtile.system.runtime import Array

@@ -8,10 +8,11 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache, reduce
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from onnxtile.system.dataclass import dataclass
 
 if TYPE_CHECKING:
     from onnxtile.model.known import Dim, Dims

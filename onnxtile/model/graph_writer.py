@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import onnx_ir as ir
 
 from onnxtile.model.modules import ModulePath, module_note
 from onnxtile.model.topology import all_nodes, all_values
 from onnxtile.operators.reads import TensorDims
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
 

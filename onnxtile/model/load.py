@@ -9,7 +9,6 @@ import os
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -25,6 +24,7 @@ from onnxtile.model.preserved import copied_tensor, note_inline, note_outputs, n
 from onnxtile.model.topology import all_nodes, all_values, main_graphs, tensors_of
 from onnxtile.model.validity import INLINE_BYTES, check, check_proto
 from onnxtile.operators.row import CONTROL_FLOW
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, ModelWarning, UsageError, first_cause
 from onnxtile.system.files import real, require_readable, straight
 from onnxtile.system.posix import let_go, open_to_read

@@ -11,7 +11,6 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TypeAlias
@@ -20,6 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.model.binding import free_inputs
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
 from onnxtile.system.files import require_readable, write_whole_with
 from onnxtile.system.runtime import Array

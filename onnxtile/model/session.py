@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import onnx
@@ -16,6 +15,7 @@ from onnxtile.model.save import external_folder, inline_bytes, proto_bytes, save
 from onnxtile.model.submodel import Submodels, tensor_type
 from onnxtile.model.topology import all_nodes, has_body
 from onnxtile.operators.table import may_draw
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
 from onnxtile.system.files import temporary_folder
 from onnxtile.system.runtime import Binding, Feed, Session, boxed, unboxed

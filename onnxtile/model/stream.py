@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from os import SEEK_CUR
 from shutil import copyfileobj
 from tempfile import TemporaryFile
@@ -26,6 +26,7 @@ from onnxtile.model.preserved import (
     without_outputs,
 )
 from onnxtile.model.validity import INLINE_BYTES
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
 from onnxtile.system.process import collector_paused
 from onnxtile.system.protobuf_wire import GRAPH, INITIALIZER, RAW_DATA, head

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 import onnx_ir as ir
 
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
 MICROSOFT = "com.microsoft"
@@ -22,8 +23,37 @@ def operator_name(node: ir.Node) -> str:
     return node.op_type if node.domain in STANDARD else f"{node.domain}::{node.op_type}"
 
 
+class ReasonCode(StrEnum):
+    """The kind of reason why a node is left as it is: scripts compare it, people read the sentence."""
+
+    UNSUPPORTED = "unsupported"
+    """No rule covers the operator, or this form of it."""
+    ELEMENT_TYPE = "element_type"
+    """The rule, or a limit, is not for this element type."""
+    UNKNOWN_SIZE = "unknown_size"
+    """A size or an element type is not known."""
+    OPSET = "opset"
+    """The opset of the model, or of a function, lacks what the rule writes."""
+    WITHIN_LIMITS = "within_limits"
+    """No limit asks for it."""
+    OVER_LIMITS = "over_limits"
+    """No way meets the limits."""
+    NOT_REQUESTED = "not_requested"
+    """The options leave it out."""
+    GONE = "gone"
+    """Another rewrite took it out of the model."""
+
+
 class NotApplicable(Exception):
-    """The reason why a rule of an operator does not apply to a node; one line for the user."""
+    """The reason why a rule of an operator does not apply to a node; one line for the user, and its code.
+
+    `bind` has the options that give the size which is missing; empty where none does.
+    """
+
+    def __init__(self, reason: str, code: ReasonCode = ReasonCode.UNSUPPORTED, *, bind: str = "") -> None:
+        super().__init__(reason)
+        self.code = code
+        self.bind = bind
 
 
 class KnownShapes(Protocol):
@@ -62,7 +92,7 @@ class NodeView:
 
     node: ir.Node
     shapes: KnownShapes
-    constants: KnownConstants = NoConstants()  # noqa: RUF009 - it has no state
+    constants: KnownConstants = NoConstants()
     opset: int = 0
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.operators.node_view import NodeView, NotApplicable
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
 AxisSize = int | str | None

@@ -7,7 +7,7 @@ group "onnxtile.families".
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import onnx_ir as ir
@@ -16,6 +16,7 @@ from onnxtile.operators.reads import AxisRule, FoldRule
 from onnxtile.operators.saves import Saves
 from onnxtile.operators.takes import OperandRule
 from onnxtile.operators.work import Work
+from onnxtile.system.dataclass import dataclass
 
 
 class No(NamedTuple):

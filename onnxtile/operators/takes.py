@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from onnxtile.operators.node_view import NodeView, NotApplicable
+from onnxtile.system.dataclass import dataclass
 
 Counted = TypeVar("Counted")
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
 
-from onnxtile.declare.values import Unreadable, read_count, read_seconds, read_size
+from onnxtile.declare.values import Unreadable, read_count, read_size
 from onnxtile.declare.verb import JsonFields
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
 from onnxtile.system.files import require_readable
 
@@ -67,7 +68,9 @@ def _program_figures(plan: Mapping[str, Any]) -> dict[str, int | None]:
 # Types of the fields of a pipeline file outside its steps.
 
 
-def _as_pydantic(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def as_pydantic(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return what reads a value as `read` does, with its error as pydantic takes it."""
+
     def validated(value: Any) -> Any:
         try:
             return read(value)
@@ -77,10 +80,9 @@ def _as_pydantic(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return validated
 
 
-SizeField = Annotated[int, pydantic.BeforeValidator(_as_pydantic(read_size))]
+SizeField = Annotated[int, pydantic.BeforeValidator(as_pydantic(read_size))]
 """Bytes: a number, or text such as "256KiB"."""
-CountField = Annotated[int, pydantic.BeforeValidator(_as_pydantic(read_count))]
-SecondsField = Annotated[float, pydantic.BeforeValidator(_as_pydantic(read_seconds))]
+CountField = Annotated[int, pydantic.BeforeValidator(as_pydantic(read_count))]
 
 
 _NEEDS = {

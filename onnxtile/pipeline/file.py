@@ -6,14 +6,16 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import pydantic
 
-from onnxtile.pipeline.budgets import Baseline, Budgets, PipelineBudgets, SecondsField, SizeField
+from onnxtile.declare.values import RunChoice, read_limits
+from onnxtile.pipeline.budgets import Baseline, Budgets, PipelineBudgets, as_pydantic
 from onnxtile.pipeline.step import PipelineStep, step_at
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError, nearest
 from onnxtile.system.files import is_file_name, real
 from onnxtile.system.limits import RunLimits
@@ -21,15 +23,6 @@ from onnxtile.system.toml_file import TomlFile, read
 
 REPORT = ".report.json"
 """The ending of the report beside each model."""
-
-
-class RunLimitsTable(pydantic.BaseModel):
-    """The table [limits]: what runs of the models may take."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    run_seconds: SecondsField | None = None
-    run_memory: SizeField | None = None
 
 
 class PipelineFile(pydantic.BaseModel):
@@ -42,7 +35,7 @@ class PipelineFile(pydantic.BaseModel):
     output: str = ""
     steps: Annotated[list[dict[str, Any]], pydantic.Field(min_length=1)]
     budgets: PipelineBudgets = PipelineBudgets()
-    limits: RunLimitsTable = RunLimitsTable()
+    runs: Annotated[RunChoice, pydantic.BeforeValidator(as_pydantic(read_limits))] = RunChoice()
 
 
 @dataclass(frozen=True)
@@ -64,11 +57,13 @@ class Pipeline:
 def from_file(path: Path) -> Pipeline:
     """Return the pipeline in a TOML file. Raises UsageError with the file, the line and what is wrong there."""
     source = read(path, UsageError)
+    if "limits" in source.content:
+        raise UsageError(f"{source.place(('limits',))}: there is no limits any more", hint='write runs = "60s,4GiB"')
     file = source.validated(PipelineFile)
     steps = tuple(step_at(source, ("steps", i), step) for i, step in enumerate(file.steps))
     _require_files_apart(source, steps)
-    for place, budgets in file.budgets.tables.items():
-        _require_steps(source, ("budgets", *place), budgets, steps)
+    for table, budgets in file.budgets.tables.items():
+        _require_steps(source, ("budgets", *table), budgets, steps)
     output = file.output or f"{{name}}.{path.stem}.onnx"
     if "{name}" not in output or not is_file_name(output) or not output.endswith(".onnx"):
         raise UsageError(f"{source.place(('output',))}: the output is a file's name such as '{{name}}.deployed.onnx'")
@@ -76,7 +71,7 @@ def from_file(path: Path) -> Pipeline:
     for pattern in file.budgets.unmatched(models) if models else ():
         where = source.place(("budgets", "models", pattern))
         raise UsageError(f"{where}: {pattern!r} matches none of the models of this file", hint="give names of files")
-    limits = RunLimits(file.limits.run_seconds, file.limits.run_memory)
+    limits = RunLimits(file.runs.seconds, file.runs.memory)
     return Pipeline(path.stem, steps, file.budgets, models, output, limits)
 
 

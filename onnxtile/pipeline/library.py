@@ -24,7 +24,7 @@ def run(options: RunOptions) -> RunResult:
     A model that fails does not stop the others: the result says why, and `passed` whether all did. Files are written as the command writes
     them. Raises UsageError for a pipeline that cannot be read, where there is no model, and where two models would be written to one file.
     """
-    return run_within(options, RunLimits(), ())
+    return run_within(options, options.run_limits, ())
 
 
 def run_within(options: RunOptions, limits: RunLimits, reserved: Sequence[Path]) -> RunResult:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated
 
-from onnxtile.common_options import WatchOptions
+from onnxtile.common_options import RunLimitOptions
 from onnxtile.declare import values
 from onnxtile.declare.option import WRITING, Choices, Option, Positional
+from onnxtile.system.dataclass import dataclass
 
 _WORKERS = "Workers"
 _CHECKS = "Checks"
 
 
 @dataclass(frozen=True)
-class RunOptions(WatchOptions):
+class RunOptions(RunLimitOptions):
     """The options of `run`."""
 
     pipeline: Annotated[Path | str, Positional("PIPELINE", "a pipeline file")]

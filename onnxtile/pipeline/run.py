@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,6 +16,7 @@ from onnxtile.pipeline.budgets import Judged, figures
 from onnxtile.pipeline.file import REPORT, Destination, Pipeline, apart, make_folders, remove_stale
 from onnxtile.pipeline.step import ModelSoFar, StepResult
 from onnxtile.pipeline.workers import Workers
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import OnnxtileError, UsageError, error_line
 from onnxtile.system.files import require_writable, staged, write_whole
 from onnxtile.system.progress import Progress, silent

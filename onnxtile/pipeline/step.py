@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from onnxtile.common_options import Source
-from onnxtile.declare.option import options, read, replaced, reword, reworded, with_progress
+from onnxtile.declare.option import limits_of, options, read, replaced, reword, reworded, with_progress
 from onnxtile.declare.verb import Verb
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import NAME_ONLY, Entry, OnnxtileError, UsageError, invalid, nearest
 from onnxtile.system.files import is_file_name
 from onnxtile.system.progress import Progress
@@ -109,7 +110,8 @@ class PipelineStep:
         """Do the step. Raises OnnxtileError."""
         settings = replace(self.options, **self.verb.operands(so_far.source, so_far.model))
         try:
-            outcome = self.verb.run(with_progress(settings, so_far.progress))
+            with limits_of(settings).inside():
+                outcome = self.verb.run(with_progress(settings, so_far.progress))
         except OnnxtileError as error:
             reword(error, options(type(self.options)), in_toml)
             raise

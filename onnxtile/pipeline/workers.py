@@ -8,12 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from logging import CRITICAL
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError, about_options, invalid
 from onnxtile.system.files import remove_temporary
 from onnxtile.system.limits import stop_runs

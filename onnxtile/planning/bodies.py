@@ -9,7 +9,7 @@ are moved. A function reads its operands in place.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 
 import numpy as np
@@ -30,6 +30,7 @@ from onnxtile.planning.schedule import Order, find_order
 from onnxtile.planning.workspaces import Needs, WorkspaceBuffer, WorkspaceRules
 from onnxtile.shapes.opened_calls import is_kernel, unfold, written_out
 from onnxtile.shapes.resolve import resolve
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, UsageError
 
 

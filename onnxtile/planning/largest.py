@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from onnxtile.declare.verb import JsonFields
 from onnxtile.model.formula import SizeFormula, read_size
 from onnxtile.planning.offsets.problem import align
 from onnxtile.planning.result import PlanResult
+from onnxtile.system.dataclass import dataclass
 
 MOST_SIZE = 2**62
 """No dimension is searched beyond this size."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -36,6 +36,7 @@ from onnxtile.planning.ordering.order_search import OrderSearch
 from onnxtile.planning.schedule import Order, SchedulingContext
 from onnxtile.planning.sharing import FixedBytes, Sharing, Timeline, choose
 from onnxtile.planning.workspaces import NO_NEEDS, Needs, WorkspaceBuffer
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, UsageError, unknown
 from onnxtile.system.text import whole
 
@@ -487,7 +488,8 @@ class _Smallest(Generic[Placed]):
         whole = layout.make_whole()
         if not _is_large_and_tight(layout):
             loose = layout.make_loose()
-            self.enter(loose)
+            if loose.problem != layout.problem:
+                self.enter(loose)
             if whole.buffers == loose.buffers:
                 return
         if not self.is_open(whole):

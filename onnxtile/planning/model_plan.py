@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 
 import onnx_ir as ir
@@ -56,6 +56,7 @@ from onnxtile.planning.sharing import copies
 from onnxtile.planning.workspaces import NO_RULES, Needs, WorkspaceRules
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible
 
 NO_STATES = StateChoice()
@@ -263,7 +264,7 @@ def _unplanned(unknown: Sequence[GraphTensor], facts: LayoutFacts) -> Infeasible
     more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
     return Infeasible(
         f"cannot tell whether the arena fits its capacity: the size of {first.name!r}{more} is not known: {first.reason}",
-        hint=None if facts.unbound.options else "give --bound NAME=N, the upper bound of a data-dependent dimension",
+        hint=None if facts.unbound.options else "give --dim NAME=:N, the upper bound of a data-dependent dimension",
     )
 
 

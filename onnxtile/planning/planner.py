@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from onnxtile.planning.offsets.effort import NORMAL, Effort
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, OptimalityProof, PinOverlap, Problem, size_of
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import unknown
 from onnxtile.system.registry import discover
 

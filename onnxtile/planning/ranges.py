@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice, product
 from types import MappingProxyType
 from typing import TypeAlias
@@ -26,6 +26,7 @@ from onnxtile.planning.result import PlanResult, size_pieces, size_text
 from onnxtile.planning.workspaces import Needs
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, bytes_formula, resolve
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible
 
 

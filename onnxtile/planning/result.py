@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 from onnxtile.declare.plan_document import (
@@ -24,6 +24,7 @@ from onnxtile.declare.plan_document import (
 )
 from onnxtile.declare.verb import VerbResult
 from onnxtile.model.formula import SizePieces, SizeRanges, read_size
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from operator import mul
 from typing import Any
@@ -29,6 +29,7 @@ from onnxtile.planning.problem_plan import planned_parts
 from onnxtile.planning.result import KeptState, ListedState
 from onnxtile.planning.workspaces import WorkspaceBuffer
 from onnxtile.shapes.resolve import bytes_formula
+from onnxtile.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)

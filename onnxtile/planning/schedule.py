@@ -5,12 +5,12 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from onnxtile.kernels.kernel_graph import Schedule
 from onnxtile.model.topology import node_ids
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError, unknown
 from onnxtile.system.registry import discover
 

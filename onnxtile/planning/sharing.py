@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import groupby
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from onnxtile.kernels.liveness import (
     union,
 )
 from onnxtile.planning.offsets.problem import Buffer, align
+from onnxtile.system.dataclass import dataclass
 
 # The live ranges of the bytes of a buffer, kept while tensors are added to it.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import onnx
 import onnx_ir as ir
@@ -18,6 +18,7 @@ from onnxtile.model.topology import node_id
 from onnxtile.planning.offsets.problem import Buffer
 from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.size_rule import SizeRule
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
 
 _SHARING = ("shared", "unique")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -14,6 +13,7 @@ from onnxtile.query.match import Matcher, MatchFailure, to_anyone
 from onnxtile.query.program import Check, Follow, Goto, Grown, Program, Stop
 from onnxtile.query.syntax import PRODUCER, Edge, Node, Query, Span
 from onnxtile.query.tests import why_not
+from onnxtile.system.dataclass import dataclass
 
 _LISTED = 3
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -41,6 +41,7 @@ from onnxtile.query.program import (
 from onnxtile.query.syntax import ANY_NODE, PRODUCER, Edge, Node
 from onnxtile.query.tests import LateShapes, TestContext, Unchanged, holds
 from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import QueryError
 
 # The backtracking machine that runs a program at one root.

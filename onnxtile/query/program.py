@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from onnxtile.query.syntax import (
@@ -28,6 +28,7 @@ from onnxtile.query.syntax import (
     names_in,
     nodes_of,
 )
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import QueryError, unknown
 
 # Clauses read from their far end, for clauses whose anchor is there: `Relu->Add#1` is `Add#1<-Relu`.

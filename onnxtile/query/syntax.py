@@ -6,9 +6,10 @@ The language is Eclipse Aidge's graph query language (https://eclipse.dev/aidge,
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
+
+from onnxtile.system.dataclass import dataclass
 
 Span: TypeAlias = tuple[int, int]
 """A half-open range of characters of the query's text, counted from 0."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import prod
 from typing import Any, TypeAlias
@@ -37,6 +36,7 @@ from onnxtile.query.syntax import (
     Text,
 )
 from onnxtile.shapes.resolve import Shapes, resolve
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, QueryError
 from onnxtile.system.runtime import Array
 

@@ -6,7 +6,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, chain, count
 from math import prod
 from string import Template
@@ -15,6 +14,7 @@ from typing import Any
 from onnxtile.report.format import PlanJson
 from onnxtile.report.layout import BufferJson, rows_with_bodies, runs
 from onnxtile.report.words import is_kept
+from onnxtile.system.dataclass import dataclass
 
 # Parts of C sources: comments, texts, numbers and lists.
 
@@ -216,8 +216,10 @@ def run_table(plan: PlanJson) -> RunTable:
     )
     listed = (plan.get("movement") or {}).get("copies", ())
     copies = tuple(
-        TableCopy(index[one["source"]], index[one["result"]], one["bytes"], one["step"], *(one[key] for key in _WINDOW))
-        for one in listed
+        TableCopy(
+            index[copy["source"]], index[copy["result"]], copy["bytes"], copy["step"], *(copy[key] for key in _WINDOW)
+        )
+        for copy in listed
     )
     return RunTable(tuple(values), len(rows), nodes, inputs, outputs, states, copies)
 
@@ -400,8 +402,8 @@ def _row(value: TableValue, number: int, names: Sequence[str], blocks: Mapping[s
     rank = -1 if value.shape is None else len(value.shape)
     types = f"{prefix}_TYPE_{TYPES[_type(value)] or 'NONE'}, {prefix}_KIND_{KINDS[kind].upper()}, {rank}"
     sizes, strides = (", ".join(f"{one}u" for one in axes or (0,)) for axes in (value.shape, value.strides))
-    place = f"{where}, {value.first}u, {value.last}u, {block}, {alias}"
-    return f"{{{literal(value.name)}, {place}, {types}, {{{sizes}}}, {{{strides}}}}}"
+    address = f"{where}, {value.first}u, {value.last}u, {block}, {alias}"
+    return f"{{{literal(value.name)}, {address}, {types}, {{{sizes}}}, {{{strides}}}}}"
 
 
 def _bytes(value: TableValue) -> int:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from onnxtile.report.format import PlanJson
 from onnxtile.report.layout import BufferJson
+from onnxtile.system.dataclass import dataclass
 
 # The colours of pictures, light enough for black letters on them.
 #

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from math import ceil, floor, log2
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from onnxtile.report.table import ResultJson
 from onnxtile.report.tables import COLUMNS, curve_rows
 from onnxtile.report.web_page import as_text, figures, filled, in_script
 from onnxtile.report.words import readable, unit_of
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.text import as_csv, as_json
 
 KIB = 1024

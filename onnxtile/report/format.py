@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +13,7 @@ import pydantic
 
 from onnxtile.declare.plan_document import Arena, PlannedBuffer, PlanRow, first_fault
 from onnxtile.model.modules import ModulePath
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError, about_options
 from onnxtile.system.files import require_readable
 from onnxtile.system.registry import discover
@@ -151,11 +151,11 @@ class Emission:
 
     def content(self, plan: PlanJson) -> dict[Path, bytes]:
         """Return the content of each file."""
-        found: dict[Path, bytes] = {}
+        files: dict[Path, bytes] = {}
         for path, form in self.files.items():
             options = RenderOptions(form.title(path), before=self.before, own_scales=self.own_scales)
-            found |= form.contents(plan, path, options)
-        return found
+            files |= form.contents(plan, path, options)
+        return files
 
 
 # A plan read back from its JSON, with a check of the fields that a picture needs. Any other field may be there.
@@ -183,16 +183,16 @@ class _DrawnGraph:
                 yield f"{where}{name} and schedule have different lengths"
         if not all(0 <= step <= _LARGEST for step in self.steps or ()):
             yield f"{where}steps: no numbers from 0 to 2^53"
-        for place, row in enumerate(self.buffers):
-            yield from _too_large(row, ("offset", "size", "first", "last"), f"{where}buffers.{place}")
+        for index, row in enumerate(self.buffers):
+            yield from _too_large(row, ("offset", "size", "first", "last"), f"{where}buffers.{index}")
             for part in row.parts or ():
-                yield from _too_large(part, ("start", "size", "first", "last"), f"{where}buffers.{place}.parts")
+                yield from _too_large(part, ("start", "size", "first", "last"), f"{where}buffers.{index}.parts")
             if row.last < row.first:
-                yield f"{where}buffers.{place}: the last step of its life is before the first"
-        for place, body in enumerate(self.bodies or ()):
+                yield f"{where}buffers.{index}: the last step of its life is before the first"
+        for index, body in enumerate(self.bodies or ()):
             if body.node not in nodes:
                 yield f"{where}a body belongs to the node {body.node!r}, which is not in the schedule"
-            yield from body.faults(f"{where}bodies.{place}.")
+            yield from body.faults(f"{where}bodies.{index}.")
 
 
 def _too_large(row: PlanRow, names: Iterable[str], where: str) -> Iterator[str]:
@@ -215,8 +215,8 @@ class _DrawnPlan(_DrawnGraph):
     def faults(self, where: str = "") -> Iterator[str]:
         """Yield what no picture can show of the graph, then of the arenas."""
         yield from super().faults(where)
-        for place, arena in enumerate(self.arenas):
-            yield from _too_large(arena, ("size", "capacity"), f"arenas.{place}")
+        for index, arena in enumerate(self.arenas):
+            yield from _too_large(arena, ("size", "capacity"), f"arenas.{index}")
 
 
 def read_plan(path: Path) -> PlanJson:
@@ -224,7 +224,7 @@ def read_plan(path: Path) -> PlanJson:
     require_readable(path, UsageError, hint=_HINT)
     try:
         text = path.read_bytes()
-        found: Any = json.loads(text)
+        parsed: Any = json.loads(text)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}", hint=_HINT) from error
     except (ValueError, RecursionError) as error:
@@ -236,5 +236,5 @@ def read_plan(path: Path) -> PlanJson:
         fault = first_fault(error)
     if fault is not None:
         raise UsageError(f"{path} is no plan: {fault}", hint=_HINT)
-    plan: PlanJson = found
+    plan: PlanJson = parsed
     return plan

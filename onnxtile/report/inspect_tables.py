@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -24,6 +24,7 @@ from onnxtile.report.table import (
     table_of,
 )
 from onnxtile.report.words import in_words
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.text import alike, as_csv, without_numbers
 
 _ROWS = 20
@@ -234,7 +235,7 @@ def _subtree(modules: Sequence[ResultJson]) -> _Subtree:
             inside.append(built.pop())
         merged = tuple(_merged(inside))
         sums = tuple(value for key, value in module.items() if key not in {"module", "path", "depth"})
-        key = sums, tuple((one.names, one.figures) for one in merged)
+        key = sums, tuple((child.names, child.figures) for child in merged)
         names = tuple(module["path"][-1:]) or ("model",)
         built.append(_Subtree(module, names, merged, figures.setdefault(key, len(figures))))
     return built[0]
@@ -242,22 +243,22 @@ def _subtree(modules: Sequence[ResultJson]) -> _Subtree:
 
 def _merged(siblings: Iterable[_Subtree]) -> Iterator[_Subtree]:
     """Yield `siblings`, equal neighbours whose names differ in numbers only as one."""
-    for _, group in groupby(siblings, key=lambda one: (one.figures, without_numbers(one.names[0]))):
+    for _, group in groupby(siblings, key=lambda sibling: (sibling.figures, without_numbers(sibling.names[0]))):
         same = list(group)
-        yield replace(same[0], names=tuple(name for one in same for name in one.names))
+        yield replace(same[0], names=tuple(name for sibling in same for name in sibling.names))
 
 
 def _tree_rows(tree: _Subtree) -> Iterator[ResultJson]:
     """Yield a row for each module of `tree`, indented by its depth, with its count."""
     todo = [tree]
     while todo:
-        one = todo.pop()
+        subtree = todo.pop()
         yield {
-            **one.module,
-            "shown": "  " * one.module["depth"] + alike(one.names)[0],
-            "count": len(one.names),
+            **subtree.module,
+            "shown": "  " * subtree.module["depth"] + alike(subtree.names)[0],
+            "count": len(subtree.names),
         }
-        todo += reversed(one.inside)
+        todo += reversed(subtree.inside)
 
 
 def _summed(key: str, missing: str, module: ResultJson) -> object:

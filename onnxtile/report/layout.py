@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from itertools import accumulate, pairwise, repeat
 from operator import add
@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from onnxtile.kernels.liveness import LivePart, rounded
 from onnxtile.model.modules import ModulePath, dotted, module_path, shared_path
 from onnxtile.report.format import PlanJson, RenderOptions
+from onnxtile.system.dataclass import dataclass
 
 BufferJson: TypeAlias = Mapping[str, Any]
 """A buffer of the plan."""

@@ -258,19 +258,19 @@ def open_sizes(result: ResultJson) -> Iterator[tuple[str, object]]:
 
 def _largest(result: ResultJson) -> Iterator[tuple[str, object]]:
     """Yield the rows of the largest size of a dimension that fits, and of the next one, which does not."""
-    found = result.get("largest")
-    if found is None:
+    largest = result.get("largest")
+    if largest is None:
         return
-    name, needed, refused = found["dimension"], found["needed"], found["refused"]
-    yield f"largest {name}", f"{found['size']:,}"
+    name, needed, refused = largest["dimension"], largest["needed"], largest["refused"]
+    yield f"largest {name}", f"{largest['size']:,}"
     parts = " + ".join(f"{part} {needed[part]:,}" for part in ("weights", "state", "arena"))
-    yield f"bytes at {name}={found['size']}", f"{parts} = {needed['total']:,} of {found['capacity']:,}"
+    yield f"bytes at {name}={largest['size']}", f"{parts} = {needed['total']:,} of {largest['capacity']:,}"
     if refused is None:
         yield f"next {name}", "none: the range ends here"
     else:
         yield f"refused at {name}={refused['size']}", f"at least {refused['total']:,} bytes"
-    if found["apart"]:
-        yield "inputs and outputs apart", f"{found['apart']:,} bytes outside the arena, not counted"
+    if largest["apart"]:
+        yield "inputs and outputs apart", f"{largest['apart']:,} bytes outside the arena, not counted"
     if any(not is_kept(state) for state in result.get("states") or ()):
         yield "states", "not kept in place: --state found counts each once"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -230,7 +229,7 @@ def for_explain(result: ResultJson) -> list[Table | Text]:
 
     Of these, the nearest come first, and last those of variants that need an operator which the model lacks.
     """
-    missing = {one["variant"]: ", ".join(one["missing"]) for one in result["beginnings"] if one["missing"]}
+    missing = {start["variant"]: ", ".join(start["missing"]) for start in result["beginnings"] if start["missing"]}
     shown = sorted(result["reasons"], key=lambda reason: reason["variant"] in missing)[:_REASONS]
     parts: list[Table | Text] = [line(f"{result['pattern']}: {len(result['matches'])} matches, {_fates(result)}")]
     if result["earlier"]:
@@ -249,10 +248,10 @@ def for_explain(result: ResultJson) -> list[Table | Text]:
 
 
 def _by_value(names: Mapping[int, str]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    by_value: dict[str, list[int]] = {}
     for number, name in names.items():
-        found.setdefault(name, []).append(number)
-    return found
+        by_value.setdefault(name, []).append(number)
+    return by_value
 
 
 def _lacking(variants: Sequence[int], operators: str) -> str:
@@ -283,9 +282,6 @@ def _counts(nodes: Mapping[str, int], none: str = "none") -> str:
 
 _NAMES = 3
 """Names of nodes that are left as they are for one reason; --json has them all."""
-
-_OPEN_AXIS = re.compile(r"^axis \d+ of '.*' has the size ('.*': bind it with )")
-"""The reason of a node that is left since a size is open; those of all nodes with one size are one row."""
 
 _TILED: dict[str, Shown] = {
     **{"operator": "op", "M": "m", "K": "k", "N": "n"},
@@ -342,7 +338,9 @@ def _skipped(skipped: Iterable[ResultJson]) -> list[Table | Text]:
     """Return the nodes that are left as they are, grouped by reason, the most common first."""
     groups: dict[str, list[str]] = {}
     for node in skipped:
-        groups.setdefault(_OPEN_AXIS.sub(r"a size is \1", node["reason"]), []).append(node["node"])
+        # Nodes that wait for one size differ in the tensor only.
+        reason = f"a size is open: bind it with {node['bind']}" if node["bind"] else node["reason"]
+        groups.setdefault(reason, []).append(node["node"])
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
     rows = [(len(names), reason, some_of(names, _NAMES)) for reason, names in ordered]
     return [table("left as they are", ("nodes", "reason", "which"), rows)] if rows else []

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from onnxtile.report.format import PlanJson
+from onnxtile.system.dataclass import dataclass
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 

@@ -8,7 +8,7 @@ onnxruntime does not infer is open.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import TypeAlias
 
@@ -20,6 +20,7 @@ from onnx import helper, numpy_helper
 from onnxtile.model.known import NOTHING, Dims, Known
 from onnxtile.model.opset import Opsets
 from onnxtile.model.topology import all_nodes, has_body
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
 from onnxtile.system.runtime import Array, contrib_schemas, inferred_results
 

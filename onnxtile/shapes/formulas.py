@@ -6,7 +6,6 @@ onnx's own inference carries numbers and names. It says nothing of a sum or a qu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import onnx_ir as ir
@@ -15,6 +14,7 @@ from onnxtile.model.formula import SizeFormula, SizeRanges, exact_quotient, extr
 from onnxtile.operators.node_view import NotApplicable
 from onnxtile.operators.reads import SlidingAxis, broadcast, kernel_axes, same_place
 from onnxtile.operators.table import movement_of, operator_of
+from onnxtile.system.dataclass import dataclass
 
 SizeFormulas: TypeAlias = tuple[SizeFormula, ...]
 """The sizes of a tensor, or the elements of a short list of sizes."""

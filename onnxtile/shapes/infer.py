@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from itertools import chain, count
 
 import numpy as np
@@ -18,6 +17,7 @@ from onnxtile.model.topology import all_nodes, main_graphs, tensors_of
 from onnxtile.model.validity import skeleton
 from onnxtile.shapes.contributed import contributed_operators
 from onnxtile.shapes.propagation import known_of, named_sizes, say_default
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
 
 

@@ -12,7 +12,7 @@ import re
 import shlex
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, TypeAlias, cast
 
@@ -28,6 +28,7 @@ from onnxtile.operators.takes import Sizes
 from onnxtile.shapes.bodies import data_dependent
 from onnxtile.shapes.infer import inferred_by_onnx, readable, values
 from onnxtile.shapes.propagation import Propagation, named_sizes
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelWarning, NoKernel, UsageError
 from onnxtile.system.process import collector_paused, cycles_freed
 
@@ -96,7 +97,7 @@ Formulas: TypeAlias = Mapping[ir.Value, tuple[SizeFormula, ...]]
 """The sizes of values, as formulas of the symbols that have ranges."""
 
 
-# Bounds for shapes that depend on the data: `--bound NAME=N` says how large a dimension may become.
+# Bounds for shapes that depend on the data: `--dim NAME=:N` says how large a dimension may become.
 
 _LISTED = 8
 
@@ -158,7 +159,7 @@ def _places(name: str, named: Mapping[str, list[tuple[ir.Value, int]]], model: i
         raise UsageError(f"invalid bound {name!r}: all its dimensions are static, or its rank is not known")
     near = difflib.get_close_matches(name, named, n=1)
     listed = ", ".join(list(named)[:_LISTED])
-    others = f"those that depend on the data are {listed}" if named else "every size is known, leave --bound out"
+    others = f"those that depend on the data are {listed}" if named else "every size is known, leave it out"
     hint = f"did you mean {near[0]!r}?" if near else others
     raise UsageError(f"invalid bound {name!r}: no open dimension, value or node has this name", hint=hint)
 

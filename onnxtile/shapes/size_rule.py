@@ -11,11 +11,11 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, UsageError
 
 _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+
+from onnxtile.system.dataclass import dataclass
 
 # Text that a model or a user gave, as a terminal may show it: nothing in it moves the cursor, and no line is without end.
 

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, Thread
 
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import OverLimit, UsageError
 from onnxtile.system.posix import data_bytes, data_limit, set_data_limit
 
@@ -42,11 +42,9 @@ class RunLimits:
 
     def __post_init__(self) -> None:
         if self.seconds is not None and not 0 < self.seconds <= _MOST_SECONDS:
-            raise UsageError(
-                f"--run-seconds {self.seconds:g} is no limit", hint=f"it is above 0, up to {_MOST_SECONDS:g}"
-            )
+            raise UsageError(f"{self.seconds:g} s is no limit of a run", hint=f"it is above 0, up to {_MOST_SECONDS:g}")
         if self.memory is not None and not 0 < self.memory <= _MOST_BYTES:
-            raise UsageError("--run-memory is no limit", hint="write 4GiB, for example")
+            raise UsageError(f"{self.memory} bytes are no limit of a run", hint="it is above 0, up to 2^60")
 
     def or_else(self, other: RunLimits) -> RunLimits:
         """Return these limits, and those of `other` where these say nothing."""
@@ -54,6 +52,16 @@ class RunLimits:
             other.seconds if self.seconds is None else self.seconds,
             other.memory if self.memory is None else self.memory,
         )
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Hold the runs inside the block to these limits, and to those around it where these say nothing. Raises OverLimit."""
+        if self == RunLimits():
+            yield
+            return
+        around = _CURRENT.get()
+        with (self if around is None else self.or_else(around)).held():
+            yield
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -71,7 +79,7 @@ class RunLimits:
 def too_much_memory() -> OverLimit:
     """Return the error of work that asked for more memory than it may have."""
     return OverLimit(
-        "this takes more memory than there is, or than --run-memory allows",
+        "this takes more memory than there is, or than --runs allows",
         hint="smaller --dim or --shape, or --no-verify, take less",
     )
 
@@ -141,7 +149,9 @@ class Clock:
 
 def too_long(seconds: float) -> OverLimit:
     """Return the error of a run that was stopped after so many `seconds`."""
-    return OverLimit(f"a run of the model was stopped after {seconds:g} s", hint="--run-seconds allows more")
+    return OverLimit(
+        f"a run of the model was stopped after {seconds:g} s", hint="allow more by --runs, as in --runs 3600s"
+    )
 
 
 def stop_runs() -> None:

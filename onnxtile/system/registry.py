@@ -12,12 +12,12 @@ import importlib.util
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import OnnxtileError
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ import mmap
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, NoKernel
 from onnxtile.system.limits import Watch, seconds_of_a_run, too_much_memory
 from onnxtile.system.process import is_silenced

@@ -45,6 +45,16 @@ def bytes_of(text: str) -> int | None:
     return None if number is None or number * unit % parts else number * unit // parts
 
 
+def seconds_of(text: str) -> float | None:
+    """Return the seconds that "5s", "200ms" or "2min" mean; None for other texts.
+
+    >>> seconds_of("200ms")
+    0.2
+    """
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*(s|ms|min)", text.strip())
+    return None if match is None else float(match[1]) * {"s": 1.0, "ms": 0.001, "min": 60.0}[match[2]]
+
+
 _DIGIT_RUN = re.compile(r"[0-9]+")
 _DIGITS_OF_A_RUN = 10
 """Digits of a longer number are no count of layers."""

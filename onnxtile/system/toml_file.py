@@ -6,12 +6,13 @@ import difflib
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pydantic
 
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import OnnxtileError
 from onnxtile.system.files import require_readable
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from math import prod
 from typing import ClassVar
@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnxtile.model.graph_writer import GridPlace, label
 from onnxtile.operators.node_view import KnownConstants
 from onnxtile.operators.reads import InputWindow
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 from onnxtile.tiling.contraction import PackedFactor, TensorOperand, as_scalar, normal_range
 from onnxtile.tiling.grid import Axis, Cutting, is_contiguous

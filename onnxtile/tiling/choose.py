@@ -8,7 +8,7 @@ product. Tiles of several whole groups are searched beside tiles of one group.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import product
 from math import isqrt, lcm, prod
@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.operators.node_view import NotApplicable
+from onnxtile.operators.node_view import NotApplicable, ReasonCode
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible
 from onnxtile.tiling.contraction import FLOATS, WITHIN, Contraction, TensorOperand, TilingFacts
 from onnxtile.tiling.grid import ORDERS, TileGrid, Workload, bias_bytes
@@ -195,8 +196,11 @@ def _require_asked(contraction: Contraction, limits: Limits, operator: str) -> N
         for size, bound in zip(sizes, limits.bounds, strict=True)
     )
     if within and not limits.asks_for_choice:
-        raise NotApplicable(WITHIN)
-    raise NotApplicable(f"convolutions are cut only on request: --conv, or [operator.{operator}] in the limits file")
+        raise NotApplicable(WITHIN, ReasonCode.WITHIN_LIMITS)
+    raise NotApplicable(
+        f"convolutions are cut only on request: --conv, or [operator.{operator}] in the limits file",
+        ReasonCode.NOT_REQUESTED,
+    )
 
 
 def _require_window_limits(limits: Limits, operator: str) -> None:
@@ -216,7 +220,8 @@ def _require_dtypes(factors: Iterable[TensorOperand], limits: Limits) -> None:
         name = np.dtype(operand.dtype.numpy()).name
         if limits.dtypes is not None and name not in limits.dtypes:
             raise NotApplicable(
-                f"the limits are for {', '.join(sorted(limits.dtypes))}, and {operand.value.name!r} is {name}"
+                f"the limits are for {', '.join(sorted(limits.dtypes))}, and {operand.value.name!r} is {name}",
+                ReasonCode.ELEMENT_TYPE,
             )
 
 
@@ -225,7 +230,7 @@ def _require_batch(contraction: Contraction, facts: TilingFacts) -> None:
     for operand, batch in zip((contraction.left, contraction.right), contraction.batches, strict=False):
         for axis, size in enumerate(batch):
             if not isinstance(size, int):
-                raise NotApplicable(facts.unknown(operand.value, axis))
+                raise facts.unknown(operand.value, axis)
 
 
 def _require_known(contraction: Contraction, limits: Limits, facts: TilingFacts) -> None:
@@ -236,16 +241,14 @@ def _require_known(contraction: Contraction, limits: Limits, facts: TilingFacts)
     for axis, sliding, is_cut in zip(contraction.left_axes, contraction.sliding, cut, strict=True):
         # Where one axis is cut, the window of a tile says where it lies along the other, too.
         if any(cut) and axis is not None and not sliding.is_known:
-            raise NotApplicable(facts.unknown(left.value, axis))
+            raise facts.unknown(left.value, axis)
         if is_cut and limits.asks_for_choice:
             sliding.require_reachable()
     if limits.needs_size(1) and not isinstance(contraction.channels, int):
         positions = [(left.value, left.stored_axis(1)), (right.value, right.stored_axis(0))]
-        raise NotApplicable(
-            facts.unknown(*next((position for position in positions if facts.can_bind(*position)), positions[0]))
-        )
+        raise facts.unknown(*next((position for position in positions if facts.can_bind(*position)), positions[0]))
     if limits.needs_size(2) and not isinstance(contraction.filters, int):
-        raise NotApplicable(facts.unknown(right.value, right.stored_axis(1)))
+        raise facts.unknown(right.value, right.stored_axis(1))
 
 
 def require_fillable(contraction: Contraction, filled: tuple[bool, bool, bool], facts: TilingFacts) -> None:
@@ -260,7 +263,8 @@ def require_fillable(contraction: Contraction, filled: tuple[bool, bool, bool], 
             raise NotApplicable(f"the vector {operand.value.name!r} cannot be filled up to a matrix")
         if fills and not operand.constant and operand.dtype not in FLOATS and facts.opset < 11:
             raise NotApplicable(
-                f"opset {facts.opset} cannot fill up {operand.value.name!r}, which is not a float: raise the model to 11"
+                f"opset {facts.opset} cannot fill up {operand.value.name!r}, which is not a float: raise the model to 11",
+                ReasonCode.OPSET,
             )
     if not k or a.zero is None:
         return
@@ -309,7 +313,9 @@ class Candidate:
         contraction, choice = self.contraction, self.choices[taken]
         grid = self.grid_of(choice)
         if not grid.is_cut:
-            return SkippedNode(self.name, WITHIN, (contraction.m, contraction.k, contraction.n))
+            return SkippedNode(
+                self.name, WITHIN, ReasonCode.WITHIN_LIMITS, (contraction.m, contraction.k, contraction.n)
+            )
         chosen = None
         if self.searched:
             chosen = Chosen(choice, self.lower_bound, trade(self.choices, taken), self.levels_of(choice))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 from typing import Protocol, TypeAlias
 
@@ -18,8 +18,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.model.binding import Unbound, binding
-from onnxtile.operators.node_view import KnownConstants, NotApplicable
+from onnxtile.operators.node_view import KnownConstants, NotApplicable, ReasonCode
 from onnxtile.operators.reads import AxisSize, SlidingAxis, TensorDims
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
 # Element types of factors and sums, and the numbers that they hold.
@@ -427,7 +428,9 @@ class TilingFacts:
         """Return the dimensions of `value`; a symbol only where all its words can be bound. Raises NotApplicable for an unknown rank."""
         dims = self.shapes.dims(value)
         if dims is None:
-            raise NotApplicable(self.unbound.once_bound(f"the shape of {value.name!r} is not known"))
+            raise NotApplicable(
+                self.unbound.once_bound(f"the shape of {value.name!r} is not known"), ReasonCode.UNKNOWN_SIZE
+            )
         return tuple(self._dim(dim) for dim in dims)
 
     def known_dims(self, value: ir.Value) -> tuple[int, ...]:
@@ -435,16 +438,19 @@ class TilingFacts:
         dims = self.dims(value)
         sizes = tuple(dim for dim in dims if isinstance(dim, int))
         if len(sizes) < len(dims):
-            raise NotApplicable(self.unknown(value, next(i for i, dim in enumerate(dims) if not isinstance(dim, int))))
+            raise self.unknown(value, next(i for i, dim in enumerate(dims) if not isinstance(dim, int)))
         return sizes
 
-    def unknown(self, value: ir.Value, axis: int) -> str:
-        """Return why `axis` of `value`, whose size is not known, cannot be cut, and the dimension to bind."""
+    def unknown(self, value: ir.Value, axis: int) -> NotApplicable:
+        """Return why `axis` of `value`, whose size is not known, cannot be cut, with the dimension to bind."""
         dim = (self.shapes.dims(value) or ())[axis]
         bindable = self.unbound.bindable(dim)
         if bindable:
-            return f"axis {axis} of {value.name!r} has the size {dim!r}: bind it with {binding(bindable)}"
-        return self.unbound.once_bound(f"the size of axis {axis} of {value.name!r} is not known")
+            bind = binding(bindable)
+            reason = f"axis {axis} of {value.name!r} has the size {dim!r}: bind it with {bind}"
+            return NotApplicable(reason, ReasonCode.UNKNOWN_SIZE, bind=bind)
+        reason = self.unbound.once_bound(f"the size of axis {axis} of {value.name!r} is not known")
+        return NotApplicable(reason, ReasonCode.UNKNOWN_SIZE)
 
     def can_bind(self, value: ir.Value, axis: int) -> bool:
         """Return whether symbols of the model's inputs decide `axis` of `value`."""
@@ -463,9 +469,11 @@ class TilingFacts:
         """Return the element type of `value`. Raises NotApplicable where it is unknown or `operator` does not take it."""
         dtype = self.shapes.dtype(value)
         if dtype is None:
-            raise NotApplicable(f"the element type of {value.name!r} is not known")
+            raise NotApplicable(f"the element type of {value.name!r} is not known", ReasonCode.UNKNOWN_SIZE)
         if dtype not in taken:
-            raise NotApplicable(f"{operator} does not take the element type {dtype.name.lower()}")
+            raise NotApplicable(
+                f"{operator} does not take the element type {dtype.name.lower()}", ReasonCode.ELEMENT_TYPE
+            )
         return dtype
 
     def operand(self, value: ir.Value, dtype: ir.DataType, axes: Axes, *, transposed: bool = False) -> TensorOperand:
@@ -477,7 +485,9 @@ class TilingFacts:
     def require_dtype(self, value: ir.Value, dtype: ir.DataType) -> None:
         """Raise NotApplicable where `value` is known to have another element type than `dtype`."""
         if self.shapes.dtype(value) not in {None, dtype}:
-            raise NotApplicable(f"{value.name!r} has another element type than {dtype.name.lower()}")
+            raise NotApplicable(
+                f"{value.name!r} has another element type than {dtype.name.lower()}", ReasonCode.ELEMENT_TYPE
+            )
 
 
 class Tileable(ABC):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import lcm
 
 import numpy as np
@@ -19,7 +18,8 @@ from onnxtile.model import keys
 from onnxtile.model.constants import prune
 from onnxtile.model.graph_writer import Names
 from onnxtile.model.modules import module_note, module_path
-from onnxtile.operators.node_view import MICROSOFT, KnownConstants, NotApplicable
+from onnxtile.operators.node_view import MICROSOFT, KnownConstants, NotApplicable, ReasonCode
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible
 from onnxtile.system.runtime import Array
 from onnxtile.tiling.contraction import TilingFacts, given_input, required_input
@@ -86,14 +86,14 @@ def find_experts(
         name = names.of(node)
         try:
             if name in options.skip:
-                raise NotApplicable("left out on request")
+                raise NotApplicable("left out on request", ReasonCode.NOT_REQUESTED)
             sites.append(_site(node, name, limits.of_operator(node.op_type), facts))
         except NotApplicable as reason:
-            sites.append(SkippedNode(name, str(reason)))
+            sites.append(SkippedNode.because(name, reason))
         except Infeasible as error:
             if options.strict:
                 raise
-            sites.append(SkippedNode(name, f"{error.message} ({error.hint})", over_limits=True))
+            sites.append(SkippedNode(name, f"{error.message} ({error.hint})", ReasonCode.OVER_LIMITS))
     return [site for site in sites if isinstance(site, SkippedNode) or site.tiles > 1]
 
 
@@ -101,7 +101,7 @@ def _site(node: ir.Node, name: str, limits: Limits, facts: TilingFacts) -> Exper
     """Return the cuts of `node`. Raises NotApplicable and Infeasible."""
     slots = _OPERANDS[node.op_type]
     if facts.dtype(required_input(node, 0), node.op_type) != ir.DataType.FLOAT:
-        raise NotApplicable(f"{node.op_type} is cut for float32 only")
+        raise NotApplicable(f"{node.op_type} is cut for float32 only", ReasonCode.ELEMENT_TYPE)
     if any(given_input(node, slot) is not None for slot in slots.unknown):
         raise NotApplicable("it has zero points, weights of its own for routing, or further scales")
     if node.attributes.get_string("quant_type", "int") != "int" or node.attributes.get_int("weights_prepacked", 0) > 0:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -13,11 +12,12 @@ import onnx_ir as ir
 from onnxtile.model import keys
 from onnxtile.model.constants import constant_array
 from onnxtile.model.topology import all_nodes, called_functions, nodes_in
-from onnxtile.operators.node_view import KnownConstants, NotApplicable
+from onnxtile.operators.node_view import KnownConstants, NotApplicable, ReasonCode
 from onnxtile.operators.reads import TensorDims
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.propagation import Propagation
 from onnxtile.shapes.resolve import Shapes, resolve
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
 from onnxtile.system.runtime import Array
 from onnxtile.tiling.contraction import ShapeTable
@@ -47,7 +47,7 @@ class FunctionTable:
         self._model = model
         self._shapes = shapes
         self._constants = constants
-        self._known: dict[ir.OperatorIdentifier, FunctionShapes | str] = {}
+        self._known: dict[ir.OperatorIdentifier, FunctionShapes | NotApplicable] = {}
         self._callers: dict[ir.Value, ir.OperatorIdentifier] = {}
         # A dict stands for a set that keeps its order: a call is taken out in constant time.
         self._calls: dict[ir.OperatorIdentifier, dict[ir.Node, None]] = defaultdict(dict)
@@ -85,10 +85,11 @@ class FunctionTable:
             try:
                 self._known[key] = self._infer(function)
             except NotApplicable as reason:
-                self._known[key] = str(reason)
+                self._known[key] = reason
         body = self._known[key]
-        if isinstance(body, str):
-            raise NotApplicable(f"it is inside the local function {function.domain}::{function.name}, {body}")
+        if isinstance(body, NotApplicable):
+            inside = f"it is inside the local function {function.domain}::{function.name}"
+            raise NotApplicable(f"{inside}, {body}", body.code)
         return body
 
     def _register(self, function: ir.Function) -> None:
@@ -160,7 +161,7 @@ def _inferred(
     held = {value: array for value, array in zip(function.inputs, given, strict=True) if array is not None}
     for value, fact in zip(list(copy.inputs), signature, strict=True):
         if fact is None or fact[0] is None:
-            raise NotApplicable(f"of whose input {value.name!r} nothing is known")
+            raise NotApplicable(f"of whose input {value.name!r} nothing is known", ReasonCode.UNKNOWN_SIZE)
         value.type = ir.TensorType(fact[0])
         value.shape = None if fact[1] is None else ir.Shape(fact[1])
     for value, array in held.items():
@@ -182,7 +183,7 @@ def _resolved(shell: ir.Model) -> Shapes:
     try:
         return resolve(shell)
     except ModelError as error:
-        raise NotApplicable(f"whose shapes cannot be inferred: {error.message}") from None
+        raise NotApplicable(f"whose shapes cannot be inferred: {error.message}", ReasonCode.UNKNOWN_SIZE) from None
 
 
 def _values(function: ir.Function) -> Iterator[ir.Value]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import prod, sqrt
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from onnxtile.operators.reads import AxisSize, SlidingAxis, TensorDims
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible
 from onnxtile.tiling.contraction import Contraction, TensorOperand
 from onnxtile.tiling.limits import AxisBounds

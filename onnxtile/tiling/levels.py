@@ -9,13 +9,13 @@ visit of a block reads no partial sum; each later one does, also of those that a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from onnxtile.system.dataclass import dataclass
 from onnxtile.tiling.grid import ORDERS, TileGrid, Workload, elements_read, ends_of, loads
 from onnxtile.tiling.result import SLACK, TileChoice, TileLevel
 

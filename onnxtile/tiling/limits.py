@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from math import gcd, lcm
 from pathlib import Path
@@ -13,6 +13,7 @@ import pydantic
 
 from onnxtile.declare.target import TargetFigures
 from onnxtile.declare.values import read_rate, read_speed
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import OnnxtileError, UsageError
 from onnxtile.system.registry import data_folder, discover
 from onnxtile.system.text import MOST_RUNS, bytes_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
@@ -15,7 +15,9 @@ import onnx_ir as ir
 
 from onnxtile.declare.verb import JsonFields
 from onnxtile.model.stream import Written
+from onnxtile.operators.node_view import NotApplicable, ReasonCode
 from onnxtile.operators.reads import AxisSize
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible
 from onnxtile.tiling.contraction import Contraction
 from onnxtile.tiling.grid import ORDERS, TileGrid
@@ -249,20 +251,34 @@ class TiledExperts(JsonFields):
 
 @dataclass(frozen=True)
 class SkippedNode:
-    """A node of a tileable operator that was left as it is, and why.
+    """A node of a tileable operator that was left as it was, and why: a sentence, and its code.
 
-    `sizes` are M, K and N where the node could be stated as a contraction. `over_limits` says that no tile of it meets the limits.
+    `sizes` are M, K and N in elements where the node could be stated as a contraction. `bind` has the options that give a missing size.
     """
 
     node: str
     reason: str
+    code: ReasonCode
     sizes: tuple[AxisSize, AxisSize, AxisSize] | None = None
-    over_limits: bool = False
+    bind: str = ""
+
+    @classmethod
+    def because(
+        cls, node: str, reason: NotApplicable, sizes: tuple[AxisSize, AxisSize, AxisSize] | None = None
+    ) -> SkippedNode:
+        """Return the node that is left because no rule applies to it."""
+        return cls(node, str(reason), reason.code, sizes, reason.bind)
+
+    @property
+    def over_limits(self) -> bool:
+        """Whether no tile of the node meets the limits."""
+        return self.code is ReasonCode.OVER_LIMITS
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the node, the reason, its sizes and whether it exceeds the limits, ready for JSON."""
+        """Return the node, the reason, its code, what to bind, the sizes and whether it exceeds the limits, ready for JSON."""
         m, k, n = self.sizes or (None, None, None)
-        return {"node": self.node, "reason": self.reason, "m": m, "k": k, "n": n, "over_limits": self.over_limits}
+        reason = {"reason": self.reason, "code": str(self.code), "bind": self.bind or None}
+        return {"node": self.node, **reason, "m": m, "k": k, "n": n, "over_limits": self.over_limits}
 
 
 class LateTiles(Protocol):

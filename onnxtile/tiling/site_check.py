@@ -11,7 +11,6 @@ n additions then rounds its total n times, which takes it about sqrt(n) units in
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from itertools import product
 from math import prod, sqrt
 from typing import Any, TypeAlias
@@ -25,6 +24,7 @@ from onnxtile.model.feeds import require_array
 from onnxtile.model.submodel import assembled, bare_node, tensor_type
 from onnxtile.operators.node_view import KnownConstants
 from onnxtile.operators.reads import SlidingAxis
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
 from onnxtile.system.progress import Progress, counted, silent
 from onnxtile.system.runtime import Array, Session

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 
 import onnx
@@ -20,10 +20,11 @@ from onnxtile.model.graph_writer import ConstantReader, Names
 from onnxtile.model.modules import dotted, module_note, module_path
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.stream import Written
-from onnxtile.operators.node_view import KnownConstants, NoConstants, NotApplicable
+from onnxtile.operators.node_view import KnownConstants, NoConstants, NotApplicable, ReasonCode
 from onnxtile.operators.reads import AxisSize
 from onnxtile.operators.row import Left
 from onnxtile.operators.table import operator_of
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible, UsageError, unknown
 from onnxtile.system.process import collector_paused
 from onnxtile.system.progress import Progress, counted, silent
@@ -180,7 +181,7 @@ class _Search:
                 continue
             reason = reason_untiled(node)
             if reason is not None:
-                yield SkippedNode(self.names.of(node), reason)
+                yield SkippedNode(self.names.of(node), reason, ReasonCode.UNSUPPORTED)
         for function in self.model.functions.values():
             for node in function.all_nodes():
                 if self.is_tileable(node):
@@ -191,18 +192,20 @@ class _Search:
         overload = f":{function.overload}" if function.overload else ""
         name = f"{function.name}{overload}/{self.names.within(node)}"
         if function.opset_imports.get("", 0) != self.facts.opset:
-            return SkippedNode(name, f"it is inside {function.domain}::{function.name}, which has another opset")
+            reason = f"it is inside {function.domain}::{function.name}, which has another opset"
+            return SkippedNode(name, reason, ReasonCode.OPSET)
         try:
             facts = replace(self.facts, shapes=self.table.shapes_of(function), constants=NoConstants(), free=none_known)
         except NotApplicable as reason:
-            return SkippedNode(name, str(reason))
+            return SkippedNode.because(name, reason)
         return self._examine(node, facts, name)
 
     def _examine(self, node: ir.Node, facts: TilingFacts, name: str) -> Candidate | SkippedNode:
         if facts.opset < FIRST_OPSET:
-            return SkippedNode(name, f"opset {facts.opset} is too old: raise the model to {FIRST_OPSET} at least")
+            reason = f"opset {facts.opset} is too old: raise the model to {FIRST_OPSET} at least"
+            return SkippedNode(name, reason, ReasonCode.OPSET)
         if name in self.options.skip:
-            return SkippedNode(name, "left out on request")
+            return SkippedNode(name, "left out on request", ReasonCode.NOT_REQUESTED)
         limits = self.limits.of_operator(node.op_type)
         sizes: tuple[AxisSize, AxisSize, AxisSize] | None = None
         try:
@@ -213,11 +216,11 @@ class _Search:
             sizes = (contraction.m, contraction.k, contraction.n)
             return examine(name, node, contraction, limits, facts, self.options.way)
         except NotApplicable as reason:
-            return SkippedNode(name, str(reason), sizes)
+            return SkippedNode.because(name, reason, sizes)
         except Infeasible as error:
             if self.options.strict:
                 raise
-            return SkippedNode(name, f"{error.message} ({error.hint})", sizes, over_limits=True)
+            return SkippedNode(name, f"{error.message} ({error.hint})", ReasonCode.OVER_LIMITS, sizes)
 
 
 def _refuse_explosion(sites: list[TileSite], options: TilingPolicy, opset: int) -> None:
@@ -365,7 +368,8 @@ def rewrite(site: TileSite, writing: Writing, originals: tuple[onnx.NodeProto, .
     """Replace the node of `site` in its graph; `originals` are the nodes as they were, where they have changed."""
     node, graph = site.node, site.node.graph
     if not isinstance(graph, ir.Graph):
-        return SkippedNode(site.name, "it was the constant operand of a tiled node only, and is gone")
+        reason = "it was the constant operand of a tiled node only, and is gone"
+        return SkippedNode(site.name, reason, ReasonCode.GONE)
     writer, result = emitted(site, writing)
     replaced = site.contraction.island or (node,)
     originals = originals or tuple(ir.to_proto(original) for original in replaced)

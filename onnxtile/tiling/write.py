@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from math import gcd, prod
 from typing import Any, TypeAlias
@@ -20,6 +20,7 @@ import onnx_ir as ir
 from onnxtile.model.graph_writer import GridPlace, label
 from onnxtile.operators.node_view import KnownConstants
 from onnxtile.operators.reads import TensorDims
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 from onnxtile.tiling.blocks import (
     BlockCache,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnxtile.model import keys
 from onnxtile.model.graph_writer import GraphWriter, GridPlace
 from onnxtile.operators.reads import TensorDims
+from onnxtile.system.dataclass import dataclass
 from onnxtile.tiling.contraction import FLOATS, Contraction, TensorOperand
 from onnxtile.tiling.grid import TensorCuts, TileGrid, Workload, is_contiguous
 from onnxtile.tiling.limits import Accumulation

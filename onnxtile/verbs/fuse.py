@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from onnxtile.common_options import ModelArgument, VerifyOptions, WatchOptions, WriteOptions
 from onnxtile.declare import values
 from onnxtile.declare.option import Choices, Option, Positional
 from onnxtile.declare.verb import Outcome, Verb
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.registry import imported
 
 if TYPE_CHECKING:

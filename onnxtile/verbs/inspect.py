@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,6 +11,7 @@ from onnxtile.common_options import InputOptions, ModelArgument, ReportOptions, 
 from onnxtile.declare import values
 from onnxtile.declare.option import WRITING, Choices, Option, Positional, names, require_within
 from onnxtile.declare.verb import Rendered, Verb, writer_of
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.registry import late
 
 ENDINGS = (".csv", ".json")

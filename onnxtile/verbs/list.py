@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from onnxtile.common_options import ReportOptions
 from onnxtile.declare import values
 from onnxtile.declare.option import Choices, Positional
 from onnxtile.declare.verb import JsonFields, Outcome, Verb, VerbResult
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import invalid
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from onnxtile.common_options import ModelArgument, ReportOptions, WatchOptions
 from onnxtile.declare import values
 from onnxtile.declare.option import Positional
 from onnxtile.declare.verb import Verb
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.registry import late
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 from onnxtile.common_options import ModelArgument, ReportOptions, Source, WatchOptions
 from onnxtile.declare import values
 from onnxtile.declare.option import WRITING, Option, Positional
 from onnxtile.declare.verb import Verb
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import invalid
 from onnxtile.system.registry import late
 

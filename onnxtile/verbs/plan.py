@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from onnxtile.common_options import (
-    BoundOptions,
     EmitOptions,
     InputOptions,
     ModelArgument,
     ReportOptions,
+    RunWords,
     TargetOptions,
     VerifyOptions,
     WatchOptions,
     WriteOptions,
+    counted_runs,
 )
 from onnxtile.declare import values
 from onnxtile.declare.layout_rules import LAYOUT, LayoutRules, LayoutTable, rules_in
 from onnxtile.declare.option import SIZES, WRITING, Choices, Option, Positional, names, require_within
 from onnxtile.declare.target import TargetFigures
 from onnxtile.declare.verb import Outcome, Rendered, Verb
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError, about_options, nearest
 from onnxtile.system.registry import imported
 from onnxtile.system.text import whole
@@ -156,7 +158,7 @@ class TfliteOptions(VerifyOptions, OffsetOptions):
 
 
 @dataclass(frozen=True)
-class CheckOptions(InputOptions, BoundOptions):
+class CheckOptions(InputOptions):
     """The options of `check_plan`."""
 
     model: ModelArgument
@@ -166,7 +168,7 @@ class CheckOptions(InputOptions, BoundOptions):
 
 
 @dataclass(frozen=True)
-class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions, TargetOptions):
+class PlanOptions(VerifyOptions, InputOptions, OffsetOptions, TargetOptions):
     """The options of `plan`."""
 
     model: ModelArgument
@@ -191,9 +193,9 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions, Targ
             main=True,
         ),
     ] = None
-    state_steps: Annotated[
-        int, Option("number of runs, one after the other, that prove kept states", "N", kind=values.RUNS)
-    ] = 64
+    runs: Annotated[
+        RunWords | None, counted_runs("runs one after the other that prove kept states", 64, state_steps="--runs 8")
+    ] = None
     largest: Annotated[
         str | None,
         Option("find the largest size of a dimension with which weights, states and arena fit", "NAME", heading=SIZES),
@@ -243,6 +245,11 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions, Targ
             choices=Choices("onnxtile.planning.schedule:orders"),
         ),
     ] = "auto"
+
+    @property
+    def state_runs(self) -> int:
+        """How many runs, one after the other, prove kept states."""
+        return self.run_count or 64
 
     @cached_property
     def rules(self) -> LayoutRules:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from onnxtile.common_options import ModelArgument, SizeOptions, TargetOptions, VerifyOptions, WriteOptions
+from onnxtile.common_options import (
+    ModelArgument,
+    RunWords,
+    SizeOptions,
+    TargetOptions,
+    VerifyOptions,
+    WriteOptions,
+    counted_runs,
+)
 from onnxtile.declare import values
 from onnxtile.declare.option import Choices, Option, narrowed
 from onnxtile.declare.verb import Verb
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import invalid, nearest
 from onnxtile.system.registry import late
 from onnxtile.system.text import bytes_of, whole
@@ -137,8 +146,7 @@ class TileOptions(VerifyOptions, SizeOptions, TargetOptions):
         ),
     ] = ()
     wrap: Annotated[bool, Option("put each tiled layer into a local function")] = False
-    runs: Annotated[int, Option("sets of random inputs for each product", "N", kind=values.RUNS)] = 1
-
+    runs: Annotated[RunWords | None, counted_runs("sets of random inputs for each product", 1)] = None
     skip: Annotated[tuple[str, ...], Option("keep this node whole", "NODE", kind=values.TEXTS, main=True)] = ()
     strict: Annotated[bool, Option("end with an error if a node cannot meet the limits", main=True)] = False
 
@@ -174,6 +182,7 @@ class TileOptions(VerifyOptions, SizeOptions, TargetOptions):
             accumulate=str(way),
             accumulate_type=kind,
             nodes_at_most=self._largest.nodes,
+            runs=self.run_count or 1,
         )
 
     @property

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import Annotated, Any, Literal
 
-from onnxtile.common_options import InputOptions, ModelArgument, ReportOptions, Source
+from onnxtile.common_options import InputOptions, ModelArgument, ReportOptions, RunWords, Source, counted_runs
 from onnxtile.declare import values
 from onnxtile.declare.option import Option, Positional
 from onnxtile.declare.verb import Verb
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.registry import late
 
 
@@ -20,7 +21,7 @@ class CompareOptions(InputOptions):
     model: ModelArgument
     other: Annotated[Source, Positional("OTHER", "the model to compare with", values.SOURCE)]
     _: KW_ONLY
-    runs: Annotated[int, Option("sets of random inputs", "N", kind=values.RUNS)] = 2
+    runs: Annotated[RunWords | None, counted_runs("sets of random inputs", 2)] = None
     seed: Annotated[int, Option("seed of the random inputs", "N", kind=values.NATURAL)] = 0
     edge: Annotated[bool, Option("also zeros, ones, large, small, negative, NaN, infinity")] = False
     tolerance: Annotated[
@@ -37,7 +38,7 @@ class VerifyCommand(ReportOptions, CompareOptions):
     Examples:
         onnxtile verify a.onnx b.onnx --dim batch=2
         onnxtile verify a.onnx b.onnx --inputs real.npz --bisect
-        onnxtile verify a.onnx b.onnx --range ids=0:30522 --edge
+        onnxtile verify a.onnx b.onnx --inputs ids=0:30522 --edge
     """
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.submodel import exposing
 from onnxtile.model.topology import dependencies, node_ids
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.progress import Progress, counted, silent
 from onnxtile.verification.values import OutputError, compare_values
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 import onnx_ir as ir
@@ -18,6 +18,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import SEED, RandomNodes, has_seed, holders
 from onnxtile.model.topology import all_nodes, bodies_of, followers
 from onnxtile.operators.table import may_draw
+from onnxtile.system.dataclass import dataclass
 from onnxtile.verification.trials import Verdict
 
 _NAMED = 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from onnxtile.model.feeds import Ranges, domains, sample_feeds
 from onnxtile.model.npz_inputs import Feeds, given_shapes
 from onnxtile.model.session import ModelRunner, repeatable_session
 from onnxtile.operators.takes import Domain
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, OnnxtileError
 from onnxtile.system.progress import Progress, counted, silent
 from onnxtile.system.runtime import Array

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
 RELATIVE = 1e-4

@@ -1,4 +1,4 @@
-"""Tables of arenas: orders, tiles, ranges of sizes, copies between two memories, states of decoders, certificates, and fit.
+"""Tables of arenas: orders, tiles, ranges of sizes, copies between two memories, states of decoders, and certificates.
 
 Bytes are at an alignment of 64; weights and graph inputs are outside, and outputs live to the end, unless a table says otherwise.
 """
@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import prod
@@ -352,42 +352,6 @@ def _certified(path: Path, given: Namespace, folder: Path) -> tuple[Sequence[obj
     return (*cells, kind), "accepted"
 
 
-class Phases:
-    """The processor seconds of each phase, as `progress` names them."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = defaultdict(float)
-        self._now, self._since = "loading", time.process_time()
-
-    def __call__(self, stage: str, _done: int = 0, _total: int = 0, /) -> None:
-        """Note that `stage` has begun or advanced."""
-        now = time.process_time()
-        self.seconds[self._now] += now - self._since
-        self._now, self._since = stage, now
-
-    def __str__(self) -> str:
-        """The phases of a tenth of a second or more."""
-        self("")
-        parts = ", ".join(f"{name} {spent:.1f}" for name, spent in self.seconds.items() if spent >= 0.05)
-        return f"{sum(self.seconds.values()):.1f} s: {parts}"
-
-
-def fit(given: Namespace) -> Rows:
-    """Yield the arena of each model within each CAPACITY,BUDGET of --within, or the smallest within a BUDGET alone.
-
-    Every result is run beside the original and inside its arena. The last column has the processor seconds of each phase.
-    """
-    for subject in given.models:
-        for within in given.within:
-            capacity, _, budget = within.rpartition(",")
-            phases = Phases()
-            size = {"capacity": capacity} if capacity else {"smallest": True}
-            found = onnxtile.fit(subject.path, progress=phases, max_extra_macs=budget, **size, **subject.sizes)
-            extra = f"{100 * (found.after.macs / found.before.macs - 1):.3f}%"
-            cells = (found.before.arena, capacity or "smallest", budget, found.after.arena, extra, found.after.nodes)
-            yield subject.name, *cells, phases
-
-
 TABLES = {
     "orders": Table(
         "arenas in the order of the file and in the order that is found, beside the bound and onnxsim",
@@ -443,11 +407,5 @@ TABLES = {
         ("model", "arena", "claim", "scope", "proof", "checked"),
         certificates,
         options={"--order": {"default": "auto"}, "--fused": {"action": "store_true"}},
-    ),
-    "fit": Table(
-        "arenas of fit, within a capacity and a budget of further multiply-accumulates",
-        ("model", "arena before", "capacity", "budget", "arena", "extra MACs", "nodes", "seconds by phase"),
-        fit,
-        options={"--within": {"action": "append", "default": [], "metavar": "[CAPACITY,]BUDGET"}},
     ),
 }

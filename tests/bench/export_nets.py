@@ -30,16 +30,10 @@ TIMM = (
 
 def main() -> None:
     """Export every net."""
-    torch = import_module("torch")
-
     warnings.filterwarnings("ignore")
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    # A torchvision without its compiled operators, as beside a torch for the CPU, wants these to be declared.
-    declared = torch.library.Library("torchvision", "DEF")
-    if not hasattr(torch.ops.torchvision, "nms"):
-        for name in ("nms", "qnms"):
-            declared.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    held = declare_detection()
     timm, torchvision = import_module("timm"), import_module("torchvision")
 
     for name in TORCHVISION.split():
@@ -49,6 +43,18 @@ def main() -> None:
         net = timm.create_model(name, pretrained=False, exportable=True)
         fixed = name in {"nasnetalarge", "pnasnet5large", "crossvit_tiny_240", "inception_v4", "inception_resnet_v2"}
         export(net, folder / f"timm_{name}.onnx", net.default_cfg["input_size"][-1] if fixed else 224)
+    del held
+
+
+def declare_detection() -> Any:
+    """Declare operators to torch that a torchvision without its compiled ones, as beside a torch for the CPU, wants; keep the result."""
+    torch = import_module("torch")
+
+    declared = torch.library.Library("torchvision", "DEF")
+    if not hasattr(torch.ops.torchvision, "nms"):
+        for name in ("nms", "qnms"):
+            declared.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    return declared
 
 
 def export(net: Any, path: Path, size: int) -> None:

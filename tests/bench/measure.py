@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from tests.bench import (
     arena_tables,
     firmware_tables,
+    fit_tables,
     growth_tables,
     loop_orders,
     problem_tables,
@@ -23,7 +24,16 @@ from tests.bench import (
 )
 from tests.bench.subjects import Subject
 
-MODULES = (arena_tables, firmware_tables, problem_tables, loop_orders, quantised_models, growth_tables, runtime_tables)
+MODULES = (
+    arena_tables,
+    firmware_tables,
+    fit_tables,
+    problem_tables,
+    loop_orders,
+    quantised_models,
+    growth_tables,
+    runtime_tables,
+)
 TABLES = {name: table for module in MODULES for name, table in module.TABLES.items()}
 
 

@@ -67,7 +67,7 @@ class Subject:
     @property
     def options(self) -> list[str]:
         """The sizes, as options of a command."""
-        kinds = (("--shape", self.shapes), ("--dim", self.dims), ("--range", self.ranges))
+        kinds = (("--shape", self.shapes), ("--dim", self.dims), ("--inputs", self.ranges))
         return [word for option, values in kinds for value in values for word in (option, value)]
 
     @property

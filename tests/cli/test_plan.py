@@ -50,7 +50,7 @@ GOOD = "id,lower,upper,size\na,0,3,100\nb,1,2,300\nc,2,4,100\n"
         (GOOD, ("--search", "low,5"), ("invalid --search 'low,5': low and 5 are two of a kind",)),
         (GOOD, ("--search", "5sec"), ("invalid --search '5sec'", "5s")),
         (GOOD, ("--dim", "n=4"), ("--dim is for models, not for a bare problem",)),
-        (GOOD, ("--bound", "n=4"), ("--bound is for models, not for a bare problem",)),
+        (GOOD, ("--dim", "n=:4"), ("--dim is for models, not for a bare problem",)),
         (GOOD, ("--order", "any"), ("--order is for models, not for a bare problem",)),
         (GOOD, ("--io", "inside"), ("--io is for models, not for a bare problem",)),
         (GOOD, ("--layout", "l.toml"), ("--layout is for models, not for a bare problem",)),
@@ -143,16 +143,17 @@ def small(tmp_path: Path) -> str:
         (("--dim", "batch=4", "--dim", "batch=5"), ("invalid --dim batch=5: 'batch' is given twice, with 4 before",)),
         (("--dim", "batch=4", "--shape", "x=5x6"), ("the dimension 'batch' is bound to 4 and to 5",)),
         (
-            ("--dim", "batch=4", "--bound", "fund=9"),
+            ("--dim", "batch=4", "--dim", "fund=:9"),
             ("invalid bound 'fund'", "did you mean 'found'?"),
         ),
         (
-            ("--dim", "batch=4", "--bound", "found=9", "--bound", "found=8"),
-            ("invalid --bound found=8: 'found' is given twice, with 9 before",),
+            ("--dim", "batch=4", "--dim", "found=:9", "--dim", "found=:8"),
+            ("invalid --dim found=:8: 'found' is given twice, with :9 before",),
         ),
-        (("--dim", "batch=4", "--bound", "found=9", "--bound", "i=8"), ("bound to 9 and, as 'i', to 8",)),
-        (("--dim", "batch=4", "--bound", "found=0"), ("invalid --bound found=0: give a whole number of at least 1",)),
-        (("--dim", "batch=4", "--bound", "y=24"), ("invalid bound 'y': all its dimensions are static",)),
+        (("--dim", "batch=4", "--dim", "found=:9", "--dim", "i=:8"), ("bound to 9 and, as 'i', to 8",)),
+        (("--dim", "batch=4", "--dim", "found=:0"), ("invalid --dim found=:0: give a whole number of at least 1",)),
+        (("--dim", "batch=4", "--bound", "found=9"), ("there is no --bound any more (write --dim NAME=:8)",)),
+        (("--dim", "batch=4", "--dim", "y=:24"), ("invalid bound 'y': all its dimensions are static",)),
         (("--dim", "batch=4", "--alignment", "0"), ("invalid --alignment 0: a size in bytes is at least 1",)),
         (("--dim", "batch=4", "--alignment", "3"), ("the alignment must be a power of two, not 3",)),
         (("--layout", "[workspaces]\nExp = [4]"), (".toml:1: workspaces: 'Exp': give a text",)),
@@ -212,7 +213,7 @@ def test_a_graph_with_a_cycle(run: Run, tmp_path: Path) -> None:
 
 def test_bounds_and_workspaces(run: Run, small: str, tmp_path: Path) -> None:
     (tmp_path / "l.toml").write_text("workspaces.Sin = 'inputs[0].bytes + 8'")
-    options = ("--bound", "found=24", "--layout", "l.toml", "--emit", "plan.json")
+    options = ("--dim", "found=:24", "--layout", "l.toml", "--emit", "plan.json")
     done = run("plan", small, "--dim", "batch=4", *options)
     assert done.code == 0, done.err
     plan = json.loads((tmp_path / "plan.json").read_text())
@@ -248,7 +249,7 @@ def plan(run: Run, tmp_path: Path) -> dict[str, Any]:
     """A plan in plan.json, of small.onnx, and planned.onnx with the same plan."""
     onnx.save(onnx.parser.parse_model(CHECKED), tmp_path / "small.onnx")
     (tmp_path / "l.toml").write_text("workspaces.Exp = 48")
-    sizes = ("--dim", "batch=4", "--bound", "found=24", "--layout", "l.toml")
+    sizes = ("--dim", "batch=4", "--dim", "found=:24", "--layout", "l.toml")
     assert run("plan", "small.onnx", *sizes, "--emit", "plan.json", "-o", "planned.onnx", "--no-verify").code == 0
     found: dict[str, Any] = json.loads((tmp_path / "plan.json").read_text())
     return found
@@ -258,7 +259,7 @@ def plan(run: Run, tmp_path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("file", ["plan.json", "planned.onnx"])
 def test_a_plan_that_is_right(run: Run, file: str) -> None:
     """The sizes of open dimensions stand in the plan; in the metadata of a model they do not."""
-    sizes = () if file == "plan.json" else ("--dim", "batch=4", "--bound", "found=24")
+    sizes = () if file == "plan.json" else ("--dim", "batch=4", "--dim", "found=:24")
     done = run("plan", "small.onnx", *sizes, "--check", file)
     assert (done.code, done.err) == (0, "")
     assert "sound" in done.out
@@ -267,7 +268,7 @@ def test_a_plan_that_is_right(run: Run, file: str) -> None:
 
 @pytest.mark.usefixtures("plan")
 def test_a_planned_model_with_its_own_metadata(run: Run) -> None:
-    assert run("plan", "planned.onnx", "--bound", "found=24", "--check", "planned.onnx").code == 0
+    assert run("plan", "planned.onnx", "--dim", "found=:24", "--check", "planned.onnx").code == 0
 
 
 def test_a_plan_that_is_wrong(run: Run, plan: dict[str, Any], tmp_path: Path) -> None:
@@ -325,7 +326,7 @@ def test_a_bare_problem_has_no_check(run: Run, tmp_path: Path) -> None:
 def test_in_python(plan: dict[str, Any], tmp_path: Path) -> None:
     assert plan
     model = tmp_path / "small.onnx"
-    result = onnxtile.plan(model, dims={"batch": 4}, bounds={"found": 24}, verify=False).plan
+    result = onnxtile.plan(model, dims={"batch": 4, "found": ":24"}, verify=False).plan
     audit = onnxtile.check_plan(model, result)
     assert (audit.sound, audit.failures, audit.arenas) == (True, (), 1)
     assert onnxtile.check_plan(model, tmp_path / "plan.json").sound

@@ -52,7 +52,7 @@ def quantised(folder: Path) -> Path:
 
 def fitted(folder: Path) -> None:
     onnx.save(network(32), folder / "model.onnx")
-    made = onnxtile.fit(folder / "model.onnx", capacity="40KiB", max_extra_macs="50%", verify=False)
+    made = onnxtile.fit(folder / "model.onnx", capacity="40KiB", budget="50%", verify=False)
     made.plan(verify=False).write(folder / "net.c")
 
 

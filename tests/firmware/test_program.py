@@ -274,7 +274,7 @@ def test_a_fitted_model_has_its_weights_once_and_few_functions() -> None:
     random = np.random.default_rng(0)
     for name, shape in (("w", (8, 3, 3, 3)), ("v", (4, 8, 3, 3))):
         model.graph.initializer.append(numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), name))
-    fitted = onnxtile.fit(model, capacity="40KiB", max_extra_macs="30%", verify=False)
+    fitted = onnxtile.fit(model, capacity="40KiB", budget="30%", verify=False)
     planned = fitted.planned
     made = build(planned.opened, planned.plan)
     plain = built(model)
@@ -591,7 +591,7 @@ def test_floats_of_wild_inputs_say_how_to_limit_them() -> None:
     model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
     with pytest.raises(Mismatch, match="'y' is off by") as error:
         built(model)
-    assert "--range INPUT=LOW:HIGH" in str(error.value.hint)
+    assert "--inputs INPUT=LOW:HIGH" in str(error.value.hint)
     planned = onnxtile.plan(model, verify=False)
     small = Wanted(ranges={"x": (-1e-6, 1e-6)})
     assert build(opened_of(planned), planned.plan, wanted=small).proof.equal

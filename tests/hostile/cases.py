@@ -50,15 +50,15 @@ _MODEL_COMMANDS = (
     *("plan m.onnx --state found --dry-run", "plan m.onnx --capacity a=128 --capacity b=1MiB --movement activations --dry-run"),
     *("plan m.onnx --capacity a=128 --capacity b=1MiB --movement weights --emit out/p.html -o out/o.onnx",),
     *("plan m.onnx --layout y.toml --capacity a=1KiB --capacity b=1MiB --emit out/p.h --dry-run",),
-    *("plan m.onnx --bound u=4 --bound L=9 --io overwrite --dry-run", "plan m.onnx --check m.onnx"),
+    *("plan m.onnx --dim u=:4 --dim L=:9 --io overwrite --dry-run", "plan m.onnx --check m.onnx"),
     *("tile m.onnx --max 2 -o out/o.onnx", "tile m.onnx --max 3 --conv -o out/o.onnx"),
     *("tile m.onnx --max 1KiB --wrap --no-verify -o out/o.onnx",),
-    *("fit m.onnx --capacity 256 -o out/o.onnx", "fit m.onnx --smallest -o out/o.onnx"),
+    *("fit m.onnx --capacity 256 -o out/o.onnx", "fit m.onnx --capacity smallest -o out/o.onnx"),
     *("fit m.onnx --curve - --dry-run", "fit m.onnx --curve out/c.html", "fit m.onnx --curve out/c.csv --json -"),
     *("fit m.onnx --capacity a=256 --capacity b=64KiB -o out/o.onnx", "fit m.onnx --capacity 512 --wrap --dry-run"),
     *("plan m.onnx --emit out/p.certificate.json --dry-run", "plan m.onnx --layout s.toml --emit out/p.trace.json --dry-run"),
     *("plan m.onnx --dim N=1:8 --state found --dry-run", "plan m.onnx --dim N=1:8 --dim M=1:4 --emit out/p.h --emit out/p.csv --dry-run"),
-    *("plan m.onnx --state x=y --state-steps 3 --dry-run", "plan m.onnx --layout w.toml --emit out/p.svg --dry-run"),
+    *("plan m.onnx --state x=y --runs 3 --dry-run", "plan m.onnx --layout w.toml --emit out/p.svg --dry-run"),
     *("plan m.onnx --capacity a=256 --capacity b=1MiB --movement activations --target b.toml --dry-run",),
     *("verify m.onnx base.onnx", "verify base.onnx m.onnx --edge --runs 1", "verify m.onnx m.onnx --bisect"),
     *("pattern new --from m.onnx --nodes a,b,y -o out/p.toml", "run p.toml m.onnx -o out"),
@@ -125,14 +125,14 @@ _ARGUMENTS = (
     *("plan base.onnx --dry-run --shape x={number}x{number}", "plan base.onnx --dry-run --capacity {text}={number}"),
     *("plan base.onnx --dry-run --alignment {number}", "plan base.onnx --dry-run --layout {text}"),
     *("plan base.onnx --dry-run --capacity a={number} --capacity b=1MiB --layout y.toml",),
-    *("plan base.onnx --dry-run --state {text}={text}", "plan base.onnx --dry-run --state x=y --state-steps {number}"),
+    *("plan base.onnx --dry-run --state {text}={text}", "plan base.onnx --dry-run --state x=y --runs {number}"),
     *("plan base.onnx --dry-run --capacity a=256 --movement activations --target {text}",),
-    *("plan base.onnx --dry-run --bound N={number}", "plan base.onnx --dry-run --search {number}"),
+    *("plan base.onnx --dry-run --dim N=:{number}", "plan base.onnx --dry-run --search {number}"),
     *("tile base.onnx --max {number} -o out/o.onnx",),
     *("tile base.onnx --max {number}B --max {number}nodes -o out/o.onnx", "tile base.onnx --max {number}x{number}x_",),
     *("tile base.onnx --max 2 --skip {text} -o out/o.onnx",),
-    *("fit base.onnx --capacity {number} -o out/o.onnx --max-extra-macs {number}%",),
-    *("verify base.onnx base.onnx --range x={number}:{number}",),
+    *("fit base.onnx --capacity {number} -o out/o.onnx --budget {number}%",),
+    *("verify base.onnx base.onnx --inputs x={number}:{number}",),
     *("verify base.onnx base.onnx --runs 1 --seed {number}",),
     *("inspect {text}", "inspect base.onnx --emit out/{text}", "inspect base.onnx --trace {text}"),
     *("plan base.onnx --emit {text} --dry-run",),
@@ -140,12 +140,12 @@ _ARGUMENTS = (
     *("list {text}",),
     *("pattern new --from base.onnx --nodes {text} --name {text}", "{text} base.onnx"),
     *("run {text} base.onnx --jobs {number}",),
-    *("verify base.onnx base.onnx --run-seconds {number} --run-memory {number}",),
+    *("verify base.onnx base.onnx --runs {number},{number}s,{number}",),
     *("plan base.onnx --order {text} --search {text}", "plan base.onnx --dry-run --kernels {text} --io {text}"),
     *("plan base.onnx --dry-run --search {number}s"),
-    *("plan base.onnx --dry-run --range {text}={number}:{number}", "plan base.onnx --dry-run --dim N=1:{number} --dim M={number}:9"),
+    *("plan base.onnx --dry-run --inputs {text}={number}:{number}", "plan base.onnx --dry-run --dim N=1:{number} --dim M={number}:9"),
     *("fit base.onnx --curve {text} --dry-run", "fit base.onnx --capacity {text}={number} --capacity b={number} --dry-run"),
-    *("fit base.onnx --capacity {text} --max-extra-macs {text} --dry-run", "fit base.onnx --smallest --max-nodes {number} --dry-run"),
+    *("fit base.onnx --capacity {text} --budget {text} --dry-run", "fit base.onnx --capacity smallest --budget {number}nodes --dry-run"),
     *("match base.onnx {text} --json -", "match base.onnx .[{text}=={number}]", "fuse base.onnx -p .{{number},{number}} --dry-run"),
     *("run p.toml base.onnx -o out --baseline {text}", "run p.toml base.onnx -o {text} --backend {text} --jobs {number}"),
     *("run p.toml base.onnx -o out --scheduler {text}", "unfuse {text} -o out/o.onnx", "verify base.onnx {text} --inputs {text}"),
@@ -178,6 +178,7 @@ _WORDS = (
 )  # fmt: skip
 
 _PIPELINE = """doc = "all steps"
+runs = "3s,1GiB"
 models = ["base.onnx"]
 output = "{name}.deploy.onnx"
 [[steps]]
@@ -189,22 +190,20 @@ max = 64
 do = "plan"
 emit = ["json", "html"]
 capacity = {sram = "256KiB"}
-time = "1s"
+search = "1s"
 [[steps]]
 do = "verify"
 runs = 1
-[limits]
-run_seconds = 3.0
-run_memory = "1GiB"
 [budgets]
 max_arena = "256KiB"
 """
-_MORE_STEPS = """models = ["base.onnx"]
+_MORE_STEPS = """runs = "3s,1GiB"
+models = ["base.onnx"]
 output = "{name}.deploy.onnx"
 [[steps]]
 do = "fit"
 capacity = {a = "1KiB", b = "1MiB"}
-max_extra_macs = "10%"
+budget = "10%"
 [[steps]]
 do = "plan"
 movement = "activations"
@@ -212,10 +211,7 @@ capacity = {a = 256, b = "1MiB"}
 state = "none"
 order = "min-peak"
 emit = ["h", "certificate.json"]
-pins = {y = 0}
-[limits]
-run_seconds = 3.0
-run_memory = "1GiB"
+layout = {pins = {y = 0}}
 """
 _PROBLEM = "id,lower,upper,size,alignment\n" + "".join(f"b{i},{i},{i + 3},{i * 16},16\n" for i in range(12))
 
@@ -309,8 +305,7 @@ def _plan_of(name: str, number: int) -> str:
     try:
         plan = onnxtile.plan(
             model,
-            dims={n: sizes[n] for n in known},
-            bounds={"L": 4} if name == "bodies" else {},
+            dims={**{n: sizes[n] for n in known}, **({"L": ":4"} if name == "bodies" else {})},
             verify=False,
             **_PLANS[number],
         )
@@ -475,7 +470,7 @@ def _filled(part: str, rng: random.Random) -> str:
 
 def _of(kind: str, base: str, command: str, rng: random.Random, files: Mapping[str, bytes], query: str = "") -> Case:
     """Return a case with limits on its runs, save that one in eight has none."""
-    limits = ("--run-seconds", "3", "--run-memory", "1GiB") if rng.random() < 0.875 else ()
+    limits = ("--runs", "3s,1GiB") if rng.random() < 0.875 else ()
     quiet = ("-q",) if rng.random() < 0.5 else ()
     parts = [query if part == "{query}" else part for part in command.split()]
     if parts[:1] == ["pattern"]:

@@ -47,6 +47,7 @@ y = 64
 MatMul = "4096 shared; 64 unique"
 """
 _PIPELINE = """doc = "all steps"
+runs = "5s"
 models = ["*.onnx"]
 output = "{name}.deploy.onnx"
 [[steps]]
@@ -54,21 +55,18 @@ do = "unfuse"
 verify = false
 [[steps]]
 do = "tile"
-max = 64
-memory = "256KiB"
+max = [64, "256KiB"]
 [[steps]]
 do = "plan"
 emit = ["json", "html"]
 capacity = {sram = "256KiB"}
 dims = {batch = 1}
 shapes = {x = "1x3x8x8"}
-ranges = {ids = "0:100"}
-time = "5s"
+inputs = {ids = "0:100"}
+search = "5s"
 [[steps]]
 do = "verify"
 runs = 3
-[limits]
-run_seconds = 5.0
 [budgets]
 max_arena = "256KiB"
 """

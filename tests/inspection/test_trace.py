@@ -172,12 +172,12 @@ def test_branches_that_are_not_taken_have_nothing_to_show(tmp_path: Path) -> Non
 
 
 def test_ranges_bound_the_random_inputs() -> None:
-    result = api.trace(CHAIN, ["Neg"], ranges={"x": (2, 3)})
+    result = api.trace(CHAIN, ["Neg"], inputs={"x": (2, 3)})
     assert all(-3 <= one.low <= one.high <= -2 for one in result.activations if one.low is not None and one.high)
     with pytest.raises(UsageError, match="no input 'z'"):
-        api.trace(CHAIN, ["Neg"], ranges={"z": (2, 3)})
+        api.trace(CHAIN, ["Neg"], inputs={"z": (2, 3)})
     with pytest.raises(UsageError, match="nothing is drawn"):
-        api.trace(CHAIN, ["Neg"], ranges={"x": (2, 3)}, inputs="x.npz")
+        api.trace(CHAIN, ["Neg"], inputs=["x.npz", {"x": (2, 3)}])
 
 
 def test_the_command(
@@ -202,7 +202,7 @@ def test_the_command(
     for options, message in (
         (("-o", str(target)), "--output is for --trace"),
         (("--trace", "Softmax", "--training"), "does not go with --trace"),
-        (("--trace", "Softmax", "--range", "x=2:1"), "is empty"),
+        (("--trace", "Softmax", "--inputs", "x=2:1"), "is empty"),
         (("--trace", "Softmax", "--inputs", "no.npz"), "no such file"),
     ):
         code, out, err = run(*options)

@@ -105,7 +105,7 @@ def test_every_step_takes_no_option_that_it_does_not_have(tmp_path: Path, name: 
         (f'[[steps]]\ndo = "plan"\nshapes = {{x = "{"9" * 5000}x1"}}', 3, "not a shape"),
         (f'[[steps]]\ndo = "plan"\nsearch = "{"9" * 5000}"', 3, "invalid search = "),
         (f'[[steps]]\ndo = "plan"\nsearch = "{"9" * 5000}s"', 3, "invalid search = "),
-        ('[[steps]]\ndo = "verify"\nranges = {x = [-1e308, 1e308]}', 3, "too wide"),
+        ('[[steps]]\ndo = "verify"\ninputs = {x = [-1e308, 1e308]}', 3, "too wide"),
         (f'[[steps]]\ndo = "verify"\nruns = {"9" * 20}', 3, "from 1 to 1,000,000"),
         ('[[steps]]\ndo = "fuse"\nlower = "torch"', 3, 'invalid lower = "torch"'),
         ('[[steps]]\ndo = "fuse"\npatterns = ["NoSuchPattern"]', 3, "NoSuchPattern"),

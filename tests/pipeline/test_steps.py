@@ -23,7 +23,7 @@ STEPS = verbs()
 NO_STEP = {
     "fit": {"curve"},  # for people: the trade beside the result
     "fuse": {"explain"},  # explains, and makes no model
-    "inspect": {"trace", "inputs", "ranges"},  # a run for its own sake
+    "inspect": {"trace", "inputs", "runs"},  # a run for its own sake
     "plan": {"check"},  # checks a plan, and makes none
 }
 
@@ -31,7 +31,7 @@ NO_STEP = {
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_has_every_option_of_its_command(name: str) -> None:
     """Save those that the command `run` has for all steps and models."""
-    of_the_run = set(options(RunCommand)) | {"output"}
+    of_the_run = set(options(RunCommand)) - {"runs"} | {"output"}
     assert set(options(STEPS[name].command)) - of_the_run - NO_STEP.get(name, set()) == set(options(_step(name)))
 
 
@@ -133,6 +133,8 @@ def test_patterns_and_limits_are_found_from_the_folder_of_the_file(
         ('do = "plan"\nemit = ["docx"]', 3, 'invalid emit = "docx"'),
         ('do = "plan"\nplaner = "best"', 3, "unknown key 'planer'"),
         ('do = "plan"\nplanner = "exact"', 3, "there is no planner any more"),
+        ('do = "plan"\nranges = {x = 4}', 3, "there is no ranges any more"),
+        ('do = "plan"\nbounds = {x = 4}', 3, "there is no bounds any more"),
         ('do = "plan"\npins = {x = 4}', 3, "there is no pins any more"),
         ('do = "plan"\norder = "alphabetical"', 3, 'invalid order = "alphabetical"'),
         ('do = "plan"\nsearch = "huge"', 3, 'invalid search = "huge"'),
@@ -143,8 +145,8 @@ def test_patterns_and_limits_are_found_from_the_folder_of_the_file(
         ('do = "plan"\ncapacity = {sram = true}', 3, "not a size in bytes"),
         ('do = "plan"\nnames = true\nemit = ["svg"]', 3, "there is no names any more"),
         ('do = "plan"\nemit = ["svg"]\ncompare = "no.json"', 1, "no.json"),
-        ('do = "plan"\nranges = {x = "5:1"}', 3, "is empty"),
-        ('do = "plan"\nranges = {x = [0, 1, 2]}', 3, "is not a range"),
+        ('do = "plan"\ninputs = {x = "5:1"}', 3, "is empty"),
+        ('do = "plan"\ninputs = {x = [0, 1, 2]}', 3, "is not a range"),
         ('do = "plan"\nstreams = 2', 3, "there is no streams any more"),
         ('do = "verify"\nruns = 0', 3, "from 1 to 1,000,000"),
         ('do = "tile"\nmax_rows = 4', 3, "there is no max_rows any more"),

@@ -256,7 +256,7 @@ def test_random_bodies(nodes: list[tuple[str, int]], turns: int, order: str) -> 
 def test_a_real_model_with_branches_in_branches(silero: Find) -> None:
     """The other sampling rate's branch cannot run on these inputs; nothing else is left out."""
     shapes = {"input": (1, 576), "state": (2, 1, 128)}
-    result = api.plan(silero("silero_vad"), shapes=shapes, ranges={"sr": (16000, 16000)})
+    result = api.plan(silero("silero_vad"), shapes=shapes, inputs={"sr": (16000, 16000)})
     assert result.plan.unplanned == ()
     reasons = ("a graph input", "a constant that no step reads", "never made")
     assert all(row.reason.startswith(reasons) for row in result.plan.outside)

@@ -244,7 +244,7 @@ def test_the_check_knows_what_bounds_leave_open(body: str, over: set[str]) -> No
 
 def test_the_plan_tells_its_bounds() -> None:
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]>\n{NONZERO}')
-    result = api.plan(model, bounds={"i": 24})
+    result = api.plan(model, dims={"i": ":24"})
     document: dict[str, Any] = result.to_dict()
     assert document["bounds"] == {"i": 24}
     assert result.verdict is not None

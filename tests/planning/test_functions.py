@@ -205,7 +205,7 @@ def test_functions_that_call_each_other_twice_are_bounded(monkeypatch: pytest.Mo
 def test_sizes_that_are_bounds_outside_are_bounds_inside() -> None:
     graph = "float[2,3] x) => (float[N] y) { i = NonZero(x) g = Transpose(i) f = GatherND(x, g) a = local.twice(f) y = Neg(a)"
     source = model(graph)
-    result: PlanResult = api.plan(source, bounds={"i": 6}).plan
+    result: PlanResult = api.plan(source, dims={"i": ":6"}).plan
     (body, _) = (found := flat(result))
     assert {row.shape for row in body.tensors} == {(6,), (12,)}
     assert len(found) == 2

@@ -114,7 +114,7 @@ def test_a_view_over_rows_is_a_copy(dims: Any) -> None:
 
 def test_an_output_behind_a_view_over_rows_is_copied() -> None:
     source = model(BEHIND, flat_shape=numbers(1, -1, 16), full_shape=numbers(1, 4, -1, 16))
-    found = planned(source, dims={"past": (1, 3)}, state={"past_k": "present_k"}, state_steps=3)
+    found = planned(source, dims={"past": (1, 3)}, state={"past_k": "present_k"}, runs=3)
     assert state(found.plan).strides is None
     assert found.verdict.equal
 
@@ -203,10 +203,10 @@ def test_a_mask_that_is_one_longer_than_the_cache() -> None:
     """A file names the length of the mask by itself; the operator says nothing of the length of the present."""
     source = model(MASKED, 20, last=numbers(1), one=numbers(1), last_number=np.array(1, np.int64))
     dims = {"past": (1, 5), "total": "past+1"}
-    found = planned(source, dims=dims, ranges={"mask": (1, 2)}, state="found")
+    found = planned(source, dims=dims, inputs={"mask": (1, 2)}, state="found")
     assert {one.strides for one in found.plan.states} == {(2 * 6 * 64, 6 * 64, 64, 4)}
     assert (found.verdict.equal, found.verdict.runs) == (True, 5)
-    fixed = planned(source, dims={"past": 4, "total": "past + 1"}, ranges={"mask": (1, 2)}, verify=False).plan
+    fixed = planned(source, dims={"past": 4, "total": "past + 1"}, inputs={"mask": (1, 2)}, verify=False).plan
     assert fixed.dims == {"past": 4, "total": 5}
 
 

@@ -150,7 +150,7 @@ def test_weights_count_and_the_next_size_has_no_plan(capacity: int) -> None:
 @pytest.mark.parametrize("text", [GROWING, ATTENTION, MULTI_HEAD], ids=["Concat", "Attention", "MultiHeadAttention"])
 def test_a_kept_cache_counts_once_and_from_an_empty_one_on(text: str) -> None:
     source = model(text, heads=4)
-    found = onnxtile.plan(source, capacity=2**16, largest="past", state="found", state_steps=3)
+    found = onnxtile.plan(source, capacity=2**16, largest="past", state="found", runs=3)
     largest = found.largest
     assert largest is not None
     assert largest.refused is not None
@@ -178,7 +178,7 @@ def test_a_cache_outside_the_arena_counts_as_state() -> None:
 
 
 def test_a_decoder_of_two_layers() -> None:
-    found = onnxtile.plan(decoder(grows=True), capacity="256KiB", largest="past", state="found", state_steps=2)
+    found = onnxtile.plan(decoder(grows=True), capacity="256KiB", largest="past", state="found", runs=2)
     largest = found.largest
     assert largest is not None
     assert largest.refused is not None

@@ -152,7 +152,7 @@ def test_a_cache_is_in_the_slow_memory_at_one_address(tmp_path: Path) -> None:
         movement="activations",
         capacity={"sram": 4096, "dram": 1 << 16},
         state={"past": "present"},
-        state_steps=3,
+        runs=3,
     )
     (state,) = planned.plan.states
     assert (state.arena, state.size, state.copied) == ("dram", 1024, 0)

@@ -185,7 +185,7 @@ def test_whether_all_tensors_fit_a_capacity_is_not_known_without_their_sizes() -
     data = "found (float[4] x) => (int64[1,M] y) { y = NonZero(x) }"
     with pytest.raises(Infeasible, match=r"the size of 'y' is not known: .* depends on the data \(NonZero\)") as raised:
         Case.of(data).plan(capacity={"fast": 64, "slow": 2**30})
-    assert "--bound" in (raised.value.hint or "")
+    assert "--dim NAME=:N" in (raised.value.hint or "")
 
 
 def marks(case: Case) -> dict[str, dict[str, str]]:

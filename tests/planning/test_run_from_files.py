@@ -67,7 +67,7 @@ def decoder(path: Path) -> Path:
 def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("decoder")
     model = decoder(folder / "net.onnx")
-    planned = onnxtile.plan(model, dims=request.param, state="found", state_steps=2)
+    planned = onnxtile.plan(model, dims=request.param, state="found", runs=2)
     for ending in ("json", "h", "bin"):
         planned.write(folder / f"net.{ending}")
     return folder

@@ -94,7 +94,7 @@ def test_a_growing_cache_has_one_place_for_all_lengths(heads: int) -> None:
     source = model(GROWING, heads=heads)
     fixed = planned(source, dims={"past": 63}, state="found", verify=False).plan
     ranged = planned(source, dims={"past": (0, 63)}, state="found", verify=False).plan
-    bounded = planned(source, bounds={"past": 63}, state="found", verify=False).plan
+    bounded = planned(source, dims={"past": ":63"}, state="found", verify=False).plan
     size = heads * 64 * 16 * 4
     # The cache, its transposed copy, and the scores.
     assert fixed.arena_size == ranged.arena_size == bounded.arena_size == 2 * size + heads * 256
@@ -115,7 +115,7 @@ def test_runs_of_a_growing_cache_follow_each_other(heads: int) -> None:
     verdict = planned(model(GROWING, heads=heads), dims={"past": (0, 5)}, state="found").verdict
     assert verdict.equal
     assert verdict.state.sizes == tuple({"past": length} for length in range(6))
-    few = planned(model(GROWING, heads=heads), dims={"past": (0, 5)}, state="found", state_steps=3).verdict
+    few = planned(model(GROWING, heads=heads), dims={"past": (0, 5)}, state="found", runs=3).verdict
     assert few.runs == 3
 
 
@@ -134,7 +134,7 @@ def test_an_output_takes_the_address_of_an_input_that_is_dead() -> None:
 
 
 def test_an_output_that_cannot_is_copied_after_each_run() -> None:
-    found = planned(model(SAME_STEP), state={"h0": "hn"}, state_steps=5)
+    found = planned(model(SAME_STEP), state={"h0": "hn"}, runs=5)
     assert (state(found.plan).copied, found.verdict.copied, found.verdict.runs) == (64, (5 + 2) * 64, 5)
     assert rows(found.plan)["h0"].offset != rows(found.plan)["hn"].offset
 
@@ -233,7 +233,7 @@ def test_attention_appends_to_its_past(text: str) -> None:
 
 
 def test_grouped_attention_writes_into_its_past() -> None:
-    found = planned(model(GROUPED, 20), ranges={"lens": (5, 5), "total": (6, 6)}, state="found", state_steps=4)
+    found = planned(model(GROUPED, 20), inputs={"lens": (5, 5), "total": (6, 6)}, state="found", runs=4)
     assert [(s.axis, s.size, s.copied, s.strides) for s in found.plan.states] == [(None, 1024, 0, None)] * 2
     assert found.plan.arena_size == 2 * 1024 + 256
     assert found.verdict.equal
@@ -248,7 +248,7 @@ step (float[1, 1, 8] x, float[1, 1, 16] first_h, float[1, 1, 16] first_c, float[
 
 
 def test_an_lstm_has_two_states() -> None:
-    found = planned(model(LSTM, 20), state="found", state_steps=3)
+    found = planned(model(LSTM, 20), state="found", runs=3)
     assert {(s.input, s.output, s.copied) for s in found.plan.states} == {
         ("first_h", "last_hidden", 0),
         ("first_c", "last_cell", 0),
@@ -275,14 +275,14 @@ def test_the_last_state_of_both_directions_takes_the_place_of_the_first(operator
         name: draws.normal(size=(2, gates * 33, size)).astype(np.float32) for name, size in (("w", 8), ("r", 33))
     }
     source = model(text, 20, lens=np.array([3, 2, 1, 3, 2], np.int32), **weights)
-    found = planned(source, state="found", state_steps=4)
+    found = planned(source, state="found", runs=4)
     assert (state(found.plan).copied, found.verdict.equal) == (0, True)
 
 
 def test_a_first_state_that_a_later_node_reads_is_not_overwritten() -> None:
     text = LSTM.replace("last_cell) {", "last_cell, float[1, 1, 16] more) {")
     text = text.replace(", first_h, first_c)", ", first_h, first_c)\n  more = Add(first_h, last_hidden)")
-    found = planned(model(text, 20), state="found", state_steps=2)
+    found = planned(model(text, 20), state="found", runs=2)
     assert [one.copied for one in found.plan.states] == [64, 0]
     assert found.verdict.equal
 
@@ -296,7 +296,7 @@ def test_the_first_state_is_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
         return run(self, feeds, *more, **options)
 
     monkeypatch.setattr(ArenaExecutor, "run", noted)
-    planned(scatter(), state="found", state_steps=2)
+    planned(scatter(), state="found", runs=2)
     assert [bool(value.any()) for value in first] == [False, True, True, True]
 
 
@@ -310,7 +310,7 @@ cell (bool which, float[4, 4] state) => (float[4, 4] stateN) {
 
 
 def test_the_result_of_a_branch_takes_the_place_of_a_state_that_it_reads() -> None:
-    found = planned(model(BRANCHES, 20), state="found", state_steps=6)
+    found = planned(model(BRANCHES, 20), state="found", runs=6)
     assert state(found.plan).copied == 0
     assert found.verdict.equal
     assert found.plan.arena_size == 128
@@ -319,7 +319,7 @@ def test_the_result_of_a_branch_takes_the_place_of_a_state_that_it_reads() -> No
 def test_a_view_between_operator_and_output_makes_no_difference() -> None:
     text = SCATTER.replace("present = TensorScatter", "kept = TensorScatter").replace("ReduceMax", "ReduceMax")
     text = text.replace("(present, one)", "(kept, one)\n  present = Identity(kept)")
-    found = planned(model(text, one=np.array([1], np.int64)), state="found", state_steps=2)
+    found = planned(model(text, one=np.array([1], np.int64)), state="found", runs=2)
     assert (state(found.plan).copied, found.plan.arena_size) == (0, 32768 + 512)
 
 
@@ -330,7 +330,7 @@ def test_a_view_between_operator_and_output_makes_no_difference() -> None:
     ids=str,
 )
 def test_every_way_to_plan_keeps_a_state(io: str, options: dict[str, Any]) -> None:
-    found = planned(scatter(), state="found", state_steps=2, io=io, **options)
+    found = planned(scatter(), state="found", runs=2, io=io, **options)
     assert state(found.plan).copied == 0
     assert found.verdict.equal
 
@@ -414,7 +414,7 @@ def test_no_result_lies_in_bytes_that_a_state_is_copied_into(io: str) -> None:
         LOST.replace("b = Add(a, h0)", "b = Exp(a)").replace("MatMul(b, a)", "MatMul(b, h0)"),
         flat=np.array([16], np.int64),
     )
-    found = planned(source, state={"h0": "hn"}, state_steps=3, io=io)
+    found = planned(source, state={"h0": "hn"}, runs=3, io=io)
     assert state(found.plan).copied == 64
     assert found.verdict.equal
     place = rows(found.plan)["h0"]
@@ -423,7 +423,7 @@ def test_no_result_lies_in_bytes_that_a_state_is_copied_into(io: str) -> None:
         assert row.offset >= place.offset + 64 or row.offset + row.size <= place.offset
     only = source.graph.output
     del only[1:]
-    assert state(planned(source, state={"h0": "hn"}, state_steps=3, io=io).plan).copied == 64
+    assert state(planned(source, state={"h0": "hn"}, runs=3, io=io).plan).copied == 64
 
 
 def test_the_check_and_the_run_know_results_that_a_state_overwrites() -> None:
@@ -465,7 +465,7 @@ def test_a_run_notices_an_output_that_is_not_carried() -> None:
 def test_a_run_starts_from_given_inputs(tmp_path: Any) -> None:
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "in.npz", h0=rng.random((4, 4), np.float32), x=np.eye(4, dtype=np.float32))
-    found = planned(model(FADED), state="found", inputs=tmp_path / "in.npz", state_steps=2)
+    found = planned(model(FADED), state="found", inputs=tmp_path / "in.npz", runs=2)
     assert found.verdict.equal
 
 
@@ -525,10 +525,10 @@ def test_a_concat_of_data_dependent_size_begins_with_its_first_operand() -> None
       a = Exp(x)
       y = Concat <axis = 1> (a, new)
     }"""
-    found = planned(model(text, 20), bounds={"n": 7})
+    found = planned(model(text, 20), dims={"n": ":7"})
     assert (found.plan.arena_size, found.verdict.equal) == (128, True)
     assert planned(
-        model(text.replace("1, n", "2, n").replace("1, 1", "2, 1").replace("1, m", "2, m"), 20), bounds={"n": 7}
+        model(text.replace("1, n", "2, n").replace("1, 1", "2, 1").replace("1, m", "2, m"), 20), dims={"n": ":7"}
     ).verdict.equal
 
 
@@ -541,7 +541,8 @@ def test_a_concat_of_data_dependent_size_begins_with_its_first_operand() -> None
         (["--state", "past=present", "--state", "past=y"], "'past' is given twice"),
         (["--state", "past=present", "--state", "x=present"], "is given as the state of two inputs"),
         (["--state", "all"], "invalid --state 'all'"),
-        (["--state-steps", "0"], "invalid --state-steps 0"),
+        (["--state-steps", "3"], "write --runs 8"),
+        (["--runs", "0"], "invalid --runs 0"),
     ],
 )
 def test_bad_states_are_one_line(
@@ -562,7 +563,7 @@ def test_bad_states_are_one_line(
 
 def test_files_tell_of_states(tmp_path: Path) -> None:
     onnx.save(scatter(), tmp_path / "net.onnx")
-    found = onnxtile.plan(tmp_path / "net.onnx", state="found", state_steps=2)
+    found = onnxtile.plan(tmp_path / "net.onnx", state="found", runs=2)
     found.save(tmp_path / "planned.onnx")
     for ending in ("json", "h", "html", "csv"):
         found.write(tmp_path / f"plan.{ending}")
@@ -586,7 +587,7 @@ def test_the_report_of_states() -> None:
             console.print(one)
         return file.getvalue()
 
-    kept = text(planned(scatter(), state="found", state_steps=2))
+    kept = text(planned(scatter(), state="found", runs=2))
     assert "32,768 at 0 of 'arena'" in kept
     assert "with the state kept in the arena: 2" in kept
     listed = text(planned(scatter(), verify=False))
@@ -597,7 +598,7 @@ def test_the_report_of_states() -> None:
 
 def test_a_pipeline_takes_states(tmp_path: Path) -> None:
     onnx.save(scatter(), tmp_path / "net.onnx")
-    text = '[[steps]]\ndo = "plan"\nstate = {past = "present"}\nstate_steps = 2\n'
+    text = '[[steps]]\ndo = "plan"\nstate = {past = "present"}\nruns = 2\n'
     (tmp_path / "p.toml").write_text(text)
     report = run_one(from_file(tmp_path / "p.toml"), tmp_path / "net.onnx", Destination())
     assert report.passed, report.error

@@ -60,7 +60,7 @@ def test_a_length_that_data_decide_is_unplanned_unless_bounded() -> None:
     found = onnxtile.plan(models.packed_attention())
     assert {row.name for row in found.plan.unplanned} == {"p", "a"}
     assert found.not_run == "onnxruntime's CPU has no kernel for RemovePadding"
-    sizes = {row.name: row.shape for row in onnxtile.plan(models.packed_attention(), bounds={"p": 12}).plan.buffers}
+    sizes = {row.name: row.shape for row in onnxtile.plan(models.packed_attention(), dims={"p": ":12"}).plan.buffers}
     assert (sizes["p"], sizes["a"], sizes["y"]) == ((12, 32), (12, 32), (2, 6, 32))
 
 

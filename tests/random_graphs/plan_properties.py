@@ -131,7 +131,7 @@ def stated(case: Case) -> None:
         return
     state = dict([case.random("stated").choice(pairs)])
     dims = case.random_model.dims
-    found = onnxtile.plan(case.model, dims=dims, state=state, state_steps=3, verify=case.verify, io="inside", **QUICK)
+    found = onnxtile.plan(case.model, dims=dims, state=state, runs=3, verify=case.verify, io="inside", **QUICK)
     written(found.model)
 
 

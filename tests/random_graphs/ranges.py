@@ -267,7 +267,7 @@ def ranged_model(seed: int) -> RangedModel:
         "layout": {"whole_buffers": random.random() < 0.3},
     }
     if has_cache and random.random() < 0.7:
-        options |= {"state": "found", "state_steps": random.choice((2, 4))}
+        options |= {"state": "found", "runs": random.choice((2, 4))}
         ranges["past"] = (random.choice((0, 1)), ranges["past"][1])
     return RangedModel(model, ranges, options)
 

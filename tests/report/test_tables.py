@@ -165,7 +165,12 @@ def test_tile_shows_the_choice_the_trade_and_the_peaks() -> None:
     sizes = {"op": "MatMul", "m": 16, "k": 8, "n": 16, "grid": [2, 2, 2], "matmuls": 8}
     tiled = [{"node": "a", **sizes, "choice": choice}, {"node": "b", **sizes, "choice": None}]
     peaks = {"sum": {"model": 7000, "layers": 640}, "chain": {"model": 7000, "layers": 512}}
-    result = {"tiled": tiled, "skipped": [{"node": "c", "reason": "too small"}], "nodes_before": 3, "nodes_after": 40}
+    result = {
+        "tiled": tiled,
+        "skipped": [{"node": "c", "reason": "too small", "bind": None}],
+        "nodes_before": 3,
+        "nodes_after": 40,
+    }
     text = rendered("tile", {**result, "verdict": None, "sites": [], "peaks": peaks})
     for words in (
         "3 nodes became 40",
@@ -220,15 +225,18 @@ def test_tile_shows_each_level_of_a_choice_and_what_limits_its_axes() -> None:
 
 
 def test_tile_groups_the_nodes_that_it_left_and_says_how_the_arena_changed() -> None:
-    skipped = [{"node": f"n{i}", "reason": "within the limits"} for i in range(12)]
-    skipped.insert(3, {"node": "conv", "reason": "convolutions are cut only on request"})
-    result = {"tiled": [], "skipped": skipped, "nodes_before": 13, "nodes_after": 13, "verdict": None}
+    skipped = [{"node": f"n{i}", "reason": "within the limits", "bind": None} for i in range(12)]
+    skipped.insert(3, {"node": "conv", "reason": "convolutions are cut only on request", "bind": None})
+    bind = "--dim n=N"
+    skipped += [{"node": f"open{i}", "reason": f"axis 0 of 'x{i}': {bind}", "bind": bind} for i in range(2)]
+    result = {"tiled": [], "skipped": skipped, "nodes_before": 15, "nodes_after": 15, "verdict": None}
     arena = {"before": 1000, "after": 1250, "reason": None}
     text = rendered("tile", {**result, "arena": arena, "warnings": ["the arena grew"]})
     lines = [" ".join(row.split()) for row in text.splitlines()]
     assert lines.index("12 within the limits n0, n1, n2 and 9 more") < lines.index(
         "1 convolutions are cut only on request conv"
     )
+    assert "2 a size is open: bind it with --dim n=N open0, open1" in lines
     assert "arena: 1,000 bytes before, 1,250 bytes after (+25.0%)" in lines
     assert "warning: the arena grew" in lines
     absent = {"before": None, "after": None, "reason": "planned only with verification"}

@@ -15,6 +15,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from onnxtile import api
+from onnxtile.operators.node_view import ReasonCode
 from onnxtile.system.errors import Infeasible, ModelError, UsageError
 from onnxtile.tiling.limits import Limits
 from onnxtile.verbs.flows import tile as peaks
@@ -116,7 +117,7 @@ def test_a_node_that_cannot_meet_the_limits_does_not_stop_the_others() -> None:
         "(raise the memory to 24 bytes or more)"
     )
     assert tiled.warnings[0] == "1 node over the limits, left as in the model (strict makes this an error)"
-    assert [entry["over_limits"] for entry in tiled.to_dict()["skipped"]] == [True]
+    assert [(entry["over_limits"], entry["code"]) for entry in tiled.to_dict()["skipped"]] == [(True, "over_limits")]
     with pytest.raises(Infeasible, match="no tile of 'large'"):
         outcome(model, Limits(memory=20), strict=True)
 
@@ -285,3 +286,8 @@ def test_an_original_that_is_right_by_luck_is_no_yardstick(bench: Bench, monkeyp
         monkeypatch.setattr(np.random, "default_rng", lambda _seed, drawn=drawn: drawn)
         (verdict,) = tiled.verdicts()
         assert verdict.passed, verdict
+
+
+def test_the_page_of_tile_explains_every_code_of_a_reason() -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "tile.md").read_text()
+    assert {code for code in ReasonCode if f"| `{code}` |" not in page} == set()

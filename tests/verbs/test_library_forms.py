@@ -94,7 +94,7 @@ def test_errors_speak_of_parameters(model: onnx.ModelProto, call: Any, message: 
             lambda m: onnxtile.tile(m, Limits(k=128, multiples=(1, 64, 1)), max=(None, 48, None)),
             ("the bound 48 of K is not a multiple of 64",),
         ),
-        (lambda m: onnxtile.verify(m, m, inputs="x.npz", ranges={"x": 1}), ("from ranges",)),  # type: ignore[dict-item]
+        (lambda m: onnxtile.verify(m, m, inputs=["x.npz", {"x": 1}]), ("from ranges",)),
     ],
 )
 def test_errors_of_the_work_speak_of_parameters_too(model: onnx.ModelProto, call: Any, words: tuple[str, ...]) -> None:

@@ -112,7 +112,7 @@ def test_an_edge_that_the_first_model_refuses_is_skipped_and_said() -> None:
     """Which place is looked up is computed from the numbers of x."""
     body = "i = Cast <to = 7> (x)  m = ReduceMax <keepdims = 0> (i)  t = ConstantOfShape(e)  y = Gather(t, m)"
     graph = f"g (float[3] x) => (float y) <int64[1] e = {{4}}> {{ {body} }}"
-    verdict = api.verify(text(graph), text(graph), ranges={"x": (0, 1)})
+    verdict = api.verify(text(graph), text(graph), inputs={"x": (0, 1)})
     assert verdict.equal
     loose = api.verify(text(graph), text(graph), inputs=None, edge=True, seed=3)
     assert loose.equal
@@ -125,11 +125,11 @@ def test_the_user_says_which_numbers() -> None:
         text("g (int64[9] x) => (int64[9] y) <int64 t = {50}> { y = Min(x, t) }"),
     )
     assert api.verify(one, two).equal
-    assert api.verify(one, two, ranges={"x": (0, 51)}).equal
-    assert not api.verify(one, two, ranges={"x": (0, 1000)}).equal
-    assert not api.verify(one, two, ranges={"x": (70, 70)}).equal
+    assert api.verify(one, two, inputs={"x": (0, 51)}).equal
+    assert not api.verify(one, two, inputs={"x": (0, 1000)}).equal
+    assert not api.verify(one, two, inputs={"x": (70, 70)}).equal
     with pytest.raises(UsageError, match="no input 'xx'"):
-        api.verify(one, two, ranges={"xx": (0, 1)})
+        api.verify(one, two, inputs={"xx": (0, 1)})
 
 
 @pytest.mark.parametrize("dims", [{}, {"N": 4}])
@@ -174,7 +174,7 @@ def test_inputs_of_another_form_are_an_error_that_shows_both(graph: str, message
 
 def test_a_range_for_inputs_that_are_given_is_an_error(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=np.ones((4, 3), np.float32))
-    how: dict[str, Any] = {"inputs": tmp_path / "x.npz", "ranges": {"x": (0, 1)}}
+    how: dict[str, Any] = {"inputs": [tmp_path / "x.npz", {"x": (0, 1)}]}
     with pytest.raises(UsageError, match="nothing is drawn"):
         api.verify(unary("Relu"), unary("Relu"), **how)
 

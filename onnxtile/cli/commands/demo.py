@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from onnxtile.common_options import ReportOptions
+from onnxtile.common_options import ReportOptions, RunLimitOptions
 from onnxtile.declare.option import Positional
 from onnxtile.declare.verb import Outcome, Verb
+from onnxtile.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)
-class DemoCommand(ReportOptions):
+class DemoCommand(ReportOptions, RunLimitOptions):
     """Fuse, tile, plan and verify a small transformer that ships with onnxtile.
 
     Examples:

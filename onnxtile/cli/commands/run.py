@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +11,7 @@ from onnxtile.common_options import ReportOptions
 from onnxtile.declare.option import REPORTING, Option
 from onnxtile.declare.verb import Content, Outcome, Verb
 from onnxtile.pipeline.options import RunOptions
-from onnxtile.system.limits import RunLimits
+from onnxtile.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def _run(options: RunCommand) -> Outcome:
 
     summaries = [Path(options.as_json)] if options.as_json not in {None, "-"} else []
     reserved = [*summaries, *(path for path in (options.junit, options.markdown) if path is not None)]
-    result = run_within(options, RunLimits(options.run_seconds, options.run_memory), reserved)
+    result = run_within(options, options.run_limits, reserved)
     return Outcome(result, "run", reason=None if result.passed else "a model failed")
 
 

@@ -6,7 +6,6 @@ So a sum of branches that only its mean is read of, as in selective kernels and 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -17,6 +16,7 @@ from onnxtile.model.topology import dependencies, has_body
 from onnxtile.operators.families.reductions import reduced, whole_images
 from onnxtile.operators.node_view import STANDARD, NotApplicable
 from onnxtile.operators.table import may_draw, movement_of, operator_of
+from onnxtile.system.dataclass import dataclass
 
 _SPATIAL = 2
 """The axes of rows and columns: the last ones."""

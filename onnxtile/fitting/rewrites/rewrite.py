@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -22,6 +21,7 @@ from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.topology import all_values
 from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)

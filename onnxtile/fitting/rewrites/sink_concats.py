@@ -7,7 +7,7 @@ fewer bytes live at once. No product is computed twice.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate, islice, pairwise
 
 import onnx_ir as ir
@@ -18,6 +18,7 @@ from onnxtile.operators.node_view import STANDARD
 from onnxtile.operators.reads import AxisLink, AxisLinks
 from onnxtile.operators.table import operator_of
 from onnxtile.operators.work import Products
+from onnxtile.system.dataclass import dataclass
 
 _LONGEST = 96
 """Nodes that one join is moved below, at most."""

@@ -7,7 +7,7 @@ once. Each product is computed once, with the same operands.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import onnx_ir as ir
 
@@ -15,6 +15,7 @@ from onnxtile.fitting.editing import ModelEdit
 from onnxtile.model.topology import has_body
 from onnxtile.operators.node_view import STANDARD
 from onnxtile.operators.reads import AxisLink, AxisLinks
+from onnxtile.system.dataclass import dataclass
 
 _LARGEST = 96
 """Nodes of the heads of one attention, at most."""

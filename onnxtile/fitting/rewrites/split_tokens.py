@@ -7,7 +7,6 @@ which each token reads whole, are joined.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -16,6 +15,7 @@ from onnxtile.fitting.editing import ModelEdit
 from onnxtile.fitting.strips import shares
 from onnxtile.model.topology import dependencies, has_body
 from onnxtile.operators.reads import AxisLink, AxisLinks
+from onnxtile.system.dataclass import dataclass
 
 _OLDEST = 10
 """The first opset in which Slice takes its bounds as operands."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -41,6 +41,7 @@ from onnxtile.fusion.lower.terms import (
     value_of,
 )
 from onnxtile.model.known import Dim, Dims
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
 # Masks that hide scores from a softmax, and guards for rows that are hidden whole.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import onnx
@@ -19,6 +18,7 @@ from onnxtile.fusion.lower.lowering import (
     known_dtype,
     value_of,
 )
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import PatternError
 from onnxtile.system.runtime import contrib_schemas
 from onnxtile.system.toml_file import TomlFile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -43,6 +43,7 @@ from onnxtile.model.submodel import Submodels, tensor_type
 from onnxtile.model.topology import all_nodes, node_id
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, shapes_of_raised
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, NoKernel
 from onnxtile.system.progress import Progress, counted, silent
 from onnxtile.system.registry import discover

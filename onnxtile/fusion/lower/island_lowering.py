@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -35,6 +35,7 @@ from onnxtile.model.known import Dims
 from onnxtile.model.node_kinds import dequantises, quantises
 from onnxtile.operators.row import FloatMeaning
 from onnxtile.operators.table import operators
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
 EIGHT_BITS = frozenset({ir.DataType.INT8, ir.DataType.UINT8})

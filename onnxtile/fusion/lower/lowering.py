@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from functools import cached_property
 from typing import TypeAlias
@@ -23,6 +23,7 @@ from onnxtile.fusion.lower.terms import (
 )
 from onnxtile.model.constants import constant_array
 from onnxtile.model.known import Dim, Dims
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
 ORT_DOMAIN = "com.microsoft"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
@@ -50,6 +49,7 @@ from onnxtile.fusion.lower.terms import (
 )
 from onnxtile.model.constants import constant_array
 from onnxtile.model.known import Dims
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
 # Along which axis a body reduces, and constants that have one element for each place along an axis.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import onnx_ir as ir
@@ -20,6 +20,7 @@ from onnxtile.fusion.lower.lowering import (
     Replacement,
     Setting,
 )
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
 

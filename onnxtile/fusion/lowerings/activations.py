@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -23,6 +23,7 @@ from onnxtile.fusion.lower.lowering import (
 )
 from onnxtile.fusion.lower.norms import only_axis
 from onnxtile.fusion.lower.terms import Poly, number, product
+from onnxtile.system.dataclass import dataclass
 
 _DOUBLES = FLOATS | {ir.DataType.DOUBLE}
 _WITHOUT_BFLOAT = _DOUBLES - {ir.DataType.BFLOAT16}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -41,6 +40,7 @@ from onnxtile.fusion.lower.terms import Atom, Monomial, Poly, atom, number, oper
 from onnxtile.fusion.lower.terms import value_of as number_of
 from onnxtile.model.known import Dims
 from onnxtile.operators.table import movement_of
+from onnxtile.system.dataclass import dataclass
 
 _AS_IS = (0, 1, 2, 3)
 

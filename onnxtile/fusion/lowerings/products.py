@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -27,6 +26,7 @@ from onnxtile.fusion.lower.lowering import (
     settings,
     value_of,
 )
+from onnxtile.system.dataclass import dataclass
 
 _TYPES = FLOATS | {ir.DataType.DOUBLE}
 _SINCE = {"Gemm": 7, "Reshape": 5, "MatMul": 1, "Add": 7}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 import onnx_ir as ir
@@ -24,6 +23,7 @@ from onnxtile.operators.row import (
 )
 from onnxtile.operators.table import operator_of, operators
 from onnxtile.operators.work import NO_PRODUCTS, Operations, Products
+from onnxtile.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)

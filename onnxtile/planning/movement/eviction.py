@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, islice
 from typing import TypeAlias
@@ -18,6 +18,7 @@ from typing import TypeAlias
 import numpy as np
 
 from onnxtile.model.topology import least_cost_flow
+from onnxtile.system.dataclass import dataclass
 
 # The problem of movement as plain data: tensors between two uses, and the bytes that are free in each step meanwhile.
 

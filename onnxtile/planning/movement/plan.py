@@ -7,7 +7,7 @@ tensors exceed the fast memory, more tensors leave it at the steps at fault.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
@@ -56,6 +56,7 @@ from onnxtile.planning.schedule import find_order, named
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible, UsageError
 
 # The choice of copies for one order of the kernels: which values are copied, and between which kernels that is possible.

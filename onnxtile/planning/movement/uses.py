@@ -10,7 +10,7 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import pairwise, product
 from typing import NamedTuple, TypeAlias
@@ -25,6 +25,7 @@ from onnxtile.planning.layout import NO_PINS, Layout, Pins
 from onnxtile.planning.movement.eviction import Gap, MovementProblem, least_bytes
 from onnxtile.planning.offsets.problem import align
 from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible, UsageError
 
 # Writes the copies of a movement into a graph, as calls of a local function that copies its operand.

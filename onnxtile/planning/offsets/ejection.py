@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import sqrt
 from random import Random
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from onnxtile.kernels.liveness import Ints, live_sums
 from onnxtile.planning.offsets.effort import SearchBudget
 from onnxtile.planning.offsets.gaps import Fitter, LiveIndex, by_breadth, by_size, tightest
 from onnxtile.planning.offsets.problem import Problem, size_of
+from onnxtile.system.dataclass import dataclass
 
 STEPS_OF_A_MOVE = 20
 """The steps of an effort that moving one buffer takes; each part in conflict takes a twentieth of one more."""

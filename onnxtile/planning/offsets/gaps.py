@@ -9,7 +9,6 @@ from itertools import count as count_up
 from itertools import cycle
 
 import numpy as np
-import numpy.typing as npt
 
 from onnxtile.kernels.liveness import Ints
 from onnxtile.planning.offsets.effort import SearchBudget
@@ -58,70 +57,89 @@ Choose = Callable[[Ints], int]
 above all."""
 
 
+_UNPLACED = -(1 << 60)
+"""The offset of a buffer that is not placed: what it bars lies far below 0."""
+_KEPT = 2_000_000
+"""The most conflicts of parts that a `Fitter` keeps; those of further buffers are looked up again in each round."""
+
+
 class Fitter:
     """Places the buffers of a problem in any order; the live ranges of their parts are sorted once.
 
-    n parts with d conflicts each take n searches of about d steps: about a second for 10,000 buffers.
+    n parts with d conflicts each take n searches of about d steps, which are kept for further rounds, as long as they are few enough.
     """
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._index = LiveIndex(problem.parts.lower, problem.parts.upper)
         self._extra_conflicts = {i: np.array(others, np.int64) for i, others in problem.extra_conflicts.items()}
+        self._barred: dict[int, tuple[Ints, Ints, Ints]] = {}
+        self._left = _KEPT
 
     def place(self, order: Sequence[int], choose: Choose) -> list[int]:
         """Return an offset for each buffer, placed in the order of their numbers in `order`; those with a pin come first."""
-        problem, parts = self._problem, self._problem.parts
+        problem = self._problem
         offsets = [buffer.pin or 0 for buffer in problem.buffers]
-        start, end = parts.start.copy(), parts.end.copy()
-        is_placed = np.zeros(len(start), bool)
+        placed = np.full(len(offsets), _UNPLACED)
         free = order if not problem.pinned else [i for i in order if problem.buffers[i].pin is None]
         for i in (*problem.pinned, *free):
-            if not problem.footprints[i]:
-                continue
-            first, last, offset = parts.first[i], parts.first[i + 1], problem.buffers[i].pin
-            if offset is None:
-                low, high = self._barred(i, start, end, is_placed)
-                offset = _offset(low, high, problem.alignment_of(problem.buffers[i]), choose)
-            start[first:last] += offset
-            end[first:last] += offset
-            is_placed[first:last] = True
-            offsets[i] = offset
+            if problem.footprints[i]:
+                if problem.buffers[i].pin is None:
+                    offsets[i] = self._offset(i, placed, choose)
+                placed[i] = offsets[i]
         return offsets
 
-    def _barred(self, i: int, start: Ints, end: Ints, is_placed: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
-        """Return the ends of the open intervals of offsets of buffer `i` in which one of its parts would overlap a placed one."""
-        parts, low, high = self._problem.parts, [], []
+    def _offset(self, i: int, placed: Ints, choose: Choose) -> int:
+        """Return the offset in the gap that is chosen for buffer `i`."""
+        owner, low, high = self._barred.get(i) or self._barred_by(i)
+        base = placed[owner]
+        low = low + base
+        order = low.argsort()
+        # The lowest offset above all intervals that begin earlier: 0, then one for each interval.
+        candidates = np.zeros(len(order) + 1, np.int64)
+        candidates[1:] = (high + base)[order]
+        np.maximum.accumulate(candidates, out=candidates)
+        alignment = self._problem.alignment_of(self._problem.buffers[i])
+        if alignment > self._problem.granule:
+            candidates = (candidates + alignment - 1) & -alignment
+        return int(candidates[choose(low[order] - candidates[:-1])])
+
+    def _barred_by(self, i: int) -> tuple[Ints, Ints, Ints]:
+        """Return the open intervals of offsets in which a part of buffer `i` would overlap one of another buffer at offset 0.
+
+        Each has the number of the other buffer, and its ends.
+        """
+        parts, near, own = self._problem.parts, [], []
         for part in range(parts.first[i], parts.first[i + 1]):
-            near = self._index.met(parts.lower[part], parts.upper[part])
+            met = self._index.met(parts.lower[part], parts.upper[part])
             if i in self._extra_conflicts:
-                near = np.concatenate((near, self._extra_conflicts[i]))
-            near = near[is_placed[near]]
-            low.append(start[near] - parts.end[part])
-            high.append(end[near] - parts.start[part])
-        return (low[0], high[0]) if len(low) == 1 else (np.concatenate(low), np.concatenate(high))
-
-
-def _offset(low: Ints, high: Ints, alignment: int, choose: Choose) -> int:
-    if not len(low):
-        return 0
-    order = np.argsort(low, kind="stable")
-    low, high = low[order], high[order]
-    top = np.maximum.accumulate(high)
-    candidates = np.maximum(np.concatenate(([0], (top + alignment - 1) & -alignment)), 0)
-    return int(candidates[choose(low - candidates[:-1])])
+                met = np.concatenate((met, self._extra_conflicts[i]))
+            near.append(met)
+            own.append(np.full(len(met), part))
+        others, mine = np.concatenate(near), np.concatenate(own)
+        barred = (parts.owner[others], parts.start[others] - parts.end[mine], parts.end[others] - parts.start[mine])
+        self._left -= len(others)
+        if self._left >= 0:
+            self._barred[i] = barred
+        return barred
 
 
 def lowest(room: Ints) -> int:
     """Choose the lowest gap."""
+    if not len(room):
+        return -1
     fits = room >= 0
-    return int(fits.argmax()) if fits.any() else -1
+    first = int(fits.argmax())
+    return first if fits[first] else -1
 
 
 def tightest(room: Ints) -> int:
     """Choose the gap with the least room, of several the lowest."""
-    fits = room >= 0
-    return int(np.argmin(np.where(fits, room, np.iinfo(np.int64).max))) if fits.any() else -1
+    if not len(room):
+        return -1
+    # As unsigned numbers, those below 0 are the largest.
+    least = int(room.view(np.uint64).argmin())
+    return least if room[least] >= 0 else -1
 
 
 # Orders in which planners place buffers, as numbers of buffers.

@@ -6,7 +6,7 @@ Memories are listed by priority, the fastest first. Buffers that move the most b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -23,6 +23,7 @@ from onnxtile.planning.offsets.problem import (
     require_capacity,
 )
 from onnxtile.planning.planner import Planner
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
 
 ARENA = "arena"

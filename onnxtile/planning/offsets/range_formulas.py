@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from onnxtile.model.formula import SizeFormula, SizePieces, SizeProduct, SizeRan
 from onnxtile.planning.offsets.ejection import Stacking
 from onnxtile.planning.offsets.problem import Buffer, Problem
 from onnxtile.planning.offsets.skyline import Floats
+from onnxtile.system.dataclass import dataclass
 
 _MOST_PIECES = 16
 """Pieces of an offset, at most: a longer formula is of little use."""

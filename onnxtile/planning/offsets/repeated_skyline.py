@@ -6,7 +6,6 @@ After Joslin and Clements, Journal of Artificial Intelligence Research 10 (1999)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -16,6 +15,7 @@ from onnxtile.planning.offsets import effort as compiled
 from onnxtile.planning.offsets import skyline
 from onnxtile.planning.offsets.problem import Problem
 from onnxtile.planning.offsets.skyline import Floats, Strip
+from onnxtile.system.dataclass import dataclass
 
 STEPS_OF_A_PLACING = 12
 """The steps of an effort that placing one buffer takes."""

@@ -9,7 +9,6 @@ across lower stretches beside them: the bytes lost below it are lost at steps wi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -19,6 +18,7 @@ import numpy.typing as npt
 
 from onnxtile.kernels.liveness import Ints, live_sums
 from onnxtile.planning.offsets.problem import Problem
+from onnxtile.system.dataclass import dataclass
 
 Floats = npt.NDArray[np.float64]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +11,7 @@ import onnx_ir as ir
 from onnxtile.kernels.kernel_graph import ByteSpan, KernelGraph, Schedule
 from onnxtile.kernels.liveness import Ints, LiveRange
 from onnxtile.model.topology import MOST_ELEMENTS, dependencies, heaviest_antichain
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
 
 # Precedence of nodes in every order, by chains: paths that together hold every node once.

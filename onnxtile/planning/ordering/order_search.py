@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 
 from onnxtile.kernels.kernel_graph import IN_PLACE, ByteSpan, KernelGraph, Schedule, Share, TensorRead
@@ -21,6 +21,7 @@ from onnxtile.planning.ordering.search import (
 )
 from onnxtile.planning.sharing import Contents
 from onnxtile.planning.workspaces import Needs, WorkspaceBuffer
+from onnxtile.system.dataclass import dataclass
 
 # The ordering problem of a graph: the bytes of its tensors, in units that are written and read as a whole.
 

@@ -14,10 +14,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import chain, count, islice
 from typing import NamedTuple, TypeAlias
+
+from onnxtile.system.dataclass import dataclass
 
 # The problem of ordering as plain data: nodes, their predecessors, and the units of bytes that they write and read.
 

@@ -25,11 +25,11 @@ def _write(given: PlanJson, _options: RenderOptions) -> bytes:
     rows: list[list[object]] = [[*columns]]
     for buffer in own:
         for number, piece in enumerate(pieces(buffer)):
-            life, place = (piece["first"], piece["last"] + 1), [buffer["arena"]] * several
+            life, address = (piece["first"], piece["last"] + 1), [buffer["arena"]] * several
             name, whole = buffer["name"], ["", ""]
             if piece is not buffer:
                 name, whole = _new_id(f"{name}#{number}", names), [name, piece["offset"] - buffer["offset"]]
-            rows.append([name, *life, piece["size"], piece["offset"], *place, *whole * in_parts])
+            rows.append([name, *life, piece["size"], piece["offset"], *address, *whole * in_parts])
     return as_csv(rows)
 
 

@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from onnxtile.report.colors import EDGE, GAP, PEAK, Coloring, colorings
@@ -33,6 +33,7 @@ from onnxtile.report.svg import (
     xml_text,
 )
 from onnxtile.report.words import Headline, headline, readable, unit_of
+from onnxtile.system.dataclass import dataclass
 
 # Names inside rectangles: which fit, how large, and how shortened.
 
@@ -350,12 +351,12 @@ def _svg(plan: PlanJson, options: RenderOptions) -> bytes:
         tops = [_top(side.arenas[at]) if at < len(side.arenas) else 1 for side in columns]
         for column, side in enumerate(columns):
             left, wide = column * across + _LEFT, across - _LEFT - _RIGHT
-            place = (left, upper + _ABOVE, wide, height)
+            frame = (left, upper + _ABOVE, wide, height)
             if at < len(side.arenas):
                 top = tops[column] if options.own_scales else max(tops)
                 is_single = rows == len(columns) == 1
                 parts += draw(
-                    Panel(side.plan, side.arenas[at], coloring, side.said, top, *place, options.names, is_single)
+                    Panel(side.plan, side.arenas[at], coloring, side.said, top, *frame, options.names, is_single)
                 )
         upper += _ABOVE + height + _BETWEEN + _STRIP + _BELOW
     gaps = any(arena.gap for side in columns for arena in side.arenas)

@@ -75,7 +75,7 @@ def gemm_bias(
     pairs = list(zip(range(len(sizes))[::-1], sizes[::-1], dims[::-1], strict=False))
     for axis, size, full in pairs:
         if not isinstance(size, int) and (size is None or size != full):
-            raise NotApplicable(facts.unknown(value, axis))
+            raise facts.unknown(value, axis)
     if len(sizes) > 2 or any(size not in {1, full} for _, size, full in pairs):
         raise NotApplicable(f"its bias of shape {times_sign(sizes)} does not broadcast to {times_sign(dims)}")
     return Bias(value, sizes, dtype, value in facts.constants, beta)
@@ -177,7 +177,7 @@ def sliding_product(
         raise NotApplicable(f"its weights of shape {times_sign(kernel)} do not fit an input of {len(dims)} dimensions")
     groups = node.attributes.get_int("group", 1)
     if not isinstance(dims[1], int):
-        raise NotApplicable(facts.unknown(x, 1))
+        raise facts.unknown(x, 1)
     channels, filters = _channels(kernel, groups, dims[1], transposed=transposed)
     slides = kernel_axes(node, kernel[2:], transposed=transposed)
     sliding = tuple(slide.over(size) for slide, size in zip(slides, dims[2:], strict=True))

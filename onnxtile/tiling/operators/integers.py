@@ -10,16 +10,17 @@ then be one step of quantization off where its exact value lies within that roun
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.operators.node_view import MICROSOFT, NotApplicable
+from onnxtile.operators.node_view import MICROSOFT, NotApplicable, ReasonCode
 from onnxtile.operators.reads import TensorDims
 from onnxtile.operators.row import FloatMeaning
 from onnxtile.operators.table import operator_of
+from onnxtile.system.dataclass import dataclass
 from onnxtile.tiling.contraction import (
     BYTES,
     FLOATS,
@@ -84,7 +85,9 @@ class QuantisedProduct(Tileable):
             left, right = factors
             return integer_product(node, meaning.op_type, facts, (left, right), None)
         if facts.opset < 10:
-            raise NotApplicable(f"opset {facts.opset} has no MatMulInteger: raise the model to 10 at least")
+            raise NotApplicable(
+                f"opset {facts.opset} has no MatMulInteger: raise the model to 10 at least", ReasonCode.OPSET
+            )
         left, right = (
             StoredFactor(required_input(node, at), required_input(node, at + 2), required_input(node, at + 1))
             for at in (first, second)

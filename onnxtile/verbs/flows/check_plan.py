@@ -28,11 +28,11 @@ from onnxtile.verbs.plan import CheckOptions, PlanCommand
 def check_plan(options: CheckOptions) -> Audit:
     """Return the faults of `plan`, a plan of `model`.
 
-    Dimensions and bounds are bound as the plan says, beside `dims`, `shapes` and `bounds`. `inputs` and `ranges` are for models that are
+    Dimensions and upper bounds are those of the plan, beside `dims` and `shapes`. `inputs` are for models that are
     run where no inference knows a shape. Raises ModelError, and UsageError where `plan` is none.
     """
     progress, model, plan = options.progress, options.model, options.plan
-    inputs, ranges = options.inputs, options.ranges
+    inputs, ranges = options.input_file, options.input_ranges
     progress("reading the plan")
     claims, surplus = _read(plan) if isinstance(plan, Path | str) else ReadPlan(plan, ())
     progress("reading the model")
@@ -52,7 +52,7 @@ def check_plan(options: CheckOptions) -> Audit:
     if surplus:
         reasons = (f"{name}: the model shows no such field, so that nothing can check it" for name in surplus)
         return Audit.refused(*map(PlanFailure, reasons))
-    bind(checked, {**dims, **options.single_dims}, {**given_shapes(given or {}), **options.whole_shapes})
+    bind(checked, {**dims, **options.unranged_dims}, {**given_shapes(given or {}), **options.whole_shapes})
     if not claims.ranges:
         bind_leading(checked)
     islands = choose_kernels(checked, KernelChoice.NODES if claims.kernels is None else KernelChoice.ISLANDS)
@@ -61,7 +61,7 @@ def check_plan(options: CheckOptions) -> Audit:
         remarks.append(
             PlanFailure(f"kernels are {claims.kernels and vars(claims.kernels)}, not {islands and vars(islands)}")
         )
-    largest = {**claims.bounds, **(options.bounds or {})} or None
+    largest = {**claims.bounds, **options.dim_bounds} or None
     wanted = Wanted(given, ranges)
     if claims.ranges:
         rename_symbols(checked, {**claims.sums, **words})

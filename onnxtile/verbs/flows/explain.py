@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 from onnxtile.declare.option import declared, narrowed
@@ -17,6 +17,7 @@ from onnxtile.query.graph import Vertex, identify
 from onnxtile.query.match import Match, Matcher, VertexIndex, required_nodes
 from onnxtile.query.program import Program
 from onnxtile.query.syntax import ANY_NODE, PRODUCER
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.text import unquoted
 from onnxtile.verbs.fuse import ExplainOptions, FuseCommand
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -36,6 +36,7 @@ from onnxtile.planning.offsets.memories import Allocation
 from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.opened_calls import Unfolded, is_kernel, unfold
 from onnxtile.shapes.resolve import Shapes, resolve
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.progress import within
 from onnxtile.tiling.contraction import none_known
 from onnxtile.tiling.limits import TilingPolicy
@@ -104,7 +105,7 @@ class FitSubject:
     @property
     def extra_left(self) -> float:
         """The extra MACs that the budget leaves after the rewrites, as a share of those of the model; negative beyond it."""
-        most = (1 + float(self.options.max_extra_macs)) * self.before.macs
+        most = (1 + self.options.extra_macs) * self.before.macs
         return most / self.regions.network.macs - 1 if self.regions.network.macs else 0.0
 
     def rewritten(self, edit: UnblockedModel, *, exact: bool) -> FitSubject:
@@ -251,7 +252,7 @@ def written(subject: FitSubject, schedule: FitSchedule) -> WrittenSchedule:
     pieces: list[list[ir.Node]] = []
     if not schedule.is_whole:
         pieces = write(model, schedule, regions_of(model, shapes, constants, io=subject.settings.io), shapes, constants)
-    if options.wrap:
+    if options.wraps:
         wrap(model, pieces)
     shapes = known_shapes(model, shapes)
     if subject.fuses:

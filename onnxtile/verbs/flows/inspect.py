@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from functools import partial
 
@@ -31,6 +30,7 @@ def inspect(options: InspectOptions) -> Inspection:
     wrote; with `top` or `by`, the nodes that cost most, the largest cost first. Raises ModelError, UsageError.
     """
     progress = options.progress
+    options.require_no_bounds()
     progress("reading the model")
     graph = load(options.model)
     _, ranges = bind_ranges(graph, options)
@@ -61,14 +61,14 @@ def _as_trained(graph: ir.Model, progress: Progress) -> ir.Model:
 @declared(TraceOptions)
 def trace(options: TraceOptions) -> Trace:
     """Run `model` and return the outputs of `nodes`: names of nodes, operators, or queries. Raises ModelError, UsageError, QueryError."""
-    inputs, ranges, progress = options.inputs, options.ranges, options.progress
+    inputs, ranges, progress = options.input_file, options.input_ranges, options.progress
     if inputs is not None and ranges:
         raise not_both()
     progress("reading the model")
     graph = load(options.model)
     bind(graph, options.single_dims, options.whole_shapes)
     graph, chosen = choose_anywhere(graph, options.nodes)
-    given = None if inputs is None else read_inputs(os.fspath(inputs), graph)
+    given = None if inputs is None else read_inputs(inputs, graph)
     progress("running")
     return trace_nodes(graph, chosen, given=given, ranges=ranges, seed=options.seed)
 

@@ -110,7 +110,7 @@ def state_verdict(opened: Unfolded, result: PlanResult, wanted: Wanted, options:
     """Return the verdict of runs that follow each other at one size; of one run where a state grows, and the next needs a larger size."""
     from onnxtile.arena.state_run import same_plan, state_run
 
-    runs = 1 if any(state.axis is not None for state in result.states) else options.state_steps
+    runs = 1 if any(state.axis is not None for state in result.states) else options.state_runs
     return state_run(same_plan(opened, result, runs), wanted, progress=options.progress)
 
 
@@ -209,7 +209,7 @@ def settings_of(options: PlanOptions) -> PlanSettings:
         workspaces=WorkspaceRules.of(rules.workspaces, rules.shared_workspaces),
         effort=replace(options.effort, progress=options.progress),
         capacity=options.capacities,
-        bounds=options.bounds or {},
+        bounds=options.dim_bounds,
         states=state_choice(options.state),
     )
 

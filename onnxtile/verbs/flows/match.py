@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from onnxtile.declare.option import declared, narrowed
@@ -11,6 +10,7 @@ from onnxtile.fusion import author
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.query.match import Match, Matcher, compiled
+from onnxtile.system.dataclass import dataclass
 from onnxtile.verbs.match import MatchOptions
 from onnxtile.verbs.pattern_new import DraftOptions, PatternNewCommand
 

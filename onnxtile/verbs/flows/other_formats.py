@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ from onnxtile.planning.offsets.csv_problem import read_problem
 from onnxtile.planning.offsets.problem import require_alignment
 from onnxtile.planning.problem_plan import plan_buffers
 from onnxtile.planning.result import PlanResult
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch, ModelError, UsageError
 from onnxtile.system.files import require_readable, require_writable, write_whole
 from onnxtile.system.process import collector_paused

@@ -65,8 +65,8 @@ def _planned(options: PlanOptions) -> PlannedModel:
     if options.has_ranges:
         return plan_over_ranges(options)
     settings = settings_of(options)
-    progress, inputs, shapes = options.progress, options.inputs, options.whole_shapes
-    bounds, ranges = options.bounds, options.ranges
+    progress, inputs, shapes = options.progress, options.input_file, options.whole_shapes
+    bounds, ranges = options.dim_bounds, options.input_ranges
     progress("reading the model")
     planned = load(options.model)
     given = None if inputs is None else read_inputs(inputs, planned)
@@ -116,10 +116,10 @@ def run(options: PlanStep) -> Outcome:
 
 def with_firmware(planned: PlannedModel, options: PlanStep) -> PlannedModel:
     """Return `planned` with its program in C, as `options` ask for it. Raises UsageError, Mismatch."""
-    inputs = None if options.inputs is None else read_inputs(options.inputs, planned.model)
-    wanted, model = Wanted(inputs, options.ranges), planned.model
+    inputs = None if options.input_file is None else read_inputs(options.input_file, planned.model)
+    wanted, model = Wanted(inputs, options.input_ranges), planned.model
     opened = unfold(model, resolve(model, run=True, wanted=wanted), Constants(model))
-    firmware = program_in_c(opened, planned.plan, options, wanted=wanted, state_runs=options.state_steps)
+    firmware = program_in_c(opened, planned.plan, options, wanted=wanted, state_runs=options.state_runs)
     return replace(planned, firmware=firmware)
 
 

@@ -63,7 +63,7 @@ def plan_largest(options: PlanOptions) -> PlannedModel:
         return replace(sizes.ranged.proved(plan, opened), largest=largest)
     except MemoryError:
         raise OverLimit(
-            f"{name}={found} fits the capacity, and a run there takes more memory than there is, or than --run-memory allows",
+            f"{name}={found} fits the capacity, and a run there takes more memory than there is, or than --runs allows",
             hint="--no-verify plans without a run",
         ) from None
     except ModelError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -35,6 +35,7 @@ from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import resolve
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible, Mismatch, ModelError, ModelWarning, NoKernel, UsageError
 from onnxtile.system.progress import silent, within
 from onnxtile.system.text import LARGEST_COUNT
@@ -82,7 +83,7 @@ class RangedModel:
     @classmethod
     def read(cls, options: PlanOptions) -> RangedModel:
         """Read the model of `options`, and bind its dimensions. Raises ModelError, UsageError."""
-        if options.inputs is not None:
+        if options.input_file is not None:
             raise UsageError("inputs from a file have one size, not a range", hint="leave the ranges or the inputs out")
         common = settings_of(options)
         options.progress("reading the model")
@@ -98,7 +99,7 @@ class RangedModel:
     def opened(self, ranges: SizeRanges) -> Unfolded:
         """Return the model with its shapes over `ranges`, and its calls open. Raises ModelError where an input has no size."""
         self.options.progress("inferring shapes")
-        known = resolve(self.model, run=True, bounds=self.options.bounds, ranges=self._renamed(ranges))
+        known = resolve(self.model, run=True, bounds=self.options.dim_bounds, ranges=self._renamed(ranges))
         tensors = (value for value in free_inputs(self.model) if isinstance(value.type, ir.TensorType))
         left = [value for value in tensors if known.formulas(value) is None]
         if left:
@@ -148,7 +149,7 @@ def _with_equal_dims(model: ir.Model, sized: Collection[str]) -> dict[str, str]:
 def _refusal(model: ir.Model, ranges: SizeRanges, settings: PlanSettings, options: PlanOptions) -> Infeasible | None:
     """Return the error of the plan of `model` over other `ranges`; None where there is one."""
     options.progress(f"planning up to {' '.join(f'{name}={high}' for name, (_, high) in ranges.items())}")
-    known = resolve(model, run=True, bounds=options.bounds, ranges=ranges)
+    known = resolve(model, run=True, bounds=options.dim_bounds, ranges=ranges)
     try:
         plan_model(*unfold(model, known, Constants(model)), replace(settings, ranges=ranges))
     except OverCapacity as error:
@@ -194,7 +195,7 @@ def _proof(model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOpti
     Raises CheckFailed where the check fails, and Mismatch where a run differs.
     """
     sizes = proved_sizes(plan.ranges)
-    wanted = Wanted(None, options.ranges)
+    wanted = Wanted(None, options.input_ranges)
     verdicts: list[ArenaVerdict] = []
     is_scaled = any(arena.scaled is not None for arena in plan.formulas or ())
     for number, (bound_sizes, opened) in enumerate(_at(model, sizes, options), 1):
@@ -230,14 +231,14 @@ def _with_states(model: ir.Model, plan: PlanResult, known: Unfolded, options: Pl
 
     def plans() -> Iterator[SizedPlan]:
         last: SizedPlan | None = None
-        for run_sizes in sizes_of_runs(plan, known, options.state_steps):
+        for run_sizes in sizes_of_runs(plan, known, options.state_runs):
             if last is None or last.sizes != run_sizes:
                 _, opened = next(iter(_at(model, [run_sizes], options)))
                 sized = at_sizes(plan, run_sizes, opened.model, opened.shapes, scaled=False)
                 last = SizedPlan(opened, replace(sized.result, arenas=plan.arenas), run_sizes)
             yield last
 
-    verdict = state_run(plans(), Wanted(None, options.ranges), progress=options.progress)
+    verdict = state_run(plans(), Wanted(None, options.input_ranges), progress=options.progress)
     require_equal(verdict)
     return verdict
 
@@ -260,8 +261,8 @@ def _at(
     for bound_sizes in sizes:
         bound = model.clone()
         bind(bound, bound_sizes, {}, least=0)
-        wanted = Wanted(None, options.ranges)
-        known = resolve(bound, run=True, wanted=wanted, bounds=options.bounds)
+        wanted = Wanted(None, options.input_ranges)
+        known = resolve(bound, run=True, wanted=wanted, bounds=options.dim_bounds)
         yield bound_sizes, unfold(bound, known, Constants(bound))
 
 
@@ -285,7 +286,9 @@ def open_sizes(leading: LeadingSizes, plan: PlanResult, options: PlanOptions) ->
         **(options.shapes or {}),
         **{name: (_FORMULA, *shape[1:]) for name, shape in leading.shapes.items()},
     }
-    ranged = replace(options, dims=dims, shapes=shapes, inputs=None, capacity=None, verify=False, progress=silent)
+    ranged = replace(
+        options, dims=dims, shapes=shapes, inputs=options.input_ranges, capacity=None, verify=False, progress=silent
+    )
     try:
         found = plan_over_ranges(ranged).plan
     except (ModelError, UsageError, Infeasible):

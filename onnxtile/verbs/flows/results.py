@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache, cached_property
 from importlib import import_module
 from inspect import signature as signature_of
@@ -22,6 +22,7 @@ from onnxtile.model.stream import Draft
 from onnxtile.model.topology import node_ids
 from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.shapes.resolve import Shapes
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch, UsageError, about_options
 from onnxtile.system.files import require_writable, staged
 from onnxtile.system.progress import Progress
@@ -101,8 +102,8 @@ def nothing_compared(verdict: Verdict) -> str:
 
 
 def not_both() -> UsageError:
-    """Return the error for given inputs together with ranges of random inputs."""
-    message = "{inputs} are given, so nothing is drawn from {ranges}"
+    """Return the error for a file of inputs together with ranges of random inputs."""
+    message = "{inputs} name a file, so nothing is drawn from ranges"
     return about_options(message, hint="leave out one of the two")
 
 
@@ -611,10 +612,15 @@ class FittedModel(RewrittenModel):
     curve: FitCurve | None = None
     speeds: str = ""
     """The target by whose speeds the times are estimated."""
-    inputs: tuple[InputPlace, ...] = ()
-    """The arenas with inputs outside, and inside; none for two memories."""
+    plan_inputs: Callable[[], tuple[InputPlace, ...]] = field(default=tuple, compare=False)
+    """Plans the arena with inputs in the other place, too: that takes as long as the plan."""
     open_sizes: OpenSizes | None = None
     """The sizes that were taken for dimensions which the file leaves open; None where it leaves none."""
+
+    @cached_property
+    def inputs(self) -> tuple[InputPlace, ...]:
+        """The arenas with inputs outside, and inside; none for two memories."""
+        return self.plan_inputs()
 
     @property
     def fits(self) -> bool:

@@ -6,7 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from onnxtile.model.validity import check
 from onnxtile.planning.annotate import clear_plan
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, resolve, shapes_of_raised
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, ModelWarning, OnnxtileError
 from onnxtile.system.progress import Progress
 from onnxtile.tiling.contraction import HALVES, FreeAt

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -31,12 +30,12 @@ def verify(options: CompareOptions) -> Verdict:
     where onnxruntime refuses one of them or they take different inputs, and UsageError.
     """
     progress = options.progress
-    if options.inputs is not None and options.ranges and not options.edge:
+    if options.input_file is not None and options.input_ranges and not options.edge:
         raise not_both()
     progress("reading the models")
     first, second = load(options.model), load(options.other)
     _bind_both(first, second, options.single_dims, options.whole_shapes)
-    given = None if options.inputs is None else read_inputs(os.fspath(options.inputs), first)
+    given = None if options.input_file is None else read_inputs(options.input_file, first)
     models = same_draws(first, second)
     first, second = models.first, models.second
     progress("running the first model")
@@ -72,14 +71,16 @@ def _run_first(
     runner = repeatable_session(model)
     trials, assigned = run_original(
         model,
-        runs=options.runs,
+        runs=options.run_count or 2,
         seed=options.seed,
         given=given,
-        ranges=options.ranges,
+        ranges=options.input_ranges,
         runner=runner,
         progress=progress,
     )
-    edges, skipped = run_edges(model, trials[0].feeds, runner, ranges=options.ranges) if options.edge else ([], {})
+    edges, skipped = (
+        run_edges(model, trials[0].feeds, runner, ranges=options.input_ranges) if options.edge else ([], {})
+    )
     return [*trials, *edges], assigned, skipped
 
 

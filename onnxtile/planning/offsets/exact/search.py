@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import cycle
 from typing import Literal
@@ -15,6 +14,7 @@ from onnxtile.planning.offsets.exact import descent
 from onnxtile.planning.offsets.exact.descent import IMPOSSIBLE, SOLVED
 from onnxtile.planning.offsets.exact.state import SearchState, as_arrays, grain_of, groups, state_of
 from onnxtile.planning.offsets.problem import Problem
+from onnxtile.system.dataclass import dataclass
 
 # Runs short searches for one capacity until one ends, each with an order learned from the failures of those before.
 
