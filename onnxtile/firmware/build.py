@@ -16,11 +16,13 @@ from onnxtile.firmware import in_place
 from onnxtile.firmware.own_kernels import OwnKernels, compiled_objects
 from onnxtile.firmware.program import CProgram
 from onnxtile.firmware.prove import (
+    HALF_PRECISION,
     RUNS,
     STATE_RUNS,
     CheckedRun,
     Proof,
     Tools,
+    calm,
     command_done,
     compared,
     compiler,
@@ -179,8 +181,9 @@ def build(
         if target.compiler and not tools.runner:
             return replace(made, proof=not_proved("no runner is given for the target"))
         progress("running C")
-        runs = list(runs_of(opened, plan, wanted, max(RUNS, state_runs) if plan.states else RUNS))
-        proof = _proof(program, source, opened, runs, tools, progress)
+        proof = _proof(
+            program, source, opened, plan, wanted, max(RUNS, state_runs) if plan.states else RUNS, tools, progress
+        )
     require_proved(proof, wanted)
     return replace(made, proof=proof)
 
@@ -202,21 +205,35 @@ def _proof(
     program: CProgram,
     source: CSource,
     opened: Unfolded,
-    runs: list[CheckedRun],
+    plan: PlanResult,
+    wanted: Wanted,
+    count: int,
     tools: Tools,
     progress: Progress,
 ) -> Proof:
-    """Return the proof of `source`, the text of `program`, by `runs` beside onnxruntime."""
-    if source.transfers and len(runs) == 1:
-        runs = runs * RUNS  # the copies are made early in one run, and late in another
+    """Return the proof of `source`, the text of `program`, by `count` runs beside onnxruntime on `wanted` inputs, or smaller ones."""
     coarsest = max((precision_of(dtype.numpy()) for dtype in halves(opened.model)), default=0.0)
-    output = output_of(source, runs, tools)
-    proof = compared(source, runs, output, tools, coarsest)
-    if not program.is_rounded and proof.equal:
-        return proof
+
+    def beside(inputs: Wanted) -> tuple[list[CheckedRun], bytes, Proof]:
+        runs = list(runs_of(opened, plan, inputs, count))
+        if source.transfers and len(runs) == 1:
+            runs = runs * RUNS  # the copies are made early in one run, and late in another
+        output = output_of(source, runs, tools)
+        return runs, output, compared(source, runs, output, tools, coarsest)
+
+    runs, output, proof = beside(wanted)
+    if not program.is_rounded:
+        smaller = None if proof.equal else calm(opened, wanted)
+        if smaller is not None and compared(source, runs, output, tools, HALF_PRECISION).equal:
+            again = beside(smaller)[-1]
+            proof = replace(again, rounding=max(one.max_abs for one in proof.outputs)) if again.equal else proof
+        if proof.equal:
+            return proof
     progress("running C, node by node")
-    few = runs[: 1 if tools.runner else RUNS]  # an emulator is slow
-    return replace(proof, results=compared_results(program, _NAME, opened, few, tools, output, coarsest))
+    if program.is_rounded:
+        runs = runs[: 1 if tools.runner else RUNS]  # an emulator is slow
+    results = compared_results(program, _NAME, opened, runs, tools, output, coarsest)
+    return replace(proof, results=results) if program.is_rounded else proof
 
 
 @contextmanager

@@ -1,6 +1,6 @@
-"""The proof of a program in C by the results of its nodes, for quantised models, and to name the node that is wrong.
+"""The proof of a program in C by the results of its nodes: for quantised models, and to name the node that is wrong.
 
-Kernels of different machines round sums of floats differently before they quantise them: an element is one step off, and the
+Kernels of different machines round sums of floats differently. Before a quantisation an element is one step off then, and the
 operators that follow make more of it, or hide it. So each result is compared where its node has made it, at its planned address. That of
 onnxruntime takes its place then. All nodes compute on onnxruntime's operands, and a tensor that is overwritten too early is seen where it
 is read.
@@ -46,22 +46,28 @@ def compared_results(
     tools: Tools,
     output: bytes,
     coarsest: float = 0.0,
-) -> ComparedResults | None:
+) -> ComparedResults:
     """Return how the results of all nodes of `program` compare in all `runs`, each on the operands that onnxruntime has.
 
-    None where no node rounds to steps of quantisation: then outputs have no reason to be off. `output` begins with the outputs of the
-    program as it is written: with looks at its results, but nothing replaced, it must give the same bytes. Raises Mismatch that names
-    the first node whose result is off by more than its operator may be, UsageError where a tool fails.
+    `output` begins with the outputs of the program as it is written: with looks at its results, but nothing replaced, it must give the
+    same bytes. With all results replaced, its outputs must have onnxruntime's bytes. Raises Mismatch that names the first node whose
+    result is off by more than its operator may be, UsageError where a tool fails.
     """
     source = written(program.with_checks(), title, "file")  # a large text of weights takes a compiler long
-    expected = list(_expected(program, opened, runs))
+    names = [*(result.name for result in program.results), *(port.name for port in program.outputs)]
+    values = list(_values(opened, names, runs))
+    expected = [
+        np.ascontiguousarray(each[result.name]).reshape(result.tensor.sizes)
+        for each in values
+        for result in program.results
+    ]
     with tempfile.TemporaryDirectory(prefix="onnxtile-") as name:
         folder = Path(name)
         executable = compiled_program(source, runs, tools, folder)
         if not output.startswith(output_of_run(executable, source, runs, tools)):
             raise Mismatch("the program in C computes something else where its calls are no loops", hint=REPORT)
         (folder / "expected.bin").write_bytes(b"".join(array.tobytes() for array in expected))
-        output_of_run(executable, source, runs, tools)
+        replaced = output_of_run(executable, source, runs, tools)
         got = (folder / "got.bin").read_bytes()
     counts: Counter[str] = Counter()
     steps: list[SteppedResult] = []
@@ -73,8 +79,8 @@ def compared_results(
         at += array.nbytes
         if how == _STEP:
             steps.append(SteppedResult(place // len(program.results), result, found))
-    if not program.is_rounded:
-        return None
+    if replaced != b"".join(np.asarray(each[port.name]).tobytes() for each in values for port in program.outputs):
+        raise Mismatch("an output of the program in C is not the result of its node", hint=REPORT)
     operators = sorted({step.result.operator.partition(".")[0] for step in steps})
     nodes = dict.fromkeys(step.result.name for step in steps)
     return ComparedResults(
@@ -124,13 +130,6 @@ def _count_as_integers(opened: Unfolded, runs: Sequence[CheckedRun], steps: Sequ
             (array,) = session.run({own: values[step.run][name] for own, name in names.items()}).values()
             count += np.asarray(array).tobytes() == step.elements.tobytes()
     return count
-
-
-def _expected(program: CProgram, opened: Unfolded, runs: Sequence[CheckedRun]) -> Iterator[Array]:
-    """Yield the results of the nodes of `program` in onnxruntime, run after run."""
-    for values in _values(opened, [result.name for result in program.results], runs):
-        for result in program.results:
-            yield np.ascontiguousarray(values[result.name]).reshape(result.tensor.sizes)
 
 
 def _values(opened: Unfolded, names: Iterable[str], runs: Sequence[CheckedRun]) -> Iterator[Mapping[str, Array]]:
