@@ -27,7 +27,7 @@ from tests.fitting.networks import inverted_residuals, model
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ((), 2, "no memory to fit: --capacity is not given"),
+        (("--curve", "c.html"), 2, "there is no --curve any more (write --emit trade.curve.html)"),
         (("--capacity", "4KiB", "--capacity", "smallest"), 2, "not of the form NAME=SIZE"),
         (("--smallest",), 2, "there is no --smallest any more (write --capacity smallest)"),
         (("--capacity", "4KiB", "--exact"), 2, "there is no --exact any more (write --tolerance exact)"),
@@ -267,21 +267,21 @@ def test_a_model_with_nothing_to_cut_has_one_point() -> None:
 
 
 def test_the_curve_alone_writes_the_file_and_no_model(run: Run, there: Path) -> None:
-    done = run("fit", "m.onnx", "--curve", "c.html", *BUDGETS, "--no-verify")
+    done = run("fit", "m.onnx", "--emit", "c.curve.html", *BUDGETS, "--no-verify")
     assert done.code == 0, done.err
     assert "6,272" in done.out and "planned" in done.out
-    assert sorted(file.name for file in there.iterdir()) == ["c.html", "m.onnx"]
-    content = (there / "c.html").read_bytes()
-    assert run("fit", "m.onnx", "--curve", "c.html", *BUDGETS, "--no-verify", "-q").code == 0
-    assert (there / "c.html").read_bytes() == content
+    assert sorted(file.name for file in there.iterdir()) == ["c.curve.html", "m.onnx"]
+    content = (there / "c.curve.html").read_bytes()
+    assert run("fit", "m.onnx", "--emit", "c.curve.html", *BUDGETS, "--no-verify", "-q").code == 0
+    assert (there / "c.curve.html").read_bytes() == content
 
 
 def test_the_curve_goes_to_every_file_that_is_named(run: Run, there: Path) -> None:
-    done = run("fit", "m.onnx", "--curve", "a.csv", "--curve", "b.svg", "--curve", "-", *BUDGETS, "--no-verify")
+    done = run("fit", "m.onnx", "--emit", "a.curve.csv", "--emit", "b.curve.svg", *BUDGETS, "--no-verify")
     assert done.code == 0, done.err
-    assert sorted(file.name for file in there.iterdir()) == ["a.csv", "b.svg", "m.onnx"]
-    picture = ElementTree.parse(there / "b.svg").getroot()
-    points = list(csv.DictReader((there / "a.csv").read_text().splitlines()))
+    assert sorted(file.name for file in there.iterdir()) == ["a.curve.csv", "b.curve.svg", "m.onnx"]
+    picture = ElementTree.parse(there / "b.curve.svg").getroot()
+    points = list(csv.DictReader((there / "a.curve.csv").read_text().splitlines()))
     marks = [one for one in picture.iter() if one.tag.endswith("circle")]
     # One diagram of nodes, and of what is not 0 everywhere: this budget allows no extra MACs.
     assert {point["macs"] for point in points} == {points[0]["macs"]}
@@ -293,7 +293,7 @@ def test_the_curve_goes_to_every_file_that_is_named(run: Run, there: Path) -> No
 def test_a_picture_that_cannot_be_drawn_is_refused_before_any_work(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "resvg_py", None)
     monkeypatch.setattr(fit_curve, "curve_of", None)
-    for arguments in (("--curve", "c.png"), ("--capacity", "smallest", "--emit", "p.png")):
+    for arguments in (("--emit", "c.curve.png"), ("--capacity", "smallest", "--emit", "p.png")):
         done = run("fit", "m.onnx", *arguments)
         assert (done.code, done.err.count("\n")) == (2, 1)
         assert "needs resvg_py" in done.err and "onnxtile[pictures]" in done.err
@@ -301,12 +301,12 @@ def test_a_picture_that_cannot_be_drawn_is_refused_before_any_work(run: Run, mon
 
 def test_a_page_needs_no_further_package(run: Run, there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "resvg_py", None)
-    assert run("fit", "m.onnx", "--curve", "c.html", *BUDGETS, "--no-verify").code == 0
-    assert "<circle" in (there / "c.html").read_text()
+    assert run("fit", "m.onnx", "--emit", "c.curve.html", *BUDGETS, "--no-verify").code == 0
+    assert "<circle" in (there / "c.curve.html").read_text()
 
 
 def test_the_curve_beside_a_model_that_fits_is_in_the_json(run: Run, there: Path) -> None:
-    done = run("fit", "m.onnx", "--curve", "-", "--capacity", "4KiB", *BUDGETS, "--json", "r.json")
+    done = run("fit", "m.onnx", "--emit", "c.curve.md", "--capacity", "4KiB", *BUDGETS, "--json", "r.json")
     assert done.code == 0, done.err
     assert "arena against its price" in done.out
     assert len(json.loads((there / "r.json").read_text())["curve"]) > 2
@@ -316,13 +316,13 @@ def test_the_curve_beside_a_model_that_fits_is_in_the_json(run: Run, there: Path
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--curve", "c.txt"), "no format of curve has this ending"),
-        (("--curve", "c.html", "-o", "x.onnx"), "--output is for one model that fits"),
-        (("--curve", "c.html", "--emit", "p.html"), "--emit is for one model that fits"),
-        (("--curve", "m.onnx"), "would be written over"),
-        (("--curve", "c.json", "--json", "c.json"), "both name"),
-        (("--curve", "nowhere/c.json"), "nowhere"),
-        (("--curve", "m.fitted.onnx", "--capacity", "smallest"), "m.fitted.onnx"),
+        (("--emit", "c.curve.txt"), "--emit c.curve.txt is a plan of one model that fits"),
+        (("--emit", "c.curve.txt", "--capacity", "smallest"), "no format has this ending"),
+        (("--emit", "c.curve.html", "-o", "x.onnx"), "--output is for one model that fits"),
+        (("--emit", "c.curve.html", "--emit", "p.html"), "--emit p.html is a plan of one model that fits"),
+        (("--emit", "c.curve.html", "--functions", "fuse"), "--functions fuse is for one model that fits"),
+        (("--emit", "c.curve.json", "--json", "c.curve.json"), "both name"),
+        (("--emit", "nowhere/c.curve.json"), "nowhere"),
     ],
 )
 def test_a_bad_curve_is_one_line_and_nothing_is_written(

@@ -604,7 +604,7 @@ def test_limits_that_do_not_exist_are_refused() -> None:
         onnxtile.fit(inverted_residuals(), capacity="12KiB", target="nowhere.toml")
 
 
-# fit --wrap: each region is a local function, whose body is planned.
+# fit --functions wrap: each region is a local function, whose body is planned.
 
 
 @pytest.mark.parametrize(("made", "capacity"), [(inverted_residuals, "10KiB"), (quantised, "11.5KiB")])

@@ -41,7 +41,7 @@ from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import Infeasible, Mismatch, ModelError
 from onnxtile.system.progress import within
-from onnxtile.verbs.fit import CurveOptions, FitCommand, FitOptions, FitStepOptions, require_memory, require_no_fusing
+from onnxtile.verbs.fit import CurveOptions, FitOptions, FitStepOptions, require_memory, require_no_fusing
 from onnxtile.verbs.flows.fit_drafts import (
     FitAttempts,
     FitSubject,
@@ -96,11 +96,12 @@ def run(options: FitStepOptions) -> Outcome:
     """Do what the command and the step `fit` ask for."""
     subject = read_subject(options)
     curve = None
-    if isinstance(options, FitCommand) and options.curve:
+    if options.wants_curve or not options.fits_one:
         curve = curve_of(subject)
-        if not options.fits_one:
-            note = "" if subject.leading is None else f"sizes: {subject.leading}"
-            return Outcome(curve, "curve", emitted={"curve": curve.to_dict()}, note=note)
+    if curve is not None and not options.fits_one:
+        sizes = [] if subject.leading is None else [f"sizes: {subject.leading}"]
+        note = "; ".join([*sizes, "no --capacity is given, so this is the trade, and no model is written"])
+        return Outcome(curve, "curve", emitted={"curve": curve.to_dict()}, note=note)
     result = replace(attempt(options, subject), curve=curve)
     if options.wants_c and result.fits:
         planned = result.planned
