@@ -196,8 +196,18 @@ def emx(given: Subject, folder: Path) -> Row:
     return Row(given.name, given.form, "emx-onnx-cgen", figures, compared(given, output, outputs))
 
 
-def _run(command: Sequence[str], folder: Path | None = None) -> None:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+def _run(
+    command: Sequence[str],
+    folder: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+    seconds: float | None = None,
+) -> None:
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=variables, timeout=seconds, capture_output=True, text=True, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CannotRun(f"it takes more than {seconds} s") from error
     if done.returncode:
         lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         raise CannotRun(lines[-1] if lines else f"it ended with {done.returncode}")
@@ -282,8 +292,45 @@ made.print_allocations()
 """
 
 
+def deeploy(given: Subject, folder: Path) -> Row:
+    """Return the row of Deeploy's flow for any processor: weights are variables in RAM, all else is allocated.
+
+    The variable DEEPLOY names a checkout of it, DEEPLOY_PYTHON the interpreter that has its dependencies.
+    """
+    checkout = Path(os.environ["DEEPLOY"])
+    source = folder / "net.c"
+    command = [
+        os.environ["DEEPLOY_PYTHON"],
+        str(Path(__file__).parent / "deeploy_side.py"),
+        str(given.file),
+        str(source),
+    ]
+    _run(command, checkout, {**os.environ, "PYTHONPATH": str(checkout)}, 60)
+    library = checkout / "TargetLibraries" / "Generic"
+    called = set(re.findall(r"\b(\w+)\(", source.read_text()))
+    defined = {
+        path: set(re.findall(r"^\w+ (\w+)\(", path.read_text(), re.MULTILINE)) for path in (library / "src").glob("*.c")
+    }
+    sources = [source, *(path for path, names in sorted(defined.items()) if names & called)]
+    inputs, outputs = (
+        [replace(port, address=f"DeeployNetwork_{kind}_{place}") for place, port in enumerate(given.ports(f"{kind}s"))]
+        for kind in ("input", "output")
+    )
+    declared = [f"extern void *{port.address};" for port in (*inputs, *outputs)]
+    declared.append("void net_run(void);\nvoid net_init(void);")
+    program = Program(
+        sources, [f"-I{library / 'inc'}"], "net_run();", inputs, outputs, "\n".join(declared), "net_init();"
+    )
+    figures, output = measured(program, given.inputs, folder)
+    return Row(given.name, given.form, "Deeploy", figures, compared(given, output, outputs))
+
+
 OURS = "onnxtile"
-TOOLS: dict[str, Callable[[Subject, Path], Row]] = {"emx-onnx-cgen": emx, "TFLite Micro": tflite_micro}
+TOOLS: dict[str, Callable[[Subject, Path], Row]] = {
+    "emx-onnx-cgen": emx,
+    "TFLite Micro": tflite_micro,
+    "Deeploy": deeploy,
+}
 KIB = 1024
 ASKED = {
     ("visual wake words, MobileNetV1 0.25-96", "float"): (96 * KIB, "0%"),
