@@ -131,6 +131,7 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
             "inputs inside the arena, free after their last read, or outside; outputs too",
             "outputs|inside|outside",
             choices=Choices("onnxtile.kernels.from_onnx:PLACINGS"),
+            main=True,
         ),
     ] = "outputs"
     stream: Annotated[
@@ -142,6 +143,7 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
         Option(
             "exact: results equal to the last bit; 1step: quantised outputs one step off",
             default="twice the effect of rounding",
+            main=True,
             replaces={"exact": "--tolerance exact"},
         ),
     ] = None
