@@ -309,7 +309,8 @@ def deeploy(given: Subject, folder: Path) -> Row:
     library = checkout / "TargetLibraries" / "Generic"
     called = set(re.findall(r"\b(\w+)\(", source.read_text()))
     defined = {
-        path: set(re.findall(r"^\w+ (\w+)\(", path.read_text(), re.MULTILINE)) for path in (library / "src").glob("*.c")
+        path: set(re.findall(r"^\w+ (\w+)\(", path.read_text(), re.MULTILINE))
+        for path in (library / "src").glob("*_*.c")
     }
     sources = [source, *(path for path, names in sorted(defined.items()) if names & called)]
     inputs, outputs = (
