@@ -64,8 +64,8 @@ def planned_island(flat: ir.Model, alignment: int) -> PlannedIsland:
         row = row_model(opened, axes)
         if row is not None:
             planned = _planned_alone(row.opened, alignment)
-            best = min(best, replace(planned, offsets=row.offsets), key=lambda one: one.plan.arena_size)
-    if best.offsets and any(len({row[place] - row[-1] for row in best.offsets}) > 1 for place in best.over):
+            best = min(best, replace(planned, offsets=row.offsets), key=lambda island: island.plan.arena_size)
+    if best.offsets and any(len({row[number] - row[-1] for row in best.offsets}) > 1 for number in best.over):
         return replace(best, over=frozenset())
     return best
 
@@ -107,7 +107,7 @@ def _over(opened: Unfolded, plan: PlanResult) -> frozenset[int]:
     if last is None or not is_last or len(graph.outputs) > 1 or output in roots or any(parts(last, facts)):
         return frozenset()  # kernels before the last write the output, or there are several
     allowed = overwritable(last, facts)
-    read = {root(value) for place, value in enumerate(last.inputs) if place not in allowed}
+    read = {root(value) for index, value in enumerate(last.inputs) if index not in allowed}
     inputs = [value for value in graph.inputs if value not in opened.constants]
     return frozenset(number for number, value in enumerate(inputs) if value not in read)
 

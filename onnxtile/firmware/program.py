@@ -278,12 +278,12 @@ def kernels_of(calls: Iterable[ProgramCall]) -> Iterator[DistinctKernel]:
     yield from dict.fromkeys(call.kernel for call in flat(calls) if isinstance(call, KernelCall))
 
 
-def overlaps(one: CopyCall, other: CopyCall) -> bool:
+def overlaps(copy: CopyCall, other: CopyCall) -> bool:
     """Return whether a copy writes what another reads."""
-    target, source = one.target, other.source
+    target, source = copy.target, other.source
     if (target.kind, target.number) != (source.kind, source.number):
         return False
-    return target.offset < source.offset + other.size and source.offset < target.offset + one.size
+    return target.offset < source.offset + other.size and source.offset < target.offset + copy.size
 
 
 def copied_at_once(copies: Iterable[CopyCall], cell: Callable[[int], BytePlace]) -> Iterator[CopyCall]:

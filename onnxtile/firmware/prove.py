@@ -107,11 +107,11 @@ class Proof:
         if self.not_run is not None:
             return f"the program in C was not run: {self.not_run}"
         worst = max((output.max_abs for output in self.outputs), default=0.0)
-        told = f"outputs within {worst:.2g}" if worst else "every output equal"
+        outputs = f"outputs within {worst:.2g}" if worst else "every output equal"
         results = "" if self.results is None else f"; {self.results.summary}"
         grew = f" (inputs from -{_CALM} to {_CALM}: on larger ones, errors of rounding grew to {self.rounding:.2g})"
         beside = f"beside onnxruntime{grew if self.rounding else ''}"
-        return f"the program in C ran {self.runs:,} times {beside}: {told}{results}"
+        return f"the program in C ran {self.runs:,} times {beside}: {outputs}{results}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the proof, ready for JSON."""
@@ -158,14 +158,16 @@ def runs_of(opened: Unfolded, plan: PlanResult, wanted: Wanted, count: int) -> I
     carried = {state.input: state.output for state in plan.states}
     before: dict[str, Array] = {}
     for feeds in wanted.feeds(model, shapes.sizes, count):
-        own = {
+        feeds_of_run = {
             value.name or "": value.const_value.numpy() for value in model.graph.inputs if value.const_value is not None
         }
-        own |= {name: np.asarray(array) for name, array in feeds.items()}
-        own |= {name: before.get(output, np.zeros_like(own[name])) for name, output in carried.items()}
-        results = plain.run(own)
+        feeds_of_run |= {name: np.asarray(array) for name, array in feeds.items()}
+        feeds_of_run |= {
+            name: before.get(output, np.zeros_like(feeds_of_run[name])) for name, output in carried.items()
+        }
+        results = plain.run(feeds_of_run)
         before = {name: np.array(_array(value)) for name, value in results.items()}
-        yield CheckedRun(own, before)
+        yield CheckedRun(feeds_of_run, before)
 
 
 _CALM = 0.125
@@ -342,7 +344,7 @@ def compared(source: CSource, runs: Sequence[CheckedRun], output: bytes, tools: 
 
     `coarsest` is the precision of the floats of 16 bits that the model computes in, 0 where there are none.
     """
-    found: dict[str, OutputError] = {}
+    errors: dict[str, OutputError] = {}
     at = 0
     for run in runs:
         for port in source.outputs:
@@ -350,8 +352,8 @@ def compared(source: CSource, runs: Sequence[CheckedRun], output: bytes, tools: 
             at += port.tensor.bytes
             expected = np.asarray(run.outputs[port.name]).reshape(port.tensor.sizes)
             error = compare_values(port.name, expected, got, coarsest=coarsest)
-            found[port.name] = max(found.get(port.name, error), error, key=badness)
-    return Proof(" ".join(tools.compiler), len(runs), tuple(found.values()))
+            errors[port.name] = max(errors.get(port.name, error), error, key=badness)
+    return Proof(" ".join(tools.compiler), len(runs), tuple(errors.values()))
 
 
 def tensor_of(data: bytes, form: TensorForm) -> Array:
@@ -409,10 +411,10 @@ def output_of_run(program: Path, source: CSource, runs: Sequence[CheckedRun], to
         raise Mismatch("the program in C asks for rows of an input twice, or out of order", hint=REPORT)
     if done.returncode:
         raise Mismatch(f"the program in C ended with {done.returncode}: {_last(done)}", hint="nothing was written")
-    found = (folder / "output.bin").read_bytes() if (folder / "output.bin").exists() else b""
-    if len(found) != sum(port.tensor.bytes for port in source.outputs) * len(runs):
+    output = (folder / "output.bin").read_bytes() if (folder / "output.bin").exists() else b""
+    if len(output) != sum(port.tensor.bytes for port in source.outputs) * len(runs):
         raise Mismatch(f"the program in C ended early: {_last(done)}", hint="nothing was written")
-    return found
+    return output
 
 
 def succeed(command: Sequence[str], reason: str) -> None:

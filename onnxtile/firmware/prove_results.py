@@ -72,13 +72,13 @@ def compared_results(
     counts: Counter[str] = Counter()
     steps: list[SteppedResult] = []
     at = 0
-    for place, (result, array) in enumerate(zip([*program.results] * len(runs), expected, strict=True)):
-        found = tensor_of(got[at : at + array.nbytes], result.tensor)
-        how = _how(result, array, found, coarsest)
+    for index, (result, array) in enumerate(zip([*program.results] * len(runs), expected, strict=True)):
+        elements = tensor_of(got[at : at + array.nbytes], result.tensor)
+        how = _how(result, array, elements, coarsest)
         counts[how] += 1
         at += array.nbytes
         if how == _STEP:
-            steps.append(SteppedResult(place // len(program.results), result, found))
+            steps.append(SteppedResult(index // len(program.results), result, elements))
     if replaced != b"".join(np.asarray(each[port.name]).tobytes() for each in values for port in program.outputs):
         raise Mismatch("an output of the program in C is not the result of its node", hint=REPORT)
     operators = sorted({step.result.operator.partition(".")[0] for step in steps})

@@ -38,8 +38,8 @@ class StoredWeights:
 
 def stored_weights(node: ir.Node, constants: Constants) -> StoredWeights | None:
     """Return the weights that the kernel of `node` unpacks; None for any other node."""
-    place = _PLACES.get(node.op_type) if node.domain in {"", "ai.onnx"} else None
-    value = node.inputs[place] if place is not None and place < len(node.inputs) else None
+    index = _PLACES.get(node.op_type) if node.domain in {"", "ai.onnx"} else None
+    value = node.inputs[index] if index is not None and index < len(node.inputs) else None
     if value is None or node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET":
         return None
     maker, order = value.producer(), None
@@ -48,7 +48,11 @@ def stored_weights(node: ir.Node, constants: Constants) -> StoredWeights | None:
         maker = maker.inputs[0].producer()
         if order is None:
             return None
-    if maker is None or not dequantises(maker) or not all(one is None or one in constants for one in maker.inputs):
+    if (
+        maker is None
+        or not dequantises(maker)
+        or not all(operand is None or operand in constants for operand in maker.inputs)
+    ):
         return None
     stored, scale, zero = (*maker.inputs, None)[:3]
     if stored is None or scale is None:
@@ -57,7 +61,7 @@ def stored_weights(node: ir.Node, constants: Constants) -> StoredWeights | None:
     dtype, is_read = ir.DataType.from_numpy(numbers.dtype), _is_read(node, numbers.ndim)
     if dtype not in _STORED or scales.dtype != np.float32 or not is_read or numbers.size < _LEAST:
         return None
-    operands = [one for one in dict.fromkeys(node.inputs) if one is not None]
+    operands = [operand for operand in dict.fromkeys(node.inputs) if operand is not None]
     form = StoredForm(
         f"i{operands.index(value)}",
         numbers.shape,

@@ -34,15 +34,15 @@ class _TemplateKernel:
         self.node = onnx.NodeProto.FromString(kernel.node)
         self.of_island = kernel.of_island
         self._forms = dict(kernel.tensors)
-        self.attributes = {one.name: helper.get_attribute_value(one) for one in self.node.attribute}
+        self.attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in self.node.attribute}
 
-    def name(self, place: int) -> str:
-        """Return the operand at `place`, empty where it is left out."""
-        return self.node.input[place] if place < len(self.node.input) else ""
+    def name(self, index: int) -> str:
+        """Return the operand at `index`, empty where it is left out."""
+        return self.node.input[index] if index < len(self.node.input) else ""
 
-    def result(self, place: int) -> str:
-        """Return the result at `place`, empty where it is left out."""
-        return self.node.output[place] if place < len(self.node.output) else ""
+    def result(self, index: int) -> str:
+        """Return the result at `index`, empty where it is left out."""
+        return self.node.output[index] if index < len(self.node.output) else ""
 
     def form(self, name: str) -> TensorForm:
         """Return the type of an operand or result."""
@@ -84,7 +84,7 @@ _SUM = """\
 
 def _sum(kernel: _TemplateKernel) -> KernelText | None:
     """Return QLinearAdd of two tensors of one size; others, and islands, which round as floats do, are emx-onnx-cgen's."""
-    names = [kernel.name(place) for place in range(8)]
+    names = [kernel.name(index) for index in range(8)]
     a, b, c = names[0], names[3], kernel.result(0)
     if kernel.of_island or not all(names) or not kernel.form(a).sizes == kernel.form(b).sizes == kernel.form(c).sizes:
         return None
@@ -162,7 +162,7 @@ def _gru(kernel: _TemplateKernel) -> KernelText | None:
 
     https://onnx.ai/onnx/operators/onnx__GRU.html has the formulas.
     """
-    x, w, r, bias, lengths, first = (kernel.name(place) for place in range(6))
+    x, w, r, bias, lengths, first = (kernel.name(offset) for offset in range(6))
     rows, last = kernel.result(0), kernel.result(1)
     usual = {"direction", "hidden_size", "linear_before_reset"}
     if not last or lengths or kernel.form(x).dtype != onnx.TensorProto.FLOAT or not kernel.attributes.keys() <= usual:
@@ -179,7 +179,7 @@ def _gru(kernel: _TemplateKernel) -> KernelText | None:
             "bias_h": f" + {b} + 2 * {units}]",
             "bias_r": f" + {b} + 5 * {units}]",
         }
-    place = f"(d * {batches} + batch) * {units}"
+    offset = f"(d * {batches} + batch) * {units}"
     holes = {
         **{"x": x, "w": w, "r": r, **biases},
         **{"steps": steps, "batches": batches, "inputs": inputs, "units": units},
@@ -187,8 +187,8 @@ def _gru(kernel: _TemplateKernel) -> KernelText | None:
         "backwards": _DIRECTIONS[kernel.attributes.get("direction", b"forward")],
         "more": "" if after else f", next[{units}]",
         "next": "reset" if after else "next",
-        "state": f"{last} + {place}",
-        "first": f"{first}[{place} + i]" if first else "0.0f",
+        "state": f"{last} + {offset}",
+        "first": f"{first}[{offset} + i]" if first else "0.0f",
         "row": f"                memcpy({rows} + ((at * {directions} + d) * {batches} + batch) * {units}, state, {units} * sizeof(float));"
         if rows
         else "",
@@ -281,7 +281,7 @@ def _convolution(kernel: _TemplateKernel) -> KernelText | None:
     QLinearConv is rounded as emx-onnx-cgen and onnxruntime do: the sum in 32 bits times x_scale · w_scale / y_scale, to the nearest even.
     """
     is_rounded = kernel.node.op_type == "QLinearConv"
-    x, w, bias = (kernel.name(place) for place in ((0, 3, 8) if is_rounded else (0, 1, 2)))
+    x, w, bias = (kernel.name(index) for index in ((0, 3, 8) if is_rounded else (0, 1, 2)))
     y = kernel.result(0)
     sizes, weights, result = (kernel.form(name).sizes for name in (x, w, y))
     attributes = kernel.attributes
@@ -359,14 +359,14 @@ class _Weight:
         form = self._form
         stored = [indices[form.order.index(axis)] for axis in range(len(form.sizes))]
         number = self._number(form.operand, _flat_index(stored, form.sizes))
-        place = "0"
+        scale_index = "0"
         if form.axis is not None:
             inside = f"({stored[form.axis]}) / {form.block}" if form.block > 1 else stored[form.axis]
             sizes = self._forms[SCALES].sizes
             along = [inside if axis == form.axis else index for axis, index in enumerate(stored)]
-            place = inside if len(sizes) < len(stored) else _flat_index(along, sizes)
-        zero = f" - {self._number(ZEROS, place)}" if ZEROS in self._forms else ""
-        return f"(float)({number}{zero}) * {SCALES}[{place}]"
+            scale_index = inside if len(sizes) < len(stored) else _flat_index(along, sizes)
+        zero = f" - {self._number(ZEROS, scale_index)}" if ZEROS in self._forms else ""
+        return f"(float)({number}{zero}) * {SCALES}[{scale_index}]"
 
     def _number(self, operand: str, index: str) -> str:
         return f"KERNEL_number({operand}, {index})" if self._form.bits == 4 else f"{operand}[{index}]"
@@ -449,7 +449,7 @@ def _unpacking_convolution(kernel: _TemplateKernel, weight: _Weight) -> KernelTe
     strides, dilations = ((1, *attributes.get(name, [1] * axes))[-2:] for name in ("strides", "dilations"))
     before = (0, *attributes.get("pads", [0] * 2 * axes)[:axes])[-2:]
     rows, columns, kernel_rows, kernel_columns, result_rows, result_columns = (
-        size for one in (sizes, weight.sizes, result) for size in (1, *one[2:])[-2:]
+        size for tensor_sizes in (sizes, weight.sizes, result) for size in (1, *tensor_sizes[2:])[-2:]
     )
     indices = ("o", "c", "k", "l") if axes == 2 else ("o", "c", "l")
     holes = {
@@ -487,9 +487,9 @@ def _unpacking_gather(kernel: _TemplateKernel, weight: _Weight) -> KernelText:
     axis = kernel.attributes.get("axis", 0) % len(sizes)
     places = ["taken"] * len(sizes)
     for axes, name in ((range(axis), "a"), (range(axis + 1, len(sizes)), "b")):
-        for one in axes:
-            inner = prod(sizes[one + 1 : axes.stop])
-            places[one] = f"{name} / {inner} % {sizes[one]}" if len(axes) > 1 else name
+        for other in axes:
+            inner = prod(sizes[other + 1 : axes.stop])
+            places[other] = f"{name} / {inner} % {sizes[other]}" if len(axes) > 1 else name
     holes = {
         **{"indices": indices, "y": y, "count": prod(kernel.form(indices).sizes), "length": sizes[axis]},
         **{"before": prod(sizes[:axis]), "after": prod(sizes[axis + 1 :]), "weight": weight.at(*places)},

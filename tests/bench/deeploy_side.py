@@ -19,7 +19,7 @@ from Deeploy.Targets.CortexM.Platform import CMSISMapping
 from Deeploy.Targets.Generic.Deployer import GenericDeployer
 from Deeploy.Targets.Generic.Platform import GenericMapping, GenericOptimizer, GenericPlatform
 
-_DEFAULTS = {
+_DEFAULTS: dict[str, dict[str, object]] = {
     "Gemm": {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0},
     "Flatten": {"axis": 1},
     "Softmax": {"axis": -1},
