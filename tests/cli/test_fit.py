@@ -40,7 +40,7 @@ from tests.fitting.networks import inverted_residuals, model
         (("--capacity", "4KiB", "--max-extra-macs", "nan%"), 2, "not a share"),
         (("--capacity", "4KiB", "--max-nodes", "0"), 2, "at least 1"),
         (("--capacity", "4KiB", "--max-nodes", "-3"), 2, "at least 1"),
-        (("--capacity", "4KiB", "--max-nodes", "14"), 1, "nothing fits"),
+        (("--capacity", "2KiB", "--max-nodes", "14"), 1, "nothing fits"),
         (("--capacity", "4KiB", "--target", "nowhere.toml"), 2, "nowhere.toml"),
         (("--capacity", "4KiB", "--tolerance", "2step"), 2, "invalid --tolerance '2step'"),
         (("--capacity", "4KiB", "-o", "m.onnx"), 2, "--force"),
@@ -58,7 +58,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     run: Run,
     tmp_path: Path,
 ) -> None:
-    onnx.save(inverted_residuals(9), tmp_path / "m.onnx")
+    onnx.save(inverted_residuals(9, 8), tmp_path / "m.onnx")
     done = run("fit", "m.onnx", *arguments)
     assert done.code == code
     assert said in done.err
@@ -126,8 +126,8 @@ def test_the_plan_is_written_beside_the_model_and_pictures_show_both(run: Run, t
 
 
 def test_a_model_that_does_not_fit_emits_the_smallest_plan(run: Run, tmp_path: Path) -> None:
-    onnx.save(inverted_residuals(9), tmp_path / "m.onnx")
-    done = run("fit", "m.onnx", "--capacity", "2000", "--emit", "p.json")
+    onnx.save(inverted_residuals(9, 8), tmp_path / "m.onnx")
+    done = run("fit", "m.onnx", "--capacity", "500", "--emit", "p.json")
     assert done.code == 1
     smallest = json.loads((tmp_path / "p.json").read_text())["arenas"][0]["size"]
     assert f"{smallest:,} bytes" in done.err
@@ -228,16 +228,16 @@ def test_progress_says_which_point_is_looked_for_and_how_far_the_search_may_go()
 
 
 def test_a_curve_has_the_command_that_makes_its_points(tmp_path: Path) -> None:
-    onnx.save(inverted_residuals(), tmp_path / "a b.onnx")
-    found = onnxtile.fit_curve(tmp_path / "a b.onnx", shapes={"x": "1x3x33x20"}, max_nodes=100, max_extra_macs="2.5%")
+    onnx.save(inverted_residuals(9, 8), tmp_path / "a b.onnx")
+    found = onnxtile.fit_curve(tmp_path / "a b.onnx", shapes={"x": "1x3x9x8"}, max_nodes=100, max_extra_macs="2.5%")
     words = shlex.split(found.command)
     assert words[:3] == ["onnxtile", "fit", str(tmp_path / "a b.onnx")] and found.model == "a b.onnx"
     assert sorted(zip(words[3::2], words[4::2], strict=True)) == [
         ("--max-extra-macs", "2.5%"),
         ("--max-nodes", "100"),
-        ("--shape", "x=1x3x33x20"),
+        ("--shape", "x=1x3x9x8"),
     ]
-    assert onnxtile.fit_curve(inverted_residuals(), max_nodes=9).command == "onnxtile fit model.onnx --max-nodes 9"
+    assert onnxtile.fit_curve(inverted_residuals(9, 8), max_nodes=9).command == "onnxtile fit model.onnx --max-nodes 9"
 
 
 def test_a_point_is_what_fit_reaches_within_that_arena(curve: onnxtile.FitCurve) -> None:
