@@ -197,12 +197,12 @@ def fixture_there(tmp_path: Path) -> Path:
 
 @pytest.fixture(name="curve", scope="module")
 def fixture_curve() -> onnxtile.FitCurve:
-    return onnxtile.fit_curve(inverted_residuals(), max_nodes=100, max_extra_macs="0%")
+    return onnxtile.fit_curve(inverted_residuals(9), max_nodes=100, max_extra_macs="0%")
 
 
 def test_each_point_takes_fewer_bytes_and_the_first_is_the_model_as_it_is(curve: onnxtile.FitCurve) -> None:
     assert len(curve.points) > 2
-    assert curve.points[0].cost.arena == onnxtile.plan(inverted_residuals()).plan.arena_size
+    assert curve.points[0].cost.arena == onnxtile.plan(inverted_residuals(9)).plan.arena_size
     assert all(after.cost.arena < before.cost.arena for before, after in pairwise(curve.points))
     assert all(point.cost.nodes <= 100 and point.cost.macs == curve.points[0].cost.macs for point in curve.points)
 
@@ -243,7 +243,7 @@ def test_a_curve_has_the_command_that_makes_its_points(tmp_path: Path) -> None:
 def test_a_point_is_what_fit_reaches_within_that_arena(curve: onnxtile.FitCurve) -> None:
     for point in curve.points[1:]:
         fitted = onnxtile.fit(
-            inverted_residuals(), capacity=point.cost.arena, max_nodes=100, max_extra_macs="0%", verify=False
+            inverted_residuals(9), capacity=point.cost.arena, max_nodes=100, max_extra_macs="0%", verify=False
         )
         assert not point.estimated and fitted.after.arena <= point.cost.arena
 
