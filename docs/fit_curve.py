@@ -65,7 +65,7 @@ def curve(network: Network) -> Sequence[Mapping[str, Any]]:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     model = module.mobilenet_v2(network.size, width=network.width, seed=0)
-    found = onnxtile.fit_curve(model, dims={"batch": 1}, max_extra_macs=BUDGET, verify=False)
+    found = onnxtile.fit_curve(model, dims={"batch": 1}, budget=BUDGET, verify=False)
     points: Sequence[Mapping[str, Any]] = found.to_dict()["curve"]
     return points
 

@@ -1,11 +1,14 @@
 """The program: `onnxtile`, or `python -m onnxtile`."""
 
 import signal
+import sys
 
 
 def main() -> None:
     """Run the command line so that Ctrl-C is no traceback either while Python starts or while it ends, and no crash ends it in silence."""
     default = _end_by_interrupts()
+    if sys.argv[1:] == ["--version"] and _has_shown_version():
+        return
     from onnxtile import cli
     from onnxtile.cli import streams as crashes
 
@@ -25,6 +28,17 @@ def minimalloc() -> None:
     if default:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     command.main()
+
+
+def _has_shown_version() -> bool:
+    """Print the version without loading the command line; return False where that fails: the command line says why."""
+    try:
+        import onnxtile
+
+        print(onnxtile.__version__, flush=True)  # noqa: T201
+    except (AttributeError, OSError, ValueError):
+        return False
+    return sys.stdout is not None
 
 
 def _end_by_interrupts() -> bool:

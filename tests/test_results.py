@@ -233,7 +233,7 @@ RESULTS: dict[str, Callable[[], VerbResult]] = {
     "explain": lambda: onnxtile.explain(proto(), "LayerNorm"),
     "unfuse": lambda: onnxtile.fuse(proto(), ["MatMul-*>Add"]).unfuse(),
     "tile": lambda: onnxtile.tile(proto(), onnxtile.Limits.of(max=32)),
-    "fit": lambda: onnxtile.fit(proto(), smallest=True),
+    "fit": lambda: onnxtile.fit(proto(), capacity="smallest"),
     "the curve of fit": lambda: onnxtile.fit_curve(proto()),
     "plan": lambda: onnxtile.plan(proto()),
     "a plan alone": lambda: onnxtile.plan(proto(), verify=False).plan,

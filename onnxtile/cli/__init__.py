@@ -23,8 +23,8 @@ from onnxtile.system.process import silence_libraries
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as typer gives it and shells have it: 128 and the number of the signal."""
 
-_DEFERRED = ("sympy", "onnx_ir._symbolic_shapes")
-"""Modules that are executed at their first use: they are there for expressions of symbols, which most models do not have."""
+_DEFERRED = ("sympy", "onnx_ir._symbolic_shapes", "pydantic")
+"""Modules that are executed at their first use: for expressions of symbols, which few models have, and for files that users write."""
 
 _NEW_OBJECTS = 50_000
 """Python looks for cycles of garbage after so many new objects: a graph has very many, and none of them is garbage."""
@@ -59,7 +59,7 @@ def _run() -> int:
         return end.code if isinstance(end.code, int) else 2
     except typer.TyperException as error:
         gone = _replaced(error)
-        return _failed(_one_line(error), _help_of(error), 2) if gone is None else _failed(str(gone), gone.hint, 2)
+        return _failed(_one_line(error), _help_of(error), 2) if gone is None else _failed(gone.message, gone.hint, 2)
     except BrokenPipeError:  # as in `onnxtile ... | head`: the reader has seen enough
         leads_nowhere(1)
         return 1
@@ -82,7 +82,7 @@ def _message_of(error: Exception) -> tuple[str, str | None, int]:
     if isinstance(error, OSError):
         return f"{error.filename or 'stdout'}: {error.strerror or _one_line(error)}", None, 2
     reason = f"internal error: {type(error).__name__}: {_one_line(error)}"
-    return reason, "this is a bug in onnxtile; --debug shows where", 2
+    return reason, "this is a bug in onnxtile; onnxtile --debug ... shows where", 2
 
 
 def _one_line(error: Exception) -> str:

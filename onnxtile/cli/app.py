@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from onnxtile.cli.command import Group, command, require_command
+from onnxtile.declare.option import parameters
 from onnxtile.declare.verb import Verb
 from onnxtile.system.registry import discover, named
 
@@ -17,6 +18,7 @@ onnxtile tile model.fused.onnx --max 64
 onnxtile plan model.fused.tiled.onnx --emit plan.html"""
 
 
+_HELP = ("-h", "--help")
 _GROUPS = {"pattern": "Write patterns of your own."}
 
 
@@ -29,7 +31,8 @@ def verbs() -> dict[str, Verb]:
 def build(asked: str = "") -> typer.Typer:
     """Return the application with a command for each verb; one named "GROUP NAME" stands in a group.
 
-    Where `asked`, the first argument, is a verb with a module of its name, the others are neither loaded nor added.
+    Where `asked`, the first argument, is a verb with a module of its name, the others are neither loaded nor added. The list of commands
+    needs none of their options.
     """
     app = typer.Typer(
         cls=Group,
@@ -37,7 +40,7 @@ def build(asked: str = "") -> typer.Typer:
         add_completion=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": list(_HELP)},
     )
     app.callback(invoke_without_command=True)(_onnxtile)
     groups: dict[str, typer.Typer] = {}
@@ -46,7 +49,8 @@ def build(asked: str = "") -> typer.Typer:
         group, _, command_name = name.rpartition(" ")
         if group and group not in groups:
             groups[group] = _group(app, group)
-        command(groups.get(group, app), verb, command_name)
+        known = {} if asked in _HELP else parameters(verb.command)
+        command(groups.get(group, app), verb, command_name, known)
     return app
 
 
@@ -60,6 +64,7 @@ def _group(app: typer.Typer, name: str) -> typer.Typer:
 def _onnxtile(
     context: typer.Context,
     version: Annotated[bool | None, typer.Option("--version", help="print the version and exit")] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,  # noqa: ARG001 - read of sys.argv
 ) -> None:
     """Fuse, tile and plan ONNX models for hardware with limits, and prove by running that nothing changed."""
     if version:

@@ -39,15 +39,24 @@ UNIQUE = "(unique workspace)"
 _Said = TypeVar("_Said")
 
 
-def _not_null(value: Any) -> Any:
-    if value is None:
-        raise ValueError("the field cannot be null")
-    return value
+class _NotNull:
+    """What pydantic asks of a type's annotation, written so that it is not loaded before a plan is read."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: pydantic.GetCoreSchemaHandler) -> Any:
+        from pydantic_core.core_schema import no_info_after_validator_function
+
+        return no_info_after_validator_function(self._require, handler(source))
+
+    @staticmethod
+    def _require(value: Any) -> Any:
+        if value is None:
+            raise ValueError("the field cannot be null")
+        return value
 
 
-Stated: TypeAlias = Annotated[_Said | None, pydantic.AfterValidator(_not_null)]
+Stated: TypeAlias = Annotated[_Said | None, _NotNull()]
 """A field that is None where it is left out, and that no file may write as null."""
-FilledText: TypeAlias = Annotated[str, pydantic.Field(min_length=1)]
+FilledText: TypeAlias = "Annotated[str, pydantic.Field(min_length=1)]"
 """A text that is empty where it is left out, and in no file."""
 
 AttributeValue: TypeAlias = int | float | str | tuple[int | float | str, ...]
@@ -61,7 +70,7 @@ class PlanRow:
     """A row of a plan. Of its fields, those in OPTIONAL are left out of the JSON where they have their default; a file has no others."""
 
     OPTIONAL: ClassVar[frozenset[str]] = frozenset()
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = {"extra": "forbid"}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as docs/plan.schema.json describes it, ready for JSON."""

@@ -95,6 +95,14 @@ class RunChoice:
     seconds: float | None = None
     memory: int | None = None
 
+    def __str__(self) -> str:
+        words = (
+            None if self.count is None else str(self.count),
+            None if self.seconds is None else f"{self.seconds:.10g}s",
+            None if self.memory is None else f"{self.memory}B",
+        )
+        return ",".join(word for word in words if word is not None)
+
 
 def read_runs(value: Any) -> RunChoice:
     """Return what the words for runs mean: a number of runs, a time and a size in bytes, each once."""

@@ -12,8 +12,9 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
+from onnxtile.declare.target import TargetFigures
 from onnxtile.firmware import in_place
-from onnxtile.firmware.own_kernels import OwnKernels, compiled_objects
+from onnxtile.firmware.own_kernels import OwnKernels, compiled_objects, read_own_kernels
 from onnxtile.firmware.program import CProgram
 from onnxtile.firmware.prove import (
     RUNS,
@@ -120,6 +121,12 @@ class ProgramTarget:
     compiler: str = ""
     runner: str = ""
     own: OwnKernels | None = None
+
+    @classmethod
+    def of(cls, figures: TargetFigures) -> ProgramTarget:
+        """Return the commands and the functions that a target names. Raises UsageError for a table of functions that is none."""
+        table = figures.c_kernels
+        return cls(figures.cc, figures.runner, None if table is None else read_own_kernels(table))
 
     def tools(self) -> Tools | None:
         """Return the commands; None where there is no compiler. Raises UsageError for one that is not there."""

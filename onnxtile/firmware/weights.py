@@ -13,8 +13,6 @@ import numpy as np
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
-HOLDERS = ("code", "file")
-"""Where the weights of a program may be: in the text of its .c, or in a file beside it."""
 _LEAST = 16
 """Bytes of a constant that is looked for in others."""
 

@@ -116,7 +116,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
     if not in_file and weights.size > _MOST_IN_CODE:
         raise about_options(
             f"a compiler takes no text with {weights.size:,} bytes of weights",
-            hint="keep them in a file: {weights} file",
+            hint='keep them in a file: {target} target.toml, and in it weights = "file"',
         )
     spaces = _Spaces(program, weights)
     table = _CallTable(in_c.kernels, numbers, spaces)

@@ -27,8 +27,8 @@ from onnxtile.fitting.strips import (
     RegionCost,
     StripRanges,
     UncutRegion,
+    coming_in,
     macs_of,
-    read_whole,
 )
 from onnxtile.system.dataclass import dataclass
 
@@ -159,10 +159,11 @@ class Regions:
 
     @cached_property
     def level(self) -> list[int]:
-        """The places of `narrow`, and those around which no fewer bytes live."""
-        sizes = self.live_sizes
-        flat = {p for p in range(1, len(self.network.kernels)) if sizes[p - 1] >= sizes[p] <= sizes[p + 1]}
-        return sorted(flat.union(self.narrow) - self._inside)
+        """The places of `narrow`, those around which no fewer bytes live, and those after sums, which are complete there."""
+        sizes, kernels = self.live_sizes, self.network.kernels
+        flat = {p for p in range(1, len(kernels)) if sizes[p - 1] >= sizes[p] <= sizes[p + 1]}
+        sums = {p + 1 for p, kernel in enumerate(kernels) if self.network.tensors[kernel.makes[0]].folds}
+        return sorted(flat.union(sums, self.narrow) - self._inside)
 
     @cached_property
     def _inside(self) -> set[int]:
@@ -369,12 +370,9 @@ class Regions:
         return RegionCost(index, end, WHOLE, live.peak + passing, kernel.macs, 1, 0, loads, rest)
 
     def rows(self, start: int, stop: int) -> int:
-        """Return the rows of the largest operand of a region that is not read whole."""
-        kernels = self.network.kernels[start:stop]
-        results = {tensor for kernel in kernels for tensor in kernel.makes}
-        given = {tensor for kernel in kernels for tensor in kernel.reads} - results
-        given -= read_whole(kernels, self.network.tensors)
-        return max((self.network.tensors[tensor].rows for tensor in given), default=1)
+        """Return the rows of the largest operand of a region that comes in strip by strip."""
+        coming = coming_in(self.network.kernels[start:stop], self.network.tensors)
+        return max((self.network.tensors[tensor].rows for tensor in coming), default=1)
 
     def _new_kept_rows(self, start: int, stop: int) -> dict[int, int]:
         """Return the rows of each tensor of a region that are kept between strips at least."""

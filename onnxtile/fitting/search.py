@@ -519,6 +519,16 @@ class PiecesSearch:
             and not network.tensors[tensor].has_contiguous_rows
         )
 
+    @cached_property
+    def reach(self) -> list[int]:
+        """The place of the last kernel that reads each tensor, or a tensor that is written over its pieces."""
+        network, reach = self.network, list(self.network.last_reads)
+        for kernel in reversed(network.kernels):
+            for index in kernel.overwrites:
+                if kernel.makes[0] in self.row_by_row:
+                    reach[kernel.reads[index]] = max(reach[kernel.reads[index]], reach[kernel.makes[0]])
+        return reach
+
     def _is_worth(self, start: int, stop: int, given: PiecesOfTensors, parted: frozenset[int]) -> bool:
         """Return whether cutting a region so lets a kernel fit, and its operands and results could fit."""
         regions, capacity = self.regions, self.capacity
@@ -536,7 +546,7 @@ class PiecesSearch:
         kernels = self.network.kernels
         if any(not pieces.isdisjoint(kernel.reads) for kernel in kernels[start:stop]):
             return True
-        end = max((self.network.last_reads[tensor] + 1 for tensor in parted), default=stop)
+        end = max((self.reach[tensor] + 1 for tensor in parted), default=stop)
         at = bisect_left(self.over, start)
         return at < len(self.over) and self.over[at] < end
 

@@ -188,14 +188,14 @@ def paced(
     first row and after the last row as within the tensors, so that the first and the last strips are no longer than the others.
     """
     given = {tensor for kernel in kernels for tensor in kernel.reads if tensor not in needed}
-    at_hand = read_whole(kernels, tensors)
-    largest = max((tensors[tensor].rows for tensor in given - at_hand), default=1)
+    coming = coming_in(kernels, tensors)
+    largest = max((tensors[tensor].rows for tensor in coming), default=1)
     # After so many strips every kernel has run, whatever it reads.
     strips = 4 * largest // step + 1
     counts = np.arange(1, strips + 1, dtype=np.float64)
-    ends = {tensor: counts * step * tensors[tensor].rows / largest for tensor in given}
-    # An operand that is read whole does not come in strip by strip: all of it is there from the start.
-    ends.update((tensor, np.full(strips, inf)) for tensor in given & at_hand)
+    ends = {tensor: counts * step * tensors[tensor].rows / largest for tensor in coming}
+    # All of any other operand is there from the start.
+    ends.update((tensor, np.full(strips, inf)) for tensor in given - coming)
     for kernel in kernels:
         end = np.full(strips, inf if kernel.reads else 0.0)
         for index, tensor in enumerate(kernel.reads):
@@ -227,6 +227,21 @@ def read_whole(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor]) -> se
         for index, tensor in enumerate(kernel.reads)
         if _link(kernel, index, tensors) is None or tensors[tensor].rows == 1
     }
+
+
+def coming_in(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor]) -> set[int]:
+    """Return the operands from outside of a region that come in strip by strip: none that is read whole.
+
+    An operand from which a tensor that is read whole is made, such as the means of a gate, sets the pace only where no other does.
+    """
+    whole = read_whole(kernels, tensors)
+    given = {tensor for kernel in kernels for tensor in kernel.reads}
+    before = set(whole)
+    for kernel in reversed(kernels):
+        given.difference_update(kernel.makes)
+        if not before.isdisjoint(kernel.makes) and not tensors[kernel.makes[0]].folds:
+            before.update(kernel.reads)
+    return given - before or given - whole
 
 
 def _parts(first: int, ends: RowEnds) -> PatchRanges:

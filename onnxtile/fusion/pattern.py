@@ -8,11 +8,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-import pydantic
-
-from onnxtile.fusion.declared_operator import Declared, TargetName
 from onnxtile.query.language import parse, parse_condition
 from onnxtile.query.program import Program, compile_query
 from onnxtile.query.syntax import ANY_NODE, Node, Span
@@ -23,6 +20,9 @@ from onnxtile.system.registry import contributed_folders, data_folder
 from onnxtile.system.toml_file import Location, TomlFile, line_of, read
 
 if TYPE_CHECKING:
+    import pydantic
+
+    from onnxtile.fusion.declared_operator import TargetName
     from onnxtile.fusion.lower.declared import DeclaredLowering
 
 
@@ -102,7 +102,8 @@ def _pieces(text: str, fragments: Mapping[str, str]) -> Iterator[_Piece]:
 # The rule of quantised islands in a pattern file.
 
 
-class IslandRule(pydantic.BaseModel):
+@dataclass(frozen=True)
+class IslandRule:
     """Operators by what they may be in an island; names alone, of the standard domain or onnxruntime's.
 
     `epilogues` may follow the operator of an island. `elementwise` may compute its operands anew for each reader. `reductions` may make a
@@ -110,56 +111,19 @@ class IslandRule(pydantic.BaseModel):
     products of attention. Where `products` are named, only these begin an island, and only with a constant weight as second operand.
     """
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = {"extra": "forbid"}
 
     epilogues: frozenset[str]
-    elementwise: frozenset[str] = frozenset()
-    reductions: frozenset[str] = frozenset()
     in_place: frozenset[str]
     views: frozenset[str]
+    elementwise: frozenset[str] = frozenset()
+    reductions: frozenset[str] = frozenset()
     attention: frozenset[str] = frozenset()
     products: frozenset[str] = frozenset()
 
 
 EVERY_NODE = "*"
 """In `in_place`: the operands of every node."""
-
-
-class _Variant(pydantic.BaseModel):
-    """One way in which exporters write the meta-op."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
-
-    query: str
-    where: tuple[str, ...] = ()
-    note: str = ""
-
-
-class _PatternFile(pydantic.BaseModel):
-    """The fields of a pattern file."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
-
-    name: str = pydantic.Field(pattern=r"^[A-Za-z_]\w*$")
-    doc: str = pydantic.Field(min_length=1)
-    assumes: tuple[str, ...] = ()
-    outputs: int = pydantic.Field(default=1, ge=1)
-    after: tuple[str, ...] = ()
-    operators: tuple[str, ...] = ()
-    in_place: tuple[str, ...] = ()
-    workspace: str | None = None
-    lower: dict[TargetName, Declared] = {}
-    fragments: dict[str, str] = {}
-    variants: tuple[_Variant, ...] = ()
-    island: IslandRule | None = None
-
-    @pydantic.model_validator(mode="after")
-    def _has_sites(self) -> _PatternFile:
-        if bool(self.variants) == (self.island is not None):
-            raise ValueError(
-                "'variants' is missing" if self.island is None else "a pattern has variants or an island, not both"
-            )
-        return self
 
 
 @dataclass(frozen=True)
@@ -207,31 +171,44 @@ def from_file(path: Path) -> Pattern:
     """Return the pattern in a TOML file. Raises PatternError, with the file, the line and, where there is one, the field at fault."""
     if path.is_relative_to(data_folder("patterns")):
         return _shipped(path, path.stat().st_mtime_ns)
-    return _read_pattern(path)
+    from onnxtile.fusion.pattern_file import PatternFile
+
+    source = read(path, PatternError)
+    source.validated(PatternFile)
+    return _pattern_in(source)
 
 
 @cache
 def _shipped(path: Path, _edited: int) -> Pattern:
     """Return the pattern in a file of the library, read once in a process unless the file is edited."""
-    return _read_pattern(path)
+    return _pattern_in(read(path, PatternError))
 
 
-def _read_pattern(path: Path) -> Pattern:
-    source = read(path, PatternError)
-    file = source.validated(_PatternFile)
+def _pattern_in(source: TomlFile) -> Pattern:
+    """Return the pattern of a file that fulfils the schema. Raises PatternError."""
+    file = source.content
+    in_place, outputs = tuple(file.get("in_place", ())), file.get("outputs", 1)
     programs = []
-    for i, variant in enumerate(file.variants):
+    for i, variant in enumerate(file.get("variants", ())):
         with _located(source, i):
-            query, *conditions = _expanded_texts(variant, file.fragments, source, i)
+            query, *conditions = _expanded_texts(variant, file.get("fragments", {}), source, i)
             where = tuple((parse_condition(text), text) for text in conditions)
             programs.append(_telling(compile_query(parse(query), where), conditions=bool(where)))
-            _require_anchors(file.in_place, programs[-1], source)
-    workspace = None if file.workspace is None else _size_rule(file.workspace, source)
-    lowering = _lowering(file, source) if file.lower else None
+            _require_anchors(in_place, programs[-1], source)
+    island = {name: frozenset(operators) for name, operators in file.get("island", {}).items()}
     return Pattern(
-        file.name, file.doc, tuple(programs), file.outputs, file.after, source, file.in_place, workspace, lowering,
-        file.island, tuple(_operators(file.operators, source)),
-    )  # fmt: skip
+        file["name"],
+        file["doc"],
+        tuple(programs),
+        outputs,
+        tuple(file.get("after", ())),
+        source,
+        in_place,
+        _size_rule(file["workspace"], source) if "workspace" in file else None,
+        _lowering(source) if "lower" in file else None,
+        IslandRule(**island) if island else None,
+        tuple(_operators(file.get("operators", ()), source)),
+    )
 
 
 def _operators(texts: Sequence[str], source: TomlFile) -> Iterator[Program]:
@@ -248,9 +225,11 @@ def _operators(texts: Sequence[str], source: TomlFile) -> Iterator[Program]:
         yield compile_query(query)
 
 
-def _expanded_texts(variant: _Variant, fragments: Mapping[str, str], source: TomlFile, position: int) -> Iterator[str]:
+def _expanded_texts(
+    variant: Mapping[str, Any], fragments: Mapping[str, str], source: TomlFile, position: int
+) -> Iterator[str]:
     """Yield the query and the conditions of a variant with their fragments in place. Raises PatternError."""
-    for location, text in _texts(variant.query, variant.where, position):
+    for location, text in _texts(variant["query"], variant.get("where", ()), position):
         try:
             yield expanded(text, fragments).text
         except PatternError as error:
@@ -264,10 +243,13 @@ def _texts(query: str, where: Sequence[str], position: int) -> list[tuple[Locati
     return [((*variant, "query"), query), *(((*variant, "where", i), text) for i, text in enumerate(where))]
 
 
-def _lowering(file: _PatternFile, source: TomlFile) -> DeclaredLowering | None:
+def _lowering(source: TomlFile) -> DeclaredLowering | None:
+    from onnxtile.fusion.declared_operator import Declared
     from onnxtile.fusion.lower.declared import checked  # few files declare an operator
 
-    return checked(file.name, file.lower, file.outputs, source)
+    file = source.content
+    kinds: dict[TargetName, Declared] = {kind: Declared(**table) for kind, table in file["lower"].items()}
+    return checked(file["name"], kinds, file.get("outputs", 1), source)
 
 
 def _size_rule(text: str, source: TomlFile) -> SizeRule:
@@ -483,7 +465,7 @@ def chosen_patterns(patterns: Patterns, lower: str = "none") -> list[Pattern]:
 def _in_operators(pattern: Pattern) -> Pattern:
     """Return `pattern` without islands of whole attention: both of its products are lowered by themselves."""
     rule = pattern.island
-    return pattern if rule is None else replace(pattern, island=rule.model_copy(update={"attention": frozenset()}))
+    return pattern if rule is None else replace(pattern, island=replace(rule, attention=frozenset()))
 
 
 def _default_patterns(lower: str) -> list[Pattern]:
@@ -508,7 +490,7 @@ def _default_patterns(lower: str) -> list[Pattern]:
 
 def _product_rule(pattern: Pattern) -> IslandRule | None:
     """Return the island rule of `pattern`, of products with weights alone."""
-    return pattern.island and pattern.island.model_copy(update={"products": frozenset({"Gemm", "MatMul"})})
+    return pattern.island and replace(pattern.island, products=frozenset({"Gemm", "MatMul"}))
 
 
 def _selected(pattern: str | tuple[str, str]) -> list[Pattern]:

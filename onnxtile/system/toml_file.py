@@ -19,7 +19,7 @@ from onnxtile.system.files import require_readable
 Location = Sequence[str | int]
 """The path of a value in a file: keys of tables, positions in arrays."""
 
-_Model = TypeVar("_Model", bound=pydantic.BaseModel)
+_Model = TypeVar("_Model", bound="pydantic.BaseModel")
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class TomlFile:
             location = tuple(part for part in first["loc"] if not str(part).startswith("function-"))
             name = ".".join(str(part) for part in location)
             hint = None
-            if first["type"] == "extra_forbidden":
+            if first["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
                 message, hint = f"unknown key {name!r}", _nearest(str(location[-1]), _fields(schema))
             elif first["type"] == "missing":
                 message = f"the field {name!r} is missing"

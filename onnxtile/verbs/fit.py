@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from onnxtile.common_options import (
+    REPLACED_BY_EMIT,
     EmitOptions,
     ModelArgument,
     ReportOptions,
@@ -21,7 +22,7 @@ from onnxtile.declare import values
 from onnxtile.declare.option import WRITING, Choices, Option, names, require_within
 from onnxtile.declare.verb import Content, Rendered, Verb, writer_of
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import about_options
+from onnxtile.system.errors import UsageError, about_options
 from onnxtile.system.registry import late
 from onnxtile.verbs.plan import require_target
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 MemorySizes: TypeAlias = int | str | Mapping[str, int] | Mapping[str, str]
-"""The bytes of one memory, alone or by its name."""
+"""The bytes of one memory, alone or by its name; "smallest" is the least that the budget allows."""
 
 
 def _read_share(value: Any) -> float:
@@ -49,7 +50,60 @@ def _read_share(value: Any) -> float:
     return share / 100
 
 
-_SHARE = values.ValueKind(_read_share)
+@dataclass(frozen=True)
+class FitBudget:
+    """What a result may take: multiply-accumulates done again, as a share of those of the model, and nodes (None: any number)."""
+
+    macs: float | None = None
+    nodes: int | None = None
+
+    def __str__(self) -> str:
+        words = ([] if self.macs is None else [f"{100 * self.macs:.10g}%"]) + (
+            [] if self.nodes is None else [f"{self.nodes}nodes"]
+        )
+        return ",".join(words)
+
+
+BudgetWords: TypeAlias = str | float | Sequence[str | float] | FitBudget
+"""A budget of multiply-accumulates "10%" and one of nodes "500nodes": one of them, or both."""
+_EXTRA_MACS = 0.1
+"""The share of multiply-accumulates that may be done again where nothing is said."""
+
+
+def _read_budget(value: Any) -> FitBudget:
+    """Return the budget that words name: a share, and a number of nodes; none of them twice."""
+    if isinstance(value, FitBudget):
+        return value
+    entries = value if isinstance(value, list | tuple) else [value]
+    said: dict[str, Any] = {}
+    for word in (part for entry in entries for part in (entry.split(",") if isinstance(entry, str) else [entry])):
+        is_count = isinstance(word, str) and word.strip().endswith(_NODES)
+        kind = "nodes" if is_count else "macs"
+        if kind in said:
+            raise values.Unreadable(f"{word!r} is the second of its kind", hint=_EXAMPLE_BUDGET)
+        said[kind] = _node_count(word) if is_count else _read_share(word)
+    return FitBudget(**said)
+
+
+def _node_count(word: str) -> int:
+    return values.read_count(values.number_or_text(word.strip().removesuffix(_NODES).strip()))
+
+
+_NODES = "nodes"
+_EXAMPLE_BUDGET = "write 10%, 500nodes, or 10%,500nodes"
+SMALLEST = "smallest"
+"""The capacity that asks for the smallest arena within the budget."""
+
+
+def _read_memory(value: Any) -> str | int | dict[str, int]:
+    """Return the bytes of one memory or of several by name, or the word for the smallest arena."""
+    return SMALLEST if value == SMALLEST else values.read_sizes(value)
+
+
+_BUDGET = values.ValueKind(_read_budget, several=True)
+_MEMORY = replace(values.SIZES, read=_read_memory)
+FUNCTIONS = ("fuse", "wrap")
+"""What local functions of a result may be: meta-ops, and regions that are cut."""
 _USUAL = "cortex-m7"
 """The target whose speeds are taken where none is given."""
 
@@ -60,10 +114,17 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
 
     model: ModelArgument
     _: KW_ONLY
-    max_extra_macs: Annotated[
-        float | str,
-        Option("budget of multiply-accumulates done again", "10%", default="10%", kind=_SHARE, main=True),
-    ] = 0.1
+    budget: Annotated[
+        BudgetWords | None,
+        Option(
+            "multiply-accumulates done again, and nodes of the result, at most",
+            "10%|500nodes",
+            default="10%",
+            kind=_BUDGET,
+            main=True,
+            replaces={"max_extra_macs": "--budget 10%", "max_nodes": "--budget 500nodes"},
+        ),
+    ] = None
     io: Annotated[
         str,
         Option(
@@ -72,9 +133,54 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
             choices=Choices("onnxtile.kernels.from_onnx:PLACINGS"),
         ),
     ] = "outputs"
-    exact: Annotated[bool, Option("allow only rewrites that are equal to the last bit")] = False
-    max_nodes: Annotated[int | None, Option("upper bound of the nodes of the result", "N")] = None
-    wrap: Annotated[bool, Option("put each region that is cut into a local function")] = False
+    tolerance: Annotated[
+        Literal["exact", "1step"] | None,
+        Option(
+            "exact: results equal to the last bit; 1step: quantised outputs one step off",
+            default="twice the effect of rounding",
+            replaces={"exact": "--tolerance exact"},
+        ),
+    ] = None
+    functions: Annotated[
+        str | Sequence[str],
+        Option(
+            "local functions of the result: fuse tries meta-ops, wrap makes one of each region",
+            "fuse|wrap",
+            kind=values.TEXTS,
+            choices=Choices(also=FUNCTIONS),
+            replaces={"fuse": "--functions fuse", "wrap": "--functions wrap"},
+        ),
+    ] = ()
+
+    @property
+    def extra_macs(self) -> float:
+        """The multiply-accumulates that may be done again, as a share of those of the model."""
+        share = self._budget.macs
+        return _EXTRA_MACS if share is None else share
+
+    @property
+    def max_nodes(self) -> int | None:
+        """How many nodes the result may have; None: any number."""
+        return self._budget.nodes
+
+    @property
+    def _budget(self) -> FitBudget:
+        return FitBudget() if self.budget is None else _read_budget(self.budget)
+
+    @property
+    def exact(self) -> bool:
+        """Whether only rewrites are allowed that are equal to the last bit."""
+        return self.tolerance == "exact"
+
+    @property
+    def fuses(self) -> bool:
+        """Whether the model is also fused, before it is cut and after."""
+        return "fuse" in values.read_texts(self.functions)
+
+    @property
+    def wraps(self) -> bool:
+        """Whether each region that is cut becomes a local function."""
+        return "wrap" in values.read_texts(self.functions)
 
     @property
     def limits(self) -> Limits | None:
@@ -105,21 +211,19 @@ class FitOptions(CurveOptions):
     _: KW_ONLY
     capacity: Annotated[
         MemorySizes | None,
-        Option("size of the memory for activations", "[NAME=]256KiB", kind=values.SIZES, main=True),
-    ] = None
-    smallest: Annotated[bool, Option("find the smallest arena within the budget", main=True)] = False
-    fuse: Annotated[bool, Option("also try the model fused before it is cut, and after, as fuse does")] = False
-    tolerance: Annotated[
-        Literal["1step"] | None,
         Option(
-            "let quantised outputs be one step of quantisation off, and no more", default="twice the effect of rounding"
+            "size of the memory for activations, or smallest: the least that the budget allows",
+            "[NAME=]256KiB|smallest",
+            kind=_MEMORY,
+            main=True,
+            replaces={"smallest": "--capacity smallest"},
         ),
     ] = None
 
     @property
     def fits_one(self) -> bool:
-        """Whether one memory is to be fitted: with --curve alone there is none."""
-        return self.capacity is not None or self.smallest
+        """Whether one memory is to be fitted: without one, the command shows the trade."""
+        return self.capacity is not None
 
     @property
     def memory(self) -> tuple[str, int] | None:
@@ -133,7 +237,9 @@ class FitOptions(CurveOptions):
 
     @property
     def _memories(self) -> dict[str, int]:
-        sizes = {} if self.capacity is None else values.read_sizes(self.capacity)
+        sizes = {} if self.capacity is None else _read_memory(self.capacity)
+        if isinstance(sizes, str):
+            return {}
         if isinstance(sizes, int):
             return {"arena": sizes}
         if len(sizes) > 2:
@@ -148,6 +254,25 @@ class FitOptions(CurveOptions):
 class FitStepOptions(EmitOptions, FitOptions):
     """The options of the step `fit` of a pipeline."""
 
+    _: KW_ONLY
+    emit: Annotated[
+        tuple[str, ...],
+        Option(
+            "also write the plan, as .json .html .c ..., or the trade, as .curve.html .curve.md ...",
+            "FILE",
+            heading=WRITING,
+            kind=values.TEXTS,
+            endings=Choices("onnxtile.verbs.fit:emit_endings"),
+            main=True,
+            replaces={**REPLACED_BY_EMIT, "curve": "--emit trade.curve.html"},
+        ),
+    ] = ()
+
+    @property
+    def wants_curve(self) -> bool:
+        """Whether one of the files has the trade."""
+        return any(is_curve(file) for file in self.emit)
+
 
 @dataclass(frozen=True)
 class FitCommand(WriteOptions, FitStepOptions):
@@ -155,81 +280,94 @@ class FitCommand(WriteOptions, FitStepOptions):
 
     Examples:
         onnxtile fit model.onnx --capacity sram=256KiB --dim batch=1
-        onnxtile fit model.onnx --smallest --max-extra-macs 10%
-        onnxtile fit model.onnx --curve curve.html --max-extra-macs 25%
+        onnxtile fit model.onnx --capacity smallest --budget 10%
+        onnxtile fit model.onnx --emit trade.curve.html --budget 25%
     """
-
-    _: KW_ONLY
-    curve: Annotated[
-        tuple[str, ...],
-        Option(
-            "arena against MACs, nodes and copies, as .html .svg .md ...; - for a table",
-            "FILE",
-            heading=WRITING,
-            kind=values.TEXTS,
-            endings=Choices("onnxtile.report.curve_files:ENDINGS"),
-        ),
-    ] = ()
 
 
 def require_memory(options: FitOptions) -> None:
     """Raise UsageError unless there is one memory to fit, or the smallest is asked for."""
-    if options.memory is None and not options.smallest:
+    if not options.fits_one:
         raise about_options(
-            "no memory to fit: neither {capacity} nor {smallest} is given",
-            hint="give --capacity 256KiB, --smallest, or --curve curve.html",
+            "no memory to fit: {capacity} is not given",
+            hint="give --capacity 256KiB or --capacity smallest",
         )
-    if options.memory is not None and options.smallest:
-        raise about_options("{capacity} and {smallest} exclude each other", hint="leave out one of the two")
     if options.io != "outputs" and options.memories is not None:
         raise about_options(
             "{io} is for one memory, and {capacity} is given for two", hint="give one {capacity}, or leave {io} out"
         )
-    if options.fuse and options.memories is not None:
+    if options.fuses and options.memories is not None:
         raise about_options(
-            "{fuse} is for one memory, and {capacity} is given for two", hint="fuse the result: onnxtile fuse"
+            "{functions} fuse is for one memory, and {capacity} is given for two", hint="fuse the result: onnxtile fuse"
         )
 
 
-def _prepare(options: FitStepOptions, paths: Sequence[Path]) -> Rendered:
+def require_no_fusing(options: CurveOptions) -> None:
+    """Raise UsageError where the trade is asked for, and the model fused, which only one model that fits can be."""
+    if options.fuses:
+        raise about_options(
+            "{functions} fuse is for one model that fits", hint="leave it out, or add --capacity 256KiB"
+        )
+
+
+def _prepare(_options: FitStepOptions, paths: Sequence[Path]) -> Rendered:
     """Return what renders the plan, in pictures beside the plan before, each at a scale of its own; and the curve."""
     from onnxtile.report.format import Emission
 
-    emission = Emission.of(paths)
-    drawn = _curve_files(options)
+    plans = [path for path in paths if not is_curve(path.name)]
+    emission = Emission.of(plans)
+    drawn = _curve_files(path for path in paths if is_curve(path.name))
 
     def rendered(content: Content) -> Mapping[Path, bytes]:
-        files = replace(emission, before=content["before"], own_scales=True).content(content["after"]) if paths else {}
+        files = replace(emission, before=content["before"], own_scales=True).content(content["after"]) if plans else {}
         return {**files, **{path: write(content["curve"], path) for path, write in drawn.items()}}
 
     return rendered
 
 
-def _curve_files(options: FitStepOptions) -> dict[Path, ResultWriter]:
-    """Return the files of the curve, each with what writes it. Raises UsageError, also where a package is missing that draws it."""
-    from onnxtile.report.curve_files import require_drawable
-    from onnxtile.system.files import require_writable
+def emit_endings() -> list[str]:
+    """Return the endings of all files that fit writes: those of plans, and those of the trade."""
+    from onnxtile.report.curve_files import ENDINGS
+    from onnxtile.report.format import endings
 
-    paths = [Path(name) for name in getattr(options, "curve", ()) if name != "-"]
-    for path in paths:
-        require_writable(path, source=options.model if isinstance(options.model, Path) else None)
+    return sorted([*endings(), *ENDINGS])
+
+
+def is_curve(file: str) -> bool:
+    """Return whether a file, or its ending in a pipeline, has the trade and not a plan."""
+    from onnxtile.report.curve_files import ENDINGS
+
+    return f".{file}".endswith(ENDINGS)
+
+
+def _curve_files(paths: Iterable[Path]) -> dict[Path, ResultWriter]:
+    """Return the files of the trade, each with what writes it. Raises UsageError where a package is missing that draws it."""
+    from onnxtile.report.curve_files import require_drawable
+
+    writers = {path: writer_of("curve", path) for path in paths}
+    for path in writers:
         require_drawable(path)
-    return {path: writer_of("curve", path) for path in paths}
+    return writers
 
 
 def _writes(options: FitCommand) -> str | None:
-    return "fitted" if not options.curve or options.fits_one else None
+    return "fitted" if options.fits_one else None
 
 
 def _require(options: FitStepOptions) -> None:
     _ = options.limits
     require_target(options, options.figures)
-    if not isinstance(options, FitCommand) or not options.curve or options.fits_one:
+    if not isinstance(options, FitCommand) or options.fits_one:
         require_memory(options)
         return
-    allowed = names(CurveOptions, ReportOptions) | {"curve", "dry_run"}
-    message = "{option} is for one model that fits, and {curve} alone writes none"
-    require_within(options, allowed, message, "add --capacity 256KiB or --smallest")
+    hint = "add --capacity 256KiB or --capacity smallest"
+    allowed = names(CurveOptions, ReportOptions) | {"emit", "dry_run"}
+    message = "{option} is for one model that fits, and without {capacity} only the trade is shown"
+    require_within(options, allowed, message.replace("{capacity}", "--capacity"), hint)
+    plan = next((file for file in options.emit if not is_curve(file)), None)
+    if plan is not None:
+        raise UsageError(f"--emit {plan} is a plan of one model that fits, and no --capacity is given", hint=hint)
+    require_no_fusing(options)
 
 
 FIT = Verb("fit", FitCommand, late("onnxtile.verbs.flows.fit:run"), FitStepOptions, _writes, _prepare, _require)

@@ -97,8 +97,8 @@ def _network(run: Run, one: NetworkRow) -> Row:
 
 def _fitted(path: Path, budget: str, capacity: int | None, *sizes: str) -> Row:
     """Return the row of one command: for a capacity in bytes, or for the smallest arena where there is none."""
-    asked = ["--smallest"] if capacity is None else ["--capacity", str(capacity)]
-    words = ("fit", path, *asked, "--max-extra-macs", budget, "--dry-run", "-q", "--json", "-", *sizes)
+    asked = ["--capacity", "smallest" if capacity is None else str(capacity)]
+    words = ("fit", path, *asked, "--budget", budget, "--dry-run", "-q", "--json", "-", *sizes)
     try:
         done = ran([sys.executable, *OWN, *words], _TIMEOUT)
     except subprocess.TimeoutExpired:

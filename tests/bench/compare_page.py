@@ -269,7 +269,7 @@ def _micro_page(rows: Mapping[str, Row]) -> Iterator[str]:
 
 def _fit_page(rows: Mapping[str, Row]) -> Iterator[str]:
     yield (
-        "`onnxtile fit MODEL --max-extra-macs BUDGET`, with `--capacity` where the name has bytes and `--smallest` else. Both models"
+        "`onnxtile fit MODEL --budget BUDGET`, with `--capacity` where the name has bytes and `--capacity smallest` else. Both models"
         " run and are compared, and the result runs inside its arena. Bytes are"
         " of activations without the input of the model, at an alignment of 64. No peer of this page rewrites an ONNX model for a"
         " memory. Published arenas are of the same network in int8, with the extra multiply-accumulates that the paper names."

@@ -146,7 +146,7 @@ def ours(given: Subject, folder: Path, asked: int | None, extra: str = "0%") -> 
     command = [sys.executable, "-m", "onnxtile"]
     if asked is not None:
         fitted = folder / "fitted.onnx"
-        budget = ["--capacity", str(asked), "--max-extra-macs", extra]
+        budget = ["--capacity", str(asked), "--budget", extra]
         _run([*command, "fit", str(file), *budget, "-o", str(fitted), "--no-verify", "-q"])  # the run below compares
         file = fitted
     told = folder / "told.json"

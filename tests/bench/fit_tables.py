@@ -2,7 +2,7 @@
 
     python -m tests.bench.measure fit MODEL ... [--within CAPACITY,BUDGET ...] [--io PLACE ...] [--limit SECONDS]
 
-CAPACITY is a number of bytes, "half" or "quarter" of the arena of the model as it is, or "smallest"; BUDGET is that of `--max-extra-macs`.
+CAPACITY is a number of bytes, "half" or "quarter" of the arena of the model as it is, or "smallest"; BUDGET is that of `--budget`.
 `export_edge_nets.py` writes the nets of the table in docs/fit.md.
 """
 
@@ -56,10 +56,10 @@ def _fitted(
     if capacity in _PARTS:
         before = before or _arena(subject, place, folder)
         capacity = str(before // _PARTS[capacity])
-    asked = ["--smallest"] if capacity in {"", "smallest"} else ["--capacity", capacity]
+    asked = ["--capacity", capacity or "smallest"]
     result, report = folder / "fitted.onnx", folder / "fitted.json"
     result.unlink(missing_ok=True)
-    words = (*asked, "--max-extra-macs", budget, "--io", place, "--target", TARGET, *subject.options)
+    words = (*asked, "--budget", budget, "--io", place, "--target", TARGET, *subject.options)
     try:
         done = ran([sys.executable, *OWN, "fit", subject.path, *words, "-q", "--json", report, "-o", result], limit)
     except subprocess.TimeoutExpired:

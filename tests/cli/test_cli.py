@@ -532,9 +532,15 @@ def test_no_space_is_left(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatc
 def test_debug_shows_where(monkeypatch: pytest.MonkeyPatch) -> None:
     from onnxtile.system.errors import ModelError
 
-    monkeypatch.setattr(sys, "argv", ["onnxtile", "fuse", "absent.onnx", "--debug"])
+    monkeypatch.setattr(sys, "argv", ["onnxtile", "--debug", "fuse", "absent.onnx"])
     with pytest.raises(ModelError):
         cli.main()
+
+
+def test_an_option_of_before_names_the_new_one_once(run: Run) -> None:
+    done = run("fuse", "m.onnx", "--debug")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "error: there is no --debug any more (write it before the command: onnxtile --debug ...)\n"
 
 
 def test_a_real_process_ends_the_same(folder: Path) -> None:

@@ -52,13 +52,15 @@ def quantised(folder: Path) -> Path:
 
 def fitted(folder: Path) -> None:
     onnx.save(network(32), folder / "model.onnx")
-    made = onnxtile.fit(folder / "model.onnx", capacity="40KiB", max_extra_macs="50%", verify=False)
+    made = onnxtile.fit(folder / "model.onnx", capacity="40KiB", budget="50%", verify=False)
     made.plan(verify=False).write(folder / "net.c")
 
 
 PROGRAMS: dict[str, Callable[[Path], object]] = {
     "convolutions": lambda folder: onnxtile.plan(network(), verify=False).write(folder / "net.c"),
-    "weights in a file": lambda folder: onnxtile.plan(network(), verify=False).write(folder / "net.c", weights="file"),
+    "weights in a file": lambda folder: onnxtile.plan(network(), verify=False).write(
+        folder / "net.c", target={"weights": "file"}
+    ),
     "inputs inside": lambda folder: onnxtile.plan(network(), verify=False, io="inside").write(folder / "net.c"),
     "two memories": lambda folder: onnxtile.plan(network(), verify=False, capacity={"net": 8192, "dram": 65536}).write(
         folder / "net.c"

@@ -274,7 +274,7 @@ def test_a_fitted_model_has_its_weights_once_and_few_functions() -> None:
     random = np.random.default_rng(0)
     for name, shape in (("w", (8, 3, 3, 3)), ("v", (4, 8, 3, 3))):
         model.graph.initializer.append(numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), name))
-    fitted = onnxtile.fit(model, capacity="40KiB", max_extra_macs="30%", verify=False)
+    fitted = onnxtile.fit(model, capacity="40KiB", budget="30%", verify=False)
     planned = fitted.planned
     made = build(planned.opened, planned.plan)
     plain = built(model)
@@ -292,7 +292,7 @@ def test_weights_in_a_file_are_no_text_and_give_the_same_outputs(tmp_path: Path)
     assert len(beside.source.weights_file) == inside.source.weights == beside.source.weights > 0
     assert len(beside.source.code) < len(inside.source.code) and "weights_32[]" not in beside.source.code
     assert inside.files("net").keys() == {".c", ".h"}
-    planned.write(tmp_path / "my-net.c", weights="file")
+    planned.write(tmp_path / "my-net.c", target={"weights": "file"})
     assert (tmp_path / "my-net.weights.bin").read_bytes() == beside.source.weights_file
     header = (tmp_path / "my-net.h").read_text()
     assert "extern const uint8_t *my_net_weights;" in header
@@ -466,14 +466,15 @@ def test_the_command_writes_both_files_and_tells_flash_and_ram(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--target-cc", "gcc"], "about a program in C"),
-        (["--emit", "net.c", "--runner", "qemu"], "which is not given"),
+        (["--target-cc", "gcc"], "no --target-cc any more"),
+        (["--weights", "file"], "no --weights any more"),
+        (["--emit", "net.c", "--target", 'runner = "qemu"'], "which is not given"),
+        (["--emit", "net.c", "--target", 'weights = "both"'], "weights"),
         (["--emit", "net.c", "--emit", "net.h"], "leave one of the two out"),
         (["--emit", "net.c", "--json", "net.h"], "both name"),
-        (["--weights", "file"], "about a program in C"),
-        (["--emit", "net.c", "--target-cc", "no-such-compiler"], "no-such-compiler"),
-        (["--emit", "net.c", "--target-cc", "'gcc"], "is no command"),
-        (["--emit", "net.c", "--target-cc", "gcc --no-such-option", "--runner", "env"], "the C compiler refuses"),
+        (["--emit", "net.c", "--target", 'cc = "no-such-compiler"'], "no-such-compiler"),
+        (["--emit", "net.c", "--target", """cc = "'gcc" """], "is no command"),
+        (["--emit", "net.c", "--target", 'cc = "gcc --no-such-option"\nrunner = "env"'], "the C compiler refuses"),
     ],
 )
 def test_options_that_make_no_sense_are_one_line_and_write_nothing(
@@ -483,7 +484,11 @@ def test_options_that_make_no_sense_are_one_line_and_write_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """The text after --target is that of a file."""
     monkeypatch.chdir(tmp_path)
+    if "--target" in options:
+        (tmp_path / "t.toml").write_text(options[-1])
+        options = [*options[:-1], "t.toml"]
     assert ended(arguments(tmp_path, *options), monkeypatch) == 2
     told = capsys.readouterr().err.strip().splitlines()[-1]
     assert told.startswith("error: ") and message in told
@@ -552,10 +557,11 @@ def test_without_a_compiler_a_program_is_written_and_not_proved(
 @needs_cc
 def test_commands_and_pipelines_keep_weights_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = arguments(tmp_path)
-    (tmp_path / "p.toml").write_text('[[steps]]\ndo = "plan"\nemit = ["c"]\nweights = "file"\n')
+    (tmp_path / "p.toml").write_text('[[steps]]\ndo = "plan"\nemit = ["c"]\ntarget = {weights = "file"}\n')
     assert ended(["onnxtile", "run", str(tmp_path / "p.toml"), command[2]], monkeypatch) == 0
     monkeypatch.chdir(tmp_path)
-    weights = ["--weights", "file"]
+    (tmp_path / "t.toml").write_text('weights = "file"\n')
+    weights = ["--target", "t.toml"]
     assert ended([*command, "--emit", "net.c", *weights], monkeypatch) == 0
     assert ended(["onnxtile", "fit", command[2], "--capacity", "64KiB", "--emit", "fit.c", *weights], monkeypatch) == 0
     files = [

@@ -158,7 +158,7 @@ def test_a_chain_in_strips_is_equal_bit_for_bit(name: str) -> None:
     if name == "scaled":
         proto.graph.initializer.append(numpy_helper.from_array(np.asarray([1, 1, 2, 2], np.float32), "scales"))
         proto.graph.initializer.append(numpy_helper.from_array(np.zeros(0, np.float32), "none"))
-    fitted = onnxtile.fit(proto, smallest=True, exact=True)
+    fitted = onnxtile.fit(proto, capacity="smallest", tolerance="exact")
     assert fitted.steps, "nothing was cut"
     assert fitted.after.arena < fitted.before.arena
     x = np.random.default_rng(1).standard_normal([dim.dim_value for dim in _input(proto)]).astype(np.float32)
@@ -213,7 +213,7 @@ def _moved(name: str) -> onnx.ModelProto:
 @pytest.mark.parametrize("name", MOVES)
 def test_moved_elements_in_strips_are_equal_bit_for_bit(name: str) -> None:
     proto = _moved(name)
-    fitted = onnxtile.fit(proto, smallest=True, exact=True)
+    fitted = onnxtile.fit(proto, capacity="smallest", tolerance="exact")
     assert fitted.after.arena < fitted.before.arena * 3 // 4
     x = np.random.default_rng(1).standard_normal([dim.dim_value for dim in _input(proto)]).astype(np.float32)
     assert np.array_equal(run(proto, x), run(ir.to_proto(fitted.model), x))

@@ -45,7 +45,7 @@ from tests.fitting.test_search import regions
 
 
 def test_the_arena_is_what_plan_says_and_the_outputs_are_equal(tmp_path: Path) -> None:
-    fitted = onnxtile.fit(inverted_residuals(), capacity="10KiB", exact=True)
+    fitted = onnxtile.fit(inverted_residuals(), capacity="10KiB", tolerance="exact")
     assert fitted.before.arena > 2 * fitted.after.arena
     assert fitted.after.arena <= 10 * 1024
     assert fitted.after.macs <= fitted.before.macs
@@ -58,7 +58,7 @@ def test_the_arena_is_what_plan_says_and_the_outputs_are_equal(tmp_path: Path) -
 @pytest.mark.parametrize(("capacity", "exact"), [("3KiB", False), ("4KiB", False), ("4KiB", True)])
 def test_the_bytes_of_the_search_are_those_of_the_plan(capacity: str, exact: bool) -> None:
     """The slices of the input take bytes, too, though the input itself is outside of the arena."""
-    fitted = onnxtile.fit(inverted_residuals(9), capacity=capacity, exact=exact)
+    fitted = onnxtile.fit(inverted_residuals(9), capacity=capacity, tolerance="exact" if exact else None)
     assert any(step.strips > 1 for step in fitted.steps) or not exact
     in_order = onnxtile.plan(fitted.model, order="model").plan
     assert max(step.peak for step in fitted.steps) == in_order.peak
@@ -72,7 +72,7 @@ def test_a_model_that_fits_stays_as_it_is() -> None:
 
 
 def test_the_smallest_arena_is_below_any_that_was_asked_for() -> None:
-    smallest = onnxtile.fit(inverted_residuals(), smallest=True)
+    smallest = onnxtile.fit(inverted_residuals(), capacity="smallest")
     assert smallest.after.arena <= onnxtile.fit(inverted_residuals(), capacity="10KiB").after.arena
 
 
@@ -82,7 +82,7 @@ def test_constants_that_are_listed_as_inputs_are_no_inputs_of_the_result() -> No
     old.graph.initializer.append(onnx.helper.make_tensor("unread", onnx.TensorProto.INT64, [1], [4]))
     for tensor in old.graph.initializer:
         old.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-    fitted = onnxtile.fit(old, smallest=True, max_extra_macs="0%")
+    fitted = onnxtile.fit(old, capacity="smallest", budget="0%")
     assert any(step.chunks > 1 for step in fitted.steps), "no constant is replaced by its parts"
     assert [value.name for value in fitted.model.graph.inputs] == ["x"]
 
@@ -154,8 +154,8 @@ def test_matrix_products_are_not_cut_where_the_result_must_be_exact() -> None:
         a=(96, 700),
         b=(700, 40),
     )
-    assert onnxtile.fit(made, smallest=True).after.arena < onnxtile.plan(made).plan.arena_size
-    exact = onnxtile.fit(made, smallest=True, exact=True)
+    assert onnxtile.fit(made, capacity="smallest").after.arena < onnxtile.plan(made).plan.arena_size
+    exact = onnxtile.fit(made, capacity="smallest", tolerance="exact")
     assert exact.verdict is not None and all(output.max_abs == 0 for output in exact.verdict.outputs)
 
 
@@ -183,7 +183,7 @@ g (float[1,24,8] x) => (float[1,24,6] y)
     parts = next(kernel for kernel in network.kernels if kernel.name == "parts")
     assert parts.links is None and parts.reason == "its results have rows along different axes"
     whole = onnxtile.plan(made).plan.arena_size
-    fitted = onnxtile.fit(made, smallest=True, max_extra_macs="50%")
+    fitted = onnxtile.fit(made, capacity="smallest", budget="50%")
     assert fitted.verdict is not None and fitted.verdict.equal and fitted.after.arena <= whole
 
 
@@ -206,7 +206,7 @@ g (float[1,4,16,8] x) => (float[1,4,32,16] y)
         w2=(4, 4, 1, 1),
     )
     made.opset_import[0].version = 18
-    subject = read_subject(FitOptions(made, smallest=True))
+    subject = read_subject(FitOptions(made, capacity="smallest"))
     kernels = subject.regions.network.kernels
     assert {kernel.name for kernel in kernels if kernel.reason} >= {"half", "double"}
     region = subject.regions.cost(0, len(kernels), Cut(4))
@@ -262,7 +262,7 @@ def test_a_wrong_plan_is_not_passed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_costs_are_those_of_the_model_that_is_written() -> None:
-    fitted = onnxtile.fit(inverted_residuals(), capacity="10KiB", max_extra_macs="50%")
+    fitted = onnxtile.fit(inverted_residuals(), capacity="10KiB", budget="50%")
     assert fitted.after.macs == onnxtile.inspect(fitted.model).to_dict()["macs"]["total"]
     assert fitted.before.macs == onnxtile.inspect(inverted_residuals()).to_dict()["macs"]["total"]
     assert fitted.after.nodes == len(fitted.model.graph)
@@ -277,7 +277,7 @@ def test_names_say_the_region_and_the_piece() -> None:
 
 @pytest.mark.parametrize("bound", [14, 40, 80])
 def test_the_bound_of_nodes_holds_for_the_nodes_of_the_result(bound: int) -> None:
-    fitted = onnxtile.fit(quantised(), smallest=True, max_nodes=bound)
+    fitted = onnxtile.fit(quantised(), capacity="smallest", budget=f"{bound}nodes")
     constants = Constants(fitted.model)
     nodes = sum(any(value not in constants for value in node.outputs) for node in fitted.model.graph)
     assert nodes == fitted.after.nodes <= max(bound, fitted.before.nodes)
@@ -291,7 +291,7 @@ def test_an_output_that_is_flat_on_noise_is_compared_before_its_sigmoid() -> Non
     head.graph.output[0].type.tensor_type.shape.CopyFrom(
         onnx.helper.make_tensor_value_info("y", 1, [1, 8, 3, 5]).type.tensor_type.shape
     )
-    fitted = onnxtile.fit(head, smallest=True, max_nodes=40)
+    fitted = onnxtile.fit(head, capacity="smallest", budget="40nodes")
     assert fitted.verdict is not None and fitted.after.arena < fitted.before.arena
     assert "compared before the last Sigmoid" in fitted.verdict.outputs[0].reason
 
@@ -331,7 +331,7 @@ def test_a_scalar_constant_stays_one_in_a_model_cut_by_items() -> None:
         <int64[1] i = {0}, int64[1] j = {3}, int64[1] k = {6}> {
         z = LogSoftmax<axis=-1>(x) c = Constant <value_float = 1.4142135> () d = Div(x, c) e = Erf(d) y = Mul(e, x)
         a = Slice(d, i, j, j) b = Slice(d, j, k, j) n = Neg(b) t = Concat<axis=-1>(n, a) w = Add(d, t) }"""
-    fitted = onnxtile.fit(model(text), smallest=True)
+    fitted = onnxtile.fit(model(text), capacity="smallest")
     assert fitted.steps
     made = onnx_ir.to_proto(fitted.model)
     onnx.checker.check_model(made, full_check=True)
@@ -395,7 +395,7 @@ def test_the_arena_is_what_plan_says_of_the_file(
     kind, *sizes = name.split()
     made = _mobilenet(float(sizes[0]), int(sizes[1])) if sizes else light(kind)
     dims = {"batch": 1} if sizes else None
-    fitted = onnxtile.fit(made, capacity=capacity, max_extra_macs=budget, dims=dims, verify=False)
+    fitted = onnxtile.fit(made, capacity=capacity, budget=budget, dims=dims, verify=False)
     fitted.save(tmp_path / "out.onnx")
     assert onnxtile.plan(tmp_path / "out.onnx", verify=False).plan.arena_size == fitted.after.arena
     assert fitted.after.macs <= fitted.before.macs * (1 + float(budget.rstrip("%")) / 100)
@@ -409,10 +409,10 @@ def test_the_peak_of_the_search_is_that_of_the_plan_within_a_hundredth(
     kind, *sizes = name.split()
     made = _mobilenet(float(sizes[0]), int(sizes[1])) if sizes else light(kind)
     dims = {"batch": 1} if sizes else {}
-    options = FitOptions(made, capacity=capacity, max_extra_macs=float(budget.rstrip("%")) / 100, dims=dims)
+    options = FitOptions(made, capacity=capacity, budget=budget, dims=dims)
     subject = unblocked_subject(read_subject(options))
     assert options.memory is not None
-    schedule = search(subject.regions, FitTarget(options.memory[1], float(options.max_extra_macs)))
+    schedule = search(subject.regions, FitTarget(options.memory[1], options.extra_macs))
     assert not schedule.is_whole and schedule.peak <= options.memory[1]
     peak = written(subject, schedule).peak
     assert abs(schedule.peak - peak) <= peak / 100
@@ -463,7 +463,7 @@ g (float[1,4,16,16] x) => (float[1,4,1,1] y) {
 
 @pytest.mark.parametrize("wrap", [False, True])
 def test_the_result_is_planned_as_it_was_written_and_computes_the_same(wrap: bool, tmp_path: Path) -> None:
-    fitted = onnxtile.fit(inverted_residuals(), capacity="9KiB", fuse=True, wrap=wrap)
+    fitted = onnxtile.fit(inverted_residuals(), capacity="9KiB", functions=["fuse", "wrap"] if wrap else ["fuse"])
     assert fitted.arena_verdict is not None and fitted.arena_verdict.equal
     fitted.save(tmp_path / "out.onnx")
     assert onnxtile.plan(tmp_path / "out.onnx").plan.arena_size == fitted.after.arena <= 9 * 1024
@@ -475,7 +475,7 @@ def test_where_the_fused_model_fits_it_is_not_cut() -> None:
     plain = onnxtile.plan(gated()).plan.arena_size
     fused = onnxtile.plan(onnxtile.fuse(gated()).model).plan.arena_size
     assert fused < plain
-    fitted = onnxtile.fit(gated(), capacity=fused, fuse=True)
+    fitted = onnxtile.fit(gated(), capacity=fused, functions="fuse")
     assert fitted.after.arena <= fused and fitted.after.nodes < fitted.before.nodes
     assert [step.kind for step in fitted.steps] == ["fuse"]
     assert fitted.steps[0].text.endswith("fused before the model is cut")
@@ -483,7 +483,7 @@ def test_where_the_fused_model_fits_it_is_not_cut() -> None:
 
 
 def test_pieces_are_fused_where_the_fused_model_does_not_fit() -> None:
-    fitted = onnxtile.fit(inverted_residuals(), capacity="9KiB", fuse=True)
+    fitted = onnxtile.fit(inverted_residuals(), capacity="9KiB", functions="fuse")
     plain = onnxtile.fit(inverted_residuals(), capacity="9KiB")
     assert fitted.steps[-1].kind == "fuse" and "after" in fitted.steps[-1].text
     assert fitted.after.nodes < plain.after.nodes
@@ -492,15 +492,15 @@ def test_pieces_are_fused_where_the_fused_model_does_not_fit() -> None:
 @pytest.mark.parametrize("made", [inverted_residuals, quantised, gated])
 def test_the_smallest_of_three_is_written(made: object) -> None:
     assert callable(made)
-    options = FitOptions(made(), smallest=True, fuse=True, verify=False)
+    options = FitOptions(made(), capacity="smallest", functions="fuse", verify=False)
     subject = read_subject(options)
     arenas = [candidate(options, one).plan.arena_size for one in (subject, fused_subject(subject))]
-    assert onnxtile.fit(made(), smallest=True, fuse=True).after.arena <= min(arenas)
+    assert onnxtile.fit(made(), capacity="smallest", functions="fuse").after.arena <= min(arenas)
 
 
 def test_two_memories_are_not_fused() -> None:
     with pytest.raises(onnxtile.UsageError, match="fuse is for one memory"):
-        onnxtile.fit(gated(), capacity={"sram": 4096, "dram": 65536}, fuse=True)
+        onnxtile.fit(gated(), capacity={"sram": 4096, "dram": 65536}, functions="fuse")
 
 
 # fit with a fast and a slow memory: kernels work in the fast one, and the fewest bytes are copied.
@@ -524,7 +524,7 @@ def largest_operator() -> int:
 def test_a_model_that_is_cut_has_its_kernels_in_the_fast_memory() -> None:
     """Not one of its operators is left that needs as many bytes as before."""
     fast = largest_operator() * 3 // 4
-    result = fitted(fast, max_extra_macs="20%")
+    result = fitted(fast, budget="20%")
     plan = result.planned.plan
     assert plan.movement is not None
     assert result.steps
@@ -544,7 +544,7 @@ def test_a_model_that_needs_no_cut_copies_only_inputs_and_outputs() -> None:
 
 
 def test_the_written_model_is_what_was_planned(tmp_path: Path) -> None:
-    fitted(largest_operator(), max_extra_macs="20%").save(tmp_path / "fitted.onnx")
+    fitted(largest_operator(), budget="20%").save(tmp_path / "fitted.onnx")
     audit = onnxtile.check_plan(tmp_path / "fitted.onnx", tmp_path / "fitted.onnx")
     assert audit.sound, audit.failures
 
@@ -570,7 +570,7 @@ def fixture_limits(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("wrap", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_limits_hold_for_the_pieces(limits: str, tmp_path: Path, wrap: bool) -> None:
-    fitted = onnxtile.fit(inverted_residuals(), capacity="12KiB", target=limits, wrap=wrap)
+    fitted = onnxtile.fit(inverted_residuals(), capacity="12KiB", target=limits, functions="wrap" if wrap else ())
     assert fitted.after.arena <= 12 * 1024 and fitted.steps
     assert fitted.tiled is not None and not fitted.tiled.over_limits
     fitted.save(tmp_path / "out.onnx")
@@ -604,22 +604,22 @@ def test_limits_that_do_not_exist_are_refused() -> None:
         onnxtile.fit(inverted_residuals(), capacity="12KiB", target="nowhere.toml")
 
 
-# fit --wrap: each region is a local function, whose body is planned.
+# fit --functions wrap: each region is a local function, whose body is planned.
 
 
 @cache
-def in_functions() -> onnxtile.FittedModel:
-    return onnxtile.fit(inverted_residuals(), capacity=10240, wrap=True, exact=True)
+def in_functions(made: Callable[[], onnx.ModelProto], capacity: str, **options: Any) -> onnxtile.FittedModel:
+    return onnxtile.fit(made(), capacity=capacity, functions="wrap", **options)
 
 
 @pytest.mark.parametrize(
-    ("made", "fit"),
-    [(inverted_residuals, in_functions), (quantised, lambda: onnxtile.fit(quantised(), capacity="11.5KiB", wrap=True))],
+    ("made", "capacity", "options"),
+    [(inverted_residuals, "10KiB", {"tolerance": "exact"}), (quantised, "11.5KiB", {})],
 )
 def test_the_arena_of_regions_in_functions_is_what_plan_says(
-    made: Callable[[], onnx.ModelProto], fit: Callable[[], onnxtile.FittedModel], tmp_path: Path
+    made: Callable[[], onnx.ModelProto], capacity: str, options: dict[str, str], tmp_path: Path
 ) -> None:
-    fitted = fit()
+    fitted = in_functions(made, capacity, **options)
     assert fitted.arena_verdict is not None and fitted.arena_verdict.equal
     assert fitted.after.arena < fitted.before.arena
     fitted.save(tmp_path / "out.onnx")
@@ -628,7 +628,7 @@ def test_the_arena_of_regions_in_functions_is_what_plan_says(
 
 
 def test_there_is_one_function_for_each_region_and_its_sizes_are_inside(tmp_path: Path) -> None:
-    fitted = in_functions()
+    fitted = in_functions(inverted_residuals, "10KiB", tolerance="exact")
     fitted.save(tmp_path / "out.onnx")
     written = onnx.load(tmp_path / "out.onnx")
     onnx.checker.check_model(written, full_check=True)

@@ -43,7 +43,7 @@ IMAGES = {"one channel": image(1), "three channels": image(3)}
 
 @pytest.mark.parametrize("source", IMAGES.values(), ids=IMAGES)
 def test_an_input_inside_dies_row_by_row(source: onnx.ModelProto, tmp_path: Path) -> None:
-    fitted = onnxtile.fit(source, smallest=True, io="inside")
+    fitted = onnxtile.fit(source, capacity="smallest", io="inside")
     (given_bytes,) = (tensor.size for tensor in network_of(source, "inside").tensors if tensor.name == "x")
     # What is cut lives beside the rows that are left, so it takes little more than the input alone.
     assert given_bytes <= fitted.after.arena < 1.4 * given_bytes
@@ -56,7 +56,7 @@ def test_an_input_inside_dies_row_by_row(source: onnx.ModelProto, tmp_path: Path
 @pytest.mark.parametrize(("source", "share"), [(image(1), 1.4), (image(3), 1.2)])
 def test_the_bytes_of_the_search_are_those_of_the_plan(source: onnx.ModelProto, share: float) -> None:
     given_bytes = next(tensor.size for tensor in network_of(source, "inside").tensors if tensor.name == "x")
-    fitted = onnxtile.fit(source, capacity=int(share * given_bytes), io="inside", exact=True)
+    fitted = onnxtile.fit(source, capacity=int(share * given_bytes), io="inside", tolerance="exact")
     in_order = onnxtile.plan(fitted.model, order="model", verify=False, io="overwrite").plan
     cut = [step.peak for step in fitted.steps if step.strips > 1]
     assert cut
@@ -120,7 +120,7 @@ def test_an_input_of_floats_that_is_quantised_lives_to_the_last_strip(tmp_path: 
     source = quantised()
     whole = next(tensor for tensor in network_of(source, "inside").tensors if tensor.is_given)
     assert not whole.dies_by_rows
-    fitted = onnxtile.fit(source, smallest=True, io="inside")
+    fitted = onnxtile.fit(source, capacity="smallest", io="inside")
     assert whole.size < fitted.after.arena < fitted.before.arena
     assert fitted.arena_verdict is not None and fitted.arena_verdict.equal
     fitted.save(tmp_path / "out.onnx")

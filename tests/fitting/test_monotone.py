@@ -29,7 +29,7 @@ def fitted(about: FitSubject, capacity: int | None, budget: float) -> FittedMode
     """Return the model cut for a capacity in bytes, or for the smallest arena, within a budget of MACs."""
     given = about.options
     assert isinstance(given, FitOptions)
-    options = replace(given, capacity=capacity, smallest=capacity is None, max_extra_macs=budget)
+    options = replace(given, capacity=capacity or "smallest", budget=f"{100 * budget}%")
     return attempt(options, replace(about, options=options))
 
 

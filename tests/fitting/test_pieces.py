@@ -69,7 +69,7 @@ def low_chain() -> onnx.ModelProto:
 
 
 def subject_of(made: onnx.ModelProto) -> FitSubject:
-    return read_subject(FitOptions(made, smallest=True))
+    return read_subject(FitOptions(made, capacity="smallest"))
 
 
 def schedule(regions: Regions, stops: tuple[int, ...], cuts: tuple[Cut, ...], *, in_pieces: bool = True) -> FitSchedule:
@@ -170,12 +170,12 @@ def test_where_whole_tensors_fit_none_is_handed_over_in_pieces() -> None:
 
 
 def test_a_region_says_how_it_hands_over_its_result() -> None:
-    fitted = onnxtile.fit(low_chain(), smallest=True, max_extra_macs="0%", exact=True)
+    fitted = onnxtile.fit(low_chain(), capacity="smallest", budget="0%", tolerance="exact")
     handed = [step.hand_over for step in fitted.steps if step.strips > 1]
     assert "pieces" in handed
     assert "handed over in pieces" in next(step.text for step in fitted.steps if step.hand_over == "pieces")
     assert fitted.arena_verdict is not None and fitted.arena_verdict.equal
-    whole = onnxtile.fit(inverted_residuals(), capacity="14KiB", exact=True)
+    whole = onnxtile.fit(inverted_residuals(), capacity="14KiB", tolerance="exact")
     assert {step.hand_over for step in whole.steps} == {"join"}
 
 
@@ -237,7 +237,7 @@ def hidden(name: str) -> onnx.ModelProto:
 @pytest.mark.parametrize("name", HIDDEN)
 def test_hidden_channels_in_chunks(name: str) -> None:
     """The outputs are compared by fit itself; the arena is at most half, and no product is computed twice."""
-    fitted = onnxtile.fit(hidden(name), smallest=True, max_extra_macs="0%")
+    fitted = onnxtile.fit(hidden(name), capacity="smallest", budget="0%")
     assert any(step.chunks > 1 for step in fitted.steps)
     assert fitted.after.arena * 2 <= fitted.before.arena
     assert fitted.after.macs <= fitted.before.macs
@@ -245,14 +245,14 @@ def test_hidden_channels_in_chunks(name: str) -> None:
 
 
 def test_exact_adds_nothing_up_in_another_order() -> None:
-    fitted = onnxtile.fit(hidden("expand and reduce"), smallest=True, exact=True)
+    fitted = onnxtile.fit(hidden("expand and reduce"), capacity="smallest", tolerance="exact")
     assert all(step.chunks == 1 for step in fitted.steps)
 
 
 def test_a_hidden_result_that_nobody_reads_is_computed_in_chunks_too() -> None:
     text = "[e] h = Conv(x, w0) [d] dead = Sigmoid(h) [r] i = Relu(h) [p] y = Conv(i, w2)"
     source = model(f"g (float[1,4,6,6] x) => (float[a,b,c,d] y) {{ {text} }}", w0=(48, 4, 1, 1), w2=(4, 48, 1, 1))
-    fitted = onnxtile.fit(source, smallest=True)
+    fitted = onnxtile.fit(source, capacity="smallest")
     assert fitted.after.arena < fitted.before.arena
     assert fitted.verdict is not None and fitted.verdict.equal
 
@@ -336,7 +336,7 @@ g (float[1,4,32,32] x) => (float[1,4,32,32] y) {
     made.graph.initializer.extend(
         numpy_helper.from_array(np.asarray([n], np.int64), name) for name, n in numbers.items()
     )
-    fitted = onnxtile.fit(made, capacity="80KiB", exact=True)
+    fitted = onnxtile.fit(made, capacity="80KiB", tolerance="exact")
     assert fitted.before.arena >= 128 * 1024
     assert fitted.after.arena <= 80 * 1024
 

@@ -59,7 +59,7 @@ def quantised() -> onnx.ModelProto:
 
 
 def test_islands_are_cut_and_planned_as_plan_does(tmp_path: Path) -> None:
-    fitted = onnxtile.fit(quantised(), smallest=True, exact=True)
+    fitted = onnxtile.fit(quantised(), capacity="smallest", tolerance="exact")
     assert fitted.before.arena == onnxtile.plan(quantised()).plan.arena_size
     assert fitted.after.arena * 2 < fitted.before.arena
     fitted.save(tmp_path / "out.onnx")
@@ -69,7 +69,7 @@ def test_islands_are_cut_and_planned_as_plan_does(tmp_path: Path) -> None:
 
 
 def test_sums_of_quantised_products_are_not_cut() -> None:
-    fitted = onnxtile.fit(quantised(), smallest=True)
+    fitted = onnxtile.fit(quantised(), capacity="smallest")
     assert all(step.chunks == 1 for step in fitted.steps)
 
 
@@ -100,7 +100,7 @@ def test_results_of_islands_share_bytes_as_in_the_plan() -> None:
     made = onnx.parser.parse_model(HEAD + WRITTEN_OVER)
     made.graph.initializer.append(numpy_helper.from_array(np.asarray(1 / 16, np.float32), "s"))
     made.graph.initializer.append(numpy_helper.from_array(np.asarray(0, np.int8), "z"))
-    subject = read_subject(FitOptions(made, smallest=True))
+    subject = read_subject(FitOptions(made, capacity="smallest"))
     assert subject.whole.peak == subject.planned.plan.peak == 2 * 4 * 16 * 12
 
 
@@ -140,7 +140,7 @@ def test_channels_that_a_pooling_reads_are_made_in_chunks_with_integer_weights(f
         "z": np.asarray(0, np.int8),
     }
     made.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in weights.items())
-    fitted = onnxtile.fit(made, smallest=True, max_extra_macs="0%")
+    fitted = onnxtile.fit(made, capacity="smallest", budget="0%")
     assert max(step.chunks for step in fitted.steps) >= 4
     assert fitted.after.arena * 2 <= fitted.before.arena
     assert fitted.verdict is not None and fitted.verdict.max_rel == 0

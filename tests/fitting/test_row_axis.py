@@ -49,7 +49,7 @@ CONVOLUTIONS = [("Conv", 1)] * 4 + [("MaxPool", 2)] * 3
 
 @pytest.mark.parametrize("form", SIZES)
 def test_a_net_of_one_length_gets_the_same_arena_at_any_rank(form: str) -> None:
-    fitted = onnxtile.fit(over_length(form, 256, CONVOLUTIONS), smallest=True)
+    fitted = onnxtile.fit(over_length(form, 256, CONVOLUTIONS), capacity="smallest")
     assert fitted.before.arena == 2 * 16 * 256 * 4
     assert fitted.after.arena == 2 * 16 * 32 * 4, "the result, and its strips, which a copy joins"
 
@@ -64,7 +64,7 @@ def test_a_net_of_one_length_gets_the_same_arena_at_any_rank(form: str) -> None:
 )
 def test_pieces_along_any_axis_give_the_same_results(form: str, length: int, steps: list[tuple[str, int]]) -> None:
     proto = over_length(form, length, [("Conv", 1), *steps])
-    fitted = onnxtile.fit(proto, smallest=True)
+    fitted = onnxtile.fit(proto, capacity="smallest")
     x = np.random.default_rng(1).standard_normal([dim.dim_value for dim in _dims(proto)]).astype(np.float32)
     np.testing.assert_allclose(run(proto, x), run(ir.to_proto(fitted.model), x), rtol=1e-4, atol=1e-5)
 
@@ -103,7 +103,7 @@ def test_a_wide_map_takes_what_its_turned_map_takes() -> None:
         random = np.random.default_rng(0)
         for name, shape in (("w", (8, 2, 3, 3)), ("u", (8, 8, 3, 3))):
             proto.graph.initializer.append(onnx.numpy_helper.from_array(random.random(shape, np.float32), name))
-        fitted = onnxtile.fit(proto, smallest=True)
+        fitted = onnxtile.fit(proto, capacity="smallest")
         arenas.add(fitted.after.arena)
         assert fitted.before.arena == 2 * 8 * 4 * 128 * 4
     assert len(arenas) == 1 and max(arenas) < 8_192

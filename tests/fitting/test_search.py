@@ -202,7 +202,7 @@ def test_the_smallest_of_a_few_bytes_is_found() -> None:
       <float s = {0.1}, uint8 z = {3}, int8[4, 3] w = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, float ws = {0.2}, int8 wz = {0}> {
         a = DequantizeLinear(x, s, z)  b = DequantizeLinear(w, ws, wz)  c = MatMul(a, b)  y = QuantizeLinear(c, s, z)
       }"""
-    assert fit(onnx.parser.parse_model(text), smallest=True, verify=False).after.arena <= 128
+    assert fit(onnx.parser.parse_model(text), capacity="smallest", verify=False).after.arena <= 128
 
 
 def test_a_region_above_the_capacity_is_not_counted_to_the_end() -> None:
@@ -299,7 +299,7 @@ g (float[1,4,32,32] x) => (float[1,32,32,64] y) {
     [turned] y = Transpose<perm=[0,2,3,1]>(b)
 }"""
     made = model(text, w0=(4, 4, 3, 3), w1=(64, 4, 1, 1))
-    fitted = fit(made, capacity="300KiB", max_extra_macs="0%")
+    fitted = fit(made, capacity="300KiB", budget="0%")
     assert fitted.before.arena == 512 * 1024
     assert 256 * 1024 < fitted.after.arena <= 300 * 1024
 
@@ -452,7 +452,7 @@ def test_a_network_that_is_too_large_is_not_cut(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(Infeasible, match=f"reached is {arena:,} bytes.*; the bound of the search ended it"):
         onnxtile.fit(made, capacity=arena - 64, verify=False)
     with pytest.raises(Infeasible, match="too many for a search"):
-        onnxtile.fit(made, smallest=True)
+        onnxtile.fit(made, capacity="smallest")
 
 
 def test_items_of_a_batch_run_one_by_one_where_their_nodes_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -467,7 +467,7 @@ def test_items_of_a_batch_run_one_by_one_where_their_nodes_are_few(monkeypatch: 
 def test_items_of_a_batch_that_are_too_many_for_a_search_are_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     made = wide(50)
     monkeypatch.setattr(search_effort, "_LARGEST", len(made.graph.node))
-    found = onnxtile.fit(made, smallest=True)
+    found = onnxtile.fit(made, capacity="smallest")
     assert [step.kind for step in found.steps] == ["batch"]
     assert found.after.arena < _arena(made)
     with pytest.raises(Infeasible, match=f"reached is {found.after.arena:,} bytes.*; the bound of the search ended it"):
@@ -528,7 +528,7 @@ def test_a_search_that_has_tried_all_ways_does_not_go_on(monkeypatch: pytest.Mon
 
 
 def test_the_verdict_says_whether_the_bound_ended_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    fit = partial(onnxtile.fit, inverted_residuals(), capacity=3 * 1024, max_extra_macs="0%", verify=False)
+    fit = partial(onnxtile.fit, inverted_residuals(), capacity=3 * 1024, budget="0%", verify=False)
     with pytest.raises(Infeasible) as full:
         fit()
     assert "bound" not in str(full.value)
@@ -541,7 +541,7 @@ def test_the_verdict_says_whether_the_bound_ended_the_search(monkeypatch: pytest
 def test_a_result_says_that_further_capacities_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_effort, "_ATTEMPTS", (1, 1))
     with pytest.raises(Infeasible, match="the bound of the search ended it"):
-        onnxtile.fit(inverted_residuals(), capacity=10240, wrap=True, exact=True)
+        onnxtile.fit(inverted_residuals(), capacity=10240, functions="wrap", tolerance="exact")
 
 
 # The bytes that live at once while nothing is cut: those of the plan in the order of the file, or fewer.

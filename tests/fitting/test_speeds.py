@@ -54,11 +54,11 @@ g (float[1,2,32,8] x) => (float[1,2,32,8] y) {
 }"""
     made = model(text, w0=(16, 2, 1, 1), w1=(16, 1, 3, 3), w2=(2, 16, 1, 1))
     slow = {"macs_per_second": "1M", "copied_per_second": "1MB/s", "calls_per_second": "1K"}
-    fitted = onnxtile.fit(made, capacity="20KiB", max_extra_macs="0%", verify=False, target=slow)
+    fitted = onnxtile.fit(made, capacity="20KiB", budget="0%", verify=False, target=slow)
     assert fitted.before.seconds == pytest.approx(fitted.before.macs / 1e6 + fitted.before.nodes / 1e3)
     further = (fitted.after.nodes - fitted.before.nodes) / 1e3 + fitted.after.copied / 1e6
     assert further > 0
     assert fitted.after.seconds - fitted.before.seconds == pytest.approx(further)
-    usual = onnxtile.fit(made, capacity="20KiB", max_extra_macs="0%", verify=False)
+    usual = onnxtile.fit(made, capacity="20KiB", budget="0%", verify=False)
     assert (usual.speeds, fitted.speeds) == ("cortex-m7", "target")
     assert usual.before.seconds < fitted.before.seconds

@@ -90,7 +90,7 @@ def test_a_function_that_was_written_out_is_unfused_at_each_of_its_calls(lab: La
     function = """<domain: "local", opset_import: ["": 17]> gelu (v) => (r) {
         c = Constant <value_float = 1.702> ()  m = Mul(v, c)  s = Sigmoid(m)  r = Mul(v, s) }"""
     original = lab.text(TWICE, functions=function)
-    fitted = api.fit(api.fuse(original, patterns).model, smallest=True).model
+    fitted = api.fit(api.fuse(original, patterns).model, capacity="smallest").model
     assert fitted.graph.num_nodes() == 4
     assert not [key for key in fitted.functions if key[0] == "local"]
     restored = api.unfuse(onnx.ModelProto.FromString(to_bytes(fitted))).model

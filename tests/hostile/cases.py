@@ -53,9 +53,9 @@ _MODEL_COMMANDS = (
     *("plan m.onnx --dim u=:4 --dim L=:9 --io overwrite --dry-run", "plan m.onnx --check m.onnx"),
     *("tile m.onnx --max 2 -o out/o.onnx", "tile m.onnx --max 3 --conv -o out/o.onnx"),
     *("tile m.onnx --max 1KiB --wrap --no-verify -o out/o.onnx",),
-    *("fit m.onnx --capacity 256 -o out/o.onnx", "fit m.onnx --smallest -o out/o.onnx"),
-    *("fit m.onnx --curve - --dry-run", "fit m.onnx --curve out/c.html", "fit m.onnx --curve out/c.csv --json -"),
-    *("fit m.onnx --capacity a=256 --capacity b=64KiB -o out/o.onnx", "fit m.onnx --capacity 512 --wrap --dry-run"),
+    *("fit m.onnx --capacity 256 -o out/o.onnx", "fit m.onnx --capacity smallest -o out/o.onnx"),
+    *("fit m.onnx --dry-run", "fit m.onnx --emit out/c.curve.html", "fit m.onnx --emit out/c.curve.csv --json -"),
+    *("fit m.onnx --capacity a=256 --capacity b=64KiB -o out/o.onnx", "fit m.onnx --capacity 512 --functions wrap --dry-run"),
     *("plan m.onnx --emit out/p.certificate.json --dry-run", "plan m.onnx --layout s.toml --emit out/p.trace.json --dry-run"),
     *("plan m.onnx --dim N=1:8 --state found --dry-run", "plan m.onnx --dim N=1:8 --dim M=1:4 --emit out/p.h --emit out/p.csv --dry-run"),
     *("plan m.onnx --state x=y --runs 3 --dry-run", "plan m.onnx --layout w.toml --emit out/p.svg --dry-run"),
@@ -131,7 +131,7 @@ _ARGUMENTS = (
     *("tile base.onnx --max {number} -o out/o.onnx",),
     *("tile base.onnx --max {number}B --max {number}nodes -o out/o.onnx", "tile base.onnx --max {number}x{number}x_",),
     *("tile base.onnx --max 2 --skip {text} -o out/o.onnx",),
-    *("fit base.onnx --capacity {number} -o out/o.onnx --max-extra-macs {number}%",),
+    *("fit base.onnx --capacity {number} -o out/o.onnx --budget {number}%",),
     *("verify base.onnx base.onnx --inputs x={number}:{number}",),
     *("verify base.onnx base.onnx --runs 1 --seed {number}",),
     *("inspect {text}", "inspect base.onnx --emit out/{text}", "inspect base.onnx --trace {text}"),
@@ -144,8 +144,8 @@ _ARGUMENTS = (
     *("plan base.onnx --order {text} --search {text}", "plan base.onnx --dry-run --kernels {text} --io {text}"),
     *("plan base.onnx --dry-run --search {number}s"),
     *("plan base.onnx --dry-run --inputs {text}={number}:{number}", "plan base.onnx --dry-run --dim N=1:{number} --dim M={number}:9"),
-    *("fit base.onnx --curve {text} --dry-run", "fit base.onnx --capacity {text}={number} --capacity b={number} --dry-run"),
-    *("fit base.onnx --capacity {text} --max-extra-macs {text} --dry-run", "fit base.onnx --smallest --max-nodes {number} --dry-run"),
+    *("fit base.onnx --emit {text}.curve.html --dry-run", "fit base.onnx --capacity {text}={number} --capacity b={number} --dry-run"),
+    *("fit base.onnx --capacity {text} --budget {text} --dry-run", "fit base.onnx --capacity smallest --budget {number}nodes --dry-run"),
     *("match base.onnx {text} --json -", "match base.onnx .[{text}=={number}]", "fuse base.onnx -p .{{number},{number}} --dry-run"),
     *("run p.toml base.onnx -o out --baseline {text}", "run p.toml base.onnx -o {text} --backend {text} --jobs {number}"),
     *("run p.toml base.onnx -o out --scheduler {text}", "unfuse {text} -o out/o.onnx", "verify base.onnx {text} --inputs {text}"),
@@ -203,7 +203,7 @@ output = "{name}.deploy.onnx"
 [[steps]]
 do = "fit"
 capacity = {a = "1KiB", b = "1MiB"}
-max_extra_macs = "10%"
+budget = "10%"
 [[steps]]
 do = "plan"
 movement = "activations"

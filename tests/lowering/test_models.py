@@ -136,7 +136,7 @@ def test_a_call_inside_a_function_keeps_its_record(bench: Any) -> None:
     model.opset_import.append(onnx.helper.make_opsetid("local", 1))
     lowered = api.fuse(model, ["SiLU"], lower="ort", verify=False).model
     assert [node.op_type for node in lowered.graph] == ["QuickGelu", "silu"]
-    fitted = api.fit(lowered, smallest=True, verify=False).model
+    fitted = api.fit(lowered, capacity="smallest", verify=False).model
     assert [node.op_type for node in fitted.graph] == ["QuickGelu", "SiLU", "Neg"]
     assert api.fuse(fitted, ["SiLU"]).model.graph.metadata_props[keys.ORIGINAL]
 

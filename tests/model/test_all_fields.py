@@ -236,7 +236,7 @@ WRITERS: dict[str, Callable[[Any], Any]] = {
     "tile": lambda model: api.tile(model, Limits.of(max=4)),
     "plan": api.plan,
     "fit": lambda model: api.fit(model, capacity=2**20),
-    "cut": lambda model: api.fit(model, capacity=8 * 1024, max_extra_macs="100%"),
+    "cut": lambda model: api.fit(model, capacity=8 * 1024, budget="100%"),
 }
 
 

@@ -14,9 +14,12 @@ from rich.text import Text
 from onnxtile import api
 from onnxtile.fusion.fuse import fuse
 from onnxtile.fusion.pattern import chosen_patterns, expanded, from_file
+from onnxtile.fusion.pattern_file import PatternFile
 from onnxtile.model.load import load
 from onnxtile.report.tables import for_explain
 from onnxtile.system.errors import PatternError, QueryError
+from onnxtile.system.registry import data_folder
+from onnxtile.system.toml_file import read
 
 # Pattern files that are wrong: each error names the file and the line at fault.
 
@@ -313,3 +316,11 @@ def test_the_operators_of_a_pattern_are_single_nodes(tmp_path: Path, text: str) 
     path.write_text(f'name = "P"\ndoc = "x"\noperators = ["{text}"]\n[[variants]]\nquery = "Exp->Relu"\n')
     with pytest.raises(PatternError, match=r"p\.toml:3: operators: "):
         from_file(path)
+
+
+SHIPPED = sorted(data_folder("patterns").rglob("*.toml"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=[f"{path.parent.name}/{path.stem}" for path in SHIPPED])
+def test_a_file_of_the_library_fulfils_the_schema_that_no_command_loads_for_it(path: Path) -> None:
+    read(path, PatternError).validated(PatternFile)

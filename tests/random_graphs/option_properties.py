@@ -33,18 +33,18 @@ TILE = "pkg.onnxtile.tile"
 """The metadata of a tile, JSON: `op` is the operator of the node that was cut, whose limits hold for the tile."""
 QUICK: dict[str, Any] = {"search": "greedy-by-size"}
 FITS: tuple[dict[str, Any], ...] = (
-    {"exact": True},
-    {"exact": True, "wrap": True},
-    {"fuse": True},
-    {"wrap": True},
-    {"smallest": True},
-    {"smallest": True, "max_extra_macs": "0%"},
-    {"max_extra_macs": "50%"},
-    {"max_nodes": 40},
+    {"tolerance": "exact"},
+    {"tolerance": "exact", "functions": "wrap"},
+    {"functions": "fuse"},
+    {"functions": "wrap"},
+    {"capacity": "smallest"},
+    {"capacity": "smallest", "budget": "0%"},
+    {"budget": "50%"},
+    {"budget": "40nodes"},
     {"target": "16x16x16"},
     {"tolerance": "1step"},
     {"memories": True},
-    {"memories": True, "exact": True},
+    {"memories": True, "tolerance": "exact"},
 )
 
 
@@ -57,11 +57,11 @@ def _fit_options(case: Case, random: Random) -> dict[str, Any] | None:
     options = dict(random.choice(FITS))
     if options.pop("memories", False):
         return {**options, "capacity": {"sram": capacity, "dram": 1 << 24}}
-    return options if options.get("smallest") else {**options, "capacity": capacity}
+    return options if "capacity" in options else {**options, "capacity": capacity}
 
 
 def fit_further(case: Case) -> None:
-    """A model that further options of fit make keeps its outputs, to the bit where `exact` says so, and has the arena that fit reports."""
+    """What further options of fit make has the same outputs, to the bit with an exact tolerance, and the arena that fit reports."""
     random, dims = case.random("fit options"), case.random_model.dims
     options = _fit_options(case, random)
     if options is None:
@@ -73,16 +73,17 @@ def fit_further(case: Case) -> None:
     # With two memories the nodes are written in the order of the plan.
     require_drawn_alike(case, model, ordered=not isinstance(options.get("capacity"), dict))
     # The wide convolutions of random numbers round; without a run, fit does not know that their strips do otherwise.
-    exact = bool(options.get("exact")) and not case.random_model.drawn
+    is_exact = options.get("tolerance") == "exact"
+    exact = is_exact and not case.random_model.drawn
     case.require_same(
         run_model(model, case.feeds),
         exact=exact,
-        but=frozenset() if options.get("exact") else case.random_model.stepped,
+        but=frozenset() if is_exact else case.random_model.stepped,
     )
     if isinstance(options.get("capacity"), dict):
         return
-    capacity = options.get("capacity")
-    assert capacity is None or result.after.arena <= capacity
+    capacity = options["capacity"]
+    assert capacity == "smallest" or result.after.arena <= capacity
     planned = onnxtile.plan(model, verify=False)
     assert planned.plan.arena_size == result.after.arena, (
         f"fit reports {result.after.arena} bytes, and plan {planned.plan.arena_size} for {options}"
@@ -251,7 +252,7 @@ _STEPS = (
     'do = "fuse"\nlower = "onnx"',
     'do = "tile"\nmax = 4\nconv = true',
     'do = "tile"\nmax = 3\nwrap = true',
-    'do = "fit"\nsmallest = true',
+    'do = "fit"\ncapacity = "smallest"',
     'do = "plan"\nsearch = "greedy-by-size"',
     'do = "plan"\nsearch = "greedy-by-size"\nio = "inside"\nemit = ["json", "csv"]',
     'do = "inspect"',

@@ -16,6 +16,7 @@ from onnxtile.fitting.rewrites.split_heads import split_heads
 from onnxtile.fitting.rewrites.split_packed_products import split_packed_products
 from onnxtile.fitting.rewrites.split_tokens import split_tokens
 from onnxtile.fitting.rewrites.sum_means import sum_means, sum_quantised_means
+from onnxtile.fitting.rewrites.sum_norms import sum_norms
 from onnxtile.model.constants import Constants, prune
 from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.save import raise_ir_version
@@ -60,6 +61,7 @@ def unblock(original: ir.Model, shapes: Shapes, *, exact: bool, more_macs: bool 
             _note(rewrites, "rewrite", "the mean is taken before the pointwise convolution", before)
             _note(rewrites, "rewrite", "the means of its summands are added up", mean_before_sum(edit))
             _note(rewrites, "rewrite", "the mean is a sum of strips", sum_means(edit))
+            _note(rewrites, "rewrite", "mean and variance are sums of strips", sum_norms(edit))
             _note(
                 rewrites,
                 "rewrite",

@@ -5,6 +5,7 @@ So a map of which only the mean is read, before a head or the gate of squeeze-an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from onnxtile.model.node_kinds import dequantises
 from onnxtile.operators.families.reductions import reduced_axes
 from onnxtile.operators.node_view import STANDARD, NotApplicable
 
-_WIDE = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
+WIDE = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 """The element types in which sums are added up: those of 16 bits would lose too many."""
 _SUMS = {
     "GlobalAveragePool": "ReduceSum",
@@ -32,7 +33,7 @@ def sum_means(edit: ModelEdit) -> list[ir.Node]:
     changed = []
     for node in list(edit.model.graph):
         source = node.inputs[0] if node.op_type in _SUMS and node.domain in STANDARD else None
-        if source is None or edit.dtype(source) not in _WIDE or edit.bytes(source) <= edit.least:
+        if source is None or edit.dtype(source) not in WIDE or edit.bytes(source) <= edit.least:
             continue
         axes = _axes(edit, node)
         if axes:
@@ -63,7 +64,7 @@ def _write(edit: ModelEdit, node: ir.Node, source: ir.Value, axes: list[int]) ->
     sizes, dtype = edit.sizes(source) or (), edit.dtype(source)
     assert dtype is not None
     op = _SUMS[node.op_type]
-    total = _total(edit, node, op, source, axes)
+    total = sum_over(edit, node, op, source, axes, edit.sizes(result) or ())
     after = edit.value(f"{result.name}/after", edit.sizes(result) or (), dtype)
     if op == "ReduceSumSquare":
         edit.add(node, "Sqrt", [total], after)
@@ -73,10 +74,10 @@ def _write(edit: ModelEdit, node: ir.Node, source: ir.Value, axes: list[int]) ->
     _take_over(edit, node, total, after)
 
 
-def _total(edit: ModelEdit, node: ir.Node, op: str, source: ir.Value, axes: list[int]) -> ir.Value:
-    """Add the sum of `source` over axes, with the sizes of the result of the mean `node`; return it."""
-    result = node.outputs[0]
-    sizes = edit.sizes(result) or ()
+def sum_over(
+    edit: ModelEdit, before: ir.Node, op: str, source: ir.Value, axes: list[int], sizes: Sequence[int]
+) -> ir.Value:
+    """Add the sum `op` of a value over axes before a node; return it. Its `sizes` have these axes as ones, or leave them out."""
     attributes = [ir.AttrInt64("keepdims", int(len(sizes) == len(edit.sizes(source) or ())))]
     operands = [source]
     # The axes of a ReduceSum are an operand since opset 13, those of a ReduceSumSquare since opset 18.
@@ -84,7 +85,8 @@ def _total(edit: ModelEdit, node: ir.Node, op: str, source: ir.Value, axes: list
         operands.append(edit.numbers(axes))
     else:
         attributes.append(ir.AttrInt64s("axes", axes))
-    return edit.add(node, op, operands, edit.value(f"{result.name}/total", sizes, edit.dtype(source)), attributes)
+    total = edit.value(f"{before.outputs[0].name}/total", sizes, edit.dtype(source))
+    return edit.add(before, op, operands, total, attributes)
 
 
 def _take_over(edit: ModelEdit, node: ir.Node, total: ir.Value, after: ir.Value) -> None:
@@ -152,7 +154,7 @@ def _write_quantised(edit: ModelEdit, node: ir.Node, stored: StoredIntegers, axe
     total = edit.value(f"{result.name}/summed", (*sizes[:-1], 1), ir.DataType.INT32)
     edit.add(node, "MatMulInteger", [stored.value, ones], total)
     if wanted != (*sizes[:-1], 1):
-        total = _total(edit, node, "ReduceSum", total, axes)
+        total = sum_over(edit, node, "ReduceSum", total, axes, wanted)
     zeros = edit.shared("zeros", np.asarray(count * stored.zero_point, np.int32))
     centred = edit.value(f"{result.name}/centred", wanted, ir.DataType.INT32)
     edit.add(node, "Sub", [total, zeros], centred)

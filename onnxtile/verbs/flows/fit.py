@@ -41,7 +41,7 @@ from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import Infeasible, Mismatch, ModelError
 from onnxtile.system.progress import within
-from onnxtile.verbs.fit import CurveOptions, FitCommand, FitOptions, FitStepOptions, require_memory
+from onnxtile.verbs.fit import CurveOptions, FitOptions, FitStepOptions, require_memory, require_no_fusing
 from onnxtile.verbs.flows.fit_drafts import (
     FitAttempts,
     FitSubject,
@@ -75,10 +75,10 @@ _NEGLIGIBLE = 1e-4
 def fit(options: FitOptions) -> FittedModel:
     """Return a model that computes what `model` computes, and whose arena is at most `capacity` bytes large.
 
-    Runs of operators are cut into strips of rows; rows that the next strip reads again are kept. With `smallest`, the smallest arena within
-    the budget is looked for. The arena is that of `onnxtile.plan` with its defaults; with `verify`, both models are run and compared. With
-    a fast and a slow memory in `capacity`, the operands of each kernel are in the fast one while it runs. Of the cuts that are tried, the
-    one with the fewest copied bytes is taken.
+    Runs of operators are cut into strips of rows; rows that the next strip reads again are kept. With `capacity` "smallest", the smallest
+    arena within the budget is looked for. The arena is that of `onnxtile.plan` with its defaults; with `verify`, both models are run and
+    compared. With a fast and a slow memory in `capacity`, the operands of each kernel are in the fast one while it runs. Of the cuts that
+    are tried, the one with the fewest copied bytes is taken.
 
     Raises ModelError, UsageError; Infeasible where nothing fits; Mismatch where an output differs.
     """
@@ -87,7 +87,7 @@ def fit(options: FitOptions) -> FittedModel:
     if fitted.reason is not None:
         raise Infeasible(
             fitted.reason,
-            hint="raise the capacity, or the budget of extra MACs; --smallest looks for the smallest arena",
+            hint="raise the capacity, or the budget of extra MACs; --capacity smallest looks for the smallest arena",
         )
     return fitted
 
@@ -96,11 +96,12 @@ def run(options: FitStepOptions) -> Outcome:
     """Do what the command and the step `fit` ask for."""
     subject = read_subject(options)
     curve = None
-    if isinstance(options, FitCommand) and options.curve:
+    if options.wants_curve or not options.fits_one:
         curve = curve_of(subject)
-        if not options.fits_one:
-            note = "" if subject.leading is None else f"sizes: {subject.leading}"
-            return Outcome(curve, "curve", emitted={"curve": curve.to_dict()}, note=note)
+    if curve is not None and not options.fits_one:
+        sizes = [] if subject.leading is None else [f"sizes: {subject.leading}"]
+        note = "; ".join([*sizes, "no --capacity is given, so this is the trade, and no model is written"])
+        return Outcome(curve, "curve", emitted={"curve": curve.to_dict()}, note=note)
     result = replace(attempt(options, subject), curve=curve)
     if options.wants_c and result.fits:
         planned = result.planned
@@ -173,7 +174,7 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
         best = _fewest_copied(options, subject)
     else:
         best = candidate(options, subject)
-        if options.fuse:
+        if options.fuses:
             # The first of equals is written: plain, fused before it is cut, fused after that.
             others = (fused_subject(subject), replace(subject, fuses=True))
             drafts = (best, *(candidate(options, other) for other in others))
@@ -236,7 +237,7 @@ def candidate(options: FitOptions, subject: FitSubject) -> WrittenSchedule:
 
 
 def _target(options: CurveOptions, capacity: int | None) -> FitTarget:
-    return FitTarget(capacity, float(options.max_extra_macs), options.max_nodes)
+    return FitTarget(capacity, options.extra_macs, options.max_nodes)
 
 
 def judged(original: ir.Model, best: WrittenSchedule, options: FitOptions) -> tuple[Verdict, ArenaVerdict]:
@@ -244,13 +245,13 @@ def judged(original: ir.Model, best: WrittenSchedule, options: FitOptions) -> tu
     progress = options.progress
     progress("verifying")
     check(best.model)
-    compared = None if options.tolerance is None else within_one_step(original)
+    compared = within_one_step(original) if options.tolerance == "1step" else None
     verdict = agreeing(judge(original, best.model, progress, compared), "the fitted model")
     if options.exact and any(output.max_abs for output in verdict.outputs):
         worst = max(verdict.outputs, key=lambda output: output.max_abs)
         raise Mismatch(
             f"{worst.name!r} of the fitted model is not equal to the last bit: it is off by {worst.max_abs:.3g}",
-            hint="nothing was written; onnxruntime adds up strips in another order, or rounds 16-bit floats elsewhere: leave out --exact",
+            hint="nothing was written; onnxruntime sums strips in another order, or rounds 16-bit floats elsewhere: leave out --tolerance",
         )
     inside = best.planned.run(progress)
     require_equal(inside)
@@ -445,6 +446,7 @@ def fit_curve(options: CurveOptions) -> FitCurve:
     Each point is the cheapest way that was found to fit three quarters of the bytes of the point before, within the budgets. It was
     written and planned, or says that it is an estimate; the models are not run. Raises ModelError, UsageError.
     """
+    require_no_fusing(options)
     return curve_of(read_subject(options))
 
 
@@ -465,12 +467,12 @@ def _command(options: CurveOptions) -> str:
     settings, known = narrowed(CurveOptions, options), parameters(CurveOptions)
     for name in changed(settings):
         value, flag = getattr(settings, name), known[name].flags[0]
-        if name == "max_extra_macs":
-            words += [flag, f"{100 * value:.10g}%"]
-        elif name == "verify":
+        if name == "verify":
             continue  # the command proves its result
-        elif isinstance(value, Mapping):
+        if isinstance(value, Mapping):
             words += [word for key, size in value.items() for word in (flag, f"{key}={_size_text(size)}")]
+        elif isinstance(value, tuple):
+            words += [word for entry in value for word in (flag, str(entry))]
         else:
             words += [flag] if value is True else [flag, str(value)]
     return shlex.join(words)

@@ -105,7 +105,7 @@ class FitSubject:
     @property
     def extra_left(self) -> float:
         """The extra MACs that the budget leaves after the rewrites, as a share of those of the model; negative beyond it."""
-        most = (1 + float(self.options.max_extra_macs)) * self.before.macs
+        most = (1 + self.options.extra_macs) * self.before.macs
         return most / self.regions.network.macs - 1 if self.regions.network.macs else 0.0
 
     def rewritten(self, edit: UnblockedModel, *, exact: bool) -> FitSubject:
@@ -252,7 +252,7 @@ def written(subject: FitSubject, schedule: FitSchedule) -> WrittenSchedule:
     pieces: list[list[ir.Node]] = []
     if not schedule.is_whole:
         pieces = write(model, schedule, regions_of(model, shapes, constants, io=subject.settings.io), shapes, constants)
-    if options.wrap:
+    if options.wraps:
         wrap(model, pieces)
     shapes = known_shapes(model, shapes)
     if subject.fuses:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec
 
 import onnx_ir as ir
 
+from onnxtile.declare.target import TargetFigures
 from onnxtile.declare.values import path_of
 from onnxtile.declare.verb import JsonFields, VerbResult, write_result
 from onnxtile.model import save as files
@@ -26,14 +27,6 @@ from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch, UsageError, about_options
 from onnxtile.system.files import require_writable, staged
 from onnxtile.system.progress import Progress
-from onnxtile.verbs.fit import FitOptions
-from onnxtile.verbs.fuse import FuseOptions
-from onnxtile.verbs.inspect import InspectOptions
-from onnxtile.verbs.match import MatchOptions
-from onnxtile.verbs.plan import PlanOptions
-from onnxtile.verbs.tile import TileOptions
-from onnxtile.verbs.unfuse import UnfuseOptions
-from onnxtile.verbs.verify import CompareOptions
 from onnxtile.verification.rounding import resolved
 from onnxtile.verification.trials import Verdict
 
@@ -53,7 +46,15 @@ if TYPE_CHECKING:
     from onnxtile.report.format import PlanExport
     from onnxtile.tiling.result import TileResult
     from onnxtile.tiling.site_check import TileVerdict
+    from onnxtile.verbs.fit import FitOptions
     from onnxtile.verbs.flows.match import MatchResult
+    from onnxtile.verbs.fuse import FuseOptions
+    from onnxtile.verbs.inspect import InspectOptions
+    from onnxtile.verbs.match import MatchOptions
+    from onnxtile.verbs.plan import PlanOptions
+    from onnxtile.verbs.tile import TileOptions
+    from onnxtile.verbs.unfuse import UnfuseOptions
+    from onnxtile.verbs.verify import CompareOptions
 
 
 BoundDims: TypeAlias = Mapping[str, int]
@@ -138,12 +139,15 @@ R = TypeVar("R")
 class ChainedVerb(Generic[P, R]):
     """A verb as a method of a result that holds a model: called with all arguments of the verb but the model.
 
-    The signature is that of `declaration`; `returned` names the class of what comes back. A result with a model keeps the file that the
-    first verb read.
+    For type checkers, `declaration` names the class with its arguments, and `returned` that of what comes back. A result with a model
+    keeps the file that the first verb read.
     """
 
     def __init__(
-        self, verb: str, declaration: Callable[Concatenate[Source, P], Any], returned: Callable[[], type[R]]
+        self,
+        verb: str,
+        declaration: Callable[[], Callable[Concatenate[Source, P], Any]],
+        returned: Callable[[], type[R]],
     ) -> None:
         self.verb, self.declaration, self.returned = verb, declaration, returned
         self.__doc__ = f"Apply onnxtile.{verb} to the model; the arguments are those of that function, save the model."
@@ -214,20 +218,20 @@ class ModelResult(VerbResult):
         """Return the model that `save` writes."""
         return self.model
 
-    inspect = ChainedVerb("inspect", InspectOptions, lambda: Inspection)
-    match = ChainedVerb("match", MatchOptions, lambda: MatchResult)
-    fit = ChainedVerb("fit", FitOptions, lambda: FittedModel)
-    verify = ChainedVerify("verify", CompareOptions, lambda: Verdict)
+    inspect = ChainedVerb("inspect", lambda: InspectOptions, lambda: Inspection)
+    match = ChainedVerb("match", lambda: MatchOptions, lambda: MatchResult)
+    fit = ChainedVerb("fit", lambda: FitOptions, lambda: FittedModel)
+    verify = ChainedVerify("verify", lambda: CompareOptions, lambda: Verdict)
 
 
 @dataclass(frozen=True, repr=False)
 class RewrittenModel(ModelResult):
     """A result whose model the next verb may rewrite or plan: `onnxtile.fuse(model).tile(max=64).plan()`."""
 
-    fuse = ChainedVerb("fuse", FuseOptions, lambda: FuseResult)
-    unfuse = ChainedVerb("unfuse", UnfuseOptions, lambda: UnfuseResult)
-    tile = ChainedVerb("tile", TileOptions, lambda: TiledModel)
-    plan = ChainedVerb("plan", PlanOptions, lambda: PlannedModel)
+    fuse = ChainedVerb("fuse", lambda: FuseOptions, lambda: FuseResult)
+    unfuse = ChainedVerb("unfuse", lambda: UnfuseOptions, lambda: UnfuseResult)
+    tile = ChainedVerb("tile", lambda: TileOptions, lambda: TiledModel)
+    plan = ChainedVerb("plan", lambda: PlanOptions, lambda: PlannedModel)
 
 
 def verified(verdict: Verdict | None) -> str:
@@ -476,11 +480,11 @@ class PlannedModel(ModelResult):
         state = proved if self.not_run is None else f"checked, not run: {self.not_run}"
         return f"{self.plan.summary}, {state}"
 
-    def write(self, path: str | Path, *, weights: str = "code", c_kernels: str | Path | None = None) -> None:
+    def write(self, path: str | Path, *, target: str | Path | Mapping[str, Any] | None = None) -> None:
         """Write the plan to `path` in the format that the ending selects: .json, .html, .c, .h, .csv, .svg ... Raises UsageError.
 
-        A .c has its header beside it, and is proved as `plan` proves one, where the plan was verified. With `weights` "file" it has a
-        .weights.bin, too. `c_kernels` is the file of a table of your own functions for kernels.
+        A .c has its header beside it, and is proved as `plan` proves one, where the plan was verified. `target` is the hardware, as `plan`
+        takes it: with `weights = "file"` in it there is a .weights.bin, too.
         """
         from onnxtile.report.format import RenderOptions, format_of
 
@@ -491,18 +495,18 @@ class PlannedModel(ModelResult):
             return
         for file in (whole, *form.paths_beside(whole)):
             require_writable(file)
-        with staged(form.contents(self._document(weights, c_kernels), whole, RenderOptions(form.title(whole)))):
+        with staged(form.contents(self._document(target), whole, RenderOptions(form.title(whole)))):
             pass
 
     @property
     def document(self) -> PlanExport:
         """The JSON of the plan, from which every format can be written."""
-        return self._document("code")
+        return self._document(None)
 
-    def _document(self, weights: str, c_kernels: str | Path | None = None) -> PlanExport:
+    def _document(self, target: str | Path | Mapping[str, Any] | None) -> PlanExport:
         from onnxtile.report.format import PlanExport
 
-        program = cache(lambda: self.firmware or self._built(weights, c_kernels))
+        program = cache(lambda: self.firmware or self._built(target))
         return PlanExport(
             self.plan.to_dict(),
             self.constant_block,
@@ -511,16 +515,22 @@ class PlannedModel(ModelResult):
             modules_of(self.model),
         )
 
-    def _built(self, weights: str, c_kernels: str | Path | None) -> Firmware:
+    def _built(self, target: str | Path | Mapping[str, Any] | None) -> Firmware:
         """Return the program in C. Raises UsageError for a node for which none can be written, Mismatch."""
         from onnxtile.firmware.build import ProgramTarget, build
-        from onnxtile.firmware.own_kernels import read_own_kernels
         from onnxtile.shapes.opened_calls import unfold
         from onnxtile.shapes.resolve import resolve
+        from onnxtile.tiling.limits import figures_of
 
-        own = None if c_kernels is None else read_own_kernels(Path(c_kernels))
+        figures = TargetFigures() if target is None else figures_of(target)
         opened = unfold(self.model, resolve(self.model, run=True), Constants(self.model))
-        return build(opened, self.plan, verify=self.verdict is not None, weights=weights, target=ProgramTarget(own=own))
+        return build(
+            opened,
+            self.plan,
+            verify=self.verdict is not None,
+            weights=figures.weights,
+            target=ProgramTarget.of(figures),
+        )
 
     def certificate(self) -> dict[str, Any]:
         """Return the certificate of the plan, which `check/check_account.py` and `check_bound.py` accept. Raises ModelError."""

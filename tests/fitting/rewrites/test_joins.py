@@ -59,7 +59,7 @@ g (float[1,4,32,32] x) => (float[1,14,1344] y) {
 
 
 def test_the_join_of_a_detection_head_stands_behind_its_tail() -> None:
-    fitted = onnxtile.fit(detector(), capacity="200KiB", max_extra_macs="0%")
+    fitted = onnxtile.fit(detector(), capacity="200KiB", budget="0%")
     assert "joined" in {name for step in fitted.steps if step.kind == "rewrite" for name in step.nodes}
     assert fitted.before.arena > 700 * 1024
     assert fitted.after.arena <= 200 * 1024
@@ -101,7 +101,7 @@ g (float[1,2,32,32] x) => (float[1,4,1,1] y) {
     [pool] y = GlobalAveragePool(e)
 }"""
     made = model(text, w0=(8, 2, 1, 1), w1=(8, 1, 3, 3), w2=(16, 1, 3, 3), b2=(16,), w3=(4, 16, 1, 1))
-    fitted = onnxtile.fit(made, capacity="60KiB", max_extra_macs="0%")
+    fitted = onnxtile.fit(made, capacity="60KiB", budget="0%")
     assert [step.nodes for step in fitted.steps if step.kind == "rewrite"] == [("pool",), ("ghost",)]
     assert fitted.verdict is not None and fitted.verdict.equal
 
@@ -132,7 +132,7 @@ g (float[{items},4,16,16] x, float[{items},8,1,1] scale) => (float[{items},6] y,
 def test_items_of_a_batch_take_the_bytes_of_one_and_the_results() -> None:
     one, batch = onnxtile.plan(batched(1)).plan.arena_size, 4
     results = batch * (6 + 8 * 8 * 8) * 4
-    fitted = onnxtile.fit(batched(batch), capacity=one + results, max_extra_macs="0%")
+    fitted = onnxtile.fit(batched(batch), capacity=one + results, budget="0%")
     assert fitted.steps[0].kind == "batch"
     assert {step.kind for step in fitted.steps} <= {"batch", "order"}
     assert fitted.before.arena > 3 * one
@@ -143,7 +143,7 @@ def test_items_of_a_batch_take_the_bytes_of_one_and_the_results() -> None:
 
 def test_one_item_is_cut_further_where_that_is_not_enough() -> None:
     one, batch = onnxtile.plan(batched(1)).plan.arena_size, 4
-    fitted = onnxtile.fit(batched(batch), capacity=one * 3 // 4 + batch * (6 + 512) * 4, max_extra_macs="0%")
+    fitted = onnxtile.fit(batched(batch), capacity=one * 3 // 4 + batch * (6 + 512) * 4, budget="0%")
     assert {"strip", "channels"} & {step.kind for step in fitted.steps}
     assert fitted.steps[0].kind == "batch"
     assert fitted.verdict is not None and fitted.verdict.equal
@@ -185,7 +185,7 @@ g (float[1,3,32,32] x) => (float[1,4,32,32] y)
 def test_slices_with_bounds_from_shapes_are_cut() -> None:
     """torch exports `chunk` so, as in the blocks of detectors."""
     made = model(HALVES, w0=(32, 3, 1, 1), w1=(16, 16, 3, 3), w2=(4, 48, 1, 1))
-    fitted = onnxtile.fit(made, capacity="64KiB", max_extra_macs="0%")
+    fitted = onnxtile.fit(made, capacity="64KiB", budget="0%")
     assert fitted.before.arena > 3 * 64 * 1024
     assert fitted.after.arena <= 64 * 1024
     assert any(step.text.endswith("sizes that are known are constants") for step in fitted.steps)

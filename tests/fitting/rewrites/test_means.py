@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -83,7 +85,7 @@ def test_a_mean_stays_where_its_operand_is_no_sum_or_is_read_elsewhere(mean: str
 
 
 def test_selective_kernels_fit_without_the_sum_of_their_branches() -> None:
-    fitted = onnxtile.fit(gated(SELECTIVE), capacity="26KiB", max_extra_macs="0%")
+    fitted = onnxtile.fit(gated(SELECTIVE), capacity="26KiB", budget="0%")
     assert ("mean",) in [step.nodes for step in fitted.steps if step.kind == "rewrite"]
     assert fitted.after.arena <= 26 * 1024 < fitted.before.arena
     assert fitted.verdict is not None and fitted.verdict.equal
@@ -112,7 +114,7 @@ g (float[1,4,6,16] x) => (float[1,4,6,16] y) {
     weights = {"w0": (4, 4, 3, 3), "w1": (48, 4, 1, 1), "w2": (48, 1, 3, 3), "w3": (8, 48, 1, 1), "w4": (48, 8, 1, 1)}
     proto = model(text, **weights, w5=(4, 48, 1, 1))
     wide = 48 * 6 * 16 * 4
-    fitted = onnxtile.fit(proto, capacity=wide * 3 // 2, max_extra_macs="0%")
+    fitted = onnxtile.fit(proto, capacity=wide * 3 // 2, budget="0%")
     assert fitted.before.arena > 2 * wide
     assert fitted.after.macs == fitted.before.macs
     assert any(step.chunks > 1 for step in fitted.steps)
@@ -136,11 +138,11 @@ g (float[1,3,32,16] x) => (float[1,2,32,16] y) {
     proto = model(text, **weights)
     proto.graph.node[1].input[4] = "variance"
     proto.graph.initializer.append(onnx.helper.make_tensor("variance", onnx.TensorProto.FLOAT, [2], [1, 2]))
-    fitted = onnxtile.fit(proto, smallest=True, max_extra_macs="1%")
+    fitted = onnxtile.fit(proto, capacity="smallest", budget="1%")
     text = "the mean is taken before the pointwise convolution"
     assert [step.nodes for step in fitted.steps if step.text.endswith(text)] == [("mean",)]
     assert fitted.before.macs < fitted.after.macs <= 1.01 * fitted.before.macs
-    without = onnxtile.fit(proto, smallest=True, max_extra_macs="0%")
+    without = onnxtile.fit(proto, capacity="smallest", budget="0%")
     assert without.after.macs <= without.before.macs
     assert not any(step.text.endswith(text) for step in without.steps)
     assert fitted.after.arena < without.after.arena
@@ -162,7 +164,7 @@ g (float[1,2,32,16] x) => (float[1,4,1,1] y) {
     old.graph.initializer.append(onnx.helper.make_tensor("unread", onnx.TensorProto.INT64, [1], [4]))
     for tensor in old.graph.initializer:
         old.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-    fitted = onnxtile.fit(old, smallest=True, max_extra_macs="0%")
+    fitted = onnxtile.fit(old, capacity="smallest", budget="0%")
     assert "rewrite" in {step.kind for step in fitted.steps}
     assert [value.name for value in fitted.model.graph.inputs] == ["x"]
     assert fitted.verdict is not None and fitted.verdict.equal
@@ -203,7 +205,7 @@ g (float[1,4,32,32] x) => (float[1,4,32,32] y) {{
 @pytest.mark.parametrize("gate", [EXCITATION, RESPONSE])
 def test_a_tensor_that_its_means_scale_is_made_twice(gate: str) -> None:
     made = scaled_by_its_means(gate)
-    fitted = onnxtile.fit(made, capacity="80KiB", max_extra_macs="40%")
+    fitted = onnxtile.fit(made, capacity="80KiB", budget="40%")
     assert [step.nodes for step in fitted.steps if step.kind == "rewrite"] == [("mean",)] * 2
     assert fitted.before.arena > 150 * 1024
     assert fitted.after.arena <= 80 * 1024
@@ -212,13 +214,14 @@ def test_a_tensor_that_its_means_scale_is_made_twice(gate: str) -> None:
 
 
 def test_nothing_is_made_twice_beyond_the_budget_or_where_it_must_be_exact() -> None:
-    for options in ({"max_extra_macs": "20%"}, {"max_extra_macs": "40%", "exact": True}):
+    tried: tuple[dict[str, Any], ...] = ({"budget": "20%"}, {"budget": "40%", "tolerance": "exact"})
+    for options in tried:
         with pytest.raises(onnxtile.Infeasible):
             onnxtile.fit(scaled_by_its_means(EXCITATION), capacity="80KiB", **options)
 
 
 def test_nothing_is_made_twice_where_the_whole_fits() -> None:
-    fitted = onnxtile.fit(scaled_by_its_means(EXCITATION), capacity="200KiB", max_extra_macs="40%")
+    fitted = onnxtile.fit(scaled_by_its_means(EXCITATION), capacity="200KiB", budget="40%")
     assert "rewrite" not in {step.kind for step in fitted.steps}
 
 

@@ -123,7 +123,7 @@ g (float[1,2,16,16] x) => (float[1,2,16,16] y) {
     [narrow] y = Conv(e, w2)
 }"""
     proto = model(text, w0=(2, 2, 1, 1), w1=(16, 2, 1, 1), w2=(2, 16, 1, 1))
-    fitted = onnxtile.fit(proto, smallest=True, exact=True, max_extra_macs="0%")
+    fitted = onnxtile.fit(proto, capacity="smallest", tolerance="exact", budget="0%")
     assert fitted.steps[0].kind == "order"
     assert fitted.after.arena < fitted.before.arena
 
@@ -184,7 +184,7 @@ def wide_branches() -> onnx.ModelProto:
 def test_a_quantised_model_is_cut_in_the_order_of_its_plan() -> None:
     proto = wide_branches()
     wide = CHANNELS[0] * 16 * 16
-    fitted = onnxtile.fit(proto, capacity=wide, exact=True)
+    fitted = onnxtile.fit(proto, capacity=wide, tolerance="exact")
     assert fitted.steps[0].rewrite == "runs as planned"
     assert fitted.after.arena <= wide
     x = np.random.default_rng(1).standard_normal((1, 2, 16, 16)).astype(np.float32)

@@ -172,7 +172,7 @@ def test_tokens_in_pieces_give_the_same_outputs(count: int) -> None:
 
 
 def test_fit_takes_one_head_and_pieces_of_tokens_without_more_products(tmp_path: Path) -> None:
-    fitted = onnxtile.fit(block(), capacity=3 * TOKENS * WIDTH * 4, max_extra_macs="0%")
+    fitted = onnxtile.fit(block(), capacity=3 * TOKENS * WIDTH * 4, budget="0%")
     assert {step.kind for step in fitted.steps} == {"heads", "tokens"}
     assert fitted.after.macs == fitted.before.macs
     # One tensor of all tokens lives, and less than two more beside it: keys and values of one head, and what the heads made.
@@ -182,7 +182,7 @@ def test_fit_takes_one_head_and_pieces_of_tokens_without_more_products(tmp_path:
 
 
 def test_exact_leaves_tokens_whole() -> None:
-    fitted = onnxtile.fit(block(), smallest=True, exact=True)
+    fitted = onnxtile.fit(block(), capacity="smallest", tolerance="exact")
     assert not {"heads", "tokens"} & {step.kind for step in fitted.steps}
 
 
@@ -203,7 +203,7 @@ def test_only_pieces_whose_peak_may_fit_are_counted_kernel_by_kernel(monkeypatch
     monkeypatch.setattr(fitting_tokens, "uncut_peak", noted)
     monkeypatch.setattr(Regions, "cost", counting)
     with suppress(Infeasible):
-        onnxtile.fit(block(), capacity=capacity, max_extra_macs="0%", verify=False)
+        onnxtile.fit(block(), capacity=capacity, budget="0%", verify=False)
     over = {kernels for kernels, peak in peaks.items() if peak > capacity}
     # One of them is the result where nothing fits.
     assert len(counted & over) <= 1 < len(over)
@@ -222,7 +222,7 @@ g (float[1,4,48,48] image) => (float[1,37,24] y) {
     made = model(head + tail, w0=(WIDTH, 4, 3, 3))
     made.graph.initializer.extend(proto.graph.initializer)
     made.graph.initializer.append(numpy_helper.from_array(np.asarray([1, WIDTH, 36]), "flat"))
-    fitted = onnxtile.fit(made, capacity="60KiB", max_extra_macs="0%")
+    fitted = onnxtile.fit(made, capacity="60KiB", budget="0%")
     assert fitted.before.arena > 200 * 1024
     assert fitted.after.arena <= 60 * 1024
     assert not {"heads", "tokens"} & {step.kind for step in fitted.steps}
@@ -247,6 +247,6 @@ g (float[1,64,16] x) => (float[1,64,16] y) {
 }"""
     made = model(text, w0=(16, 48))
     made.graph.initializer.append(numpy_helper.from_array(np.asarray([16] * 3), "thirds"))
-    fitted = onnxtile.fit(made, capacity=2 * 64 * 16 * 4 + 128, max_extra_macs="0%")
+    fitted = onnxtile.fit(made, capacity=2 * 64 * 16 * 4 + 128, budget="0%")
     assert ("parts",) in [step.nodes for step in fitted.steps if step.kind == "rewrite"]
     assert fitted.before.arena >= 3 * 64 * 16 * 4
