@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import difflib
 import gc
 import os
 import sys
@@ -59,7 +60,7 @@ def _run() -> int:
         return end.code if isinstance(end.code, int) else 2
     except typer.TyperException as error:
         gone = _replaced(error)
-        return _failed(_one_line(error), _help_of(error), 2) if gone is None else _failed(gone.message, gone.hint, 2)
+        return _failed(_usage_of(error), _help_of(error), 2) if gone is None else _failed(gone.message, gone.hint, 2)
     except BrokenPipeError:  # as in `onnxtile ... | head`: the reader has seen enough
         leads_nowhere(1)
         return 1
@@ -90,6 +91,12 @@ def _one_line(error: Exception) -> str:
     return " ".join(formatted().split())
 
 
+def _usage_of(error: Exception) -> str:
+    """Return what is wrong with a command line; the name of an unknown option without names that only look like it."""
+    name = getattr(error, "option_name", None)
+    return _one_line(error) if name is None or not hasattr(error, "possibilities") else f"there is no option {name}"
+
+
 def _replaced(error: Exception) -> UsageError | None:
     """Return the error for an option that the command had before; None for any other error."""
     context: Any = getattr(error, "ctx", None)
@@ -99,10 +106,15 @@ def _replaced(error: Exception) -> UsageError | None:
 
 
 def _help_of(error: Exception) -> str:
-    """Return where the help of the command is that the error is about."""
+    """Return the option that may have been meant, or where the help of the command is that the error is about."""
+    known = {*(getattr(error, "possibilities", None) or ())} - {"--help"}
+    near = difflib.get_close_matches(getattr(error, "option_name", ""), sorted(known), n=1)
+    if near:
+        return f"did you mean {near[0]}?"
     context: Any = getattr(error, "ctx", None)
     path = "onnxtile" if context is None else " ".join(context.command_path.split())
-    return f"{path} --help shows what there is"
+    words = "--help all" if hasattr(error, "possibilities") and " " in path else "--help"
+    return f"{path} {words} shows what there is"
 
 
 def _parts(message: str) -> list[str]:

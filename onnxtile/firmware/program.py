@@ -135,7 +135,17 @@ class RepeatedCalls:
     turn: tuple[ProgramCall, ...]
 
 
-PlainCall: TypeAlias = KernelCall | CopyCall | StartCall | WaitCall | CheckCall
+@dataclass(frozen=True)
+class RowsCall:
+    """A call of the user's function that writes `count` rows of the streamed input `number`, from the row `first` on, to `target`."""
+
+    number: int
+    target: BytePlace
+    first: int
+    count: int
+
+
+PlainCall: TypeAlias = KernelCall | CopyCall | StartCall | WaitCall | CheckCall | RowsCall
 ProgramCall: TypeAlias = PlainCall | Branch | RepeatedCalls
 
 
@@ -165,6 +175,30 @@ class Port:
 
 
 @dataclass(frozen=True)
+class StreamPort:
+    """An input whose rows along an `axis` come one after the other, from a function of the user's; `tensor` has all of its rows."""
+
+    name: str
+    tensor: TensorForm
+    axis: int
+
+    @property
+    def rows(self) -> int:
+        """The number of its rows."""
+        return self.tensor.sizes[self.axis]
+
+    @property
+    def planes(self) -> int:
+        """The number of runs of bytes that some of its rows are."""
+        return int(np.prod(self.tensor.sizes[: self.axis], dtype=np.int64))
+
+    @property
+    def run_bytes(self) -> int:
+        """The bytes of one row in one of these runs."""
+        return self.tensor.bytes // max(self.planes * self.rows, 1)
+
+
+@dataclass(frozen=True)
 class NodeResult:
     """A result of a node of the main graph: after the first `calls` calls it lies at `place`.
 
@@ -184,7 +218,8 @@ class CProgram:
     """The calls of one run in order, and what they run on.
 
     `arenas` has the name and bytes of each arena, `workspace` the bytes of the workspace. `resets` are the bytes of states, as places and
-    sizes, which are zero before the first run. `results` are those of the main graph that calls make, in the order of the calls.
+    sizes, which are zero before the first run. `results` are those of the main graph that calls make, in the order of the calls. `streams`
+    are the inputs that come row by row.
     """
 
     calls: tuple[ProgramCall, ...]
@@ -196,6 +231,7 @@ class CProgram:
     workspace: int
     resets: tuple[tuple[BytePlace, int], ...] = ()
     results: tuple[NodeResult, ...] = ()
+    streams: tuple[StreamPort, ...] = ()
 
     @property
     def is_rounded(self) -> bool:

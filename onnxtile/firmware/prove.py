@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from onnxtile.arena.memory import TensorMemory
 from onnxtile.arena.run import PlainRun
-from onnxtile.firmware.program import Port, TensorForm
+from onnxtile.firmware.program import Port, StreamPort, TensorForm
 from onnxtile.firmware.transfers import proving_driver
 from onnxtile.firmware.write import CSource
 from onnxtile.model.feeds import Wanted
@@ -43,6 +43,8 @@ _LIMIT = "inputs far from the model's own make errors of rounding large: limit r
 """What to do first about floats that are off in a run on random inputs."""
 STATE_RUNS = 64
 """The runs, one after the other, of a program that keeps states."""
+_OUT_OF_ORDER = 4
+"""The exit code of a program that asks for rows of an input twice, or out of order."""
 _SECONDS = 600
 """Seconds that a compiler, or a run, may take."""
 
@@ -254,6 +256,10 @@ def main_text(
             if kind == "input":
                 target = f"block_{name} + ZONE" if port.is_argument else f"{source.name}_input_{name}()"
                 body.append(f"        if (!read_all({target}, {port.tensor.bytes}u)) return 2;")
+    for number, (stream, function) in enumerate(source.streams):
+        memory.append(_rows_function(number, stream, function, source.ctype(stream)))
+        body.append(f"        if (!read_all(rows_{number}, {stream.tensor.bytes}u)) return 2;")
+        body.append(f"        next_{number} = 0;")
     body.append(f"        {source.name}_run({', '.join(arguments)});")
     body += checks
     for port, name in outputs:
@@ -262,6 +268,22 @@ def main_text(
     texts = {key: "\n".join(lines) for key, lines in (("memory", memory), ("fill", fill), ("body", body))}
     texts |= {"check": filled(_CHECK, source.name), "open": _OPEN} if source.checks else {"check": "", "open": ""}
     return filled(_MAIN, source.name.upper(), title=source.title, runs=runs, weights=weights, **texts) + "\n"
+
+
+def _rows_function(number: int, port: StreamPort, function: str, ctype: str) -> str:
+    """Return the function that gives rows of an input from an array, and ends the program where a row comes twice or too early."""
+    lines = [
+        f"static unsigned char rows_{number}[{port.tensor.bytes}u];",
+        f"static size_t next_{number};",
+        f"void {function}({ctype} *target, size_t first, size_t count) {{",
+        f"    if (first < next_{number} || !count || first + count > {port.rows}u) exit({_OUT_OF_ORDER});",
+        f"    next_{number} = first + count;",
+        f"    for (size_t plane = 0; plane < {port.planes}u; ++plane)",
+        f"        memcpy((unsigned char *)target + plane * count * {port.run_bytes}u,",
+        f"               rows_{number} + (plane * {port.rows}u + first) * {port.run_bytes}u, count * {port.run_bytes}u);",
+        "}",
+    ]
+    return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -326,8 +348,9 @@ def compiled_program(source: CSource, runs: Sequence[CheckedRun], tools: Tools, 
     (folder / f"{source.title}.c").write_text(source.code, "utf-8")
     (folder / f"{source.title}.h").write_text(source.header, "utf-8")
     (folder / "main.c").write_text(main_text(source, inputs, outputs, len(runs)), "utf-8")
+    given = [*(port.name for port in source.inputs), *(stream.name for stream, _ in source.streams)]
     (folder / "input.bin").write_bytes(
-        b"".join(np.ascontiguousarray(run.inputs[port.name]).tobytes() for run in runs for port in source.inputs)
+        b"".join(np.ascontiguousarray(run.inputs[name]).tobytes() for run in runs for name in given)
     )
     external = [f"-D{variable.upper()}_EXTERN" for _, variable, _ in source.arenas]
     if source.weights_file:
@@ -349,6 +372,8 @@ def output_of_run(program: Path, source: CSource, runs: Sequence[CheckedRun], to
     done = command_done([*runner, program.name] if runner else [str(program)], folder)
     if done.returncode == 3:
         raise Mismatch("the program in C writes outside its memory", hint=REPORT)
+    if done.returncode == _OUT_OF_ORDER:
+        raise Mismatch("the program in C asks for rows of an input twice, or out of order", hint=REPORT)
     if done.returncode:
         raise Mismatch(f"the program in C ended with {done.returncode}: {_last(done)}", hint="nothing was written")
     found = (folder / "output.bin").read_bytes() if (folder / "output.bin").exists() else b""

@@ -34,7 +34,9 @@ from onnxtile.firmware.program import (
     NodeResult,
     Port,
     ProgramCall,
+    RowsCall,
     StartCall,
+    StreamPort,
     TensorForm,
     WaitCall,
     copied_at_once,
@@ -128,7 +130,8 @@ class _Planned:
         self._facts = self._places.facts
         self._own = {} if shared.own is None else shared.own.of(self._model, self._constants, lambda: self._shapes)
         graph = self._model.graph
-        self._inputs = [value for value in graph.inputs if value not in self._constants]
+        streams = self._facts.streams
+        self._inputs = [value for value in graph.inputs if value not in self._constants and value not in streams]
         self._places.add_buffers(graph, plan.buffers)
         given = ends[0] if ends else [BytePlace(INPUT, number) for number in range(len(self._inputs))]
         taken = ends[1] if ends else [BytePlace(OUTPUT, number) for number in range(len(graph.outputs))]
@@ -161,6 +164,10 @@ class _Planned:
             self._shared.memory.workspace,
             tuple(resets),
             tuple(self._results),
+            tuple(
+                StreamPort(value.name or "", self._places.tensor(value), stream.axis)
+                for value, stream in self._facts.streams.items()
+            ),
         )
 
     def write(self) -> list[Port]:
@@ -243,7 +250,7 @@ class _Planned:
             return
         if node in self._facts.random:
             raise UsageError(f"{name!r} ({node.op_type}) draws random numbers, for which no C is written")
-        if self._is_moved(node):
+        if self._is_streamed(node) or self._is_moved(node):
             return
         if node.op_identifier() in self._model.functions:
             self._meta_op(node)
@@ -306,6 +313,15 @@ class _Planned:
         self._graph(turns.graph, body.schedule, body.bodies)
         self._calls += repeat.end()
         self._calls = [*before, repeat.repeated(self._calls), *repeat.after()]
+
+    def _is_streamed(self, node: ir.Node) -> bool:
+        """Ask the user's function for the rows that a node reads of an input that comes row by row; return whether it is such a node."""
+        for number, stream in enumerate(self._facts.streams.values()):
+            read = next((read for read in stream.reads if read.node is node), None)
+            if read is not None:
+                self._calls.append(RowsCall(number, self._places.of(node.outputs[0]), read.first, read.count))
+                return True
+        return False
 
     def _is_moved(self, node: ir.Node) -> bool:
         """Make no call, or copies alone, for a node whose results are operands, or parts or joins of them; return whether it is one."""

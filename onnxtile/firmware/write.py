@@ -35,7 +35,9 @@ from onnxtile.firmware.program import (
     Port,
     ProgramCall,
     RepeatedCalls,
+    RowsCall,
     StartCall,
+    StreamPort,
     WaitCall,
     flat,
     kernels_of,
@@ -81,6 +83,8 @@ class CSource:
     weights_file: bytes = b""
     repeats: int = 0
     transfers: int = 0
+    streams: tuple[tuple[StreamPort, str], ...] = ()
+    """The inputs that come row by row, each with the function of the user's that gives its rows."""
 
     def named(self, title: str) -> CSource:
         """Return the same program with another title. No name of a tensor is in the way: all of them come after the start."""
@@ -91,12 +95,12 @@ class CSource:
             return own.replace(self.name.upper(), name.upper()).replace(self.name, name)
 
         arenas = tuple((arena, renamed(variable), size) for arena, variable, size in self.arenas)
-        return replace(
-            self, code=renamed(self.code), header=renamed(self.header), name=name, title=title, arenas=arenas
-        )
+        streams = tuple((port, renamed(function)) for port, function in self.streams)
+        code, header = renamed(self.code), renamed(self.header)
+        return replace(self, code=code, header=header, name=name, title=title, arenas=arenas, streams=streams)
 
     @staticmethod
-    def ctype(port: Port) -> str:
+    def ctype(port: Port | StreamPort) -> str:
         """Return the type in C of the elements of `port`."""
         return _ctype(port)
 
@@ -123,7 +127,9 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
     entries = [table.entry(call) for call in program.calls]
     units, repeats = units_of(entries, spaces.count), depth(entries)
     stream = stream_of(entries, units)
-    functions = [*in_c.functions, *(_own_function(name, kind) for kind in table.own_functions)]
+    streams = tuple(zip(program.streams, _stream_functions(program, name), strict=True))
+    own_texts = _OWN | {f"rows_{number}": (1, _rows_text(*stream)) for number, stream in enumerate(streams)}
+    functions = [*in_c.functions, *(_own_function(name, kind, *own_texts[kind]) for kind in table.own_functions)]
     described, starts = _kernel_rows([*in_c.kernels, *table.own_kernels], functions)
     arenas = tuple(
         (arena, macro, size) for (arena, size), macro in zip(program.arenas, _arena_names(program, name), strict=True)
@@ -161,7 +167,13 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
     return CSource(
         "\n".join(code) + "\n",
         _header(
-            program, ports, arenas, name, title, in_file, filled(DECLARED, name.upper()) if table.transfers else ""
+            program,
+            ports,
+            arenas,
+            name,
+            title,
+            in_file,
+            [_rows_declared(*stream) for stream in streams] + [filled(DECLARED, name.upper())] * bool(table.transfers),
         ),
         title,
         name,
@@ -185,6 +197,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
         weights.file if in_file else b"",
         repeats,
         table.transfers,
+        streams,
     )
 
 
@@ -242,6 +255,11 @@ def _port_names(program: CProgram) -> tuple[list[str], list[str]]:
     names = identifiers([*(port.name for port in program.inputs), *(port.name for port in program.outputs)])
     names = [f"t_{name}" if _is_taken(name) else name for name in names]
     return names[: len(program.inputs)], names[len(program.inputs) :]
+
+
+def _stream_functions(program: CProgram, name: str) -> list[str]:
+    """Return the functions of the user's that give rows of inputs."""
+    return [f"{name}_rows_{stream}" for stream in identifiers(stream.name for stream in program.streams)]
 
 
 def _arena_names(program: CProgram, name: str) -> list[str]:
@@ -340,6 +358,8 @@ class _CallTable:
             return self._own_call("start", (call.number, call.copy.size), (call.copy.target, call.copy.source))
         if isinstance(call, WaitCall):
             return self._own_call("wait", (call.number,))
+        if isinstance(call, RowsCall):
+            return self._own_call(f"rows_{call.number}", (call.first, call.count), (call.target,))
         return self._own_call("check", (call.size,), (call.place,))
 
     def _own_call(
@@ -349,8 +369,23 @@ class _CallTable:
         return TableCall(kernel, tuple(map(self._spaces.operand, places)), steps)
 
 
-def _own_function(name: str, kind: str) -> CFunction:
-    operands, text = _OWN[kind]
+def _rows_text(port: StreamPort, function: str) -> str:
+    return f"{function}(({_ctype(port)} *)x[0], (size_t)p[0], (size_t)p[1]);"
+
+
+def _rows_declared(port: StreamPort, function: str) -> str:
+    """Return the declaration of the user's function that gives rows of an input, and what it has to do."""
+    sizes, ctype = [*map(str, port.tensor.sizes)], _ctype(port)
+    some = [*sizes[: port.axis], "count", *sizes[port.axis + 1 :]]
+    return (
+        f"/* input {comment(port.name)}: {ctype}, {'x'.join(sizes)}, which comes row by row along its axis {port.axis}.\n"
+        f" * Define this function: it writes the rows from `first` on, `count` of them, to `target`, as an array of {'x'.join(some)}.\n"
+        " * A run calls it in the order of the rows, for each row once at most. */\n"
+        f"void {function}({ctype} *target, size_t first, size_t count);"
+    )
+
+
+def _own_function(name: str, kind: str, operands: int, text: str) -> CFunction:
     lines = [
         f"static void {name}_kernel_{kind}(const idx_t *p, uint8_t *const *x) {{",
         f"    {filled(text, name)}",
@@ -524,7 +559,7 @@ def _signature(program: CProgram, ports: tuple[list[str], list[str]], name: str)
     return f"void {name}_run({', '.join(given) or 'void'})"
 
 
-def _ctype(port: Port) -> str:
+def _ctype(port: Port | StreamPort) -> str:
     return CTYPES.get(port.tensor.dtype, "uint8_t")
 
 
@@ -606,7 +641,7 @@ def _header(
     name: str,
     title: str,
     in_file: int,
-    more: str,
+    more: Sequence[str],
 ) -> str:
     upper = name.upper()
     alignment = max(program.alignment, 8)  # that of the largest element
@@ -634,7 +669,7 @@ def _header(
             lines += [described]
             if not port.is_argument:
                 lines += [f"{_ctype(port)} *{name}_{kind}_{port_name}(void);"]
-    lines += [more] if more else []
+    lines += more
     if program.resets:
         lines += [f"void {name}_reset(void); /* before the first run: states are zero */"]
     lines += [f"{_signature(program, ports, name)};", "", "#ifdef __cplusplus", "}", "#endif", "", "#endif", ""]

@@ -131,13 +131,19 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
             "inputs inside the arena, free after their last read, or outside; outputs too",
             "outputs|inside|outside",
             choices=Choices("onnxtile.kernels.from_onnx:PLACINGS"),
+            main=True,
         ),
     ] = "outputs"
+    stream: Annotated[
+        str | Sequence[str],
+        Option("take an input row by row, each row once, into the arena", "INPUT", kind=values.TEXTS),
+    ] = ()
     tolerance: Annotated[
         Literal["exact", "1step"] | None,
         Option(
             "exact: results equal to the last bit; 1step: quantised outputs one step off",
             default="twice the effect of rounding",
+            main=True,
             replaces={"exact": "--tolerance exact"},
         ),
     ] = None
@@ -166,6 +172,11 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
     @property
     def _budget(self) -> FitBudget:
         return FitBudget() if self.budget is None else _read_budget(self.budget)
+
+    @property
+    def streamed(self) -> tuple[str, ...]:
+        """The inputs that come row by row."""
+        return values.read_texts(self.stream)
 
     @property
     def exact(self) -> bool:
@@ -295,6 +306,15 @@ def require_memory(options: FitOptions) -> None:
     if options.io != "outputs" and options.memories is not None:
         raise about_options(
             "{io} is for one memory, and {capacity} is given for two", hint="give one {capacity}, or leave {io} out"
+        )
+    if options.streamed and options.memories is not None:
+        raise about_options(
+            "{stream} is for one memory, and {capacity} is given for two",
+            hint="give one {capacity}, or leave {stream} out",
+        )
+    if options.streamed and options.wraps:
+        raise about_options(
+            "{functions} wrap puts what reads the rows of {stream} into functions", hint="leave one of the two out"
         )
     if options.fuses and options.memories is not None:
         raise about_options(

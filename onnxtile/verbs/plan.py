@@ -206,7 +206,6 @@ class PlanOptions(VerifyOptions, InputOptions, OffsetOptions, TargetOptions):
             "file of pins, places, kept tensors and workspaces",
             "layout.toml",
             kind=LAYOUT,
-            main=True,
             replaces={
                 **dict.fromkeys(("pin", "pins"), "--layout layout.toml, and in it [pins] with NAME = 4096"),
                 **dict.fromkeys(("place", "places"), '--layout layout.toml, and in it [places] with NAME = "sram"'),

@@ -16,12 +16,21 @@ from onnxtile.declare.verb import Outcome
 from onnxtile.fitting.editing import copy_of
 from onnxtile.fitting.floor import floor_of
 from onnxtile.fitting.read_network import separate
-from onnxtile.fitting.result import InputPlace, ModelCost, obstacle_at, obstacle_of, steps_before, steps_of
+from onnxtile.fitting.result import (
+    InputPlace,
+    ModelCost,
+    obstacle_at,
+    obstacle_of,
+    steps_before,
+    steps_of,
+    streamed_of,
+)
 from onnxtile.fitting.rewrites.rewrite import (
     ModelRewrite,
     batch_apart,
     in_order_of_plan,
     passed_twice,
+    rows_streamed,
     sizes_written,
     unblock,
 )
@@ -132,7 +141,17 @@ def read_subject(options: CurveOptions) -> FitSubject:
     options.progress("inferring shapes")
     shapes = resolve(model, run=True)
     _require_sizes(model, shapes)
-    return replace(_planned_subject(options, settings, original, model, shapes), leading=leading)
+    subject = _planned_subject(options, settings, original, model, shapes)
+    return replace(_with_streams(subject), leading=leading)
+
+
+def _with_streams(subject: FitSubject) -> FitSubject:
+    """Return the model whose inputs come row by row that the options name. Raises UsageError, Infeasible for one without rows."""
+    if not subject.options.streamed:
+        return subject
+    axes = {about.name: about.axis for about in subject.regions.network.tensors}
+    streamed = rows_streamed(subject.model, subject.shapes, {name: axes.get(name) for name in subject.options.streamed})
+    return subject.rewritten(streamed, exact=subject.options.exact)
 
 
 def _planned_subject(
@@ -203,7 +222,10 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
         speeds=options.speeds.name,
         open_sizes=None if subject.leading is None else OpenSizes(subject.leading.options, subject.leading.sizes),
         source=file_of(options.model),
-        plan_inputs=tuple if options.memories is not None else partial(places_of_inputs, subject, best),
+        plan_inputs=tuple
+        if options.memories is not None or options.streamed
+        else partial(places_of_inputs, subject, best),
+        streamed=streamed_of(best.plan),
     )
 
 
@@ -270,8 +292,9 @@ def cut(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSchedule | None,
     if is_too_large(subject.kernels):
         return None, True
     subject = _in_order(subject)
-    exact = subject.options.exact
-    items = None if exact else batch_apart(subject.model, subject.shapes)
+    # Items of a batch, and tokens, would need parts of rows that come from outside.
+    keeps = subject.options.exact or bool(subject.options.streamed)
+    items = None if keeps else batch_apart(subject.model, subject.shapes)
     if items is not None:
         apart = subject.rewritten(items, exact=False)
         if apart.whole.peak < subject.whole.peak:
@@ -279,7 +302,7 @@ def cut(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSchedule | None,
             too_many = wanted.nodes is not None and apart.whole.nodes > wanted.nodes
             if (too_large or _is_within(apart.whole.peak, wanted)) and not too_many:
                 return written(apart, apart.whole), too_large
-    tokens = None if exact else tokens_cut(subject, wanted)
+    tokens = None if keeps else tokens_cut(subject, wanted)
     if tokens is None:
         return _cut_into_regions(subject, wanted)
     of_tokens = None

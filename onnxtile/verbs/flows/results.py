@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from onnxtile.arena.state_run import StateVerdict
     from onnxtile.declare.plan_document import ArenaFormula
     from onnxtile.firmware.build import Firmware
-    from onnxtile.fitting.result import FitStep, InputPlace, ModelCost, Obstacle
+    from onnxtile.fitting.result import FitStep, InputPlace, ModelCost, Obstacle, StreamedInput
     from onnxtile.fusion.fuse import PatternResult
     from onnxtile.fusion.lower.driver import LoweredSite
     from onnxtile.fusion.site_check import SiteVerdict
@@ -622,6 +622,8 @@ class FittedModel(RewrittenModel):
     curve: FitCurve | None = None
     speeds: str = ""
     """The target by whose speeds the times are estimated."""
+    streamed: tuple[StreamedInput, ...] = ()
+    """The inputs that come row by row."""
     plan_inputs: Callable[[], tuple[InputPlace, ...]] = field(default=tuple, compare=False)
     """Plans the arena with inputs in the other place, too: that takes as long as the plan."""
     open_sizes: OpenSizes | None = None
@@ -683,6 +685,7 @@ class FittedModel(RewrittenModel):
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
             "inputs": [place.to_dict() for place in self.inputs],
+            "streamed": [stream.to_dict() for stream in self.streamed],
             **self._movement,
             "steps": [step.to_dict() for step in self.steps],
             "tiled": self.tiled and self.tiled.to_dict(),
