@@ -519,6 +519,13 @@ def _size_text(size: object) -> str:
 
 def _points(subject: FitSubject) -> Iterator[CurvePoint]:
     """Yield points with ever fewer bytes, of one search; the last has the least peak."""
+    for point in _all_points(subject):
+        # The written model may have more nodes than the search counts.
+        if point.estimated or subject.options.max_nodes is None or point.cost.nodes <= subject.options.max_nodes:
+            yield point
+
+
+def _all_points(subject: FitSubject) -> Iterator[CurvePoint]:
     left = None
     for at_stage, schedule, is_far in _steps_down(subject):
         left = None if is_far else (at_stage, schedule)
