@@ -61,7 +61,7 @@ def graphs_in(
     `entered` says which bodies of a node are walked.
     """
     yield path, root.graph if isinstance(root, ir.Function) else root
-    for node in root:
+    for node in filter(has_body, root):
         for body in entered(node):
             yield from graphs_in(body.graph, entered, (*path, (node, body.key)))
 
