@@ -17,7 +17,7 @@ from onnxtile.fitting.rewrites.sink_concats import run_items_apart, sink_concats
 from onnxtile.fitting.rewrites.skips import long_skips, make_again
 from onnxtile.fitting.rewrites.split_heads import split_heads
 from onnxtile.fitting.rewrites.split_packed_products import split_packed_products
-from onnxtile.fitting.rewrites.split_tokens import split_tokens
+from onnxtile.fitting.rewrites.split_tokens import is_recurrent, split_tokens
 from onnxtile.fitting.rewrites.stream_rows import stream_rows
 from onnxtile.fitting.rewrites.sum_means import sum_means, sum_quantised_means
 from onnxtile.fitting.rewrites.sum_norms import sum_norms
@@ -196,9 +196,9 @@ _PIECES = (2, 3, 4, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64)
 
 
 def token_cuts(original: ir.Model, shapes: Shapes) -> Iterator[tuple[int, UnblockedModel]]:
-    """Yield copies of a model whose attention runs head by head on more and more pieces of its tokens; none without attention.
+    """Yield copies of a model whose attention, head by head, or recurrent layers run on more and more pieces of the tokens.
 
-    Each copy comes with the number of pieces. The products of pieces may differ from those of the whole in the last bits.
+    Each copy comes with the number of pieces; there is none of a model without both. Products of pieces may differ in the last bits.
     """
     edit = _edit_of_copy(original, shapes)
     apart = edit.model
@@ -208,7 +208,7 @@ def token_cuts(original: ir.Model, shapes: Shapes) -> Iterator[tuple[int, Unbloc
     edit.drop_unread()
     edit = ModelEdit(apart, known_shapes(apart, edit.shapes))
     heads = split_heads(edit)
-    if not heads:
+    if not heads and not any(map(is_recurrent, apart.graph)):
         return
     read_by_rows(edit)
     edit.drop_unread()

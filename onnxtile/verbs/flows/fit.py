@@ -528,5 +528,8 @@ def _points(subject: FitSubject) -> Iterator[CurvePoint]:
                 schedule.peak, schedule.peak, schedule.macs, schedule.nodes, schedule.copied, subject.estimate(schedule)
             )
             yield CurvePoint(estimate, True)
-        else:
-            yield CurvePoint(written(subject, schedule).cost, False)
+            continue
+        cost = written(subject, schedule).cost
+        # The written model may have more nodes than the search counts.
+        if options.max_nodes is None or cost.nodes <= options.max_nodes:
+            yield CurvePoint(cost, False)
