@@ -18,16 +18,8 @@ from rich.text import Text
 
 ROOT = Path(__file__).parent.parent
 PICTURE = ROOT / "docs" / "images" / "firmware.svg"
-COMPILER = (
-    "arm-none-eabi-gcc -mcpu=cortex-m7 -mfpu=fpv5-d16 -mfloat-abi=hard --specs=rdimon.specs -nostartfiles "
-    "-T docs/firmware/mps2-an500.ld docs/firmware/start.c"
-)
-RUNNER = "qemu-system-arm -M mps2-an500 -display none -serial none -monitor none -semihosting -kernel"
-SHOWN = f"""\
-$ onnxtile plan models/transformer.onnx --emit net.c \\
-    --target-cc "{COMPILER.replace(" -T", chr(10) + "                 -T")}" \\
-    --runner "{RUNNER}"
-"""
+TARGET = "docs/firmware/mps2-an500.toml"
+SHOWN = f"$ onnxtile plan models/transformer.onnx --emit net.c --target {TARGET}\n"
 WIDTH = 118
 
 
@@ -36,8 +28,9 @@ def printed() -> str:
     command = [sys.executable, "-m", "onnxtile", "plan", "models/transformer.onnx"]
     with tempfile.TemporaryDirectory() as folder:
         files = ["--emit", f"{folder}/net.c", "--dry-run"]
-        tools = ["--target-cc", COMPILER, "--runner", RUNNER]
-        done = subprocess.run([*command, *files, *tools], cwd=ROOT, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [*command, *files, "--target", TARGET], cwd=ROOT, capture_output=True, text=True, check=True
+        )
     lines = [line.rstrip() for line in done.stdout.splitlines()]
     plan, program = lines[: lines.index("C")], lines[lines.index("C") + 1 :]
     kept = [line for line in plan if line.startswith(("arena", "activations"))]

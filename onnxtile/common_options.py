@@ -264,8 +264,15 @@ class ReportOptions(WatchOptions):
     as_json: Annotated[
         str | None, Option("write the result as JSON, - for stdout", "FILE", ("--json",), REPORTING, main=True)
     ] = None
-    quiet: Annotated[bool, Option("print errors only", flags=("-q", "--quiet"), heading=REPORTING)] = False
-    debug: Annotated[bool, Option("show the traceback of an error", heading=REPORTING)] = False
+    quiet: Annotated[
+        bool,
+        Option(
+            "print errors only",
+            flags=("-q", "--quiet"),
+            heading=REPORTING,
+            replaces={"debug": "it before the command: onnxtile --debug ..."},
+        ),
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,6 +303,9 @@ class TargetOptions(WatchOptions):
                 "bandwidth": '--target target.toml, and in it bandwidth.dram = "8GB/s"',
                 "macs_per_second": '--target target.toml, and in it macs_per_second = "4G"',
                 "streams": "--target target.toml, and in it streams = 2",
+                "target_cc": '--target target.toml, and in it cc = "arm-none-eabi-gcc ..."',
+                "runner": '--target target.toml, and in it runner = "qemu-system-arm ..."',
+                "weights": '--target target.toml, and in it weights = "file"',
                 "c_kernels": '--target target.toml, and in it c_kernels = "table.toml"',
                 "max_rows": "--target target.toml, and in it rows = 4",
                 "max_columns": "--target target.toml, and in it columns = 4",
@@ -314,6 +324,12 @@ class TargetOptions(WatchOptions):
         return found
 
 
+REPLACED_BY_EMIT = {
+    **dict.fromkeys(("names", "no_names"), "--emit plan.html: a button of the page shows names"),
+    "color_by": "--emit plan.html: buttons of the page choose the colours",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class EmitOptions:
     """The files that a plan is written to."""
@@ -327,34 +343,9 @@ class EmitOptions:
             kind=values.TEXTS,
             endings=Choices("onnxtile.report.format:endings"),
             main=True,
-            replaces={
-                **dict.fromkeys(("names", "no_names"), "--emit plan.html: a button of the page shows names"),
-                "color_by": "--emit plan.html: buttons of the page choose the colours",
-            },
+            replaces=REPLACED_BY_EMIT,
         ),
     ] = ()
-    weights: Annotated[
-        str,
-        Option(
-            "keep the weights of a .c in its code, or in a .weights.bin beside it",
-            "code|file",
-            heading=WRITING,
-            choices=Choices("onnxtile.firmware.weights:HOLDERS"),
-        ),
-    ] = "code"
-    target_cc: Annotated[
-        str,
-        Option(
-            "C compiler for a target, with its options and files, to measure and run a .c",
-            '"arm-none-eabi-gcc ..."',
-            heading=WRITING,
-            default="the compiler of this machine",
-        ),
-    ] = ""
-    runner: Annotated[
-        str,
-        Option("command that runs a program of the target", '"qemu-system-arm ..."', heading=WRITING, default="none"),
-    ] = ""
 
     @property
     def wants_c(self) -> bool:

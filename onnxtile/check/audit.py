@@ -42,6 +42,7 @@ from onnxtile.check.states import (
     wrong_row_strides,
     wrong_states,
 )
+from onnxtile.check.streams import wrong_streams
 from onnxtile.declare.plan_document import UNSAID, PlanDocument, PlanFailure, PlannedBody, PlannedBuffer, PlannedGraph
 from onnxtile.declare.verb import VerbResult
 from onnxtile.model.constants import Constants
@@ -133,6 +134,7 @@ def judged(model: GraphModel, claims: PlanDocument, digest: str | None = None) -
     failures += fixed.failures(claims)
     failures += stated.failures
     if seen is not None:
+        failures += wrong_streams(claims, seen.placing.line)
         failures += wrong_states(stated.states, seen.placing.rows, seen.placing.line.kept, shared)
     if None not in (digest, claims.digest) and digest != claims.digest:
         failures.insert(
@@ -244,6 +246,7 @@ class _Walk:
         states = self.states if states is None else states
         outputs = states.outputs if io == "outside" else graph.outputs
         given = tuple(graph.inputs) if io == "inside" else states.inputs
+        given = tuple(value for value in given if not value.is_streamed)
         left = () if overwrite else (value for value in given if value not in states.inputs)
         kept = frozenset((*outputs, *left))
         names = self.apart if not path else frozenset()

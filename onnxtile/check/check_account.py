@@ -64,7 +64,9 @@ class ByteGraph:
         states = dict(certificate["states"])
         self.outside = self.outputs - {*states.values()} if certificate["io"] == "outside" else set()
         inputs = {
-            v.name for v in graph.inputs if not v.is_constant and (certificate["io"] == "inside" or v.name in states)
+            v.name
+            for v in graph.inputs
+            if not v.is_constant and not v.is_streamed and (certificate["io"] == "inside" or v.name in states)
         }
         self.given_names = inputs & self.bytes.keys()
         self.pieces: dict[str, Pieces] = {name: [(name, 0, self.bytes[name])] for name in self.given_names}

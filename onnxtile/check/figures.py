@@ -62,7 +62,8 @@ def note(placing: Placing, io: str, planned: Collection[GraphNode], lists: Expec
     for value in line.graph.inputs:
         if not value.is_constant:
             is_inside = io == "inside" or value in states.next_states
-            yield from _role(value, None if is_inside else "a graph input", placing, lists)
+            reason = "a graph input that comes row by row" if value.is_streamed else "a graph input"
+            yield from _role(value, None if is_inside and not value.is_streamed else reason, placing, lists)
     for node in line.nodes:
         if any(not value.is_constant or value in outputs for value in node.outputs):
             # One that is a graph output is made in the run.

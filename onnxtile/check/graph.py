@@ -24,7 +24,9 @@ else:
 
 _MARK = "pkg.onnxtile."
 DOMAIN = "onnxtile"
-META_OP, COPY, IN_PLACE, STEP, PLAN = (_MARK + name for name in ("meta_op", "copy", "in_place", "step", "plan"))
+META_OP, COPY, IN_PLACE, STEP, PLAN, STREAM = (
+    _MARK + name for name in ("meta_op", "copy", "in_place", "step", "plan", "stream")
+)
 _INSIDE = "onnxtile.inside"
 """An attribute of calls while a plan is made, which no file has."""
 
@@ -123,6 +125,11 @@ class Value:
     def alignment(self) -> int:
         """The bytes that its address must be a multiple of, whatever the alignment of the plan."""
         return max(1, min((self.bits or 8) // 8, _WIDEST))
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether it is an input that comes row by row, so that no memory has all of it."""
+        return self.maker is None and STREAM in self.marks
 
     @property
     def is_open(self) -> bool:

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, product
 from typing import TYPE_CHECKING
 
 import onnx
-
-from onnxtile.system.dataclass import dataclass
 
 if TYPE_CHECKING or __package__:
     import onnxtile.check.operators as table
@@ -65,8 +63,11 @@ def links(node: GraphNode, states: SharedStates) -> Iterator[Link]:
 def held(node: GraphNode, states: SharedStates) -> Iterator[Link]:
     """Yield the ways in which a result of `node` has the bytes of an operand, or a part of them.
 
-    Rows that are further apart than they are long are no part of a contiguous tensor, only of a view with these rows.
+    Rows that are further apart than they are long are no part of a contiguous tensor, only of a view with these rows. Rows of an input that
+    comes row by row have bytes of their own.
     """
+    if any(value is not None and value.is_streamed for value in node.inputs):
+        return
     for link in _contiguous(node):
         spread = [value in states.spread for value in (link.operand, link.result)]
         if not any(spread) or (all(spread) and link.rule == "view"):
@@ -290,7 +291,7 @@ def _joined(boxes: Boxes) -> Iterator[Link]:
 def _sliced(node: GraphNode) -> Iterator[tuple[Value, list[int]]]:
     """Yield the result of a Slice with the indices of its first element in operand 0."""
     whole = None if node.inputs[0] is None else node.inputs[0].shape
-    corner = None if whole is None else _slice_corner(node, whole)
+    corner = None if whole is None else slice_corner(node, whole)
     if corner is not None:
         yield node.outputs[0], corner
 
@@ -317,7 +318,7 @@ def _axis(axis: int, sizes: Sequence[int] | None) -> int | None:
     return None if sizes is None or not -len(sizes) <= axis < len(sizes) else axis % len(sizes)
 
 
-def _slice_corner(node: GraphNode, whole: Sequence[int]) -> list[int] | None:
+def slice_corner(node: GraphNode, whole: Sequence[int]) -> list[int] | None:
     """Return the start of a Slice with steps of 1; None for other steps, or where starts, axes or steps are not constant."""
     if node.opset < 10:
         starts = list(node.attributes.get("starts", ()))
@@ -351,7 +352,7 @@ def runs_read(node: GraphNode) -> list[tuple[int, int]] | None:
     if node.op_type != "Slice" or not node.is_standard or whole is None or any_open((*node.inputs, *node.outputs)):
         return None
     outer, inner, bits = whole.shape, box.shape, whole.bits
-    corner = None if outer is None else _slice_corner(node, outer)
+    corner = None if outer is None else slice_corner(node, outer)
     if outer is None or inner is None or bits is None or corner is None or bits < 8 or len(outer) != len(inner):
         return None
     # Behind so many first indices, the rest of the box is one run.

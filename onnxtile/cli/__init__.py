@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import difflib
 import gc
 import os
 import sys
@@ -59,7 +60,7 @@ def _run() -> int:
         return end.code if isinstance(end.code, int) else 2
     except typer.TyperException as error:
         gone = _replaced(error)
-        return _failed(_one_line(error), _help_of(error), 2) if gone is None else _failed(str(gone), gone.hint, 2)
+        return _failed(_usage_of(error), _help_of(error), 2) if gone is None else _failed(gone.message, gone.hint, 2)
     except BrokenPipeError:  # as in `onnxtile ... | head`: the reader has seen enough
         leads_nowhere(1)
         return 1
@@ -82,12 +83,18 @@ def _message_of(error: Exception) -> tuple[str, str | None, int]:
     if isinstance(error, OSError):
         return f"{error.filename or 'stdout'}: {error.strerror or _one_line(error)}", None, 2
     reason = f"internal error: {type(error).__name__}: {_one_line(error)}"
-    return reason, "this is a bug in onnxtile; --debug shows where", 2
+    return reason, "this is a bug in onnxtile; onnxtile --debug ... shows where", 2
 
 
 def _one_line(error: Exception) -> str:
     formatted: Callable[[], str] = getattr(error, "format_message", lambda: str(error))
     return " ".join(formatted().split())
+
+
+def _usage_of(error: Exception) -> str:
+    """Return what is wrong with a command line; the name of an unknown option without names that only look like it."""
+    name = getattr(error, "option_name", None)
+    return _one_line(error) if name is None or not hasattr(error, "possibilities") else f"there is no option {name}"
 
 
 def _replaced(error: Exception) -> UsageError | None:
@@ -99,10 +106,15 @@ def _replaced(error: Exception) -> UsageError | None:
 
 
 def _help_of(error: Exception) -> str:
-    """Return where the help of the command is that the error is about."""
+    """Return the option that may have been meant, or where the help of the command is that the error is about."""
+    known = {*(getattr(error, "possibilities", None) or ())} - {"--help"}
+    near = difflib.get_close_matches(getattr(error, "option_name", ""), sorted(known), n=1)
+    if near:
+        return f"did you mean {near[0]}?"
     context: Any = getattr(error, "ctx", None)
     path = "onnxtile" if context is None else " ".join(context.command_path.split())
-    return f"{path} --help shows what there is"
+    words = "--help all" if hasattr(error, "possibilities") and " " in path else "--help"
+    return f"{path} {words} shows what there is"
 
 
 def _parts(message: str) -> list[str]:

@@ -64,6 +64,7 @@ def _group(app: typer.Typer, name: str) -> typer.Typer:
 def _onnxtile(
     context: typer.Context,
     version: Annotated[bool | None, typer.Option("--version", help="print the version and exit")] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,  # noqa: ARG001 - read of sys.argv
 ) -> None:
     """Fuse, tile and plan ONNX models for hardware with limits, and prove by running that nothing changed."""
     if version:

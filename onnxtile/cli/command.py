@@ -182,7 +182,7 @@ def endings(incomplete: str, known: Iterable[str]) -> list[str]:
 # Checks the files of a command before any work: inputs exist, and no file is overwritten or written twice.
 
 _WRITTEN = {
-    **{"as_json": "--json", "curve": "--curve", "emit": "--emit"},
+    **{"as_json": "--json", "emit": "--emit"},
     **{"junit": "--junit", "markdown": "--markdown", "output": "-o"},
 }
 """The parameters that name files to write, and what a user calls them. -o over IN is judged with --force elsewhere."""
@@ -514,7 +514,7 @@ def _target(verb: Verb, settings: Any) -> str | None:
         else settings.model.with_suffix(f".{ending}" if "." in ending else f".{ending}.onnx")
     )
     require_writable(path, source=settings.model, force=settings.force)
-    beside = {name: getattr(settings, name, ()) for name in ("as_json", "curve", "emit")}
+    beside = {name: getattr(settings, name, ()) for name in ("as_json", "emit")}
     require_beside(path, settings.model, beside)
     return str(path)
 
@@ -524,10 +524,10 @@ def _emission(verb: Verb, settings: Any) -> Rendered:
     paths = [Path(file) for file in getattr(settings, "emit", ())]
     render = verb.emits(settings, paths)
     if paths:
-        from onnxtile.report.format import format_of
+        from onnxtile.report.format import further_files
         from onnxtile.system.files import require_writable
 
-        paths = [*paths, *(other for path in paths for other in format_of(path).paths_beside(path))]
+        paths = [*paths, *(other for path in paths for other in further_files(path).values())]
         require_apart({**vars(settings), "emit": paths})
         for path in paths:
             require_writable(path, source=settings.model)

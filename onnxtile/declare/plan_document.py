@@ -54,9 +54,16 @@ class _NotNull:
         return value
 
 
+class _NotEmpty:
+    """Says to pydantic that a text is not empty."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: pydantic.GetCoreSchemaHandler) -> Any:
+        return {**handler(source), "min_length": 1}
+
+
 Stated: TypeAlias = Annotated[_Said | None, _NotNull()]
 """A field that is None where it is left out, and that no file may write as null."""
-FilledText: TypeAlias = "Annotated[str, pydantic.Field(min_length=1)]"
+FilledText: TypeAlias = Annotated[str, _NotEmpty()]
 """A text that is empty where it is left out, and in no file."""
 
 AttributeValue: TypeAlias = int | float | str | tuple[int | float | str, ...]
@@ -232,6 +239,20 @@ class PlannedState(PlanRow):
     size: int = UNSAID
     copied: int = UNSAID
     strides: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class PlannedStream(PlanRow):
+    """An `input` whose rows along an `axis` come one after the other, each of `row_bytes` bytes; there are `rows` of them.
+
+    `reads` has the first row and the number of rows of each read, in order. Each row is read once at most, into a tensor of the plan.
+    """
+
+    input: str
+    axis: int
+    rows: int
+    row_bytes: int
+    reads: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -452,10 +473,10 @@ class PlanDocument(FixedRules, PlannedGraph):
     its outputs. `ranges` are the least and largest sizes of dimensions for which the plan holds; `dims` then has the largest, and
     `formulas` the size of each arena at all sizes. `sums` has the dimensions that are sums of others, as texts in the names of `ranges`
     ("past + 1"). `states` are the states that the plan keeps in an arena. `movement` has the copies between two memories (None: each buffer
-    has one memory).
+    has one memory). `streamed` are the inputs that come row by row: the whole of one is in no memory.
     """
 
-    OPTIONAL = frozenset({*FIXED, "sums", "states", "movement", "ranges", "formulas"})
+    OPTIONAL = frozenset({*FIXED, "sums", "states", "streamed", "movement", "ranges", "formulas"})
 
     version: Literal[1] = 1
     digest: FilledText | None = None
@@ -486,6 +507,7 @@ class PlanDocument(FixedRules, PlannedGraph):
     sums: Mapping[str, FilledText] = field(default_factory=dict)
     movement: Stated[PlannedMovement] = None
     states: tuple[PlannedState, ...] = ()
+    streamed: tuple[PlannedStream, ...] = ()
     gap: Stated[int] = None
     totals: Stated[ByteTotals] = None
 

@@ -47,13 +47,34 @@ class TensorForm:
 
 
 @dataclass(frozen=True)
+class StoredForm:
+    """How the weights `operand` of a kernel are stored: whole numbers of `bits` bits, in the order of `sizes`.
+
+    The kernel reads their axes in the `order`. There is a scale for each `block` indices of `axis` (None: one for all). The scales are the
+    operand `SCALES`, and the zero points, where there are any, `ZEROS`.
+    """
+
+    operand: str
+    sizes: tuple[int, ...]
+    order: tuple[int, ...]
+    axis: int | None
+    block: int
+    bits: int
+    is_signed: bool
+
+
+SCALES, ZEROS = "i_scales", "i_zeros"
+"""The operands of a kernel with stored weights that its node has not."""
+
+
+@dataclass(frozen=True)
 class DistinctKernel:
     """One different kernel: a node whose operands are called i0, i1 ... and its results o0, o1 ...
 
     `tensors` has the types by these names. `fixed` has the constants, as serialised tensors, whose numbers decide what the kernel is.
     `opsets` are the versions of operators. `label` is the first node that runs it, for messages, and `macs` are its multiply-accumulates
     (0 where no rule counts them). `own` is the call of the user's function that runs it, where there is one. One `of_island` is for float
-    operators between quantised tensors, and rounds as these do.
+    operators between quantised tensors, and rounds as these do. `stored` says of which operand it reads stored weights.
     """
 
     node: bytes
@@ -64,6 +85,7 @@ class DistinctKernel:
     op_type: str = field(compare=False)
     own: OwnCall | None = None
     of_island: bool = False
+    stored: StoredForm | None = None
     macs: int = field(default=0, compare=False)
 
 
@@ -135,7 +157,17 @@ class RepeatedCalls:
     turn: tuple[ProgramCall, ...]
 
 
-PlainCall: TypeAlias = KernelCall | CopyCall | StartCall | WaitCall | CheckCall
+@dataclass(frozen=True)
+class RowsCall:
+    """A call of the user's function that writes `count` rows of the streamed input `number`, from the row `first` on, to `target`."""
+
+    number: int
+    target: BytePlace
+    first: int
+    count: int
+
+
+PlainCall: TypeAlias = KernelCall | CopyCall | StartCall | WaitCall | CheckCall | RowsCall
 ProgramCall: TypeAlias = PlainCall | Branch | RepeatedCalls
 
 
@@ -165,6 +197,30 @@ class Port:
 
 
 @dataclass(frozen=True)
+class StreamPort:
+    """An input whose rows along an `axis` come one after the other, from a function of the user's; `tensor` has all of its rows."""
+
+    name: str
+    tensor: TensorForm
+    axis: int
+
+    @property
+    def rows(self) -> int:
+        """The number of its rows."""
+        return self.tensor.sizes[self.axis]
+
+    @property
+    def planes(self) -> int:
+        """The number of runs of bytes that some of its rows are."""
+        return int(np.prod(self.tensor.sizes[: self.axis], dtype=np.int64))
+
+    @property
+    def run_bytes(self) -> int:
+        """The bytes of one row in one of these runs."""
+        return self.tensor.bytes // max(self.planes * self.rows, 1)
+
+
+@dataclass(frozen=True)
 class NodeResult:
     """A result of a node of the main graph: after the first `calls` calls it lies at `place`.
 
@@ -184,7 +240,8 @@ class CProgram:
     """The calls of one run in order, and what they run on.
 
     `arenas` has the name and bytes of each arena, `workspace` the bytes of the workspace. `resets` are the bytes of states, as places and
-    sizes, which are zero before the first run. `results` are those of the main graph that calls make, in the order of the calls.
+    sizes, which are zero before the first run. `results` are those of the main graph that calls make, in the order of the calls. `streams`
+    are the inputs that come row by row.
     """
 
     calls: tuple[ProgramCall, ...]
@@ -196,6 +253,7 @@ class CProgram:
     workspace: int
     resets: tuple[tuple[BytePlace, int], ...] = ()
     results: tuple[NodeResult, ...] = ()
+    streams: tuple[StreamPort, ...] = ()
 
     @property
     def is_rounded(self) -> bool:
@@ -220,12 +278,12 @@ def kernels_of(calls: Iterable[ProgramCall]) -> Iterator[DistinctKernel]:
     yield from dict.fromkeys(call.kernel for call in flat(calls) if isinstance(call, KernelCall))
 
 
-def overlaps(one: CopyCall, other: CopyCall) -> bool:
+def overlaps(copy: CopyCall, other: CopyCall) -> bool:
     """Return whether a copy writes what another reads."""
-    target, source = one.target, other.source
+    target, source = copy.target, other.source
     if (target.kind, target.number) != (source.kind, source.number):
         return False
-    return target.offset < source.offset + other.size and source.offset < target.offset + one.size
+    return target.offset < source.offset + other.size and source.offset < target.offset + copy.size
 
 
 def copied_at_once(copies: Iterable[CopyCall], cell: Callable[[int], BytePlace]) -> Iterator[CopyCall]:

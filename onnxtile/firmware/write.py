@@ -35,7 +35,9 @@ from onnxtile.firmware.program import (
     Port,
     ProgramCall,
     RepeatedCalls,
+    RowsCall,
     StartCall,
+    StreamPort,
     WaitCall,
     flat,
     kernels_of,
@@ -81,22 +83,24 @@ class CSource:
     weights_file: bytes = b""
     repeats: int = 0
     transfers: int = 0
+    streams: tuple[tuple[StreamPort, str], ...] = ()
+    """The inputs that come row by row, each with the function of the user's that gives its rows."""
 
     def named(self, title: str) -> CSource:
         """Return the same program with another title. No name of a tensor is in the way: all of them come after the start."""
         name = prefix_of(title)
 
         def renamed(text: str) -> str:
-            own = text.replace(f"{self.title}.", f"{comment(title)}.")  # names of files
-            return own.replace(self.name.upper(), name.upper()).replace(self.name, name)
+            text_of_files = text.replace(f"{self.title}.", f"{comment(title)}.")  # names of files
+            return text_of_files.replace(self.name.upper(), name.upper()).replace(self.name, name)
 
         arenas = tuple((arena, renamed(variable), size) for arena, variable, size in self.arenas)
-        return replace(
-            self, code=renamed(self.code), header=renamed(self.header), name=name, title=title, arenas=arenas
-        )
+        streams = tuple((port, renamed(function)) for port, function in self.streams)
+        code, header = renamed(self.code), renamed(self.header)
+        return replace(self, code=code, header=header, name=name, title=title, arenas=arenas, streams=streams)
 
     @staticmethod
-    def ctype(port: Port) -> str:
+    def ctype(port: Port | StreamPort) -> str:
         """Return the type in C of the elements of `port`."""
         return _ctype(port)
 
@@ -116,14 +120,16 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
     if not in_file and weights.size > _MOST_IN_CODE:
         raise about_options(
             f"a compiler takes no text with {weights.size:,} bytes of weights",
-            hint="keep them in a file: {weights} file",
+            hint='keep them in a file: {target} target.toml, and in it weights = "file"',
         )
     spaces = _Spaces(program, weights)
     table = _CallTable(in_c.kernels, numbers, spaces)
     entries = [table.entry(call) for call in program.calls]
     units, repeats = units_of(entries, spaces.count), depth(entries)
     stream = stream_of(entries, units)
-    functions = [*in_c.functions, *(_own_function(name, kind) for kind in table.own_functions)]
+    streams = tuple(zip(program.streams, _stream_functions(program, name), strict=True))
+    own_texts = _OWN | {f"rows_{number}": (1, _rows_text(*stream)) for number, stream in enumerate(streams)}
+    functions = [*in_c.functions, *(_own_function(name, kind, *own_texts[kind]) for kind in table.own_functions)]
     described, starts = _kernel_rows([*in_c.kernels, *table.own_kernels], functions)
     arenas = tuple(
         (arena, macro, size) for (arena, size), macro in zip(program.arenas, _arena_names(program, name), strict=True)
@@ -137,7 +143,10 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
         *([filled(DEFINED, name.upper())] if table.transfers else []),
         *(function.text for function in functions),
         f"static void (*const {name}_functions[])(const idx_t *, uint8_t *const *) = {{",
-        *_wrapped(f"{name}_kernel_{one}" for one in (*range(len(in_c.functions)), *table.own_functions)),
+        *_wrapped(
+            f"{name}_kernel_{function_number}"
+            for function_number in (*range(len(in_c.functions)), *table.own_functions)
+        ),
         "};",
         *_bytes(f"{name}_kernels", "uint8_t", described),
         *_bytes(f"{name}_starts", "uint16_t" if max(starts, default=0) < 1 << 16 else "uint32_t", starts),
@@ -161,7 +170,13 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
     return CSource(
         "\n".join(code) + "\n",
         _header(
-            program, ports, arenas, name, title, in_file, filled(DECLARED, name.upper()) if table.transfers else ""
+            program,
+            ports,
+            arenas,
+            name,
+            title,
+            in_file,
+            [_rows_declared(*stream) for stream in streams] + [filled(DECLARED, name.upper())] * bool(table.transfers),
         ),
         title,
         name,
@@ -185,6 +200,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
         weights.file if in_file else b"",
         repeats,
         table.transfers,
+        streams,
     )
 
 
@@ -207,15 +223,15 @@ def _heavy(program: CProgram) -> frozenset[DistinctKernel]:
 
 def _constants(program: CProgram, kernels: Sequence[CKernel], numbers: Mapping[DistinctKernel, int]) -> list[int]:
     """Return the numbers of the constants that functions and copies read; others are in the text of functions."""
-    found: dict[int, None] = {}
+    numbers_in_use: dict[int, None] = {}
     for call in flat(program.calls):
         if isinstance(call, KernelCall):
             places = [call.places[name] for name in kernels[numbers[call.kernel]].arguments]
         else:
             copy = call.copy if isinstance(call, StartCall) else call
             places = [copy.source] if isinstance(copy, CopyCall) else []
-        found.update((place.number, None) for place in places if place.kind == CONSTANT)
-    return sorted(found)
+        numbers_in_use.update((place.number, None) for place in places if place.kind == CONSTANT)
+    return sorted(numbers_in_use)
 
 
 def prefix_of(title: str) -> str:
@@ -244,11 +260,16 @@ def _port_names(program: CProgram) -> tuple[list[str], list[str]]:
     return names[: len(program.inputs)], names[len(program.inputs) :]
 
 
+def _stream_functions(program: CProgram, name: str) -> list[str]:
+    """Return the functions of the user's that give rows of inputs."""
+    return [f"{name}_rows_{stream}" for stream in identifiers(stream.name for stream in program.streams)]
+
+
 def _arena_names(program: CProgram, name: str) -> list[str]:
     """Return the variable of each arena: of one alone `net_arena`, of several `net_arena_sram`."""
     if len(program.arenas) == 1:
         return [f"{name}_arena"]
-    return [f"{name}_arena_{one}" for one in identifiers(arena for arena, _ in program.arenas)]
+    return [f"{name}_arena_{arena_name}" for arena_name in identifiers(arena for arena, _ in program.arenas)]
 
 
 class _Spaces:
@@ -315,8 +336,8 @@ class _CallTable:
     @property
     def own_kernels(self) -> list[CKernel]:
         first = len({kernel.function for kernel in self._kernels})
-        numbers = {kind: first + place for place, kind in enumerate(self.own_functions)}
-        return [CKernel(numbers[kind], own, ()) for kind, own in self._own]
+        numbers = {kind: first + number for number, kind in enumerate(self.own_functions)}
+        return [CKernel(numbers[kind], own_numbers, ()) for kind, own_numbers in self._own]
 
     def entry(self, call: ProgramCall) -> TableEntry:
         if isinstance(call, Branch):
@@ -332,7 +353,7 @@ class _CallTable:
     def call(self, call: PlainCall) -> TableCall:
         if isinstance(call, KernelCall):
             kernel = self._numbers[call.kernel]
-            operands = (self._spaces.operand(call.places[one]) for one in self._kernels[kernel].arguments)
+            operands = (self._spaces.operand(call.places[operand]) for operand in self._kernels[kernel].arguments)
             return TableCall(kernel, tuple(operands))
         if isinstance(call, CopyCall):
             return self._own_call("copy", (call.size,), (call.target, call.source), call.steps)
@@ -340,6 +361,8 @@ class _CallTable:
             return self._own_call("start", (call.number, call.copy.size), (call.copy.target, call.copy.source))
         if isinstance(call, WaitCall):
             return self._own_call("wait", (call.number,))
+        if isinstance(call, RowsCall):
+            return self._own_call(f"rows_{call.number}", (call.first, call.count), (call.target,))
         return self._own_call("check", (call.size,), (call.place,))
 
     def _own_call(
@@ -349,8 +372,23 @@ class _CallTable:
         return TableCall(kernel, tuple(map(self._spaces.operand, places)), steps)
 
 
-def _own_function(name: str, kind: str) -> CFunction:
-    operands, text = _OWN[kind]
+def _rows_text(port: StreamPort, function: str) -> str:
+    return f"{function}(({_ctype(port)} *)x[0], (size_t)p[0], (size_t)p[1]);"
+
+
+def _rows_declared(port: StreamPort, function: str) -> str:
+    """Return the declaration of the user's function that gives rows of an input, and what it has to do."""
+    sizes, ctype = [*map(str, port.tensor.sizes)], _ctype(port)
+    some = [*sizes[: port.axis], "count", *sizes[port.axis + 1 :]]
+    return (
+        f"/* input {comment(port.name)}: {ctype}, {'x'.join(sizes)}, which comes row by row along its axis {port.axis}.\n"
+        f" * Define this function: it writes the rows from `first` on, `count` of them, to `target`, as an array of {'x'.join(some)}.\n"
+        " * A run calls it in the order of the rows, for each row once at most. */\n"
+        f"void {function}({ctype} *target, size_t first, size_t count);"
+    )
+
+
+def _own_function(name: str, kind: str, operands: int, text: str) -> CFunction:
     lines = [
         f"static void {name}_kernel_{kind}(const idx_t *p, uint8_t *const *x) {{",
         f"    {filled(text, name)}",
@@ -362,12 +400,12 @@ def _own_function(name: str, kind: str) -> CFunction:
 
 def _kernel_rows(kernels: Iterable[CKernel], functions: Sequence[CFunction]) -> tuple[bytes, list[int]]:
     """Return a row of bytes for each kernel, and where each begins: its function, its operands, and its numbers after their count."""
-    made, starts = bytearray(), []
+    data, starts = bytearray(), []
     for kernel in kernels:
-        starts.append(len(made))
+        starts.append(len(data))
         head = (kernel.function, functions[kernel.function].operands, len(kernel.numbers))
-        made += b"".join(map(grouped, (*head, *kernel.numbers)))
-    return bytes(made), starts
+        data += b"".join(map(grouped, (*head, *kernel.numbers)))
+    return bytes(data), starts
 
 
 _HEAD = """\
@@ -397,7 +435,7 @@ def _wrapped(texts: Iterable[str], width: int = 118) -> Iterator[str]:
 
 def _bytes(name: str, ctype: str, numbers: Iterable[int]) -> Iterator[str]:
     yield f"static const {ctype} {name}[] = {{"
-    yield from _wrapped([str(one) for one in numbers] or ["0"])
+    yield from _wrapped([str(number) for number in numbers] or ["0"])
     yield "};"
 
 
@@ -512,8 +550,8 @@ def _repeat_texts(name: str, spaces: int, repeats: int) -> dict[str, str]:
     """Return the texts that only a program with repeats has."""
     if not repeats:
         return {"repeat": "", "repeats": "", "argument": ""}
-    made = {"repeat": filled(_REPEAT, name, spaces=spaces), "repeats": filled(_REPEATS, name)}
-    return {**{hole: text + "\n" for hole, text in made.items()}, "argument": ", uint32_t turn_of_repeat"}
+    texts = {"repeat": filled(_REPEAT, name, spaces=spaces), "repeats": filled(_REPEATS, name)}
+    return {**{hole: text + "\n" for hole, text in texts.items()}, "argument": ", uint32_t turn_of_repeat"}
 
 
 def _signature(program: CProgram, ports: tuple[list[str], list[str]], name: str) -> str:
@@ -524,7 +562,7 @@ def _signature(program: CProgram, ports: tuple[list[str], list[str]], name: str)
     return f"void {name}_run({', '.join(given) or 'void'})"
 
 
-def _ctype(port: Port) -> str:
+def _ctype(port: Port | StreamPort) -> str:
     return CTYPES.get(port.tensor.dtype, "uint8_t")
 
 
@@ -542,7 +580,7 @@ def _run(
     }
     yield f"{_signature(program, ports, name)} {{"
     yield f"    uint8_t *bases[{spaces.count}];"
-    for (kind, number), place in spaces.items():
+    for (kind, number), index in spaces.items():
         base = names.get(BytePlace(kind, number), "")
         if kind == ARENA:
             base = arenas[number][1]
@@ -550,7 +588,7 @@ def _run(
             base = f"{name}_workspace"
         elif kind == CONSTANT:
             base = f"{name}_weights_{number * 8}" if file is None else f"({name}_weights + {file.start(number)}u)"
-        yield f"    bases[{place}] = {base if kind in {ARENA, WORKSPACE} else f'(uint8_t *){base}'};"
+        yield f"    bases[{index}] = {base if kind in {ARENA, WORKSPACE} else f'(uint8_t *){base}'};"
     yield f"    {name}_walk({name}_calls, bases{', 0u' if repeats else ''});"
     yield "}"
 
@@ -606,7 +644,7 @@ def _header(
     name: str,
     title: str,
     in_file: int,
-    more: str,
+    more: Sequence[str],
 ) -> str:
     upper = name.upper()
     alignment = max(program.alignment, 8)  # that of the largest element
@@ -634,7 +672,7 @@ def _header(
             lines += [described]
             if not port.is_argument:
                 lines += [f"{_ctype(port)} *{name}_{kind}_{port_name}(void);"]
-    lines += [more] if more else []
+    lines += more
     if program.resets:
         lines += [f"void {name}_reset(void); /* before the first run: states are zero */"]
     lines += [f"{_signature(program, ports, name)};", "", "#ifdef __cplusplus", "}", "#endif", "", "#endif", ""]

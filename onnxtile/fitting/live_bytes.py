@@ -214,6 +214,8 @@ class RegionTracer:
         assert rows is not None
         if tensor in self.given:
             return self._assembled(Patch(tensor, rows))
+        if self.tensors[tensor].is_streamed:
+            return self._whole(tensor)  # what reads it is a Slice itself
         source = self.held[tensor] if tensor in self.made else self._whole(tensor)
         return self._slice(source, Patch(tensor, rows))
 

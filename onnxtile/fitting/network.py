@@ -40,6 +40,8 @@ class FitTensor:
     Each part makes all its elements, and `joined_by` is the operator that puts those of two parts together.
     """
     joined_by: str = ""
+    is_streamed: bool = False
+    """Whether it is a graph input that comes row by row: each row is read once, in order, and lives in what reads it."""
 
     @cached_property
     def rows(self) -> int:

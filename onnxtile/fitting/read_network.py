@@ -142,6 +142,8 @@ class _NetworkReader:
         self.facts = LayoutFacts(model, shapes, constants)
         self.opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
         self.random = RandomNodes(model, constants)
+        self._apart = {*self.inside, *self.facts.streams}
+        """The values whose parts have bytes of their own: those inside of islands, and inputs that come row by row."""
         self.nodes = [n for n in model.graph if not all(v in constants for v in n.outputs if v.name)]
         self.numbers: dict[ir.Value, int] = {}
         outputs = set(model.graph.outputs)
@@ -282,7 +284,8 @@ class _NetworkReader:
         elements = prod(dims)
         item = size // elements if elements and dtype is not None else 0
         is_input = value.producer() is None
-        is_outside = self.io != "inside" if is_input else is_output and self.io == "outside"
+        is_streamed = value in self.facts.streams
+        is_outside = is_streamed or self.io != "inside" if is_input else is_output and self.io == "outside"
         is_inside, folded = value in self.inside, self.folded.get(value)
         return FitTensor(
             value.name or "",
@@ -295,7 +298,8 @@ class _NetworkReader:
             is_input and not is_outside,
             is_input and any(quantises(use.node) for use in value.uses()),
             dtype,
-            *(() if folded is None else (folded.rows, folded.join)),
+            *((0, "") if folded is None else (folded.rows, folded.join)),
+            is_streamed,
         )
 
     def _kernel(self, node: ir.Node) -> FitKernel:
@@ -323,7 +327,7 @@ class _NetworkReader:
             frozenset(overwrites),
             is_view,
             self._is_join(node) and self._is_contiguous(node),
-            standard and sharing_of(node) == "cut" and read[0][1] not in self.inside and self._is_part(node),
+            standard and sharing_of(node) == "cut" and read[0][1] not in self._apart and self._is_part(node),
             KernelSource(node, tuple(place for place, _ in read), links, windows=self._windows(node)),
             "" if links is not None else self._reason(node),
             self._overwritten_by_island(made[0]),

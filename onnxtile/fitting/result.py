@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from onnxtile.declare.plan_document import PlannedBuffer, PlannedPart
+from onnxtile.declare.plan_document import PlannedBuffer, PlannedPart, PlannedStream
 from onnxtile.declare.verb import JsonFields
 from onnxtile.fitting.floor import Floor, floor_of
 from onnxtile.fitting.live_bytes import RegionTrace
@@ -40,6 +40,40 @@ class InputPlace(JsonFields):
     before: int
     after: int
     at_most: bool = False
+
+
+@dataclass(frozen=True)
+class StreamedInput(JsonFields):
+    """An input that comes row by row: the `stream` as the plan has it, and the most bytes of its rows that live in the arena at once.
+
+    Rows that are joined, or are parts of others, count as long as they are in both.
+    """
+
+    stream: PlannedStream
+    most_bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields of the stream, and the bytes, ready for JSON."""
+        return {**self.stream.to_dict(), "most_bytes": self.most_bytes}
+
+
+def streamed_of(planned: PlanResult) -> tuple[StreamedInput, ...]:
+    """Return the inputs of a plan that come row by row, with the bytes that their rows take."""
+    return tuple(StreamedInput(stream, _most_bytes(stream.input, planned)) for stream in planned.streamed)
+
+
+def _most_bytes(name: str, planned: PlanResult) -> int:
+    """Return the most bytes that live at once of the rows of an input, as they are read, cut and joined."""
+    rows = {name}
+    for operator, operands, results in zip(planned.operators, planned.operands, planned.results, strict=True):
+        if operator in {"Slice", "Concat"} and operands[0] in rows:
+            rows.update(results)
+    changes = dict.fromkeys(planned.steps, 0)
+    owners = (buffer for buffer in planned.buffers if buffer.alias is None and buffer.name in rows)
+    for part, size in (pair for buffer in owners for pair in _parts(buffer, 1)):
+        changes[part.first] = changes.get(part.first, 0) + size
+        changes[part.last + 1] = changes.get(part.last + 1, 0) - size
+    return max(accumulate(changes[step] for step in sorted(changes)), default=0)
 
 
 @dataclass(frozen=True)

@@ -382,11 +382,18 @@ class UncutRegion:
             if span.windows[0] is not None
         }
 
+    @cached_property
+    def _streamed(self) -> set[int]:
+        """The rows of inputs that come row by row, each of which is read once."""
+        readers = (kernel for kernel in self.kernels if any(self.tensors[read].is_streamed for read in kernel.reads))
+        return {result for kernel in readers for result in kernel.makes}
+
     def _cut_rows(self, cut: Cut) -> list[StripRanges]:
         folded = {result for kernel in self.kernels for result in kernel.makes if self.tensors[result].folds}
         eager = {*self.results, *cut.eager, *folded}
         pace = paced(self.kernels, self.tensors, eager, self._needed, cut.step, dict(cut.grains))
-        again = {tensor for tensor in pace if self.tensors[tensor].is_inside} | cut.recomputed - folded
+        once = folded | self._streamed
+        again = {tensor for tensor in pace if self.tensors[tensor].is_inside} | cut.recomputed - once
         kept = {tensor: ranges for tensor, ranges in pace.items() if tensor in self.results or tensor not in again}
         return spans(self.kernels, self.tensors, kept, keeps=True)
 

@@ -506,6 +506,8 @@ class _Finder:
             return False
         if any(value in self._constants for value in node.outputs) or not fits_in_function(node, self._opsets):
             return False
+        if any(value is not None and keys.STREAM in value.metadata_props for value in node.inputs):
+            return False  # rows that come from outside are stored
         if has_containers(node) or has_body(node) or any(attribute.is_ref() for attribute in node.attributes.values()):
             return False
         function = self._model.functions.get(node.op_identifier())

@@ -19,6 +19,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.kernels.kernel_graph import ByteSpan
+from onnxtile.kernels.streams import InputStream, streams_of
 from onnxtile.model import keys
 from onnxtile.model.binding import Unbound, free_inputs
 from onnxtile.model.constants import Constants
@@ -263,10 +264,16 @@ class LayoutFacts:
         """The nodes that draw random numbers."""
         return RandomNodes(self.model, self.constants)
 
+    @cached_property
+    def streams(self) -> dict[ir.Value, InputStream]:
+        """The inputs of the model that come row by row. Raises UsageError where one is read otherwise."""
+        return streams_of(self.model, self.shapes, self.constants)
+
     def lawful(self, node: ir.Node) -> tuple[Alias, ...]:
-        """Return all aliases of outputs of `node`, found once for all orders."""
+        """Return all aliases of outputs of `node`, found once for all orders; none of rows that come from outside."""
         if node not in self._lawful:
-            self._lawful[node] = (*aliases(node, self), *overwrites(node, self))
+            comes = bool(self.streams) and bool(node.inputs) and node.inputs[0] in self.streams
+            self._lawful[node] = () if comes else (*aliases(node, self), *overwrites(node, self))
         return self._lawful[node]
 
     def root(self, value: ir.Value) -> ir.Value:

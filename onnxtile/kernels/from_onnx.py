@@ -25,6 +25,7 @@ from onnxtile.kernels.kernel_graph import (
     TensorRead,
 )
 from onnxtile.kernels.states import STRUCTURE, StatePair
+from onnxtile.kernels.streams import InputStream
 from onnxtile.model import keys
 from onnxtile.model.binding import binding
 from onnxtile.model.topology import bodies_of, dependencies, node_id, node_ids, values_in
@@ -109,6 +110,8 @@ class _GraphReader:
             for value, reason in scope.outside()
             if value not in facts.constants or value.producer() is not None
         }
+        self._streams = {value: stream for value, stream in facts.streams.items() if value in scope.graph.inputs}
+        self._outside |= dict.fromkeys(self._streams, "a graph input that comes row by row")
 
     def read(self) -> KernelGraph:
         scope, ids = self._scope, node_ids(self._scope.graph)
@@ -119,10 +122,11 @@ class _GraphReader:
             self._number(value)
         kernels = tuple(self._kernel(node, ids[node]) for node in scope.graph)
         outputs = tuple(map(self._number, scope.graph.outputs))
+        given = (value for value in scope.given if value not in self._streams)
         return KernelGraph(
             tuple(self._tensors),
             kernels,
-            tuple(map(self._number, scope.given)),
+            tuple(map(self._number, given)),
             tuple(map(self._number, scope.lasting)),
             inputs,
             outputs,
@@ -130,7 +134,13 @@ class _GraphReader:
             tuple(StateShare(self._number(pair.input), self._number(pair.output)) for pair in scope.states),
             not scope.overwrite_inputs,
             scope.repeats,
+            tuple(self._stream(stream) for stream in self._streams.values()),
         )
+
+    def _stream(self, stream: InputStream) -> tuple[int, ...]:
+        """Return the numbers of the kernels that read the rows of an input, in their order."""
+        places = {node: place for place, node in enumerate(self._scope.graph)}
+        return tuple(places[read.node] for read in stream.reads)
 
     def _kernel(self, node: ir.Node, name: str) -> GraphKernel:
         facts = self._facts

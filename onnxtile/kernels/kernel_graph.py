@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from onnxtile.system.dataclass import dataclass
@@ -134,6 +135,7 @@ class KernelGraph:
     `given` are the inputs in the arena: they are there before the first step, and keep their bytes to the end where `keeps_given`. So do
     the tensors in `lasting`: the outputs in the arena. `apart` share bytes with nothing in the whole run. `inputs` and `outputs` are all of
     them. In a body that `repeats`, a state whose input and output cannot have one address is no state, but an input and an output.
+    The kernels of each of `streams` run in this order: they read the rows of an input that come one after the other.
     """
 
     tensors: tuple[GraphTensor, ...]
@@ -146,6 +148,7 @@ class KernelGraph:
     states: tuple[StateShare, ...] = ()
     keeps_given: bool = True
     repeats: bool = False
+    streams: tuple[tuple[int, ...], ...] = ()
 
     @cached_property
     def kept(self) -> frozenset[int]:
@@ -174,9 +177,13 @@ class KernelGraph:
 
     @cached_property
     def after(self) -> tuple[tuple[int, ...], ...]:
-        """The kernels that make what each kernel reads, in their order."""
+        """The kernels that make what each kernel reads, and the one before it in a stream, in their order."""
         makers = self.makers
-        return tuple(tuple(sorted({makers[read.tensor] for read in kernel.reads} - {NONE})) for kernel in self.kernels)
+        before = {later: {earlier} for stream in self.streams for earlier, later in pairwise(stream)}
+        return tuple(
+            tuple(sorted({makers[read.tensor] for read in kernel.reads} - {NONE} | before.get(number, set())))
+            for number, kernel in enumerate(self.kernels)
+        )
 
     @cached_property
     def partial_reads(self) -> tuple[TensorRead, ...]:

@@ -51,6 +51,8 @@ PIN = _PREFIX + "pin"
 PLACE_IN = _PREFIX + "place_in"
 # On a value, by the user, for plan: "true" if its bytes are shared with nothing.
 KEEP = _PREFIX + "keep"
+# On a graph input, by fit or the user, for plan: the axis along which its rows come, one after the other.
+STREAM = _PREFIX + "stream"
 # On a node, by plan: its place in the schedule, counted from 0.
 STEP = _PREFIX + "step"
 # On a node, by plan: arena, offset and bytes of its workspace (JSON).

@@ -84,14 +84,12 @@ class PipelineStep:
 
     def _second_files(self, paths: Mapping[str, Path]) -> dict[str, Path]:
         """Return the further files that may belong to others, by ending, with where they are rendered; `paths` has these by format."""
-        from onnxtile.report.format import format_of
+        from onnxtile.report.format import further_files
 
         paths_by_ending: dict[str, Path] = {}
         for ending, form in self.emitted.items():
-            if form in paths:
-                form_itself = format_of(paths[form])
-                further = zip(form_itself.beside, form_itself.paths_beside(paths[form]), strict=True)
-                paths_by_ending.update((ending.removesuffix(form) + last, path) for last, path in further)
+            further = further_files(paths[form]) if form in paths else {}
+            paths_by_ending.update((ending.removesuffix(form) + last, path) for last, path in further.items())
         return paths_by_ending
 
     @property

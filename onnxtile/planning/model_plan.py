@@ -46,6 +46,7 @@ from onnxtile.planning.rows import (
     planned,
     planned_bodies,
     planned_states,
+    planned_streams,
     results,
     tensors_outside,
     with_states,
@@ -57,7 +58,7 @@ from onnxtile.planning.workspaces import NO_RULES, Needs, WorkspaceRules
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import Infeasible
+from onnxtile.system.errors import Infeasible, UsageError
 
 NO_STATES = StateChoice()
 """No input and output are one state."""
@@ -126,6 +127,11 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     scope = PlanScope(model.graph, settings.io, settings.overwrite_inputs, alone=pins.kept, states=states.taken)
     graph = read_kernels(facts, scope)
     chosen_order = find_order(settings.order)
+    if chosen_order.every and facts.streams:
+        raise UsageError(
+            f"{next(iter(facts.streams)).name!r} comes row by row, and in some orders a later row comes first",
+            hint="leave --order any out",
+        )
 
     settings.workspaces.require_known(model)
     setup = plan_terms(facts, settings, chosen_order, chosen, settings.effort).set_up(graph)
@@ -213,6 +219,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         unplanned=tuple(map(_excluded, unknown)),
         states=planned_states(states, layout, facts, places),
         listed=listed_states(states),
+        streamed=planned_streams(facts.streams.values()),
         ranges=dict(settings.ranges),
         formulas=tuple(arena.formula for arena in scaled) or None,
         pins=dict(pins.offsets),

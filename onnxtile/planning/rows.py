@@ -18,10 +18,12 @@ from onnxtile.declare.plan_document import (
     PlannedBody,
     PlannedBuffer,
     PlannedInput,
+    PlannedStream,
 )
 from onnxtile.kernels.aliases import LayoutFacts, views
 from onnxtile.kernels.kernel_graph import ARENA, CONSTANT, NONE, OUTSIDE, UNKNOWN, GraphTensor, KernelGraph, StateShare
 from onnxtile.kernels.states import StatePair, States
+from onnxtile.kernels.streams import InputStream
 from onnxtile.model.formula import SizeFormula, product_of
 from onnxtile.planning.bodies import BodyPlan, BodyPlans
 from onnxtile.planning.layout import Layout
@@ -314,7 +316,21 @@ def _row_axes(value: ir.Value, pair: StatePair, facts: LayoutFacts) -> int | Non
     return None
 
 
-# The rows of a result that tell where its states are.
+# The rows of a result that tell which inputs come row by row, and where its states are.
+
+
+def planned_streams(streams: Iterable[InputStream]) -> tuple[PlannedStream, ...]:
+    """Return the inputs that come row by row, with the rows of each read."""
+    return tuple(
+        PlannedStream(
+            stream.input.name or "",
+            stream.axis,
+            stream.rows,
+            stream.row_bytes,
+            tuple((read.first, read.count) for read in stream.reads),
+        )
+        for stream in streams
+    )
 
 
 def planned_states(states: States, layout: Layout, facts: LayoutFacts, places: Addresses) -> tuple[KeptState, ...]:

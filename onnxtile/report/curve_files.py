@@ -241,7 +241,10 @@ FORMATS = (
     Format("curve-png", ".png", _png, "the trade as an image", picture=True, needs=RENDERER),
     Format("curve-svg", ".svg", _svg, "the trade as a vector image", picture=True),
 )
-ENDINGS = tuple(form.suffix for form in FORMATS)
+_NAMED = ".curve"
+"""What stands in the name of a file before its ending, where it has the trade and not a plan."""
+ENDINGS = tuple(f"{_NAMED}{form.suffix}" for form in FORMATS)
+"""The endings of files of the trade."""
 
 
 def require_drawable(path: Path) -> None:

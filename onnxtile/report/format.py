@@ -113,12 +113,22 @@ def endings() -> list[str]:
 
 def format_of(path: Path) -> Format:
     """Return the format that the name of `path` asks for: the longest ending that fits. Raises UsageError."""
+    form = _format_or_none(path)
+    if form is None:
+        raise UsageError(f"{path}: no format has this ending", hint=f"the endings are {', '.join(endings())}")
+    return form
+
+
+def further_files(path: Path) -> dict[str, Path]:
+    """Return the further files that may belong to `path`, by their endings; none where `path` is no file of a plan."""
+    form = _format_or_none(path)
+    return {} if form is None else dict(zip(form.beside, form.paths_beside(path), strict=True))
+
+
+def _format_or_none(path: Path) -> Format | None:
     formats = discover("onnxtile.report.formats", Format).values()
     fitting = [form for form in formats if path.name.endswith(form.suffix)]
-    if fitting:
-        return max(fitting, key=lambda form: len(form.suffix))
-    endings = ", ".join(sorted(form.suffix for form in formats))
-    raise UsageError(f"{path}: no format has this ending", hint=f"the endings are {endings}")
+    return max(fitting, key=lambda form: len(form.suffix), default=None)
 
 
 # Files to write a plan to: the format of each, and a check of the options before anything is planned.

@@ -150,6 +150,7 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
             *_insides(result),
             *_kernels(result),
             ("constants", f"{len(result['constants']):,} of {_stored_bytes(result):,} bytes, as stored"),
+            *((f"rows of {stream['input']}", reads_text(stream)) for stream in result.get("streamed") or ()),
             ("outside the arena", len(result["outside"])),
             ("unplanned", len(result["unplanned"])),
         ]
@@ -163,6 +164,13 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
     if result.get("not_run"):
         tables.append(line(f"checked, not run inside the arena: {result['not_run']}"))
     return [*tables, *for_arena_run(result.get("verdict")), *for_firmware(result.get("firmware"))]
+
+
+def reads_text(stream: ResultJson) -> str:
+    """Return how many reads there are of the rows of an input, and how large these are."""
+    largest = max((count for _, count in stream["reads"]), default=0)
+    reads = len(stream["reads"])
+    return f"{reads:,} reads of up to {largest:,} rows of {stream['row_bytes']:,} bytes"
 
 
 def for_firmware(firmware: ResultJson | None) -> list[Table | Text]:

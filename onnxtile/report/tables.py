@@ -12,7 +12,7 @@ from rich.text import Text
 from onnxtile.model.modules import dotted, module_path
 from onnxtile.report.inspect_tables import for_inspect, for_trace
 from onnxtile.report.layout import live_line
-from onnxtile.report.plan_tables import for_arena_run, for_check, for_firmware, for_plan, open_sizes
+from onnxtile.report.plan_tables import for_arena_run, for_check, for_firmware, for_plan, open_sizes, reads_text
 from onnxtile.report.run_tables import for_run
 from onnxtile.report.table import (
     ResultJson,
@@ -512,6 +512,7 @@ def _fitted(result: ResultJson) -> list[Table | Text]:
         table_of(f"costs; the time is an estimate by the speeds of {result['speeds']}", costs, rows)
     ]
     tables += tables_of("arena, by the place of inputs", _INPUT_PLACES, result.get("inputs") or ())
+    tables += [line(_stream_text(stream)) for stream in result.get("streamed") or ()]
     tables += [line(f"sizes: {text}") for _, text in open_sizes(result)]
     movement = result.get("movement")
     if movement:
@@ -532,6 +533,11 @@ def _fitted(result: ResultJson) -> list[Table | Text]:
         tables.append(table_of("alive there", {"tensor": str}, blocked["tensors"][:_SHOWN]))
         tables += tables_of("what is in the way", {"node": str}, blocked["reasons"][:_SHOWN])
     return tables
+
+
+def _stream_text(stream: ResultJson) -> str:
+    """Return how the rows of an input come, and how many bytes of them the arena has at most."""
+    return f"{stream['input']} comes row by row: {reads_text(stream)}; at most {stream['most_bytes']:,} bytes of them in the arena"
 
 
 _INPUT_PLACES: dict[str, Shown] = {

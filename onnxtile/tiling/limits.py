@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
@@ -410,6 +411,9 @@ class _LimitsFile(_Rules):
     calls_per_second: Speed | None = None
     streams: Size = 1
     c_kernels: str | None = None
+    cc: str = ""
+    runner: str = ""
+    weights: Literal["code", "file"] = "code"
 
     def limits(self) -> Limits:
         """Return the limits; fields that the table of an operator leaves out come from the file."""
@@ -445,10 +449,20 @@ TargetSource: TypeAlias = str | Path | Mapping[str, Any]
 """A target: a file, the name of a ready-made one, or what such a file says as a table."""
 
 
+_FOLDER = "{here}"
+"""Stands for the folder of the file in the commands of a target."""
+
+
 def figures_of(target: TargetSource) -> TargetFigures:
     """Return the figures of a target beside its limits. Raises UsageError."""
     file = _file_of(target)
     content = file.validated(_LimitsFile)
+    if content.runner and not content.cc:
+        raise UsageError(
+            f"{file.place(('runner',))}: the runner runs what cc compiles, which is not given",
+            hint='add cc = "arm-none-eabi-gcc ..."',
+        )
+    here = shlex.quote(str(file.path.parent))
     kernels = None if content.c_kernels is None else file.path.parent / content.c_kernels
     by_type = content.macs_per_second if isinstance(content.macs_per_second, dict) else {}
     speed = (
@@ -459,6 +473,9 @@ def figures_of(target: TargetSource) -> TargetFigures:
         speed,
         content.streams,
         kernels,
+        content.cc.replace(_FOLDER, here),
+        content.runner.replace(_FOLDER, here),
+        content.weights,
         macs_by_type={str(name): rate for name, rate in by_type.items()},
         copied_per_second=content.copied_per_second,
         calls_per_second=content.calls_per_second,
@@ -505,11 +522,11 @@ def descriptions() -> dict[str, str]:
 
 
 def has_limits(target: TargetSource) -> bool:
-    """Return whether the file of a target has limits on one tile, beside figures of its speed. Raises UsageError."""
+    """Return whether the file of a target has limits on one tile, or nothing else either. Raises UsageError."""
     file = _file_of(target)
     content = file.validated(_LimitsFile)
-    has_figures = bool(content.macs_per_second or content.copied_per_second or content.calls_per_second)
-    return not has_figures or content.limits() != Limits()
+    figures = content.model_fields_set - _Rules.model_fields.keys() - {"doc", "operator"}
+    return not figures or content.limits() != Limits()
 
 
 def find(target: TargetSource) -> Limits:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from onnxtile.common_options import (
+    REPLACED_BY_EMIT,
     EmitOptions,
     ModelArgument,
     ReportOptions,
@@ -21,7 +22,7 @@ from onnxtile.declare import values
 from onnxtile.declare.option import WRITING, Choices, Option, names, require_within
 from onnxtile.declare.verb import Content, Rendered, Verb, writer_of
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import about_options
+from onnxtile.system.errors import UsageError, about_options
 from onnxtile.system.registry import late
 from onnxtile.verbs.plan import require_target
 
@@ -130,13 +131,19 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
             "inputs inside the arena, free after their last read, or outside; outputs too",
             "outputs|inside|outside",
             choices=Choices("onnxtile.kernels.from_onnx:PLACINGS"),
+            main=True,
         ),
     ] = "outputs"
+    stream: Annotated[
+        str | Sequence[str],
+        Option("take an input row by row, each row once, into the arena", "INPUT", kind=values.TEXTS),
+    ] = ()
     tolerance: Annotated[
         Literal["exact", "1step"] | None,
         Option(
             "exact: results equal to the last bit; 1step: quantised outputs one step off",
             default="twice the effect of rounding",
+            main=True,
             replaces={"exact": "--tolerance exact"},
         ),
     ] = None
@@ -165,6 +172,11 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
     @property
     def _budget(self) -> FitBudget:
         return FitBudget() if self.budget is None else _read_budget(self.budget)
+
+    @property
+    def streamed(self) -> tuple[str, ...]:
+        """The inputs that come row by row."""
+        return values.read_texts(self.stream)
 
     @property
     def exact(self) -> bool:
@@ -221,7 +233,7 @@ class FitOptions(CurveOptions):
 
     @property
     def fits_one(self) -> bool:
-        """Whether one memory is to be fitted: with --curve alone there is none."""
+        """Whether one memory is to be fitted: without one, the command shows the trade."""
         return self.capacity is not None
 
     @property
@@ -253,6 +265,25 @@ class FitOptions(CurveOptions):
 class FitStepOptions(EmitOptions, FitOptions):
     """The options of the step `fit` of a pipeline."""
 
+    _: KW_ONLY
+    emit: Annotated[
+        tuple[str, ...],
+        Option(
+            "also write the plan, as .json .html .c ..., or the trade, as .curve.html .curve.md ...",
+            "FILE",
+            heading=WRITING,
+            kind=values.TEXTS,
+            endings=Choices("onnxtile.verbs.fit:emit_endings"),
+            main=True,
+            replaces={**REPLACED_BY_EMIT, "curve": "--emit trade.curve.html"},
+        ),
+    ] = ()
+
+    @property
+    def wants_curve(self) -> bool:
+        """Whether one of the files has the trade."""
+        return any(is_curve(file) for file in self.emit)
+
 
 @dataclass(frozen=True)
 class FitCommand(WriteOptions, FitStepOptions):
@@ -261,20 +292,8 @@ class FitCommand(WriteOptions, FitStepOptions):
     Examples:
         onnxtile fit model.onnx --capacity sram=256KiB --dim batch=1
         onnxtile fit model.onnx --capacity smallest --budget 10%
-        onnxtile fit model.onnx --curve curve.html --budget 25%
+        onnxtile fit model.onnx --emit trade.curve.html --budget 25%
     """
-
-    _: KW_ONLY
-    curve: Annotated[
-        tuple[str, ...],
-        Option(
-            "arena against MACs, nodes and copies, as .html .svg .md ...; - for a table",
-            "FILE",
-            heading=WRITING,
-            kind=values.TEXTS,
-            endings=Choices("onnxtile.report.curve_files:ENDINGS"),
-        ),
-    ] = ()
 
 
 def require_memory(options: FitOptions) -> None:
@@ -282,11 +301,20 @@ def require_memory(options: FitOptions) -> None:
     if not options.fits_one:
         raise about_options(
             "no memory to fit: {capacity} is not given",
-            hint="give --capacity 256KiB, --capacity smallest, or --curve curve.html",
+            hint="give --capacity 256KiB or --capacity smallest",
         )
     if options.io != "outputs" and options.memories is not None:
         raise about_options(
             "{io} is for one memory, and {capacity} is given for two", hint="give one {capacity}, or leave {io} out"
+        )
+    if options.streamed and options.memories is not None:
+        raise about_options(
+            "{stream} is for one memory, and {capacity} is given for two",
+            hint="give one {capacity}, or leave {stream} out",
+        )
+    if options.streamed and options.wraps:
+        raise about_options(
+            "{functions} wrap puts what reads the rows of {stream} into functions", hint="leave one of the two out"
         )
     if options.fuses and options.memories is not None:
         raise about_options(
@@ -302,45 +330,63 @@ def require_no_fusing(options: CurveOptions) -> None:
         )
 
 
-def _prepare(options: FitStepOptions, paths: Sequence[Path]) -> Rendered:
+def _prepare(_options: FitStepOptions, paths: Sequence[Path]) -> Rendered:
     """Return what renders the plan, in pictures beside the plan before, each at a scale of its own; and the curve."""
     from onnxtile.report.format import Emission
 
-    emission = Emission.of(paths)
-    drawn = _curve_files(options)
+    plans = [path for path in paths if not is_curve(path.name)]
+    emission = Emission.of(plans)
+    drawn = _curve_files(path for path in paths if is_curve(path.name))
 
     def rendered(content: Content) -> Mapping[Path, bytes]:
-        files = replace(emission, before=content["before"], own_scales=True).content(content["after"]) if paths else {}
+        files = replace(emission, before=content["before"], own_scales=True).content(content["after"]) if plans else {}
         return {**files, **{path: write(content["curve"], path) for path, write in drawn.items()}}
 
     return rendered
 
 
-def _curve_files(options: FitStepOptions) -> dict[Path, ResultWriter]:
-    """Return the files of the curve, each with what writes it. Raises UsageError, also where a package is missing that draws it."""
-    from onnxtile.report.curve_files import require_drawable
-    from onnxtile.system.files import require_writable
+def emit_endings() -> list[str]:
+    """Return the endings of all files that fit writes: those of plans, and those of the trade."""
+    from onnxtile.report.curve_files import ENDINGS
+    from onnxtile.report.format import endings
 
-    paths = [Path(name) for name in getattr(options, "curve", ()) if name != "-"]
-    for path in paths:
-        require_writable(path, source=options.model if isinstance(options.model, Path) else None)
+    return sorted([*endings(), *ENDINGS])
+
+
+def is_curve(file: str) -> bool:
+    """Return whether a file, or its ending in a pipeline, has the trade and not a plan."""
+    from onnxtile.report.curve_files import ENDINGS
+
+    return f".{file}".endswith(ENDINGS)
+
+
+def _curve_files(paths: Iterable[Path]) -> dict[Path, ResultWriter]:
+    """Return the files of the trade, each with what writes it. Raises UsageError where a package is missing that draws it."""
+    from onnxtile.report.curve_files import require_drawable
+
+    writers = {path: writer_of("curve", path) for path in paths}
+    for path in writers:
         require_drawable(path)
-    return {path: writer_of("curve", path) for path in paths}
+    return writers
 
 
 def _writes(options: FitCommand) -> str | None:
-    return "fitted" if not options.curve or options.fits_one else None
+    return "fitted" if options.fits_one else None
 
 
 def _require(options: FitStepOptions) -> None:
     _ = options.limits
     require_target(options, options.figures)
-    if not isinstance(options, FitCommand) or not options.curve or options.fits_one:
+    if not isinstance(options, FitCommand) or options.fits_one:
         require_memory(options)
         return
-    allowed = names(CurveOptions, ReportOptions) | {"curve", "dry_run"}
-    message = "{option} is for one model that fits, and {curve} alone writes none"
-    require_within(options, allowed, message, "add --capacity 256KiB or --capacity smallest")
+    hint = "add --capacity 256KiB or --capacity smallest"
+    allowed = names(CurveOptions, ReportOptions) | {"emit", "dry_run"}
+    message = "{option} is for one model that fits, and without {capacity} only the trade is shown"
+    require_within(options, allowed, message.replace("{capacity}", "--capacity"), hint)
+    plan = next((file for file in options.emit if not is_curve(file)), None)
+    if plan is not None:
+        raise UsageError(f"--emit {plan} is a plan of one model that fits, and no --capacity is given", hint=hint)
     require_no_fusing(options)
 
 

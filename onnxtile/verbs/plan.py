@@ -206,7 +206,6 @@ class PlanOptions(VerifyOptions, InputOptions, OffsetOptions, TargetOptions):
             "file of pins, places, kept tensors and workspaces",
             "layout.toml",
             kind=LAYOUT,
-            main=True,
             replaces={
                 **dict.fromkeys(("pin", "pins"), "--layout layout.toml, and in it [pins] with NAME = 4096"),
                 **dict.fromkeys(("place", "places"), '--layout layout.toml, and in it [places] with NAME = "sram"'),
@@ -299,27 +298,13 @@ class PlanCommand(WriteOptions, PlanStep):
 
 
 def require_target(options: EmitOptions, figures: TargetFigures) -> None:
-    """Raise UsageError for a compiler or a runner without a program in C, or a runner without a compiler; also where emx is missing."""
+    """Raise UsageError for a program in C where emx is missing, or the target names a command that is not there."""
     if options.wants_c:
         from onnxtile.firmware.build import ProgramTarget
         from onnxtile.firmware.kernels import require_emx
-        from onnxtile.firmware.own_kernels import read_own_kernels
 
         require_emx()
-        ProgramTarget(options.target_cc, options.runner).tools()
-        if figures.c_kernels is not None:
-            read_own_kernels(figures.c_kernels)
-    else:
-        about_c = ("target_cc", "runner", *(("weights",) if options.weights != "code" else ()))
-        for name in about_c:
-            if getattr(options, name):
-                message = f"{{{name}}} is about a program in C, and {{emit}} names none"
-                raise about_options(message, hint="add {emit} net.c")
-    if options.runner and not options.target_cc:
-        raise about_options(
-            "{runner} runs what {target_cc} compiles, which is not given",
-            hint='add {target_cc} "arm-none-eabi-gcc ..."',
-        )
+        ProgramTarget.of(figures).tools()
 
 
 def _require(options: PlanStep) -> None:

@@ -125,7 +125,7 @@ def test_fuse_ends_with_1_where_no_pattern_that_was_named_matches(
     done = run("fuse", "m.onnx", *(part for pattern in patterns for part in ("-p", pattern)))
     assert done.code == code
     assert ("no pattern that was named matches" in done.err) == (code == 1)
-    assert (folder / "m.fused.onnx").exists()
+    assert (folder / "m.fused.onnx").exists() == (code == 0)
     listed = ", ".join(f"'{pattern}'" for pattern in patterns)
     (folder / "p.toml").write_text("[[steps]]\ndo = 'fuse'\n" + (f"patterns = [{listed}]\n" if patterns else ""))
     assert run("run", "p.toml", "m.onnx", "--dry-run").code == code
@@ -532,9 +532,33 @@ def test_no_space_is_left(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatc
 def test_debug_shows_where(monkeypatch: pytest.MonkeyPatch) -> None:
     from onnxtile.system.errors import ModelError
 
-    monkeypatch.setattr(sys, "argv", ["onnxtile", "fuse", "absent.onnx", "--debug"])
+    monkeypatch.setattr(sys, "argv", ["onnxtile", "--debug", "fuse", "absent.onnx"])
     with pytest.raises(ModelError):
         cli.main()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            ("fuse", "m.onnx", "--shape", "x=1"),
+            "there is no option --shape (onnxtile fuse --help all shows what there is)",
+        ),
+        (("fuse", "m.onnx", "--patern", "GeLU"), "there is no option --patern (did you mean --pattern?)"),
+        (("plan", "m.onnx", "--dims", "N=1"), "there is no option --dims (did you mean --dim?)"),
+        (("pattern", "new", "--fro", "m.onnx"), "there is no option --fro (did you mean --from?)"),
+        (("--verson",), "there is no option --verson (did you mean --version?)"),
+    ],
+)
+def test_an_unknown_option_is_answered_by_one_that_is_near(run: Run, arguments: tuple[str, ...], line: str) -> None:
+    done = run(*arguments)
+    assert (done.code, done.out, done.err) == (2, "", f"error: {line}\n")
+
+
+def test_an_option_of_before_names_the_new_one_once(run: Run) -> None:
+    done = run("fuse", "m.onnx", "--debug")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "error: there is no --debug any more (write it before the command: onnxtile --debug ...)\n"
 
 
 def test_a_real_process_ends_the_same(folder: Path) -> None:

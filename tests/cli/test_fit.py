@@ -27,7 +27,7 @@ from tests.fitting.networks import inverted_residuals, model
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ((), 2, "no memory to fit: --capacity is not given"),
+        (("--curve", "c.html"), 2, "there is no --curve any more (write --emit trade.curve.html)"),
         (("--capacity", "4KiB", "--capacity", "smallest"), 2, "not of the form NAME=SIZE"),
         (("--smallest",), 2, "there is no --smallest any more (write --capacity smallest)"),
         (("--capacity", "4KiB", "--exact"), 2, "there is no --exact any more (write --tolerance exact)"),
@@ -45,7 +45,7 @@ from tests.fitting.networks import inverted_residuals, model
         (("--capacity", "4KiB", "--budget", "nan%"), 2, "not a share"),
         (("--capacity", "4KiB", "--budget", "0nodes"), 2, "at least 1"),
         (("--capacity", "4KiB", "--budget", "-3nodes"), 2, "at least 1"),
-        (("--capacity", "4KiB", "--budget", "14nodes"), 1, "nothing fits"),
+        (("--capacity", "2KiB", "--budget", "14nodes"), 1, "nothing fits"),
         (("--capacity", "4KiB", "--target", "nowhere.toml"), 2, "nowhere.toml"),
         (("--capacity", "4KiB", "--tolerance", "2step"), 2, "invalid --tolerance '2step'"),
         (("--capacity", "4KiB", "-o", "m.onnx"), 2, "--force"),
@@ -63,7 +63,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     run: Run,
     tmp_path: Path,
 ) -> None:
-    onnx.save(inverted_residuals(9), tmp_path / "m.onnx")
+    onnx.save(inverted_residuals(9, 8), tmp_path / "m.onnx")
     done = run("fit", "m.onnx", *arguments)
     assert done.code == code
     assert said in done.err
@@ -131,8 +131,8 @@ def test_the_plan_is_written_beside_the_model_and_pictures_show_both(run: Run, t
 
 
 def test_a_model_that_does_not_fit_emits_the_smallest_plan(run: Run, tmp_path: Path) -> None:
-    onnx.save(inverted_residuals(9), tmp_path / "m.onnx")
-    done = run("fit", "m.onnx", "--capacity", "2000", "--emit", "p.json")
+    onnx.save(inverted_residuals(9, 8), tmp_path / "m.onnx")
+    done = run("fit", "m.onnx", "--capacity", "500", "--emit", "p.json")
     assert done.code == 1
     smallest = json.loads((tmp_path / "p.json").read_text())["arenas"][0]["size"]
     assert f"{smallest:,} bytes" in done.err
@@ -202,12 +202,12 @@ def fixture_there(tmp_path: Path) -> Path:
 
 @pytest.fixture(name="curve", scope="module")
 def fixture_curve() -> onnxtile.FitCurve:
-    return onnxtile.fit_curve(inverted_residuals(), budget="0%,100nodes")
+    return onnxtile.fit_curve(inverted_residuals(9), budget="0%,100nodes")
 
 
 def test_each_point_takes_fewer_bytes_and_the_first_is_the_model_as_it_is(curve: onnxtile.FitCurve) -> None:
     assert len(curve.points) > 2
-    assert curve.points[0].cost.arena == onnxtile.plan(inverted_residuals()).plan.arena_size
+    assert curve.points[0].cost.arena == onnxtile.plan(inverted_residuals(9)).plan.arena_size
     assert all(after.cost.arena < before.cost.arena for before, after in pairwise(curve.points))
     assert all(point.cost.nodes <= 100 and point.cost.macs == curve.points[0].cost.macs for point in curve.points)
 
@@ -233,22 +233,23 @@ def test_progress_says_which_point_is_looked_for_and_how_far_the_search_may_go()
 
 
 def test_a_curve_has_the_command_that_makes_its_points(tmp_path: Path) -> None:
-    onnx.save(inverted_residuals(), tmp_path / "a b.onnx")
-    found = onnxtile.fit_curve(tmp_path / "a b.onnx", shapes={"x": "1x3x33x20"}, budget="2.5%,100nodes")
+    onnx.save(inverted_residuals(9, 8), tmp_path / "a b.onnx")
+    found = onnxtile.fit_curve(tmp_path / "a b.onnx", shapes={"x": "1x3x9x8"}, budget="2.5%,100nodes")
     words = shlex.split(found.command)
     assert words[:3] == ["onnxtile", "fit", str(tmp_path / "a b.onnx")] and found.model == "a b.onnx"
     assert sorted(zip(words[3::2], words[4::2], strict=True)) == [
         ("--budget", "2.5%,100nodes"),
-        ("--shape", "x=1x3x33x20"),
+        ("--shape", "x=1x3x9x8"),
     ]
     assert (
-        onnxtile.fit_curve(inverted_residuals(), budget="9nodes").command == "onnxtile fit model.onnx --budget 9nodes"
+        onnxtile.fit_curve(inverted_residuals(9, 8), budget="9nodes").command
+        == "onnxtile fit model.onnx --budget 9nodes"
     )
 
 
 def test_a_point_is_what_fit_reaches_within_that_arena(curve: onnxtile.FitCurve) -> None:
     for point in curve.points[1:]:
-        fitted = onnxtile.fit(inverted_residuals(), capacity=point.cost.arena, budget="0%,100nodes", verify=False)
+        fitted = onnxtile.fit(inverted_residuals(9), capacity=point.cost.arena, budget="0%,100nodes", verify=False)
         assert not point.estimated and fitted.after.arena <= point.cost.arena
 
 
@@ -267,21 +268,21 @@ def test_a_model_with_nothing_to_cut_has_one_point() -> None:
 
 
 def test_the_curve_alone_writes_the_file_and_no_model(run: Run, there: Path) -> None:
-    done = run("fit", "m.onnx", "--curve", "c.html", *BUDGETS, "--no-verify")
+    done = run("fit", "m.onnx", "--emit", "c.curve.html", *BUDGETS, "--no-verify")
     assert done.code == 0, done.err
     assert "6,272" in done.out and "planned" in done.out
-    assert sorted(file.name for file in there.iterdir()) == ["c.html", "m.onnx"]
-    content = (there / "c.html").read_bytes()
-    assert run("fit", "m.onnx", "--curve", "c.html", *BUDGETS, "--no-verify", "-q").code == 0
-    assert (there / "c.html").read_bytes() == content
+    assert sorted(file.name for file in there.iterdir()) == ["c.curve.html", "m.onnx"]
+    content = (there / "c.curve.html").read_bytes()
+    assert run("fit", "m.onnx", "--emit", "c.curve.html", *BUDGETS, "--no-verify", "-q").code == 0
+    assert (there / "c.curve.html").read_bytes() == content
 
 
 def test_the_curve_goes_to_every_file_that_is_named(run: Run, there: Path) -> None:
-    done = run("fit", "m.onnx", "--curve", "a.csv", "--curve", "b.svg", "--curve", "-", *BUDGETS, "--no-verify")
+    done = run("fit", "m.onnx", "--emit", "a.curve.csv", "--emit", "b.curve.svg", *BUDGETS, "--no-verify")
     assert done.code == 0, done.err
-    assert sorted(file.name for file in there.iterdir()) == ["a.csv", "b.svg", "m.onnx"]
-    picture = ElementTree.parse(there / "b.svg").getroot()
-    points = list(csv.DictReader((there / "a.csv").read_text().splitlines()))
+    assert sorted(file.name for file in there.iterdir()) == ["a.curve.csv", "b.curve.svg", "m.onnx"]
+    picture = ElementTree.parse(there / "b.curve.svg").getroot()
+    points = list(csv.DictReader((there / "a.curve.csv").read_text().splitlines()))
     marks = [one for one in picture.iter() if one.tag.endswith("circle")]
     # One diagram of nodes, and of what is not 0 everywhere: this budget allows no extra MACs.
     assert {point["macs"] for point in points} == {points[0]["macs"]}
@@ -293,7 +294,7 @@ def test_the_curve_goes_to_every_file_that_is_named(run: Run, there: Path) -> No
 def test_a_picture_that_cannot_be_drawn_is_refused_before_any_work(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "resvg_py", None)
     monkeypatch.setattr(fit_curve, "curve_of", None)
-    for arguments in (("--curve", "c.png"), ("--capacity", "smallest", "--emit", "p.png")):
+    for arguments in (("--emit", "c.curve.png"), ("--capacity", "smallest", "--emit", "p.png")):
         done = run("fit", "m.onnx", *arguments)
         assert (done.code, done.err.count("\n")) == (2, 1)
         assert "needs resvg_py" in done.err and "onnxtile[pictures]" in done.err
@@ -301,12 +302,12 @@ def test_a_picture_that_cannot_be_drawn_is_refused_before_any_work(run: Run, mon
 
 def test_a_page_needs_no_further_package(run: Run, there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "resvg_py", None)
-    assert run("fit", "m.onnx", "--curve", "c.html", *BUDGETS, "--no-verify").code == 0
-    assert "<circle" in (there / "c.html").read_text()
+    assert run("fit", "m.onnx", "--emit", "c.curve.html", *BUDGETS, "--no-verify").code == 0
+    assert "<circle" in (there / "c.curve.html").read_text()
 
 
 def test_the_curve_beside_a_model_that_fits_is_in_the_json(run: Run, there: Path) -> None:
-    done = run("fit", "m.onnx", "--curve", "-", "--capacity", "4KiB", *BUDGETS, "--json", "r.json")
+    done = run("fit", "m.onnx", "--emit", "c.curve.md", "--capacity", "4KiB", *BUDGETS, "--json", "r.json")
     assert done.code == 0, done.err
     assert "arena against its price" in done.out
     assert len(json.loads((there / "r.json").read_text())["curve"]) > 2
@@ -316,13 +317,13 @@ def test_the_curve_beside_a_model_that_fits_is_in_the_json(run: Run, there: Path
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--curve", "c.txt"), "no format of curve has this ending"),
-        (("--curve", "c.html", "-o", "x.onnx"), "--output is for one model that fits"),
-        (("--curve", "c.html", "--emit", "p.html"), "--emit is for one model that fits"),
-        (("--curve", "m.onnx"), "would be written over"),
-        (("--curve", "c.json", "--json", "c.json"), "both name"),
-        (("--curve", "nowhere/c.json"), "nowhere"),
-        (("--curve", "m.fitted.onnx", "--capacity", "smallest"), "m.fitted.onnx"),
+        (("--emit", "c.curve.txt"), "--emit c.curve.txt is a plan of one model that fits"),
+        (("--emit", "c.curve.txt", "--capacity", "smallest"), "no format has this ending"),
+        (("--emit", "c.curve.html", "-o", "x.onnx"), "--output is for one model that fits"),
+        (("--emit", "c.curve.html", "--emit", "p.html"), "--emit p.html is a plan of one model that fits"),
+        (("--emit", "c.curve.html", "--functions", "fuse"), "--functions fuse is for one model that fits"),
+        (("--emit", "c.curve.json", "--json", "c.curve.json"), "both name"),
+        (("--emit", "nowhere/c.curve.json"), "nowhere"),
     ],
 )
 def test_a_bad_curve_is_one_line_and_nothing_is_written(

@@ -63,6 +63,22 @@ def test_the_help_of_an_option_is_one_short_clause(verb: str) -> None:
         assert len(text.split()) <= CLAUSE, (name, text)
 
 
+MOST_OPTIONS = {"plan": 24, "tile": 18, "fit": 16}
+"""Options of a command in all, without --help."""
+MAIN_OPTIONS = 10
+"""Options that the help of these commands shows first."""
+
+
+@pytest.mark.parametrize("verb", MOST_OPTIONS)
+def test_a_command_has_few_options_and_shows_the_ten_that_matter(run: Run, verb: str) -> None:
+    first, every = (
+        [line.split()[0] for line in run(verb, "--help", *more).out.splitlines() if line.startswith("  -")]
+        for more in ([], ["all"])
+    )
+    assert len(first) - 1 == MAIN_OPTIONS and set(first) < set(every)
+    assert len(every) - 1 <= MOST_OPTIONS[verb]
+
+
 @pytest.mark.parametrize("path", [path for path in COMMANDS if path != ("pattern",)], ids=" ".join)
 def test_the_examples_stand_on_lines_of_their_own_and_are_read(run: Run, path: tuple[str, ...]) -> None:
     lines = run(*path, "--help").out.splitlines()

@@ -58,7 +58,9 @@ def fitted(folder: Path) -> None:
 
 PROGRAMS: dict[str, Callable[[Path], object]] = {
     "convolutions": lambda folder: onnxtile.plan(network(), verify=False).write(folder / "net.c"),
-    "weights in a file": lambda folder: onnxtile.plan(network(), verify=False).write(folder / "net.c", weights="file"),
+    "weights in a file": lambda folder: onnxtile.plan(network(), verify=False).write(
+        folder / "net.c", target={"weights": "file"}
+    ),
     "inputs inside": lambda folder: onnxtile.plan(network(), verify=False, io="inside").write(folder / "net.c"),
     "two memories": lambda folder: onnxtile.plan(network(), verify=False, capacity={"net": 8192, "dram": 65536}).write(
         folder / "net.c"

@@ -292,7 +292,7 @@ def test_weights_in_a_file_are_no_text_and_give_the_same_outputs(tmp_path: Path)
     assert len(beside.source.weights_file) == inside.source.weights == beside.source.weights > 0
     assert len(beside.source.code) < len(inside.source.code) and "weights_32[]" not in beside.source.code
     assert inside.files("net").keys() == {".c", ".h"}
-    planned.write(tmp_path / "my-net.c", weights="file")
+    planned.write(tmp_path / "my-net.c", target={"weights": "file"})
     assert (tmp_path / "my-net.weights.bin").read_bytes() == beside.source.weights_file
     header = (tmp_path / "my-net.h").read_text()
     assert "extern const uint8_t *my_net_weights;" in header
@@ -466,14 +466,15 @@ def test_the_command_writes_both_files_and_tells_flash_and_ram(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--target-cc", "gcc"], "about a program in C"),
-        (["--emit", "net.c", "--runner", "qemu"], "which is not given"),
+        (["--target-cc", "gcc"], "no --target-cc any more"),
+        (["--weights", "file"], "no --weights any more"),
+        (["--emit", "net.c", "--target", 'runner = "qemu"'], "which is not given"),
+        (["--emit", "net.c", "--target", 'weights = "both"'], "weights"),
         (["--emit", "net.c", "--emit", "net.h"], "leave one of the two out"),
         (["--emit", "net.c", "--json", "net.h"], "both name"),
-        (["--weights", "file"], "about a program in C"),
-        (["--emit", "net.c", "--target-cc", "no-such-compiler"], "no-such-compiler"),
-        (["--emit", "net.c", "--target-cc", "'gcc"], "is no command"),
-        (["--emit", "net.c", "--target-cc", "gcc --no-such-option", "--runner", "env"], "the C compiler refuses"),
+        (["--emit", "net.c", "--target", 'cc = "no-such-compiler"'], "no-such-compiler"),
+        (["--emit", "net.c", "--target", """cc = "'gcc" """], "is no command"),
+        (["--emit", "net.c", "--target", 'cc = "gcc --no-such-option"\nrunner = "env"'], "the C compiler refuses"),
     ],
 )
 def test_options_that_make_no_sense_are_one_line_and_write_nothing(
@@ -483,7 +484,11 @@ def test_options_that_make_no_sense_are_one_line_and_write_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """The text after --target is that of a file."""
     monkeypatch.chdir(tmp_path)
+    if "--target" in options:
+        (tmp_path / "t.toml").write_text(options[-1])
+        options = [*options[:-1], "t.toml"]
     assert ended(arguments(tmp_path, *options), monkeypatch) == 2
     told = capsys.readouterr().err.strip().splitlines()[-1]
     assert told.startswith("error: ") and message in told
@@ -552,10 +557,11 @@ def test_without_a_compiler_a_program_is_written_and_not_proved(
 @needs_cc
 def test_commands_and_pipelines_keep_weights_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = arguments(tmp_path)
-    (tmp_path / "p.toml").write_text('[[steps]]\ndo = "plan"\nemit = ["c"]\nweights = "file"\n')
+    (tmp_path / "p.toml").write_text('[[steps]]\ndo = "plan"\nemit = ["c"]\ntarget = {weights = "file"}\n')
     assert ended(["onnxtile", "run", str(tmp_path / "p.toml"), command[2]], monkeypatch) == 0
     monkeypatch.chdir(tmp_path)
-    weights = ["--weights", "file"]
+    (tmp_path / "t.toml").write_text('weights = "file"\n')
+    weights = ["--target", "t.toml"]
     assert ended([*command, "--emit", "net.c", *weights], monkeypatch) == 0
     assert ended(["onnxtile", "fit", command[2], "--capacity", "64KiB", "--emit", "fit.c", *weights], monkeypatch) == 0
     files = [
@@ -595,3 +601,24 @@ def test_floats_of_wild_inputs_say_how_to_limit_them() -> None:
     planned = onnxtile.plan(model, verify=False)
     small = Wanted(ranges={"x": (-1e-6, 1e-6)})
     assert build(opened_of(planned), planned.plan, wanted=small).proof.equal
+
+
+@needs_cc
+def test_errors_of_rounding_that_grow_are_proved_on_smaller_inputs() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 17]>
+        g (float[4, 2000] x) => (float[4, 8] y) <float large = {20}, float three = {3}> {
+            sum = MatMul(x, w)
+            angle = Mul(sum, large)
+            wave = Sin(angle)
+            y = Add(wave, three)
+        }"""
+    )
+    weights = np.random.default_rng(0).normal(size=(2000, 8)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    proof = built(model).proof
+    assert proof.equal and proof.results is None and proof.rounding > 3e-4 > proof.outputs[0].max_abs
+    assert "(inputs from -0.125 to 0.125: on larger ones, errors of rounding grew to" in proof.summary
+    planned = onnxtile.plan(model, verify=False)
+    with pytest.raises(Mismatch, match="'y' is off by"):
+        build(opened_of(planned), planned.plan, wanted=Wanted(ranges={"x": (-2, 2)}))

@@ -49,7 +49,6 @@ OPTIONS = {
     ("--emit", "model.onnx/net.c"): "Not a directory",
     ("--emit", "taken.c"): "taken.h is a folder",
     ("--emit", "net.c", "--emit", "net.weights.bin"): "named as a file of its own too",
-    ("--emit", "net.c", "--weights", "both"): "choose code, file",
 }
 
 
@@ -99,5 +98,5 @@ def test_too_many_weights_for_a_text_are_told_to_go_to_a_file(
     text = "g (float[4] x) => (float[4] y) <float[4] w = {1, 2, 3, 4}> { y = Mul(x, w) }"
     onnx.save(onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 18]> ' + text), "model.onnx")
     line = refused(["--emit", "net.c"], monkeypatch, capsys)
-    assert "16 bytes of weights" in line and "--weights file" in line
+    assert "16 bytes of weights" in line and 'weights = "file"' in line
     assert files_of(tmp_path) == {"model.onnx"}

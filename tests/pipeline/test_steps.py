@@ -21,7 +21,6 @@ from onnxtile.system.registry import data_folder
 
 STEPS = verbs()
 NO_STEP = {
-    "fit": {"curve"},  # for people: the trade beside the result
     "fuse": {"explain"},  # explains, and makes no model
     "inspect": {"trace", "inputs", "runs"},  # a run for its own sake
     "plan": {"check"},  # checks a plan, and makes none

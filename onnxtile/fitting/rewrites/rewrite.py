@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 
 import onnx_ir as ir
 
 from onnxtile.fitting.editing import ModelEdit, copy_of, known_shapes, leave_out_unread, write_known_sizes
 from onnxtile.fitting.regions import Regions
+from onnxtile.fitting.rewrites.keys_by_rows import read_by_rows
 from onnxtile.fitting.rewrites.means import mean_before_sum, pool_before_convolution, run_again, second_passes
 from onnxtile.fitting.rewrites.order import delay_nodes, hasten_nodes, order_as_planned
 from onnxtile.fitting.rewrites.separate_axes import separate_axes
 from onnxtile.fitting.rewrites.sink_concats import run_items_apart, sink_concats
+from onnxtile.fitting.rewrites.skips import long_skips, make_again
 from onnxtile.fitting.rewrites.split_heads import split_heads
 from onnxtile.fitting.rewrites.split_packed_products import split_packed_products
-from onnxtile.fitting.rewrites.split_tokens import split_tokens
+from onnxtile.fitting.rewrites.split_tokens import is_recurrent, split_tokens
+from onnxtile.fitting.rewrites.stream_rows import stream_rows
 from onnxtile.fitting.rewrites.sum_means import sum_means, sum_quantised_means
 from onnxtile.fitting.rewrites.sum_norms import sum_norms
+from onnxtile.model import keys
 from onnxtile.model.constants import Constants, prune
 from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.save import raise_ir_version
@@ -87,6 +92,18 @@ def unblock(original: ir.Model, shapes: Shapes, *, exact: bool, more_macs: bool 
     return UnblockedModel(model, known_shapes(model, edit.shapes), tuple(rewrites)) if rewrites else None
 
 
+def rows_streamed(original: ir.Model, shapes: Shapes, axes: Mapping[str, int | None]) -> UnblockedModel:
+    """Return a copy of a model whose inputs of `axes` come row by row along these axes (None: an input has no rows).
+
+    Raises UsageError for an input that is not there, Infeasible for one without rows.
+    """
+    edit = _edit_of_copy(original, shapes)
+    for name, axis in axes.items():
+        stream_rows(edit, name, axis)
+    notes: list[ModelRewrite] = [ModelRewrite("stream", "it comes row by row", (name,)) for name in axes]
+    return UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes))
+
+
 def sizes_written(original: ir.Model, shapes: Shapes) -> UnblockedModel | None:
     """Return a copy of a model in which sizes of tensors are constants; None where no node computes one."""
     edit = _edit_of_copy(original, shapes)
@@ -136,7 +153,13 @@ def passed_twice(
     copies = dict(zip(original.graph, edit.model.graph, strict=True))
     kernels = [(copies[second.source.node], second.macs) for second in regions.network.kernels]
     wide = {node for (node, _), whole in zip(kernels, regions.whole, strict=True) if whole.peak > capacity}
-    passes = list(second_passes(edit, wide))
+    # Rows that come from outside come once.
+    streamed = {value for value in edit.model.graph.inputs if keys.STREAM in value.metadata_props}
+    passes = [
+        second
+        for second in second_passes(edit, wide)
+        if streamed.isdisjoint(value for node in second.nodes for value in node.inputs)
+    ]
     macs = dict(kernels)
     if sum(macs.get(node, 0) for second in passes for node in second.nodes) > most_macs:
         return None
@@ -147,14 +170,35 @@ def passed_twice(
     return UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes)) if passes else None
 
 
+def skips_made_again(
+    original: ir.Model, shapes: Shapes, regions: Regions, most_macs: float
+) -> Iterator[UnblockedModel]:
+    """Yield copies of a model in which wide tensors that wait long for their last readers are made again: the best one, then all.
+
+    At most `most_macs` multiply-accumulates are done again. Nothing where no tensor is made so from narrower ones.
+    """
+    tried = 0
+    for count in () if is_quantised(original) else (1, len(original.graph)):
+        edit = _edit_of_copy(original, shapes)
+        skips = long_skips(edit, regions, dict(zip(original.graph, edit.model.graph, strict=True)))
+        total = accumulate(skip.macs for skip in skips)
+        chosen = [skip for skip, macs in zip(skips, total, strict=True) if macs <= most_macs][:count]
+        if len(chosen) == tried:
+            return
+        tried = len(chosen)
+        notes: list[ModelRewrite] = []
+        _note(notes, "rewrite", "it is made again for its last readers", make_again(edit, chosen))
+        yield UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes))
+
+
 _PIECES = (2, 3, 4, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64)
 """The numbers of pieces of tokens that are tried."""
 
 
 def token_cuts(original: ir.Model, shapes: Shapes) -> Iterator[tuple[int, UnblockedModel]]:
-    """Yield copies of a model whose attention runs head by head on more and more pieces of its tokens; none without attention.
+    """Yield copies of a model whose attention, head by head, or recurrent layers run on more and more pieces of the tokens.
 
-    Each copy comes with the number of pieces. The products of pieces may differ from those of the whole in the last bits.
+    Each copy comes with the number of pieces; there is none of a model without both. Products of pieces may differ in the last bits.
     """
     edit = _edit_of_copy(original, shapes)
     apart = edit.model
@@ -164,8 +208,9 @@ def token_cuts(original: ir.Model, shapes: Shapes) -> Iterator[tuple[int, Unbloc
     edit.drop_unread()
     edit = ModelEdit(apart, known_shapes(apart, edit.shapes))
     heads = split_heads(edit)
-    if not heads:
+    if not heads and not any(map(is_recurrent, apart.graph)):
         return
+    read_by_rows(edit)
     edit.drop_unread()
     known = known_shapes(apart, edit.shapes)
     for count in _PIECES:

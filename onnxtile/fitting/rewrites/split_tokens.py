@@ -1,12 +1,13 @@
 """Tokens in pieces: every operator that treats each token alone runs on one piece of them after the other.
 
 A tensor between two operators is as many tensors as there are pieces, and each of them lives only until its last reader. Keys and values,
-which each token reads whole, are joined.
+which each token reads whole, are joined. A recurrent layer begins each piece with the state that the piece before left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 import numpy as np
 import onnx_ir as ir
@@ -14,6 +15,7 @@ import onnx_ir as ir
 from onnxtile.fitting.editing import ModelEdit
 from onnxtile.fitting.strips import shares
 from onnxtile.model.topology import dependencies, has_body
+from onnxtile.operators.node_view import STANDARD
 from onnxtile.operators.reads import AxisLink, AxisLinks
 from onnxtile.system.dataclass import dataclass
 
@@ -39,6 +41,21 @@ def split_tokens(edit: ModelEdit, count: int) -> list[ir.Node]:
     return list(cuts)
 
 
+# Recurrent layers: the steps are tokens, and each piece of them begins with the state after the piece before.
+
+_STATES = {"GRU": 1, "LSTM": 2, "RNN": 1}
+"""The number of states of each recurrent operator: its last results, and its operands from `_FIRST_STATE` on."""
+_LENGTHS, _FIRST_STATE = 4, 5
+
+
+def is_recurrent(node: ir.Node) -> bool:
+    """Return whether a node runs all steps of its operand forward and gives a result for each."""
+    if node.op_type not in _STATES or node.domain not in STANDARD or not node.outputs[0].name:
+        return False
+    plain = node.attributes.get_string("direction", "forward") == "forward" and not node.attributes.get_int("layout", 0)
+    return plain and (len(node.inputs) <= _LENGTHS or node.inputs[_LENGTHS] is None)
+
+
 _PASSES = 4
 """Passes over the graph in both directions, at most, until the axes of tokens are known."""
 
@@ -46,7 +63,8 @@ _PASSES = 4
 class _TokenAxes:
     """Finds the nodes whose results have tokens that are computed alone.
 
-    The rows of a product with constant weights are tokens. From there the axes are followed to readers and makers.
+    The rows of a product with constant weights, and the steps of a recurrent layer, are tokens. From there the axes are followed to
+    readers and makers.
     """
 
     def __init__(self, edit: ModelEdit, count: int) -> None:
@@ -55,14 +73,20 @@ class _TokenAxes:
         self.nodes = [
             node
             for node in edit.model.graph
-            if len(node.outputs) == 1 and not has_body(node) and node.outputs[0] not in edit.constants
+            if (len(node.outputs) == 1 or is_recurrent(node))
+            and not has_body(node)
+            and node.outputs[0] not in edit.constants
         ]
 
     def found(self) -> dict[ir.Node, TokenCut]:
         """Return how each node is cut."""
+        self.axes.update((node.outputs[0], 0) for node in self.nodes if is_recurrent(node))
         for node in self.nodes:
             if node.op_type in {"MatMul", "Gemm"} and node.inputs[1] in self.edit.constants:
-                self.axes.setdefault(node.outputs[0], max(len(self._sizes(node)) - 2, 0))
+                axis = max(len(self._sizes(node)) - 2, 0)
+                # A single token, such as that of a class, says nothing of the tokens before it.
+                if self._sizes(node)[axis] > 1:
+                    self.axes.setdefault(node.outputs[0], axis)
         for _ in range(_PASSES):
             known = len(self.axes)
             for node in reversed(self.nodes):
@@ -108,6 +132,8 @@ class _TokenAxes:
 
     def _links(self, node: ir.Node, axis: int) -> AxisLinks | None:
         """Return the links along an axis; None where an element of the result reads several of an operand that is not read whole."""
+        if is_recurrent(node):
+            return None if axis else (AxisLink(0), *(None for _ in node.inputs[1:]))
         links = self.edit.links(node, axis)
         return links if links and all(link is None or link == AxisLink(link.axis) for link in links) else None
 
@@ -121,7 +147,7 @@ def _whole_reads(cuts: dict[ir.Node, TokenCut], node: ir.Node) -> list[ir.Value]
         if value is None or maker is None or maker not in cuts:
             continue
         link = None if cut is None or cut.links is None else cut.links[index]
-        if link != AxisLink(cuts[maker].axis):
+        if link != AxisLink(cuts[maker].axis) or value is not maker.outputs[0]:
             whole.append(value)
     return whole
 
@@ -129,7 +155,7 @@ def _whole_reads(cuts: dict[ir.Node, TokenCut], node: ir.Node) -> list[ir.Value]
 def _breaks(edit: ModelEdit, cuts: dict[ir.Node, TokenCut]) -> set[ir.Node]:
     """Return the nodes before which all pieces of the nodes before them are done.
 
-    These are the nodes after the last reader of a tensor that is read whole, and those where the fewest bytes live in between.
+    These are the nodes soon after the last reader of a tensor that is read whole, and those where the fewest bytes live in between.
     """
     nodes = list(edit.model.graph)
     last: dict[ir.Value, int] = {}
@@ -137,29 +163,37 @@ def _breaks(edit: ModelEdit, cuts: dict[ir.Node, TokenCut]) -> set[ir.Node]:
     for index, node in enumerate(nodes):
         last.update(dict.fromkeys(dependencies(node), index))
         last_whole.update(dict.fromkeys(_whole_reads(cuts, node), index))
-    breaks: set[ir.Node] = set()
-    live, stretch = 0, list[tuple[int, int]]()
+    live: list[int] = []
+    free: list[bool] = []
     held: set[ir.Value] = set()
     for index, node in enumerate(nodes):
-        was_held = bool(held)
         held = {value for value in (*held, *node.outputs) if last_whole.get(value, -1) > index}
-        live += sum(edit.bytes(value) for value in node.outputs)
-        live -= sum(edit.bytes(value) for value in dict.fromkeys(dependencies(node)) if last[value] == index)
-        following = nodes[index + 1] if index + 1 < len(nodes) else None
-        if held or following is None:
-            breaks.update(_least(nodes, stretch))
-            stretch = []
-        elif was_held:
-            breaks.add(following)
-        else:
-            stretch.append((live, index))
-    return breaks
+        free.append(not held)
+        dying = (value for value in dict.fromkeys(dependencies(node)) if last[value] == index)
+        live.append((live or [0])[-1] + sum(map(edit.bytes, node.outputs)) - sum(map(edit.bytes, dying)))
+    stretches = (list(places) for is_free, places in groupby(range(len(nodes) - 1), free.__getitem__) if is_free)
+    breaks: set[int] = set()
+    for stretch in stretches:
+        breaks |= _least(live, stretch if not stretch[0] else stretch[1:])
+        breaks |= {_soon(live, stretch)} if stretch[0] else set()
+    return {nodes[index + 1] for index in breaks}
 
 
-def _least(nodes: Sequence[ir.Node], stretch: list[tuple[int, int]]) -> set[ir.Node]:
-    """Return the nodes after the places of a stretch where the fewest bytes live."""
-    least = min((size for size, _ in stretch), default=0)
-    return {nodes[index + 1] for size, index in stretch if size == least}
+def _soon(live: Sequence[int], stretch: Sequence[int]) -> int:
+    """Return the first place of a stretch with fewer bytes than at its start, unless a place before has more; else the start.
+
+    Tensors that are read whole before the stretch live until then.
+    """
+    start = stretch[0]
+    change = next((index for index in stretch if live[index] != live[start]), start)
+    return change if live[change] < live[start] else start
+
+
+def _least(live: Sequence[int], stretch: Sequence[int]) -> set[int]:
+    """Return the places of a stretch where the fewest bytes live; of neighbouring places the last."""
+    least = min((live[index] for index in stretch), default=0)
+    places = {index for index in stretch if live[index] == least}
+    return {index for index in places if index + 1 not in places}
 
 
 class _PieceWriter:
@@ -171,13 +205,15 @@ class _PieceWriter:
         self.joined: dict[ir.Value, ir.Value] = {}
         self.parts: dict[tuple[ir.Value, int, int, int], ir.Value] = {}
         self.segment: list[ir.Node] = []
+        self.states: dict[ir.Node, list[ir.Value]] = {}
 
     def write(self) -> None:
         graph = self.edit.model.graph
         nodes = list(graph)
         for node in nodes:
-            if node in self.breaks or any(value.producer() in self.segment for value in _whole_reads(self.cuts, node)):
+            if node in self.breaks:
                 self._flush(node)
+            self._flush_makers(_whole_reads(self.cuts, node), node)
             if node in self.cuts:
                 self.segment.append(node)
             else:
@@ -197,6 +233,21 @@ class _PieceWriter:
         for index, value in enumerate(node.inputs):
             if value in self.pieces:
                 node.replace_input_with(index, self._whole(value, node))
+
+    def _flush_makers(self, values: Sequence[ir.Value], before: ir.Node) -> None:
+        """Write all pieces of values, and what these are made of; other nodes of the segment wait, as queries do for the keys."""
+        wanted = set(values)
+        makers: list[ir.Node] = []
+        for node in reversed(self.segment):
+            if not wanted.isdisjoint(node.outputs):
+                makers.append(node)
+                wanted.update(dependencies(node))
+        if makers:
+            taken = set(makers)
+            waiting = [node for node in self.segment if node not in taken]
+            self.segment = makers[::-1]
+            self._flush(before)
+            self.segment = waiting
 
     def _flush(self, before: ir.Node | None) -> None:
         for piece in range(self.count):
@@ -239,8 +290,33 @@ class _PieceWriter:
         sizes = self.edit.sizes(output) or ()
         numbers = self._numbers([*sizes[: cut.axis], stop - start, *sizes[cut.axis + 1 :]]) if is_reshaped else None
         result = self.edit.resized(output, cut.axis, stop - start, f"piece{piece}")
-        self.edit.again(before, node, inputs, [result], numbers)
+        if is_recurrent(node):
+            states = self._states(node, inputs, piece)
+            self.edit.again(before, node, inputs, [result, *states])
+        else:
+            self.edit.again(before, node, inputs, [result], numbers)
         return result
+
+    def _states(self, node: ir.Node, inputs: list[ir.Value | None], piece: int) -> list[ir.Value]:
+        """Let a piece of a recurrent layer begin with the states after the piece before; return those after it.
+
+        Readers of the states of the layer take those after the last piece; one that nothing reads has no name.
+        """
+        count, is_last = _STATES[node.op_type], piece == self.count - 1
+        if piece:
+            inputs += [None] * (_FIRST_STATE + count - len(inputs))
+            inputs[_FIRST_STATE : _FIRST_STATE + count] = self.states[node]
+        batch, hidden = (self.edit.sizes(node.outputs[0]) or ())[2:]
+        results = [*node.outputs[1:], *(ir.Value(name="") for _ in range(count + 1 - len(node.outputs)))]
+        states = []
+        for number, whole in enumerate(results):
+            is_read = bool(whole.uses()) or whole.is_graph_output() or not is_last
+            name, dtype = f"{node.outputs[0].name}/state{number}", self.edit.dtype(node.outputs[0])
+            states.append(self.edit.value(name, (1, batch, hidden), dtype) if is_read else ir.Value(name=""))
+            if is_last and is_read:
+                self.edit.replace(whole, states[-1])
+        self.states[node] = states
+        return states
 
     def _operand(
         self, value: ir.Value, link: AxisLink | None, start: int, stop: int, piece: int, before: ir.Node | None

@@ -602,6 +602,8 @@ def _require_plain(model: ir.Model, settings: PlanSettings) -> None:
             f"copies between memories have one order, not {settings.order!r}",
             hint="choose --order auto, model or min-peak",
         )
+    if any(keys.STREAM in value.metadata_props for value in model.graph.inputs):
+        raise UsageError("an input that comes row by row is planned for one memory", hint="leave --movement out")
     if any(keys.COPY in function.metadata_props for function in model.functions.values()):
         raise UsageError(
             "the model has copies between memories from an earlier plan", hint="plan the model that it was made from"

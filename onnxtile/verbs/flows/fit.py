@@ -16,13 +16,23 @@ from onnxtile.declare.verb import Outcome
 from onnxtile.fitting.editing import copy_of
 from onnxtile.fitting.floor import floor_of
 from onnxtile.fitting.read_network import separate
-from onnxtile.fitting.result import InputPlace, ModelCost, obstacle_at, obstacle_of, steps_before, steps_of
+from onnxtile.fitting.result import (
+    InputPlace,
+    ModelCost,
+    obstacle_at,
+    obstacle_of,
+    steps_before,
+    steps_of,
+    streamed_of,
+)
 from onnxtile.fitting.rewrites.rewrite import (
     ModelRewrite,
     batch_apart,
     in_order_of_plan,
     passed_twice,
+    rows_streamed,
     sizes_written,
+    skips_made_again,
     unblock,
 )
 from onnxtile.fitting.search import FitTarget, is_too_large, search
@@ -41,7 +51,7 @@ from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import Infeasible, Mismatch, ModelError
 from onnxtile.system.progress import within
-from onnxtile.verbs.fit import CurveOptions, FitCommand, FitOptions, FitStepOptions, require_memory, require_no_fusing
+from onnxtile.verbs.fit import CurveOptions, FitOptions, FitStepOptions, require_memory, require_no_fusing
 from onnxtile.verbs.flows.fit_drafts import (
     FitAttempts,
     FitSubject,
@@ -96,11 +106,12 @@ def run(options: FitStepOptions) -> Outcome:
     """Do what the command and the step `fit` ask for."""
     subject = read_subject(options)
     curve = None
-    if isinstance(options, FitCommand) and options.curve:
+    if options.wants_curve or not options.fits_one:
         curve = curve_of(subject)
-        if not options.fits_one:
-            note = "" if subject.leading is None else f"sizes: {subject.leading}"
-            return Outcome(curve, "curve", emitted={"curve": curve.to_dict()}, note=note)
+    if curve is not None and not options.fits_one:
+        sizes = [] if subject.leading is None else [f"sizes: {subject.leading}"]
+        note = "; ".join([*sizes, "no --capacity is given, so this is the trade, and no model is written"])
+        return Outcome(curve, "curve", emitted={"curve": curve.to_dict()}, note=note)
     result = replace(attempt(options, subject), curve=curve)
     if options.wants_c and result.fits:
         planned = result.planned
@@ -131,7 +142,17 @@ def read_subject(options: CurveOptions) -> FitSubject:
     options.progress("inferring shapes")
     shapes = resolve(model, run=True)
     _require_sizes(model, shapes)
-    return replace(_planned_subject(options, settings, original, model, shapes), leading=leading)
+    subject = _planned_subject(options, settings, original, model, shapes)
+    return replace(_with_streams(subject), leading=leading)
+
+
+def _with_streams(subject: FitSubject) -> FitSubject:
+    """Return the model whose inputs come row by row that the options name. Raises UsageError, Infeasible for one without rows."""
+    if not subject.options.streamed:
+        return subject
+    axes = {about.name: about.axis for about in subject.regions.network.tensors}
+    streamed = rows_streamed(subject.model, subject.shapes, {name: axes.get(name) for name in subject.options.streamed})
+    return subject.rewritten(streamed, exact=subject.options.exact)
 
 
 def _planned_subject(
@@ -202,7 +223,10 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
         speeds=options.speeds.name,
         open_sizes=None if subject.leading is None else OpenSizes(subject.leading.options, subject.leading.sizes),
         source=file_of(options.model),
-        plan_inputs=tuple if options.memories is not None else partial(places_of_inputs, subject, best),
+        plan_inputs=tuple
+        if options.memories is not None or options.streamed
+        else partial(places_of_inputs, subject, best),
+        streamed=streamed_of(best.plan),
     )
 
 
@@ -269,8 +293,9 @@ def cut(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSchedule | None,
     if is_too_large(subject.kernels):
         return None, True
     subject = _in_order(subject)
-    exact = subject.options.exact
-    items = None if exact else batch_apart(subject.model, subject.shapes)
+    # Items of a batch, and tokens, would need parts of rows that come from outside.
+    keeps = subject.options.exact or bool(subject.options.streamed)
+    items = None if keeps else batch_apart(subject.model, subject.shapes)
     if items is not None:
         apart = subject.rewritten(items, exact=False)
         if apart.whole.peak < subject.whole.peak:
@@ -278,7 +303,7 @@ def cut(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSchedule | None,
             too_many = wanted.nodes is not None and apart.whole.nodes > wanted.nodes
             if (too_large or _is_within(apart.whole.peak, wanted)) and not too_many:
                 return written(apart, apart.whole), too_large
-    tokens = None if exact else tokens_cut(subject, wanted)
+    tokens = None if keeps else tokens_cut(subject, wanted)
     if tokens is None:
         return _cut_into_regions(subject, wanted)
     of_tokens = None
@@ -323,6 +348,9 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
     if wanted.capacity is not None and floor.bytes > wanted.capacity:
         return replace(subject.as_it_is(), obstacle=obstacle_at(floor, lowest.regions)), False
     for form in (form for floor, form in floors if wanted.capacity is None or floor.bytes <= wanted.capacity):
+        again = prices.macs * (form.regions.network.macs - subject.before.macs) / max(subject.before.macs, 1)
+        if best is not None and best.fits(wanted.capacity) and again >= best.price(prices):
+            continue
         found = FitAttempts(form, replace(wanted, extra_macs=max(form.extra_left, 0.0), prices=form.prices)).result()
         is_cut_short |= form.regions.is_cut_short
         if found is not None and (
@@ -339,7 +367,7 @@ _SHARES = (1.0, 0.5, 0.25)
 
 
 def _forms(edited: FitSubject, wanted: FitTarget) -> list[FitSubject]:
-    """Return the model as it is, and with operands of reductions made twice: the wide ones, then narrower ones too."""
+    """Return the model as it is, and with tensors made twice: operands of reductions, wide ones, then narrower ones too; and long skips."""
     most = edited.extra_left * edited.regions.network.macs
     forms = [edited]
     size = edited.whole.peak if wanted.capacity is None else wanted.capacity
@@ -348,7 +376,8 @@ def _forms(edited: FitSubject, wanted: FitTarget) -> list[FitSubject]:
         form = None if twice is None else edited.rewritten(twice, exact=False)
         if form is not None and all(form.rewrites != other.rewrites for other in forms):
             forms.append(form)
-    return forms
+    skips = () if edited.options.exact else skips_made_again(edited.model, edited.shapes, edited.regions, most)
+    return [*forms, *(edited.rewritten(skip, exact=False) for skip in skips)]
 
 
 def unblocked_subject(subject: FitSubject) -> FitSubject:
@@ -499,5 +528,8 @@ def _points(subject: FitSubject) -> Iterator[CurvePoint]:
                 schedule.peak, schedule.peak, schedule.macs, schedule.nodes, schedule.copied, subject.estimate(schedule)
             )
             yield CurvePoint(estimate, True)
-        else:
-            yield CurvePoint(written(subject, schedule).cost, False)
+            continue
+        cost = written(subject, schedule).cost
+        # The written model may have more nodes than the search counts.
+        if options.max_nodes is None or cost.nodes <= options.max_nodes:
+            yield CurvePoint(cost, False)

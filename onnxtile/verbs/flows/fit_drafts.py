@@ -116,7 +116,7 @@ class FitSubject:
 
     def as_it_is(self) -> WrittenSchedule:
         """Return the model without a region that is cut; with limits its products are tiled."""
-        if self.options.limits is not None or self.fuses:
+        if self.options.limits is not None or self.fuses or self.options.streamed:
             return written(self, self.whole)
         opened = OpenedModel(self.planned.opened, self.planned.plan.kernels)
         return WrittenSchedule(self, self.whole, self.model, self.before.nodes, opened, plan_known=self.planned)

@@ -144,8 +144,8 @@ def run(options: FuseOptions) -> Outcome:
     # Patterns that are named must match; those of the library need not.
     if not options.patterns or result.lowered or any(pattern.matches for pattern in result.patterns):
         return Outcome(result, "fuse", result.model)
-    note = "error: no pattern that was named matches (--explain NAME says why)"
-    return Outcome(result, "fuse", result.model, reason="no match", note=note)
+    note = "error: no pattern that was named matches, so nothing is written (--explain NAME says why)"
+    return Outcome(result, "fuse", reason="no match", note=note)
 
 
 # Undo what fuse did.

@@ -231,10 +231,6 @@ def program_in_c(opened: Unfolded, plan: PlanResult, options: FitStepOptions | P
     Raises UsageError, Mismatch.
     """
     from onnxtile.firmware.build import ProgramTarget, build
-    from onnxtile.firmware.own_kernels import read_own_kernels
 
-    table = options.figures.c_kernels
-    kernels = None if table is None else read_own_kernels(table)
-    target = ProgramTarget(options.target_cc, options.runner, kernels)
-    how = {"verify": options.verify, "weights": options.weights, "progress": options.progress, **how}
-    return build(opened, plan, target=target, **how)
+    how = {"verify": options.verify, "weights": options.figures.weights, "progress": options.progress, **how}
+    return build(opened, plan, target=ProgramTarget.of(options.figures), **how)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec
 
 import onnx_ir as ir
 
+from onnxtile.declare.target import TargetFigures
 from onnxtile.declare.values import path_of
 from onnxtile.declare.verb import JsonFields, VerbResult, write_result
 from onnxtile.model import save as files
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from onnxtile.arena.state_run import StateVerdict
     from onnxtile.declare.plan_document import ArenaFormula
     from onnxtile.firmware.build import Firmware
-    from onnxtile.fitting.result import FitStep, InputPlace, ModelCost, Obstacle
+    from onnxtile.fitting.result import FitStep, InputPlace, ModelCost, Obstacle, StreamedInput
     from onnxtile.fusion.fuse import PatternResult
     from onnxtile.fusion.lower.driver import LoweredSite
     from onnxtile.fusion.site_check import SiteVerdict
@@ -479,11 +480,11 @@ class PlannedModel(ModelResult):
         state = proved if self.not_run is None else f"checked, not run: {self.not_run}"
         return f"{self.plan.summary}, {state}"
 
-    def write(self, path: str | Path, *, weights: str = "code", c_kernels: str | Path | None = None) -> None:
+    def write(self, path: str | Path, *, target: str | Path | Mapping[str, Any] | None = None) -> None:
         """Write the plan to `path` in the format that the ending selects: .json, .html, .c, .h, .csv, .svg ... Raises UsageError.
 
-        A .c has its header beside it, and is proved as `plan` proves one, where the plan was verified. With `weights` "file" it has a
-        .weights.bin, too. `c_kernels` is the file of a table of your own functions for kernels.
+        A .c has its header beside it, and is proved as `plan` proves one, where the plan was verified. `target` is the hardware, as `plan`
+        takes it: with `weights = "file"` in it there is a .weights.bin, too.
         """
         from onnxtile.report.format import RenderOptions, format_of
 
@@ -494,18 +495,18 @@ class PlannedModel(ModelResult):
             return
         for file in (whole, *form.paths_beside(whole)):
             require_writable(file)
-        with staged(form.contents(self._document(weights, c_kernels), whole, RenderOptions(form.title(whole)))):
+        with staged(form.contents(self._document(target), whole, RenderOptions(form.title(whole)))):
             pass
 
     @property
     def document(self) -> PlanExport:
         """The JSON of the plan, from which every format can be written."""
-        return self._document("code")
+        return self._document(None)
 
-    def _document(self, weights: str, c_kernels: str | Path | None = None) -> PlanExport:
+    def _document(self, target: str | Path | Mapping[str, Any] | None) -> PlanExport:
         from onnxtile.report.format import PlanExport
 
-        program = cache(lambda: self.firmware or self._built(weights, c_kernels))
+        program = cache(lambda: self.firmware or self._built(target))
         return PlanExport(
             self.plan.to_dict(),
             self.constant_block,
@@ -514,16 +515,22 @@ class PlannedModel(ModelResult):
             modules_of(self.model),
         )
 
-    def _built(self, weights: str, c_kernels: str | Path | None) -> Firmware:
+    def _built(self, target: str | Path | Mapping[str, Any] | None) -> Firmware:
         """Return the program in C. Raises UsageError for a node for which none can be written, Mismatch."""
         from onnxtile.firmware.build import ProgramTarget, build
-        from onnxtile.firmware.own_kernels import read_own_kernels
         from onnxtile.shapes.opened_calls import unfold
         from onnxtile.shapes.resolve import resolve
+        from onnxtile.tiling.limits import figures_of
 
-        own = None if c_kernels is None else read_own_kernels(Path(c_kernels))
+        figures = TargetFigures() if target is None else figures_of(target)
         opened = unfold(self.model, resolve(self.model, run=True), Constants(self.model))
-        return build(opened, self.plan, verify=self.verdict is not None, weights=weights, target=ProgramTarget(own=own))
+        return build(
+            opened,
+            self.plan,
+            verify=self.verdict is not None,
+            weights=figures.weights,
+            target=ProgramTarget.of(figures),
+        )
 
     def certificate(self) -> dict[str, Any]:
         """Return the certificate of the plan, which `check/check_account.py` and `check_bound.py` accept. Raises ModelError."""
@@ -615,6 +622,8 @@ class FittedModel(RewrittenModel):
     curve: FitCurve | None = None
     speeds: str = ""
     """The target by whose speeds the times are estimated."""
+    streamed: tuple[StreamedInput, ...] = ()
+    """The inputs that come row by row."""
     plan_inputs: Callable[[], tuple[InputPlace, ...]] = field(default=tuple, compare=False)
     """Plans the arena with inputs in the other place, too: that takes as long as the plan."""
     open_sizes: OpenSizes | None = None
@@ -676,6 +685,7 @@ class FittedModel(RewrittenModel):
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
             "inputs": [place.to_dict() for place in self.inputs],
+            "streamed": [stream.to_dict() for stream in self.streamed],
             **self._movement,
             "steps": [step.to_dict() for step in self.steps],
             "tiled": self.tiled and self.tiled.to_dict(),
