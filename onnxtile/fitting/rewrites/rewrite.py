@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 
 import onnx_ir as ir
 
@@ -13,6 +14,7 @@ from onnxtile.fitting.rewrites.means import mean_before_sum, pool_before_convolu
 from onnxtile.fitting.rewrites.order import delay_nodes, hasten_nodes, order_as_planned
 from onnxtile.fitting.rewrites.separate_axes import separate_axes
 from onnxtile.fitting.rewrites.sink_concats import run_items_apart, sink_concats
+from onnxtile.fitting.rewrites.skips import long_skips, make_again
 from onnxtile.fitting.rewrites.split_heads import split_heads
 from onnxtile.fitting.rewrites.split_packed_products import split_packed_products
 from onnxtile.fitting.rewrites.split_tokens import is_recurrent, split_tokens
@@ -166,6 +168,27 @@ def passed_twice(
     notes: list[ModelRewrite] = []
     _note(notes, "rewrite", "its operand is made twice", [second.reduction for second in passes])
     return UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes)) if passes else None
+
+
+def skips_made_again(
+    original: ir.Model, shapes: Shapes, regions: Regions, most_macs: float
+) -> Iterator[UnblockedModel]:
+    """Yield copies of a model in which wide tensors that wait long for their last readers are made again: the best one, then all.
+
+    At most `most_macs` multiply-accumulates are done again. Nothing where no tensor is made so from narrower ones.
+    """
+    tried = 0
+    for count in () if is_quantised(original) else (1, len(original.graph)):
+        edit = _edit_of_copy(original, shapes)
+        skips = long_skips(edit, regions, dict(zip(original.graph, edit.model.graph, strict=True)))
+        total = accumulate(skip.macs for skip in skips)
+        chosen = [skip for skip, macs in zip(skips, total, strict=True) if macs <= most_macs][:count]
+        if len(chosen) == tried:
+            return
+        tried = len(chosen)
+        notes: list[ModelRewrite] = []
+        _note(notes, "rewrite", "it is made again for its last readers", make_again(edit, chosen))
+        yield UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes))
 
 
 _PIECES = (2, 3, 4, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64)

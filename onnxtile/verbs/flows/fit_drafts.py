@@ -124,7 +124,10 @@ class FitSubject:
 
 
 _FULLY_PLANNED = 500
-"""Nodes above which a plan with little effort gets no more, where it fits or can hardly fit: `plan` may find a smaller arena."""
+"""Nodes above which a plan with little effort gets no more, where it fits or can hardly fit, and the smallest is planned in its order.
+
+`plan` may find a smaller arena for these.
+"""
 
 
 @dataclass(frozen=True)
@@ -168,6 +171,9 @@ class WrittenSchedule:
             settings = self.subject.settings
             if self._needs_little_effort:
                 settings = replace(settings, order="model", effort=LEVELS["low"], bounds_orders=False)
+            elif self.subject.capacity is None and self.nodes > _FULLY_PLANNED:
+                # Its peak is the least that was found, in this order: a search for others takes longer than all else.
+                settings = replace(settings, order="model", bounds_orders=False)
             return planned_model(self.opened, settings)
         return self.plan_known
 
