@@ -68,7 +68,9 @@ def held(node: GraphNode, states: SharedStates) -> Iterator[Link]:
     Rows that are further apart than they are long are no part of a contiguous tensor, only of a view with these rows. Rows of an input that
     comes row by row have bytes of their own.
     """
-    for link in _contiguous(node) if node.inputs[0] is None or not node.inputs[0].is_streamed else ():
+    if any(value is not None and value.is_streamed for value in node.inputs):
+        return
+    for link in _contiguous(node):
         spread = [value in states.spread for value in (link.operand, link.result)]
         if not any(spread) or (all(spread) and link.rule == "view"):
             yield link

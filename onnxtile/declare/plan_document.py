@@ -54,9 +54,16 @@ class _NotNull:
         return value
 
 
+class _NotEmpty:
+    """Says to pydantic that a text is not empty."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: pydantic.GetCoreSchemaHandler) -> Any:
+        return {**handler(source), "min_length": 1}
+
+
 Stated: TypeAlias = Annotated[_Said | None, _NotNull()]
 """A field that is None where it is left out, and that no file may write as null."""
-FilledText: TypeAlias = "Annotated[str, pydantic.Field(min_length=1)]"
+FilledText: TypeAlias = Annotated[str, _NotEmpty()]
 """A text that is empty where it is left out, and in no file."""
 
 AttributeValue: TypeAlias = int | float | str | tuple[int | float | str, ...]

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from onnxtile.fitting.editing import ModelEdit, copy_of, known_shapes, leave_out_unread, write_known_sizes
 from onnxtile.fitting.regions import Regions
+from onnxtile.fitting.rewrites.keys_by_rows import read_by_rows
 from onnxtile.fitting.rewrites.means import mean_before_sum, pool_before_convolution, run_again, second_passes
 from onnxtile.fitting.rewrites.order import delay_nodes, hasten_nodes, order_as_planned
 from onnxtile.fitting.rewrites.separate_axes import separate_axes
@@ -186,6 +187,7 @@ def token_cuts(original: ir.Model, shapes: Shapes) -> Iterator[tuple[int, Unbloc
     heads = split_heads(edit)
     if not heads:
         return
+    read_by_rows(edit)
     edit.drop_unread()
     known = known_shapes(apart, edit.shapes)
     for count in _PIECES:

@@ -7,6 +7,7 @@ which each token reads whole, are joined.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 import numpy as np
 import onnx_ir as ir
@@ -62,7 +63,10 @@ class _TokenAxes:
         """Return how each node is cut."""
         for node in self.nodes:
             if node.op_type in {"MatMul", "Gemm"} and node.inputs[1] in self.edit.constants:
-                self.axes.setdefault(node.outputs[0], max(len(self._sizes(node)) - 2, 0))
+                axis = max(len(self._sizes(node)) - 2, 0)
+                # A single token, such as that of a class, says nothing of the tokens before it.
+                if self._sizes(node)[axis] > 1:
+                    self.axes.setdefault(node.outputs[0], axis)
         for _ in range(_PASSES):
             known = len(self.axes)
             for node in reversed(self.nodes):
@@ -129,7 +133,7 @@ def _whole_reads(cuts: dict[ir.Node, TokenCut], node: ir.Node) -> list[ir.Value]
 def _breaks(edit: ModelEdit, cuts: dict[ir.Node, TokenCut]) -> set[ir.Node]:
     """Return the nodes before which all pieces of the nodes before them are done.
 
-    These are the nodes after the last reader of a tensor that is read whole, and those where the fewest bytes live in between.
+    These are the nodes soon after the last reader of a tensor that is read whole, and those where the fewest bytes live in between.
     """
     nodes = list(edit.model.graph)
     last: dict[ir.Value, int] = {}
@@ -137,29 +141,37 @@ def _breaks(edit: ModelEdit, cuts: dict[ir.Node, TokenCut]) -> set[ir.Node]:
     for index, node in enumerate(nodes):
         last.update(dict.fromkeys(dependencies(node), index))
         last_whole.update(dict.fromkeys(_whole_reads(cuts, node), index))
-    breaks: set[ir.Node] = set()
-    live, stretch = 0, list[tuple[int, int]]()
+    live: list[int] = []
+    free: list[bool] = []
     held: set[ir.Value] = set()
     for index, node in enumerate(nodes):
-        was_held = bool(held)
         held = {value for value in (*held, *node.outputs) if last_whole.get(value, -1) > index}
-        live += sum(edit.bytes(value) for value in node.outputs)
-        live -= sum(edit.bytes(value) for value in dict.fromkeys(dependencies(node)) if last[value] == index)
-        following = nodes[index + 1] if index + 1 < len(nodes) else None
-        if held or following is None:
-            breaks.update(_least(nodes, stretch))
-            stretch = []
-        elif was_held:
-            breaks.add(following)
-        else:
-            stretch.append((live, index))
-    return breaks
+        free.append(not held)
+        dying = (value for value in dict.fromkeys(dependencies(node)) if last[value] == index)
+        live.append((live or [0])[-1] + sum(map(edit.bytes, node.outputs)) - sum(map(edit.bytes, dying)))
+    stretches = (list(places) for is_free, places in groupby(range(len(nodes) - 1), free.__getitem__) if is_free)
+    breaks: set[int] = set()
+    for stretch in stretches:
+        breaks |= _least(live, stretch if not stretch[0] else stretch[1:])
+        breaks |= {_soon(live, stretch)} if stretch[0] else set()
+    return {nodes[index + 1] for index in breaks}
 
 
-def _least(nodes: Sequence[ir.Node], stretch: list[tuple[int, int]]) -> set[ir.Node]:
-    """Return the nodes after the places of a stretch where the fewest bytes live."""
-    least = min((size for size, _ in stretch), default=0)
-    return {nodes[index + 1] for size, index in stretch if size == least}
+def _soon(live: Sequence[int], stretch: Sequence[int]) -> int:
+    """Return the first place of a stretch with fewer bytes than at its start, unless a place before has more; else the start.
+
+    Tensors that are read whole before the stretch live until then.
+    """
+    start = stretch[0]
+    change = next((index for index in stretch if live[index] != live[start]), start)
+    return change if live[change] < live[start] else start
+
+
+def _least(live: Sequence[int], stretch: Sequence[int]) -> set[int]:
+    """Return the places of a stretch where the fewest bytes live; of neighbouring places the last."""
+    least = min((live[index] for index in stretch), default=0)
+    places = {index for index in stretch if live[index] == least}
+    return {index for index in places if index + 1 not in places}
 
 
 class _PieceWriter:
@@ -176,8 +188,9 @@ class _PieceWriter:
         graph = self.edit.model.graph
         nodes = list(graph)
         for node in nodes:
-            if node in self.breaks or any(value.producer() in self.segment for value in _whole_reads(self.cuts, node)):
+            if node in self.breaks:
                 self._flush(node)
+            self._flush_makers(_whole_reads(self.cuts, node), node)
             if node in self.cuts:
                 self.segment.append(node)
             else:
@@ -197,6 +210,21 @@ class _PieceWriter:
         for index, value in enumerate(node.inputs):
             if value in self.pieces:
                 node.replace_input_with(index, self._whole(value, node))
+
+    def _flush_makers(self, values: Sequence[ir.Value], before: ir.Node) -> None:
+        """Write all pieces of values, and what these are made of; other nodes of the segment wait, as queries do for the keys."""
+        wanted = set(values)
+        makers: list[ir.Node] = []
+        for node in reversed(self.segment):
+            if not wanted.isdisjoint(node.outputs):
+                makers.append(node)
+                wanted.update(dependencies(node))
+        if makers:
+            taken = set(makers)
+            waiting = [node for node in self.segment if node not in taken]
+            self.segment = makers[::-1]
+            self._flush(before)
+            self.segment = waiting
 
     def _flush(self, before: ir.Node | None) -> None:
         for piece in range(self.count):

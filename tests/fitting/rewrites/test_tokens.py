@@ -15,10 +15,13 @@ from onnxtile.fitting.editing import ModelEdit, known_shapes
 from onnxtile.fitting.live_bytes import uncut_peak
 from onnxtile.fitting.network import Network
 from onnxtile.fitting.regions import Regions
+from onnxtile.fitting.rewrites.keys_by_rows import read_by_rows
+from onnxtile.fitting.rewrites.rewrite import token_cuts
 from onnxtile.fitting.rewrites.split_heads import split_heads
 from onnxtile.fitting.rewrites.split_packed_products import split_packed_products
 from onnxtile.fitting.rewrites.split_tokens import split_tokens
 from onnxtile.fitting.strips import Cut, RegionCost
+from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import Infeasible
@@ -250,3 +253,54 @@ g (float[1,64,16] x) => (float[1,64,16] y) {
     fitted = onnxtile.fit(made, capacity=2 * 64 * 16 * 4 + 128, budget="0%")
     assert ("parts",) in [step.nodes for step in fitted.steps if step.kind == "rewrite"]
     assert fitted.before.arena >= 3 * 64 * 16 * 4
+
+
+# Keys by rows: pieces of them are joined without a copy, and queries wait for them in pieces.
+
+
+def test_one_head_lives_with_the_tokens_and_the_results_of_the_heads_before() -> None:
+    """These are 1 of 3 widths of keys and of values, and up to 2 of results, beside the tokens; a piece takes the rest."""
+    made = load(block())
+    _, cut = next(cut for cut in token_cuts(made, resolve(made, run=True)) if cut[0] == 6)
+    least = uncut_peak(fitting_tokens.regions_of(cut.model, cut.shapes, Constants(cut.model)).network)
+    assert least < 2.7 * TOKENS * WIDTH * 4
+
+
+TURNED = "t = Transpose<perm=[0,2,3,1]>(k) u = Mul(t, half) v = Mul(u, third) s = MatMul(q, v)"
+PRODUCTS = {
+    "keys as exported": (TURNED, [1, 1, 7, 6], [1, 9, 1, 6]),
+    "keys of a head": ("t = Transpose<perm=[0,1,3,2]>(k) s = MatMul(q, t)", [1, 1, 7, 6], [1, 1, 9, 6]),
+    "matrices": ("t = Transpose(k) s = MatMul(q, t)", [7, 6], [9, 6]),
+    "the scale in one element": ("t = Transpose(k) u = Mul(t, ones) s = MatMul(q, u)", [7, 6], [9, 6]),
+}
+OTHERS = {
+    "two heads": ("t = Transpose<perm=[0,1,3,2]>(k) s = MatMul(q, t)", [1, 2, 7, 6], [1, 2, 9, 6]),
+    "not turned": ("t = Transpose<perm=[0,2,1,3]>(k) s = MatMul(q, t)", [1, 1, 7, 6], [1, 6, 1, 9]),
+    "a scale of each key": ("t = Transpose(k) u = Mul(t, each) s = MatMul(q, u)", [7, 6], [9, 6]),
+    "a scale with more axes": ("t = Transpose(k) u = Mul(t, deep) s = MatMul(q, u)", [1, 7, 6], [9, 6]),
+    "one key": ("t = Transpose(k) s = MatMul(q, t)", [7, 6], [1, 6]),
+}
+
+
+def product_of_keys(text: str, query: list[int], key: list[int]) -> onnx.ModelProto:
+    """Return a product of queries and turned keys."""
+    kinds = [f"float[{','.join(map(str, sizes))}]" for sizes in (query, key)]
+    proto = model(
+        f"g ({kinds[0]} x, {kinds[1]} k) => (float[{','.join('abcd'[: len(query)])}] s) {{ q = Relu(x) {text} }}"
+    )
+    arrays = {"half": 0.5, "third": 1 / 3, "ones": [[0.25]], "each": np.ones(9), "deep": [[[2.0]]]}
+    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(arrays[n], np.float32), n) for n in arrays)
+    return proto
+
+
+@pytest.mark.parametrize("name", [*PRODUCTS, *OTHERS])
+def test_keys_are_read_by_rows(name: str) -> None:
+    text, query, key = (PRODUCTS | OTHERS)[name]
+    proto = product_of_keys(text, query, key)
+    made = load(proto)
+    edit = ModelEdit(made, resolve(made, run=True))
+    changed = read_by_rows(edit)
+    edit.drop_unread()
+    assert len(changed) == (name in PRODUCTS)
+    assert ("Transpose" in {node.op_type for node in made.graph}) == (name in OTHERS)
+    assert onnxtile.verify(proto, made).equal
