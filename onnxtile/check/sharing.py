@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, product
 from typing import TYPE_CHECKING
 
 import onnx
-
-from onnxtile.system.dataclass import dataclass
 
 if TYPE_CHECKING or __package__:
     import onnxtile.check.operators as table

@@ -17,11 +17,13 @@ from onnxtile.firmware import in_place
 from onnxtile.firmware.own_kernels import OwnKernels, compiled_objects, read_own_kernels
 from onnxtile.firmware.program import CProgram
 from onnxtile.firmware.prove import (
+    HALF_PRECISION,
     RUNS,
     STATE_RUNS,
     CheckedRun,
     Proof,
     Tools,
+    calm,
     command_done,
     compared,
     compiler,
@@ -94,8 +96,8 @@ class Firmware:
     def files(self, title: str) -> Mapping[str, bytes]:
         """Return the files of the program by their ending, with names that begin with `title`."""
         named = self.source.named(title)
-        made = {".c": named.code.encode(), ".h": named.header.encode()}
-        return {**made, ".weights.bin": named.weights_file} if named.weights_file else made
+        files = {".c": named.code.encode(), ".h": named.header.encode()}
+        return {**files, ".weights.bin": named.weights_file} if named.weights_file else files
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures, ready for JSON."""
@@ -132,8 +134,8 @@ class ProgramTarget:
         """Return the commands; None where there is no compiler. Raises UsageError for one that is not there."""
         if self.compiler.strip():
             return Tools(_words(self.compiler), _words(self.runner) if self.runner.strip() else ())
-        found = compiler()
-        return None if found is None else Tools(tuple(found))
+        command = compiler()
+        return None if command is None else Tools(tuple(command))
 
 
 def _words(command: str) -> tuple[str, ...]:
@@ -176,20 +178,21 @@ def build(
         progress("running kernels of C in place")
         program, copied = in_place.checked(program, here)
     source = written(program, _NAME, weights)
-    made = Firmware(source, not_proved("verification is off"), None, copied, _in_floats(opened))
+    firmware = Firmware(source, not_proved("verification is off"), None, copied, _in_floats(opened))
     with _with_objects(target.tools(), target.own) as tools:
         if tools is None:
-            return replace(made, proof=not_proved("no C compiler is here"))
-        made = replace(made, footprint=footprint_of(source, tools))
+            return replace(firmware, proof=not_proved("no C compiler is here"))
+        firmware = replace(firmware, footprint=footprint_of(source, tools))
         if not verify:
-            return made
+            return firmware
         if target.compiler and not tools.runner:
-            return replace(made, proof=not_proved("no runner is given for the target"))
+            return replace(firmware, proof=not_proved("no runner is given for the target"))
         progress("running C")
-        runs = list(runs_of(opened, plan, wanted, max(RUNS, state_runs) if plan.states else RUNS))
-        proof = _proof(program, source, opened, runs, tools, progress)
+        proof = _proof(
+            program, source, opened, plan, wanted, max(RUNS, state_runs) if plan.states else RUNS, tools, progress
+        )
     require_proved(proof, wanted)
-    return replace(made, proof=proof)
+    return replace(firmware, proof=proof)
 
 
 def _in_floats(opened: Unfolded) -> int:
@@ -209,21 +212,39 @@ def _proof(
     program: CProgram,
     source: CSource,
     opened: Unfolded,
-    runs: list[CheckedRun],
+    plan: PlanResult,
+    wanted: Wanted,
+    count: int,
     tools: Tools,
     progress: Progress,
 ) -> Proof:
-    """Return the proof of `source`, the text of `program`, by `runs` beside onnxruntime."""
-    if source.transfers and len(runs) == 1:
-        runs = runs * RUNS  # the copies are made early in one run, and late in another
+    """Return the proof of `source`, the text of `program`, by `count` runs beside onnxruntime on `wanted` inputs, or smaller ones."""
     coarsest = max((precision_of(dtype.numpy()) for dtype in halves(opened.model)), default=0.0)
-    output = output_of(source, runs, tools)
-    proof = compared(source, runs, output, tools, coarsest)
-    if not program.is_rounded and proof.equal:
-        return proof
+
+    def beside(inputs: Wanted) -> tuple[list[CheckedRun], bytes, Proof]:
+        runs = list(runs_of(opened, plan, inputs, count))
+        if source.transfers and len(runs) == 1:
+            runs = runs * RUNS  # the copies are made early in one run, and late in another
+        output = output_of(source, runs, tools)
+        return runs, output, compared(source, runs, output, tools, coarsest)
+
+    runs, output, proof = beside(wanted)
+    if not program.is_rounded:
+        smaller = None if proof.equal else calm(opened, wanted)
+        if smaller is not None and compared(source, runs, output, tools, HALF_PRECISION).equal:
+            again = beside(smaller)[-1]
+            proof = (
+                replace(again, rounding=max(output_error.max_abs for output_error in proof.outputs))
+                if again.equal
+                else proof
+            )
+        if proof.equal:
+            return proof
     progress("running C, node by node")
-    few = runs[: 1 if tools.runner else RUNS]  # an emulator is slow
-    return replace(proof, results=compared_results(program, _NAME, opened, few, tools, output, coarsest))
+    if program.is_rounded:
+        runs = runs[: 1 if tools.runner else RUNS]  # an emulator is slow
+    results = compared_results(program, _NAME, opened, runs, tools, output, coarsest)
+    return replace(proof, results=results) if program.is_rounded else proof
 
 
 @contextmanager
@@ -286,9 +307,9 @@ def _named(command: Sequence[str]) -> tuple[str, str | None]:
 
     It may come after other words, as in "ccache gcc" or "python -m ziglang cc".
     """
-    place = next((place for place, word in enumerate(command) if _COMPILER.search(word)), 0)
-    words = [Path(word).name for word in command[: place + 1] if not word.startswith("-")]
-    return " ".join(words), shutil.which(_COMPILER.sub("size", command[place]))
+    index = next((index for index, word in enumerate(command) if _COMPILER.search(word)), 0)
+    words = [Path(word).name for word in command[: index + 1] if not word.startswith("-")]
+    return " ".join(words), shutil.which(_COMPILER.sub("size", command[index]))
 
 
 def _without_files(command: tuple[str, ...]) -> list[str]:
@@ -312,9 +333,9 @@ def _stack(usages: list[str], name: str, repeats: int) -> int | None:
     if not usages:
         return None
     rows = [line.split("\t") for text in usages for line in text.splitlines()]
-    found = {row[0].rpartition(":")[2]: int(row[1]) for row in rows if len(row) > 1}
+    sizes = {row[0].rpartition(":")[2]: int(row[1]) for row in rows if len(row) > 1}
     times = {"run": 1, "call": 1, "walk": repeats + 1, "repeat": repeats}
-    always = sum(found.get(f"{name}_{function}", 0) * count for function, count in times.items())
-    kernels = [size for function, size in found.items() if function.startswith(f"{name}_kernel_")]
-    others = [size for function, size in found.items() if not function.startswith(name)]
+    always = sum(sizes.get(f"{name}_{function}", 0) * count for function, count in times.items())
+    kernels = [size for function, size in sizes.items() if function.startswith(f"{name}_kernel_")]
+    others = [size for function, size in sizes.items() if not function.startswith(name)]
     return always + max(kernels, default=0) + sum(sorted(others)[-1:])

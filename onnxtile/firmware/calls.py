@@ -75,22 +75,24 @@ def flat(entries: Iterable[TableEntry]) -> Iterator[SpaceOffset]:
             yield entry.condition
             yield from flat((*entry.then, *entry.otherwise))
         elif isinstance(entry, TableRepeat):
-            yield from (place for place in (entry.most, entry.goes_on, entry.number) if place is not None)
+            yield from (operand for operand in (entry.most, entry.goes_on, entry.number) if operand is not None)
             yield from flat(entry.turn)
         else:
             yield from entry.operands
-            yield from (SpaceOffset(one.space, step) for one, step in zip(entry.operands, entry.steps, strict=False))
+            yield from (
+                SpaceOffset(operand.space, step) for operand, step in zip(entry.operands, entry.steps, strict=False)
+            )
 
 
 def depth(entries: Iterable[TableEntry]) -> int:
     """Return how deep repeats are inside each other."""
-    found = 0
+    deepest = 0
     for entry in entries:
         if isinstance(entry, TableBranch):
-            found = max(found, depth(entry.then), depth(entry.otherwise))
+            deepest = max(deepest, depth(entry.then), depth(entry.otherwise))
         elif isinstance(entry, TableRepeat):
-            found = max(found, 1 + depth(entry.turn))
-    return found
+            deepest = max(deepest, 1 + depth(entry.turn))
+    return deepest
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class Block:
 
 def blocks_of(calls: Sequence[TableCall]) -> list[Block]:
     """Return `calls` as blocks: the loop that saves most, from the first call on."""
-    found: list[Block] = []
+    blocks: list[Block] = []
     single: list[TableCall] = []
     at = 0
     while at < len(calls):
@@ -114,11 +116,11 @@ def blocks_of(calls: Sequence[TableCall]) -> list[Block]:
             at += 1
             continue
         if single:
-            found.append(Block(tuple(single)))
+            blocks.append(Block(tuple(single)))
             single = []
-        found.append(_loop(calls[at : at + 2 * length], turns))
+        blocks.append(_loop(calls[at : at + 2 * length], turns))
         at += turns * length
-    return [*found, Block(tuple(single))] if single else found
+    return [*blocks, Block(tuple(single))] if single else blocks
 
 
 def _best(calls: Sequence[TableCall], at: int) -> tuple[int, int]:
@@ -134,14 +136,14 @@ def _best(calls: Sequence[TableCall], at: int) -> tuple[int, int]:
 
 def _turns(calls: Sequence[TableCall], at: int, length: int) -> int:
     """Return how many times the `length` calls from `at` on run, each time all operands as far from those before."""
-    if not all(_is_like(calls[at + place], calls[at + length + place]) for place in range(length)):
+    if not all(_is_like(calls[at + index], calls[at + length + index]) for index in range(length)):
         return 1
     turns, end = 2, at + 2 * length
-    steps = [_step(calls[at + place], calls[at + length + place]) for place in range(length)]
+    steps = [_step(calls[at + index], calls[at + length + index]) for index in range(length)]
     while end + length <= len(calls):
-        for place in range(length):
-            before, after = calls[end - length + place], calls[end + place]
-            if not _is_like(before, after) or _step(before, after) != steps[place]:
+        for index in range(length):
+            before, after = calls[end - length + index], calls[end + index]
+            if not _is_like(before, after) or _step(before, after) != steps[index]:
                 return turns
         turns, end = turns + 1, end + length
     return turns
@@ -152,31 +154,31 @@ def _is_like(one: TableCall, other: TableCall) -> bool:
     return one.kernel == other.kernel and next(spaces) == next(spaces)
 
 
-def _step(one: TableCall, other: TableCall) -> tuple[int, ...]:
-    return tuple(b.offset - a.offset for a, b in zip(one.operands, other.operands, strict=True))
+def _step(call: TableCall, other: TableCall) -> tuple[int, ...]:
+    return tuple(b.offset - a.offset for a, b in zip(call.operands, other.operands, strict=True))
 
 
 def _loop(calls: Sequence[TableCall], turns: int) -> Block:
     half = len(calls) // 2
-    steps = tuple(_step(one, other) for one, other in zip(calls[:half], calls[half:], strict=True))
+    steps = tuple(_step(call, other) for call, other in zip(calls[:half], calls[half:], strict=True))
     return Block(tuple(calls[:half]), turns, steps)
 
 
 def units_of(calls: Iterable[TableEntry], spaces: int) -> list[int]:
     """Return for each space the bytes of which all offsets in it are multiples."""
-    found = [0] * spaces
+    units = [0] * spaces
     for operand in flat(calls):
-        found[operand.space] = gcd(found[operand.space], operand.offset)
-    return [unit or 1 for unit in found]
+        units[operand.space] = gcd(units[operand.space], operand.offset)
+    return [unit or 1 for unit in units]
 
 
 def grouped(value: int) -> bytes:
     """Return a whole number that is not negative in groups of seven bits."""
-    made = bytearray()
+    data = bytearray()
     while value > 127:
-        made.append(value & 127 | 128)
+        data.append(value & 127 | 128)
         value >>= 7
-    return bytes([*made, value])
+    return bytes([*data, value])
 
 
 _IF, _SKIP, _REPEAT, _TURNED = 1, 3, 5, 7
@@ -193,53 +195,53 @@ class Stream:
 
 def stream_of(entries: Sequence[TableEntry], units: Sequence[int]) -> Stream:
     """Return all calls as bytes, with the end."""
-    found = _stream(entries, units)
-    return Stream(found.data + bytes([0]), found.blocks)
+    stream = _stream(entries, units)
+    return Stream(stream.data + bytes([0]), stream.blocks)
 
 
 def _stream(entries: Sequence[TableEntry], units: Sequence[int]) -> Stream:
-    made, blocks, calls = bytearray(), 0, list[TableCall]()
+    data, blocks, calls = bytearray(), 0, list[TableCall]()
     for entry in (*entries, None):
         if isinstance(entry, TableCall) and not any(entry.steps):
             calls.append(entry)
             continue
-        found = blocks_of(calls)
-        made += _written(found, units)
-        blocks, calls = blocks + len(found), []
+        new_blocks = blocks_of(calls)
+        data += _written(new_blocks, units)
+        blocks, calls = blocks + len(new_blocks), []
         if isinstance(entry, TableCall):
-            made += grouped(_TURNED) + _call(entry, entry.steps, units)
+            data += grouped(_TURNED) + _call(entry, entry.steps, units)
         elif isinstance(entry, TableRepeat):
             turn = _stream(entry.turn, units)
-            made += grouped(_REPEAT)
+            data += grouped(_REPEAT)
             for place in (entry.most, entry.goes_on, entry.number):
-                made += grouped(0) if place is None else grouped(_code(place, units) + 1)
-            made += grouped(len(turn.data) + 1) + turn.data + grouped(0)
+                data += grouped(0) if place is None else grouped(_code(place, units) + 1)
+            data += grouped(len(turn.data) + 1) + turn.data + grouped(0)
             blocks += turn.blocks
         elif entry is not None:
             then, other = _stream(entry.then, units), _stream(entry.otherwise, units)
             jump = grouped(_SKIP) + grouped(len(other.data))
-            made += grouped(_IF) + _operand(entry.condition, None, units) + grouped(len(then.data) + len(jump))
-            made += then.data + jump + other.data
+            data += grouped(_IF) + _operand(entry.condition, None, units) + grouped(len(then.data) + len(jump))
+            data += then.data + jump + other.data
             blocks += then.blocks + other.blocks
-    return Stream(bytes(made), blocks)
+    return Stream(bytes(data), blocks)
 
 
 def _written(blocks: Iterable[Block], units: Sequence[int]) -> bytes:
     """Return `blocks` as bytes."""
-    made = bytearray()
+    data = bytearray()
     for block in blocks:
-        made += grouped(block.turns * 2) + grouped(len(block.calls))
-        for place, call in enumerate(block.calls):
-            made += _call(call, block.steps[place] if block.turns > 1 else None, units)
-    return bytes(made)
+        data += grouped(block.turns * 2) + grouped(len(block.calls))
+        for index, call in enumerate(block.calls):
+            data += _call(call, block.steps[index] if block.turns > 1 else None, units)
+    return bytes(data)
 
 
 def _call(call: TableCall, steps: Sequence[int] | None, units: Sequence[int]) -> bytes:
     """Return a call as bytes; `steps` are the bytes by which its operands advance (None: in a block of one turn)."""
-    made = bytearray(grouped(call.kernel))
-    for place, operand in enumerate(call.operands):
-        made += _operand(operand, None if steps is None else steps[place], units)
-    return bytes(made)
+    data = bytearray(grouped(call.kernel))
+    for index, operand in enumerate(call.operands):
+        data += _operand(operand, None if steps is None else steps[index], units)
+    return bytes(data)
 
 
 def _code(operand: SpaceOffset, units: Sequence[int]) -> int:

@@ -142,7 +142,7 @@ def _layout(call: PlainCall) -> OperandLayout | None:
 def _overwritten(layout: OperandLayout) -> tuple[str, ...]:
     """Return the operands that a result overlaps."""
     sizes = _sizes(layout.kernel)
-    results = [place for place in layout.places if place[0].startswith("o")]
+    results = [row for row in layout.places if row[0].startswith("o")]
     return tuple(
         name
         for name, block, offset in layout.places
@@ -182,11 +182,11 @@ def _unsafe(layouts: Sequence[OperandLayout], tools: Tools) -> Iterator[OperandL
     output = _output(in_c, runs, [image for pair in images for image in pair], tools)
     at = 0
     for layout, pair in zip(layouts, images, strict=True):
-        found = []
+        results = []
         for image in pair:
-            found.append([output[at + place : at + place + size] for place, size in image.results(layout.kernel)])
+            results.append([output[at + offset : at + offset + size] for offset, size in image.results(layout.kernel)])
             at += len(image.bytes)
-        if found[0] != found[1]:
+        if results[0] != results[1]:
             yield layout
 
 
@@ -267,7 +267,7 @@ def _output(in_c: CKernels, runs: Sequence[str], images: Sequence[MemoryImage], 
         command = [*tools.compiler, *WARNINGS, "-O2", str(folder / "main.c"), "-lm", "-o", str(folder / "program")]
         succeed(command, "the C compiler refuses kernels")
         done = command_done([str(folder / "program")], folder)
-        found = (folder / "output.bin").read_bytes() if (folder / "output.bin").exists() else b""
-    if done.returncode or len(found) != sum(len(image.bytes) for image in images):
+        output = (folder / "output.bin").read_bytes() if (folder / "output.bin").exists() else b""
+    if done.returncode or len(output) != sum(len(image.bytes) for image in images):
         raise Mismatch(f"a kernel in C that runs alone ended with {done.returncode}", hint="nothing was written")
-    return found
+    return output

@@ -54,7 +54,7 @@ _LITTLE = 1024
 
 def planned_island(flat: ir.Model, alignment: int) -> PlannedIsland:
     """Return a meta-op that is written out, row by row where that takes less workspace."""
-    opened = _lowered(flat)
+    opened = on_integers(flat)
     whole = _planned_alone(opened, alignment)
     sizes = opened.shapes.sizes(opened.model.graph.outputs[0]) or ()
     best = whole
@@ -64,8 +64,8 @@ def planned_island(flat: ir.Model, alignment: int) -> PlannedIsland:
         row = row_model(opened, axes)
         if row is not None:
             planned = _planned_alone(row.opened, alignment)
-            best = min(best, replace(planned, offsets=row.offsets), key=lambda one: one.plan.arena_size)
-    if best.offsets and any(len({row[place] - row[-1] for row in best.offsets}) > 1 for place in best.over):
+            best = min(best, replace(planned, offsets=row.offsets), key=lambda island: island.plan.arena_size)
+    if best.offsets and any(len({row[number] - row[-1] for row in best.offsets}) > 1 for number in best.over):
         return replace(best, over=frozenset())
     return best
 
@@ -74,8 +74,8 @@ _COARSE = frozenset({"QLinearSoftmax"})
 """Operators of onnxruntime that round more than their result: this one takes 1 / scale as a whole number, and is off by up to 0.4 %."""
 
 
-def _lowered(flat: ir.Model) -> Unfolded:
-    """Return a meta-op that is written out, on integers where that is proved."""
+def on_integers(flat: ir.Model) -> Unfolded:
+    """Return a meta-op that is written out, with the operator on integers in its place where that is proved."""
     model = flat
     if is_quantised(flat):
         lowered = lower(flat, select(["quantised"]), Target("ort")).model
@@ -107,7 +107,7 @@ def _over(opened: Unfolded, plan: PlanResult) -> frozenset[int]:
     if last is None or not is_last or len(graph.outputs) > 1 or output in roots or any(parts(last, facts)):
         return frozenset()  # kernels before the last write the output, or there are several
     allowed = overwritable(last, facts)
-    read = {root(value) for place, value in enumerate(last.inputs) if place not in allowed}
+    read = {root(value) for index, value in enumerate(last.inputs) if index not in allowed}
     inputs = [value for value in graph.inputs if value not in opened.constants]
     return frozenset(number for number, value in enumerate(inputs) if value not in read)
 

@@ -185,27 +185,29 @@ def _parsed(text: str, kernels: Sequence[DistinctKernel]) -> EmxText:
     functions: dict[str, tuple[str, str, str]] = {}
     rest = ""
     for chunk in chunks:
-        found = _FUNCTION.search(chunk)
-        if found is None:
+        header = _FUNCTION.search(chunk)
+        if header is None:
             raise _UnknownText("its function is in a form that is not known")
-        name, parameters, body = found.groups()
-        functions[name] = (chunk[: found.start()], parameters, body)
-        rest = chunk[found.end() :]
+        name, parameters, body = header.groups()
+        functions[name] = (chunk[: header.start()], parameters, body)
+        rest = chunk[header.end() :]
     arguments = _arguments(rest, functions, len(kernels))
-    made = []
+    loops = []
     for number, kernel in enumerate(kernels):
         name, operands = arguments[number]
         before, parameters, body = functions[name]
-        known = {own for own, _ in kernel.tensors}
+        known = {own_name for own_name, _ in kernel.tensors}
         if not set(operands) <= known:
             raise _UnknownText("it needs memory of its own")
         if _ALLOCATES.search(before + body):
             raise _UnknownText("it allocates memory, or reads files")
-        own = re.compile(rf"\b{name}")
-        made.append(
-            LoopFunction(own.sub("KERNEL", before).strip(), _parameters(parameters), own.sub("KERNEL", body), operands)
+        own_name = re.compile(rf"\b{name}")
+        loops.append(
+            LoopFunction(
+                own_name.sub("KERNEL", before).strip(), _parameters(parameters), own_name.sub("KERNEL", body), operands
+            )
         )
-    return EmxText(_WEIGHTS.sub("", start), tuple(made))
+    return EmxText(_WEIGHTS.sub("", start), tuple(loops))
 
 
 def _arguments(text: str, functions: Collection[str], count: int) -> dict[int, tuple[str, tuple[str, ...]]]:
@@ -214,28 +216,28 @@ def _arguments(text: str, functions: Collection[str], count: int) -> dict[int, t
     for name, given in _CALL.findall(text):
         if name not in functions:
             continue
-        names = [_WEIGHT.sub(r"\1", one) for one in given.split(", ")]
-        owners = {one.partition("_")[0] for one in names}
+        names = [_WEIGHT.sub(r"\1", argument) for argument in given.split(", ")]
+        owners = {argument.partition("_")[0] for argument in names}
         if len(owners) != 1:
             raise _UnknownText("it is several functions")
         number = int(owners.pop()[1:])
         if number in arguments:
             raise _UnknownText("it is several functions")
-        arguments[number] = name, tuple(one.partition("_")[2] for one in names)
+        arguments[number] = name, tuple(argument.partition("_")[2] for argument in names)
     if len(arguments) != count:
         raise _UnknownText("it leaves a function out")
     return arguments
 
 
 def _parameters(text: str) -> tuple[CParameter, ...]:
-    found = []
-    for one in text.split(", "):
-        match = _PARAMETER.match(one)
+    parameters = []
+    for parameter in text.split(", "):
+        match = _PARAMETER.match(parameter)
         if match is None:
-            raise _UnknownText(f"it takes {one}")
+            raise _UnknownText(f"it takes {parameter}")
         sizes = tuple(map(int, re.findall(r"\d+", match[3])))
-        found.append(CParameter(match[1], match[2], sizes))
-    return tuple(found)
+        parameters.append(CParameter(match[1], match[2], sizes))
+    return tuple(parameters)
 
 
 # Functions of one text: arrays become flat, and whole numbers become parameters.
@@ -252,29 +254,29 @@ _ARRAY = re.compile(
 
 def _flat(tokens: Sequence[str], sizes: dict[str, tuple[int, ...]]) -> list[str]:
     """Return `tokens` with the indices of the arrays in `sizes` as one index each."""
-    made: list[str] = []
+    flat: list[str] = []
     at = 0
     while at < len(tokens):
         token = tokens[at]
         at += 1
         if token not in sizes or at == len(tokens) or tokens[at] != "[":
-            made.append(token)
+            flat.append(token)
             continue
         indices: list[list[str]] = []
         while at < len(tokens) and tokens[at] == "[" and len(indices) < len(sizes[token]):
             end = _closing(tokens, at)
             indices.append(_flat(tokens[at + 1 : end], sizes))
             at = end + 1
-        made += _indexed(token, indices, sizes[token])
-    return made
+        flat += _indexed(token, indices, sizes[token])
+    return flat
 
 
 def _closing(tokens: Sequence[str], at: int) -> int:
     depth = 0
-    for place in range(at, len(tokens)):
-        depth += {"[": 1, "]": -1}.get(tokens[place], 0)
+    for index in range(at, len(tokens)):
+        depth += {"[": 1, "]": -1}.get(tokens[index], 0)
         if not depth:
-            return place
+            return index
     raise _UnknownText("its brackets are not closed")
 
 
@@ -319,7 +321,7 @@ class Skeleton:
 
 
 def _skeleton(function: LoopFunction) -> tuple[Skeleton, tuple[int, ...]]:
-    sizes = {one.name: one.sizes for one in function.parameters if len(one.sizes) > 1}
+    sizes = {parameter.name: parameter.sizes for parameter in function.parameters if len(parameter.sizes) > 1}
     tokens = _flat([match[0] for match in _TOKEN.finditer(function.body)], sizes)
     texts, numbers = [""], []
     for token, is_open in zip(tokens, _is_number(tokens), strict=True):
@@ -328,7 +330,7 @@ def _skeleton(function: LoopFunction) -> tuple[Skeleton, tuple[int, ...]]:
             texts.append("")
         else:
             texts[-1] += token
-    types = tuple((one.ctype, one.name) for one in function.parameters)
+    types = tuple((parameter.ctype, parameter.name) for parameter in function.parameters)
     return Skeleton(function.before, types, tuple(texts)), tuple(numbers)
 
 
@@ -369,22 +371,22 @@ def kernels_in_c(
 
     Each of the `heavy` kernels has a function of its own, in which all numbers are constants.
     """
-    made = _loop_kernels([kernel for kernel in kernels if kernel.own is None], name, heavy)
-    functions, found, emx = list(made.functions), list[CKernel](), iter(made.kernels)
+    loops = _loop_kernels([kernel for kernel in kernels if kernel.own is None], name, heavy)
+    functions, rows, emx = list(loops.functions), list[CKernel](), iter(loops.kernels)
     numbers: dict[str, int] = {}
     for kernel in kernels:
         if kernel.own is None:
-            found.append(next(emx))
+            rows.append(next(emx))
             continue
         types = {own: CTYPES.get(tensor.dtype, "uint8_t") for own, tensor in kernel.tensors}
         text, operands, own_numbers = function_in_c(kernel.own, types, "KERNEL")
         if text not in numbers:
             numbers[text] = len(functions)
             functions.append(CFunction(text.replace("KERNEL", f"{name}_{len(functions)}"), len(operands)))
-        found.append(CKernel(numbers[text], own_numbers, operands))
+        rows.append(CKernel(numbers[text], own_numbers, operands))
     includes = included(kernel.own for kernel in kernels if kernel.own is not None)
-    head = f"{made.head or NO_KERNELS}\n{includes}" if includes else made.head
-    return CKernels(head, tuple(functions), tuple(found))
+    head = f"{loops.head or NO_KERNELS}\n{includes}" if includes else loops.head
+    return CKernels(head, tuple(functions), tuple(rows))
 
 
 def _templated(kernel: DistinctKernel) -> LoopFunction | None:
@@ -411,25 +413,25 @@ def _loop_kernels(kernels: Sequence[DistinctKernel], name: str, heavy: Collectio
     loops = [function for function in functions_of.values() if function is not None]
     groups: dict[tuple[Skeleton, tuple[int, ...] | None], list[int]] = {}
     numbers: list[tuple[int, ...]] = []
-    for place, function in enumerate(loops):
+    for index, function in enumerate(loops):
         skeleton, own = _skeleton(function)
         numbers.append(own)
-        groups.setdefault((skeleton, own if kernels[place] in heavy else None), []).append(place)
+        groups.setdefault((skeleton, own if kernels[index] in heavy else None), []).append(index)
     functions: list[CFunction] = []
-    made: dict[int, CKernel] = {}
+    rows: dict[int, CKernel] = {}
     for (skeleton, _), places in groups.items():
-        columns = list(zip(*(numbers[place] for place in places), strict=True))
+        columns = list(zip(*(numbers[index] for index in places), strict=True))
         varied = {column: None for column in columns if len(set(column)) > 1}
         names = {column: f"n{number}" for number, column in enumerate(varied)}
         gaps = [names.get(column, str(column[0])) for column in columns]
         functions.append(
             CFunction(_function(skeleton, gaps, list(names.values()), f"{name}_{len(functions)}"), len(skeleton.ctypes))
         )
-        for row, place in enumerate(places):
+        for row, index in enumerate(places):
             own = tuple(column[row] for column in varied)
-            made[place] = CKernel(len(functions) - 1, own, loops[place].arguments)
+            rows[index] = CKernel(len(functions) - 1, own, loops[index].arguments)
     head = _needed(text.head or HEAD, "".join(function.text for function in functions))
-    return CKernels(head, tuple(functions), tuple(made[place] for place in range(len(kernels))))
+    return CKernels(head, tuple(functions), tuple(rows[index] for index in range(len(kernels))))
 
 
 _HELPER = re.compile(r"^static inline [\w ]+?(\w+)\([^)]*\) \{\n.*?^\}\n\n?", re.MULTILINE | re.DOTALL)
@@ -450,8 +452,8 @@ def _needed(head: str, text: str) -> str:
 def _function(skeleton: Skeleton, gaps: Sequence[str], numbers: Sequence[str], name: str) -> str:
     body = skeleton.texts[0] + "".join(gap + text for gap, text in zip(gaps, skeleton.texts[1:], strict=True))
     lines = [f"static void {name}(const idx_t *p, uint8_t *const *x) {{"]
-    lines += [f"    {ctype} *{own} = ({ctype} *)x[{place}];" for place, (ctype, own) in enumerate(skeleton.ctypes)]
-    lines += [f"    const idx_t {number} = p[{place}];" for place, number in enumerate(numbers)]
+    lines += [f"    {ctype} *{own} = ({ctype} *)x[{index}];" for index, (ctype, own) in enumerate(skeleton.ctypes)]
+    lines += [f"    const idx_t {number} = p[{index}];" for index, number in enumerate(numbers)]
     lines += [] if numbers else ["    (void)p;"]
     used = set(re.findall(r"\w+", body))
     lines += [f"    (void){own};" for _, own in skeleton.ctypes if own not in used]

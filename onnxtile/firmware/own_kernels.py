@@ -77,13 +77,13 @@ class OwnKernels:
     ) -> dict[ir.Node, tuple[OwnKernel, TestContext]]:
         """Return the entry of each node of `model` that has one, the first that fits, and what its arguments may read."""
         matcher = Matcher(model, constants, shapes=shapes)
-        found: dict[ir.Node, tuple[OwnKernel, TestContext]] = {}
+        entries: dict[ir.Node, tuple[OwnKernel, TestContext]] = {}
         for kernel in self.kernels:
             facts = matcher.facts(kernel.program.query.text)
             for match in matcher.find(kernel.program):
                 if isinstance(match.root, ir.Node):
-                    found.setdefault(match.root, (kernel, facts))
-        return found
+                    entries.setdefault(match.root, (kernel, facts))
+        return entries
 
 
 def read_own_kernels(path: Path) -> OwnKernels:
@@ -166,19 +166,19 @@ def _argument(
 ) -> str | int | float | None:
     if expression is None:
         return WORKING
-    found: Any = evaluate(expression, node, facts)
+    value: Any = evaluate(expression, node, facts)
     base = expression.base if isinstance(expression, ElementOf) else None
-    if isinstance(found, Unknown) and isinstance(base, Name) and base.value in _IMPLIED:
+    if isinstance(value, Unknown) and isinstance(base, Name) and base.value in _IMPLIED:
         return _IMPLIED[base.value]
-    if isinstance(found, Unknown) and isinstance(base, Name) and base.value in {"inputs", "outputs"}:
+    if isinstance(value, Unknown) and isinstance(base, Name) and base.value in {"inputs", "outputs"}:
         return None
-    if isinstance(found, ir.Value) and found in names:
-        return names[found]
-    if isinstance(found, np.ndarray) and found.size == 1:
-        found = found.item()
-    if isinstance(found, bool | int | float | np.generic):
-        return float(found) if isinstance(found, float | np.floating) else int(found)
-    reason = found.reason if isinstance(found, Unknown) else "it is neither a number nor an operand"
+    if isinstance(value, ir.Value) and value in names:
+        return names[value]
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.item()
+    if isinstance(value, bool | int | float | np.generic):
+        return float(value) if isinstance(value, float | np.floating) else int(value)
+    reason = value.reason if isinstance(value, Unknown) else "it is neither a number nor an operand"
     raise UsageError(f"the argument {text!r} of a kernel for {node.name or node.op_type!r}: {reason}")
 
 
@@ -200,7 +200,7 @@ def function_in_c(call: OwnCall, ctypes: Mapping[str, str], name: str) -> tuple[
             texts.append(f"(int32_t)p[{len(numbers)}]")
             numbers.append(argument & 0xFFFFFFFF)
     lines = [f"static void {name}(const idx_t *p, uint8_t *const *x) {{"]
-    lines += [f"    (void){one};" for one, used in (("p", numbers), ("x", operands)) if not used]
+    lines += [f"    (void){parameter};" for parameter, used in (("p", numbers), ("x", operands)) if not used]
     lines += [f"    {call.function}({', '.join(texts)});", "}", ""]
     return "\n".join(lines), tuple(operands), tuple(numbers)
 
@@ -214,8 +214,8 @@ def compiled_objects(
     own: OwnKernels, command: Sequence[str], folder: Path, run: Callable[[Sequence[str]], None]
 ) -> list[Path]:
     """Compile the sources of `own` by `command` to objects in `folder`, and return these; `run` runs a command."""
-    made = []
+    objects = []
     for number, source in enumerate(own.sources):
-        made.append(folder / f"own_{number}.o")
-        run([*command, *own.options, "-O2", "-c", str(source), "-o", str(made[-1])])
-    return made
+        objects.append(folder / f"own_{number}.o")
+        run([*command, *own.options, "-O2", "-c", str(source), "-o", str(objects[-1])])
+    return objects

@@ -47,13 +47,34 @@ class TensorForm:
 
 
 @dataclass(frozen=True)
+class StoredForm:
+    """How the weights `operand` of a kernel are stored: whole numbers of `bits` bits, in the order of `sizes`.
+
+    The kernel reads their axes in the `order`. There is a scale for each `block` indices of `axis` (None: one for all). The scales are the
+    operand `SCALES`, and the zero points, where there are any, `ZEROS`.
+    """
+
+    operand: str
+    sizes: tuple[int, ...]
+    order: tuple[int, ...]
+    axis: int | None
+    block: int
+    bits: int
+    is_signed: bool
+
+
+SCALES, ZEROS = "i_scales", "i_zeros"
+"""The operands of a kernel with stored weights that its node has not."""
+
+
+@dataclass(frozen=True)
 class DistinctKernel:
     """One different kernel: a node whose operands are called i0, i1 ... and its results o0, o1 ...
 
     `tensors` has the types by these names. `fixed` has the constants, as serialised tensors, whose numbers decide what the kernel is.
     `opsets` are the versions of operators. `label` is the first node that runs it, for messages, and `macs` are its multiply-accumulates
     (0 where no rule counts them). `own` is the call of the user's function that runs it, where there is one. One `of_island` is for float
-    operators between quantised tensors, and rounds as these do.
+    operators between quantised tensors, and rounds as these do. `stored` says of which operand it reads stored weights.
     """
 
     node: bytes
@@ -64,6 +85,7 @@ class DistinctKernel:
     op_type: str = field(compare=False)
     own: OwnCall | None = None
     of_island: bool = False
+    stored: StoredForm | None = None
     macs: int = field(default=0, compare=False)
 
 
@@ -256,12 +278,12 @@ def kernels_of(calls: Iterable[ProgramCall]) -> Iterator[DistinctKernel]:
     yield from dict.fromkeys(call.kernel for call in flat(calls) if isinstance(call, KernelCall))
 
 
-def overlaps(one: CopyCall, other: CopyCall) -> bool:
+def overlaps(copy: CopyCall, other: CopyCall) -> bool:
     """Return whether a copy writes what another reads."""
-    target, source = one.target, other.source
+    target, source = copy.target, other.source
     if (target.kind, target.number) != (source.kind, source.number):
         return False
-    return target.offset < source.offset + other.size and source.offset < target.offset + one.size
+    return target.offset < source.offset + other.size and source.offset < target.offset + copy.size
 
 
 def copied_at_once(copies: Iterable[CopyCall], cell: Callable[[int], BytePlace]) -> Iterator[CopyCall]:

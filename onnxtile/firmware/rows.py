@@ -56,26 +56,26 @@ _Firsts = Mapping[ir.Value, tuple[int, ...] | None]
 def _firsts(opened: Unfolded, axes: int) -> dict[ir.Value, tuple[int, ...] | None] | None:
     """Return which elements of each value the first row reads; None where rows are not those of the output."""
     model, shapes, constants = opened
-    found: dict[ir.Value, tuple[int, ...] | None] = {model.graph.outputs[0]: (0,) * axes}
+    firsts: dict[ir.Value, tuple[int, ...] | None] = {model.graph.outputs[0]: (0,) * axes}
     for node in reversed(list(model.graph)):
         result, opset = node.outputs[0], model.graph.opset_imports.get("", 1)
-        first = found.get(result)
+        first = firsts.get(result)
         if first is None or len(node.outputs) != 1:
             return None
         try:
             links = [axis_links(NodeView(node, shapes, constants, opset), axis) for axis in range(axes)]
         except NotApplicable:
             return None
-        for place, value in enumerate(node.inputs):
+        for index, value in enumerate(node.inputs):
             if value is None:
                 continue
-            read = _first(first, [link[place] for link in links])
+            read = _first(first, [link[index] for link in links])
             whole = read is None
             if read == () or (value in constants and not whole) or (whole and value.producer() is not None):
                 return None
-            if found.setdefault(value, read) != read:
+            if firsts.setdefault(value, read) != read:
                 return None
-    return found
+    return firsts
 
 
 def _first(first: Sequence[int], links: Sequence[AxisLink | None]) -> tuple[int, ...] | None:
@@ -109,12 +109,12 @@ def _row(opened: Unfolded, axes: int, firsts: _Firsts) -> Unfolded | None:
     model = opened.model.clone()
     values = dict(zip(_values(opened.model), _values(model), strict=True))
     wanted = {}
-    for value, own in values.items():
+    for value, copied in values.items():
         sizes = opened.shapes.sizes(value)
         if value in opened.constants or sizes is None:
             continue
-        wanted[own] = sizes if firsts.get(value) is None else ((1,) * axes + sizes[axes:])
-        own.shape, own.type = ir.Shape(wanted[own]), _type(opened, value)
+        wanted[copied] = sizes if firsts.get(value) is None else ((1,) * axes + sizes[axes:])
+        copied.shape, copied.type = ir.Shape(wanted[copied]), _type(opened, value)
     for node, copy in zip(list(opened.model.graph), list(model.graph), strict=True):
         if node.op_type == "Slice" and not _cut(node, copy, axes, opened):
             return None
@@ -146,13 +146,13 @@ def _cut(node: ir.Node, copy: ir.Node, axes: int, opened: Unfolded) -> bool:
     assert isinstance(graph, ir.Graph)
     operands = [copy.inputs[0]]
     if left:
-        numbers = zip(*((one.start, one.stop, axis, one.step) for axis, one in left.items()), strict=True)
-        operands += [_constant(graph, f"{result.name}/{place}", each) for place, each in enumerate(numbers)]
+        numbers = zip(*((bounds.start, bounds.stop, axis, bounds.step) for axis, bounds in left.items()), strict=True)
+        operands += [_constant(graph, f"{result.name}/{index}", each) for index, each in enumerate(numbers)]
     cut = ir.node("Slice" if left else "Identity", operands)
-    made = cut.outputs[0]
-    made.shape, made.type, made.name = result.shape, result.type, result.name
+    value = cut.outputs[0]
+    value.shape, value.type, value.name = result.shape, result.type, result.name
     graph.insert_before(copy, cut)
-    result.replace_all_uses_with(made, replace_graph_outputs=True)
+    result.replace_all_uses_with(value, replace_graph_outputs=True)
     graph.remove(copy, safe=True)
     return True
 
@@ -181,6 +181,6 @@ def _offset(opened: Unfolded, value: ir.Value, row: Sequence[int], first: Sequen
     if first is None or sizes is None or not size:
         return 0
     at = 0
-    for place, start, length in zip(row, first, sizes, strict=False):
-        at = at * length + start + place
+    for index, start, length in zip(row, first, sizes, strict=False):
+        at = at * length + start + index
     return at * size // prod(sizes[: len(row)])

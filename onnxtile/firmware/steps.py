@@ -15,7 +15,6 @@ import onnx_ir as ir
 from onnx import helper
 
 from onnxtile.declare.plan_document import PlannedBody
-from onnxtile.firmware.four_bits import PackedWeights, packed_weights
 from onnxtile.firmware.islands import PlannedIsland, between, is_written_as_constant, planned_island
 from onnxtile.firmware.own_kernels import WORKING, OwnKernels, own_call
 from onnxtile.firmware.places import ProgramMemory, ValuePlaces
@@ -42,6 +41,7 @@ from onnxtile.firmware.program import (
     copied_at_once,
     overlaps,
 )
+from onnxtile.firmware.stored_weights import stored_weights
 from onnxtile.firmware.transfers import TransferSchedule
 from onnxtile.firmware.turns import TurnCalls, turns_of
 from onnxtile.kernels.aliases import Alias, parts, views
@@ -152,7 +152,7 @@ class _Planned:
         for port in ports:
             state = states.get(port.name)
             if state is not None and state.copied:
-                after = next(one for one in outputs if one.name == state.output)
+                after = next(output for output in outputs if output.name == state.output)
                 self._calls.append(CopyCall(port.place, after.place, port.tensor.bytes))
         return CProgram(
             tuple(self._calls),
@@ -219,12 +219,12 @@ class _Planned:
 
     def _make_transfers(self, transfers: TransferSchedule, nodes: Sequence[ir.Node], step: int) -> None:
         """Start the copies that may run beside the kernel of `step`, and wait for those that it needs."""
-        for one in transfers.starting(step):
-            source, copied = nodes[one.step].inputs[0], nodes[one.step].outputs[0]
+        for transfer in transfers.starting(step):
+            source, copied = nodes[transfer.step].inputs[0], nodes[transfer.step].outputs[0]
             assert source is not None
             copy = CopyCall(self._places.of(copied), self._places.of(source), self._places.tensor(copied).bytes)
-            self._calls.append(StartCall(one.number, copy))
-        self._calls += [WaitCall(one.number) for one in transfers.ending(step)]
+            self._calls.append(StartCall(transfer.number, copy))
+        self._calls += [WaitCall(transfer.number) for transfer in transfers.ending(step)]
 
     def _made(self, node: ir.Node, outputs: Iterable[ir.Value]) -> Iterator[NodeResult]:
         """Yield the `outputs` of `node`, whose calls are the last."""
@@ -259,14 +259,14 @@ class _Planned:
 
     def _open_call(self, node: ir.Node, graph: ir.Graph, bodies: Sequence[PlannedBody]) -> None:
         """Run the graph of a function that the plan opens, in the workspace of the call."""
-        self._body(node, graph, next((one for one in bodies if one.attribute is None), None))
+        self._body(node, graph, next((body for body in bodies if body.attribute is None), None))
 
     def _branch(self, node: ir.Node, bodies: Sequence[PlannedBody]) -> None:
         """Run one of the branches of an If; results without an address in the plan have one in the workspace."""
         condition = node.inputs[0]
         assert condition is not None
         self._require_placed(node)
-        found = {body.attribute: body for body in bodies}
+        by_attribute = {body.attribute: body for body in bodies}
         if condition in self._constants:
             attribute = "then_branch" if self._constants.array(condition).all() else "else_branch"
             taken = next((body for body in bodies if body.attribute == attribute), None)
@@ -275,7 +275,7 @@ class _Planned:
         before, sides = self._calls, []
         for attribute in ("then_branch", "else_branch"):
             self._calls = []
-            self._body(node, node.attributes[attribute].as_graph(), found.get(attribute))
+            self._body(node, node.attributes[attribute].as_graph(), by_attribute.get(attribute))
             sides.append(tuple(self._calls))
         self._calls = [*before, Branch(self._places.of(condition), *sides)]
 
@@ -354,7 +354,7 @@ class _Planned:
             target, source = self._places[value].at(-alias.at), self._places.of(alias.source)
             if target != source:
                 copies.append(CopyCall(target, source, size))
-        if any(overlaps(one, other) for one in copies for other in copies if one is not other):
+        if any(overlaps(copy, other) for copy in copies for other in copies if copy is not other):
             return False
         self._calls += copies
         return True
@@ -412,34 +412,36 @@ class _Planned:
         if node in self._own:
             self._own_kernel(name, node)
             return
-        packed = packed_weights(node, self._constants)
-        if packed is not None:
-            self._packed_product(name, node, packed)
-            return
+        weights = stored_weights(node, self._constants)
         names: dict[ir.Value, str] = {}
         for value in node.inputs:
             if value is not None:
                 names.setdefault(value, f"i{len(names)}")
-        made = {value: f"o{place}" for place, value in enumerate(node.outputs) if value.name}
-        proto = bare_node(node, {**names, **made})
+        results = {value: f"o{index}" for index, value in enumerate(node.outputs) if value.name}
+        proto = bare_node(node, {**names, **results})
         fixed = {value: own for value, own in names.items() if self._is_fixed(node, value)}
-        opsets = self._model.graph.opset_imports
+        constants = {own: self._fixed_array(value) for value, own in fixed.items()}
+        forms = {own: self._places.tensor(value) for value, own in (*names.items(), *results.items())}
+        if weights is not None:
+            constants |= weights.arrays
+            forms |= {
+                own: TensorForm(int(ir.DataType.from_numpy(array.dtype)), array.shape)
+                for own, array in weights.arrays.items()
+            }
         kernel = DistinctKernel(
             proto.SerializeToString(deterministic=True),
-            tuple((own, self._places.tensor(value)) for value, own in (*names.items(), *made.items())),
+            tuple(forms.items()),
             tuple((own, self._serialised(value)) for value, own in fixed.items()),
-            tuple(sorted(opsets.items())),
+            tuple(sorted(self._model.graph.opset_imports.items())),
             name,
             node.op_type,
             of_island=self._is_inside and node.op_type.startswith("QLinear"),
+            stored=None if weights is None else weights.form,
             macs=self._macs(node),
         )
-        places = {own: self._places.of(value) for value, own in (*names.items(), *made.items())}
-        set_by = {
-            own: self._shared.memory.constant(self._fixed_array(value), self._places.tensor(value))
-            for value, own in fixed.items()
-        }
-        self._calls.append(KernelCall(kernel, places | set_by))
+        held = {own: self._shared.memory.constant(array, forms[own]) for own, array in constants.items()}
+        places = {own: self._places.of(value) for value, own in (*names.items(), *results.items()) if own not in held}
+        self._calls.append(KernelCall(kernel, {own: held.get(own) or places[own] for own in forms}))
 
     def _macs(self, node: ir.Node) -> int:
         try:
@@ -480,33 +482,6 @@ class _Planned:
         kernel = DistinctKernel(b"", tuple(tensors), (), (), name, node.op_type, call)
         self._calls.append(KernelCall(kernel, {one: place for one, place in places.items() if one in used}))
 
-    def _packed_product(self, name: str, node: ir.Node, packed: PackedWeights) -> None:
-        """Call the kernel of a product with weights of 4 bits, which it unpacks."""
-        operand, result = node.inputs[0], node.outputs[0]
-        assert operand is not None
-        arrays = {"i1": packed.weights, "i2": packed.scales}
-        if packed.zero_points is not None:
-            arrays["i3"] = packed.zero_points
-        forms = {own: TensorForm(int(ir.DataType.from_numpy(one.dtype)), one.shape) for own, one in arrays.items()}
-        proto = helper.make_node("MatMulNBits", ["i0", *arrays], ["o0"], domain="com.microsoft")
-        sizes = {"K": packed.rows, "N": packed.columns, "bits": 4, "block_size": packed.block}
-        proto.attribute.extend(helper.make_attribute(key, size) for key, size in sizes.items())
-        opsets = {**self._model.graph.opset_imports, "com.microsoft": 1}
-        tensors = {"i0": self._places.tensor(operand), **forms, "o0": self._places.tensor(result)}
-        kernel = DistinctKernel(
-            proto.SerializeToString(deterministic=True),
-            tuple(tensors.items()),
-            (),
-            tuple(sorted(opsets.items())),
-            name,
-            proto.op_type,
-            macs=self._macs(node),
-        )
-        places = {own: self._shared.memory.constant(one, forms[own]) for own, one in arrays.items()}
-        self._calls.append(
-            KernelCall(kernel, {"i0": self._places.of(operand), **places, "o0": self._places.of(result)})
-        )
-
     def _is_fixed(self, node: ir.Node, value: ir.Value) -> bool:
         """Return whether the numbers of an operand decide what the kernel is: sizes, axes, bounds, scales of a Resize."""
         row = operator_of(node)
@@ -516,8 +491,8 @@ class _Planned:
             or np.prod(self._places.tensor(value).sizes, dtype=np.int64) > _MOST_FIXED
         ):
             return False
-        places = (place for place, operand in enumerate(node.inputs) if operand is value)
-        return any(place in row.shaped_by or place in row.set_by for place in places)
+        places = (index for index, operand in enumerate(node.inputs) if operand is value)
+        return any(index in row.shaped_by or index in row.set_by for index in places)
 
     def _fixed_array(self, value: ir.Value) -> Array:
         """Return the numbers of a constant that says what is computed: a Slice up to 2^63 - 1 is one up to the end, which is 32 bits."""
@@ -527,6 +502,6 @@ class _Planned:
     def _serialised(self, value: ir.Value) -> bytes:
         tensor = self._places.tensor(value)
         array = np.ascontiguousarray(self._fixed_array(value))
-        made = helper.make_tensor("", tensor.dtype, tensor.sizes, array.tobytes(), raw=True)
-        found: bytes = made.SerializeToString(deterministic=True)
-        return found
+        proto = helper.make_tensor("", tensor.dtype, tensor.sizes, array.tobytes(), raw=True)
+        data: bytes = proto.SerializeToString(deterministic=True)
+        return data

@@ -1,17 +1,17 @@
-"""Kernels in C that are written here: where emx-onnx-cgen rounds otherwise than the operator's own runtime, or takes more memory.
+"""Kernels in C that are written here: where emx-onnx-cgen rounds otherwise than the operator's own runtime, or takes more memory or flash.
 
 A template is a function of loops, as emx-onnx-cgen writes one: sizes are whole numbers in the text, and its parameters are the operands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 import onnx
 from onnx import helper
 
-from onnxtile.firmware.program import DistinctKernel, TensorForm
+from onnxtile.firmware.program import SCALES, ZEROS, DistinctKernel, StoredForm, TensorForm
 from onnxtile.system.dataclass import dataclass
 
 HEAD = "#include <math.h>\n#include <stdbool.h>\n#include <stdint.h>\n#include <string.h>\n\n#define idx_t int32_t\n"
@@ -34,15 +34,15 @@ class _TemplateKernel:
         self.node = onnx.NodeProto.FromString(kernel.node)
         self.of_island = kernel.of_island
         self._forms = dict(kernel.tensors)
-        self.attributes = {one.name: helper.get_attribute_value(one) for one in self.node.attribute}
+        self.attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in self.node.attribute}
 
-    def name(self, place: int) -> str:
-        """Return the operand at `place`, empty where it is left out."""
-        return self.node.input[place] if place < len(self.node.input) else ""
+    def name(self, index: int) -> str:
+        """Return the operand at `index`, empty where it is left out."""
+        return self.node.input[index] if index < len(self.node.input) else ""
 
-    def result(self, place: int) -> str:
-        """Return the result at `place`, empty where it is left out."""
-        return self.node.output[place] if place < len(self.node.output) else ""
+    def result(self, index: int) -> str:
+        """Return the result at `index`, empty where it is left out."""
+        return self.node.output[index] if index < len(self.node.output) else ""
 
     def form(self, name: str) -> TensorForm:
         """Return the type of an operand or result."""
@@ -53,6 +53,8 @@ def template_of(kernel: DistinctKernel) -> KernelText | None:
     """Return the text of `kernel`; None for one that is emx-onnx-cgen's."""
     if not kernel.node:
         return None
+    if kernel.stored is not None:
+        return _UNPACKING[kernel.op_type](_TemplateKernel(kernel), _Weight(kernel.stored, kernel.tensors))
     make = _TEMPLATES.get(kernel.op_type)
     return None if make is None else make(_TemplateKernel(kernel))
 
@@ -82,7 +84,7 @@ _SUM = """\
 
 def _sum(kernel: _TemplateKernel) -> KernelText | None:
     """Return QLinearAdd of two tensors of one size; others, and islands, which round as floats do, are emx-onnx-cgen's."""
-    names = [kernel.name(place) for place in range(8)]
+    names = [kernel.name(index) for index in range(8)]
     a, b, c = names[0], names[3], kernel.result(0)
     if kernel.of_island or not all(names) or not kernel.form(a).sizes == kernel.form(b).sizes == kernel.form(c).sizes:
         return None
@@ -160,7 +162,7 @@ def _gru(kernel: _TemplateKernel) -> KernelText | None:
 
     https://onnx.ai/onnx/operators/onnx__GRU.html has the formulas.
     """
-    x, w, r, bias, lengths, first = (kernel.name(place) for place in range(6))
+    x, w, r, bias, lengths, first = (kernel.name(offset) for offset in range(6))
     rows, last = kernel.result(0), kernel.result(1)
     usual = {"direction", "hidden_size", "linear_before_reset"}
     if not last or lengths or kernel.form(x).dtype != onnx.TensorProto.FLOAT or not kernel.attributes.keys() <= usual:
@@ -177,7 +179,7 @@ def _gru(kernel: _TemplateKernel) -> KernelText | None:
             "bias_h": f" + {b} + 2 * {units}]",
             "bias_r": f" + {b} + 5 * {units}]",
         }
-    place = f"(d * {batches} + batch) * {units}"
+    offset = f"(d * {batches} + batch) * {units}"
     holes = {
         **{"x": x, "w": w, "r": r, **biases},
         **{"steps": steps, "batches": batches, "inputs": inputs, "units": units},
@@ -185,8 +187,8 @@ def _gru(kernel: _TemplateKernel) -> KernelText | None:
         "backwards": _DIRECTIONS[kernel.attributes.get("direction", b"forward")],
         "more": "" if after else f", next[{units}]",
         "next": "reset" if after else "next",
-        "state": f"{last} + {place}",
-        "first": f"{first}[{place} + i]" if first else "0.0f",
+        "state": f"{last} + {offset}",
+        "first": f"{first}[{offset} + i]" if first else "0.0f",
         "row": f"                memcpy({rows} + ((at * {directions} + d) * {batches} + batch) * {units}, state, {units} * sizeof(float));"
         if rows
         else "",
@@ -279,7 +281,7 @@ def _convolution(kernel: _TemplateKernel) -> KernelText | None:
     QLinearConv is rounded as emx-onnx-cgen and onnxruntime do: the sum in 32 bits times x_scale · w_scale / y_scale, to the nearest even.
     """
     is_rounded = kernel.node.op_type == "QLinearConv"
-    x, w, bias = (kernel.name(place) for place in ((0, 3, 8) if is_rounded else (0, 1, 2)))
+    x, w, bias = (kernel.name(index) for index in ((0, 3, 8) if is_rounded else (0, 1, 2)))
     y = kernel.result(0)
     sizes, weights, result = (kernel.form(name).sizes for name in (x, w, y))
     attributes = kernel.attributes
@@ -331,7 +333,175 @@ def _convolution(kernel: _TemplateKernel) -> KernelText | None:
     return KernelText(helper, "".join(lines), tuple(dict.fromkeys(name for name in operands if name)))
 
 
+# Kernels that unpack weights of few bits. Each weight is unpacked once where a loop over rows or over an image is innermost: the result is
+# the sum so far, so nothing else is in memory.
+
+_NUMBER = """\
+static int32_t KERNEL_number(const uint8_t *q, idx_t i) {
+    const int32_t number = q[i / 2] >> i % 2 * 4 & 15;
+    return ${number};
+}
+"""
+
+
+class _Weight:
+    """The element of stored weights at any index, as an expression in C; `helper` is what it calls, `operands` what it reads."""
+
+    def __init__(self, form: StoredForm, tensors: Sequence[tuple[str, TensorForm]]) -> None:
+        self._form, self._forms = form, dict(tensors)
+        number = "(number ^ 8) - 8" if form.is_signed else "number"
+        self.helper = _filled(_NUMBER, {"number": number}) if form.bits == 4 else ""
+        self.operands = (form.operand, SCALES, *([ZEROS] if ZEROS in self._forms else []))
+        self.sizes = tuple(form.sizes[axis] for axis in form.order)
+
+    def at(self, *indices: str) -> str:
+        """Return the element at `indices`, of the axes as the kernel reads them."""
+        form = self._form
+        stored = [indices[form.order.index(axis)] for axis in range(len(form.sizes))]
+        number = self._number(form.operand, _flat_index(stored, form.sizes))
+        scale_index = "0"
+        if form.axis is not None:
+            inside = f"({stored[form.axis]}) / {form.block}" if form.block > 1 else stored[form.axis]
+            sizes = self._forms[SCALES].sizes
+            along = [inside if axis == form.axis else index for axis, index in enumerate(stored)]
+            scale_index = inside if len(sizes) < len(stored) else _flat_index(along, sizes)
+        zero = f" - {self._number(ZEROS, scale_index)}" if ZEROS in self._forms else ""
+        return f"(float)({number}{zero}) * {SCALES}[{scale_index}]"
+
+    def _number(self, operand: str, index: str) -> str:
+        return f"KERNEL_number({operand}, {index})" if self._form.bits == 4 else f"{operand}[{index}]"
+
+
+def _flat_index(indices: Sequence[str], sizes: Sequence[int]) -> str:
+    """Return the index of an element in memory by its indices along all axes."""
+    flat = f"({indices[0]})"
+    for index, size in zip(indices[1:], sizes[1:], strict=True):
+        flat = f"({flat} * {size} + ({index}))"
+    return flat
+
+
+_PRODUCT = """\
+    for (idx_t j = 0; j < ${columns}; ++j) {
+        for (idx_t i = 0; i < ${rows}; ++i) ${y}[i * ${columns} + j] = ${first};
+        for (idx_t k = 0; k < ${depth}; ++k) {
+            const float weight = ${weight};
+            for (idx_t i = 0; i < ${rows}; ++i) ${y}[i * ${columns} + j] += ${x}[${x_at}] * weight;
+        }
+    }
+"""
+
+
+def _unpacking_product(kernel: _TemplateKernel, weight: _Weight) -> KernelText:
+    """Return a MatMul or Gemm by a matrix of stored weights."""
+    x, bias, y = kernel.name(0), kernel.name(2), kernel.result(0)
+    attributes = kernel.attributes
+    alpha, beta = attributes.get("alpha", 1.0), attributes.get("beta", 1.0)
+    indices = ("j", "k") if attributes.get("transB", 0) else ("k", "j")
+    depth, columns = (weight.sizes[indices.index(index)] for index in ("k", "j"))
+    rows = prod(kernel.form(y).sizes) // columns
+    first = "0.0f"
+    if bias:
+        sizes = (1, 1, *kernel.form(bias).sizes)[-2:]
+        parts = [part for part, size in zip((f"i * {sizes[1]}", "j"), sizes, strict=True) if size > 1]
+        first = f"{bias}[{' + '.join(parts) or '0'}]" + ("" if beta == 1.0 else f" * {beta!r}f")
+    holes = {
+        **{"x": x, "y": y, "rows": rows, "columns": columns, "depth": depth, "first": first},
+        "x_at": f"k * {rows} + i" if attributes.get("transA", 0) else f"i * {depth} + k",
+        "weight": weight.at(*indices) + ("" if alpha == 1.0 else f" * {alpha!r}f"),
+    }
+    operands = dict.fromkeys((x, *weight.operands, *([bias] if bias else []), y))
+    return KernelText(weight.helper, _filled(_PRODUCT, holes), tuple(operands))
+
+
+_UNPACKING_CONVOLUTION = """\
+    for (idx_t n = 0; n < ${batches}; ++n) {
+        for (idx_t o = 0; o < ${channels}; ++o) {
+            float *const result = ${y} + (n * ${channels} + o) * ${result_rows} * ${result_columns};
+            for (idx_t i = 0; i < ${result_rows} * ${result_columns}; ++i) result[i] = ${first};
+            for (idx_t c = 0; c < ${depth}; ++c) {
+                const float *const image = ${x} + (n * ${image_channels} + o / ${channels_of_group} * ${depth} + c) * ${rows} * ${columns};
+                for (idx_t k = 0; k < ${kernel_rows}; ++k) {
+                    for (idx_t l = 0; l < ${kernel_columns}; ++l) {
+                        const float weight = ${weight};
+                        const idx_t top = k * ${row_dilation} - ${rows_before}, left = l * ${column_dilation} - ${columns_before};
+                        const idx_t start = left < 0 ? (${column_stride} - 1 - left) / ${column_stride} : 0;
+                        const idx_t last = ${columns} - left > 0 ? (${columns} - left + ${column_stride} - 1) / ${column_stride} : 0;
+                        const idx_t end = last < ${result_columns} ? last : ${result_columns};
+                        for (idx_t i = 0; i < ${result_rows}; ++i) {
+                            const idx_t row = i * ${row_stride} + top;
+                            if (row < 0 || row >= ${rows}) continue;
+                            for (idx_t j = start; j < end; ++j)
+                                result[i * ${result_columns} + j] += image[row * ${columns} + left + j * ${column_stride}] * weight;
+                        }
+                    }
+                }
+            }
+        }
+    }
+"""
+
+
+def _unpacking_convolution(kernel: _TemplateKernel, weight: _Weight) -> KernelText:
+    """Return a Conv of rows or images by stored weights; a row is an image of one row."""
+    x, bias, y = kernel.name(0), kernel.name(2), kernel.result(0)
+    attributes, axes = kernel.attributes, len(weight.sizes) - 2
+    sizes, result = kernel.form(x).sizes, kernel.form(y).sizes
+    strides, dilations = ((1, *attributes.get(name, [1] * axes))[-2:] for name in ("strides", "dilations"))
+    before = (0, *attributes.get("pads", [0] * 2 * axes)[:axes])[-2:]
+    rows, columns, kernel_rows, kernel_columns, result_rows, result_columns = (
+        size for tensor_sizes in (sizes, weight.sizes, result) for size in (1, *tensor_sizes[2:])[-2:]
+    )
+    indices = ("o", "c", "k", "l") if axes == 2 else ("o", "c", "l")
+    holes = {
+        **{"x": x, "y": y, "first": f"{bias}[o]" if bias else "0.0f", "weight": weight.at(*indices)},
+        **{"batches": sizes[0], "image_channels": sizes[1], "channels": result[1], "depth": weight.sizes[1]},
+        **{"channels_of_group": result[1] // attributes.get("group", 1), "rows": rows, "columns": columns},
+        **{"kernel_rows": kernel_rows, "kernel_columns": kernel_columns},
+        **{"result_rows": result_rows, "result_columns": result_columns},
+        **{
+            "row_stride": strides[0],
+            "column_stride": strides[1],
+            "rows_before": before[0],
+            "columns_before": before[1],
+        },
+        **{"row_dilation": dilations[0], "column_dilation": dilations[1]},
+    }
+    operands = dict.fromkeys((x, *weight.operands, *([bias] if bias else []), y))
+    return KernelText(weight.helper, _filled(_UNPACKING_CONVOLUTION, holes), tuple(operands))
+
+
+_GATHER = """\
+    for (idx_t a = 0; a < ${before}; ++a) {
+        for (idx_t i = 0; i < ${count}; ++i) {
+            const idx_t index = (idx_t)${indices}[i];
+            const idx_t taken = index < 0 ? index + ${length} : index;
+            for (idx_t b = 0; b < ${after}; ++b) ${y}[(a * ${count} + i) * ${after} + b] = ${weight};
+        }
+    }
+"""
+
+
+def _unpacking_gather(kernel: _TemplateKernel, weight: _Weight) -> KernelText:
+    """Return a Gather of rows of stored weights."""
+    indices, y, sizes = kernel.name(1), kernel.result(0), weight.sizes
+    axis = kernel.attributes.get("axis", 0) % len(sizes)
+    places = ["taken"] * len(sizes)
+    for axes, name in ((range(axis), "a"), (range(axis + 1, len(sizes)), "b")):
+        for other in axes:
+            inner = prod(sizes[other + 1 : axes.stop])
+            places[other] = f"{name} / {inner} % {sizes[other]}" if len(axes) > 1 else name
+    holes = {
+        **{"indices": indices, "y": y, "count": prod(kernel.form(indices).sizes), "length": sizes[axis]},
+        **{"before": prod(sizes[:axis]), "after": prod(sizes[axis + 1 :]), "weight": weight.at(*places)},
+    }
+    return KernelText(weight.helper, _filled(_GATHER, holes), tuple(dict.fromkeys((*weight.operands, indices, y))))
+
+
 _TEMPLATES: Mapping[str, Callable[[_TemplateKernel], KernelText | None]] = {
     **{"Conv": _convolution, "QLinearConv": _convolution},
     **{"GRU": _gru, "QLinearAdd": _sum},
+}
+_UNPACKING: Mapping[str, Callable[[_TemplateKernel, _Weight], KernelText]] = {
+    **{"MatMul": _unpacking_product, "Gemm": _unpacking_product},
+    **{"Conv": _unpacking_convolution, "Gather": _unpacking_gather},
 }

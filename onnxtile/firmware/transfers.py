@@ -52,10 +52,10 @@ class TransferSchedule:
 
     def __init__(self, copies: Sequence[MemoryCopy], nodes: Sequence[ir.Node]) -> None:
         by_kernels = {copy.step for copy in copies if len(nodes[copy.step].inputs) > 1}
-        found = list(transfers_of(copies, len(nodes), by_kernels))
-        self.steps = frozenset(one.step for one in found)
-        self._starting = {step: list(some) for step, some in groupby(found, lambda one: one.start)}
-        self._ending = {step: list(some) for step, some in groupby(found, lambda one: one.end)}
+        transfers = list(transfers_of(copies, len(nodes), by_kernels))
+        self.steps = frozenset(transfer.step for transfer in transfers)
+        self._starting = {step: list(some) for step, some in groupby(transfers, lambda transfer: transfer.start)}
+        self._ending = {step: list(some) for step, some in groupby(transfers, lambda transfer: transfer.end)}
 
     def starting(self, step: int) -> Sequence[Transfer]:
         """Return the transfers that start before the kernel of `step`."""

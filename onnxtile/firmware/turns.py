@@ -64,8 +64,8 @@ def turns_of(node: ir.Node) -> Turns:
         number, go, *inputs = graph.inputs
         again, *outputs = graph.outputs
         carried = tuple(map(Carried, [value for value in operands if value is not None], inputs, outputs, node.outputs))
-        made = tuple(map(Row, node.outputs[len(carried) :], outputs[len(carried) :]))
-        return Turns(graph, carried, (), made, most, first, number, go, again)
+        rows = tuple(map(Row, node.outputs[len(carried) :], outputs[len(carried) :]))
+        return Turns(graph, carried, (), rows, most, first, number, go, again)
     states = len(node.inputs) - node.attributes.get_int("num_scan_inputs", 0)
     given = [value for value in node.inputs if value is not None]
     carried = tuple(map(Carried, given[:states], graph.inputs, graph.outputs, node.outputs))
@@ -90,12 +90,13 @@ class TurnCalls:
 
     def __init__(self, turns: Turns, values: ValuePlaces) -> None:
         self._turns, self._values = turns, values
-        self._sizes = [values.tensor(one.before).bytes for one in turns.carried]
+        self._sizes = [values.tensor(value.before).bytes for value in turns.carried]
         self._carried = [
-            values.get(one.before) or values.cell(size) for one, size in zip(turns.carried, self._sizes, strict=True)
+            values.get(value.before) or values.cell(size)
+            for value, size in zip(turns.carried, self._sizes, strict=True)
         ]
-        for one, place in zip(turns.carried, self._carried, strict=True):
-            values[one.before] = place
+        for value, place in zip(turns.carried, self._carried, strict=True):
+            values[value.before] = place
         self._always = values.constant(np.asarray(1, np.uint8), TensorForm(onnx.TensorProto.UINT8, ()))
         self._limit = self._counted()
         self._most = None if self._limit is None else values.cell(8)
@@ -118,7 +119,7 @@ class TurnCalls:
         if self._most is not None and self._limit is not None:
             yield CopyCall(self._most, self._limit, 8)
         yield CopyCall(self._goes_on, self._always if turns.first is None else values.of(turns.first), 1)
-        starts = (values.of(one.operand) for one in turns.carried)
+        starts = (values.of(value.operand) for value in turns.carried)
         yield from copied_at_once(map(CopyCall, self._carried, starts, self._sizes), values.cell)
 
     def begin(self) -> Iterator[CopyCall]:
@@ -134,7 +135,7 @@ class TurnCalls:
         turns, values = self._turns, self._values
         for row in turns.made:
             yield from (copy.turned for copy in self._row_copies(row))
-        moved = [*map(CopyCall, self._carried, (values.of(one.after) for one in turns.carried), self._sizes)]
+        moved = [*map(CopyCall, self._carried, (values.of(value.after) for value in turns.carried), self._sizes)]
         moved += [] if turns.again is None else [CopyCall(self._goes_on, values.of(turns.again), 1)]
         yield from copied_at_once(moved, values.cell)
 
@@ -145,9 +146,9 @@ class TurnCalls:
     def after(self) -> Iterator[CopyCall]:
         """Yield the copies after the last turn: what was carried out of it."""
         copies = (
-            CopyCall(self._values[one.result], place, size)
-            for one, place, size in zip(self._turns.carried, self._carried, self._sizes, strict=True)
-            if one.result is not None and one.result.name
+            CopyCall(self._values[value.result], place, size)
+            for value, place, size in zip(self._turns.carried, self._carried, self._sizes, strict=True)
+            if value.result is not None and value.result.name
         )
         return copied_at_once(copies, self._values.cell)
 

@@ -50,8 +50,8 @@ def placed(arrays: Mapping[int, Array]) -> FlashWeights:
         block = blocks[size] = bytearray()
         order = sorted(numbers, key=lambda number: (-arrays[number].nbytes, number))
         for level in _levels(order, arrays):
-            found = _inside(block, [arrays[number].tobytes() for number in level], size)
-            for number, offset in zip(level, found, strict=True):
+            offsets = _inside(block, [arrays[number].tobytes() for number in level], size)
+            for number, offset in zip(level, offsets, strict=True):
                 places[number] = size, len(block) if offset is None else offset
                 if offset is None:
                     block += arrays[number].tobytes()

@@ -91,8 +91,8 @@ class CSource:
         name = prefix_of(title)
 
         def renamed(text: str) -> str:
-            own = text.replace(f"{self.title}.", f"{comment(title)}.")  # names of files
-            return own.replace(self.name.upper(), name.upper()).replace(self.name, name)
+            text_of_files = text.replace(f"{self.title}.", f"{comment(title)}.")  # names of files
+            return text_of_files.replace(self.name.upper(), name.upper()).replace(self.name, name)
 
         arenas = tuple((arena, renamed(variable), size) for arena, variable, size in self.arenas)
         streams = tuple((port, renamed(function)) for port, function in self.streams)
@@ -143,7 +143,10 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
         *([filled(DEFINED, name.upper())] if table.transfers else []),
         *(function.text for function in functions),
         f"static void (*const {name}_functions[])(const idx_t *, uint8_t *const *) = {{",
-        *_wrapped(f"{name}_kernel_{one}" for one in (*range(len(in_c.functions)), *table.own_functions)),
+        *_wrapped(
+            f"{name}_kernel_{function_number}"
+            for function_number in (*range(len(in_c.functions)), *table.own_functions)
+        ),
         "};",
         *_bytes(f"{name}_kernels", "uint8_t", described),
         *_bytes(f"{name}_starts", "uint16_t" if max(starts, default=0) < 1 << 16 else "uint32_t", starts),
@@ -220,15 +223,15 @@ def _heavy(program: CProgram) -> frozenset[DistinctKernel]:
 
 def _constants(program: CProgram, kernels: Sequence[CKernel], numbers: Mapping[DistinctKernel, int]) -> list[int]:
     """Return the numbers of the constants that functions and copies read; others are in the text of functions."""
-    found: dict[int, None] = {}
+    numbers_in_use: dict[int, None] = {}
     for call in flat(program.calls):
         if isinstance(call, KernelCall):
             places = [call.places[name] for name in kernels[numbers[call.kernel]].arguments]
         else:
             copy = call.copy if isinstance(call, StartCall) else call
             places = [copy.source] if isinstance(copy, CopyCall) else []
-        found.update((place.number, None) for place in places if place.kind == CONSTANT)
-    return sorted(found)
+        numbers_in_use.update((place.number, None) for place in places if place.kind == CONSTANT)
+    return sorted(numbers_in_use)
 
 
 def prefix_of(title: str) -> str:
@@ -266,7 +269,7 @@ def _arena_names(program: CProgram, name: str) -> list[str]:
     """Return the variable of each arena: of one alone `net_arena`, of several `net_arena_sram`."""
     if len(program.arenas) == 1:
         return [f"{name}_arena"]
-    return [f"{name}_arena_{one}" for one in identifiers(arena for arena, _ in program.arenas)]
+    return [f"{name}_arena_{arena_name}" for arena_name in identifiers(arena for arena, _ in program.arenas)]
 
 
 class _Spaces:
@@ -333,8 +336,8 @@ class _CallTable:
     @property
     def own_kernels(self) -> list[CKernel]:
         first = len({kernel.function for kernel in self._kernels})
-        numbers = {kind: first + place for place, kind in enumerate(self.own_functions)}
-        return [CKernel(numbers[kind], own, ()) for kind, own in self._own]
+        numbers = {kind: first + number for number, kind in enumerate(self.own_functions)}
+        return [CKernel(numbers[kind], own_numbers, ()) for kind, own_numbers in self._own]
 
     def entry(self, call: ProgramCall) -> TableEntry:
         if isinstance(call, Branch):
@@ -350,7 +353,7 @@ class _CallTable:
     def call(self, call: PlainCall) -> TableCall:
         if isinstance(call, KernelCall):
             kernel = self._numbers[call.kernel]
-            operands = (self._spaces.operand(call.places[one]) for one in self._kernels[kernel].arguments)
+            operands = (self._spaces.operand(call.places[operand]) for operand in self._kernels[kernel].arguments)
             return TableCall(kernel, tuple(operands))
         if isinstance(call, CopyCall):
             return self._own_call("copy", (call.size,), (call.target, call.source), call.steps)
@@ -397,12 +400,12 @@ def _own_function(name: str, kind: str, operands: int, text: str) -> CFunction:
 
 def _kernel_rows(kernels: Iterable[CKernel], functions: Sequence[CFunction]) -> tuple[bytes, list[int]]:
     """Return a row of bytes for each kernel, and where each begins: its function, its operands, and its numbers after their count."""
-    made, starts = bytearray(), []
+    data, starts = bytearray(), []
     for kernel in kernels:
-        starts.append(len(made))
+        starts.append(len(data))
         head = (kernel.function, functions[kernel.function].operands, len(kernel.numbers))
-        made += b"".join(map(grouped, (*head, *kernel.numbers)))
-    return bytes(made), starts
+        data += b"".join(map(grouped, (*head, *kernel.numbers)))
+    return bytes(data), starts
 
 
 _HEAD = """\
@@ -432,7 +435,7 @@ def _wrapped(texts: Iterable[str], width: int = 118) -> Iterator[str]:
 
 def _bytes(name: str, ctype: str, numbers: Iterable[int]) -> Iterator[str]:
     yield f"static const {ctype} {name}[] = {{"
-    yield from _wrapped([str(one) for one in numbers] or ["0"])
+    yield from _wrapped([str(number) for number in numbers] or ["0"])
     yield "};"
 
 
@@ -547,8 +550,8 @@ def _repeat_texts(name: str, spaces: int, repeats: int) -> dict[str, str]:
     """Return the texts that only a program with repeats has."""
     if not repeats:
         return {"repeat": "", "repeats": "", "argument": ""}
-    made = {"repeat": filled(_REPEAT, name, spaces=spaces), "repeats": filled(_REPEATS, name)}
-    return {**{hole: text + "\n" for hole, text in made.items()}, "argument": ", uint32_t turn_of_repeat"}
+    texts = {"repeat": filled(_REPEAT, name, spaces=spaces), "repeats": filled(_REPEATS, name)}
+    return {**{hole: text + "\n" for hole, text in texts.items()}, "argument": ", uint32_t turn_of_repeat"}
 
 
 def _signature(program: CProgram, ports: tuple[list[str], list[str]], name: str) -> str:
@@ -577,7 +580,7 @@ def _run(
     }
     yield f"{_signature(program, ports, name)} {{"
     yield f"    uint8_t *bases[{spaces.count}];"
-    for (kind, number), place in spaces.items():
+    for (kind, number), index in spaces.items():
         base = names.get(BytePlace(kind, number), "")
         if kind == ARENA:
             base = arenas[number][1]
@@ -585,7 +588,7 @@ def _run(
             base = f"{name}_workspace"
         elif kind == CONSTANT:
             base = f"{name}_weights_{number * 8}" if file is None else f"({name}_weights + {file.start(number)}u)"
-        yield f"    bases[{place}] = {base if kind in {ARENA, WORKSPACE} else f'(uint8_t *){base}'};"
+        yield f"    bases[{index}] = {base if kind in {ARENA, WORKSPACE} else f'(uint8_t *){base}'};"
     yield f"    {name}_walk({name}_calls, bases{', 0u' if repeats else ''});"
     yield "}"
 

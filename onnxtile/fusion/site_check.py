@@ -17,7 +17,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import draw
 from onnxtile.model.node_kinds import RandomNodes, has_seed, holders
 from onnxtile.model.submodel import Submodels, tensor_type
-from onnxtile.model.topology import graphs_in, node_id
+from onnxtile.model.topology import graphs_in, node_id, nodes_in
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
@@ -94,6 +94,7 @@ class _Sites:
         self._constants = Constants(original)
         random = RandomNodes(original, self._constants).themselves
         self._unseeded = holders(original, lambda node: node in random and not has_seed(node))
+        self._order = {node: place for place, node in enumerate(nodes_in(original.graph))}
         self.scopes: dict[tuple[str, ...], ValuesByName] = {}
         for path, graph in _graphs(original.graph):
             results = (value for node in graph for value in node.outputs if value.name)
@@ -115,7 +116,7 @@ class _Sites:
         feeds = {v.name or "": self._feed(v, generator) for v in inputs}
         types = {value.name or "": self._type(value) for value in inputs}
         fed = {value: types[value.name or ""] for value in inputs}
-        nodes = _originals(self._past, call, scope)
+        nodes = self._originals(call, scope)
         if any(map(self._unseeded, nodes)):
             return SiteVerdict(call.name or "", (), also, "it draws random numbers without a seed")
         original = self._cut.session(self._cut.of(nodes, fed, outputs))
@@ -134,6 +135,12 @@ class _Sites:
         errors = (compare_values(name, value, got[name]) for name, value in expected.items())
         return SiteVerdict(call.name or "", tuple(errors), also)
 
+    def _originals(self, call: ir.Node, scope: ValuesByName) -> list[ir.Node]:
+        """Return the original nodes that `call` stands for, in the order of the file, with the constants it took in."""
+        names = _outputs_of(self._past, self._past.record(call))
+        makers = {scope[name].producer() for name in names if name in scope}
+        return sorted((node for node in makers if node is not None), key=self._order.__getitem__)
+
     def _feed(self, value: ir.Value, generator: np.random.Generator) -> Array:
         if value in self._constants:
             return self._constants.array(value)
@@ -147,15 +154,6 @@ class _Sites:
     def _type(self, value: ir.Value) -> onnx.TypeProto:
         dims = self._constants.array(value).shape if value in self._constants else self._shapes.dims(value)
         return tensor_type(self._dtype(value), dims)
-
-
-def _originals(past: Past, call: ir.Node, scope: ValuesByName) -> list[ir.Node]:
-    """Return the original nodes that `call` stands for, in the order of the file, with the constants it took in."""
-    names = set(_outputs_of(past, past.record(call)))
-    makers = {scope[name].producer() for name in names if name in scope}
-    graph = next(node.graph for node in makers if node is not None)
-    assert isinstance(graph, ir.Graph)
-    return [node for node in graph if node in makers]
 
 
 def _outputs_of(past: Past, record: Record) -> Iterator[str]:

@@ -160,7 +160,7 @@ def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
     if attribute is None or attribute.is_ref():
         return None
     if attribute.name == "value":
-        tensor: ir.TensorProtocol = attribute.as_tensor()
+        tensor: ir.TensorProtocol = attribute.value  # as_tensor takes 0.3 ms, as `tensors_of` says
         return tensor
     return ir.Tensor(constant_array(node)) if attribute.name in _NUMBERS else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeAlias
 
 import onnx
@@ -11,13 +12,14 @@ import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import RandomNodes
-from onnxtile.model.save import external_folder, inline_bytes, proto_bytes, save, to_bytes
+from onnxtile.model.save import external_folder, inline_bytes, proto_bytes, to_bytes
+from onnxtile.model.stream import write_data, write_model
 from onnxtile.model.submodel import Submodels, tensor_type
 from onnxtile.model.topology import all_nodes, has_body
 from onnxtile.operators.table import may_draw
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
-from onnxtile.system.files import temporary_folder
+from onnxtile.system.files import temporary_folder, write_whole_with
 from onnxtile.system.runtime import Binding, Feed, Session, boxed, unboxed
 
 # Sessions of a model with many nodes, in pieces that onnxruntime loads one after another.
@@ -194,13 +196,15 @@ def repeatable_session(model: ir.Model) -> ModelRunner:
 
 _MOST_FROM_MEMORY = 2**25
 """Bytes of weights of a model that onnxruntime is given in memory. It holds the weights of such a model about four times."""
+_WEIGHTS = "weights"
 
 
 def session_of(model: ir.Model) -> AnySession:
     """Return a session of `model`, which stays as it is.
 
-    A model with many nodes is run in pieces where it can be. One with many weights goes through a temporary file, which is gone when this
-    returns: onnxruntime then holds them once. Raises ModelError with onnxruntime's reason, and UsageError where the file cannot be written.
+    A model with many nodes is run in pieces where it can be. One with many weights goes through temporary files, which are gone when this
+    returns: onnxruntime then maps the file of the weights, where it would hold those in a model file twice. Raises ModelError with
+    onnxruntime's reason, and UsageError where the files cannot be written.
     """
     if may_split(model):
         with suppress(ModelError):  # loaded whole, it runs, or the reason is that of the whole
@@ -209,6 +213,6 @@ def session_of(model: ir.Model) -> AnySession:
     if folder is not None or inline_bytes(model) <= _MOST_FROM_MEMORY:
         return Session(to_bytes(model), external=folder)
     with temporary_folder() as parent:
-        path = parent / "model.onnx"
-        save(model, path)
-        return Session(path)
+        write_whole_with(parent / _WEIGHTS, partial(write_data, model))
+        write_whole_with(parent / "model.onnx", partial(write_model, model, beside=_WEIGHTS))
+        return Session(parent / "model.onnx")

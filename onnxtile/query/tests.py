@@ -594,9 +594,10 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    if isinstance(value, ir.TensorProtocol):
-        return value.numpy()
-    return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return list(value)
+    # Asked last: whether a value fulfils a protocol takes long.
+    return value.numpy() if isinstance(value, ir.TensorProtocol) else value
 
 
 def _compare(test: Comparison, scope: TestSubject, facts: TestContext) -> Any:

@@ -45,7 +45,7 @@ from tests.fitting.networks import inverted_residuals, model
         (("--capacity", "4KiB", "--budget", "nan%"), 2, "not a share"),
         (("--capacity", "4KiB", "--budget", "0nodes"), 2, "at least 1"),
         (("--capacity", "4KiB", "--budget", "-3nodes"), 2, "at least 1"),
-        (("--capacity", "4KiB", "--budget", "14nodes"), 1, "nothing fits"),
+        (("--capacity", "2KiB", "--budget", "14nodes"), 1, "nothing fits"),
         (("--capacity", "4KiB", "--target", "nowhere.toml"), 2, "nowhere.toml"),
         (("--capacity", "4KiB", "--tolerance", "2step"), 2, "invalid --tolerance '2step'"),
         (("--capacity", "4KiB", "-o", "m.onnx"), 2, "--force"),
@@ -63,7 +63,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     run: Run,
     tmp_path: Path,
 ) -> None:
-    onnx.save(inverted_residuals(9), tmp_path / "m.onnx")
+    onnx.save(inverted_residuals(9, 8), tmp_path / "m.onnx")
     done = run("fit", "m.onnx", *arguments)
     assert done.code == code
     assert said in done.err
@@ -131,8 +131,8 @@ def test_the_plan_is_written_beside_the_model_and_pictures_show_both(run: Run, t
 
 
 def test_a_model_that_does_not_fit_emits_the_smallest_plan(run: Run, tmp_path: Path) -> None:
-    onnx.save(inverted_residuals(9), tmp_path / "m.onnx")
-    done = run("fit", "m.onnx", "--capacity", "2000", "--emit", "p.json")
+    onnx.save(inverted_residuals(9, 8), tmp_path / "m.onnx")
+    done = run("fit", "m.onnx", "--capacity", "500", "--emit", "p.json")
     assert done.code == 1
     smallest = json.loads((tmp_path / "p.json").read_text())["arenas"][0]["size"]
     assert f"{smallest:,} bytes" in done.err
@@ -202,12 +202,12 @@ def fixture_there(tmp_path: Path) -> Path:
 
 @pytest.fixture(name="curve", scope="module")
 def fixture_curve() -> onnxtile.FitCurve:
-    return onnxtile.fit_curve(inverted_residuals(), budget="0%,100nodes")
+    return onnxtile.fit_curve(inverted_residuals(9), budget="0%,100nodes")
 
 
 def test_each_point_takes_fewer_bytes_and_the_first_is_the_model_as_it_is(curve: onnxtile.FitCurve) -> None:
     assert len(curve.points) > 2
-    assert curve.points[0].cost.arena == onnxtile.plan(inverted_residuals()).plan.arena_size
+    assert curve.points[0].cost.arena == onnxtile.plan(inverted_residuals(9)).plan.arena_size
     assert all(after.cost.arena < before.cost.arena for before, after in pairwise(curve.points))
     assert all(point.cost.nodes <= 100 and point.cost.macs == curve.points[0].cost.macs for point in curve.points)
 
@@ -233,22 +233,23 @@ def test_progress_says_which_point_is_looked_for_and_how_far_the_search_may_go()
 
 
 def test_a_curve_has_the_command_that_makes_its_points(tmp_path: Path) -> None:
-    onnx.save(inverted_residuals(), tmp_path / "a b.onnx")
-    found = onnxtile.fit_curve(tmp_path / "a b.onnx", shapes={"x": "1x3x33x20"}, budget="2.5%,100nodes")
+    onnx.save(inverted_residuals(9, 8), tmp_path / "a b.onnx")
+    found = onnxtile.fit_curve(tmp_path / "a b.onnx", shapes={"x": "1x3x9x8"}, budget="2.5%,100nodes")
     words = shlex.split(found.command)
     assert words[:3] == ["onnxtile", "fit", str(tmp_path / "a b.onnx")] and found.model == "a b.onnx"
     assert sorted(zip(words[3::2], words[4::2], strict=True)) == [
         ("--budget", "2.5%,100nodes"),
-        ("--shape", "x=1x3x33x20"),
+        ("--shape", "x=1x3x9x8"),
     ]
     assert (
-        onnxtile.fit_curve(inverted_residuals(), budget="9nodes").command == "onnxtile fit model.onnx --budget 9nodes"
+        onnxtile.fit_curve(inverted_residuals(9, 8), budget="9nodes").command
+        == "onnxtile fit model.onnx --budget 9nodes"
     )
 
 
 def test_a_point_is_what_fit_reaches_within_that_arena(curve: onnxtile.FitCurve) -> None:
     for point in curve.points[1:]:
-        fitted = onnxtile.fit(inverted_residuals(), capacity=point.cost.arena, budget="0%,100nodes", verify=False)
+        fitted = onnxtile.fit(inverted_residuals(9), capacity=point.cost.arena, budget="0%,100nodes", verify=False)
         assert not point.estimated and fitted.after.arena <= point.cost.arena
 
 

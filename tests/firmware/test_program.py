@@ -601,3 +601,24 @@ def test_floats_of_wild_inputs_say_how_to_limit_them() -> None:
     planned = onnxtile.plan(model, verify=False)
     small = Wanted(ranges={"x": (-1e-6, 1e-6)})
     assert build(opened_of(planned), planned.plan, wanted=small).proof.equal
+
+
+@needs_cc
+def test_errors_of_rounding_that_grow_are_proved_on_smaller_inputs() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 17]>
+        g (float[4, 2000] x) => (float[4, 8] y) <float large = {20}, float three = {3}> {
+            sum = MatMul(x, w)
+            angle = Mul(sum, large)
+            wave = Sin(angle)
+            y = Add(wave, three)
+        }"""
+    )
+    weights = np.random.default_rng(0).normal(size=(2000, 8)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    proof = built(model).proof
+    assert proof.equal and proof.results is None and proof.rounding > 3e-4 > proof.outputs[0].max_abs
+    assert "(inputs from -0.125 to 0.125: on larger ones, errors of rounding grew to" in proof.summary
+    planned = onnxtile.plan(model, verify=False)
+    with pytest.raises(Mismatch, match="'y' is off by"):
+        build(opened_of(planned), planned.plan, wanted=Wanted(ranges={"x": (-2, 2)}))

@@ -102,37 +102,137 @@ def test_a_quantised_tensor_at_a_wrong_address_is_noticed(tmp_path: Path) -> Non
         build(opened_of(planned), replace(planned.plan, buffers=moved))
 
 
-FOUR_BITS = [("int4", "b = 32"), ("int4", "of a column"), ("int4", "of all"), ("uint4", "b = 16")]
+FEW_BITS = [
+    ("int4", "b = 32"),
+    ("int4", "of a column"),
+    ("int4", "of all"),
+    ("uint4", "b = 16"),
+    ("int8", "b = 6"),
+    ("uint8", "of all"),
+]
+KINDS = {
+    "int4": (TensorProto.INT4, -8, 8),
+    "uint4": (TensorProto.UINT4, 0, 16),
+    "int8": (TensorProto.INT8, -128, 128),
+    "uint8": (TensorProto.UINT8, 0, 256),
+}
+
+
+def _with_weights(
+    body: str, dtype: str, sizes: tuple[int, ...], scales: tuple[int, ...], attributes: str
+) -> onnx.ModelProto:
+    """Return a model of `body`, which reads the weights `w`, stored as `q`, and a bias `b` of 48 elements."""
+    random = np.random.default_rng(1)
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 21]>
+        g {body.replace("{", "{ w = DequantizeLinear <" + attributes + "> (q, s, z)", 1)}"""
+    )
+    kind, low, high = KINDS[dtype]
+    zeros = random.integers(low, high, scales) if dtype.startswith("u") else np.zeros(scales, np.int64)
+    model.graph.initializer.extend(
+        [
+            helper.make_tensor("q", kind, sizes, random.integers(low, high, sizes).ravel().tolist()),
+            numpy_helper.from_array(random.uniform(0.01, 0.1, scales).astype(np.float32), "s"),
+            helper.make_tensor("z", kind, scales, zeros.ravel().tolist()),
+            numpy_helper.from_array(random.normal(size=48).astype(np.float32), "b"),
+        ]
+    )
+    return onnx.shape_inference.infer_shapes(model)
+
+
+def _require_packed(model: onnx.ModelProto, **options: str) -> None:
+    made = built(model, **options)
+    assert made.proof.equal and made.source.calls == 1 and made.source.workspace == 0
+    held = {tensor.name: tensor for tensor in model.graph.initializer}
+    bits = 4 if held["q"].data_type in {TensorProto.INT4, TensorProto.UINT4} else 8
+    most = sum(
+        -(-int(np.prod(held[name].dims)) * size // 8) for name, size in (("q", bits), ("s", 32), ("z", bits), ("b", 32))
+    )
+    assert made.source.weights <= most
 
 
 @needs_cc
 @pytest.mark.parametrize("kernels", ["islands", "nodes"])
-@pytest.mark.parametrize(("dtype", "scales"), FOUR_BITS)
-def test_weights_of_four_bits_are_unpacked_by_the_kernel(dtype: str, scales: str, kernels: str) -> None:
-    random = np.random.default_rng(1)
+@pytest.mark.parametrize(("dtype", "scales"), FEW_BITS)
+def test_weights_of_few_bits_are_unpacked_by_the_kernel(dtype: str, scales: str, kernels: str) -> None:
     block = int(scales[4:]) if scales.startswith("b") else 0
     shape = {"of a column": (48,), "of all": ()}.get(scales, (96 // (block or 1), 48))
+    attributes = f"axis = {0 if block else 1}, block_size = {block}"
+    body = "(float[2, 5, 96] x) => (float[2, 5, 48] y) { y = MatMul(x, w) }"
+    _require_packed(_with_weights(body, dtype, (96, 48), shape, attributes), kernels=kernels)
+
+
+UNPACKING = [
+    (
+        "(float[7, 96] x) => (float[7, 48] y) { y = Gemm <alpha = 0.5, beta = -2.0> (x, w, b) }",
+        (96, 48),
+        (48,),
+        "axis = 1",
+    ),
+    (
+        "(float[96, 7] x) => (float[7, 48] y) { y = Gemm <transA = 1, transB = 1> (x, w) }",
+        (48, 96),
+        (48, 3),
+        "block_size = 32",
+    ),
+    (
+        "(float[1, 96] x) => (float[1, 48] y) { t = Transpose <perm = [1, 0]> (w) y = MatMul(x, t) }",
+        *((48, 96), (48, 6), "block_size = 16"),
+    ),
+    ("(float[96] x) => (float[48] y) { y = MatMul(x, w) }", (96, 48), (96,), "axis = 0"),
+    (
+        "(float[2, 8, 9, 7] x) => (float y) { y = Conv <pads = [1, 0, 2, 1], strides = [2, 1]> (x, w, b) }",
+        *((48, 8, 3, 3), (48,), "axis = 0"),
+    ),
+    (
+        "(float[1, 16, 9, 9] x) => (float y) { y = Conv <group = 4, dilations = [1, 2], strides = [1, 2], pads = [0, 4, 0, 3]> (x, w) }",
+        *((48, 4, 2, 3), (48, 2, 2, 3), "axis = 1, block_size = 2"),
+    ),
+    (
+        "(float[1, 6, 20] x) => (float y) { y = Conv <strides = [3], pads = [2, 2]> (x, w, b) }",
+        (48, 6, 5),
+        (),
+        "axis = 0",
+    ),
+    (
+        "(float[1, 6, 5, 5] x) => (float y) { y = Conv <group = 6, pads = [4, 4, 4, 4]> (x, w, b) }",
+        (48, 1, 3, 3),
+        (),
+        "axis = 0",
+    ),
+    ("(int64[3, 2] x) => (float[3, 2, 40] y) { y = Gather(w, x) }", (30, 40), (30, 5), "block_size = 8"),
+    ("(int32[4] x) => (float[3, 4, 5, 2] y) { y = Gather <axis = 1> (w, x) }", (3, 9, 5, 2), (5,), "axis = 2"),
+]
+
+
+@needs_cc
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "uint8"])
+@pytest.mark.parametrize(("body", "sizes", "scales", "attributes"), UNPACKING)
+def test_products_convolutions_and_gathers_unpack_their_weights(
+    body: str, sizes: tuple[int, ...], scales: tuple[int, ...], attributes: str, dtype: str
+) -> None:
+    _require_packed(_with_weights(body, dtype, sizes, scales, attributes))
+
+
+@needs_cc
+def test_results_a_step_off_are_compared_with_the_operator_on_integers() -> None:
+    """A scale of a half makes every second sum a tie, which floats of 0.1 and of 0.05 decide by their own rounding."""
+    random = np.random.default_rng(0)
     model = onnx.parser.parse_model(
-        f"""<ir_version: 10, opset_import: ["": 21]>
-        g (float[2, 5, 96] x) => (float[2, 5, 48] y) {{
-            w = DequantizeLinear <axis = {0 if block else 1}, block_size = {block}> (q, s, z)
-            y = MatMul(x, w)
-        }}"""
+        """<ir_version: 10, opset_import: ["": 19]>
+        g (int8[1, 16, 8, 8] q) => (int8[1, 4, 8, 8] r) <float s = {0.1}, float t = {0.05}, float u = {0.01}, int8 z = {0}> {
+            x = DequantizeLinear(q, s, z)
+            w = DequantizeLinear(k, t, z)
+            y = Conv(x, w)
+            r = QuantizeLinear(y, u, z)
+        }"""
     )
-    kind = TensorProto.INT4 if dtype == "int4" else TensorProto.UINT4
-    low, high = (-8, 8) if dtype == "int4" else (0, 16)
-    zeros = random.integers(low, high, shape) if dtype == "uint4" else np.zeros(shape, np.int64)
-    model.graph.initializer.extend(
-        [
-            helper.make_tensor("q", kind, (96, 48), random.integers(low, high, (96, 48)).ravel().tolist()),
-            numpy_helper.from_array(random.uniform(0.01, 0.1, shape).astype(np.float32), "s"),
-            helper.make_tensor("z", kind, shape, zeros.ravel().tolist()),
-        ]
-    )
-    made = built(model, kernels=kernels)
-    assert made.proof.equal and made.source.calls == 1 and made.source.workspace == 0
-    blocks = 96 // (block or 32)
-    assert made.source.weights <= 96 * 48 // 2 + 4 * 48 * blocks + 48 * (blocks + 1) // 2
+    model.graph.initializer.append(numpy_helper.from_array(random.integers(-4, 5, (4, 16, 1, 1)).astype(np.int8), "k"))
+    proof = built(model).proof
+    results = proof.results
+    assert proof.equal and results is not None and results.one_step == results.integers > 0
+    assert results.operators == ("QConv",) and results.nodes == ("r",)
+    assert "all with the bytes of onnxruntime's operator on integers, made by 'r'" in proof.summary
 
 
 def _island(body: str, sizes: str, out: str = "") -> onnx.ModelProto:

@@ -48,7 +48,7 @@ def test_a_refusal_leaves_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of memory is measured as Linux tells it")
-def test_weights_are_held_twice_at_most_while_a_large_model_loads(tmp_path: Path) -> None:
+def test_weights_are_held_once_while_a_large_model_loads(tmp_path: Path) -> None:
     path = tmp_path / "large.onnx"
     save(product(1024, layers=9), path)
     held = 9 * 1024 * 1024 * 4
@@ -64,7 +64,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 """
     save(product(4), tmp_path / "small.onnx")
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(run.stdout) < 2 * held
+    assert int(run.stdout) < 1.4 * held
 
 
 def test_the_model_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

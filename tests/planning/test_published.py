@@ -393,6 +393,7 @@ def test_no_rows_at_all_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 PACKAGE = Path(onnxtile.__file__).parent
 SHARED = {
+    "onnxtile.system.dataclass",
     "onnxtile.system.errors",
     "onnxtile.system.process",
     "onnxtile.model.keys",

@@ -11,6 +11,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import onnxruntime
 import pytest
 
 import onnxtile
+from tests import build
 
 DECODER = """
 <ir_version: 10, opset_import: ["" : 21]>
@@ -101,7 +103,6 @@ class Interpreter:
             for one in self.plan["constants"]
         }
         self.place = place
-        self.sessions: dict[str, Any] = {}
 
     def view(self, name: str, sizes: Sizes) -> Any:
         offset, shape, strides = self.place(self.rows[name], sizes)
@@ -111,10 +112,13 @@ class Interpreter:
     def run(self, given: Mapping[str, Any], sizes: Sizes) -> dict[str, Any]:
         held = {**self.constants, **given}
         plan = self.plan
-        lists = (plan[key] for key in ("schedule", "operators", "operands", "results", "attributes"))
-        for name, operator, operands, results, attributes in zip(*lists, strict=True):
+        lists = (plan[key] for key in ("operators", "operands", "results", "attributes"))
+        for operator, operands, results, attributes in zip(*lists, strict=True):
             read = [held[one] if one in held else self.view(one, sizes).copy() for one in operands]
-            for result, array in zip(results, self._node(name, operator, read, attributes), strict=True):
+            types = tuple((onnx.helper.np_dtype_to_tensor_dtype(one.dtype), one.ndim) for one in read)
+            made = session(operator, json.dumps(attributes), types)
+            arrays = made.run(None, {f"i{number}": one for number, one in enumerate(read)})
+            for result, array in zip(results, arrays, strict=True):
                 self.view(result, sizes)[...] = array
         return {row["name"]: self.view(row["name"], sizes).copy() for row in plan["outputs"]}
 
@@ -126,25 +130,15 @@ class Interpreter:
             kept[state["offset"] : state["offset"] + state["size"]] = True
         self.arena[~kept] = 0xA5
 
-    def _node(self, name: str, operator: str, read: list[Any], attributes: dict[str, Any]) -> list[Any]:
-        key = f"{name} {[(one.shape, one.dtype.name) for one in read]}"
-        if key not in self.sessions:
-            names = [f"i{number}" for number in range(len(read))]
-            node = onnx.helper.make_node(operator, names, ["o"], **attributes)
-            types = [onnx.helper.np_dtype_to_tensor_dtype(one.dtype) for one in read]
-            ends = [
-                onnx.helper.make_tensor_value_info(*end)
-                for end in zip(names, types, [list(one.shape) for one in read], strict=True)
-            ]
-            out = onnx.helper.make_tensor_value_info("o", onnx.TensorProto.FLOAT, None)
-            opset = [onnx.helper.make_opsetid("", 21)]
-            model = onnx.helper.make_model(
-                onnx.helper.make_graph([node], "g", ends, [out]), opset_imports=opset, ir_version=10
-            )
-            self.sessions[key] = onnxruntime.InferenceSession(
-                model.SerializeToString(), providers=["CPUExecutionProvider"]
-            )
-        return list(self.sessions[key].run(None, {f"i{number}": one for number, one in enumerate(read)}))
+
+@cache
+def session(operator: str, attributes: str, operands: tuple[tuple[int, int], ...]) -> onnxruntime.InferenceSession:
+    """Return the session of one node for operands of any size: of each its type and its rank are given."""
+    names = [f"i{number}" for number in range(len(operands))]
+    node = onnx.helper.make_node(operator, names, ["o"], **json.loads(attributes))
+    ends = {name: (kind, [None] * rank) for name, (kind, rank) in zip(names, operands, strict=True)}
+    model = build.model([node], ends, {"o": None}, opset=21, ir_version=10)
+    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
 def require_same_runs(folder: Path, place: Callable[[Mapping[str, Any], Sizes], Place]) -> None:

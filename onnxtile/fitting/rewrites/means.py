@@ -295,6 +295,14 @@ def _cone(edit: ModelEdit, reduction: ir.Node) -> set[ir.Node] | None:
     source = reduction.inputs[0]
     if source is None or sum(map(edit.bytes, reduction.outputs)) * _SMALLER > edit.bytes(source):
         return None
+    return makers_from_narrower(edit, source)
+
+
+def makers_from_narrower(edit: ModelEdit, source: ir.Value) -> set[ir.Node] | None:
+    """Return the nodes that make a tensor from much narrower ones, or from inputs; None where there are no such nodes.
+
+    Each of them gives the same when it runs again.
+    """
     wide, cone = edit.bytes(source), set[ir.Node]()
     given = {source: wide}
     while len(cone) < _LONGEST:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 
 import onnx_ir as ir
 
@@ -13,9 +14,10 @@ from onnxtile.fitting.rewrites.means import mean_before_sum, pool_before_convolu
 from onnxtile.fitting.rewrites.order import delay_nodes, hasten_nodes, order_as_planned
 from onnxtile.fitting.rewrites.separate_axes import separate_axes
 from onnxtile.fitting.rewrites.sink_concats import run_items_apart, sink_concats
+from onnxtile.fitting.rewrites.skips import long_skips, make_again
 from onnxtile.fitting.rewrites.split_heads import split_heads
 from onnxtile.fitting.rewrites.split_packed_products import split_packed_products
-from onnxtile.fitting.rewrites.split_tokens import split_tokens
+from onnxtile.fitting.rewrites.split_tokens import is_recurrent, split_tokens
 from onnxtile.fitting.rewrites.stream_rows import stream_rows
 from onnxtile.fitting.rewrites.sum_means import sum_means, sum_quantised_means
 from onnxtile.fitting.rewrites.sum_norms import sum_norms
@@ -168,14 +170,35 @@ def passed_twice(
     return UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes)) if passes else None
 
 
+def skips_made_again(
+    original: ir.Model, shapes: Shapes, regions: Regions, most_macs: float
+) -> Iterator[UnblockedModel]:
+    """Yield copies of a model in which wide tensors that wait long for their last readers are made again: the best one, then all.
+
+    At most `most_macs` multiply-accumulates are done again. Nothing where no tensor is made so from narrower ones.
+    """
+    tried = 0
+    for count in () if is_quantised(original) else (1, len(original.graph)):
+        edit = _edit_of_copy(original, shapes)
+        skips = long_skips(edit, regions, dict(zip(original.graph, edit.model.graph, strict=True)))
+        total = accumulate(skip.macs for skip in skips)
+        chosen = [skip for skip, macs in zip(skips, total, strict=True) if macs <= most_macs][:count]
+        if len(chosen) == tried:
+            return
+        tried = len(chosen)
+        notes: list[ModelRewrite] = []
+        _note(notes, "rewrite", "it is made again for its last readers", make_again(edit, chosen))
+        yield UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes))
+
+
 _PIECES = (2, 3, 4, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64)
 """The numbers of pieces of tokens that are tried."""
 
 
 def token_cuts(original: ir.Model, shapes: Shapes) -> Iterator[tuple[int, UnblockedModel]]:
-    """Yield copies of a model whose attention runs head by head on more and more pieces of its tokens; none without attention.
+    """Yield copies of a model whose attention, head by head, or recurrent layers run on more and more pieces of the tokens.
 
-    Each copy comes with the number of pieces. The products of pieces may differ from those of the whole in the last bits.
+    Each copy comes with the number of pieces; there is none of a model without both. Products of pieces may differ in the last bits.
     """
     edit = _edit_of_copy(original, shapes)
     apart = edit.model
@@ -185,7 +208,7 @@ def token_cuts(original: ir.Model, shapes: Shapes) -> Iterator[tuple[int, Unbloc
     edit.drop_unread()
     edit = ModelEdit(apart, known_shapes(apart, edit.shapes))
     heads = split_heads(edit)
-    if not heads:
+    if not heads and not any(map(is_recurrent, apart.graph)):
         return
     read_by_rows(edit)
     edit.drop_unread()

@@ -1,7 +1,7 @@
 """Tokens in pieces: every operator that treats each token alone runs on one piece of them after the other.
 
 A tensor between two operators is as many tensors as there are pieces, and each of them lives only until its last reader. Keys and values,
-which each token reads whole, are joined.
+which each token reads whole, are joined. A recurrent layer begins each piece with the state that the piece before left.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnxtile.fitting.editing import ModelEdit
 from onnxtile.fitting.strips import shares
 from onnxtile.model.topology import dependencies, has_body
+from onnxtile.operators.node_view import STANDARD
 from onnxtile.operators.reads import AxisLink, AxisLinks
 from onnxtile.system.dataclass import dataclass
 
@@ -40,6 +41,21 @@ def split_tokens(edit: ModelEdit, count: int) -> list[ir.Node]:
     return list(cuts)
 
 
+# Recurrent layers: the steps are tokens, and each piece of them begins with the state after the piece before.
+
+_STATES = {"GRU": 1, "LSTM": 2, "RNN": 1}
+"""The number of states of each recurrent operator: its last results, and its operands from `_FIRST_STATE` on."""
+_LENGTHS, _FIRST_STATE = 4, 5
+
+
+def is_recurrent(node: ir.Node) -> bool:
+    """Return whether a node runs all steps of its operand forward and gives a result for each."""
+    if node.op_type not in _STATES or node.domain not in STANDARD or not node.outputs[0].name:
+        return False
+    plain = node.attributes.get_string("direction", "forward") == "forward" and not node.attributes.get_int("layout", 0)
+    return plain and (len(node.inputs) <= _LENGTHS or node.inputs[_LENGTHS] is None)
+
+
 _PASSES = 4
 """Passes over the graph in both directions, at most, until the axes of tokens are known."""
 
@@ -47,7 +63,8 @@ _PASSES = 4
 class _TokenAxes:
     """Finds the nodes whose results have tokens that are computed alone.
 
-    The rows of a product with constant weights are tokens. From there the axes are followed to readers and makers.
+    The rows of a product with constant weights, and the steps of a recurrent layer, are tokens. From there the axes are followed to
+    readers and makers.
     """
 
     def __init__(self, edit: ModelEdit, count: int) -> None:
@@ -56,11 +73,14 @@ class _TokenAxes:
         self.nodes = [
             node
             for node in edit.model.graph
-            if len(node.outputs) == 1 and not has_body(node) and node.outputs[0] not in edit.constants
+            if (len(node.outputs) == 1 or is_recurrent(node))
+            and not has_body(node)
+            and node.outputs[0] not in edit.constants
         ]
 
     def found(self) -> dict[ir.Node, TokenCut]:
         """Return how each node is cut."""
+        self.axes.update((node.outputs[0], 0) for node in self.nodes if is_recurrent(node))
         for node in self.nodes:
             if node.op_type in {"MatMul", "Gemm"} and node.inputs[1] in self.edit.constants:
                 axis = max(len(self._sizes(node)) - 2, 0)
@@ -112,6 +132,8 @@ class _TokenAxes:
 
     def _links(self, node: ir.Node, axis: int) -> AxisLinks | None:
         """Return the links along an axis; None where an element of the result reads several of an operand that is not read whole."""
+        if is_recurrent(node):
+            return None if axis else (AxisLink(0), *(None for _ in node.inputs[1:]))
         links = self.edit.links(node, axis)
         return links if links and all(link is None or link == AxisLink(link.axis) for link in links) else None
 
@@ -125,7 +147,7 @@ def _whole_reads(cuts: dict[ir.Node, TokenCut], node: ir.Node) -> list[ir.Value]
         if value is None or maker is None or maker not in cuts:
             continue
         link = None if cut is None or cut.links is None else cut.links[index]
-        if link != AxisLink(cuts[maker].axis):
+        if link != AxisLink(cuts[maker].axis) or value is not maker.outputs[0]:
             whole.append(value)
     return whole
 
@@ -183,6 +205,7 @@ class _PieceWriter:
         self.joined: dict[ir.Value, ir.Value] = {}
         self.parts: dict[tuple[ir.Value, int, int, int], ir.Value] = {}
         self.segment: list[ir.Node] = []
+        self.states: dict[ir.Node, list[ir.Value]] = {}
 
     def write(self) -> None:
         graph = self.edit.model.graph
@@ -267,8 +290,33 @@ class _PieceWriter:
         sizes = self.edit.sizes(output) or ()
         numbers = self._numbers([*sizes[: cut.axis], stop - start, *sizes[cut.axis + 1 :]]) if is_reshaped else None
         result = self.edit.resized(output, cut.axis, stop - start, f"piece{piece}")
-        self.edit.again(before, node, inputs, [result], numbers)
+        if is_recurrent(node):
+            states = self._states(node, inputs, piece)
+            self.edit.again(before, node, inputs, [result, *states])
+        else:
+            self.edit.again(before, node, inputs, [result], numbers)
         return result
+
+    def _states(self, node: ir.Node, inputs: list[ir.Value | None], piece: int) -> list[ir.Value]:
+        """Let a piece of a recurrent layer begin with the states after the piece before; return those after it.
+
+        Readers of the states of the layer take those after the last piece; one that nothing reads has no name.
+        """
+        count, is_last = _STATES[node.op_type], piece == self.count - 1
+        if piece:
+            inputs += [None] * (_FIRST_STATE + count - len(inputs))
+            inputs[_FIRST_STATE : _FIRST_STATE + count] = self.states[node]
+        batch, hidden = (self.edit.sizes(node.outputs[0]) or ())[2:]
+        results = [*node.outputs[1:], *(ir.Value(name="") for _ in range(count + 1 - len(node.outputs)))]
+        states = []
+        for number, whole in enumerate(results):
+            is_read = bool(whole.uses()) or whole.is_graph_output() or not is_last
+            name, dtype = f"{node.outputs[0].name}/state{number}", self.edit.dtype(node.outputs[0])
+            states.append(self.edit.value(name, (1, batch, hidden), dtype) if is_read else ir.Value(name=""))
+            if is_last and is_read:
+                self.edit.replace(whole, states[-1])
+        self.states[node] = states
+        return states
 
     def _operand(
         self, value: ir.Value, link: AxisLink | None, start: int, stop: int, piece: int, before: ir.Node | None

@@ -32,6 +32,7 @@ from onnxtile.fitting.rewrites.rewrite import (
     passed_twice,
     rows_streamed,
     sizes_written,
+    skips_made_again,
     unblock,
 )
 from onnxtile.fitting.search import FitTarget, is_too_large, search
@@ -347,6 +348,9 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
     if wanted.capacity is not None and floor.bytes > wanted.capacity:
         return replace(subject.as_it_is(), obstacle=obstacle_at(floor, lowest.regions)), False
     for form in (form for floor, form in floors if wanted.capacity is None or floor.bytes <= wanted.capacity):
+        again = prices.macs * (form.regions.network.macs - subject.before.macs) / max(subject.before.macs, 1)
+        if best is not None and best.fits(wanted.capacity) and again >= best.price(prices):
+            continue
         found = FitAttempts(form, replace(wanted, extra_macs=max(form.extra_left, 0.0), prices=form.prices)).result()
         is_cut_short |= form.regions.is_cut_short
         if found is not None and (
@@ -363,7 +367,7 @@ _SHARES = (1.0, 0.5, 0.25)
 
 
 def _forms(edited: FitSubject, wanted: FitTarget) -> list[FitSubject]:
-    """Return the model as it is, and with operands of reductions made twice: the wide ones, then narrower ones too."""
+    """Return the model as it is, and with tensors made twice: operands of reductions, wide ones, then narrower ones too; and long skips."""
     most = edited.extra_left * edited.regions.network.macs
     forms = [edited]
     size = edited.whole.peak if wanted.capacity is None else wanted.capacity
@@ -372,7 +376,8 @@ def _forms(edited: FitSubject, wanted: FitTarget) -> list[FitSubject]:
         form = None if twice is None else edited.rewritten(twice, exact=False)
         if form is not None and all(form.rewrites != other.rewrites for other in forms):
             forms.append(form)
-    return forms
+    skips = () if edited.options.exact else skips_made_again(edited.model, edited.shapes, edited.regions, most)
+    return [*forms, *(edited.rewritten(skip, exact=False) for skip in skips)]
 
 
 def unblocked_subject(subject: FitSubject) -> FitSubject:
@@ -523,5 +528,8 @@ def _points(subject: FitSubject) -> Iterator[CurvePoint]:
                 schedule.peak, schedule.peak, schedule.macs, schedule.nodes, schedule.copied, subject.estimate(schedule)
             )
             yield CurvePoint(estimate, True)
-        else:
-            yield CurvePoint(written(subject, schedule).cost, False)
+            continue
+        cost = written(subject, schedule).cost
+        # The written model may have more nodes than the search counts.
+        if options.max_nodes is None or cost.nodes <= options.max_nodes:
+            yield CurvePoint(cost, False)

@@ -1,0 +1,125 @@
+"""Recurrent layers whose steps run in pieces, each with the state that the piece before left."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import numpy_helper
+
+import onnxtile
+from onnxtile.fitting.editing import ModelEdit
+from onnxtile.fitting.rewrites.split_tokens import is_recurrent, split_tokens
+from onnxtile.model.load import load
+from onnxtile.shapes.resolve import resolve
+from tests.fitting.networks import model
+
+STEPS, WIDTH, HIDDEN = 40, 8, 32
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+
+
+def layers(op: str, second: str, *, lengths: str = "", states: bool = False, attributes: str = "") -> onnx.ModelProto:
+    """Return a recurrent layer of a sequence, then the nodes `second` from `y` (steps × 1 × 1 × hidden) to `out`.
+
+    With `states`, the first ones are inputs and the last ones outputs.
+    """
+    names = ["h", "c"] if op == "LSTM" else ["h"]
+    kind = f"float[1,1,{HIDDEN}]"
+    inputs = "".join(f", {kind} {name}" for name in names) if states else ""
+    outputs = "".join(f", {kind} {name}n" for name in names) if states else ""
+    made = f"y, {', '.join(f'{name}n' for name in names)}" if states else "y"
+    first = ", ".join(names) if states else ""
+    proto = model(
+        f"""g (float[1,{STEPS},{WIDTH}] x{inputs}) => (float[a,b,k] out{outputs}) {{
+            s = Transpose<perm=[1,0,2]>(x)
+            [layer] {made} = {op}<hidden_size={HIDDEN}{attributes}>(s, w, r, b, {lengths or '""'}{", " * bool(first)}{first})
+            {second} }}""".replace('""', ""),
+        w=(1, GATES[op] * HIDDEN, WIDTH),
+        r=(1, GATES[op] * HIDDEN, HIDDEN),
+        b=(1, 2 * GATES[op] * HIDDEN),
+        end=(HIDDEN, 4),
+        w2=(1, GATES[op] * HIDDEN, HIDDEN),
+    )
+    proto.graph.initializer.append(numpy_helper.from_array(np.asarray([1], np.int64), "one"))
+    proto.graph.initializer.append(numpy_helper.from_array(np.asarray([STEPS], np.int32), "lengths"))
+    read = {name for node in proto.graph.node for name in node.input}
+    for unread in [tensor for tensor in proto.graph.initializer if tensor.name not in read]:
+        proto.graph.initializer.remove(unread)
+    return proto
+
+
+LINEAR = "z = Squeeze(y, one) t = Transpose<perm=[1,0,2]>(z) out = MatMul(t, end)"
+STACKED = f"z0 = Squeeze(y, one) y1 = GRU<hidden_size={HIDDEN}>(z0, w2, r) z = Squeeze(y1, one) out = MatMul(z, end)"
+
+
+def in_pieces(proto: onnx.ModelProto, count: int) -> ir.Model:
+    """Return a model whose tokens run in pieces."""
+    made = load(proto)
+    edit = ModelEdit(made, resolve(made, run=True))
+    assert split_tokens(edit, count)
+    edit.drop_unread()
+    return made
+
+
+@pytest.mark.parametrize("count", [2, 7])
+@pytest.mark.parametrize("states", [False, True])
+@pytest.mark.parametrize("op", GATES)
+def test_each_piece_begins_with_the_state_after_the_piece_before(op: str, states: bool, count: int) -> None:
+    proto = layers(op, LINEAR, states=states)
+    made = in_pieces(proto, count)
+    assert [node.op_type for node in made.graph].count(op) == count
+    assert onnxtile.verify(proto, made).equal
+    last = [node for node in made.graph if node.op_type == op][-1]
+    assert [bool(value.name) for value in last.outputs[1:]] == [states] * (len(last.outputs) - 1)
+
+
+def test_a_layer_of_a_layer_takes_its_pieces() -> None:
+    proto = layers("GRU", STACKED, attributes=", linear_before_reset=1")
+    made = in_pieces(proto, 4)
+    assert [node.op_type for node in made.graph].count("GRU") == 8
+    assert not any(
+        node.op_type == "Concat" and len(node.inputs) == 4 and node.outputs[0].name != "out" for node in made.graph
+    )
+    assert onnxtile.verify(proto, made).equal
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_a_reader_of_the_last_state_waits_for_all_pieces(op: str) -> None:
+    proto = layers(op, "z = Squeeze(y, one) u = Add(z, hn) out = MatMul(u, end)", states=True)
+    made = in_pieces(proto, 3)
+    assert [node.op_type for node in made.graph].count("Add") == 3
+    assert onnxtile.verify(proto, made).equal
+
+
+@pytest.mark.parametrize("op", ["LSTM", "GRU"])
+def test_results_of_a_few_steps_live_at_once(op: str) -> None:
+    proto = layers(op, LINEAR)
+    fitted = onnxtile.fit(proto, capacity="smallest", budget="0%")
+    steps, out = STEPS * HIDDEN * 4, STEPS * 4 * 4
+    assert fitted.before.arena >= steps + out
+    assert fitted.after.arena < steps // 2
+    assert fitted.after.macs == fitted.before.macs
+    assert fitted.verdict is not None and fitted.verdict.equal
+
+
+OTHERS = {
+    "backward": layers("LSTM", LINEAR, attributes=', direction="reverse"'),
+    "sequences of other lengths": layers("LSTM", LINEAR, lengths="lengths"),
+    "the batch first": layers("LSTM", LINEAR, attributes=", layout=1"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_stay_whole(name: str) -> None:
+    assert not is_recurrent(next(node for node in ir.from_proto(OTHERS[name]).graph if node.name == "layer"))
+
+
+def test_a_layer_of_two_directions_or_of_states_alone_stays_whole() -> None:
+    proto = layers("GRU", LINEAR)
+    layer = next(node for node in proto.graph.node if node.name == "layer")
+    layer.attribute.append(onnx.helper.make_attribute("direction", "bidirectional"))
+    assert not is_recurrent(next(node for node in ir.from_proto(proto).graph if node.name == "layer"))
+    layer.attribute.pop()
+    layer.output[0] = ""
+    assert not is_recurrent(next(node for node in ir.from_proto(proto).graph if node.name == "layer"))
