@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
-from tests.conftest import MODELS
 
-
-def test_no_verb_changes_a_library_for_others() -> None:
-    command = [sys.executable, "-W", "ignore", "-m", "tests.libraries_around", str(MODELS / "transformer.onnx")]
+def test_no_verb_changes_a_library_for_others(shallow: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-m", "tests.libraries_around", str(shallow)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     changed = json.loads(done.stdout.splitlines()[-1])
