@@ -29,5 +29,5 @@ def test_the_results_of_all_verbs_are_public() -> None:
 
 @pytest.mark.parametrize("kind", PUBLIC, ids=lambda kind: kind.__name__)
 def test_each_field_is_in_the_docstring(kind: type) -> None:
-    public = {one.name for one in fields(kind) if not one.name.startswith("_")}  # type: ignore[arg-type]
+    public = {one.name for one in fields(kind) if not one.name.startswith("_")}
     assert not public - named(kind)
