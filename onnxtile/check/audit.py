@@ -61,6 +61,8 @@ class Audit(VerbResult):
 
     `values` have an address or are listed, `tensors` have an address, `aliases` lie in the bytes of another tensor. `unchecked` has the
     claims that could not be checked, each with the reason.
+
+    `workspaces`, `bodies` and `arenas` are the numbers of workspaces, bodies of If, Loop and Scan, and arenas that were checked.
     """
 
     verb: ClassVar[str] = "check"

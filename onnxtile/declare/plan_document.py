@@ -474,6 +474,12 @@ class PlanDocument(FixedRules, PlannedGraph):
     `formulas` the size of each arena at all sizes. `sums` has the dimensions that are sums of others, as texts in the names of `ranges`
     ("past + 1"). `states` are the states that the plan keeps in an arena. `movement` has the copies between two memories (None: each buffer
     has one memory). `streamed` are the inputs that come row by row: the whole of one is in no memory.
+
+    `version` is that of the format, `digest` the SHA-256 of the model's file. `alignment` binds buffers that own memory. `arenas` have
+    names, capacities and sizes, `buffers` the arena, the offset, the size and the live range of each tensor. `copies` counts copies that
+    the plan avoids, and those that remain. `constants` are the weights, with offsets in a block of their own. `outside` has what has no
+    fixed bytes, `unplanned` what has no size, each with the reason. `totals` are the bytes of all arenas and of all constants. `planner`
+    is the name of the planner.
     """
 
     OPTIONAL = frozenset({*FIXED, "sums", "states", "streamed", "movement", "ranges", "formulas"})

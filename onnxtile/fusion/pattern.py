@@ -137,6 +137,8 @@ class Pattern:
     operands and results, of which `inputs` and `outputs` are those of the meta-op. `lowering` is the operator that the file says it is,
     if any. `file` is None where the pattern comes from no file. With an `island` it has no queries: its sites are quantised operators.
     `operators` are queries of single nodes that do the work of the whole meta-op: a model with these has nothing to fuse there.
+
+    `name` is that of the meta-op, `doc` the sentence about it, `programs` the queries as they are run.
     """
 
     name: str

@@ -357,7 +357,24 @@ class Traffic:
 
 @dataclass(frozen=True, repr=False)
 class Inspection(VerbResult):
-    """What a model is made of and what it costs. `unknown` are values whose size only a run can tell."""
+    """What a model is made of and what it costs. `unknown` are values whose size only a run can tell.
+
+    - `ir_version`: of the file.
+    - `producer`: the program that wrote the file, with its version.
+    - `opsets`: the version of each operator set, by domain.
+    - `inputs`, `outputs`: those of the model, with their element types, sizes and bytes.
+    - `operators`: how often each operator stands in the model, and the ranges of its attributes.
+    - `parameters`: tensors, elements and bytes of the constants.
+    - `layers`: the work of each node in MACs and FLOPs, and the bytes that it reads and writes.
+    - `conflicts`: values whose declared and inferred shapes differ, each with the reason.
+    - `training`: the activations that a backward pass keeps, in bytes; None where they were not asked for.
+    - `open`: symbolic dimensions without a size.
+    - `sizes`: the sizes that open dimensions were given, by name.
+    - `modules`: the sums over the modules that the exporter wrote; None where they were not asked for.
+    - `quantised`: the scale, the zero point and the axis of each quantised tensor.
+    - `formulas`: MACs, FLOPs and bytes as formulas of dimensions with ranges; None without ranges.
+    - `top`: the nodes that cost most; None where they were not asked for.
+    """
 
     verb: ClassVar[str] = "inspect"
 

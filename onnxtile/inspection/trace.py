@@ -154,6 +154,8 @@ class Trace(VerbResult):
     """The outputs of the chosen nodes, in the order of the graph, by value name; `inputs` says on what the model ran.
 
     The elements of a sequence `s` are called `s[0]`, `s[1]` ...
+
+    `activations` has the statistics of each output, `arrays` its elements by name, and `dims` the sizes of symbolic dimensions.
     """
 
     verb: ClassVar[str] = "trace"

@@ -23,7 +23,10 @@ class OptionName(JsonFields):
 
 @dataclass(frozen=True, repr=False)
 class OptionNames(VerbResult):
-    """All names of one kind, with the option that takes them."""
+    """All names of one kind, with the option that takes them.
+
+    `kind` is what is listed, `option` the option that takes the `names`.
+    """
 
     verb: ClassVar[str] = "list"
 

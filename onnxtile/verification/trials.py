@@ -125,6 +125,9 @@ class Verdict(VerbResult):
     `inputs` names the runs. `skipped` are sets of edge inputs that the first model itself does not take, with onnxruntime's reason.
     `outputs` are those that were compared. `not_compared` names the others with the reason: they depend on random numbers that are not the
     same in both models.
+
+    `runs` is the number of sets of inputs, `dims` has the sizes of symbolic dimensions by name. `bisection` is the first value that
+    differs; None where it was not asked for.
     """
 
     verb: ClassVar[str] = "verify"

@@ -42,6 +42,7 @@ def _commands(page: Path) -> list[tuple[str, int]]:
 
 _OF_PACKAGES = {
     "npu": ("cls.onnx", "rapidocr_onnxruntime", "models/ch_ppocr_mobile_v2.0_cls_infer.onnx"),
+    "memory": ("cls.onnx", "rapidocr_onnxruntime", "models/ch_ppocr_mobile_v2.0_cls_infer.onnx"),
     "microcontroller": ("vad.onnx", "silero_vad", "data/silero_vad_16k_op15.onnx"),
     "firmware": ("vad.onnx", "silero_vad", "data/silero_vad_16k_op15.onnx"),
 }
@@ -50,6 +51,7 @@ _OF_PACKAGES = {
 
 NUMBERS = {
     "npu": ("566 nodes became 379", "331,776 bytes", "3,295,744 bytes", "221,184", "153,600"),
+    "memory": ("254,976", "331,776", "channels by 2", "278"),
     "microcontroller": ("6,688 bytes", "47,136", "548,480", "2,295,300"),
     "firmware": ("116 of 34 different kernels", "1,238,592 bytes", "951 bytes"),
 }

@@ -85,6 +85,13 @@ class Explanation(VerbResult):
 
     `matches` says what became of each match: those of the model as the earlier patterns left it, and those that they took nodes of.
     `earlier` has the patterns that ran before this one, in their order, and how many meta-ops each made.
+
+    - `pattern`: its name.
+    - `fused`: how many meta-ops it made.
+    - `refused`: matches that no meta-op may replace, each with the reason.
+    - `attempts`: partial matches, the one that got furthest first.
+    - `beginnings`: what each query begins with, and how many nodes of the model do.
+    - `already`: nodes that do the work of the whole meta-op, by operator.
     """
 
     verb: ClassVar[str] = "explain"

@@ -17,7 +17,10 @@ from onnxtile.verbs.pattern_new import DraftOptions, PatternNewCommand
 
 @dataclass(frozen=True, repr=False)
 class MatchResult(VerbResult):
-    """Finds the matches of a query."""
+    """Finds the matches of a query.
+
+    `query` is the text of the query, `matches` has the root, the nodes and the anchors of each match, in the order of the graph.
+    """
 
     verb: ClassVar[str] = "match"
 
@@ -53,7 +56,10 @@ def run_match(options: MatchOptions) -> Outcome:
 
 @dataclass(frozen=True, repr=False)
 class PatternDraft(VerbResult):
-    """A pattern file for nodes that were chosen, ready to edit, and how often its query matches in their model."""
+    """A pattern file for nodes that were chosen, ready to edit, and how often its query matches in their model.
+
+    `name` is that of the pattern, `query` its query, `text` the file, and `matches` how often the query matches.
+    """
 
     verb: ClassVar[str] = "pattern"
 

@@ -250,6 +250,14 @@ class FuseResult(RewrittenModel):
     """The fused model, what each pattern did, and the verdict of the runs (None where verification was off).
 
     `arena` has the bytes of the arena before and after, where meta-ops were chosen by memory.
+
+    - `source`: the file of the model; None for one in memory.
+    - `model`: the fused model.
+    - `patterns`: matches and calls of each pattern, and the matches that were refused.
+    - `nodes_before`, `nodes_after`: numbers of nodes, with those in functions and bodies.
+    - `verdict`: the comparison of the runs; None where verification was off.
+    - `sites`: the run of each different site alone.
+    - `lowered`: the meta-ops that became operators, or the reasons why they did not.
     """
 
     verb: ClassVar[str] = "fuse"
@@ -289,7 +297,10 @@ class FuseResult(RewrittenModel):
 
 @dataclass(frozen=True, repr=False)
 class UnfuseResult(RewrittenModel):
-    """The model as it was before fuse, and how many calls were undone."""
+    """The model as it was before fuse, and how many calls were undone.
+
+    `unfused` has the number of calls that were undone, and `verdict` the comparison of runs (None where verification was off).
+    """
 
     verb: ClassVar[str] = "unfuse"
 
@@ -335,6 +346,16 @@ class TiledModel(RewrittenModel):
     """The tiled model, the report on each product, and the verdict of the runs (None where verification was off).
 
     `draft` is the form that `save` writes in little memory: unless the model was verified, most tiles are made only then.
+
+    - `source`: the file of the model; None for one in memory.
+    - `result`: the products that were tiled, each with its grid, and those that were left, each with the reason.
+    - `nodes_before`, `nodes_after`: numbers of nodes, with those in functions and bodies.
+    - `verdict`: the comparison of the runs; None where verification was off.
+    - `sites`: the error of each different tiled product, run alone.
+    - `peaks`: the largest sum of live bytes of each way to add partial sums, by product; None where it was not asked for.
+    - `arena`: the bytes of the arena before and after.
+    - `opset`: the version of the operator set before and after.
+    - `warnings`: what may differ from the model on hardware.
     """
 
     verb: ClassVar[str] = "tile"
@@ -458,6 +479,14 @@ class PlannedModel(ModelResult):
 
     `not_run` is the reason why there was no run: onnxruntime has no kernel for an operator. The plan was checked all the same.
     Quantised islands that are kernels are meta-ops in the model, which `unfuse` opens again.
+
+    - `source`: the file of the model; None for one in memory.
+    - `model`: the annotated model.
+    - `verdict`: the comparison of the runs; None where verification was off.
+    - `plan`: order, offsets and sizes in bytes, and how good they are.
+    - `firmware`: the program in C, with its bytes of flash and RAM; None where none was asked for.
+    - `open_sizes`: the sizes that open dimensions were given, with formulas of the arena; None where none were open.
+    - `largest`: the largest size that fits, with the bytes at it and at the next one; None where it was not asked for.
     """
 
     verb: ClassVar[str] = "plan"
@@ -604,6 +633,15 @@ class FittedModel(RewrittenModel):
     both models, `arena_verdict` that of the run inside the arena; both are None where verification was off, or nothing fits.
     `tiled` is the result of tiling the pieces within limits; None where none were given. `curve`
     is the trade of which this model is one point; None where it was not asked for.
+
+    - `planned_before`, `planned`: the plans of the model as it is and of the result, with the models that were planned.
+    - `memory`: the name and the bytes of the memory, the fast one of two; None where the smallest arena was looked for.
+    - `before`: arena, peak and copies in bytes, MACs, nodes, and the estimated time in seconds.
+    - `steps`: the rewrites and the regions that were cut, in their order.
+    - `speeds`: the name of the target by whose speeds time is estimated.
+    - `streamed`: inputs that are read in pieces, with the bytes of the largest piece.
+    - `plan_inputs`: returns the arenas in bytes with inputs outside, and inside.
+    - `open_sizes`: the sizes that open dimensions were given; None where none were open.
     """
 
     verb: ClassVar[str] = "fit"
@@ -712,7 +750,11 @@ class CurvePoint:
 
 @dataclass(frozen=True, repr=False)
 class FitCurve(VerbResult):
-    """The points of the trade, from the model as it is to the smallest arena within the budget; `write` draws them."""
+    """The points of the trade, from the model as it is to the smallest arena within the budget; `write` draws them.
+
+    `points` have the arena in bytes, MACs, nodes and copied bytes of each model. `model` is the name of the file, empty for a model in
+    memory. `command` is the command line that makes a point, without a capacity.
+    """
 
     verb: ClassVar[str] = "curve"
 
