@@ -266,12 +266,7 @@ class ReportOptions(WatchOptions):
     ] = None
     quiet: Annotated[
         bool,
-        Option(
-            "print errors only",
-            flags=("-q", "--quiet"),
-            heading=REPORTING,
-            replaces={"debug": "it before the command: onnxtile --debug ..."},
-        ),
+        Option("print errors only", flags=("-q", "--quiet"), heading=REPORTING),
     ] = False
 
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 # The layout of help: options under headings, examples on lines of their own; plain text, so that nothing heavy is loaded for it.
 
 _LAST = (SIZES, WRITING, REPORTING)
+DEBUG = "--debug"
 _ARGUMENTS = "Arguments"
 _EXAMPLES = "Examples:"
 
@@ -82,7 +83,8 @@ class Command(_Plain, TyperCommand):
     """A command whose options stand under the headings that they name; `--help all` shows those that are not main ones, too."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments; `all` after --help is part of it."""
+        """Read the arguments; `all` after --help is part of it, and --debug is the application's, wherever it stands."""
+        args = [word for word in args if word != DEBUG]
         asked = next((index for index, word in enumerate(args) if word in ctx.help_option_names), len(args))
         if args[asked + 1 : asked + 2] == [_ALL]:
             ctx.meta[_ALL] = True

@@ -12,13 +12,13 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.firmware.program import SCALES, ZEROS, StoredForm
+from onnxtile.firmware.templates import UNPACKING
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import dequantises
+from onnxtile.operators.node_view import STANDARD
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
-_PLACES = {"MatMul": 1, "Gemm": 1, "Conv": 1, "Gather": 0}
-"""The operators that unpack weights, and the place of these."""
 _FOUR_BITS = frozenset({ir.DataType.INT4, ir.DataType.UINT4})
 _STORED = _FOUR_BITS | {ir.DataType.INT8, ir.DataType.UINT8}
 _LEAST = 64
@@ -38,9 +38,9 @@ class StoredWeights:
 
 def stored_weights(node: ir.Node, constants: Constants) -> StoredWeights | None:
     """Return the weights that the kernel of `node` unpacks; None for any other node."""
-    index = _PLACES.get(node.op_type) if node.domain in {"", "ai.onnx"} else None
-    value = node.inputs[index] if index is not None and index < len(node.inputs) else None
-    if value is None or node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET":
+    unpacking = UNPACKING.get(node.op_type) if node.domain in STANDARD else None
+    value = node.inputs[unpacking.index] if unpacking is not None and unpacking.index < len(node.inputs) else None
+    if unpacking is None or value is None or node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET":
         return None
     maker, order = value.producer(), None
     if maker is not None and maker.op_type == "Transpose" and maker.inputs[0] is not None:
@@ -58,7 +58,7 @@ def stored_weights(node: ir.Node, constants: Constants) -> StoredWeights | None:
     if stored is None or scale is None:
         return None
     numbers, scales = constants.array(stored), constants.array(scale)
-    dtype, is_read = ir.DataType.from_numpy(numbers.dtype), _is_read(node, numbers.ndim)
+    dtype, is_read = ir.DataType.from_numpy(numbers.dtype), numbers.ndim in unpacking.axes
     if dtype not in _STORED or scales.dtype != np.float32 or not is_read or numbers.size < _LEAST:
         return None
     operands = [operand for operand in dict.fromkeys(node.inputs) if operand is not None]
@@ -75,11 +75,6 @@ def stored_weights(node: ir.Node, constants: Constants) -> StoredWeights | None:
     if zero is not None and constants.array(zero).astype(np.int16).any():
         arrays[ZEROS] = _packed(constants.array(zero), form.bits)
     return StoredWeights(form, arrays)
-
-
-def _is_read(node: ir.Node, axes: int) -> bool:
-    """Return whether there is a kernel for weights of this number of axes: products of matrices, convolutions of rows or images."""
-    return axes in {"Conv": (3, 4), "Gather": range(1, 9)}.get(node.op_type, (2,))
 
 
 def _packed(numbers: Array, bits: int) -> Array:

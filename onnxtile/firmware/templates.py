@@ -54,7 +54,7 @@ def template_of(kernel: DistinctKernel) -> KernelText | None:
     if not kernel.node:
         return None
     if kernel.stored is not None:
-        return _UNPACKING[kernel.op_type](_TemplateKernel(kernel), _Weight(kernel.stored, kernel.tensors))
+        return UNPACKING[kernel.op_type].write(_TemplateKernel(kernel), _Weight(kernel.stored, kernel.tensors))
     make = _TEMPLATES.get(kernel.op_type)
     return None if make is None else make(_TemplateKernel(kernel))
 
@@ -501,7 +501,19 @@ _TEMPLATES: Mapping[str, Callable[[_TemplateKernel], KernelText | None]] = {
     **{"Conv": _convolution, "QLinearConv": _convolution},
     **{"GRU": _gru, "QLinearAdd": _sum},
 }
-_UNPACKING: Mapping[str, Callable[[_TemplateKernel, _Weight], KernelText]] = {
-    **{"MatMul": _unpacking_product, "Gemm": _unpacking_product},
-    **{"Conv": _unpacking_convolution, "Gather": _unpacking_gather},
+
+
+@dataclass(frozen=True)
+class Unpacking:
+    """A template that unpacks the weights at input `index`, where these have one of the numbers of `axes`."""
+
+    write: Callable[[_TemplateKernel, _Weight], KernelText]
+    axes: Sequence[int]
+    index: int = 1
+
+
+UNPACKING: Mapping[str, Unpacking] = {
+    **dict.fromkeys(("MatMul", "Gemm"), Unpacking(_unpacking_product, (2,))),
+    "Conv": Unpacking(_unpacking_convolution, (3, 4)),
+    "Gather": Unpacking(_unpacking_gather, range(1, 9), index=0),
 }

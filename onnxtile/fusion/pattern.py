@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.query.language import parse, parse_condition
 from onnxtile.query.program import Program, compile_query
 from onnxtile.query.syntax import ANY_NODE, Node, Span
@@ -20,8 +21,6 @@ from onnxtile.system.registry import contributed_folders, data_folder
 from onnxtile.system.toml_file import Location, TomlFile, line_of, read
 
 if TYPE_CHECKING:
-    import pydantic
-
     from onnxtile.fusion.declared_operator import TargetName
     from onnxtile.fusion.lower.declared import DeclaredLowering
 
@@ -100,26 +99,6 @@ def _pieces(text: str, fragments: Mapping[str, str]) -> Iterator[_Piece]:
 
 
 # The rule of quantised islands in a pattern file.
-
-
-@dataclass(frozen=True)
-class IslandRule:
-    """Operators by what they may be in an island; names alone, of the standard domain or onnxruntime's.
-
-    `epilogues` may follow the operator of an island. `elementwise` may compute its operands anew for each reader. `reductions` may make a
-    tensor much smaller than their operand. `in_place` may write over an operand. `views` change no element. `attention` may be between the
-    products of attention. Where `products` are named, only these begin an island, and only with a constant weight as second operand.
-    """
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = {"extra": "forbid"}
-
-    epilogues: frozenset[str]
-    in_place: frozenset[str]
-    views: frozenset[str]
-    elementwise: frozenset[str] = frozenset()
-    reductions: frozenset[str] = frozenset()
-    attention: frozenset[str] = frozenset()
-    products: frozenset[str] = frozenset()
 
 
 EVERY_NODE = "*"

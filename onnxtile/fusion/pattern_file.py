@@ -5,7 +5,7 @@ from __future__ import annotations
 import pydantic
 
 from onnxtile.fusion.declared_operator import Declared, TargetName
-from onnxtile.fusion.pattern import IslandRule
+from onnxtile.fusion.island_rule import IslandRule
 
 
 class _Variant(pydantic.BaseModel):

@@ -174,7 +174,12 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
     ] = ()
     search: Annotated[
         str | None,
-        Option("time limit of the search: the best that was found until then is the result", "30s", kind=_TIME),
+        Option(
+            "time limit of the search: the best that was found until then is the result",
+            "30s",
+            kind=_TIME,
+            replaces={"time": "--search 30s"},
+        ),
     ] = None
 
     @property

@@ -532,9 +532,10 @@ def test_no_space_is_left(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatc
 def test_debug_shows_where(monkeypatch: pytest.MonkeyPatch) -> None:
     from onnxtile.system.errors import ModelError
 
-    monkeypatch.setattr(sys, "argv", ["onnxtile", "--debug", "fuse", "absent.onnx"])
-    with pytest.raises(ModelError):
-        cli.main()
+    for words in (["--debug", "fuse", "absent.onnx"], ["fuse", "absent.onnx", "--debug"]):
+        monkeypatch.setattr(sys, "argv", ["onnxtile", *words])
+        with pytest.raises(ModelError):
+            cli.main()
 
 
 @pytest.mark.parametrize(
@@ -556,9 +557,9 @@ def test_an_unknown_option_is_answered_by_one_that_is_near(run: Run, arguments: 
 
 
 def test_an_option_of_before_names_the_new_one_once(run: Run) -> None:
-    done = run("fuse", "m.onnx", "--debug")
+    done = run("fit", "m.onnx", "--exact")
     assert (done.code, done.out) == (2, "")
-    assert done.err == "error: there is no --debug any more (write it before the command: onnxtile --debug ...)\n"
+    assert done.err == "error: there is no --exact any more (write --tolerance exact)\n"
 
 
 def test_a_real_process_ends_the_same(folder: Path) -> None:
