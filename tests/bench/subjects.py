@@ -73,7 +73,7 @@ class Subject:
     @property
     def sizes(self) -> dict[str, Any]:
         """The sizes, as arguments of a function of onnxtile."""
-        kinds = {"shapes": self.shapes, "dims": self.dims, "ranges": self.ranges}
+        kinds = {"shapes": self.shapes, "dims": self.dims, "inputs": self.ranges}
         return {name: dict(value.split("=", 1) for value in values) for name, values in kinds.items() if values}
 
 

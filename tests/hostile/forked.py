@@ -29,7 +29,10 @@ _OPTIONAL = ("executorch", "tflite", "tflm", "notebook", "numba")
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended: the exit code (below 0 the signal that killed it), its streams, its times, and the most memory it had."""
+    """How a command ended: the exit code (below 0 the signal that killed it), its streams, and its times.
+
+    `peak_bytes` is the most memory that it had beyond that of the process that it is a copy of.
+    """
 
     code: int
     out: str
@@ -62,7 +65,7 @@ def run(
     temporary = folder.parent / "tmp"
     temporary.mkdir(exist_ok=True)
     out, err = folder.parent / "stdout", folder.parent / "stderr"
-    start = time.monotonic()
+    start, copied = time.monotonic(), _resident_bytes()
     child = os.fork()
     if child == 0:
         _command(arguments, folder, temporary, out, err, processor_seconds)
@@ -78,9 +81,14 @@ def run(
         err.read_bytes().decode("utf-8", "surrogateescape"),
         time.monotonic() - start,
         used.ru_utime + used.ru_stime,
-        used.ru_maxrss * 1024,
+        max(0, used.ru_maxrss * 1024 - copied),
         timed_out,
     )
+
+
+def _resident_bytes() -> int:
+    """Return the bytes of memory that this process has now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def _command(

@@ -26,6 +26,7 @@ import onnx.parser
 
 import onnxtile
 from onnxtile.declare.plan_document import FIXED
+from onnxtile.model import keys
 from onnxtile.system.errors import OnnxtileError
 from tests.planning.test_bodies import IN_A_LOOP
 from tests.planning.test_functions import GRAPHS
@@ -71,6 +72,18 @@ g (float[2, 4] x) => (float[2, n] y, float[2, 4] z) {
   y = Cast <to = 1> (i)
 }
 """
+ROW_BY_ROW = """
+g (float[8, 4] x) => (float[8, 4] y) {
+  zero = Constant <value_ints = [0]> ()
+  half = Constant <value_ints = [4]> ()
+  all = Constant <value_ints = [8]> ()
+  a = Slice(x, zero, half, zero)
+  c = Sin(a)
+  b = Slice(x, half, all, zero)
+  d = Sin(b)
+  y = Concat <axis = 0> (c, d)
+}
+"""
 MASKED = DECODER.replace("past_v)", "past_v, float[batch, 1, 1, 1, total] mask)").replace(
     "w = Softmax(scores)", "masked = Add(scores, mask)\n  w = Softmax(masked)"
 )
@@ -100,6 +113,12 @@ def _masked(path: Path) -> None:
     onnx.save(model, path)
 
 
+def _streamed(path: Path) -> None:
+    model = onnx.parser.parse_model(HEAD + ROW_BY_ROW)
+    model.graph.input[0].metadata_props.add(key=keys.STREAM, value="0")
+    onnx.save(model, path)
+
+
 def _fused(path: Path) -> None:
     text = "g (float[4,8] x) => (float[4,8] y) { a = Sin(x) s = Sigmoid(a) m = Mul(a, s) y = Cos(m) }"
     onnx.save(onnx.parser.parse_model(HEAD + text), path)
@@ -111,8 +130,9 @@ KINDS: Mapping[str, Kind] = {
     "fixed": Kind(_text(MIXED), {}),
     "inside": Kind(_text(MIXED), {"io": "inside", "alignment": 16}),
     "streams": Kind(_text(MIXED), {"target": {"streams": 2}}),
+    "row by row": Kind(_streamed, {}),
     "any order": Kind(_text(MIXED), {"order": "any"}),
-    "bounds": Kind(_text(COUNTED), {"bounds": {"i": 8}}),
+    "bounds": Kind(_text(COUNTED), {"dims": {"i": ":8"}}),
     "unplanned": Kind(_text(COUNTED), {}),
     "places": Kind(_text(MIXED), {"capacity": MEMORIES, "layout": {"places": {"z": "slow"}}}),
     "memories": Kind(

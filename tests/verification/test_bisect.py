@@ -110,7 +110,7 @@ def test_the_run_that_differs_is_the_one_looked_into() -> None:
     one, two = (
         text(f"g (float[9] x) => (float[9] y) {{ a = Identity(x)  y = {op}(a) }}") for op in ("Relu", "Identity")
     )
-    how: dict[str, Any] = {"ranges": {"x": (0.5, 1)}, "edge": True, "bisect": True}
+    how: dict[str, Any] = {"inputs": {"x": (0.5, 1)}, "edge": True, "bisect": True}
     assert api.verify(one, two, inputs={"x": (0.5, 1)}).equal
     assert not api.verify(one, two).equal
     assert api.verify(one, two, **how).equal, "a range that the user gives holds at the edges, too"
